@@ -1,0 +1,61 @@
+"""Operations written once: a restartable generator of commands, run by a short sync or async driver.
+
+An engine method returns an `Op`; nothing has happened yet. A driver starts it, executes each command it yields in the
+engine's own currency (a SQL statement, a script call), sends the answer back in, and returns its value. One copy of the
+logic thus serves sync callers, async callers, and callers who hand in their own open connection.
+
+An op may be started again from the beginning as long as nothing was committed. That is what makes a group of waiting
+ops cheap: they run in one transaction without savepoints, and if any of them fails, the driver rolls back and runs each
+by itself. So an op keeps no state outside its generator; `committed` is the place for what must happen only once.
+"""
+
+from collections.abc import Callable, Generator
+from typing import Any, Generic, Literal, TypeVar
+
+from msgspec import Struct
+
+T = TypeVar("T")
+
+Steps = Generator[Any, Any, T]
+
+
+class Write(Struct, frozen=True):
+    """The command by which a probe says that it has found something to change."""
+
+
+WRITE = Write()
+
+
+class Op(Struct, Generic[T], frozen=True, kw_only=True):
+    """One operation of an engine.
+
+    `mode` is read (sees one snapshot), write (all or nothing), single (a write of exactly one statement), or probe: a
+    write that may find nothing to do. A driver may start a probe without the right to write; when the op then yields
+    `WRITE`, which it does before its first change, it is started again with it.
+    `rings` tells from the value whether the commit made work ready or wants a worker's attention: then doorbells ring.
+    `committed` is called once, after the commit of a transaction that the driver itself began.
+    """
+
+    start: Callable[[], Steps[T]]
+    mode: Literal["read", "write", "single", "probe"] = "write"
+    rings: Callable[[T], bool] | None = None
+    committed: Callable[[T], None] | None = None
+
+
+def drive(op: Op[T], execute: Callable[[Any], Any]) -> T:
+    """Run an op to its value; an error of a command is thrown into the op, which may handle it or let it pass."""
+    steps = op.start()
+    try:
+        command = next(steps)
+        while True:
+            try:
+                answer = execute(command)
+            except Exception as error:
+                command = steps.throw(error)
+            else:
+                command = steps.send(answer)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        steps.close()

@@ -1,0 +1,176 @@
+"""The contract between the runtime and the engines.
+
+Policy lives above this line (backoff, encoding, schedules, time limits), atomicity below it (claim under limits, token
+check, uniqueness, counters, the caller's transaction). Every method takes and returns batches, and returns an `Op` to be
+run by the same engine's `run`, `arun` or `join`.
+
+To add a method: write it here with its promise, then its tests in `shigoto.testing.conformance`, then memory, then
+sqlite, then the documentation.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+from msgspec import Struct
+
+from shigoto.engine.op import Op
+from shigoto.model.job import Attempt, Counts, Enqueued, Job, JobFilter, JobSpec, Lease, QueueSettings, State
+from shigoto.model.outcome import Report, Settlement, Verdict
+from shigoto.model.worker import Announcement, Orders, Promoted, SweepOrder, Swept, Want, WorkerRecord
+
+T = TypeVar("T")
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What an engine can do; asking for what it cannot is refused before anything is written."""
+
+    name: str
+    durable: bool  # jobs survive the process
+    shared: bool  # several processes may open the same store
+    joins: bool  # enqueue inside the caller's own transaction
+
+
+class Doorbell(Protocol):
+    """One waiter's ear at the store. It may miss a ring or ring for nothing: polling alone is always correct."""
+
+    async def wait(self, timeout: float) -> bool:
+        """Return True when work may be ready, False after `timeout` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening. Closing twice is fine."""
+        ...
+
+
+class Transport(Protocol):
+    """The least that can carry jobs."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def run(self, op: Op[T]) -> T:
+        """Run an op in the calling thread and commit it. Safe from any thread."""
+        ...
+
+    async def arun(self, op: Op[T]) -> T:
+        """Run an op without blocking the event loop; ops that wait together may share one commit."""
+        ...
+
+    def join(self, connection: object, op: Op[T]) -> T:
+        """Run an op on the caller's open connection, inside the caller's transaction. Never begins or commits."""
+        ...
+
+    def listen(self) -> Doorbell:
+        """A new doorbell, for use on the running event loop."""
+        ...
+
+    def close(self) -> None:
+        """Release every resource. Closing twice is fine; a later call opens again."""
+        ...
+
+    def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
+        """T1, T17: store the jobs, all or none, and answer in the order of `specs`.
+
+        A spec whose id is already stored is answered with the stored job and changes nothing. A unique key is resolved
+        by its mode, in list order. A job whose time has come is ready at once, any other is scheduled.
+        """
+        ...
+
+    def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
+        """T2: lease ready jobs to the worker, each want by itself, best first: priority, then run_at, then number.
+
+        Only jobs that are due, not expired, of a wanted task, in a wanted queue that is not paused. Each claim raises
+        the job's token by one. Never gives a job to two workers. A fenced or unknown worker gets nothing.
+        """
+        ...
+
+    def beat(self, worker: UUID, held: Sequence[tuple[int, int]]) -> Op[Orders]:
+        """Renew the worker's lease, unless it is fenced, and tell what it must know.
+
+        `held` is the (number, token) of everything it still runs or is about to settle. Jobs that the store counts as
+        its own but that are not in `held`, claimed longer ago than the claim deadline, are released (T8).
+        """
+        ...
+
+    def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
+        """T3: store progress and checkpoints of running jobs; False for each lease that is lost."""
+        ...
+
+    def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
+        """T4-T8, T13: end runs, any mix of endings in one batch, each guarded by (number, token, worker).
+
+        Idempotent: a settlement that did commit earlier is answered REPEATED and changes nothing.
+        """
+        ...
+
+
+class Engine(Transport, Protocol):
+    """A store that also keeps time, history and order."""
+
+    def migrate(self) -> list[str]:
+        """Bring the schema up to date and name the migrations that were applied. Idempotent, safe in parallel."""
+        ...
+
+    def announce(self, announcement: Announcement) -> Op[None]:
+        """Register a worker, or change what it said of itself; its lease starts now."""
+        ...
+
+    def leave(self, worker: UUID) -> Op[None]:
+        """Forget a worker that has nothing left to run. What it still held is rescued by the next sweep."""
+        ...
+
+    def promote(self, limit: int) -> Op[Promoted]:
+        """Make due scheduled jobs ready, in run_at order, at most `limit`."""
+        ...
+
+    def sweep(self, order: SweepOrder) -> Op[Swept]:
+        """Repair: fence the named workers if they are still expired, then free the jobs of every worker that is gone
+        (T10, T13), fail what has expired (T16), prune what was kept long enough (T18)."""
+        ...
+
+    def cancel(self, ids: Sequence[UUID]) -> Op[list[State | None]]:
+        """T11, T12: cancel pending jobs at once, ask running ones to stop; the state afterwards, None if unknown.
+
+        Ended jobs stay as they are. A running job stays processing until its worker has stopped it.
+        """
+        ...
+
+    def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
+        """T15: make failed or cancelled jobs ready again, with failures, solo crashes and snoozes back at zero.
+
+        Raises JobNotFound, JobNotRetryable or KeyTaken, and then changes nothing.
+        """
+        ...
+
+    def delete(self, states: Sequence[State], *, queue: str | None, limit: int) -> Op[int]:
+        """Delete jobs in terminal states or pending, at most `limit`, oldest first; never a processing one."""
+        ...
+
+    def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
+        """The jobs, in order; None where an id is not stored."""
+        ...
+
+    def find(self, wanted: JobFilter) -> Op[list[Job]]:
+        """A page of matching jobs, newest first."""
+        ...
+
+    def attempts(self, id: UUID) -> Op[list[Attempt]]:
+        """The runs of a job that did not end completed, oldest first."""
+        ...
+
+    def stats(self) -> Op[dict[str, Counts]]:
+        """Exact counts by queue, at a cost that does not grow with history."""
+        ...
+
+    def configure(self, settings: QueueSettings) -> Op[None]:
+        """Replace an operator's settings of one queue, pausing or resuming it."""
+        ...
+
+    def settings(self) -> Op[list[QueueSettings]]:
+        """The settings of every queue that has had a job or a setting, by name."""
+        ...
+
+    def workers(self) -> Op[list[WorkerRecord]]:
+        """The workers that are registered and not fenced, oldest first."""
+        ...

@@ -1,0 +1,38 @@
+"""Time as the store counts it: integer milliseconds since the Unix epoch.
+
+Every due, lease, expiry and retention decision compares store time with store time; `Millis` is that currency.
+Datetimes appear only at the edges, always aware and in UTC.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+Millis = int
+Clock = Callable[[], Millis]
+
+MAX_HOLD: Millis = 60_000
+
+
+def host_clock() -> Millis:
+    """The host's wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def to_datetime(at: Millis) -> datetime:
+    """The aware UTC datetime of a store instant."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at)
+
+
+def to_millis(at: datetime) -> Millis:
+    """The store instant of an aware datetime; a naive one is refused by the caller before this."""
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def held_back(host: Millis, mark: Millis) -> Millis:
+    """Store time, given the host's clock and the highest store time seen so far.
+
+    A small backward step (a time server's correction) is ridden out by standing still at the mark.
+    A step of more than a minute is believed: standing still that long would freeze every due job.
+    """
+    return mark if 0 < mark - host <= MAX_HOLD else host

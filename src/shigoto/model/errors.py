@@ -1,0 +1,183 @@
+"""Every error a user can meet, in one tree.
+
+    ShigotoError
+    ├── DeclarationError        WORKER.DECLARATION     a task or app is declared in a way that cannot work
+    ├── JobError
+    │   ├── UnknownTask         JOB.UNKNOWN_TASK       nobody is known to run this task name
+    │   ├── OptionInvalid       JOB.OPTION_INVALID     an option has a value that cannot be meant
+    │   ├── PayloadInvalid      JOB.PAYLOAD_INVALID    the arguments do not fit the task
+    │   ├── PayloadTooLarge     JOB.PAYLOAD_TOO_LARGE
+    │   ├── ResultInvalid       JOB.RESULT_INVALID     the return value cannot be stored
+    │   ├── JobNotFound         JOB.NOT_FOUND          never existed, or pruned
+    │   ├── JobNotRetryable     JOB.NOT_RETRYABLE      its state does not allow a retry
+    │   └── KeyTaken            JOB.KEY_TAKEN          another live job holds the unique key
+    ├── ResultError             what JobHandle.result() raises when there is no result
+    │   ├── JobFailed           JOB.FAILED
+    │   ├── JobExpired          JOB.EXPIRED
+    │   ├── JobCancelled        JOB.CANCELLED
+    │   ├── ResultPruned        JOB.PRUNED
+    │   └── ResultTimeout       JOB.RESULT_TIMEOUT
+    ├── LeaseLost               JOB.LEASE_LOST         this worker no longer holds the job
+    └── StoreError
+        ├── StoreUnavailable    STORE.UNAVAILABLE      cannot be opened or written now
+        ├── StoreRefused        STORE.REFUSED          this file or URL must not be used
+        ├── SchemaMissing       WORKER.SCHEMA_MISSING
+        ├── SchemaTooNew        WORKER.SCHEMA_TOO_NEW
+        └── Unsupported         STORE.UNSUPPORTED      this engine lacks the capability
+
+Exceptions that a handler raises to choose an outcome (`RetryLater`, `Snooze`, `Cancel`, `Fail`) are not errors and
+live in `shigoto.context`.
+"""
+
+from difflib import get_close_matches
+from typing import ClassVar
+
+
+class ShigotoError(Exception):
+    """The root of all errors; `code` is stable and made for programs, the text is made for people."""
+
+    code: ClassVar[str] = "SHIGOTO"
+
+
+class DeclarationError(ShigotoError):
+    """A task or app is declared in a way that cannot work."""
+
+    code = "WORKER.DECLARATION"
+
+
+class JobError(ShigotoError):
+    """Something is wrong with one job or with the request to make one."""
+
+    code = "JOB"
+
+
+class UnknownTask(JobError):
+    """Neither this app nor any live worker knows the task name."""
+
+    code = "JOB.UNKNOWN_TASK"
+
+
+class OptionInvalid(JobError):
+    """An option is misspelt, contradicts another, or has a value that cannot be meant."""
+
+    code = "JOB.OPTION_INVALID"
+
+
+class PayloadInvalid(JobError):
+    """The arguments do not fit the task's signature, or are not JSON."""
+
+    code = "JOB.PAYLOAD_INVALID"
+
+
+class PayloadTooLarge(JobError):
+    """The encoded arguments exceed the size limit."""
+
+    code = "JOB.PAYLOAD_TOO_LARGE"
+
+
+class ResultInvalid(JobError):
+    """The handler's return value cannot be stored as JSON, or is too large."""
+
+    code = "JOB.RESULT_INVALID"
+
+
+class JobNotFound(JobError):
+    """No job has this id: it never existed here, or its retention has passed."""
+
+    code = "JOB.NOT_FOUND"
+
+
+class JobNotRetryable(JobError):
+    """The job's state does not allow a retry."""
+
+    code = "JOB.NOT_RETRYABLE"
+
+
+class KeyTaken(JobError):
+    """Another live job holds the unique key."""
+
+    code = "JOB.KEY_TAKEN"
+
+
+class ResultError(ShigotoError):
+    """There is no result to return."""
+
+    code = "JOB.NO_RESULT"
+
+
+class JobFailed(ResultError):
+    """The job ended as failed; the text carries the last error."""
+
+    code = "JOB.FAILED"
+
+
+class JobExpired(JobFailed):
+    """The job was not started before its `expires` instant."""
+
+    code = "JOB.EXPIRED"
+
+
+class JobCancelled(ResultError):
+    """The job was cancelled."""
+
+    code = "JOB.CANCELLED"
+
+
+class ResultPruned(ResultError):
+    """The job is gone: its retention has passed, or it never existed."""
+
+    code = "JOB.PRUNED"
+
+
+class ResultTimeout(ResultError, TimeoutError):
+    """The job did not end within the time the caller was ready to wait. It goes on by itself."""
+
+    code = "JOB.RESULT_TIMEOUT"
+
+
+class LeaseLost(ShigotoError):
+    """This worker no longer holds the job; whatever it would write is refused."""
+
+    code = "JOB.LEASE_LOST"
+
+
+class StoreError(ShigotoError):
+    """Something is wrong with the place where jobs live."""
+
+    code = "STORE"
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be opened, read or written now; trying again later may help."""
+
+    code = "STORE.UNAVAILABLE"
+
+
+class StoreRefused(StoreError):
+    """This file or URL must not be used as a store; trying again does not help."""
+
+    code = "STORE.REFUSED"
+
+
+class SchemaMissing(StoreError):
+    """The store has no schema yet and this process may not create it."""
+
+    code = "WORKER.SCHEMA_MISSING"
+
+
+class SchemaTooNew(StoreError):
+    """The store was migrated by a newer release than this one."""
+
+    code = "WORKER.SCHEMA_TOO_NEW"
+
+
+class Unsupported(StoreError):
+    """The engine does not have the capability that was asked for."""
+
+    code = "STORE.UNSUPPORTED"
+
+
+def nearest(name: str, known: "list[str] | tuple[str, ...] | set[str] | frozenset[str]") -> str:
+    """A hint for a misspelt name: ` Did you mean 'x'?`, or an empty string when nothing is close."""
+    matches = get_close_matches(name, sorted(known), n=1)
+    return f" Did you mean {matches[0]!r}?" if matches else ""

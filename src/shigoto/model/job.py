@@ -1,0 +1,190 @@
+"""A job as it is asked for (`JobSpec`), held by a worker (`Lease`) and shown to people (`Job`)."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+from uuid import UUID
+
+from msgspec import Struct
+
+from shigoto.model.clock import Millis
+
+
+class State(StrEnum):
+    """The six states of a job; `scheduled` and `retrying` are views of pending, not states."""
+
+    PENDING = "pending"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    BLOCKED = "blocked"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the job has ended."""
+        return self in TERMINAL
+
+
+TERMINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+
+
+class FailureKind(StrEnum):
+    """Why a job ended as failed."""
+
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    REJECTED = "rejected"
+    PAYLOAD_INVALID = "payload_invalid"
+    RESULT_INVALID = "result_invalid"
+    UNKNOWN_TASK = "unknown_task"
+    EXPIRED = "expired"
+    SNOOZED_OUT = "snoozed_out"
+    SUPERSEDED = "superseded"
+    CRASH_LOOP = "crash_loop"
+
+
+KeyMode = Literal["keep", "replace", "preserve_run_at", "unsafe_dedupe"]
+KEY_MODES: tuple[KeyMode, ...] = ("keep", "replace", "preserve_run_at", "unsafe_dedupe")
+
+MIN_PRIORITY, MAX_PRIORITY = -32768, 32767
+
+
+class JobSpec(Struct, frozen=True, kw_only=True):
+    """What a caller asks for. Policy is already applied: every field is final but `delay`, which the store dates."""
+
+    id: UUID
+    task: str
+    queue: str
+    payload: str
+    tenant: str = ""
+    priority: int = 0
+    delay: Millis = 0
+    run_at: Millis | None = None
+    expires_in: Millis | None = None
+    expires_at: Millis | None = None
+    key: str | None = None
+    key_mode: KeyMode = "keep"
+    max_failures: int = 6
+    max_crashes: int | None = 3
+    retry: str | None = None
+    timeout: Millis | None = None
+    tags: str | None = None
+    meta: str | None = None
+
+
+class Enqueued(Struct, frozen=True):
+    """What became of one spec: the job that now stands, and whether this request made it."""
+
+    id: UUID
+    number: int
+    status: Literal["inserted", "existing", "replaced"]
+
+
+class Lease(Struct, frozen=True, array_like=True):
+    """One claimed job: the right to run it, and to settle it once, while `token` is its newest.
+
+    The field order is the order of the columns that engines return from a claim.
+    """
+
+    number: int
+    token: int
+    id: UUID
+    task: str
+    queue: str
+    payload: str
+    attempt: int
+    failures: int
+    snoozes: int
+    max_failures: int
+    priority: int
+    run_at: Millis
+    claimed_at: Millis
+    solo: bool = False
+    tenant: str = ""
+    key: str | None = None
+    retry: str | None = None
+    timeout: Millis | None = None
+    tags: str | None = None
+    meta: str | None = None
+    checkpoint: str | None = None
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """One run that did not end completed."""
+
+    token: int
+    outcome: str
+    error: str | None
+    traceback: str | None
+    started_at: datetime
+    finished_at: datetime
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """A job as people see it, a snapshot."""
+
+    id: UUID
+    number: int
+    task: str
+    queue: str
+    tenant: str
+    state: State
+    payload: str
+    priority: int
+    run_at: datetime
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    expires_at: datetime | None = None
+    cancel_requested_at: datetime | None = None
+    attempt: int = 0
+    failures: int = 0
+    crashes: int = 0
+    releases: int = 0
+    snoozes: int = 0
+    max_failures: int
+    key: str | None = None
+    tags: tuple[str, ...] = ()
+    meta: str | None = None
+    progress: float | None = None
+    progress_text: str | None = None
+    result: str | None = None
+    error: str | None = None
+    failure_kind: FailureKind | None = None
+    worker: UUID | None = None
+
+
+class JobFilter(Struct, frozen=True, kw_only=True):
+    """Which jobs to find; every given field must match. Newest first, in pages by `before`."""
+
+    state: State | Literal["scheduled", "retrying"] | None = None
+    queue: str | None = None
+    task: str | None = None
+    tenant: str | None = None
+    key: str | None = None
+    tag: str | None = None
+    before: int | None = None
+    limit: int = 20
+
+
+class Counts(Struct, kw_only=True):
+    """How many jobs a queue holds by state; `scheduled` is the part of pending that is due later."""
+
+    pending: int = 0
+    scheduled: int = 0
+    processing: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    blocked: int = 0
+
+
+class QueueSettings(Struct, frozen=True, kw_only=True):
+    """What an operator has set for one queue; None means the default."""
+
+    name: str
+    paused: bool = False
+    keep_completed_for: Millis | None = None
+    keep_failed_for: Millis | None = None
+    keep_cancelled_for: Millis | None = None

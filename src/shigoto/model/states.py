@@ -1,0 +1,133 @@
+"""The state machine: every way a job may move, and the one function that says where a settled run goes.
+
+    ∅ ──────────────► pending ◄───────────────┐        T1 enqueue            T11 cancel a pending job
+    ∅ ──► blocked ──►    │                    │        T2 claim              T12 cancel a running job (a request)
+            │            ▼                    │        T4 completed          T13 cancelled: any end but success, once asked
+            │        processing ──────────────┤        T5 errored, retry     T15 operator's retry
+            │        │   │   │                │        T6 failed             T16 expired
+            ▼        ▼   ▼   ▼                │        T7 snoozed            T18 pruned
+        cancelled completed failed ───────────┘        T8 released           T19-T21 blocked
+                                                       T9, T10 crashed
+
+Engines ask `after` under the lock that guards the row, so that reading the counters and writing the new ones is one
+step. The numbers are those of the transition table in the documentation.
+"""
+
+from typing import assert_never
+
+from msgspec import Struct, structs
+
+from shigoto.model.clock import Millis
+from shigoto.model.job import FailureKind, State
+from shigoto.model.outcome import Ending, Settlement
+
+MOVES: dict[State | None, frozenset[State | None]] = {
+    None: frozenset({State.PENDING, State.BLOCKED}),
+    State.BLOCKED: frozenset({State.PENDING, State.CANCELLED, State.FAILED}),
+    State.PENDING: frozenset({State.PENDING, State.PROCESSING, State.CANCELLED, State.FAILED, None}),
+    State.PROCESSING: frozenset(
+        {State.PROCESSING, State.PENDING, State.COMPLETED, State.FAILED, State.CANCELLED}
+    ),
+    State.COMPLETED: frozenset({None}),
+    State.FAILED: frozenset({State.PENDING, None}),
+    State.CANCELLED: frozenset({State.PENDING, None}),
+}
+
+MAX_SNOOZES = 1_000
+CRASH_DELAY: Millis = 10_000
+
+
+class Counters(Struct, frozen=True, array_like=True):
+    """What a job remembers of its earlier runs; it travels with the job from row to row."""
+
+    failures: int = 0
+    crashes: int = 0
+    solo_crashes: int = 0
+    releases: int = 0
+    snoozes: int = 0
+    solo: bool = False
+
+
+class Held(Struct, frozen=True):
+    """The parts of a processing row that decide where it goes next."""
+
+    counters: Counters
+    max_failures: int
+    max_crashes: int | None
+    cancel_requested: bool = False
+    superseded: bool = False
+
+
+class Move(Struct, frozen=True):
+    """Where a processing job goes: its new state and counters, and, if pending, how it becomes due.
+
+    `delay` None keeps the job's run_at; a number dates it from now.
+    """
+
+    state: State
+    counters: Counters
+    failure_kind: FailureKind | None = None
+    delay: Millis | None = None
+
+
+def attempt(token: int, counters: Counters) -> int:
+    """Claims that were not given back."""
+    return token - counters.releases - counters.snoozes
+
+
+def after(held: Held, settlement: Settlement) -> Move:
+    """Where the job goes when its run ended so (T4-T10, T13)."""
+    if settlement.ending is Ending.COMPLETED:
+        return Move(State.COMPLETED, held.counters)
+    move = _unless_cancelled(held, settlement)
+    if held.cancel_requested:
+        return Move(State.CANCELLED, move.counters)
+    if held.superseded and move.state is State.PENDING:
+        # Its key has moved to a newer job: a second run would do the replaced work after the new.
+        return Move(State.FAILED, move.counters, FailureKind.SUPERSEDED)
+    return move
+
+
+def _unless_cancelled(held: Held, settlement: Settlement) -> Move:
+    was = held.counters
+    match settlement.ending:
+        case Ending.COMPLETED:
+            raise AssertionError("decided by the caller")
+        case Ending.ERRORED:
+            counters = _replace(was, failures=was.failures + 1, solo=False, solo_crashes=0)
+            if counters.failures < held.max_failures:
+                return Move(State.PENDING, counters, delay=settlement.delay or 0)
+            return Move(State.FAILED, counters, settlement.failure_kind)
+        case Ending.FAILED:
+            return Move(
+                State.FAILED, _replace(was, failures=was.failures + 1), settlement.failure_kind
+            )
+        case Ending.SNOOZED:
+            counters = _replace(was, snoozes=was.snoozes + 1, solo=False, solo_crashes=0)
+            if counters.snoozes > MAX_SNOOZES:
+                return Move(State.FAILED, counters, FailureKind.SNOOZED_OUT)
+            return Move(State.PENDING, counters, delay=settlement.delay or 0)
+        case Ending.RELEASED:
+            return Move(
+                State.PENDING, _replace(was, releases=was.releases + 1), delay=settlement.delay
+            )
+        case Ending.CANCELLED:
+            return Move(State.CANCELLED, was)
+        case Ending.CRASHED:
+            return _crashed(held)
+        case _:
+            assert_never(settlement.ending)
+
+
+def _crashed(held: Held) -> Move:
+    """A crash makes the job a suspect: it runs alone from now on, and only deaths while alone count against it."""
+    was = held.counters
+    solo_crashes = was.solo_crashes + (1 if was.solo else 0)
+    counters = _replace(was, crashes=was.crashes + 1, solo=True, solo_crashes=solo_crashes)
+    if held.max_crashes is not None and solo_crashes >= held.max_crashes:
+        return Move(State.FAILED, counters, FailureKind.CRASH_LOOP)
+    return Move(State.PENDING, counters, delay=CRASH_DELAY if was.solo else None)
+
+
+def _replace(was: Counters, **changes: int) -> Counters:
+    return structs.replace(was, **changes)

@@ -1,0 +1,93 @@
+"""A worker as the store knows it, and what they tell each other."""
+
+from datetime import datetime
+from uuid import UUID
+
+from msgspec import Struct
+
+from shigoto.model.clock import Millis
+from shigoto.model.job import State
+
+LEASE: Millis = 30_000
+CLAIM_DEADLINE: Millis = 10_000
+
+
+class Announcement(Struct, frozen=True, kw_only=True):
+    """How a worker introduces itself; the id is random per boot, so a fenced one never comes back."""
+
+    id: UUID
+    name: str
+    tasks: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    slots: int
+    version: str
+    lease: Millis = LEASE
+
+
+class WorkerRecord(Struct, frozen=True, kw_only=True):
+    """A worker as people see it, a snapshot."""
+
+    id: UUID
+    name: str
+    tasks: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    slots: int
+    version: str
+    started_at: datetime
+    lease_until: datetime
+    fenced_at: datetime | None
+    processing: int
+
+
+class Want(Struct, frozen=True, kw_only=True):
+    """What one pool of slots can start now: at most `limit` jobs of these tasks from these queues (None: from all)."""
+
+    tasks: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    limit: int
+
+
+class Orders(Struct, frozen=True, kw_only=True):
+    """What the store answers to a beat."""
+
+    fenced: bool
+    cancels: tuple[tuple[int, int], ...] = ()
+    released: int = 0
+
+
+class Promoted(Struct, frozen=True):
+    """How many due jobs became ready, and in how many milliseconds the next one will be due."""
+
+    count: int
+    next_in: Millis | None
+
+
+class SweepOrder(Struct, frozen=True, kw_only=True):
+    """What one sweep may do: which workers to fence (seen expired twice), how long to keep what, how much at once."""
+
+    fence: tuple[UUID, ...] = ()
+    keep_completed_for: Millis = 7 * 86_400_000
+    keep_failed_for: Millis = 30 * 86_400_000
+    keep_cancelled_for: Millis = 30 * 86_400_000
+    batch: int = 1_000
+
+
+class Rescued(Struct, frozen=True):
+    """One job that a sweep took from a worker that is gone."""
+
+    id: UUID
+    number: int
+    task: str
+    state: State
+
+
+class Swept(Struct, frozen=True, kw_only=True):
+    """What one sweep saw and did; `more` says that a batch was full and another sweep has work at once."""
+
+    expired_workers: tuple[UUID, ...] = ()
+    fenced: tuple[UUID, ...] = ()
+    rescued: tuple[Rescued, ...] = ()
+    expired: int = 0
+    pruned: int = 0
+    clock_step: Millis = 0
+    more: bool = False
