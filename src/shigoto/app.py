@@ -1,0 +1,265 @@
+"""The app: tasks, a store and a bus, put together. The only place that composes them."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload, runtime_checkable
+from uuid import UUID
+
+from shigoto import enqueue, query
+from shigoto.context import Context
+from shigoto.engine.open import open_engine
+from shigoto.engine.protocol import Engine
+from shigoto.enqueue import Call
+from shigoto.model.errors import DeclarationError, OptionInvalid, ShigotoError, Unsupported
+from shigoto.model.job import Counts, Job
+from shigoto.observe.bus import Bus
+from shigoto.options import CallOptions, Options, TaskOptions, check_task_options, lay_over
+from shigoto.query import Decode, Filters, JobHandle
+from shigoto.task import Decorate, Task, Tasks
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_URL = "sqlite:///workers.db"
+
+
+@runtime_checkable
+class Connects(Protocol):
+    """An engine whose store takes the user's own statements too."""
+
+    def connect(self) -> Any:
+        """A new connection, set up as the engine needs it; the caller closes it."""
+        ...
+
+
+class Shigoto:
+    """An app: the tasks it knows, and the store their jobs live in.
+
+        app = Shigoto("sqlite:///jobs.db", imports=["shop.tasks"], defaults={"queue": "shop"})
+
+        @app.task
+        def greet(name: str) -> str:
+            return f"Hello, {name}"
+
+        greet.enqueue("Ada")
+
+    Without a URL the store is $SHIGOTO_URL, or else the file workers.db. Nothing is opened before the first
+    use, and a forked process opens its own.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        imports: Sequence[str] = (),
+        defaults: TaskOptions | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self.bus = Bus()
+        self.options = _app_options(defaults or {})
+        own = None if engine is None else f"{engine.capabilities.name}:"
+        self._url = url or own or os.environ.get("SHIGOTO_URL") or DEFAULT_URL
+        self._engine = engine
+        self._opening = Lock()
+        self._imports = (imports,) if isinstance(imports, str) else tuple(imports)
+        self._loaded = False
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._aliases: dict[str, Task[..., Any]] = {}
+        self._own = Tasks()
+        self._own.join(self)
+
+    @property
+    def url(self) -> str:
+        """The address of the store. It can be changed until the store is first used."""
+        return self._url
+
+    @url.setter
+    def url(self, url: str) -> None:
+        if self._engine is not None:
+            raise DeclarationError(f"The app uses {self._url} already; choose a store before its first use.")
+        self._url = url
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the store, made on first use."""
+        engine = self._engine
+        if engine is None:
+            with self._opening:
+                engine = self._engine
+                if engine is None:
+                    engine = self._engine = open_engine(self._url)
+        return engine
+
+    @overload
+    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, /, **options: Unpack[TaskOptions]) -> Decorate: ...
+    def task(
+        self, fn: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]
+    ) -> Task[..., Any] | Decorate:
+        """Declare a function as a task: `@app.task` or `@app.task(queue="mail")`."""
+        return Decorate(self._own, options) if fn is None else self._own.declare(fn, options)
+
+    def include(self, *collections: Tasks) -> None:
+        """Make the tasks of these collections this app's own, also those still to be declared in them."""
+        for tasks in collections:
+            tasks.join(self)
+
+    def adopt(self, task: Task[..., Any]) -> None:
+        """Register one task under its name and aliases, which must be free. Raises DeclarationError."""
+        for name in (task.name, *task.aliases):
+            holder = self.resolve(name)
+            if holder is not None:
+                places = f"{_place(holder)} and {_place(task)}"
+                raise DeclarationError(f"Two tasks are called {name!r}: {places}. Give one of them a name=.")
+        task.bind(self)
+        self._tasks[task.name] = task
+        self._aliases.update(dict.fromkeys(task.aliases, task))
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The tasks by name, without aliases, in the order of their declaration."""
+        return MappingProxyType(self._tasks)
+
+    def resolve(self, name: str) -> Task[..., Any] | None:
+        """The task of this name or alias."""
+        return self._tasks.get(name) or self._aliases.get(name)
+
+    def load(self) -> None:
+        """Import the modules named by `imports=`, once, so that the tasks in them are known."""
+        if not self._loaded:
+            for module in self._imports:
+                import_module(module)
+            self._loaded = True
+
+    def check(self) -> None:
+        """Load everything and resolve every task's annotations; one DeclarationError reports all problems."""
+        self.load()
+        problems: list[str] = []
+        for task in self._tasks.values():
+            try:
+                _ = task.signature
+            except ShigotoError as error:
+                problems.append(str(error))
+        if problems:
+            raise DeclarationError("\n".join(problems))
+
+    def enqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+        """Store many jobs, all or none: `app.enqueue_many(greet.call(name) for name in names)`."""
+        return enqueue.enqueue_many(self, calls)
+
+    async def aenqueue_many(self, calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+        """Store many jobs, all or none, without blocking the event loop."""
+        return await enqueue.aenqueue_many(self, calls)
+
+    def enqueue_by_name(
+        self,
+        name: str,
+        payload: Mapping[str, Any],
+        *,
+        allow_unknown: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> JobHandle[Any]:
+        """Store a job of a task whose code may be elsewhere; the options are those of `using`.
+
+        The arguments are checked if the app knows the task. Raises UnknownTask if neither the app nor any
+        live worker does, unless `allow_unknown`: then the job waits for a worker that does.
+        """
+        return enqueue.enqueue_by_name(self, name, payload, allow_unknown=allow_unknown, options=options)
+
+    async def aenqueue_by_name(
+        self,
+        name: str,
+        payload: Mapping[str, Any],
+        *,
+        allow_unknown: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> JobHandle[Any]:
+        """Store a job by the name of its task without blocking the event loop; see `enqueue_by_name`."""
+        return await enqueue.aenqueue_by_name(
+            self, name, payload, allow_unknown=allow_unknown, options=options
+        )
+
+    def job(self, job_id: UUID) -> JobHandle[Any]:
+        """The handle of a stored job. Raises JobNotFound."""
+        [job] = self.engine.run(self.engine.get([job_id]))
+        return query.found(self.engine, job, job_id=job_id, decode=self._decoder(job))
+
+    async def ajob(self, job_id: UUID) -> JobHandle[Any]:
+        """The handle of a stored job. Raises JobNotFound."""
+        [job] = await self.engine.arun(self.engine.get([job_id]))
+        return query.found(self.engine, job, job_id=job_id, decode=self._decoder(job))
+
+    def find(self, **filters: Unpack[Filters]) -> list[Job]:
+        """A page of jobs, newest first: `app.find(state="failed", queue="mail", limit=50)`.
+
+        The next page is the one `before=` the last number of this one. States may also be called waiting,
+        running and succeeded; scheduled and retrying are parts of pending.
+        """
+        return self.engine.run(self.engine.find(query.wanted(filters)))
+
+    async def afind(self, **filters: Unpack[Filters]) -> list[Job]:
+        """A page of jobs, newest first; see `find`."""
+        return await self.engine.arun(self.engine.find(query.wanted(filters)))
+
+    def stats(self) -> dict[str, Counts]:
+        """How many jobs each queue holds, by state."""
+        return self.engine.run(self.engine.stats())
+
+    async def astats(self) -> dict[str, Counts]:
+        """How many jobs each queue holds, by state."""
+        return await self.engine.arun(self.engine.stats())
+
+    def pause(self, queue: str) -> None:
+        """Let no worker start jobs of this queue; those that run go on."""
+        self.engine.run(query.pausing(self.engine, queue, paused=True))
+
+    async def apause(self, queue: str) -> None:
+        """Let no worker start jobs of this queue; those that run go on."""
+        await self.engine.arun(query.pausing(self.engine, queue, paused=True))
+
+    def resume(self, queue: str) -> None:
+        """Let workers start jobs of this queue again."""
+        self.engine.run(query.pausing(self.engine, queue, paused=False))
+
+    async def aresume(self, queue: str) -> None:
+        """Let workers start jobs of this queue again."""
+        await self.engine.arun(query.pausing(self.engine, queue, paused=False))
+
+    def connect(self) -> Any:
+        """A new connection to the store's database for your own statements, to be closed by you.
+
+        On SQLite an `sqlite3.Connection` with the settings that the store needs. Hand it to
+        `using(connection=…)` to commit your rows and the job together. Raises Unsupported where the store
+        is no database of yours.
+        """
+        engine = self.engine
+        if not isinstance(engine, Connects):
+            raise Unsupported(f"The {engine.capabilities.name} engine has no connections to give away.")
+        return engine.connect()
+
+    def close(self) -> None:
+        """Release the store. Closing twice is fine; a later use opens it again."""
+        if self._engine is not None:
+            self._engine.close()
+
+    def _decoder(self, job: Job | None) -> Decode | None:
+        self.load()
+        task = None if job is None else self.resolve(job.task)
+        return None if task is None else task.signature.decode_result
+
+
+def _app_options(defaults: TaskOptions) -> Options:
+    for option in ("name", "aliases"):
+        if option in defaults:
+            raise OptionInvalid(f"{option} belongs to one task and cannot be a default of the app.")
+    return lay_over(Options(), check_task_options(defaults, where="Shigoto(defaults=…)"))
+
+
+def _place(task: Task[..., Any]) -> str:
+    return f"{task.fn.__module__}.{task.fn.__qualname__}"

@@ -1,0 +1,232 @@
+"""STAGE 1 of a job's path: from a call to a stored job.
+
+    task.enqueue(…)  →  Call  →  JobSpec  →  the engine's transaction  →  JobHandle
+
+The arguments are checked and encoded when the `Call` is made, so a mistake shows where it was written. A
+job's id is made just before it is stored: one `Call` enqueued twice is two jobs. Next on the path:
+`worker/claimer.py`.
+"""
+
+import logging
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from msgspec import Struct, structs
+
+from shigoto.codec import encode_json
+from shigoto.model.errors import OptionInvalid, StoreError, UnknownTask, Unsupported, nearest
+from shigoto.model.ids import uuid7
+from shigoto.model.job import Enqueued, JobSpec
+from shigoto.model.worker import WorkerRecord
+from shigoto.options import (
+    MAX_DEPTH,
+    MAX_PAYLOAD,
+    CallOptions,
+    Options,
+    check_call_options,
+    check_name,
+    lay_call_over,
+)
+from shigoto.query import Decode, JobHandle
+
+if TYPE_CHECKING:
+    from shigoto.app import Shigoto
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+logger = logging.getLogger("shigoto")
+
+
+class Route(Struct, frozen=True):
+    """What all calls of one task object have in common, worked out once.
+
+    `spec` lacks only an id and a payload: copying it costs a sixth of building it anew.
+    """
+
+    app: "Shigoto"
+    options: Options
+    spec: JobSpec
+    decode: Decode | None
+
+
+class Call(Generic[R_co]):
+    """One call of a task, checked and encoded but not stored; what `enqueue_many` takes."""
+
+    __slots__ = ("payload", "route")
+
+    def __init__(self, route: Route, payload: str) -> None:
+        self.route = route
+        self.payload = payload
+
+    def __repr__(self) -> str:
+        return f"<Call of {self.route.spec.task!r}>"
+
+    def spec(self) -> JobSpec:
+        """A new job for this call, unless `using(id=…)` named one."""
+        route = self.route
+        return structs.replace(route.spec, id=route.options.id or uuid7(), payload=self.payload)
+
+
+def enqueue(call: Call[R]) -> JobHandle[R]:
+    """Store one job and return once it is committed, or written on the connection that was handed in."""
+    return enqueue_many(call.route.app, (call,))[0]
+
+
+async def aenqueue(call: Call[R]) -> JobHandle[R]:
+    """Store one job without blocking the event loop."""
+    return (await aenqueue_many(call.route.app, (call,)))[0]
+
+
+def enqueue_many(app: "Shigoto", calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+    """Store many jobs, all or none, and answer in their order."""
+    batch = _Batch(app, calls)
+    if not batch.specs:
+        return []
+    op = batch.engine.enqueue_many(batch.specs)
+    try:
+        if batch.connection is not None:
+            return batch.stored(batch.engine.join(batch.connection, op))
+        if _on_event_loop():
+            _warn_of_blocking()
+        return batch.stored(batch.engine.run(op))
+    except StoreError as error:
+        return batch.not_stored(error)
+
+
+async def aenqueue_many(app: "Shigoto", calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
+    """Store many jobs, all or none, without blocking the event loop."""
+    batch = _Batch(app, calls)
+    if not batch.specs:
+        return []
+    op = batch.engine.enqueue_many(batch.specs)
+    try:
+        if batch.connection is not None:
+            return batch.stored(batch.engine.join(batch.connection, op))
+        return batch.stored(await batch.engine.arun(op))
+    except StoreError as error:
+        return batch.not_stored(error)
+
+
+class _Batch(Generic[R]):
+    """Calls on their way into the store: what the twins above do before and after the store's turn."""
+
+    __slots__ = ("calls", "connection", "engine", "specs")
+
+    def __init__(self, app: "Shigoto", calls: Iterable[Call[R]]) -> None:
+        self.calls = tuple(calls)
+        self.engine = app.engine
+        self.specs = [call.spec() for call in self.calls]
+        self.connection = self.calls[0].route.options.connection if self.calls else None
+        for call in self.calls:
+            route = call.route
+            if route.app is not app:
+                raise OptionInvalid(f"{call!r} belongs to another app: enqueue it there.")
+            if route.options.connection is not self.connection:
+                raise OptionInvalid("Jobs are enqueued together on one connection, but these name several.")
+
+    def stored(self, answers: list[Enqueued]) -> list[JobHandle[R]]:
+        engine = self.engine
+        return [
+            JobHandle(engine, at.id, number=at.number, enqueued=at.status, decode=call.route.decode)
+            for call, at in zip(self.calls, answers, strict=True)
+        ]
+
+    def not_stored(self, error: StoreError) -> list[JobHandle[R]]:
+        """Raise, unless every call prefers a line in the log; what can never work is always an error."""
+        logs = all(call.route.options.on_error == "log" for call in self.calls)
+        if not logs or isinstance(error, Unsupported):
+            raise error
+        for spec in self.specs:
+            logger.error("Job %s (%s) was not enqueued and is given up: %s", spec.id, spec.task, error)
+        return [
+            JobHandle(self.engine, spec.id, number=0, enqueued="not_enqueued", decode=call.route.decode)
+            for call, spec in zip(self.calls, self.specs, strict=True)
+        ]
+
+
+def enqueue_by_name(
+    app: "Shigoto", name: str, payload: Mapping[str, Any], *, allow_unknown: bool, options: CallOptions
+) -> JobHandle[Any]:
+    """Store a job of a task whose code may be elsewhere.
+
+    The arguments are checked if the app knows the task; if it does not, some live worker must. Raises
+    UnknownTask.
+    """
+    call = _known_call(app, name, payload, options)
+    if call is None:
+        if not allow_unknown:
+            with _forgiving(options):
+                _expect_known(app, name, app.engine.run(app.engine.workers()))
+        call = _unchecked_call(app, name, payload, options)
+    return enqueue(call)
+
+
+async def aenqueue_by_name(
+    app: "Shigoto", name: str, payload: Mapping[str, Any], *, allow_unknown: bool, options: CallOptions
+) -> JobHandle[Any]:
+    """The same without blocking the event loop."""
+    call = _known_call(app, name, payload, options)
+    if call is None:
+        if not allow_unknown:
+            with _forgiving(options):
+                _expect_known(app, name, await app.engine.arun(app.engine.workers()))
+        call = _unchecked_call(app, name, payload, options)
+    return await aenqueue(call)
+
+
+def _known_call(
+    app: "Shigoto", name: str, payload: Mapping[str, Any], options: CallOptions
+) -> Call[Any] | None:
+    app.load()
+    task = app.resolve(name)
+    return None if task is None else task.using(**options).call_with(payload)
+
+
+def _forgiving(options: CallOptions) -> AbstractContextManager[None]:
+    # Where the store cannot even be asked who knows the task, the enqueue that follows fails too, and is
+    # logged.
+    return suppress(StoreError) if options.get("on_error") == "log" else nullcontext()
+
+
+def _expect_known(app: "Shigoto", name: str, workers: list[WorkerRecord]) -> None:
+    advertised = {task for worker in workers for task in worker.tasks}
+    if name not in advertised:
+        raise UnknownTask(
+            f"No task is called {name!r}, neither in this app nor by any live worker."
+            f"{nearest(name, advertised | set(app.tasks))}"
+            " Start a worker that has it, or pass allow_unknown=True to let the job wait for one."
+        )
+
+
+def _unchecked_call(app: "Shigoto", name: str, payload: Mapping[str, Any], options: CallOptions) -> Call[Any]:
+    where = f"task {check_name(name, 'The task')!r}"
+    resolved = lay_call_over(app.options, check_call_options(options, where=where))
+    route = Route(app, resolved, resolved.spec(name), None)
+    what = f"{where}: the arguments"
+    return Call(route, encode_json(dict(payload), what=what, max_bytes=MAX_PAYLOAD, max_depth=MAX_DEPTH))
+
+
+def _on_event_loop() -> bool:
+    # Where nobody has imported asyncio no loop is running; importing it here would double the cost of
+    # `import shigoto`.
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+@cache
+def _warn_of_blocking() -> None:
+    """Once per process: the next thousand such calls have the same cause."""
+    logger.warning(
+        "enqueue() was called on an event loop and blocks it for one commit; await aenqueue() does not."
+        " This is said once."
+    )

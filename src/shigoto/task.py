@@ -1,0 +1,288 @@
+"""What a decorated function becomes, and the collections that tasks are declared in.
+
+The types are the point: `Task[P, R_co]` has the function's own parameters, without the Context, on every
+way to call it, and a handle's result is what the function returns, awaited if it is a coroutine. `R_co` is
+what the plain call returns; the first of each pair of overloads looks into a coroutine.
+"""
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import cached_property, update_wrapper
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
+
+from shigoto import enqueue
+from shigoto.codec import Signature, check_shape, resolve
+from shigoto.context import Context, detached
+from shigoto.enqueue import Call, Route
+from shigoto.model.errors import DeclarationError, OptionInvalid
+from shigoto.options import (
+    MAX_DEPTH,
+    MAX_PAYLOAD,
+    CallOptions,
+    Changes,
+    Options,
+    TaskOptions,
+    check_call_options,
+    check_name,
+    check_task_options,
+    lay_call_over,
+    lay_over,
+)
+from shigoto.query import JobHandle
+
+if TYPE_CHECKING:
+    from shigoto.app import Shigoto
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+SYNC_LIMIT = (
+    "a time limit on a sync function needs a process of its own, which this release does not have yet;"
+    " make it async or leave the limit out"
+)
+
+
+class Declaration:
+    """What the decorator wrote down; a task and all that `using` makes of it share one.
+
+    Annotations are resolved at the first use, not here: forward references and imports may not exist yet.
+    """
+
+    def __init__(self, fn: Callable[..., Any], given: TaskOptions) -> None:
+        self.fn = fn
+        self.name = _name(fn, given.get("name"))
+        self.aliases = _aliases(given.get("aliases", ()))
+        self.changes = check_task_options(given, where=f"task {self.name!r}")
+        self.takes_context = check_shape(fn, task=self.name, context_type=Context)
+        self.is_async = iscoroutinefunction(fn)
+        self.app: Shigoto | None = None
+        self.options = self._options_over(Options())
+
+    def bind(self, app: "Shigoto") -> None:
+        """Make the task one of this app's, with its defaults."""
+        self.options = self._options_over(app.options)
+        self.app = app
+
+    @cached_property
+    def signature(self) -> Signature:
+        """How arguments and results are stored. Raises DeclarationError for annotations without sense."""
+        return resolve(
+            self.fn, task=self.name, context_type=Context, max_bytes=MAX_PAYLOAD, max_depth=MAX_DEPTH
+        )
+
+    def _options_over(self, base: Options) -> Options:
+        options = lay_over(base, self.changes)
+        if options.timeout is not None and not self.is_async:
+            raise DeclarationError(f"task {self.name!r}: {SYNC_LIMIT}.")
+        return options
+
+
+class Task(Generic[P, R_co]):
+    """A function that can be run later, somewhere else.
+
+        send_invitation.enqueue(store_id, "i-1")                     # store a job, return its handle
+        send_invitation.using(delay=60).enqueue(store_id, "i-1")     # the same with options
+        send_invitation(store_id, "i-1")                             # call the function here and now
+
+    Its name, options and signature are there to be read; only `using` makes another.
+    """
+
+    def __init__(self, declaration: Declaration, changes: Changes | None = None) -> None:
+        self._declaration = declaration
+        self._changes: Changes = {} if changes is None else changes
+        self._route: Route | None = None
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name!r}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the function itself; one that takes a Context gets a detached one."""
+        if self._declaration.takes_context:
+            return self.fn(detached(self.name), *args, **kwargs)
+        return self.fn(*args, **kwargs)
+
+    @overload
+    def enqueue(
+        self: "Task[P, Coroutine[Any, Any, T]]", *args: P.args, **kwargs: P.kwargs
+    ) -> JobHandle[T]: ...
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[Any]:
+        """Store a job and return when it is committed. Raises PayloadInvalid, PayloadTooLarge, StoreError."""
+        return enqueue.enqueue(self._call(args, kwargs))
+
+    @overload
+    async def aenqueue(
+        self: "Task[P, Coroutine[Any, Any, T]]", *args: P.args, **kwargs: P.kwargs
+    ) -> JobHandle[T]: ...
+    @overload
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R_co]: ...
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[Any]:
+        """Store a job without blocking the event loop; see `enqueue`."""
+        return await enqueue.aenqueue(self._call(args, kwargs))
+
+    @overload
+    def call(self: "Task[P, Coroutine[Any, Any, T]]", *args: P.args, **kwargs: P.kwargs) -> Call[T]: ...
+    @overload
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]: ...
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[Any]:
+        """A checked call for `enqueue_many`; nothing is stored yet."""
+        return self._call(args, kwargs)
+
+    def call_with(self, arguments: Mapping[str, object]) -> Call[Any]:
+        """A checked call with arguments from outside, which no type checker has seen."""
+        return self._call((), arguments)
+
+    def using(self, **options: Unpack[CallOptions]) -> "Task[P, R_co]":
+        """The same task with options for its calls; later ones win. Raises OptionInvalid."""
+        changes = check_call_options(options, where=f"task {self.name!r}")
+        if changes.get("timeout") is not None and not self.is_async:
+            raise OptionInvalid(f"task {self.name!r}: {SYNC_LIMIT}.")
+        return Task(self._declaration, {**self._changes, **changes})
+
+    @property
+    def name(self) -> str:
+        """The name under which jobs of this task are stored."""
+        return self._declaration.name
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Older names, under which jobs may still be waiting."""
+        return self._declaration.aliases
+
+    @property
+    def fn(self) -> Callable[..., R_co]:
+        """The function itself, Context and all."""
+        return self._declaration.fn
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function."""
+        return self._declaration.is_async
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether the function's first parameter is the Context."""
+        return self._declaration.takes_context
+
+    @property
+    def options(self) -> Options:
+        """What holds for the calls of this task object."""
+        return lay_call_over(self._declaration.options, self._changes)
+
+    @property
+    def signature(self) -> Signature:
+        """How arguments and results are stored, resolved on first use. Raises DeclarationError."""
+        return self._declaration.signature
+
+    def bind(self, app: "Shigoto") -> None:
+        """Make the task one of this app's; for `Shigoto.include`."""
+        self._declaration.bind(app)
+
+    def _call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call[Any]:
+        route = self._route
+        if route is None:
+            route = self._route = self._find_route()
+        return Call(route, self._declaration.signature.encode(args, kwargs))
+
+    def _find_route(self) -> Route:
+        app = self._declaration.app
+        if app is None:
+            raise DeclarationError(
+                f"task {self.name!r} belongs to no app yet, so there is no store for its jobs:"
+                " call app.include(tasks) with the collection it was declared in."
+            )
+        options = self.options
+        return Route(app, options, options.spec(self.name), self.signature.decode_result)
+
+
+class Decorate:
+    """What `task(...)` returns when it is given options: the decorator itself."""
+
+    __slots__ = ("_options", "_tasks")
+
+    def __init__(self, tasks: "Tasks", options: TaskOptions) -> None:
+        self._tasks = tasks
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Task[..., Any]:
+        """Declare the function as a task."""
+        return self._tasks.declare(fn, self._options)
+
+
+class Tasks:
+    """Tasks that have no app yet, against import cycles.
+
+        tasks = Tasks()
+
+        @tasks.task(queue="mail")
+        def send_invitation(store_id: UUID, invitation_id: str) -> str: ...
+
+        app.include(tasks)
+
+    Declare them in any module, and give the collection to the app where that is made.
+    """
+
+    def __init__(self) -> None:
+        self._declared: list[Task[..., Any]] = []
+        self._app: Shigoto | None = None
+
+    def __iter__(self) -> Iterator[Task[..., Any]]:
+        return iter(tuple(self._declared))
+
+    @overload
+    def task(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, /, **options: Unpack[TaskOptions]) -> Decorate: ...
+    def task(
+        self, fn: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]
+    ) -> Task[..., Any] | Decorate:
+        """Declare a function as a task: `@tasks.task` or `@tasks.task(queue="mail")`."""
+        return Decorate(self, options) if fn is None else self.declare(fn, options)
+
+    def declare(self, fn: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
+        """Make a task of a function. Raises DeclarationError, OptionInvalid."""
+        task: Task[..., Any] = Task(Declaration(fn, options))
+        update_wrapper(task, fn)
+        if self._app is not None:
+            self._app.adopt(task)
+        self._declared.append(task)
+        return task
+
+    def join(self, app: "Shigoto") -> None:
+        """Give all tasks, also those still to be declared, to an app; for `Shigoto.include`."""
+        if self._app is app:
+            return
+        if self._app is not None:
+            raise DeclarationError(
+                "These tasks are already part of another app, and a job has only one store."
+            )
+        for task in self._declared:
+            app.adopt(task)
+        self._app = app
+
+
+def _aliases(given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise OptionInvalid(f"aliases takes a list of names, not one: write aliases=[{given!r}].")
+    return tuple(check_name(alias, "The alias") for alias in given)
+
+
+def _name(fn: Callable[..., Any], given: str | None) -> str:
+    if given is not None:
+        return check_name(given, "The task name")
+    name = getattr(fn, "__name__", None)
+    if name is None:
+        raise DeclarationError(f"{fn!r} has no name of its own: say @app.task(name=…).")
+    try:
+        return check_name(name, "The task name")
+    except OptionInvalid as error:
+        raise DeclarationError(f"{error} Rename the function, or say @app.task(name=…).") from error

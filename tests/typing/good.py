@@ -1,0 +1,138 @@
+"""Everything here must pass both checkers: the types that users see, spelt out."""
+
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any, ParamSpec, TypeVar, assert_type
+from uuid import UUID, uuid4
+
+from shigoto import JSON, Call, Context, Job, JobHandle, Retry, Shigoto, State, Task, Tasks
+from tests.typing.declared import add, aggregate, app, resize, send
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def enqueue() -> None:
+    """S3-17, S3-53: the handle carries what the function returns, awaited if it is a coroutine."""
+    assert_type(add.enqueue(1, second=2), JobHandle[int])
+    assert_type(send.enqueue("ada@example.org"), JobHandle[bool])
+    assert_type(resize.enqueue("a.png", width=10), JobHandle[str])
+    assert_type(aggregate.enqueue(store_id=uuid4(), target_date="2026-05-05"), JobHandle[list[int]])
+
+
+async def aenqueue() -> None:
+    assert_type(await add.aenqueue(1, 2), JobHandle[int])
+    assert_type(await send.aenqueue("ada@example.org", copies=2), JobHandle[bool])
+    assert_type(await resize.aenqueue("a.png", width=10), JobHandle[str])
+    assert_type(await aggregate.aenqueue(uuid4(), "2026-05-05"), JobHandle[list[int]])
+
+
+def using() -> None:
+    """`using` keeps the type of the task."""
+    assert_type(
+        add.using(delay=timedelta(hours=1), key="a", key_mode="replace").enqueue(1, 2), JobHandle[int]
+    )
+    assert_type(send.using(run_at=datetime.now(UTC), timeout=1.5, tags=["a"]).enqueue("x"), JobHandle[bool])
+    assert_type(resize.using(retry=Retry.never(), meta={"a": [1]}).enqueue("a", width=1), JobHandle[str])
+    assert_type(aggregate.using(tenant="t", id=uuid4(), on_error="log").call(uuid4(), "d"), Call[list[int]])
+    assert_type(
+        add.using(priority=1).using(expires=datetime.now(UTC), max_crashes=None).call(1, 2), Call[int]
+    )
+
+
+async def bulk() -> None:
+    assert_type(app.enqueue_many([add.call(1, 2), add.using(priority=1).call(3, 4)]), list[JobHandle[int]])
+    assert_type(await app.aenqueue_many(send.call(to) for to in "abc"), list[JobHandle[bool]])
+    assert_type(app.enqueue_many([aggregate.call(uuid4(), "d")]), list[JobHandle[list[int]]])
+
+
+async def direct_call() -> None:
+    """Edge (f): the plain call runs the function, and leaves the Context out."""
+    assert_type(add(1, 2), int)
+    assert_type(await send("x"), bool)
+    assert_type(resize("a.png", width=1), str)
+    assert_type(await aggregate(uuid4(), "d"), list[int])
+    assert_type(resize.fn, Callable[..., str])
+
+
+async def handle() -> None:
+    assert_type(add.enqueue(1, 2).result(timeout=1), int)
+    assert_type(await aggregate.enqueue(uuid4(), "d").aresult(), list[int])
+    assert_type(add.enqueue(1, 2).status(), State)
+    assert_type(await add.enqueue(1, 2).ajob(), Job)
+    assert_type(app.job(uuid4()), JobHandle[Any])
+    assert_type(app.find(state="running", queue="mail", limit=5), list[Job])
+    covariant(add.enqueue(1, 2), send.call("x"))
+
+
+def covariant(handle: JobHandle[object], call: Call[object]) -> list[JobHandle[object]]:
+    return [handle, *app.enqueue_many([call])]
+
+
+def declarations() -> None:
+    """S0-64: a task is one decorator, with or without options, with or without a Context, sync or async."""
+    other, collection = Shigoto("memory:", defaults={"queue": "other", "retries": 1}), Tasks()
+
+    @other.task
+    def bare() -> None: ...
+
+    @collection.task(
+        aliases=["old"], priority=3, retry=Retry.linear(minutes=5), expires=3600, max_crashes=None
+    )
+    def with_options(number: int) -> int:
+        return number
+
+    @other.task
+    async def only_context(ctx: Context) -> str:
+        return ctx.idempotency_key
+
+    @other.task(tags=("a", "b"))
+    def free(anything: JSON) -> JSON:
+        return anything
+
+    assert_type(bare, Task[[], None])
+    assert_type(bare.enqueue(), JobHandle[None])
+    assert_type(with_options.enqueue(1), JobHandle[int])
+    assert_type(only_context.enqueue(), JobHandle[str])
+    assert_type(free.enqueue({"a": [1, None]}), JobHandle[JSON])
+    other.include(collection)
+
+
+def helper_over_tasks(task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+    """Edge (b): a helper over `Task[P, R]` sees R as the plain call returns it."""
+    return task.enqueue(*args, **kwargs)
+
+
+def helper_over_async_tasks(
+    task: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+) -> JobHandle[T]:
+    return task.enqueue(*args, **kwargs)
+
+
+def edge_b() -> None:
+    assert_type(helper_over_tasks(add, 1, 2), JobHandle[int])
+    late: JobHandle[Coroutine[Any, Any, bool]] = helper_over_tasks(send, "x")
+    assert_type(helper_over_async_tasks(send, "x"), JobHandle[bool])
+    assert_type(late.id, UUID)
+
+
+def edge_c() -> None:
+    """Edge (c): a mixed bulk is `object` for mypy and a union for pyright; both fit `object`."""
+    for each in app.enqueue_many([add.call(1, 2), send.call("x")]):
+        covariant(each, add.call(1, 2))
+
+
+async def edge_e(connection: object) -> None:
+    """Edge (e): `using` gives one `Task`, so a connection passes on both ways; the engine looks at it."""
+    assert_type(add.using(connection=connection).enqueue(1, 2), JobHandle[int])
+    assert_type(await add.using(connection=connection).aenqueue(1, 2), JobHandle[int])
+
+
+def accepts_awaitables(fn: Callable[[str], Awaitable[bool]]) -> None:
+    """A task can stand wherever its function could."""
+    accepts_awaitables(send)
+
+
+def by_name(store: UUID) -> None:
+    assert_type(app.enqueue_by_name("add", {"first": 1, "second": 2}, key=f"a:{store}"), JobHandle[Any])

@@ -1,0 +1,229 @@
+"""Options: how they add up, and what is refused with which words."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from msgspec import json
+
+from shigoto import DeclarationError, OptionInvalid, Retry, Shigoto, Task
+from shigoto.engine.memory import MemoryEngine
+from shigoto.model.clock import to_millis
+from shigoto.options import Options, TaskOptions
+
+NOON = datetime(2026, 5, 5, 12, tzinfo=UTC)
+
+
+def app_with(defaults: TaskOptions | None = None) -> Shigoto:
+    return Shigoto(engine=MemoryEngine(), defaults=defaults)
+
+
+def a_task() -> Task[[], None]:
+    @app_with().task
+    def work() -> None: ...
+
+    return work
+
+
+def an_async_task() -> Any:
+    @app_with().task
+    async def work() -> None: ...
+
+    return work
+
+
+def refused(**options: Any) -> str:
+    """The text of the refusal of such a `using`."""
+    with pytest.raises(OptionInvalid) as caught:
+        _ = a_task().using(**options).options
+    return str(caught.value)
+
+
+def test_nothing_said_means_the_documented_defaults() -> None:
+    assert a_task().options == Options(
+        queue="default", priority=0, retry=Retry(retries=5), max_crashes=3, timeout=None, expires_in=None
+    )
+
+
+def test_defaults_yield_to_the_app_the_app_to_the_task_and_the_task_to_using() -> None:
+    app = app_with({"queue": "app", "priority": 1, "retries": 1, "expires": 10, "tags": ["app"]})
+
+    @app.task(queue="task", priority=2, retries=2)
+    def work() -> None: ...
+
+    assert (app.options.queue, work.options.queue, work.using(queue="call").options.queue) == (
+        "app",
+        "task",
+        "call",
+    )
+    assert work.using(priority=3).options.priority == 3
+    assert work.options.retry.retries == 2
+    assert work.options.expires_in == 10_000
+    assert work.options.tags == '["app"]'
+
+
+def test_retries_changes_the_number_and_keeps_the_policy_that_is_in_force() -> None:
+    """S0-61"""
+    app = app_with({"retry": Retry.linear(minutes=5)})
+
+    @app.task(retries=7)
+    def work() -> None: ...
+
+    assert work.options.retry == Retry.linear(minutes=5, retries=7)
+    assert work.using(retries=0).options.retry == Retry.linear(minutes=5, retries=0)
+    assert work.using(retries=1).using(retry=Retry.never()).options.retry == Retry.never()
+    assert work.using(retry=Retry.immediate()).using(retries=1).options.retry == Retry.immediate(retries=1)
+
+
+def test_a_policy_given_for_one_call_is_stored_with_the_job_and_the_tasks_own_is_not() -> None:
+    work = a_task()
+
+    assert work.options.stored_retry is None
+    assert work.using(delay=1).options.stored_retry is None
+    assert work.using(retry=Retry.never()).options.stored_retry == Retry.never().dump()
+    assert work.using(retries=2).options.stored_retry == Retry(retries=2).dump()
+
+
+def test_retries_of_a_call_leave_a_policy_that_cannot_be_stored_with_the_task() -> None:
+    @app_with().task(retry=Retry(on=OSError))
+    def work() -> None: ...
+
+    options = work.using(retries=1).options
+
+    assert options.stored_retry is None
+    assert options.retry.max_failures == 2
+
+
+def test_later_words_win_over_earlier_ones() -> None:
+    work = a_task()
+
+    assert work.using(delay=1).using(run_at=NOON).options.delay == 0
+    assert work.using(run_at=NOON).using(delay=1).options.run_at is None
+    assert work.using(expires=NOON).using(expires=5).options.expires_at is None
+    assert work.using(key="a").using(key=None).options.key is None
+
+
+def test_durations_are_timedeltas_or_seconds_and_instants_are_aware() -> None:
+    """S0-61, S3-21"""
+    work = a_task()
+
+    assert work.using(delay=timedelta(hours=1)).options.delay == 3_600_000
+    assert work.using(delay=0.25).options.delay == 250
+    assert work.using(run_at=NOON).options.run_at == to_millis(NOON)
+    assert work.using(expires=timedelta(days=1)).options.expires_in == 86_400_000
+    assert work.using(expires=NOON).options.expires_at == to_millis(NOON)
+    assert an_async_task().using(timeout=1.5).options.timeout == 1_500
+
+
+def test_an_option_that_is_misspelt_is_refused_with_a_suggestion() -> None:
+    assert refused(dely=1) == "task 'work' has no option 'dely'. Did you mean 'delay'?"
+    misspelt: Any = {"que": "mail"}
+    with pytest.raises(OptionInvalid, match=r"task 'work' has no option 'que'\. Did you mean 'queue'\?"):
+        app_with().task(**misspelt)(a_task().fn)
+    with pytest.raises(OptionInvalid, match=r"Shigoto\(defaults=…\) has no option 'que'"):
+        app_with(misspelt)
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    assert "both delay and run_at" in refused(delay=1, run_at=NOON)
+    assert "both retry and retries" in refused(retry=Retry(), retries=1)
+    assert "needs a key=" in refused(key_mode="replace")
+    assert "expire before it may start" in refused(delay=60, expires=60)
+    assert "expire before it may start" in refused(run_at=NOON, expires=NOON)
+
+
+def test_a_naive_datetime_is_refused() -> None:
+    naive = datetime(2026, 5, 5)  # noqa: DTZ001
+
+    assert "run_at has no time zone" in refused(run_at=naive)
+    assert "expires has no time zone" in refused(expires=naive)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"queue": ""}, "The queue '' must be kebab-case"),
+        ({"queue": "Mail Out"}, "How about 'mail_out'?"),
+        ({"queue": "q" * 101}, "1 to 100"),
+        ({"queue": 1}, "must be a string"),
+        ({"priority": 32_768}, "priority must be a whole number from -32768 to 32767, not 32768"),
+        ({"priority": True}, "not True"),
+        ({"delay": -1}, "delay must not be negative"),
+        ({"delay": float("inf")}, "delay must be a finite time"),
+        ({"delay": "soon"}, "delay must be a timedelta or a number of seconds, not 'soon'"),
+        ({"delay": timedelta(days=40_000)}, "longer than a hundred years"),
+        ({"run_at": "tomorrow"}, "run_at takes a datetime with a time zone, not 'tomorrow'"),
+        ({"key": ""}, "key must have 1 to 512 characters, and has 0"),
+        ({"key": "k" * 513}, "and has 513"),
+        ({"key": "k", "key_mode": "keeep"}, "not 'keeep'. Did you mean 'keep'?"),
+        ({"retry": 3}, "retry takes a Retry policy, not 3. For a mere number there is retries=."),
+        ({"retry": Retry(on=OSError)}, "give it to the task"),
+        ({"retries": 1.5}, "retries must be a whole number"),
+        ({"max_crashes": 0}, "max_crashes must be a whole number from 1"),
+        ({"tenant": ""}, "tenant must have 1 to 100 characters"),
+        ({"tags": "urgent"}, "write tags=['urgent']"),
+        ({"tags": [""]}, "a tag must have 1 to 100 characters"),
+        ({"tags": [str(number) for number in range(21)]}, "at most 20 tags"),
+        ({"meta": [1]}, "meta takes a dict"),
+        ({"meta": {"at": NOON}}, "meta"),
+        ({"meta": {"text": "x" * 16_384}}, "meta"),
+        ({"id": "42"}, "id takes a UUID"),
+        ({"on_error": "ignore"}, "on_error must be one of raise, log"),
+        ({"timeout": 5}, "a time limit on a sync function needs a process of its own"),
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_refused_with_the_reason(options: dict[str, Any], text: str) -> None:
+    assert text in refused(**options)
+
+
+def test_values_at_the_limits_are_accepted() -> None:
+    work = a_task()
+    identity = uuid4()
+
+    options = work.using(
+        queue="q" * 100,
+        priority=-32_768,
+        key="k" * 512,
+        retries=10_000,
+        tags=["t" * 100, *map(str, range(19)), "0"],
+        meta={"text": "x" * 16_000},
+        delay=timedelta(days=36_500),
+        id=identity,
+        tenant="shop",
+        max_crashes=None,
+    ).options
+
+    assert options.priority == -32_768
+    assert len(json.decode(options.tags or "")) == 20
+    assert (options.id, options.tenant, options.max_crashes) == (identity, "shop", None)
+
+
+def test_a_time_limit_is_for_async_functions_and_none_lifts_that_of_the_app() -> None:
+    app = app_with({"timeout": 60})
+
+    @app.task
+    async def limited() -> None: ...
+
+    @app.task(timeout=None)
+    def unlimited() -> None: ...
+
+    assert limited.options.timeout == 60_000
+    assert unlimited.options.timeout is None
+    with pytest.raises(DeclarationError, match="make it async or leave the limit out"):
+
+        @app.task
+        def inherits() -> None: ...
+
+    with pytest.raises(DeclarationError, match="make it async or leave the limit out"):
+
+        @app_with().task(timeout=5)
+        def declares() -> None: ...
+
+    with pytest.raises(OptionInvalid, match="more than zero"):
+        limited.using(timeout=0)
+
+
+def test_a_name_cannot_be_a_default_of_the_app() -> None:
+    with pytest.raises(OptionInvalid, match="name belongs to one task"):
+        app_with({"name": "work"})

@@ -1,0 +1,345 @@
+"""Looking at jobs and managing them: handles, results, finding, counting, pausing."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from shigoto import (
+    Job,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobNotFound,
+    JobNotRetryable,
+    OptionInvalid,
+    ResultInvalid,
+    ResultPruned,
+    ResultTimeout,
+    Shigoto,
+    State,
+)
+from shigoto.engine.memory import MemoryEngine
+from shigoto.model.ids import uuid7
+from shigoto.model.job import FailureKind, Lease, QueueSettings
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.worker import Announcement, SweepOrder, Want
+
+DAY = 86_400_000
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_777_982_400_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Shop:
+    """An app with one task on the memory engine, and a hand that does a worker's part."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.app = Shigoto(engine=MemoryEngine(clock=self.clock))
+        self.engine = self.app.engine
+        self.worker = uuid7()
+        self.engine.run(
+            self.engine.announce(
+                Announcement(id=self.worker, name="w", tasks=("price",), queues=None, slots=9, version="1")
+            )
+        )
+
+        @self.app.task
+        def price(item: str) -> tuple[str, UUID | None]:
+            return item, None
+
+        self.price = price
+
+    def claim(self) -> Lease:
+        want = Want(tasks=("price",), queues=None, limit=1)
+        [lease] = self.engine.run(self.engine.claim(self.worker, [want]))
+        return lease
+
+    def settle(self, ending: Ending, **details: Any) -> None:
+        """Run the next job so that it ends like this."""
+        lease = self.claim()
+        settlement = Settlement(
+            number=lease.number, token=lease.token, queue=lease.queue, ending=ending, **details
+        )
+        self.engine.run(self.engine.settle(self.worker, [settlement]))
+
+    def sweep(self) -> None:
+        self.engine.run(self.engine.sweep(SweepOrder()))
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+def numbers(jobs: list[Job]) -> list[int]:
+    return [job.number for job in jobs]
+
+
+async def test_a_handle_tells_the_state_of_its_job_as_it_is_now(shop: Shop) -> None:
+    """S1-3, S1-24, S1-25"""
+    handle = shop.price.enqueue("tea")
+    assert handle.status() is State.PENDING
+
+    lease = shop.claim()
+    assert (lease.id, await handle.astatus()) == (handle.id, State.PROCESSING)
+    assert (await handle.ajob()) == handle.job()
+
+
+async def test_a_result_arrives_in_the_type_of_the_return_annotation(shop: Shop) -> None:
+    handle = shop.price.enqueue("tea")
+    identity = uuid4()
+    shop.settle(Ending.COMPLETED, result=f'["tea","{identity}"]')
+
+    assert handle.result() == ("tea", identity)
+    assert await handle.aresult(timeout=timedelta(seconds=1)) == ("tea", identity)
+    assert shop.app.job(handle.id).result() == ("tea", identity)
+
+
+def test_a_result_of_a_task_that_is_not_known_here_is_plain_json(shop: Shop) -> None:
+    handle = shop.price.enqueue("tea")
+    shop.settle(Ending.COMPLETED, result='["tea",null]')
+
+    assert Shigoto(engine=shop.engine).job(handle.id).result() == ["tea", None]
+
+
+def test_a_result_that_does_not_fit_the_annotation_is_an_error_of_its_own(shop: Shop) -> None:
+    handle = shop.price.enqueue("tea")
+    shop.settle(Ending.COMPLETED, result='{"no":"tuple"}')
+
+    with pytest.raises(ResultInvalid):
+        handle.result()
+
+
+def test_a_job_without_a_stored_result_returned_none(shop: Shop) -> None:
+    handle = shop.price.enqueue("tea")
+    shop.settle(Ending.COMPLETED)
+
+    assert handle.result() is None
+
+
+def fail(shop: Shop) -> None:
+    shop.settle(Ending.FAILED, error="ValueError: no such item")
+
+
+def cancel(shop: Shop) -> None:
+    shop.settle(Ending.CANCELLED)
+
+
+def expire(shop: Shop) -> None:
+    shop.clock.now += 61_000
+    shop.sweep()
+
+
+def prune(shop: Shop) -> None:
+    shop.settle(Ending.COMPLETED)
+    shop.clock.now += 8 * DAY
+    shop.sweep()
+
+
+@pytest.mark.parametrize(
+    ("end", "error", "text"),
+    [
+        (fail, JobFailed, r"Job #1 \(price, .*\) failed \(error\): ValueError: no such item"),
+        (cancel, JobCancelled, r"Job #1 \(price, .*\) was cancelled"),
+        (expire, JobExpired, r"Job #1 \(price, .*\) expired before a worker could start it"),
+        (prune, ResultPruned, "is not in the store"),
+    ],
+)
+async def test_a_job_without_a_result_raises_an_error_that_says_why(
+    shop: Shop, end: Callable[[Shop], None], error: type[Exception], text: str
+) -> None:
+    handle = shop.price.using(expires=60).enqueue("tea")
+
+    end(shop)
+
+    with pytest.raises(error, match=text):
+        handle.result()
+    with pytest.raises(error, match=text):
+        await handle.aresult()
+
+
+async def test_waiting_ends_when_the_caller_has_waited_long_enough(shop: Shop) -> None:
+    handle = shop.price.enqueue("tea")
+
+    for timeout in (0, 0.005, timedelta(milliseconds=5)):
+        with pytest.raises(ResultTimeout, match="it goes on by itself"):
+            handle.result(timeout=timeout)
+        with pytest.raises(ResultTimeout):
+            await handle.aresult(timeout=timeout)
+    assert issubclass(ResultTimeout, TimeoutError)
+
+
+def test_a_result_is_waited_for(shop: Shop) -> None:
+    handle = shop.price.enqueue("tea")
+    worker = threading.Timer(0.02, shop.settle, [Ending.COMPLETED], {"result": '["tea",null]'})
+    worker.start()
+
+    assert handle.result(timeout=10) == ("tea", None)
+    worker.join()
+
+
+async def test_a_result_is_waited_for_without_blocking_the_loop(shop: Shop) -> None:
+    handle = shop.price.enqueue("tea")
+    waiting = asyncio.create_task(handle.aresult(timeout=10))
+    await asyncio.sleep(0)
+
+    shop.settle(Ending.COMPLETED, result='["tea",null]')
+
+    assert await waiting == ("tea", None)
+
+
+def test_looks_are_frequent_at_first_and_rare_later(shop: Shop) -> None:
+    looks = shop.price.enqueue("tea")._looks(None)
+
+    assert [next(looks) for _ in range(9)] == [0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.25, 0.25]
+
+
+async def test_cancelling_takes_a_pending_job_at_once_and_asks_a_running_one(shop: Shop) -> None:
+    """S1-3"""
+    first, second = shop.price.enqueue("tea"), shop.price.enqueue("milk")
+    lease = shop.claim()
+
+    assert lease.id == first.id
+    assert first.cancel() is State.PROCESSING
+    assert first.job().cancel_requested_at is not None
+    assert await second.acancel() is State.CANCELLED
+
+
+async def test_a_failed_job_is_made_ready_again(shop: Shop) -> None:
+    """S1-3"""
+    handle = shop.price.enqueue("tea")
+    fail(shop)
+
+    handle.retry()
+    assert (handle.status(), handle.job().failures) == (State.PENDING, 0)
+    fail(shop)
+    await handle.aretry()
+    assert handle.status() is State.PENDING
+    with pytest.raises(JobNotRetryable):
+        handle.retry()
+
+
+async def test_a_job_that_is_not_there_is_an_error_with_its_id(shop: Shop) -> None:
+    missing = uuid4()
+    handle = shop.price.using(id=missing, expires=1).enqueue("tea")
+    shop.engine.run(shop.engine.delete([State.PENDING], queue=None, limit=9))
+
+    for action in (handle.job, handle.status, handle.cancel, handle.retry, lambda: shop.app.job(missing)):
+        with pytest.raises(JobNotFound, match=str(missing)):
+            action()
+    with pytest.raises(JobNotFound):
+        await shop.app.ajob(missing)
+
+
+async def test_a_handle_is_found_by_the_id_alone(shop: Shop) -> None:
+    """S1-25"""
+    handle = shop.price.enqueue("tea")
+
+    found, twin = shop.app.job(handle.id), await shop.app.ajob(handle.id)
+
+    assert found.number == twin.number == handle.number
+    assert (found.enqueued, found.status()) == ("existing", State.PENDING)
+    assert repr(found) == f"<JobHandle #1 {handle.id} existing>"
+
+
+async def test_jobs_are_found_newest_first_by_any_mix_of_filters(shop: Shop) -> None:
+    """S0-41"""
+    price, app = shop.price, shop.app
+    price.using(queue="a", tags=["x"], key="k").enqueue("tea")
+    price.using(queue="a", tenant="t").enqueue("milk")
+    price.using(queue="b", tags=["x", "y"], delay=60).enqueue("rice")
+
+    assert numbers(app.find()) == [3, 2, 1]
+    assert numbers(app.find(queue="a")) == [2, 1]
+    assert numbers(app.find(tag="x", queue="a")) == [1]
+    assert numbers(app.find(tenant="t")) == [2]
+    assert numbers(app.find(key="k")) == [1]
+    assert numbers(app.find(task="price", limit=2)) == [3, 2]
+    assert numbers(app.find(before=2)) == [1]
+    assert numbers(await app.afind(state="scheduled")) == [3]
+
+
+def test_states_have_the_names_of_other_systems_too(shop: Shop) -> None:
+    """S0-6, S1-9"""
+    app = shop.app
+    for item in ("tea", "milk", "rice", "salt"):
+        shop.price.enqueue(item)
+    shop.settle(Ending.COMPLETED)
+    shop.settle(Ending.ERRORED, delay=5_000)
+    shop.claim()
+
+    assert numbers(app.find(state="succeeded")) == numbers(app.find(state="completed")) == [1]
+    assert numbers(app.find(state="retrying")) == [2]
+    assert numbers(app.find(state="running")) == numbers(app.find(state=State.PROCESSING)) == [3]
+    assert numbers(app.find(state="waiting")) == numbers(app.find(state="pending")) == [4, 2]
+
+
+def test_a_filter_that_cannot_be_meant_is_refused(shop: Shop) -> None:
+    def refused(**filters: Any) -> str:
+        with pytest.raises(OptionInvalid) as caught:
+            shop.app.find(**filters)
+        return str(caught.value)
+
+    assert "There is no filter 'sate'. Did you mean 'state'?" in refused(sate="failed")
+    assert "There is no state 'complete'. Did you mean 'completed'?" in refused(state="complete")
+    assert "limit must be from 1 to 1000" in refused(limit=0)
+
+
+async def test_jobs_are_counted_by_queue_and_state(shop: Shop) -> None:
+    """S0-40"""
+    shop.price.enqueue("tea")
+    shop.price.using(queue="b", delay=60).enqueue("milk")
+    shop.settle(Ending.FAILED, failure_kind=FailureKind.REJECTED)
+
+    counts = shop.app.stats()
+
+    assert (counts["default"].failed, counts["default"].pending) == (1, 0)
+    assert (counts["b"].pending, counts["b"].scheduled) == (1, 1)
+    assert await shop.app.astats() == counts
+
+
+def test_pausing_is_one_transaction_on_a_file_too(tmp_path: Path) -> None:
+    app = Shigoto(f"sqlite:///{tmp_path}/jobs.db")
+    settings = app.engine.settings
+    app.engine.run(app.engine.configure(QueueSettings(name="mail", keep_failed_for=DAY)))
+
+    app.pause("mail")
+    assert app.engine.run(settings()) == [QueueSettings(name="mail", paused=True, keep_failed_for=DAY)]
+    app.resume("mail")
+    assert app.engine.run(settings()) == [QueueSettings(name="mail", keep_failed_for=DAY)]
+    app.close()
+
+
+async def test_a_paused_queue_gives_no_jobs_and_keeps_its_other_settings(shop: Shop) -> None:
+    app, engine = shop.app, shop.engine
+    engine.run(engine.configure(QueueSettings(name="default", keep_failed_for=DAY)))
+    shop.price.enqueue("tea")
+    want = Want(tasks=("price",), queues=None, limit=1)
+
+    app.pause("default")
+    assert engine.run(engine.claim(shop.worker, [want])) == []
+    assert engine.run(engine.settings()) == [
+        QueueSettings(name="default", paused=True, keep_failed_for=DAY),
+    ]
+
+    app.resume("default")
+    assert shop.claim().number == 1
+
+    await app.apause("new")
+    assert QueueSettings(name="new", paused=True) in engine.run(engine.settings())
+    await app.aresume("new")
+    assert QueueSettings(name="new") in engine.run(engine.settings())

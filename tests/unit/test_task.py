@@ -1,0 +1,278 @@
+"""Tasks: what a decorated function becomes, what it is called, and which app it belongs to."""
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from shigoto import (
+    JSON,
+    Context,
+    DeclarationError,
+    OptionInvalid,
+    Shigoto,
+    StoreRefused,
+    Task,
+    Tasks,
+    Unsupported,
+)
+from shigoto.engine.memory import MemoryEngine
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def app() -> Shigoto:
+    return Shigoto(engine=MemoryEngine())
+
+
+def declare(app: Shigoto, fn: Callable[..., Any], **options: Any) -> Task[..., Any]:
+    """Declare as a caller would who has no type checker."""
+    return app.task(**options)(fn)
+
+
+def test_one_decorator_makes_a_function_a_task(app: Shigoto) -> None:
+    """S0-24, S0-64"""
+
+    @app.task
+    def send_mail(to: str, copies: int = 1) -> str:
+        """Send a mail."""
+        return f"{copies} to {to}"
+
+    assert send_mail.name == "send_mail"
+    assert not send_mail.is_async
+    assert not send_mail.takes_context
+    assert app.tasks == {"send_mail": send_mail}
+    assert app.resolve("send_mail") is send_mail
+    assert send_mail.__doc__ == "Send a mail."
+    assert str(inspect.signature(send_mail)) == "(to: str, copies: int = 1) -> str"
+
+
+def test_a_task_can_still_be_called(app: Shigoto) -> None:
+    @app.task
+    def add(first: int, second: int) -> int:
+        return first + second
+
+    @app.task
+    async def double(number: int) -> int:
+        return number * 2
+
+    assert add(1, second=2) == 3
+    assert asyncio.run(double(4)) == 8
+    assert double.is_async
+
+
+def test_a_plain_call_of_a_task_with_a_context_gets_a_detached_one(app: Shigoto) -> None:
+    """Edge (f): whoever calls leaves the context out; the function itself stays reachable."""
+    seen: list[Context] = []
+
+    @app.task(queue="mail")
+    def work(ctx: Context, number: int) -> int:
+        seen.append(ctx)
+        ctx.progress(0.5, "half")
+        return number
+
+    assert work.takes_context
+    assert work(7) == 7
+    assert (seen[0].task, seen[0].attempt, seen[0].number, seen[0].cancelled) == ("work", 1, 0, False)
+    assert work.fn(seen[0], 8) == 8
+
+
+def test_a_name_is_given_or_taken_from_the_function_and_aliases_find_it_too(app: Shigoto) -> None:
+    """S3-30"""
+
+    @app.task(name="send-operator-invitation-email", aliases=["send_invitation"])
+    def send() -> None: ...
+
+    assert send.name == "send-operator-invitation-email"
+    assert app.resolve("send_invitation") is send
+    assert app.resolve("send") is None
+    assert list(app.tasks) == ["send-operator-invitation-email"]
+    with pytest.raises(OptionInvalid, match=r"write aliases=\['old'\]"):
+        declare(app, send.fn, aliases="old")
+
+
+def test_a_function_whose_name_is_no_task_name_needs_another(app: Shigoto) -> None:
+    def sendMail() -> None: ...  # noqa: N802
+
+    with pytest.raises(
+        DeclarationError, match=r"How about 'send_mail'\? Rename the function, or say @app\.task\(name=…\)"
+    ):
+        declare(app, sendMail)
+    with pytest.raises(OptionInvalid, match="The task name 'Send Mail' must be kebab-case"):
+        declare(app, sendMail, name="Send Mail")
+
+    assert declare(app, sendMail, name="send-mail").name == "send-mail"
+
+
+def test_two_tasks_cannot_share_a_name_or_an_alias(app: Shigoto) -> None:
+    def work() -> None: ...
+
+    declare(app, work, aliases=["job"])
+
+    with pytest.raises(DeclarationError, match=r"Two tasks are called 'work': .*work and .*work"):
+        declare(app, work)
+    with pytest.raises(DeclarationError, match="Two tasks are called 'job'"):
+        declare(app, work, name="job")
+    with pytest.raises(DeclarationError, match="Two tasks are called 'work'"):
+        declare(app, work, name="other", aliases=["work"])
+
+    assert list(app.tasks) == ["work"]
+
+
+def test_tasks_are_declared_without_an_app_and_included_later(app: Shigoto) -> None:
+    tasks = Tasks()
+
+    @tasks.task
+    def early(number: int) -> int:
+        return number
+
+    urgent = early.using(priority=9)
+    with pytest.raises(DeclarationError, match=r"task 'early' belongs to no app yet.*app\.include\(tasks\)"):
+        urgent.enqueue(1)
+    app.include(tasks, tasks)
+
+    @tasks.task(queue="mail")
+    async def late() -> None: ...
+
+    assert list(tasks) == list(app.tasks.values()) == [early, late]
+    assert urgent.enqueue(1).job().priority == 9
+    assert late.enqueue().job().queue == "mail"
+
+
+def test_included_tasks_take_the_defaults_of_the_app() -> None:
+    tasks = Tasks()
+
+    @tasks.task(priority=1)
+    def work() -> None: ...
+
+    before = work.options.queue
+    Shigoto(engine=MemoryEngine(), defaults={"queue": "shop", "priority": 5}).include(tasks)
+
+    assert before == "default"
+    assert (work.options.queue, work.options.priority) == ("shop", 1)
+
+
+def test_a_collection_belongs_to_one_app(app: Shigoto) -> None:
+    tasks = Tasks()
+    app.include(tasks)
+
+    with pytest.raises(DeclarationError, match="already part of another app"):
+        Shigoto(engine=MemoryEngine()).include(tasks)
+
+
+def test_a_first_parameter_that_could_be_anything_is_refused_at_declaration(app: Shigoto) -> None:
+    """Edge (a): type checkers take it for the context and drop it from the call."""
+
+    def anything(value: Any) -> None: ...
+    def an_object(value: object) -> None: ...
+    def generic(value: T) -> T:
+        return value
+
+    for fn in (anything, an_object, generic, lambda value: value):
+        with pytest.raises(DeclarationError):
+            declare(app, fn, name="work")
+
+    @app.task
+    def json(value: JSON) -> JSON:
+        return value
+
+    assert json({"a": [1]}) == {"a": [1]}
+
+
+def test_annotations_are_resolved_at_the_first_use_so_that_they_may_refer_forward(
+    app: Shigoto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(item: int) -> None: ...
+
+    work.__annotations__["item"] = "Later"
+    task = declare(app, work)
+
+    monkeypatch.setitem(globals(), "Later", int)
+
+    assert task.enqueue(1).job().payload == '{"item":1}'
+
+
+def test_check_reports_all_broken_annotations_together(app: Shigoto) -> None:
+    def work(item: int) -> None: ...
+
+    declare(app, work, name="good")
+    app.check()
+    for name, annotation in (("first", "Missing"), ("second", "Unknown")):
+
+        def broken(item: int) -> None: ...
+
+        broken.__annotations__["item"] = annotation
+        declare(app, broken, name=name)
+
+    with pytest.raises(DeclarationError, match=r"(?s)'first'.*Missing.*\n.*'second'.*Unknown"):
+        app.check()
+
+
+def test_load_imports_the_named_modules_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop_tasks.py").write_text(
+        "from shigoto import Tasks\ntasks = Tasks()\n@tasks.task\ndef ship(order: int) -> None: ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    app = Shigoto(engine=MemoryEngine(), imports=["shop_tasks"])
+    assert "shop_tasks" not in sys.modules
+
+    app.load()
+    app.include(sys.modules["shop_tasks"].tasks)
+    app.load()
+
+    assert list(app.tasks) == ["ship"]
+    monkeypatch.delitem(sys.modules, "shop_tasks")
+
+
+def test_an_import_that_fails_is_tried_again_by_the_next_load() -> None:
+    app = Shigoto(engine=MemoryEngine(), imports=["no_such_module"])
+
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+            app.load()
+
+
+def test_the_store_is_the_url_given_or_that_of_the_environment_or_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SHIGOTO_URL", "memory:")
+    assert Shigoto("sqlite:///jobs.db").url == "sqlite:///jobs.db"
+    assert Shigoto().url == "memory:"
+    assert Shigoto().engine.capabilities.name == "memory"
+
+    monkeypatch.delenv("SHIGOTO_URL")
+    assert Shigoto().url == "sqlite:///workers.db"
+
+
+def test_the_url_can_be_changed_until_the_store_is_used() -> None:
+    app = Shigoto("sqlite:///elsewhere.db")
+    app.url = "memory:"
+    assert app.engine is app.engine
+
+    with pytest.raises(DeclarationError, match="uses memory: already"):
+        app.url = "sqlite:///jobs.db"
+
+
+def test_a_store_nobody_knows_is_refused_at_the_first_use() -> None:
+    app = Shigoto("mongodb://host/jobs")
+
+    with pytest.raises(StoreRefused):
+        _ = app.engine
+
+
+def test_an_app_can_be_closed_unused_and_twice(app: Shigoto) -> None:
+    Shigoto("sqlite:///never_opened.db").close()
+    app.close()
+    app.close()
+
+    assert app.stats() == {}
+
+
+def test_an_engine_without_connections_has_none_to_give(app: Shigoto) -> None:
+    with pytest.raises(Unsupported, match="The memory engine has no connections"):
+        app.connect()
