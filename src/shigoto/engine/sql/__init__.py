@@ -1,0 +1,1 @@
+"""What the SQL engines share: named statements kept in files, and numbered migrations with checksums."""

@@ -1,0 +1,56 @@
+"""Numbered migrations: which exist, which are applied, and whether the two agree. Pure; engines do the I/O."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from importlib.resources import files
+
+from msgspec import Struct
+
+from shigoto.model.errors import SchemaTooNew, StoreRefused
+
+
+class Migration(Struct, frozen=True):
+    """One shipped step of the schema, `0001_name.sql`; once released it is never edited."""
+
+    version: int
+    name: str
+    sql: str
+    checksum: str
+
+
+class Applied(Struct, frozen=True):
+    """One step as the store remembers it."""
+
+    version: int
+    name: str
+    checksum: str
+
+
+def load_migrations(package: str) -> list[Migration]:
+    """The shipped migrations in order."""
+    found: list[Migration] = []
+    for entry in sorted(files(package).iterdir(), key=lambda entry: entry.name):
+        if entry.name.endswith(".sql"):
+            sql = entry.read_text("utf-8")
+            number, _, name = entry.name.removesuffix(".sql").partition("_")
+            found.append(Migration(int(number), name, sql, sha256(sql.encode()).hexdigest()))
+    return found
+
+
+def pending(shipped: Sequence[Migration], applied: Sequence[Applied], *, store: str) -> list[Migration]:
+    """What is left to apply; refuses a store that is newer than this release or was changed by hand."""
+    known = {migration.version: migration for migration in shipped}
+    for row in applied:
+        if row.version not in known:
+            raise SchemaTooNew(
+                f"{store} has schema version {row.version} ({row.name}), but this release of shigoto knows only"
+                f" versions up to {max(known)}. Upgrade shigoto here, or use the release that made the file."
+            )
+        if known[row.version].checksum != row.checksum:
+            raise StoreRefused(
+                f"Migration {row.version} ({row.name}) of {store} differs from the one in this release."
+                " The file was made by a development build, or its schema was edited by hand."
+                " Restore a backup, or move the jobs to a new file."
+            )
+    done = {row.version for row in applied}
+    return [migration for migration in shipped if migration.version not in done]

@@ -1,0 +1,51 @@
+"""When and how the write-ahead log goes back into the file.
+
+SQLite checkpoints by itself every 1000 pages, on whichever connection happens to commit. Below version 3.51.3 a writer
+that restarts the log at the very moment another connection checkpoints it can corrupt the file (the WAL-reset bug), and a
+queue writes and checkpoints all day. So ours run under the write lock: one at a time, and nobody writes meanwhile. It
+also bounds the log, which a checkpoint beside a busy writer never does, because only a fully copied log is restarted.
+The price is a pause of some 30 ms every 16 MiB.
+"""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+WAL_LIMIT = 16 * 1024 * 1024
+LOOK_EVERY = 64  # commits between two looks at the log's size
+RETRY_AFTER = 1.0  # seconds; a reader with an old snapshot can keep the log from being copied whole
+
+
+class Checkpointer:
+    """Counts commits and says when the log is due; any process that writes may find that it is."""
+
+    def __init__(self, path: Path) -> None:
+        self._wal = Path(f"{path}-wal")
+        self._commits = 0
+        self._not_before = 0.0
+        self._lock = threading.Lock()
+
+    def due(self) -> bool:
+        """Whether the log has outgrown its limit; looks at its size only now and then."""
+        self._commits += 1
+        if self._commits % LOOK_EVERY and self._commits > 1:
+            return False
+        try:
+            size = os.stat(self._wal).st_size
+        except OSError:
+            return False
+        return size > WAL_LIMIT and time.monotonic() >= self._not_before
+
+    def run(self, writer: sqlite3.Connection, begin: Callable[[sqlite3.Connection], None], other: sqlite3.Connection) -> None:
+        """Copy the log into the file through `other`, while `writer` holds the write lock."""
+        with self._lock:
+            begin(writer)
+            try:
+                _, in_log, copied = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            finally:
+                writer.execute("ROLLBACK")
+            # A reader is in the way: the log cannot restart now, and trying at every commit would not help.
+            self._not_before = time.monotonic() + RETRY_AFTER if copied < in_log else 0.0

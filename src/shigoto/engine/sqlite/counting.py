@@ -1,0 +1,45 @@
+"""Exact counts at a cost that does not grow with history; how they are read is in `looking.stats`."""
+
+from collections.abc import Sequence
+
+from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.model.job import State
+
+
+def count(
+    *,
+    ended: Sequence[tuple[str, State]] = (),
+    revived: Sequence[tuple[str, State]] = (),
+    deleted: Sequence[tuple[str, State]] = (),
+    moved: Sequence[tuple[str, str]] = (),
+) -> Steps[None]:
+    """Keep the counters true: jobs, by queue, that reached a terminal state, left it again, went away altogether, or
+    moved from one queue to another."""
+    changes: dict[str, dict[str, int]] = {}
+
+    def change(queue: str, column: str, by: int) -> None:
+        row = changes.setdefault(queue, {"total": 0, "completed": 0, "failed": 0, "cancelled": 0})
+        row[column] += by
+
+    for queue, state in ended:
+        change(queue, state, 1)
+    for queue, state in revived:
+        change(queue, state, -1)
+    for queue, state in deleted:
+        change(queue, "total", -1)
+        if state.terminal:
+            change(queue, state, -1)
+    for old, new in moved:
+        change(old, "total", -1)
+        change(new, "total", 1)
+    for queue, row in changes.items():
+        yield sql("count", queue, *row.values())
+
+
+def fold_counters() -> Steps[None]:
+    """Count what was enqueued since the last time."""
+    counted_to = dict((yield sql("meta")).fetchall())["counted_to"]
+    highest = (yield sql("highest")).fetchone()[0]
+    if highest > counted_to:
+        yield sql("fold", counted_to)
+        yield sql("set_meta", "counted_to", highest)

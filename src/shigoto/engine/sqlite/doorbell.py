@@ -1,0 +1,150 @@
+"""What wakes an idle worker: a small file beside the store, touched after every commit that made work ready.
+
+A touch costs the producer a few microseconds and wakes every listener within a millisecond, also in other processes.
+A caller's own transaction cannot ring after its commit, so listeners watch the write-ahead log too. There the event comes
+with the write, before the commit can be seen: the ear rings again a few times within eight milliseconds.
+Where the kernel offers no inotify, the two files are looked at every 50 ms.
+Missing a ring costs no more than the worker's poll interval.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import ctypes.util
+import os
+import struct
+import sys
+from pathlib import Path
+
+LOOK_AGAIN = (0.0005, 0.0015, 0.0035, 0.0075)  # seconds after a write to the log
+POLL = 0.05
+
+IN_MODIFY, IN_ATTRIB, IN_IGNORED = 0x2, 0x4, 0x8000
+IN_CLOEXEC, IN_NONBLOCK = 0o2000000, 0o4000
+
+
+def ring(bell: Path) -> None:
+    """Wake whoever listens; a bell that cannot be rung is not worth an error, since polling is always correct."""
+    try:
+        os.utime(bell)
+    except FileNotFoundError:
+        with contextlib.suppress(OSError):
+            bell.touch()
+    except OSError:
+        pass
+
+
+class Ear:
+    """One listener on the running event loop."""
+
+    def __init__(self, bell: Path, wal: Path) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._bell, self._wal = bell, wal
+        self._rung = asyncio.Event()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._inotify = _Inotify.open()
+        if self._inotify is not None:
+            self._inotify.watch(bell, wal)
+            self._loop.add_reader(self._inotify.fd, self._heard)
+        else:
+            self._seen = _stamps(bell, wal)
+            self._timers = [self._loop.call_later(POLL, self._look)]
+
+    async def wait(self, timeout: float) -> bool:
+        """Return True when work may be ready, False after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._rung.wait()
+        except TimeoutError:
+            return False
+        self._rung.clear()
+        return True
+
+    def close(self) -> None:
+        """Stop listening."""
+        for timer in self._timers:
+            timer.cancel()
+        if self._inotify is not None:
+            self._loop.remove_reader(self._inotify.fd)
+            self._inotify.close()
+            self._inotify = None
+
+    def _heard(self) -> None:
+        if self._inotify is None:
+            return
+        bell, wal = self._inotify.read()
+        if bell:
+            self._rung.set()
+        if wal and not any(timer.when() > self._loop.time() for timer in self._timers if not timer.cancelled()):
+            self._timers = [self._loop.call_later(delay, self._rung.set) for delay in LOOK_AGAIN]
+
+    def _look(self) -> None:
+        seen = _stamps(self._bell, self._wal)
+        if seen != self._seen:
+            self._seen = seen
+            self._rung.set()
+        self._timers = [self._loop.call_later(POLL, self._look)]
+
+
+def _stamps(*paths: Path) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            found.append((status.st_mtime_ns, status.st_size))
+    return found
+
+
+class _Inotify:
+    """Just enough of inotify(7), which the standard library does not offer."""
+
+    def __init__(self, libc: ctypes.CDLL, fd: int) -> None:
+        self._libc = libc
+        self.fd = fd
+        self._names: dict[int, str] = {}
+        self._paths: dict[str, tuple[Path, int]] = {}
+
+    @classmethod
+    def open(cls) -> "_Inotify | None":
+        if sys.platform != "linux":
+            return None
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            fd = int(libc.inotify_init1(IN_CLOEXEC | IN_NONBLOCK))
+        except (OSError, AttributeError):
+            return None
+        return cls(libc, fd) if fd >= 0 else None
+
+    def watch(self, bell: Path, wal: Path) -> None:
+        self._paths = {"bell": (bell, IN_ATTRIB), "wal": (wal, IN_MODIFY)}
+        for name in self._paths:
+            self._add(name)
+
+    def read(self) -> tuple[bool, bool]:
+        """Whether the bell was rung and whether the log was written since the last read."""
+        try:
+            events = os.read(self.fd, 4096)
+        except BlockingIOError:
+            return False, False
+        heard: set[str] = set()
+        offset = 0
+        while offset < len(events):
+            watch, mask, _, length = struct.unpack_from("iIII", events, offset)
+            offset += 16 + length
+            name = self._names.get(watch)
+            if name is None:
+                continue
+            heard.add(name)
+            if mask & IN_IGNORED:  # the file was replaced: listen to the new one
+                del self._names[watch]
+                self._add(name)
+        return "bell" in heard, "wal" in heard
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def _add(self, name: str) -> None:
+        path, mask = self._paths[name]
+        watch = self._libc.inotify_add_watch(self.fd, os.fsencode(path), mask)
+        if watch >= 0:
+            self._names[int(watch)] = name

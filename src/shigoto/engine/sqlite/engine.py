@@ -1,0 +1,196 @@
+"""The engine's face: every verb of the protocol as an operation, and the few things that are not operations."""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+from shigoto.engine.op import Op
+from shigoto.engine.protocol import Capabilities, Doorbell
+from shigoto.engine.sqlite import claiming, doorbell, enqueueing, files, looking, managing, repairing, schema, settling
+from shigoto.engine.sqlite.driver import Driver
+from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.engine.sqlite.time import StoreClock
+from shigoto.model.clock import Clock, host_clock
+from shigoto.model.job import Attempt, Counts, Enqueued, Job, JobFilter, JobSpec, Lease, QueueSettings, State
+from shigoto.model.outcome import Ending, Report, Settlement, Verdict
+from shigoto.model.worker import Announcement, Orders, Promoted, SweepOrder, Swept, Want, WorkerRecord
+
+T = TypeVar("T")
+
+CAPABILITIES = Capabilities(name="sqlite", durable=True, shared=True, joins=True)
+
+
+class SqliteEngine:
+    """Jobs in one SQLite file. Opens lazily, creates the file and its schema when they are not there."""
+
+    def __init__(self, path: str | Path, *, synchronous: str = "full", clock: Clock = host_clock) -> None:
+        self._path = Path(path).absolute()
+        self._bell = Path(f"{self._path}-bell")
+        self._wal = Path(f"{self._path}-wal")
+        self._synchronous = synchronous
+        self._clock = StoreClock(clock)
+        self._lanes: dict[enqueueing.Lane, int] = {}
+        self._driver = Driver(
+            self._path, synchronous=synchronous, prepare=self._prepare, ring=lambda: doorbell.ring(self._bell)
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    def run(self, op: Op[T]) -> T:
+        return self._driver.run(op)
+
+    async def arun(self, op: Op[T]) -> T:
+        return await self._driver.arun(op)
+
+    def join(self, connection: object, op: Op[T]) -> T:
+        return self._driver.join(connection, op)
+
+    def listen(self) -> Doorbell:
+        self._driver.prepare()
+        self._bell.touch()
+        return doorbell.Ear(self._bell, self._wal)
+
+    def close(self) -> None:
+        self._driver.close()
+
+    def connect(self) -> sqlite3.Connection:
+        """A connection for the user's own statements on the same file, fit for `using(connection=...)`."""
+        self._driver.prepare()
+        return files.connect_for_user(self._path, synchronous=self._synchronous)
+
+    def migrate(self) -> list[str]:
+        self._applied: list[str] = []
+        self._driver.prepare()
+        return self._applied
+
+    def _prepare(self, connection: sqlite3.Connection, may_migrate: bool) -> None:
+        self._applied = schema.migrate(connection, self._path, may_migrate=may_migrate)
+        self._clock.remember(dict(connection.execute("SELECT name, value FROM shigoto_meta"))["clock"])
+
+    # A job's way: in, out, and ended.
+
+    def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
+        if not specs:
+            return Op(start=lambda: _value([]), mode="read")
+        if len(specs) == 1 and specs[0].key is None and (specs[0].queue, specs[0].task) in self._lanes:
+            spec = specs[0]
+            return Op(
+                start=lambda: enqueueing.enqueue_one(self._clock.now(), spec, self._lanes),
+                mode="single",
+                rings=_anything_new,
+            )
+        missing = {(spec.queue, spec.task) for spec in specs} - self._lanes.keys()
+        return Op(
+            start=lambda: enqueueing.enqueue(self._clock.now(), specs, {} if missing else self._lanes),
+            rings=_anything_new,
+            committed=(lambda _: self._learn_lanes()) if missing else None,
+        )
+
+    def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
+        return Op(start=lambda: claiming.claim(self._clock.now(), worker, wants), mode="probe")
+
+    def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
+        back = any(s.ending not in (Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED) for s in settlements)
+        return Op(
+            start=lambda: settling.settle(self._clock.now(), worker, settlements),
+            rings=(lambda _: True) if back else None,
+        )
+
+    def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
+        return Op(start=lambda: repairing.report(worker, reports))
+
+    # Leases and repair.
+
+    def announce(self, announcement: Announcement) -> Op[None]:
+        return Op(start=lambda: repairing.announce(self._clock.now(), announcement))
+
+    def leave(self, worker: UUID) -> Op[None]:
+        return Op(start=lambda: repairing.leave(worker))
+
+    def beat(self, worker: UUID, held: Sequence[tuple[int, int]]) -> Op[Orders]:
+        return Op(
+            start=lambda: repairing.beat(self._clock.now(), worker, held), rings=lambda orders: orders.released > 0
+        )
+
+    def promote(self, limit: int) -> Op[Promoted]:
+        return Op(
+            start=lambda: repairing.promote(self._clock.now(), limit),
+            mode="probe",
+            rings=lambda promoted: promoted.count > 0,
+        )
+
+    def sweep(self, order: SweepOrder) -> Op[Swept]:
+        return Op(
+            start=lambda: repairing.sweep(self._clock.now(), self._clock.step, order),
+            rings=lambda swept: bool(swept.rescued),
+            committed=lambda swept: self._clock.step_handled(swept.clock_step),
+        )
+
+    # People.
+
+    def cancel(self, ids: Sequence[UUID]) -> Op[list[State | None]]:
+        return Op(
+            start=lambda: managing.cancel(self._clock.now(), ids), rings=lambda states: State.PROCESSING in states
+        )
+
+    def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
+        return Op(start=lambda: managing.retry(self._clock.now(), ids), rings=bool)
+
+    def delete(self, states: Sequence[State], *, queue: str | None, limit: int) -> Op[int]:
+        return Op(start=lambda: managing.delete(states, queue, limit))
+
+    def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
+        return Op(start=lambda: looking.get(list(ids)), mode="read")
+
+    def find(self, wanted: JobFilter) -> Op[list[Job]]:
+        return Op(start=lambda: looking.find(wanted), mode="read")
+
+    def attempts(self, id: UUID) -> Op[list[Attempt]]:
+        return Op(start=lambda: looking.attempts(id), mode="read")
+
+    def stats(self) -> Op[dict[str, Counts]]:
+        return Op(start=looking.stats, mode="read")
+
+    def configure(self, settings: QueueSettings) -> Op[None]:
+        return Op(start=lambda: _configure(settings), rings=lambda _: not settings.paused)
+
+    def settings(self) -> Op[list[QueueSettings]]:
+        return Op(start=looking.settings, mode="read")
+
+    def workers(self) -> Op[list[WorkerRecord]]:
+        return Op(start=looking.workers, mode="read")
+
+    def _learn_lanes(self) -> None:
+        """Remember the lanes that are committed; they are never deleted or renumbered."""
+        op: Op[dict[enqueueing.Lane, int]] = Op(start=_all_lanes, mode="read")
+        self._lanes = self._driver.run(op)
+
+
+def _anything_new(enqueued: list[Enqueued]) -> bool:
+    return any(one.status != "existing" for one in enqueued)
+
+
+def _value(value: T) -> Steps[T]:
+    yield from ()
+    return value
+
+
+def _configure(settings: QueueSettings) -> Steps[None]:
+    yield sql(
+        "configure", settings.name, int(settings.paused), settings.keep_completed_for, settings.keep_failed_for,
+        settings.keep_cancelled_for,
+    )  # fmt: skip
+
+
+def _all_lanes() -> Steps[dict[enqueueing.Lane, int]]:
+    rows = (yield sql("all_lanes")).fetchall()
+    return {(queue, task): lane for queue, task, lane in rows}

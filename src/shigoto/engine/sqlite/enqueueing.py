@@ -1,0 +1,150 @@
+"""T1 and T17: jobs come in."""
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from msgspec import json
+
+from shigoto.engine.sqlite.counting import count, fold_counters
+from shigoto.engine.sqlite.looking import STATES
+from shigoto.engine.sqlite.statement import Steps, sql, sql_many
+from shigoto.engine.sqlite.waiting import Waiting, remove_waiting, wait_again
+from shigoto.model.clock import Millis
+from shigoto.model.job import Enqueued, JobSpec, State
+from shigoto.model.states import Counters
+
+Lane = tuple[str, str]
+Lanes = Mapping[Lane, int]
+
+
+def enqueue(now: Millis, specs: Sequence[JobSpec], known: Lanes) -> Steps[list[Enqueued]]:
+    """Store the jobs in list order and answer for each."""
+    lanes = yield from _lanes(specs, known)
+    if any(spec.key is not None for spec in specs):
+        return (yield from _one_by_one(now, specs, lanes))
+    cursor = yield sql_many("insert_job", [job_row(now, spec, lanes) for spec in specs])
+    if cursor.rowcount == len(specs):
+        highest = yield sql("highest")
+        first = highest.fetchone()[0] - len(specs) + 1  # the write lock is ours: the numbers have no gap
+        return [Enqueued(spec.id, first + offset, "inserted") for offset, spec in enumerate(specs)]
+    inserted_from = (yield sql("highest")).fetchone()[0] - cursor.rowcount + 1
+    answers: list[Enqueued] = []
+    seen: set[UUID] = set()
+    for spec in specs:
+        number = (yield sql("number_of_id", spec.id.bytes)).fetchone()[0]
+        new = number >= inserted_from and spec.id not in seen
+        seen.add(spec.id)
+        answers.append(Enqueued(spec.id, number, "inserted" if new else "existing"))
+    return answers
+
+
+def enqueue_one(now: Millis, spec: JobSpec, lanes: Lanes) -> Steps[list[Enqueued]]:
+    """The same for one job without a key whose lane is known: a single statement, so the commit is the statement's."""
+    cursor = yield sql("insert_job", *job_row(now, spec, lanes))
+    if cursor.rowcount == 1 and cursor.lastrowid is not None:
+        return [Enqueued(spec.id, cursor.lastrowid, "inserted")]
+    number = (yield sql("number_of_id", spec.id.bytes)).fetchone()[0]
+    return [Enqueued(spec.id, number, "existing")]
+
+
+def job_row(now: Millis, spec: JobSpec, lanes: Lanes) -> tuple[object, ...]:
+    """The body's columns, in the order of the statement."""
+    return (
+        spec.id.bytes,
+        lanes[spec.queue, spec.task],
+        spec.payload,
+        spec.priority,
+        now + spec.delay if spec.run_at is None else spec.run_at,
+        now,
+        spec.max_failures,
+        spec.max_crashes,
+        spec.tenant,
+        spec.key,
+        expiry(now, spec),
+        spec.retry,
+        spec.timeout,
+        spec.tags,
+        spec.meta,
+    )
+
+
+def expiry(now: Millis, spec: JobSpec) -> Millis | None:
+    """The instant after which the job must not start."""
+    if spec.expires_at is None and spec.expires_in is not None:
+        return now + spec.expires_in
+    return spec.expires_at
+
+
+def _lanes(specs: Sequence[JobSpec], known: Lanes) -> Steps[Lanes]:
+    missing = {(spec.queue, spec.task) for spec in specs} - known.keys()
+    if not missing:
+        return known
+    pairs = json.encode(sorted(missing)).decode()
+    yield sql("add_queues", pairs)
+    yield sql("add_lanes", pairs)
+    found = (yield sql("lanes", pairs)).fetchall()
+    return {**known, **{(queue, task): lane for queue, task, lane in found}}
+
+
+def _one_by_one(now: Millis, specs: Sequence[JobSpec], lanes: Lanes) -> Steps[list[Enqueued]]:
+    answers: list[Enqueued] = []
+    for spec in specs:
+        answers.append((yield from (_insert(now, spec, lanes) if spec.key is None else _keyed(now, spec, lanes))))
+    return answers
+
+
+def _insert(now: Millis, spec: JobSpec, lanes: Lanes) -> Steps[Enqueued]:
+    return (yield from enqueue_one(now, spec, lanes))[0]
+
+
+def _keyed(now: Millis, spec: JobSpec, lanes: Lanes) -> Steps[Enqueued]:
+    """The key table: who holds the key now, and what the mode makes of it."""
+    known = (yield sql("number_of_id", spec.id.bytes)).fetchone()
+    if known is not None:
+        return Enqueued(spec.id, known[0], "existing")
+    holder = (yield sql("key_holder", spec.tenant, spec.key)).fetchone()
+    if holder is not None:
+        number, holder_id = holder[0], UUID(bytes=holder[1])
+        state = STATES[(yield sql("state_of", number)).fetchone()[0]]
+        if spec.key_mode == "unsafe_dedupe" or (spec.key_mode == "keep" and not state.terminal):
+            return Enqueued(holder_id, number, "existing")
+        if state in (State.PENDING, State.BLOCKED):
+            yield from _replace(now, number, spec, lanes)
+            return Enqueued(holder_id, number, "replaced")
+        if state is State.PROCESSING:
+            yield sql("supersede", number)
+    enqueued = yield from _insert(now, spec, lanes)
+    yield sql("take_key", spec.tenant, spec.key, enqueued.number)
+    return enqueued
+
+
+def _replace(now: Millis, number: int, spec: JobSpec, lanes: Lanes) -> Steps[None]:
+    was = yield from remove_waiting(number)
+    keep_run_at = spec.key_mode == "preserve_run_at" and was.counters.failures == 0
+    run_at = was.run_at if keep_run_at else now + spec.delay if spec.run_at is None else spec.run_at
+    expires_at, lane = expiry(now, spec), lanes[spec.queue, spec.task]
+    if was.queue != spec.queue:
+        yield from fold_counters()  # while the job still counts for its old queue
+        yield from count(moved=[(was.queue, spec.queue)])
+    yield sql("delete_expiries", f"[{number}]")
+    yield sql("delete_progress", f"[{number}]")
+    yield sql(
+        "replace_job", number, lane, spec.payload, spec.priority, run_at, spec.max_failures, spec.max_crashes,
+        expires_at, spec.retry, spec.timeout, spec.tags, spec.meta,
+    )  # fmt: skip
+    if expires_at is not None:
+        yield sql("add_expiry", expires_at, number)
+    counters = Counters(crashes=was.counters.crashes, releases=was.counters.releases, solo=was.counters.solo)
+    yield from wait_again(
+        now,
+        Waiting(
+            number=number,
+            lane=lane,
+            priority=spec.priority,
+            run_at=run_at,
+            expires_at=expires_at,
+            token=was.token,
+            settled_token=was.settled_token,
+            counters=counters,
+        ),
+    )

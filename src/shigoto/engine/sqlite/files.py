@@ -1,0 +1,140 @@
+"""The file itself: where it may lie, how a connection to it is set up, and how it is recognised again."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+from shigoto.model.errors import StoreRefused, StoreUnavailable
+
+MINIMUM_VERSION = (3, 38, 0)  # the ->> operator
+NETWORK_FILE_SYSTEMS = frozenset(
+    "9p afs beegfs ceph cifs coda fuse.ceph fuse.glusterfs fuse.s3fs fuse.sshfs glusterfs gpfs lustre ncpfs nfs nfs4"
+    " ocfs2 pvfs2 smb3 smbfs virtiofs".split()
+)
+
+# `temp` keeps the claim's scratch table in memory; it never reaches the file.
+# The checkpoint is ours to run (see checkpoint.py), so the automatic one is off on every connection of ours.
+# After a burst the WAL shrinks back to 64 MiB.
+PRAGMAS = """
+PRAGMA busy_timeout = 0;
+PRAGMA synchronous = {synchronous};
+PRAGMA wal_autocheckpoint = 0;
+PRAGMA journal_size_limit = 67108864;
+PRAGMA temp_store = memory;
+PRAGMA cache_size = -16000;
+"""
+
+SCRATCH = """
+CREATE TEMP TABLE IF NOT EXISTS shigoto_taken (
+  place INTEGER PRIMARY KEY,
+  lane INTEGER, priority INTEGER, pos INTEGER, number INTEGER, token INTEGER, settled_token INTEGER,
+  failures INTEGER, crashes INTEGER, solo_crashes INTEGER, releases INTEGER, snoozes INTEGER, solo INTEGER)
+"""
+
+
+def refuse_unfit(path: Path) -> None:
+    """Refuse what cannot be kept safe: an old SQLite, a folder that is not there, a network file system."""
+    if sqlite3.sqlite_version_info < MINIMUM_VERSION:
+        raise StoreRefused(
+            f"SQLite {sqlite3.sqlite_version} is too old: shigoto needs 3.38 or newer. Use a newer Python build."
+        )
+    if not path.parent.is_dir():
+        raise StoreRefused(f"The folder of {path} does not exist. Create it, or give another path.")
+    if path.is_dir():
+        raise StoreRefused(f"{path} is a folder. Give the path of a file in it, such as {path / 'jobs.db'}.")
+    kind = file_system(path.parent)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreRefused(
+            f"{path} lies on a network file system ({kind}), where SQLite's locks and shared memory do not work"
+            " and jobs would be lost. Put the file on a local disk, or use a database server."
+        )
+
+
+def file_system(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system a folder lies on; empty where the system does not tell.
+
+    `os.statvfs` has no type, and opening files beside the store is dangerous: POSIX locks of the process are dropped
+    when any descriptor of a locked file is closed.
+    """
+    try:
+        lines = mountinfo.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = left.split(" ")[4].encode().decode("unicode_escape", "replace")
+        inside = mount == "/" or str(folder.resolve()) == mount or str(folder.resolve()).startswith(mount + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, right.split(" ")[0]
+    return kind
+
+
+def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
+    """A connection for the engine's own use: autocommit, never waiting by itself, usable from any thread."""
+    connection = sqlite3.connect(
+        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    connection.executescript(PRAGMAS.format(synchronous=synchronous))
+    connection.execute(SCRATCH)
+    return connection
+
+
+def connect_for_user(path: Path, *, synchronous: str) -> sqlite3.Connection:
+    """A connection for the user's own statements, set up so that it does not disturb the queue.
+
+    Transactions begin IMMEDIATE: one that reads first and then writes cannot lose its snapshot half-way.
+    """
+    connection = sqlite3.connect(path, timeout=30, isolation_level="IMMEDIATE")
+    connection.executescript(PRAGMAS.format(synchronous=synchronous))
+    connection.execute("PRAGMA busy_timeout = 30000")
+    return connection
+
+
+def check_same_file(connection: object, path: Path) -> sqlite3.Connection:
+    """The caller's connection, if it can carry our statements in one transaction with the caller's own."""
+    if not isinstance(connection, sqlite3.Connection):
+        raise StoreRefused(
+            f"connection= got a {type(connection).__name__}; the store is an SQLite file, so it must be a"
+            " sqlite3.Connection to that file (for SQLAlchemy pass session.connection().connection.driver_connection)."
+        )
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    for _, schema, file in cursor.execute("PRAGMA database_list"):
+        if file and os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path):
+            if schema != "main":
+                raise StoreRefused(
+                    f"{path} is only attached to the connection (as {schema!r}). Commits across attached files are not"
+                    " atomic; open the store's own file as the main one."
+                )
+            return _in_transaction(connection)
+    raise StoreRefused(f"The connection given as connection= is not open on the store's file {path}.")
+
+
+def _in_transaction(connection: sqlite3.Connection) -> sqlite3.Connection:
+    # In its default mode sqlite3 begins a transaction before the first INSERT, which is what the caller expects of it.
+    # A connection in autocommit mode would commit half an operation.
+    if connection.isolation_level is None and not connection.in_transaction:
+        raise StoreRefused(
+            "The connection given as connection= is in autocommit mode and no transaction is open."
+            " Execute BEGIN first, so that the job and your own changes are committed together."
+        )
+    return connection
+
+
+def wrapped(error: sqlite3.Error, path: Path) -> Exception:
+    """Our error for one of SQLite's, with what to do about it."""
+    name = getattr(error, "sqlite_errorname", "")
+    match name.split("_")[1] if name.startswith("SQLITE_") else "":
+        case "NOTADB":
+            return StoreRefused(f"{path} is not an SQLite database. Give another path; nothing was changed.")
+        case "CORRUPT":
+            return StoreUnavailable(f"{path} is damaged ({error}). Stop all processes and restore a backup.")
+        case "FULL":
+            return StoreUnavailable(f"The disk of {path} is full. Nothing was written; free space and try again.")
+        case "READONLY" | "PERM" | "CANTOPEN":
+            return StoreUnavailable(f"{path} cannot be opened for writing ({error}). Check the owner and mode of file and folder.")
+        case "BUSY" | "LOCKED":
+            return StoreUnavailable(f"{path} stayed locked by another process ({error}). Find who holds a write transaction open.")
+        case _:
+            return StoreUnavailable(f"SQLite refused an operation on {path}: {error}")

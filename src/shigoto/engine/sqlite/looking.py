@@ -1,0 +1,216 @@
+"""Reads: jobs as people see them, counts, attempts, settings, workers."""
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from msgspec import json
+
+from shigoto.engine.sqlite.statement import Statement, Steps, sql
+from shigoto.model.clock import Millis, to_datetime
+from shigoto.model.job import Attempt, Counts, FailureKind, Job, JobFilter, QueueSettings, State
+from shigoto.model.worker import WorkerRecord
+
+STATES = {
+    1: State.PENDING,
+    2: State.PROCESSING,
+    3: State.COMPLETED,
+    4: State.FAILED,
+    5: State.CANCELLED,
+    6: State.BLOCKED,
+}
+NUMBERS_OF_STATES = {state: number for number, state in STATES.items()}
+
+# With more pending jobs than this, walking the newest bodies finds a page of them sooner than sorting them all.
+MANY = 20_000
+
+
+def get(ids: list[UUID]) -> Steps[list[Job | None]]:
+    """The jobs, in order."""
+    numbers: list[int] = []
+    for id in ids:
+        row = (yield sql("number_of_id", id.bytes)).fetchone()
+        if row is not None:
+            numbers.append(row[0])
+    jobs = {job.id: job for job in (yield from _details(numbers))}
+    return [jobs.get(id) for id in ids]
+
+
+def find(wanted: JobFilter) -> Steps[list[Job]]:
+    """A page of matching jobs, newest first: first their numbers from the table that holds that state, then the rest."""
+    many = False
+    if wanted.state is State.PENDING:
+        look = Statement(f"SELECT count(*) FROM (SELECT 1 FROM shigoto_ready LIMIT {MANY})")
+        many = (yield look).fetchone()[0] == MANY
+    numbers = (yield numbers_of(wanted, many_pending=many)).fetchall()
+    return (yield from _details([number for (number,) in numbers]))
+
+
+def numbers_of(wanted: JobFilter, *, many_pending: bool) -> Statement:
+    """The statement that finds the numbers: it walks the table that holds the state, newest first, and stops early."""
+    source, number, conditions = _source(wanted.state, many_pending=many_pending)
+    values: dict[str, Any] = {"limit": wanted.limit}
+    for name, condition in (
+        ("before", f"{number} < :before"),
+        ("queue", "l.queue = :queue"),
+        ("task", "l.task = :task"),
+        ("tenant", "b.tenant = :tenant"),
+        ("key", "b.key = :key"),
+        ("tag", "EXISTS (SELECT 1 FROM json_each(b.tags) t WHERE t.value = :tag)"),
+    ):
+        value = getattr(wanted, name)
+        if value is not None:
+            conditions.append(condition)
+            values[name] = value
+    text = (
+        f"SELECT {number} FROM {source} CROSS JOIN shigoto_lane l ON l.lane = b.lane"
+        f" WHERE {' AND '.join(conditions)} ORDER BY {number} DESC LIMIT :limit"
+    )
+    return Statement(text, values)
+
+
+def _source(state: State | str | None, *, many_pending: bool) -> tuple[str, str, list[str]]:
+    """Where to look for a state: the tables, the column with the number, and what must hold there."""
+    if state is None:
+        return "shigoto_job b", "b.number", ["b.lane <> 0"]
+    if state is State.PENDING and many_pending:
+        elsewhere = ("shigoto_done", "shigoto_running", "shigoto_blocked")
+        absent = [f"NOT EXISTS (SELECT 1 FROM {table} x WHERE x.number = b.number)" for table in elsewhere]
+        return "shigoto_job b", "b.number", ["b.lane <> 0", *absent]
+    body = "CROSS JOIN shigoto_job b ON b.number = s.number"
+    waiting = "(SELECT number, failures FROM shigoto_ready UNION ALL SELECT number, failures FROM shigoto_scheduled) s"
+    match state:
+        case State.PENDING:
+            return f"{waiting} {body}", "s.number", ["TRUE"]
+        case "retrying":
+            return f"{waiting} {body}", "s.number", ["s.failures > 0"]
+        case "scheduled":
+            return f"shigoto_scheduled s {body}", "s.number", ["TRUE"]
+        case State.PROCESSING:
+            return f"shigoto_running s {body}", "s.number", ["TRUE"]
+        case State.BLOCKED:
+            return f"shigoto_blocked s {body}", "s.number", ["TRUE"]
+        case State.COMPLETED:
+            return f"shigoto_done s NOT INDEXED {body}", "s.number", ["s.state = 3"]
+        case State.FAILED:  # SQLite uses a partial index only when its condition is repeated word for word
+            return f"shigoto_done s INDEXED BY shigoto_done_not_completed {body}", "s.number", ["s.state = 4", "s.state <> 3"]
+        case State.CANCELLED:
+            return f"shigoto_done s INDEXED BY shigoto_done_not_completed {body}", "s.number", ["s.state = 5", "s.state <> 3"]
+        case _:
+            raise ValueError(f"unknown state {state!r}")
+
+
+def _details(numbers: list[int]) -> Steps[list[Job]]:
+    rows = (yield sql("details", json.encode(numbers).decode())).fetchall()
+    return [_job(row) for row in rows if row[14] is not None]
+
+
+def _job(row: tuple[Any, ...]) -> Job:
+    number, id, task, queue, tenant, payload, priority, run_at, created_at, expires_at = row[:10]
+    max_failures, key, tags, meta, state, token, failures, crashes, releases, snoozes = row[10:20]
+    started_at, finished_at, cancel_requested_at, progress, progress_text, result, error, kind, worker = row[20:]
+    return Job(
+        id=UUID(bytes=id),
+        number=number,
+        task=task,
+        queue=queue,
+        tenant=tenant,
+        state=STATES[state],
+        payload=payload,
+        priority=priority,
+        run_at=to_datetime(run_at),
+        created_at=to_datetime(created_at),
+        started_at=_instant(started_at),
+        finished_at=_instant(finished_at),
+        expires_at=_instant(expires_at),
+        cancel_requested_at=_instant(cancel_requested_at),
+        attempt=token - releases - snoozes,
+        failures=failures,
+        crashes=crashes,
+        releases=releases,
+        snoozes=snoozes,
+        max_failures=max_failures,
+        key=key,
+        tags=() if tags is None else tuple(json.decode(tags)),
+        meta=meta,
+        progress=progress,
+        progress_text=progress_text,
+        result=result,
+        error=error,
+        failure_kind=None if kind is None else FailureKind(kind),
+        worker=None if worker is None else UUID(bytes=worker),
+    )
+
+
+def _instant(at: Millis | None) -> datetime | None:
+    return None if at is None else to_datetime(at)
+
+
+def attempts(id: UUID) -> Steps[list[Attempt]]:
+    """The runs that did not end completed."""
+    rows = (yield sql("attempts", id.bytes)).fetchall()
+    return [
+        Attempt(
+            token=token,
+            outcome=outcome,
+            error=error,
+            traceback=traceback,
+            started_at=to_datetime(started_at),
+            finished_at=to_datetime(finished_at),
+        )
+        for token, outcome, error, traceback, started_at, finished_at in rows
+    ]
+
+
+def stats() -> Steps[dict[str, Counts]]:
+    """Exact counts: what is pending is what was enqueued and is nowhere else."""
+    queues: dict[str, Counts] = {}
+    for queue, total, completed, failed, cancelled in (yield sql("counters")).fetchall():
+        queues[queue] = Counts(pending=total, completed=completed, failed=failed, cancelled=cancelled)
+    for queue, jobs in (yield sql("uncounted")).fetchall():
+        queues.setdefault(queue, Counts()).pending += jobs
+    for queue, jobs in (yield sql("running_by_queue")).fetchall():
+        queues[queue].processing = jobs
+    for queue, jobs in (yield sql("scheduled_by_queue")).fetchall():
+        queues[queue].scheduled = jobs
+    for queue, jobs in (yield sql("blocked_by_queue")).fetchall():
+        queues[queue].blocked = jobs
+    for counts in queues.values():
+        ended = counts.completed + counts.failed + counts.cancelled
+        counts.pending -= ended + counts.processing + counts.blocked
+    return queues
+
+
+def settings() -> Steps[list[QueueSettings]]:
+    """Every queue that has had a job or a setting."""
+    rows = (yield sql("settings")).fetchall()
+    return [
+        QueueSettings(
+            name=name,
+            paused=bool(paused),
+            keep_completed_for=completed,
+            keep_failed_for=failed,
+            keep_cancelled_for=cancelled,
+        )
+        for name, paused, completed, failed, cancelled in rows
+    ]
+
+
+def workers() -> Steps[list[WorkerRecord]]:
+    """The workers that are registered and not fenced."""
+    rows = (yield sql("workers")).fetchall()
+    return [
+        WorkerRecord(
+            id=UUID(bytes=id),
+            name=name,
+            tasks=tuple(json.decode(tasks)),
+            queues=None if queues is None else tuple(json.decode(queues)),
+            slots=slots,
+            version=version,
+            started_at=to_datetime(started_at),
+            lease_until=to_datetime(lease_until),
+            fenced_at=_instant(fenced_at),
+            processing=processing,
+        )
+        for id, name, tasks, queues, slots, version, started_at, lease_until, fenced_at, processing in rows
+    ]

@@ -1,0 +1,146 @@
+"""T11, T12, T15, T18: what operators and clients do to jobs."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from msgspec import json
+
+from shigoto.engine.sqlite.counting import count, fold_counters
+from shigoto.engine.sqlite.looking import NUMBERS_OF_STATES, STATES
+from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.engine.sqlite.waiting import Waiting, remove_waiting, wait_again
+from shigoto.model.clock import Millis
+from shigoto.model.errors import JobNotFound, JobNotRetryable, KeyTaken
+from shigoto.model.job import Enqueued, FailureKind, State
+from shigoto.model.states import Counters
+
+
+def cancel(now: Millis, ids: Sequence[UUID]) -> Steps[list[State | None]]:
+    """Cancel pending jobs at once, ask running ones to stop."""
+    states: list[State | None] = []
+    for id in ids:
+        row = (yield sql("number_of_id", id.bytes)).fetchone()
+        states.append(None if row is None else (yield from _cancel(now, row[0])))
+    return states
+
+
+def _cancel(now: Millis, number: int) -> Steps[State]:
+    state = STATES[(yield sql("state_of", number)).fetchone()[0]]
+    if state is State.PENDING:
+        yield from end_pending(now, number, State.CANCELLED, None)
+        return State.CANCELLED
+    if state is State.PROCESSING:
+        yield sql("request_cancel", number, now)
+    return state
+
+
+def end_pending(now: Millis, number: int, state: State, kind: FailureKind | None) -> Steps[None]:
+    """Take a pending job to a terminal state without a run (T11, T16)."""
+    job = yield from remove_waiting(number)
+    counters = job.counters
+    yield sql(
+        "add_done", number, NUMBERS_OF_STATES[state], job.token, job.settled_token, counters.failures,
+        counters.crashes, counters.releases, counters.snoozes, int(counters.solo), None, now, None, kind, None,
+    )  # fmt: skip
+    yield from count(ended=[(job.queue, state)])
+
+
+def retry(now: Millis, ids: Sequence[UUID]) -> Steps[list[Enqueued]]:
+    """Make failed or cancelled jobs ready again; the first that cannot be stops the whole."""
+    numbers: dict[UUID, int] = {}
+    for id in ids:
+        numbers[id] = yield from _retryable(id)
+    for id, number in numbers.items():
+        yield from _retry(now, id, number)
+    return [Enqueued(id, numbers[id], "existing") for id in ids]
+
+
+def _retryable(id: UUID) -> Steps[int]:
+    row = (yield sql("number_of_id", id.bytes)).fetchone()
+    if row is None:
+        raise JobNotFound(f"There is no job {id}. It never existed here, or its retention has passed.")
+    number: int = row[0]
+    state = STATES[(yield sql("state_of", number)).fetchone()[0]]
+    if state not in (State.FAILED, State.CANCELLED):
+        remedy = " Enqueue it anew to run it once more." if state is State.COMPLETED else ""
+        raise JobNotRetryable(f"Job {id} is {state}; only failed and cancelled jobs can be retried.{remedy}")
+    return number
+
+
+def _retry(now: Millis, id: UUID, number: int) -> Steps[None]:
+    row = (yield sql("done_row", number)).fetchone()
+    state, token, settled_token, crashes, releases, solo, lane, priority, tenant, key, expires_at, queue = row
+    if key is not None:
+        yield from _take_key_back(id, number, tenant, key)
+    if expires_at is not None and expires_at < now:
+        yield sql("forget_expiry", number)
+        expires_at = None
+    yield sql("delete_done", f"[{number}]")
+    yield sql("set_run_at", number, now)
+    yield from count(revived=[(queue, STATES[state])])
+    yield from wait_again(
+        now,
+        Waiting(
+            number=number,
+            lane=lane,
+            priority=priority,
+            run_at=now,
+            expires_at=expires_at,
+            token=token,
+            settled_token=settled_token,
+            counters=Counters(crashes=crashes, releases=releases, solo=bool(solo)),
+        ),
+    )
+
+
+def _take_key_back(id: UUID, number: int, tenant: str, key: str) -> Steps[None]:
+    holder = (yield sql("key_holder", tenant, key)).fetchone()
+    if holder is not None and holder[0] != number:
+        state = STATES[(yield sql("state_of", holder[0])).fetchone()[0]]
+        if not state.terminal:
+            raise KeyTaken(
+                f"Job {id} cannot be retried: its key {key!r} is held by job {UUID(bytes=holder[1])}, which is {state}."
+                " Cancel that one first, or leave this one as it is."
+            )
+    yield sql("take_key", tenant, key, number)
+
+
+def delete(states: Sequence[State], queue: str | None, limit: int) -> Steps[int]:
+    """Delete jobs that have ended or have not begun, oldest first."""
+    terminal = [NUMBERS_OF_STATES[state] for state in states if state.terminal]
+    found: list[tuple[int, int, str]] = []
+    if terminal:
+        found += (yield sql("deletable_done", json.encode(terminal).decode(), queue, limit)).fetchall()
+    if State.PENDING in states:
+        found += (yield sql("deletable_pending", queue, limit)).fetchall()
+    chosen = sorted(found)[:limit]
+    yield from remove([(number, STATES[state], queue_name) for number, state, queue_name in chosen])
+    return len(chosen)
+
+
+def remove(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
+    """Delete jobs with everything that belongs to them. The newest body stays as a husk, so that its number is not
+    given out again."""
+    if not jobs:
+        return
+    yield from fold_counters()
+    numbers = json.encode([number for number, _, _ in jobs]).decode()
+    for statement in (
+        "delete_keys",
+        "delete_expiries",
+        "delete_ready",
+        "delete_scheduled",
+        "delete_attempts",
+        "delete_progress",
+        "delete_done",
+    ):
+        yield sql(statement, numbers)
+    highest = (yield sql("highest")).fetchone()[0]
+    if any(number == highest for number, _, _ in jobs):
+        numbers = json.encode([number for number, _, _ in jobs if number != highest]).decode()
+        yield sql("delete_husk")
+        yield sql("make_husk", highest)
+        yield sql("set_meta", "husk", highest)
+    yield sql("delete_jobs", numbers)
+    yield sql("delete_husk")
+    yield from count(deleted=[(queue, state) for _, state, queue in jobs])

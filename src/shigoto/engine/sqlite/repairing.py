@@ -1,0 +1,136 @@
+"""Leases and repair: beats, promotion of due jobs, and the sweep that frees, expires and prunes."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from msgspec import json
+
+from shigoto.engine.op import WRITE
+from shigoto.engine.sqlite.counting import fold_counters
+from shigoto.engine.sqlite.looking import STATES
+from shigoto.engine.sqlite.managing import end_pending, remove
+from shigoto.engine.sqlite.settling import guarded, move
+from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.model.clock import Millis
+from shigoto.model.job import FailureKind, State
+from shigoto.model.outcome import Ending, Report, Settlement
+from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Orders, Promoted, Rescued, SweepOrder, Swept
+
+
+def announce(now: Millis, worker: Announcement) -> Steps[None]:
+    """Register a worker, or change what it said of itself."""
+    tasks = json.encode(worker.tasks).decode()
+    queues = None if worker.queues is None else json.encode(worker.queues).decode()
+    yield sql(
+        "announce", worker.id.bytes, worker.name, tasks, queues, worker.slots, worker.version, worker.lease, now
+    )
+
+
+def leave(worker: UUID) -> Steps[None]:
+    """Forget a worker."""
+    yield sql("leave", worker.bytes)
+
+
+def beat(now: Millis, worker: UUID, held: Sequence[tuple[int, int]]) -> Steps[Orders]:
+    """Renew the lease, release what the worker does not know it has, and pass on cancel requests."""
+    if (yield sql("renew", worker.bytes, now)).rowcount == 0:
+        return Orders(fenced=True)
+    yield sql("set_meta", "clock", now)
+    known = set(held)
+    cancels: list[tuple[int, int]] = []
+    strays: list[tuple[int, int]] = []
+    for number, token, claimed_at, cancel_requested_at in (yield sql("held_by", worker.bytes)).fetchall():
+        # A claim whose reply is still on its way is not lost; one that is older than any reply may be, is.
+        if (number, token) not in known and now - claimed_at > CLAIM_DEADLINE:
+            strays.append((number, token))
+        elif cancel_requested_at is not None:
+            cancels.append((number, token))
+    for row in (yield from guarded(worker, strays)).values():
+        released = Settlement(number=row.number, token=row.token, queue="", ending=Ending.RELEASED)
+        yield from move(now, row, released, settled_token=row.settled_token)
+    return Orders(fenced=False, cancels=tuple(cancels), released=len(strays))
+
+
+def report(worker: UUID, reports: Sequence[Report]) -> Steps[list[bool]]:
+    """Store what running jobs say of themselves."""
+    held: list[bool] = []
+    for news in reports:
+        mine = (yield sql("holds", news.number, news.token, worker.bytes)).fetchone() is not None
+        if mine:
+            yield sql("note_progress", news.number, news.progress, news.progress_text, news.checkpoint)
+        held.append(mine)
+    return held
+
+
+def promote(now: Millis, limit: int) -> Steps[Promoted]:
+    """Move due jobs from the schedule to the ready set; a look at the next due instant comes first and needs no lock."""
+    due: Millis | None = (yield sql("next_due")).fetchone()[0]
+    if due is None or due > now:
+        return Promoted(0, None if due is None else due - now)
+    yield WRITE
+    count = (yield sql("promote", now, limit)).rowcount
+    yield sql("unschedule_promoted", now, limit)
+    due = (yield sql("next_due")).fetchone()[0]
+    return Promoted(max(count, 0), None if due is None else max(0, due - now))
+
+
+def sweep(now: Millis, clock_step: Millis, order: SweepOrder) -> Steps[Swept]:
+    """Repair, in this order: leases after a step of the clock, dead workers, their jobs, expiry, retention."""
+    yield sql("set_meta", "clock", now)
+    if clock_step:
+        yield sql("renew_all", now)
+    fenced: list[UUID] = []
+    for worker in order.fence:
+        if (yield sql("fence", worker.bytes, now)).rowcount:
+            fenced.append(worker)
+    expired_workers = (yield sql("expired_workers", now)).fetchall()
+    rescued = yield from _rescue(now, order.batch)
+    yield sql("forget_fenced", now - 86_400_000)
+    expired = yield from _expire(now, order.batch)
+    pruned, walked = yield from _prune(now, order)
+    yield from fold_counters()
+    return Swept(
+        expired_workers=tuple(UUID(bytes=id) for (id,) in expired_workers),
+        fenced=tuple(fenced),
+        rescued=tuple(rescued),
+        expired=expired,
+        pruned=pruned,
+        clock_step=clock_step,
+        more=len(rescued) == order.batch or expired == order.batch or walked,
+    )
+
+
+def _rescue(now: Millis, batch: int) -> Steps[list[Rescued]]:
+    rescued: list[Rescued] = []
+    for number, token, worker, queue, task, id in (yield sql("orphans", batch)).fetchall():
+        row = (yield from guarded(UUID(bytes=worker), [(number, token)]))[number, token]
+        crashed = Settlement(number=number, token=token, queue=queue, ending=Ending.CRASHED)
+        # The token counts as settled only when its worker settled it: a late answer must hear that it was lost.
+        to = yield from move(now, row, crashed, settled_token=row.settled_token)
+        rescued.append(Rescued(UUID(bytes=id), number, task, to.state))
+    return rescued
+
+
+def _expire(now: Millis, batch: int) -> Steps[int]:
+    expired = 0
+    for expires_at, number, running in (yield sql("due_expiries", now, batch)).fetchall():
+        if running:
+            continue  # it has started in time; if it comes back to be retried, it has not
+        yield sql("drop_expiry", expires_at, number)
+        if STATES[(yield sql("state_of", number)).fetchone()[0]] is State.PENDING:
+            yield from end_pending(now, number, State.FAILED, FailureKind.EXPIRED)
+            expired += 1
+    return expired
+
+
+def _prune(now: Millis, order: SweepOrder) -> Steps[tuple[int, bool]]:
+    """Delete a batch of what was kept long enough; also tells whether to go on at once."""
+    walked_to = dict((yield sql("meta")).fetchall())["pruned_to"]
+    keep = (order.keep_completed_for, order.keep_failed_for, order.keep_cancelled_for)
+    rows = (yield sql("history_from", walked_to, order.batch, *keep)).fetchall()
+    old = [(number, STATES[state], queue) for number, state, at, queue, keep_for in rows if at + keep_for < now]
+    yield from remove(old)
+    # Past a batch with nothing to delete, younger history follows: start over from the oldest next time.
+    go_on = bool(old) and len(rows) == order.batch
+    yield sql("set_meta", "pruned_to", rows[-1][0] if go_on else 0)
+    return len(old), go_on

@@ -1,0 +1,67 @@
+"""Brings the file's schema up to date, or says why it must not be touched."""
+
+import sqlite3
+from pathlib import Path
+
+from shigoto.engine.sql.migrations import Applied, load_migrations, pending
+from shigoto.model.clock import host_clock
+from shigoto.model.errors import SchemaMissing
+
+PACKAGE = "shigoto.engine.sqlite.migrations"
+
+REMEMBER = """
+CREATE TABLE IF NOT EXISTS shigoto_migration (
+  version    INTEGER PRIMARY KEY,
+  name       TEXT NOT NULL,
+  checksum   TEXT NOT NULL,
+  applied_at INTEGER NOT NULL)
+"""
+
+
+def migrate(connection: sqlite3.Connection, path: Path, *, may_migrate: bool = True) -> list[str]:
+    """Apply what is missing, under the write lock, so that two processes never apply the same step."""
+    shipped = load_migrations(PACKAGE)
+    if not pending(shipped, _applied(connection), store=str(path)):
+        return []
+    if not may_migrate:
+        raise SchemaMissing(
+            f"{path} has no current schema yet, and the transaction you have open keeps it from being created."
+            " Open the connection with app.connect(), or run `shigoto migrate` once before."
+        )
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        missing = pending(shipped, _applied(connection), store=str(path))
+        connection.execute(REMEMBER)
+        for migration in missing:
+            for statement in split(migration.sql):
+                connection.execute(statement)
+            connection.execute(
+                "INSERT INTO shigoto_migration VALUES (?, ?, ?, ?)",
+                (migration.version, migration.name, migration.checksum, host_clock()),
+            )
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    return [f"{migration.version:04d}_{migration.name}" for migration in missing]
+
+
+def split(script: str) -> list[str]:
+    """The statements of a script; `executescript` would commit the transaction that makes a migration atomic."""
+    statements: list[str] = []
+    current = ""
+    for line in script.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current.strip())
+            current = ""
+    return statements
+
+
+def _applied(connection: sqlite3.Connection) -> list[Applied]:
+    known = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'shigoto_migration'").fetchone()
+    if known is None:
+        return []
+    rows = connection.execute("SELECT version, name, checksum FROM shigoto_migration ORDER BY version")
+    return [Applied(*row) for row in rows]

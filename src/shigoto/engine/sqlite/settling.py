@@ -1,0 +1,157 @@
+"""T4-T10, T13: runs end. The token is checked here, in the joins of `complete` and `held`."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from msgspec import Struct, json
+
+from shigoto.engine.sqlite.counting import count
+from shigoto.engine.sqlite.looking import NUMBERS_OF_STATES
+from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.engine.sqlite.waiting import Waiting, counters_of, wait_again
+from shigoto.model.clock import Millis
+from shigoto.model.job import State
+from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.model.states import Held, Move, after
+
+
+class Running(Struct, frozen=True, kw_only=True):
+    """A processing row that the guard let through, with what its next place needs."""
+
+    number: int
+    token: int
+    claimed_at: Millis
+    held: Held
+    cancel_requested_at: Millis | None
+    lane: int
+    priority: int
+    run_at: Millis
+    expires_at: Millis | None
+    settled_token: int
+    queue: str
+
+
+def settle(now: Millis, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
+    """End the runs; the outcome is that of settling them one after the other."""
+    first: dict[tuple[int, int], Settlement] = {}
+    for settlement in settlements:
+        first.setdefault((settlement.number, settlement.token), settlement)
+    completed = [s for s in first.values() if s.ending is Ending.COMPLETED]
+    others = [s for s in first.values() if s.ending is not Ending.COMPLETED]
+    completed = yield from _complete(now, worker, completed)
+    running = yield from guarded(worker, [(s.number, s.token) for s in others])
+    accepted = {(s.number, s.token) for s in completed} | running.keys()
+    if len(accepted) == len(settlements):
+        verdicts = [Verdict.ACCEPTED] * len(settlements)
+    else:  # asked while the running rows are still there, which know the token that was settled before
+        verdicts = yield from _verdicts(settlements, accepted)
+    yield sql("stop_running", json.encode([s.number for s in completed]).decode())
+    yield from count(ended=[(s.queue, State.COMPLETED) for s in completed])
+    for lease, row in running.items():
+        yield from move(now, row, first[lease], settled_token=row.token)
+    yield from _note_progress([first[lease] for lease in accepted])
+    return verdicts
+
+
+def _complete(now: Millis, worker: UUID, settlements: list[Settlement]) -> Steps[list[Settlement]]:
+    """Write the history of those that this worker holds, and tell which these are."""
+    if not settlements:
+        return []
+    batch = json.encode([(s.number, s.token, s.result) for s in settlements]).decode()
+    if (yield sql("complete", batch, worker.bytes, now)).rowcount == len(settlements):
+        return settlements
+    rows = (yield sql("held", batch, worker.bytes)).fetchall()
+    mine = {(row[0], row[1]) for row in rows}
+    return [s for s in settlements if (s.number, s.token) in mine]
+
+
+def guarded(worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[dict[tuple[int, int], Running]]:
+    """Of these leases, the ones that this worker holds now."""
+    if not leases:
+        return {}
+    rows = (yield sql("held", json.encode(leases).decode(), worker.bytes)).fetchall()
+    running: dict[tuple[int, int], Running] = {}
+    for row in rows:
+        number, token, claimed_at = row[:3]
+        max_failures, max_crashes, cancel_requested_at, superseded = row[9:13]
+        lane, priority, run_at, expires_at, settled_token, queue = row[13:]
+        running[number, token] = Running(
+            number=number,
+            token=token,
+            claimed_at=claimed_at,
+            held=Held(
+                counters_of(row[3:9]),
+                max_failures,
+                max_crashes,
+                cancel_requested_at is not None,
+                bool(superseded),
+            ),
+            cancel_requested_at=cancel_requested_at,
+            lane=lane,
+            priority=priority,
+            run_at=run_at,
+            expires_at=expires_at,
+            settled_token=settled_token,
+            queue=queue,
+        )
+    return running
+
+
+def move(now: Millis, row: Running, settlement: Settlement, *, settled_token: int) -> Steps[Move]:
+    """Take a running job to where its run's end leads, and write the attempt down."""
+    to = after(row.held, settlement)
+    yield sql("stop_running", f"[{row.number}]")
+    yield sql(
+        "add_attempt", row.number, row.token, settlement.ending.name.lower(), settlement.error, settlement.traceback,
+        row.claimed_at, now,
+    )  # fmt: skip
+    if to.state is State.PENDING:
+        run_at = row.run_at if to.delay is None else now + to.delay
+        if run_at != row.run_at:
+            yield sql("set_run_at", row.number, run_at)
+        yield from wait_again(now, _waiting(row, to, run_at, settled_token))
+        return to
+    yield sql(
+        "add_done", row.number, NUMBERS_OF_STATES[to.state], row.token, settled_token, to.counters.failures,
+        to.counters.crashes, to.counters.releases, to.counters.snoozes, int(to.counters.solo), row.claimed_at, now,
+        row.cancel_requested_at, to.failure_kind, settlement.error,
+    )  # fmt: skip
+    yield from count(ended=[(row.queue, to.state)])
+    return to
+
+
+def _waiting(row: Running, to: Move, run_at: Millis, settled_token: int) -> Waiting:
+    return Waiting(
+        number=row.number,
+        lane=row.lane,
+        priority=row.priority,
+        run_at=run_at,
+        expires_at=row.expires_at,
+        token=row.token,
+        settled_token=settled_token,
+        counters=to.counters,
+    )
+
+
+def _note_progress(settlements: list[Settlement]) -> Steps[None]:
+    for settlement in settlements:
+        if settlement.progress is not None or settlement.progress_text is not None:
+            yield sql("note_progress", settlement.number, settlement.progress, settlement.progress_text, None)
+
+
+def _verdicts(settlements: Sequence[Settlement], accepted: set[tuple[int, int]]) -> Steps[list[Verdict]]:
+    verdicts: list[Verdict] = []
+    settled: dict[int, int] = {}  # by this very batch
+    for settlement in settlements:
+        number, token = settlement.number, settlement.token
+        if (number, token) in accepted and settled.get(number) != token:
+            settled[number] = token
+            verdicts.append(Verdict.ACCEPTED)
+            continue
+        if number in settled:
+            last: int | None = settled[number]
+        else:
+            row = (yield sql("settled_token", number)).fetchone()
+            last = None if row is None else row[0]
+        verdicts.append(Verdict.REPEATED if last == token else Verdict.LOST)
+    return verdicts

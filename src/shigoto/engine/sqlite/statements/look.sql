@@ -1,0 +1,130 @@
+-- What people ask and do.
+
+-- LOOK AND MANAGE ------------------------------------------------------------------------------------------------------
+
+-- A waiting row is found through the body: (lane, -priority, run_at, number) is its key.
+-- name: details
+SELECT b.number, b.id, l.task, l.queue, b.tenant, b.payload, b.priority, b.run_at, b.created_at, b.expires_at,
+  b.max_failures, b.key, b.tags, b.meta,
+  CASE
+    WHEN d.number IS NOT NULL THEN d.state
+    WHEN n.number IS NOT NULL THEN 2
+    WHEN r.number IS NOT NULL OR s.number IS NOT NULL THEN 1
+    WHEN k.number IS NOT NULL THEN 6
+  END,
+  coalesce(d.token, n.token, r.token, s.token, 0),
+  coalesce(d.failures, n.failures, r.failures, s.failures, 0),
+  coalesce(d.crashes, n.crashes, r.crashes, s.crashes, 0),
+  coalesce(d.releases, n.releases, r.releases, s.releases, 0),
+  coalesce(d.snoozes, n.snoozes, r.snoozes, s.snoozes, 0),
+  coalesce(d.started_at, n.claimed_at), d.finished_at,
+  coalesce(d.cancel_requested_at, n.cancel_requested_at),
+  p.fraction, p.text,
+  d.result,
+  CASE
+    WHEN d.state = 3 THEN NULL
+    WHEN d.error IS NOT NULL THEN d.error
+    WHEN coalesce(d.failures, n.failures, r.failures, s.failures, 0) > 0 THEN
+      (SELECT a.error FROM shigoto_attempt a
+       WHERE a.number = b.number AND a.error IS NOT NULL ORDER BY a.token DESC LIMIT 1)
+  END,
+  d.failure_kind, n.worker
+FROM json_each(?1) e
+CROSS JOIN shigoto_job b ON b.number = e.value
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+LEFT JOIN shigoto_done d ON d.number = b.number
+LEFT JOIN shigoto_running n ON n.number = b.number
+LEFT JOIN shigoto_ready r ON r.lane = b.lane AND r.priority = -b.priority AND r.pos = b.run_at AND r.number = b.number
+LEFT JOIN shigoto_scheduled s ON s.run_at = b.run_at AND s.number = b.number
+LEFT JOIN shigoto_blocked k ON k.number = b.number
+LEFT JOIN shigoto_progress p ON p.number = b.number
+
+-- name: attempts
+SELECT token, outcome, error, traceback, started_at, finished_at
+FROM shigoto_attempt
+WHERE number = (SELECT number FROM shigoto_job WHERE id = ?1)
+ORDER BY token
+
+-- name: waiting_row
+SELECT b.lane, b.priority, b.run_at, b.expires_at, l.queue, b.id,
+  coalesce(r.token, s.token), coalesce(r.settled_token, s.settled_token), coalesce(r.failures, s.failures),
+  coalesce(r.crashes, s.crashes), coalesce(r.solo_crashes, s.solo_crashes), coalesce(r.releases, s.releases),
+  coalesce(r.snoozes, s.snoozes), coalesce(r.solo, s.solo)
+FROM shigoto_job b
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+LEFT JOIN shigoto_ready r ON r.lane = b.lane AND r.priority = -b.priority AND r.pos = b.run_at AND r.number = b.number
+LEFT JOIN shigoto_scheduled s ON s.run_at = b.run_at AND s.number = b.number
+WHERE b.number = ?1 AND coalesce(r.number, s.number) IS NOT NULL
+
+-- name: state_of
+SELECT
+  CASE
+    WHEN d.number IS NOT NULL THEN d.state
+    WHEN n.number IS NOT NULL THEN 2
+    WHEN k.number IS NOT NULL THEN 6
+    ELSE 1
+  END
+FROM shigoto_job b
+LEFT JOIN shigoto_done d ON d.number = b.number
+LEFT JOIN shigoto_running n ON n.number = b.number
+LEFT JOIN shigoto_blocked k ON k.number = b.number
+WHERE b.number = ?1
+
+-- name: request_cancel
+UPDATE shigoto_running SET cancel_requested_at = coalesce(cancel_requested_at, ?2) WHERE number = ?1
+
+-- name: done_row
+SELECT d.state, d.token, d.settled_token, d.crashes, d.releases, d.solo, b.lane, b.priority, b.tenant, b.key, b.expires_at, l.queue
+FROM shigoto_done d
+CROSS JOIN shigoto_job b ON b.number = d.number
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+WHERE d.number = ?1
+
+-- name: counters
+SELECT queue, total, completed, failed, cancelled FROM shigoto_counter
+
+-- name: uncounted
+SELECT l.queue, count(*)
+FROM shigoto_job b
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+WHERE b.number > (SELECT value FROM shigoto_meta WHERE name = 'counted_to')
+GROUP BY l.queue
+
+-- name: running_by_queue
+SELECT l.queue, count(*)
+FROM shigoto_running r
+CROSS JOIN shigoto_job b ON b.number = r.number
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+GROUP BY l.queue
+
+-- name: scheduled_by_queue
+SELECT l.queue, sum(c.jobs)
+FROM (SELECT lane, count(*) AS jobs FROM shigoto_scheduled GROUP BY lane) c
+CROSS JOIN shigoto_lane l ON l.lane = c.lane
+GROUP BY l.queue
+
+-- name: blocked_by_queue
+SELECT l.queue, count(*)
+FROM shigoto_blocked k
+CROSS JOIN shigoto_job b ON b.number = k.number
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+GROUP BY l.queue
+
+-- name: configure
+INSERT INTO shigoto_queue (name, paused, keep_completed_for, keep_failed_for, keep_cancelled_for)
+VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (name) DO UPDATE SET
+  paused = excluded.paused,
+  keep_completed_for = excluded.keep_completed_for,
+  keep_failed_for = excluded.keep_failed_for,
+  keep_cancelled_for = excluded.keep_cancelled_for
+
+-- name: settings
+SELECT name, paused, keep_completed_for, keep_failed_for, keep_cancelled_for FROM shigoto_queue ORDER BY name
+
+-- name: workers
+SELECT w.id, w.name, w.tasks, w.queues, w.slots, w.version, w.started_at, w.lease_until, w.fenced_at,
+  (SELECT count(*) FROM shigoto_running r WHERE r.worker = w.id)
+FROM shigoto_worker w
+WHERE w.fenced_at IS NULL
+ORDER BY w.number

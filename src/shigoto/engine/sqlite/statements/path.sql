@@ -1,0 +1,168 @@
+-- The hot path first, in the order in which a job meets it. Each statement takes one row in and gives one row out where
+-- it can (JSON arrays): every row that Python fetches is a hand-over of the interpreter lock.
+-- CROSS JOIN fixes the join order in SQLite.
+
+-- ENQUEUE ------------------------------------------------------------------------------------------------------------
+
+-- Lanes are never deleted, so a process may remember them once they are committed.
+-- name: add_lanes
+INSERT INTO shigoto_lane (queue, task)
+SELECT e.value ->> 0, e.value ->> 1
+FROM json_each(?1) e
+WHERE NOT EXISTS (SELECT 1 FROM shigoto_lane l WHERE l.task = e.value ->> 1 AND l.queue = e.value ->> 0)
+
+-- name: add_queues
+INSERT INTO shigoto_queue (name)
+SELECT DISTINCT e.value ->> 0
+FROM json_each(?1) e
+WHERE NOT EXISTS (SELECT 1 FROM shigoto_queue q WHERE q.name = e.value ->> 0)
+
+-- name: lanes
+SELECT l.queue, l.task, l.lane
+FROM json_each(?1) e
+CROSS JOIN shigoto_lane l ON l.task = e.value ->> 1 AND l.queue = e.value ->> 0
+
+-- name: all_lanes
+SELECT queue, task, lane FROM shigoto_lane
+
+-- The triggers put the job into ready or scheduled. A known id changes nothing.
+-- name: insert_job
+INSERT INTO shigoto_job (id, lane, payload, priority, run_at, created_at, max_failures, max_crashes,
+  tenant, key, expires_at, retry, timeout, tags, meta)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id) DO NOTHING
+
+-- name: number_of_id
+SELECT number FROM shigoto_job WHERE id = ?1
+
+-- name: key_holder
+SELECT k.number, b.id
+FROM shigoto_key k
+CROSS JOIN shigoto_job b ON b.number = k.number
+WHERE k.tenant = ?1 AND k.key = ?2
+
+-- name: take_key
+INSERT INTO shigoto_key (tenant, key, number) VALUES (?1, ?2, ?3)
+ON CONFLICT (tenant, key) DO UPDATE SET number = excluded.number
+
+-- name: supersede
+UPDATE shigoto_running SET superseded = 1 WHERE number = ?1
+
+-- name: replace_job
+UPDATE shigoto_job
+SET lane = ?2, payload = ?3, priority = ?4, run_at = ?5, max_failures = ?6, max_crashes = ?7, expires_at = ?8,
+  retry = ?9, timeout = ?10, tags = ?11, meta = ?12
+WHERE number = ?1
+
+-- CLAIM --------------------------------------------------------------------------------------------------------------
+
+-- name: live_worker
+SELECT 1 FROM shigoto_worker WHERE id = ?1 AND fenced_at IS NULL
+
+-- Which lanes have anything to give: one probe of the ready set per lane, and nothing else when all are empty.
+-- name: lanes_with_work
+SELECT json_group_array(lane)
+FROM (
+  SELECT l.lane
+  FROM shigoto_lane l
+  WHERE l.task IN (SELECT value FROM json_each(?1))
+    AND (?2 IS NULL OR l.queue IN (SELECT value FROM json_each(?2)))
+    AND NOT EXISTS (SELECT 1 FROM shigoto_queue q WHERE q.name = l.queue AND q.paused)
+    AND EXISTS (SELECT 1 FROM shigoto_ready r WHERE r.lane = l.lane)
+  ORDER BY (SELECT r.priority FROM shigoto_ready r WHERE r.lane = l.lane ORDER BY r.priority LIMIT 1)
+  LIMIT 400)
+
+-- The payloads go out before anything is written, so that a batch of huge ones can still be cut short.
+-- name: leases
+SELECT json_group_array(json_array(
+  t.number, t.token + 1, hex(b.id), l.task, l.queue, b.payload,
+  t.token + 1 - t.releases - t.snoozes, t.failures, t.snoozes, b.max_failures, b.priority, b.run_at, ?3,
+  json(iif(t.solo, 'true', 'false')), b.tenant, b.key, b.retry, b.timeout, b.tags, b.meta, p.checkpoint))
+FROM temp.shigoto_taken t
+CROSS JOIN shigoto_job b ON b.number = t.number
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+LEFT JOIN shigoto_progress p ON p.number = t.number
+WHERE t.place > ?1 AND t.place <= ?2
+
+-- name: cut_taken
+DELETE FROM temp.shigoto_taken WHERE place > ?1
+
+-- name: start_taken
+INSERT INTO shigoto_running (number, token, worker, claimed_at, settled_token,
+  failures, crashes, solo_crashes, releases, snoozes, solo)
+SELECT number, token + 1, ?1, ?2, settled_token, failures, crashes, solo_crashes, releases, snoozes, solo
+FROM temp.shigoto_taken
+ORDER BY number
+
+-- name: unready_taken
+DELETE FROM shigoto_ready
+WHERE (lane, priority, pos, number) IN (SELECT lane, priority, pos, number FROM temp.shigoto_taken)
+
+-- name: clear_taken
+DELETE FROM temp.shigoto_taken
+
+-- SETTLE -------------------------------------------------------------------------------------------------------------
+
+-- T4 for a whole batch: the guard (number, token, worker) is in the join, so what is not ours is simply not inserted,
+-- and the count tells. ?1 = [[number, token, result], ...]
+-- name: complete
+INSERT INTO shigoto_done (number, state, token, settled_token, failures, crashes, releases, snoozes,
+  started_at, finished_at, cancel_requested_at, result)
+SELECT r.number, 3, r.token, r.token, r.failures, r.crashes, r.releases, r.snoozes,
+  r.claimed_at, ?3, r.cancel_requested_at, e.value ->> 2
+FROM json_each(?1) e
+CROSS JOIN shigoto_running r ON r.number = e.value ->> 0
+WHERE r.token = e.value ->> 1 AND r.worker = ?2
+
+-- name: stop_running
+DELETE FROM shigoto_running WHERE number IN (SELECT value FROM json_each(?1))
+
+-- The guard for everything else; what comes back is held by this very lease.
+-- name: held
+SELECT r.number, r.token, r.claimed_at, r.failures, r.crashes, r.solo_crashes, r.releases, r.snoozes, r.solo,
+  b.max_failures, b.max_crashes, r.cancel_requested_at, r.superseded, b.lane, b.priority, b.run_at, b.expires_at,
+  r.settled_token, l.queue
+FROM json_each(?1) e
+CROSS JOIN shigoto_running r ON r.number = e.value ->> 0
+CROSS JOIN shigoto_job b ON b.number = r.number
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+WHERE r.token = e.value ->> 1 AND r.worker = ?2
+
+-- name: settled_token
+SELECT coalesce(n.settled_token, d.settled_token, r.settled_token, s.settled_token)
+FROM shigoto_job b
+LEFT JOIN shigoto_done d ON d.number = b.number
+LEFT JOIN shigoto_running n ON n.number = b.number
+LEFT JOIN shigoto_ready r ON r.lane = b.lane AND r.priority = -b.priority AND r.pos = b.run_at AND r.number = b.number
+LEFT JOIN shigoto_scheduled s ON s.run_at = b.run_at AND s.number = b.number
+WHERE b.number = ?1
+
+-- name: add_ready
+INSERT INTO shigoto_ready (lane, priority, pos, number, expires_at, token, settled_token,
+  failures, crashes, solo_crashes, releases, snoozes, solo)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: add_scheduled
+INSERT INTO shigoto_scheduled (run_at, number, lane, token, settled_token,
+  failures, crashes, solo_crashes, releases, snoozes, solo)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: set_run_at
+UPDATE shigoto_job SET run_at = ?2 WHERE number = ?1
+
+-- name: add_done
+INSERT INTO shigoto_done (number, state, token, settled_token, failures, crashes, releases, snoozes,
+  solo, started_at, finished_at, cancel_requested_at, failure_kind, error)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: add_attempt
+INSERT INTO shigoto_attempt (number, token, outcome, error, traceback, started_at, finished_at)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- name: count
+INSERT INTO shigoto_counter (queue, total, completed, failed, cancelled) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (queue) DO UPDATE SET
+  total = total + excluded.total,
+  completed = completed + excluded.completed,
+  failed = failed + excluded.failed,
+  cancelled = cancelled + excluded.cancelled

@@ -1,0 +1,190 @@
+-- What keeps the store healthy: leases, promotion, sweeps, deletion.
+
+-- BEAT, REPORT, ANNOUNCE ---------------------------------------------------------------------------------------------
+
+-- 0 rows: fenced. Beat and fence update one row, so exactly one of them wins.
+-- name: renew
+UPDATE shigoto_worker SET lease_until = ?2 + lease WHERE id = ?1 AND fenced_at IS NULL
+
+-- name: held_by
+SELECT number, token, claimed_at, cancel_requested_at
+FROM shigoto_running
+WHERE worker = ?1
+ORDER BY number
+
+-- name: holds
+SELECT 1 FROM shigoto_running WHERE number = ?1 AND token = ?2 AND worker = ?3
+
+-- name: note_progress
+INSERT INTO shigoto_progress (number, fraction, text, checkpoint) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (number) DO UPDATE SET
+  fraction = coalesce(excluded.fraction, fraction),
+  text = coalesce(excluded.text, text),
+  checkpoint = coalesce(excluded.checkpoint, checkpoint)
+
+-- name: announce
+INSERT INTO shigoto_worker (id, name, tasks, queues, slots, version, lease, started_at, lease_until)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8 + ?7)
+ON CONFLICT (id) DO UPDATE SET
+  name = excluded.name, tasks = excluded.tasks, queues = excluded.queues, slots = excluded.slots,
+  version = excluded.version, lease = excluded.lease, lease_until = excluded.lease_until
+WHERE fenced_at IS NULL
+
+-- name: leave
+DELETE FROM shigoto_worker WHERE id = ?1
+
+-- PROMOTE ------------------------------------------------------------------------------------------------------------
+
+-- name: next_due
+SELECT min(run_at) FROM shigoto_scheduled
+
+-- name: promote
+INSERT INTO shigoto_ready (lane, priority, pos, number, expires_at, token, settled_token,
+  failures, crashes, solo_crashes, releases, snoozes, solo)
+SELECT s.lane, -b.priority, s.run_at, s.number, b.expires_at, s.token, s.settled_token,
+  s.failures, s.crashes, s.solo_crashes, s.releases, s.snoozes, s.solo
+FROM (SELECT * FROM shigoto_scheduled WHERE run_at <= ?1 ORDER BY run_at, number LIMIT ?2) s
+CROSS JOIN shigoto_job b ON b.number = s.number
+
+-- name: unschedule_promoted
+DELETE FROM shigoto_scheduled
+WHERE (run_at, number) IN
+  (SELECT run_at, number FROM shigoto_scheduled WHERE run_at <= ?1 ORDER BY run_at, number LIMIT ?2)
+
+-- SWEEP --------------------------------------------------------------------------------------------------------------
+
+-- name: fence
+UPDATE shigoto_worker SET fenced_at = ?2 WHERE id = ?1 AND lease_until < ?2 AND fenced_at IS NULL
+
+-- name: expired_workers
+SELECT id FROM shigoto_worker WHERE lease_until < ?1 AND fenced_at IS NULL ORDER BY number
+
+-- name: renew_all
+UPDATE shigoto_worker SET lease_until = ?1 + lease WHERE fenced_at IS NULL
+
+-- "Orphan" is no unfenced worker, not a lease older than something: a claim that was in flight when its worker was
+-- fenced is found here too.
+-- name: orphans
+SELECT r.number, r.token, r.worker, l.queue, l.task, b.id
+FROM (
+  SELECT number, token, worker FROM shigoto_running
+  WHERE worker NOT IN (SELECT id FROM shigoto_worker WHERE fenced_at IS NULL)
+  ORDER BY number
+  LIMIT ?1) r
+CROSS JOIN shigoto_job b ON b.number = r.number
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+
+-- A fenced worker is remembered until nothing points at it, so that its late beat is answered with the truth.
+-- name: forget_fenced
+DELETE FROM shigoto_worker
+WHERE fenced_at < ?1 AND id NOT IN (SELECT worker FROM shigoto_running)
+
+-- name: due_expiries
+SELECT e.expires_at, e.number, n.number IS NOT NULL
+FROM shigoto_expiry e
+LEFT JOIN shigoto_running n ON n.number = e.number
+WHERE e.expires_at < ?1
+ORDER BY e.expires_at
+LIMIT ?2
+
+-- name: add_expiry
+INSERT INTO shigoto_expiry (expires_at, number) VALUES (?1, ?2)
+
+-- name: forget_expiry
+UPDATE shigoto_job SET expires_at = NULL WHERE number = ?1
+
+-- name: drop_expiry
+DELETE FROM shigoto_expiry WHERE expires_at = ?1 AND number = ?2
+
+-- name: meta
+SELECT name, value FROM shigoto_meta
+
+-- name: set_meta
+UPDATE shigoto_meta SET value = ?2 WHERE name = ?1
+
+-- name: fold
+INSERT INTO shigoto_counter (queue, total)
+SELECT l.queue, count(*)
+FROM shigoto_job b
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+WHERE b.number > ?1
+GROUP BY l.queue
+ON CONFLICT (queue) DO UPDATE SET total = total + excluded.total
+
+-- name: highest
+SELECT coalesce(max(number), 0) FROM shigoto_job
+
+-- The pruner walks history in order of number, a batch at a time, and remembers how far it came: no index on
+-- finished_at has to be kept up by every settle.
+-- name: history_from
+SELECT d.number, d.state, d.finished_at, l.queue,
+  coalesce(CASE d.state WHEN 3 THEN q.keep_completed_for WHEN 4 THEN q.keep_failed_for ELSE q.keep_cancelled_for END,
+    CASE d.state WHEN 3 THEN ?3 WHEN 4 THEN ?4 ELSE ?5 END)
+FROM (SELECT number, state, finished_at FROM shigoto_done WHERE number > ?1 ORDER BY number LIMIT ?2) d
+CROSS JOIN shigoto_job b ON b.number = d.number
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+LEFT JOIN shigoto_queue q ON q.name = l.queue
+
+-- DELETE: everything that belongs to the given numbers -----------------------------------------------------------------
+
+-- name: delete_keys
+DELETE FROM shigoto_key
+WHERE (tenant, key) IN
+  (SELECT b.tenant, b.key FROM json_each(?1) e CROSS JOIN shigoto_job b ON b.number = e.value WHERE b.key IS NOT NULL)
+  AND number IN (SELECT value FROM json_each(?1))
+
+-- name: delete_expiries
+DELETE FROM shigoto_expiry
+WHERE (expires_at, number) IN
+  (SELECT b.expires_at, b.number FROM json_each(?1) e CROSS JOIN shigoto_job b ON b.number = e.value
+   WHERE b.expires_at IS NOT NULL)
+
+-- name: delete_ready
+DELETE FROM shigoto_ready
+WHERE (lane, priority, pos, number) IN
+  (SELECT b.lane, -b.priority, b.run_at, b.number FROM json_each(?1) e CROSS JOIN shigoto_job b ON b.number = e.value)
+
+-- name: delete_scheduled
+DELETE FROM shigoto_scheduled
+WHERE (run_at, number) IN
+  (SELECT b.run_at, b.number FROM json_each(?1) e CROSS JOIN shigoto_job b ON b.number = e.value)
+
+-- name: delete_attempts
+DELETE FROM shigoto_attempt WHERE number IN (SELECT value FROM json_each(?1))
+
+-- name: delete_progress
+DELETE FROM shigoto_progress WHERE number IN (SELECT value FROM json_each(?1))
+
+-- name: delete_done
+DELETE FROM shigoto_done WHERE number IN (SELECT value FROM json_each(?1))
+
+-- name: delete_jobs
+DELETE FROM shigoto_job WHERE number IN (SELECT value FROM json_each(?1))
+
+-- name: make_husk
+UPDATE shigoto_job
+SET id = randomblob(16), lane = 0, payload = '', key = NULL, expires_at = NULL, retry = NULL, tags = NULL, meta = NULL
+WHERE number = ?1
+
+-- name: delete_husk
+DELETE FROM shigoto_job
+WHERE number = (SELECT value FROM shigoto_meta WHERE name = 'husk')
+  AND lane = 0
+  AND number < (SELECT max(number) FROM shigoto_job)
+
+-- name: deletable_done
+SELECT d.number, d.state, l.queue
+FROM shigoto_done d
+CROSS JOIN shigoto_job b ON b.number = d.number
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+WHERE d.state IN (SELECT value FROM json_each(?1)) AND (?2 IS NULL OR l.queue = ?2)
+ORDER BY d.number
+LIMIT ?3
+
+-- name: deletable_pending
+SELECT w.number, 1, l.queue
+FROM (SELECT number, lane FROM shigoto_ready UNION ALL SELECT number, lane FROM shigoto_scheduled) w
+CROSS JOIN shigoto_lane l ON l.lane = w.lane
+WHERE ?1 IS NULL OR l.queue = ?1
+ORDER BY w.number
+LIMIT ?2

@@ -1,0 +1,39 @@
+"""Store time on SQLite: the host's clock, held back by the highest time that was seen (rule: model.clock.held_back).
+
+All processes of a file share one host, so one clock. The mark lives in memory, starts from the file and is written back
+by every beat and sweep: a process that starts after a small backward step stands still with the others.
+"""
+
+import threading
+
+from shigoto.model.clock import Clock, Millis, held_back
+
+
+class StoreClock:
+    """One read per operation; never runs backward by a little, and reports when it ran backward by a lot."""
+
+    def __init__(self, host: Clock) -> None:
+        self._host = host
+        self._mark: Millis = 0
+        self._lock = threading.Lock()
+        self.step: Millis = 0
+
+    def now(self) -> Millis:
+        """Store time."""
+        with self._lock:
+            host = self._host()
+            now = held_back(host, self._mark)
+            if now < self._mark:
+                self.step = self._mark - now
+            self._mark = now
+            return now
+
+    def remember(self, mark: Millis) -> None:
+        """Take over the mark of the file."""
+        with self._lock:
+            self._mark = max(self._mark, mark)
+
+    def step_handled(self, step: Millis) -> None:
+        """The sweep that gave every lease its time again is committed."""
+        if self.step == step:
+            self.step = 0

@@ -1,0 +1,80 @@
+"""Pending jobs as rows: in the ready set when due, in the schedule until then."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from msgspec import Struct
+
+from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.model.clock import Millis
+from shigoto.model.states import Counters
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """One pending job."""
+
+    number: int
+    lane: int
+    priority: int
+    run_at: Millis
+    expires_at: Millis | None
+    token: int
+    settled_token: int
+    counters: Counters
+    queue: str = ""
+    id: UUID | None = None
+
+
+def counters_of(columns: Sequence[int]) -> Counters:
+    """The counters from their six columns, in the order in which every table has them."""
+    failures, crashes, solo_crashes, releases, snoozes, solo = columns
+    return Counters(failures, crashes, solo_crashes, releases, snoozes, bool(solo))
+
+
+def wait_again(now: Millis, job: Waiting) -> Steps[None]:
+    """Put a job back among the pending ones, ready at once if it is due. Its body must already have this run_at."""
+    counts = (
+        job.counters.failures,
+        job.counters.crashes,
+        job.counters.solo_crashes,
+        job.counters.releases,
+        job.counters.snoozes,
+        int(job.counters.solo),
+    )
+    if job.run_at <= now:
+        yield sql(
+            "add_ready", job.lane, -job.priority, job.run_at, job.number, job.expires_at,
+            job.token, job.settled_token, *counts,
+        )  # fmt: skip
+    else:
+        yield sql("add_scheduled", job.run_at, job.number, job.lane, job.token, job.settled_token, *counts)
+
+
+def find_waiting(number: int) -> Steps[Waiting | None]:
+    """The pending job of this number, None if it is not pending."""
+    row = (yield sql("waiting_row", number)).fetchone()
+    if row is None:
+        return None
+    lane, priority, run_at, expires_at, queue, id, token, settled_token = row[:8]
+    return Waiting(
+        number=number,
+        lane=lane,
+        priority=priority,
+        run_at=run_at,
+        expires_at=expires_at,
+        token=token,
+        settled_token=settled_token,
+        counters=counters_of(row[8:]),
+        queue=queue,
+        id=UUID(bytes=id),
+    )
+
+
+def remove_waiting(number: int) -> Steps[Waiting]:
+    """Take a pending job out of the line."""
+    job = yield from find_waiting(number)
+    if job is None:
+        raise LookupError(f"job {number} is not pending")
+    yield sql("delete_ready", f"[{number}]")
+    yield sql("delete_scheduled", f"[{number}]")
+    return job

@@ -1,0 +1,464 @@
+"""What is special to the SQLite engine: one file, many processes, and everything that can be wrong with a file."""
+
+import asyncio
+import multiprocessing
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shigoto.engine.op import Op
+from shigoto.engine.open import open_engine
+from shigoto.engine.sqlite import SqliteEngine, checkpoint, doorbell, files, schema
+from shigoto.engine.sqlite.statement import Statement, Steps
+from shigoto.model.errors import SchemaMissing, SchemaTooNew, StoreRefused, StoreUnavailable
+from shigoto.model.ids import uuid7
+from shigoto.model.job import Enqueued, JobFilter, JobSpec, State
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.worker import Announcement, SweepOrder, Want
+
+pytestmark = pytest.mark.engine("sqlite")
+
+spawn = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def engine(path: Path) -> Iterator[SqliteEngine]:
+    engine = SqliteEngine(path)
+    yield engine
+    engine.close()
+
+
+def spec(task: str = "a", **changes: object) -> JobSpec:
+    return JobSpec(**{"id": uuid7(), "task": task, "queue": "default", "payload": "{}", **changes})  # type: ignore[arg-type]
+
+
+def work(engine: SqliteEngine, *endings: Ending) -> None:
+    """Claim one job per ending and end it so."""
+    worker = uuid7()
+    engine.run(
+        engine.announce(Announcement(id=worker, name="w", tasks=("a",), queues=None, slots=1, version="0"))
+    )
+    for ending in endings:
+        (lease,) = engine.run(engine.claim(worker, [Want(tasks=("a",), queues=None, limit=1)]))
+        settlement = Settlement(
+            number=lease.number,
+            token=lease.token,
+            queue=lease.queue,
+            ending=ending,
+            result='"ok"' if ending is Ending.COMPLETED else None,
+            error=None if ending is Ending.COMPLETED else "ValueError: no",
+            delay=300_000,
+        )
+        engine.run(engine.settle(worker, [settlement]))
+
+
+class TestTheFile:
+    def test_is_created_with_its_schema_by_the_first_operation(
+        self, engine: SqliteEngine, path: Path
+    ) -> None:
+        """S0-48: initialisation connects, checks and creates the tables if they do not exist."""
+        assert not path.exists()
+
+        assert engine.run(engine.stats()) == {}
+        assert path.exists()
+
+    def test_migrating_twice_applies_once(self, path: Path) -> None:
+        assert SqliteEngine(path).migrate() == ["0001_spine"]
+        assert SqliteEngine(path).migrate() == []
+
+    def test_eight_processes_that_open_it_at_once_migrate_it_once(self, path: Path) -> None:
+        with spawn.Pool(4) as pool:
+            applied = pool.map(migrate, [path] * 8)
+
+        assert sorted(applied, reverse=True) == [["0001_spine"], *[[]] * 7]
+
+    def test_keeps_every_commit_on_disk_by_default(self, engine: SqliteEngine, path: Path) -> None:
+        with engine.connect() as connection:
+            assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+        connection.close()
+
+    def test_synchronous_normal_is_an_option_of_the_address(self, path: Path) -> None:
+        engine = open_engine(f"sqlite:///{path}?synchronous=normal")
+        assert isinstance(engine, SqliteEngine)
+        with engine.connect() as connection:
+            assert connection.execute("PRAGMA synchronous").fetchone() == (1,)
+        connection.close()
+        engine.close()
+
+    def test_the_write_ahead_log_stays_bounded_under_load(
+        self, engine: SqliteEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(checkpoint, "WAL_LIMIT", 200_000)
+        monkeypatch.setattr(checkpoint, "LOOK_EVERY", 4)
+
+        for _ in range(300):
+            engine.run(engine.enqueue_many([spec(payload='"' + "x" * 10_000 + '"')]))
+
+        assert path.with_name("jobs.db-wal").stat().st_size < 1_000_000
+        assert path.stat().st_size > 3_000_000
+
+
+class TestAFileThatMustNotBeUsed:
+    def test_a_newer_schema_is_refused_and_left_alone(self, path: Path) -> None:
+        SqliteEngine(path).migrate()
+        with sqlite3.connect(path) as connection:
+            connection.execute("INSERT INTO shigoto_migration VALUES (9999, 'future', 'x', 0)")
+        connection.close()
+
+        with pytest.raises(SchemaTooNew, match="version 9999.*Upgrade shigoto"):
+            SqliteEngine(path).migrate()
+
+    def test_an_edited_migration_is_refused(self, path: Path) -> None:
+        SqliteEngine(path).migrate()
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE shigoto_migration SET checksum = 'x'")
+        connection.close()
+
+        with pytest.raises(StoreRefused, match="differs from the one in this release"):
+            SqliteEngine(path).migrate()
+
+    def test_a_file_that_is_no_database_is_refused_and_left_alone(self, path: Path) -> None:
+        path.write_text("hello, this is a text file and not a database at all " * 50)
+
+        with pytest.raises(StoreRefused, match="not an SQLite database"):
+            SqliteEngine(path).migrate()
+        assert path.read_text().startswith("hello")
+
+    def test_a_missing_folder_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreRefused, match="folder of .* does not exist"):
+            SqliteEngine(tmp_path / "nowhere" / "jobs.db").migrate()
+
+    def test_a_folder_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreRefused, match="is a folder"):
+            SqliteEngine(tmp_path).migrate()
+
+    @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "9p"])
+    def test_a_network_file_system_is_refused(
+        self, path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(files, "file_system", lambda folder: kind)
+
+        with pytest.raises(StoreRefused, match=f"network file system \\({kind}\\)"):
+            SqliteEngine(path).migrate()
+        assert not path.exists()
+
+    def test_the_file_system_is_read_from_the_innermost_mount(self, tmp_path: Path) -> None:
+        mounts = tmp_path / "mountinfo"
+        mounts.write_text(
+            "21 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+            f"22 21 0:5 / {tmp_path} rw shared:1 - nfs4 server:/export rw\n"
+            f"23 21 0:6 / {tmp_path}-other rw - tmpfs tmpfs rw\n"
+        )
+
+        assert files.file_system(tmp_path, mounts) == "nfs4"
+        assert files.file_system(Path("/"), mounts) == "ext4"
+        assert files.file_system(tmp_path, tmp_path / "absent") == ""
+
+    @pytest.mark.parametrize(
+        ("url", "said"),
+        [
+            ("sqlite://jobs.db", "three slashes"),
+            ("sqlite:///", "names no file"),
+            ("sqlite:///:memory:", "memory: for no file"),
+            ("sqlite:///x.db?synchronus=normal", "Did you mean 'synchronous'"),
+            ("sqlite:///x.db?synchronous=off", "'full' or 'normal'"),
+            ("sqllite:///x.db", "Did you mean 'sqlite'"),
+        ],
+    )
+    def test_a_wrong_address_is_explained(self, url: str, said: str) -> None:
+        with pytest.raises(StoreRefused, match=said):
+            open_engine(url)
+
+    def test_a_read_only_file_is_an_error_that_says_so(self, path: Path) -> None:
+        SqliteEngine(path).migrate()
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        with pytest.raises(sqlite3.OperationalError) as caught:
+            connection.execute("DELETE FROM shigoto_meta")
+        connection.close()
+
+        error = files.wrapped(caught.value, path)
+        assert isinstance(error, StoreUnavailable)
+        assert "cannot be opened for writing" in str(error)
+
+
+class TestManyUsersOfOneFile:
+    def test_a_forked_child_opens_its_own_connections(self, engine: SqliteEngine) -> None:
+        engine.run(engine.enqueue_many([spec()]))
+        read, write = os.pipe()
+
+        child = os.fork()
+        if child == 0:
+            try:
+                engine.run(engine.enqueue_many([spec()]))
+                os.write(write, b"done")
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+
+        assert os.read(read, 4) == b"done"
+        assert engine.run(engine.stats())["default"].pending == 2
+        os.close(read)
+        os.close(write)
+
+    def test_threads_share_a_few_connections_and_lose_nothing(self, engine: SqliteEngine) -> None:
+        """S0-57: writers that meet at the file wait for each other; none of them sees a lock error."""
+        threads = [
+            threading.Thread(target=lambda: [engine.run(engine.enqueue_many([spec()])) for _ in range(25)])
+            for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert engine.run(engine.stats())["default"].pending == 200
+
+    async def test_one_bad_operation_does_not_spoil_its_group(self, engine: SqliteEngine) -> None:
+        def broken() -> Steps[list[Enqueued]]:
+            yield Statement("INSERT INTO shigoto_meta VALUES ('leak', 1)")
+            yield Statement("SELECT * FROM no_such_table")
+            return []
+
+        bad: Op[list[Enqueued]] = Op(start=broken)
+        results = await asyncio.gather(
+            *[engine.arun(engine.enqueue_many([spec()])) for _ in range(20)],
+            engine.arun(bad),
+            *[engine.arun(engine.enqueue_many([spec()])) for _ in range(20)],
+            return_exceptions=True,
+        )
+
+        assert isinstance(results[20], StoreUnavailable)
+        assert [len(r) for r in results if isinstance(r, list)] == [1] * 40
+        assert engine.run(engine.stats())["default"].pending == 40
+        with sqlite3.connect(engine.path) as connection:
+            assert connection.execute("SELECT count(*) FROM shigoto_meta WHERE name = 'leak'").fetchone() == (
+                0,
+            )
+        connection.close()
+
+    def test_an_interrupt_in_the_middle_leaves_nothing_behind(self, engine: SqliteEngine) -> None:
+        def interrupted() -> Steps[None]:
+            yield Statement("INSERT INTO shigoto_meta VALUES ('leak', 1)")
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            engine.run(Op(start=interrupted))
+
+        assert len(engine.run(engine.enqueue_many([spec()]))) == 1
+
+    async def test_a_commit_in_another_process_wakes_a_listener(
+        self, engine: SqliteEngine, path: Path
+    ) -> None:
+        """S1-21: workers learn of new jobs by push, not only by polling."""
+        ear = engine.listen()
+        await ear.wait(0.05)
+        producer = spawn.Process(target=enqueue_one, args=(path,))
+        producer.start()
+
+        assert await ear.wait(30)
+        ear.close()
+        producer.join()
+
+    async def test_a_caller_s_own_commit_wakes_a_listener_too(self, engine: SqliteEngine) -> None:
+        ear = engine.listen()
+        await ear.wait(0.05)
+        connection = engine.connect()
+        engine.join(connection, engine.enqueue_many([spec()]))
+        connection.commit()
+        connection.close()
+
+        assert await ear.wait(30)
+        ear.close()
+
+    async def test_without_inotify_the_files_are_looked_at(
+        self, engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(doorbell.sys, "platform", "other")
+        ear = engine.listen()
+        engine.run(engine.enqueue_many([spec()]))
+
+        assert await ear.wait(30)
+        ear.close()
+
+
+class TestACallersTransaction:
+    def test_the_first_enqueue_ever_inside_one_is_told_what_to_do(self, path: Path) -> None:
+        connection = sqlite3.connect(path)
+        connection.execute("CREATE TABLE mine (x)")
+        connection.execute("INSERT INTO mine VALUES (1)")
+        engine = SqliteEngine(path)
+
+        with pytest.raises(SchemaMissing, match=r"app.connect\(\)"):
+            engine.join(connection, engine.enqueue_many([spec()]))
+        connection.close()
+        engine.close()
+
+    def test_a_connection_to_another_file_is_refused(self, engine: SqliteEngine, tmp_path: Path) -> None:
+        engine.migrate()
+        other = sqlite3.connect(tmp_path / "other.db")
+        other.execute(f"ATTACH '{engine.path}' AS queue")
+
+        with pytest.raises(StoreRefused, match="attached"):
+            engine.join(other, engine.enqueue_many([spec()]))
+        other.execute("DETACH queue")
+        with pytest.raises(StoreRefused, match="not open on the store's file"):
+            engine.join(other, engine.enqueue_many([spec()]))
+        with pytest.raises(StoreRefused, match=r"must be a sqlite3.Connection"):
+            engine.join("connection", engine.enqueue_many([spec()]))
+        other.close()
+
+    def test_an_autocommit_connection_without_a_transaction_is_refused(self, engine: SqliteEngine) -> None:
+        engine.migrate()
+        connection = sqlite3.connect(engine.path, isolation_level=None)
+
+        with pytest.raises(StoreRefused, match="Execute BEGIN first"):
+            engine.join(connection, engine.enqueue_many([spec()]))
+        connection.close()
+
+    def test_a_row_factory_of_the_caller_is_respected_and_not_used(self, engine: SqliteEngine) -> None:
+        connection = engine.connect()
+        connection.row_factory = lambda cursor, row: {"row": row}
+        with connection:
+            (enqueued,) = engine.join(connection, engine.enqueue_many([spec(key="k")]))
+        assert connection.execute("SELECT 1").fetchone() == {"row": (1,)}
+        connection.close()
+
+        assert engine.run(engine.get([enqueued.id]))[0] is not None
+
+
+class TestTheClock:
+    def test_a_small_backward_step_stands_still_and_a_large_one_is_believed(self, path: Path) -> None:
+        now = 1_000_000_000_000
+
+        def clock() -> int:
+            return now
+
+        engine = SqliteEngine(path, clock=clock)
+        worker = uuid7()
+        hello = Announcement(
+            id=worker, name="w", tasks=("a",), queues=None, slots=1, version="0", lease=30_000
+        )
+        engine.run(engine.announce(hello))
+        engine.run(engine.sweep(SweepOrder()))
+
+        now -= 30_000
+        fresh = SqliteEngine(
+            path, clock=clock
+        )  # a process that starts after the step knows the mark from the file
+        (enqueued,) = fresh.run(fresh.enqueue_many([spec()]))
+        job = fresh.run(fresh.get([enqueued.id]))[0]
+        assert job is not None
+        assert job.created_at.timestamp() == 1_000_000_000
+
+        now -= 3_600_000
+        engine.run(engine.promote(1))
+        swept = engine.run(engine.sweep(SweepOrder()))
+        assert swept.clock_step > 3_600_000
+        (record,) = engine.run(engine.workers())
+        assert record.lease_until.timestamp() * 1000 == now + 30_000
+        assert engine.run(engine.sweep(SweepOrder())).clock_step == 0
+        engine.close()
+        fresh.close()
+
+
+class TestTheTableOfSpecificationS0:
+    """`job_queue`, as a view."""
+
+    def test_has_every_column_with_its_meaning(self, engine: SqliteEngine) -> None:
+        """S0-3…S0-14: id, job_type, payload, status, priority, max_retries, retry_count, error_message and four times."""
+        engine.run(
+            engine.enqueue_many(
+                [
+                    spec(payload='{"n": 1}', priority=5, max_failures=4),
+                    spec(max_failures=4),
+                    spec(max_failures=4),
+                    spec(delay=3_600_000),
+                ]
+            )
+        )
+        work(engine, Ending.COMPLETED, Ending.ERRORED, Ending.FAILED)
+
+        with sqlite3.connect(engine.path) as connection:
+            connection.row_factory = sqlite3.Row
+            rows = [dict(row) for row in connection.execute("SELECT * FROM job_queue ORDER BY id")]
+        connection.close()
+
+        assert [row["id"] for row in rows] == [1, 2, 3, 4]
+        assert [row["status"] for row in rows] == ["completed", "pending", "failed", "pending"]
+        assert [row["job_type"] for row in rows] == ["a"] * 4
+        assert [row["payload"] for row in rows] == ['{"n": 1}', "{}", "{}", "{}"]
+        assert [row["priority"] for row in rows] == [5, 0, 0, 0]
+        assert [row["max_retries"] for row in rows] == [3, 3, 3, 5]
+        assert [row["retry_count"] for row in rows] == [0, 1, 1, 0]
+        assert [row["error_message"] for row in rows] == [None, "ValueError: no", "ValueError: no", None]
+        assert [row["completed_at"] is None for row in rows] == [False, True, False, True]
+        assert [row["started_at"] is None for row in rows] == [False, True, False, True]
+        assert all(row["scheduled_at"] >= row["created_at"] for row in rows)
+
+    def test_does_not_touch_a_table_of_that_name_that_is_already_there(self, path: Path) -> None:
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE job_queue (mine)")
+            connection.execute("INSERT INTO job_queue VALUES ('kept')")
+        connection.close()
+
+        engine = SqliteEngine(path)
+        engine.run(engine.enqueue_many([spec()]))
+
+        with sqlite3.connect(path) as connection:
+            assert connection.execute("SELECT mine FROM job_queue").fetchall() == [("kept",)]
+        connection.close()
+        engine.close()
+
+
+class TestNumbers:
+    def test_are_never_given_out_twice(self, engine: SqliteEngine) -> None:
+        """S0-3: auto-numbered, also when the newest job was deleted."""
+        first = engine.run(engine.enqueue_many([spec(), spec()]))
+        work(engine, Ending.COMPLETED, Ending.COMPLETED)
+        assert engine.run(engine.delete([State.COMPLETED], queue=None, limit=100)) == 2
+        second = engine.run(engine.enqueue_many([spec()]))
+
+        assert [e.number for e in first + second] == [1, 2, 3]
+        assert [job.number for job in engine.run(engine.find(JobFilter()))] == [3]
+        assert engine.run(engine.stats())["default"].pending == 1
+
+    def test_of_a_deleted_newest_job_its_id_is_free_again(self, engine: SqliteEngine) -> None:
+        job = spec()
+        engine.run(engine.enqueue_many([job]))
+        engine.run(engine.delete([State.PENDING], queue=None, limit=1))
+
+        (again,) = engine.run(engine.enqueue_many([job]))
+
+        assert again.status == "inserted"
+
+
+def test_a_migration_script_is_split_where_its_statements_end() -> None:
+    script = (
+        "-- one;\nCREATE TABLE a (x);\nCREATE TRIGGER t AFTER INSERT ON a BEGIN\n  DELETE FROM a;\nEND;\n"
+    )
+
+    assert len(schema.split(script)) == 2
+
+
+def migrate(path: Path) -> list[str]:
+    engine = SqliteEngine(path)
+    applied = engine.migrate()
+    engine.close()
+    return applied
+
+
+def enqueue_one(path: Path) -> None:
+    engine = SqliteEngine(path)
+    engine.run(engine.enqueue_many([spec()]))
+    engine.close()

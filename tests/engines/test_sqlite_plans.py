@@ -1,0 +1,236 @@
+"""The hot statements of the SQLite engine look only at what they need, however much history and future there is.
+
+Cost is counted in steps of SQLite's virtual machine, not in seconds: the same store gives the same number on any machine.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from shigoto.engine.op import Op, drive
+from shigoto.engine.sqlite import SqliteEngine, claiming, files
+from shigoto.engine.sqlite.looking import numbers_of
+from shigoto.engine.sqlite.statement import SQL, Statement, execute
+from shigoto.model.ids import uuid7
+from shigoto.model.job import JobFilter, JobSpec, Lease, State
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.worker import Announcement, Want
+
+MANY = 1_000_000
+WORKER = uuid7()
+
+# A million finished jobs and a million that are due tomorrow at the best priority.
+FILL = """
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {many})
+INSERT INTO shigoto_job (id, lane, payload, priority, run_at, created_at, max_failures, tenant)
+SELECT randomblob(16), 1, '{{}}', 0, 0, 0, 6, '' FROM n;
+INSERT INTO shigoto_done (number, state, token, settled_token, failures, crashes, releases, snoozes, finished_at, result)
+SELECT number, iif(number % 1000 = 0, 4, 3), 1, 1, 0, 0, 0, 0, 4102444800000, 'null' FROM shigoto_job;
+DELETE FROM shigoto_ready;
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {many})
+INSERT INTO shigoto_job (id, lane, payload, priority, run_at, created_at, max_failures, tenant)
+SELECT randomblob(16), 1, '{{}}', 32767, 4102444800000, 0, 6, '' FROM n;
+"""
+
+
+def fresh(path: Path) -> SqliteEngine:
+    engine = SqliteEngine(path, synchronous="normal")
+    engine.run(engine.announce(announcement(WORKER)))
+    engine.run(engine.enqueue_many([spec("warm")]))  # lane 1
+    lease = engine.run(engine.claim(WORKER, [Want(tasks=("warm",), queues=None, limit=1)]))[0]
+    engine.run(engine.settle(WORKER, [completed(lease)]))
+    return engine
+
+
+def announcement(worker: UUID) -> Announcement:
+    return Announcement(
+        id=worker, name="w", tasks=("warm",), queues=None, slots=1, version="0", lease=3_600_000
+    )
+
+
+def spec(task: str, *, queue: str = "default") -> JobSpec:
+    return JobSpec(id=uuid7(), task=task, queue=queue, payload="{}")
+
+
+def completed(lease: Lease) -> Settlement:
+    return Settlement(
+        number=lease.number, token=lease.token, queue=lease.queue, ending=Ending.COMPLETED, result="null"
+    )
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteEngine]:
+    engine = fresh(tmp_path_factory.mktemp("empty") / "jobs.db")
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteEngine]:
+    path = tmp_path_factory.mktemp("full") / "jobs.db"
+    engine = fresh(path)
+    with sqlite3.connect(path) as connection:
+        connection.executescript(
+            "PRAGMA synchronous = off; DELETE FROM shigoto_done; DELETE FROM shigoto_job;"
+        )
+        connection.executescript(FILL.format(many=MANY))
+    connection.close()
+    engine.run(engine.enqueue_many([spec("warm")]))
+    yield engine
+    engine.close()
+
+
+def steps_of(engine: SqliteEngine, op: Op[object]) -> int:
+    """How many virtual machine steps an op takes, to the nearest hundred; nothing is committed."""
+    connection = files.connect(engine.path, synchronous="normal")
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    connection.set_progress_handler(count, 100)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        drive(op, lambda command: execute(connection, command))
+    finally:
+        connection.close()
+    return steps * 100
+
+
+def plan_of(engine: SqliteEngine, statement: Statement) -> list[str]:
+    connection = files.connect(engine.path, synchronous="normal")
+    rows = connection.execute("EXPLAIN QUERY PLAN " + statement.text, statement.values).fetchall()
+    connection.close()
+    return [row[3] for row in rows]
+
+
+def ready(engine: SqliteEngine, count: int) -> None:
+    engine.run(engine.enqueue_many([spec("warm") for _ in range(count)]))
+
+
+@pytest.mark.engine("sqlite")
+@pytest.mark.timeout(300)
+class TestWithAMillionFinishedAndAMillionScheduled:
+    """Both stores hold the same ready jobs; only one of them has a past and a future."""
+
+    def test_a_claim_costs_the_same(self, empty: SqliteEngine, full: SqliteEngine) -> None:
+        """S0-16: the next jobs are found through the index, not by a scan."""
+        ready(empty, 100)
+        ready(full, 100)
+        want = [Want(tasks=("warm",), queues=None, limit=50)]
+
+        assert steps_of(full, full.claim(WORKER, want)) <= 1.1 * steps_of(empty, empty.claim(WORKER, want))
+
+    def test_a_settle_costs_the_same(self, empty: SqliteEngine, full: SqliteEngine) -> None:
+        costs: list[int] = []
+        for engine in (empty, full):
+            ready(engine, 50)
+            leases = engine.run(engine.claim(WORKER, [Want(tasks=("warm",), queues=None, limit=50)]))
+            costs.append(steps_of(engine, engine.settle(WORKER, [completed(lease) for lease in leases])))
+            engine.run(engine.settle(WORKER, [completed(lease) for lease in leases]))
+
+        assert costs[1] <= 1.1 * costs[0]
+
+    def test_enqueue_promote_and_beat_cost_the_same(self, empty: SqliteEngine, full: SqliteEngine) -> None:
+        for make in (
+            lambda engine: engine.enqueue_many([spec("warm") for _ in range(50)]),
+            lambda engine: engine.promote(1000),
+            lambda engine: engine.beat(WORKER, []),
+        ):
+            assert steps_of(full, make(full)) <= 1.1 * steps_of(empty, make(empty)) + 100
+
+    def test_looking_at_one_page_does_not_grow_with_history(
+        self, empty: SqliteEngine, full: SqliteEngine
+    ) -> None:
+        for state in (None, State.COMPLETED, State.FAILED, State.PROCESSING):
+            op = full.find(JobFilter(state=state, limit=20))
+            assert steps_of(full, op) < 20_000, state
+
+    def test_a_hundred_thousand_jobs_of_an_unknown_task_at_the_head_cost_a_claim_nothing(
+        self, empty: SqliteEngine
+    ) -> None:
+        want = [Want(tasks=("warm",), queues=None, limit=50)]
+        ready(empty, 100)
+        before = steps_of(empty, empty.claim(WORKER, want))
+        with sqlite3.connect(empty.path) as connection:
+            connection.execute(
+                "INSERT INTO shigoto_lane (lane, queue, task) VALUES (99, 'default', 'unknown')"
+            )
+            connection.execute(
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)"
+                " INSERT INTO shigoto_ready (lane, priority, pos, number) SELECT 99, -100, 0, -i FROM n"
+            )
+        connection.close()
+
+        assert steps_of(empty, empty.claim(WORKER, want)) <= 1.1 * before
+
+
+HOT = {
+    "the next jobs": Statement(claiming.take_best(2), {"lane0": 1, "lane1": 2, "now": 0, "limit": 10}),
+    "lanes with work": Statement(SQL["lanes_with_work"], ('["warm"]', None)),
+    "start": Statement(SQL["start_taken"], (b"w", 0)),
+    "leave the ready set": Statement(SQL["unready_taken"]),
+    "leases": Statement(SQL["leases"], (0, 10, 0)),
+    "complete": Statement(SQL["complete"], ('[[1, 1, "null"]]', b"w", 0)),
+    "held": Statement(SQL["held"], ("[[1, 1]]", b"w")),
+    "stop": Statement(SQL["stop_running"], ("[1]",)),
+    "promote": Statement(SQL["promote"], (0, 10)),
+    "unschedule": Statement(SQL["unschedule_promoted"], (0, 10)),
+    "next due": Statement(SQL["next_due"]),
+    "details": Statement(SQL["details"], ("[1]",)),
+    "delete ready": Statement(SQL["delete_ready"], ("[1]",)),
+    "delete scheduled": Statement(SQL["delete_scheduled"], ("[1]",)),
+    "newest completed": numbers_of(JobFilter(state=State.COMPLETED), many_pending=False),
+    "newest failed": numbers_of(JobFilter(state=State.FAILED), many_pending=False),
+    "newest of all": numbers_of(JobFilter(), many_pending=False),
+    "by key": numbers_of(JobFilter(key="k"), many_pending=False),
+    "due expiries": Statement(SQL["due_expiries"], (0, 10)),
+    "history to prune": Statement(SQL["history_from"], (0, 10, 0, 0, 0)),
+}
+GROWING = (
+    "shigoto_job",
+    "shigoto_done",
+    "shigoto_ready",
+    "shigoto_scheduled",
+    "shigoto_attempt",
+    "shigoto_key",
+)
+ALIASES = ("b", "d", "r", "s")
+WALKS = {"newest of all": "b", "newest completed": "s"}  # newest first, ended by LIMIT
+SORTS = {
+    "the next jobs",
+    "lanes with work",
+    "start",
+}  # of at most `limit` rows per lane, of the lanes, of the claimed
+
+
+@pytest.fixture(scope="module")
+def plans(full: SqliteEngine) -> dict[str, dict[str, list[str]]]:
+    """The plan of every hot statement, before and after somebody runs ANALYZE on the store."""
+    found = {"never analysed": {name: plan_of(full, statement) for name, statement in HOT.items()}}
+    with sqlite3.connect(full.path) as connection:
+        connection.execute("ANALYZE")
+    connection.close()
+    found["analysed"] = {name: plan_of(full, statement) for name, statement in HOT.items()}
+    return found
+
+
+@pytest.mark.engine("sqlite")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("statistics", ["never analysed", "analysed"])
+@pytest.mark.parametrize("name", HOT)
+def test_no_hot_statement_scans_or_sorts_a_growing_table(
+    plans: dict[str, dict[str, list[str]]], name: str, statistics: str
+) -> None:
+    """S0-15, S0-16: status, type, run time and priority lookups are all served by an index."""
+    plan = plans[statistics][name]
+
+    limited = {step.split()[1] for step in plan if step.startswith("CO-ROUTINE ")}  # subqueries with a LIMIT
+    scanned = {step.split()[1] for step in plan if step.startswith("SCAN ")} & {*GROWING, *ALIASES}
+    assert scanned - limited - {WALKS.get(name)} == set(), plan
+    assert name in SORTS or not any("TEMP B-TREE" in step for step in plan), plan
