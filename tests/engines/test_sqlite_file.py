@@ -12,7 +12,7 @@ import pytest
 
 from shigoto.engine.op import Op
 from shigoto.engine.open import open_engine
-from shigoto.engine.sqlite import SqliteEngine, checkpoint, doorbell, files, schema
+from shigoto.engine.sqlite import SqliteEngine, checkpoint, files, schema
 from shigoto.engine.sqlite.statement import Statement, Steps
 from shigoto.model.errors import SchemaMissing, SchemaTooNew, StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
@@ -116,7 +116,7 @@ class TestAFileThatMustNotBeUsed:
             connection.execute("INSERT INTO shigoto_migration VALUES (9999, 'future', 'x', 0)")
         connection.close()
 
-        with pytest.raises(SchemaTooNew, match="version 9999.*Upgrade shigoto"):
+        with pytest.raises(SchemaTooNew, match=r"version 9999.*Upgrade shigoto"):
             SqliteEngine(path).migrate()
 
     def test_an_edited_migration_is_refused(self, path: Path) -> None:
@@ -136,7 +136,7 @@ class TestAFileThatMustNotBeUsed:
         assert path.read_text().startswith("hello")
 
     def test_a_missing_folder_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(StoreRefused, match="folder of .* does not exist"):
+        with pytest.raises(StoreRefused, match=r"folder of .* does not exist"):
             SqliteEngine(tmp_path / "nowhere" / "jobs.db").migrate()
 
     def test_a_folder_is_refused(self, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ class TestManyUsersOfOneFile:
     async def test_without_inotify_the_files_are_looked_at(
         self, engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(doorbell.sys, "platform", "other")
+        monkeypatch.setattr("shigoto.engine.sqlite.doorbell.sys.platform", "other")
         ear = engine.listen()
         engine.run(engine.enqueue_many([spec()]))
 
@@ -376,7 +376,7 @@ class TestTheTableOfSpecificationS0:
     """`job_queue`, as a view."""
 
     def test_has_every_column_with_its_meaning(self, engine: SqliteEngine) -> None:
-        """S0-3…S0-14: id, job_type, payload, status, priority, max_retries, retry_count, error_message and four times."""
+        """S0-3…S0-14: id, job_type, payload, status, priority, max_retries, retry_count, error_message, four times."""
         engine.run(
             engine.enqueue_many(
                 [

@@ -1,11 +1,12 @@
 """The hot statements of the SQLite engine look only at what they need, however much history and future there is.
 
-Cost is counted in steps of SQLite's virtual machine, not in seconds: the same store gives the same number on any machine.
+Cost is counted in steps of SQLite's virtual machine, not in seconds: the same store gives the same number anywhere.
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -27,7 +28,8 @@ FILL = """
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {many})
 INSERT INTO shigoto_job (id, lane, payload, priority, run_at, created_at, max_failures, tenant)
 SELECT randomblob(16), 1, '{{}}', 0, 0, 0, 6, '' FROM n;
-INSERT INTO shigoto_done (number, state, token, settled_token, failures, crashes, releases, snoozes, finished_at, result)
+INSERT INTO shigoto_done
+  (number, state, token, settled_token, failures, crashes, releases, snoozes, finished_at, result)
 SELECT number, iif(number % 1000 = 0, 4, 3), 1, 1, 0, 0, 0, 0, 4102444800000, 'null' FROM shigoto_job;
 DELETE FROM shigoto_ready;
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {many})
@@ -83,7 +85,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteEngine]:
     engine.close()
 
 
-def steps_of(engine: SqliteEngine, op: Op[object]) -> int:
+def steps_of(engine: SqliteEngine, op: Op[Any]) -> int:
     """How many virtual machine steps an op takes, to the nearest hundred; nothing is committed."""
     connection = files.connect(engine.path, synchronous="normal")
     steps = 0
@@ -137,11 +139,12 @@ class TestWithAMillionFinishedAndAMillionScheduled:
         assert costs[1] <= 1.1 * costs[0]
 
     def test_enqueue_promote_and_beat_cost_the_same(self, empty: SqliteEngine, full: SqliteEngine) -> None:
-        for make in (
+        makers: tuple[Callable[[SqliteEngine], Op[Any]], ...] = (
             lambda engine: engine.enqueue_many([spec("warm") for _ in range(50)]),
             lambda engine: engine.promote(1000),
             lambda engine: engine.beat(WORKER, []),
-        ):
+        )
+        for make in makers:
             assert steps_of(full, make(full)) <= 1.1 * steps_of(empty, make(empty)) + 100
 
     def test_looking_at_one_page_does_not_grow_with_history(

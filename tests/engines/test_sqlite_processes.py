@@ -51,11 +51,9 @@ def consume(path: Path, seed: int, jobs: int) -> list[tuple[UUID, str]]:
             Settlement(number=lease.number, token=lease.token, queue=lease.queue, ending=ending, delay=0)
             for lease, ending in zip(leases, endings, strict=True)
         ]
-        for verdict, lease, ending in zip(
-            engine.run(engine.settle(worker, settlements)), leases, endings, strict=True
-        ):
-            assert verdict is Verdict.ACCEPTED
-            seen.append((lease.id, ending.name))
+        verdicts = engine.run(engine.settle(worker, settlements))
+        assert verdicts == [Verdict.ACCEPTED] * len(leases)
+        seen += [(lease.id, ending.name) for lease, ending in zip(leases, endings, strict=True)]
         assert engine.run(engine.settle(worker, settlements[:1])) in ([], [Verdict.REPEATED])
     engine.close()
     return seen

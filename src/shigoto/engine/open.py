@@ -40,7 +40,9 @@ def _path(url: str) -> str:
         )
     path = unquote(parts.path).removeprefix("/")
     if path in ("", ":memory:"):
-        raise StoreRefused("The store address names no file. Use sqlite:///jobs.db, or memory: for no file at all.")
+        raise StoreRefused(
+            "The store address names no file. Use sqlite:///jobs.db, or memory: for no file at all."
+        )
     return path
 
 

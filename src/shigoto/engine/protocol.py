@@ -1,8 +1,8 @@
 """The contract between the runtime and the engines.
 
 Policy lives above this line (backoff, encoding, schedules, time limits), atomicity below it (claim under limits, token
-check, uniqueness, counters, the caller's transaction). Every method takes and returns batches, and returns an `Op` to be
-run by the same engine's `run`, `arun` or `join`.
+check, uniqueness, counters, the caller's transaction). Every method takes and returns batches, as an `Op` to be run by
+the same engine's `run`, `arun` or `join`.
 
 To add a method: write it here with its promise, then its tests in `shigoto.testing.conformance`, then memory, then
 sqlite, then the documentation.

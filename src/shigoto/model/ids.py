@@ -12,4 +12,10 @@ def uuid7(unix_millis: int | None = None, random: bytes | None = None) -> UUID:
     """
     millis = time.time_ns() // 1_000_000 if unix_millis is None else unix_millis
     bits = int.from_bytes(os.urandom(10) if random is None else random, "big")
-    return UUID(int=(millis & (1 << 48) - 1) << 80 | 0x7 << 76 | (bits >> 62 & 0xFFF) << 64 | 0x2 << 62 | bits & (1 << 62) - 1)
+    return UUID(
+        int=(millis & (1 << 48) - 1) << 80
+        | 0x7 << 76
+        | (bits >> 62 & 0xFFF) << 64
+        | 0x2 << 62
+        | bits & (1 << 62) - 1
+    )

@@ -2,7 +2,7 @@
 
     ∅ ──────────────► pending ◄───────────────┐        T1 enqueue            T11 cancel a pending job
     ∅ ──► blocked ──►    │                    │        T2 claim              T12 cancel a running job (a request)
-            │            ▼                    │        T4 completed          T13 cancelled: any end but success, once asked
+            │            ▼                    │        T4 completed          T13 any end but success, once asked
             │        processing ──────────────┤        T5 errored, retry     T15 operator's retry
             │        │   │   │                │        T6 failed             T16 expired
             ▼        ▼   ▼   ▼                │        T7 snoozed            T18 pruned
@@ -99,18 +99,14 @@ def _unless_cancelled(held: Held, settlement: Settlement) -> Move:
                 return Move(State.PENDING, counters, delay=settlement.delay or 0)
             return Move(State.FAILED, counters, settlement.failure_kind)
         case Ending.FAILED:
-            return Move(
-                State.FAILED, _replace(was, failures=was.failures + 1), settlement.failure_kind
-            )
+            return Move(State.FAILED, _replace(was, failures=was.failures + 1), settlement.failure_kind)
         case Ending.SNOOZED:
             counters = _replace(was, snoozes=was.snoozes + 1, solo=False, solo_crashes=0)
             if counters.snoozes > MAX_SNOOZES:
                 return Move(State.FAILED, counters, FailureKind.SNOOZED_OUT)
             return Move(State.PENDING, counters, delay=settlement.delay or 0)
         case Ending.RELEASED:
-            return Move(
-                State.PENDING, _replace(was, releases=was.releases + 1), delay=settlement.delay
-            )
+            return Move(State.PENDING, _replace(was, releases=was.releases + 1), delay=settlement.delay)
         case Ending.CANCELLED:
             return Move(State.CANCELLED, was)
         case Ending.CRASHED:

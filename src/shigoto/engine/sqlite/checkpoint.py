@@ -1,8 +1,8 @@
 """When and how the write-ahead log goes back into the file.
 
 SQLite checkpoints by itself every 1000 pages, on whichever connection happens to commit. Below version 3.51.3 a writer
-that restarts the log at the very moment another connection checkpoints it can corrupt the file (the WAL-reset bug), and a
-queue writes and checkpoints all day. So ours run under the write lock: one at a time, and nobody writes meanwhile. It
+that restarts the log at the very moment another connection checkpoints it can corrupt the file (the WAL-reset bug), and
+a queue writes and checkpoints all day. So ours run under the write lock: one at a time, and nobody writes meanwhile. It
 also bounds the log, which a checkpoint beside a busy writer never does, because only a fully copied log is restarted.
 The price is a pause of some 30 ms every 16 MiB.
 """
@@ -39,7 +39,12 @@ class Checkpointer:
             return False
         return size > WAL_LIMIT and time.monotonic() >= self._not_before
 
-    def run(self, writer: sqlite3.Connection, begin: Callable[[sqlite3.Connection], None], other: sqlite3.Connection) -> None:
+    def run(
+        self,
+        writer: sqlite3.Connection,
+        begin: Callable[[sqlite3.Connection], None],
+        other: sqlite3.Connection,
+    ) -> None:
         """Copy the log into the file through `other`, while `writer` holds the write lock."""
         with self._lock:
             begin(writer)

@@ -20,9 +20,7 @@ ENOUGH_BYTES = 32 * 1024 * 1024
 _lanes = json.Decoder(list[int])
 _leases = json.Decoder(list[Lease])
 
-COLUMNS = (
-    "lane, priority, pos, number, token, settled_token, failures, crashes, solo_crashes, releases, snoozes, solo"
-)
+COLUMNS = "lane, priority, pos, number, token, settled_token, failures, crashes, solo_crashes, releases, snoozes, solo"
 
 
 def claim(now: Millis, worker: UUID, wants: Sequence[Want]) -> Steps[list[Lease]]:

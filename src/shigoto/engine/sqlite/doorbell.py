@@ -1,8 +1,8 @@
 """What wakes an idle worker: a small file beside the store, touched after every commit that made work ready.
 
 A touch costs the producer a few microseconds and wakes every listener within a millisecond, also in other processes.
-A caller's own transaction cannot ring after its commit, so listeners watch the write-ahead log too. There the event comes
-with the write, before the commit can be seen: the ear rings again a few times within eight milliseconds.
+A caller's own transaction cannot ring after its commit, so listeners watch the write-ahead log too. There the event
+comes with the write, before the commit can be seen: the ear rings again a few times within eight milliseconds.
 Where the kernel offers no inotify, the two files are looked at every 50 ms.
 Missing a ring costs no more than the worker's poll interval.
 """
@@ -10,7 +10,6 @@ Missing a ring costs no more than the worker's poll interval.
 import asyncio
 import contextlib
 import ctypes
-import ctypes.util
 import os
 import struct
 import sys
@@ -41,7 +40,8 @@ class Ear:
         self._loop = asyncio.get_running_loop()
         self._bell, self._wal = bell, wal
         self._rung = asyncio.Event()
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: list[asyncio.Handle] = []
+        self._looking_until = 0.0
         self._inotify = _Inotify.open()
         if self._inotify is not None:
             self._inotify.watch(bell, wal)
@@ -75,7 +75,8 @@ class Ear:
         bell, wal = self._inotify.read()
         if bell:
             self._rung.set()
-        if wal and not any(timer.when() > self._loop.time() for timer in self._timers if not timer.cancelled()):
+        if wal and self._loop.time() >= self._looking_until:
+            self._looking_until = self._loop.time() + LOOK_AGAIN[-1]
             self._timers = [self._loop.call_later(delay, self._rung.set) for delay in LOOK_AGAIN]
 
     def _look(self) -> None:

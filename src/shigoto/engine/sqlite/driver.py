@@ -156,7 +156,11 @@ class Driver:
             return self._group(connection, ops)
         except Exception as error:
             if len(ops) == 1:
-                return [Outcome(error=files.wrapped(error, self._path) if isinstance(error, sqlite3.Error) else error)]
+                return [
+                    Outcome(
+                        error=files.wrapped(error, self._path) if isinstance(error, sqlite3.Error) else error
+                    )
+                ]
         finally:
             if connection.in_transaction:  # also when an interrupt flies through
                 connection.execute("ROLLBACK")
@@ -204,7 +208,9 @@ class Driver:
             try:
                 self._after_commit(connection, ops, indexes, outcomes)
             except Exception:  # the ops are committed: nothing that happens now may make them look failed
-                log.exception("A step after a commit to %s failed; it is tried again after the next one.", self._path)
+                log.exception(
+                    "A step after a commit to %s failed; it is tried again after the next one.", self._path
+                )
 
     def _after_commit(
         self, connection: sqlite3.Connection, ops: list[Op[Any]], indexes: list[int], outcomes: list[Outcome]

@@ -8,7 +8,17 @@ from uuid import UUID
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Capabilities, Doorbell
-from shigoto.engine.sqlite import claiming, doorbell, enqueueing, files, looking, managing, repairing, schema, settling
+from shigoto.engine.sqlite import (
+    claiming,
+    doorbell,
+    enqueueing,
+    files,
+    looking,
+    managing,
+    repairing,
+    schema,
+    settling,
+)
 from shigoto.engine.sqlite.driver import Driver
 from shigoto.engine.sqlite.statement import Steps, sql
 from shigoto.engine.sqlite.time import StoreClock
@@ -72,6 +82,10 @@ class SqliteEngine:
         self._driver.prepare()
         return self._applied
 
+    def expect_schema(self) -> None:
+        """Raise SchemaMissing if the file is not a current store; creates and changes nothing."""
+        self._driver.prepare(may_migrate=False)
+
     def _prepare(self, connection: sqlite3.Connection, may_migrate: bool) -> None:
         self._applied = schema.migrate(connection, self._path, may_migrate=may_migrate)
         self._clock.remember(dict(connection.execute("SELECT name, value FROM shigoto_meta"))["clock"])
@@ -118,7 +132,8 @@ class SqliteEngine:
 
     def beat(self, worker: UUID, held: Sequence[tuple[int, int]]) -> Op[Orders]:
         return Op(
-            start=lambda: repairing.beat(self._clock.now(), worker, held), rings=lambda orders: orders.released > 0
+            start=lambda: repairing.beat(self._clock.now(), worker, held),
+            rings=lambda orders: orders.released > 0,
         )
 
     def promote(self, limit: int) -> Op[Promoted]:
@@ -139,7 +154,8 @@ class SqliteEngine:
 
     def cancel(self, ids: Sequence[UUID]) -> Op[list[State | None]]:
         return Op(
-            start=lambda: managing.cancel(self._clock.now(), ids), rings=lambda states: State.PROCESSING in states
+            start=lambda: managing.cancel(self._clock.now(), ids),
+            rings=lambda states: State.PROCESSING in states,
         )
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:

@@ -89,7 +89,8 @@ def _lanes(specs: Sequence[JobSpec], known: Lanes) -> Steps[Lanes]:
 def _one_by_one(now: Millis, specs: Sequence[JobSpec], lanes: Lanes) -> Steps[list[Enqueued]]:
     answers: list[Enqueued] = []
     for spec in specs:
-        answers.append((yield from (_insert(now, spec, lanes) if spec.key is None else _keyed(now, spec, lanes))))
+        stored = yield from _insert(now, spec, lanes) if spec.key is None else _keyed(now, spec, lanes)
+        answers.append(stored)
     return answers
 
 

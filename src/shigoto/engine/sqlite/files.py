@@ -7,10 +7,13 @@ from pathlib import Path
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 
 MINIMUM_VERSION = (3, 38, 0)  # the ->> operator
-NETWORK_FILE_SYSTEMS = frozenset(
-    "9p afs beegfs ceph cifs coda fuse.ceph fuse.glusterfs fuse.s3fs fuse.sshfs glusterfs gpfs lustre ncpfs nfs nfs4"
-    " ocfs2 pvfs2 smb3 smbfs virtiofs".split()
-)
+# fmt: off
+NETWORK_FILE_SYSTEMS = frozenset({
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs",
+    "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "pvfs2", "smb3", "smbfs",
+    "virtiofs",
+})
+# fmt: on
 
 # `temp` keeps the claim's scratch table in memory; it never reaches the file.
 # The checkpoint is ours to run (see checkpoint.py), so the automatic one is off on every connection of ours.
@@ -64,7 +67,9 @@ def file_system(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) ->
     for line in lines:
         left, _, right = line.partition(" - ")
         mount = left.split(" ")[4].encode().decode("unicode_escape", "replace")
-        inside = mount == "/" or str(folder.resolve()) == mount or str(folder.resolve()).startswith(mount + "/")
+        inside = (
+            mount == "/" or str(folder.resolve()) == mount or str(folder.resolve()).startswith(mount + "/")
+        )
         if inside and len(mount) >= len(best):
             best, kind = mount, right.split(" ")[0]
     return kind
@@ -131,10 +136,16 @@ def wrapped(error: sqlite3.Error, path: Path) -> Exception:
         case "CORRUPT":
             return StoreUnavailable(f"{path} is damaged ({error}). Stop all processes and restore a backup.")
         case "FULL":
-            return StoreUnavailable(f"The disk of {path} is full. Nothing was written; free space and try again.")
+            return StoreUnavailable(
+                f"The disk of {path} is full. Nothing was written; free space and try again."
+            )
         case "READONLY" | "PERM" | "CANTOPEN":
-            return StoreUnavailable(f"{path} cannot be opened for writing ({error}). Check the owner and mode of file and folder.")
+            return StoreUnavailable(
+                f"{path} cannot be opened for writing ({error}). Check the owner and mode of file and folder."
+            )
         case "BUSY" | "LOCKED":
-            return StoreUnavailable(f"{path} stayed locked by another process ({error}). Find who holds a write transaction open.")
+            return StoreUnavailable(
+                f"{path} stayed locked by another process ({error}). Find who holds a write transaction open."
+            )
         case _:
             return StoreUnavailable(f"SQLite refused an operation on {path}: {error}")

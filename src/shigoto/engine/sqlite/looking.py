@@ -37,7 +37,7 @@ def get(ids: list[UUID]) -> Steps[list[Job | None]]:
 
 
 def find(wanted: JobFilter) -> Steps[list[Job]]:
-    """A page of matching jobs, newest first: first their numbers from the table that holds that state, then the rest."""
+    """A page of matching jobs, newest first: their numbers from the table that holds the state, then the rest."""
     many = False
     if wanted.state is State.PENDING:
         look = Statement(f"SELECT count(*) FROM (SELECT 1 FROM shigoto_ready LIMIT {MANY})")
@@ -93,9 +93,17 @@ def _source(state: State | str | None, *, many_pending: bool) -> tuple[str, str,
         case State.COMPLETED:
             return f"shigoto_done s NOT INDEXED {body}", "s.number", ["s.state = 3"]
         case State.FAILED:  # SQLite uses a partial index only when its condition is repeated word for word
-            return f"shigoto_done s INDEXED BY shigoto_done_not_completed {body}", "s.number", ["s.state = 4", "s.state <> 3"]
+            return (
+                f"shigoto_done s INDEXED BY shigoto_done_not_completed {body}",
+                "s.number",
+                ["s.state = 4", "s.state <> 3"],
+            )
         case State.CANCELLED:
-            return f"shigoto_done s INDEXED BY shigoto_done_not_completed {body}", "s.number", ["s.state = 5", "s.state <> 3"]
+            return (
+                f"shigoto_done s INDEXED BY shigoto_done_not_completed {body}",
+                "s.number",
+                ["s.state = 5", "s.state <> 3"],
+            )
         case _:
             raise ValueError(f"unknown state {state!r}")
 
@@ -108,7 +116,9 @@ def _details(numbers: list[int]) -> Steps[list[Job]]:
 def _job(row: tuple[Any, ...]) -> Job:
     number, id, task, queue, tenant, payload, priority, run_at, created_at, expires_at = row[:10]
     max_failures, key, tags, meta, state, token, failures, crashes, releases, snoozes = row[10:20]
-    started_at, finished_at, cancel_requested_at, progress, progress_text, result, error, kind, worker = row[20:]
+    started_at, finished_at, cancel_requested_at, progress, progress_text, result, error, kind, worker = row[
+        20:
+    ]
     return Job(
         id=UUID(bytes=id),
         number=number,

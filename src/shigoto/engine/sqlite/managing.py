@@ -73,8 +73,11 @@ def _retry(now: Millis, id: UUID, number: int) -> Steps[None]:
     if key is not None:
         yield from _take_key_back(id, number, tenant, key)
     if expires_at is not None and expires_at < now:
+        yield sql("drop_expiry", expires_at, number)
         yield sql("forget_expiry", number)
         expires_at = None
+    elif expires_at is not None:  # a sweep may have dealt with it, if the clock was set back since
+        yield sql("add_expiry", expires_at, number)
     yield sql("delete_done", f"[{number}]")
     yield sql("set_run_at", number, now)
     yield from count(revived=[(queue, STATES[state])])

@@ -22,7 +22,15 @@ def announce(now: Millis, worker: Announcement) -> Steps[None]:
     tasks = json.encode(worker.tasks).decode()
     queues = None if worker.queues is None else json.encode(worker.queues).decode()
     yield sql(
-        "announce", worker.id.bytes, worker.name, tasks, queues, worker.slots, worker.version, worker.lease, now
+        "announce",
+        worker.id.bytes,
+        worker.name,
+        tasks,
+        queues,
+        worker.slots,
+        worker.version,
+        worker.lease,
+        now,
     )
 
 
@@ -63,7 +71,7 @@ def report(worker: UUID, reports: Sequence[Report]) -> Steps[list[bool]]:
 
 
 def promote(now: Millis, limit: int) -> Steps[Promoted]:
-    """Move due jobs from the schedule to the ready set; a look at the next due instant comes first and needs no lock."""
+    """Move due jobs from the schedule to the ready set; the look at the next due instant needs no lock."""
     due: Millis | None = (yield sql("next_due")).fetchone()[0]
     if due is None or due > now:
         return Promoted(0, None if due is None else due - now)
@@ -79,10 +87,7 @@ def sweep(now: Millis, clock_step: Millis, order: SweepOrder) -> Steps[Swept]:
     yield sql("set_meta", "clock", now)
     if clock_step:
         yield sql("renew_all", now)
-    fenced: list[UUID] = []
-    for worker in order.fence:
-        if (yield sql("fence", worker.bytes, now)).rowcount:
-            fenced.append(worker)
+    fenced = yield from _fence(now, order.fence)
     expired_workers = (yield sql("expired_workers", now)).fetchall()
     rescued = yield from _rescue(now, order.batch)
     yield sql("forget_fenced", now - 86_400_000)
@@ -98,6 +103,14 @@ def sweep(now: Millis, clock_step: Millis, order: SweepOrder) -> Steps[Swept]:
         clock_step=clock_step,
         more=len(rescued) == order.batch or expired == order.batch or walked,
     )
+
+
+def _fence(now: Millis, workers: Sequence[UUID]) -> Steps[list[UUID]]:
+    fenced: list[UUID] = []
+    for worker in workers:
+        cursor = yield sql("fence", worker.bytes, now)
+        fenced += [worker] * cursor.rowcount
+    return fenced
 
 
 def _rescue(now: Millis, batch: int) -> Steps[list[Rescued]]:
@@ -128,7 +141,9 @@ def _prune(now: Millis, order: SweepOrder) -> Steps[tuple[int, bool]]:
     walked_to = dict((yield sql("meta")).fetchall())["pruned_to"]
     keep = (order.keep_completed_for, order.keep_failed_for, order.keep_cancelled_for)
     rows = (yield sql("history_from", walked_to, order.batch, *keep)).fetchall()
-    old = [(number, STATES[state], queue) for number, state, at, queue, keep_for in rows if at + keep_for < now]
+    old = [
+        (number, STATES[state], queue) for number, state, at, queue, keep_for in rows if at + keep_for < now
+    ]
     yield from remove(old)
     # Past a batch with nothing to delete, younger history follows: start over from the oldest next time.
     go_on = bool(old) and len(rows) == order.batch

@@ -25,8 +25,8 @@ def migrate(connection: sqlite3.Connection, path: Path, *, may_migrate: bool = T
         return []
     if not may_migrate:
         raise SchemaMissing(
-            f"{path} has no current schema yet, and the transaction you have open keeps it from being created."
-            " Open the connection with app.connect(), or run `shigoto migrate` once before."
+            f"{path} does not have the current schema of shigoto. Run `shigoto migrate` or a worker to create it;"
+            " for jobs in a transaction of your own, open the connection with app.connect()."
         )
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("BEGIN IMMEDIATE")

@@ -89,6 +89,7 @@ LIMIT ?2
 
 -- name: add_expiry
 INSERT INTO shigoto_expiry (expires_at, number) VALUES (?1, ?2)
+ON CONFLICT DO NOTHING
 
 -- name: forget_expiry
 UPDATE shigoto_job SET expires_at = NULL WHERE number = ?1

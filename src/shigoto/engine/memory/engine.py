@@ -1,0 +1,192 @@
+"""The engine itself: every operation of the contract, one lock around each, doorbells rung after it."""
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import NoReturn, TypeVar
+from uuid import UUID
+
+from shigoto.engine.memory import look, manage, repair, submit, work
+from shigoto.engine.memory.doorbell import MemoryDoorbell
+from shigoto.engine.memory.store import Store
+from shigoto.engine.op import Op, Steps, drive
+from shigoto.engine.protocol import Capabilities
+from shigoto.model.clock import Clock, host_clock
+from shigoto.model.errors import Unsupported
+from shigoto.model.job import Attempt, Counts, Enqueued, Job, JobFilter, JobSpec, Lease, QueueSettings, State
+from shigoto.model.outcome import Ending, Report, Settlement, Verdict
+from shigoto.model.worker import Announcement, Orders, Promoted, SweepOrder, Swept, Want, WorkerRecord
+
+T = TypeVar("T")
+
+# Ends that never lead back to pending, so that nobody needs to look.
+FINAL = frozenset({Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED})
+
+
+class MemoryEngine:
+    """Jobs in the memory of one process, for tests, scripts and first steps."""
+
+    def __init__(self, *, clock: Clock = host_clock) -> None:
+        self._store = Store(clock)
+        self._lock = Lock()
+        self._bells: set[MemoryDoorbell] = set()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Nothing but speed and simplicity."""
+        return Capabilities(name="memory", durable=False, shared=False, joins=False)
+
+    def run(self, op: Op[T]) -> T:
+        """Run an op in the calling thread; no op takes long, so neither does the wait for the lock."""
+        with self._lock:
+            value = drive(op, _refuse_command)
+            bells = tuple(self._bells) if op.rings is not None and op.rings(value) else ()
+        # Outside the lock: what they call may well want to run the next op.
+        for bell in bells:
+            bell.ring()
+        if op.committed is not None:
+            op.committed(value)
+        return value
+
+    async def arun(self, op: Op[T]) -> T:
+        """Run an op on the loop itself: it is shorter than a hop to another thread."""
+        return self.run(op)
+
+    def join(self, connection: object, op: Op[T]) -> T:
+        """Refuse: there is no transaction here that could be the caller's too."""
+        raise Unsupported(
+            f"The memory engine cannot join the transaction of a {type(connection).__name__}: its jobs live "
+            "in this process, not in your database. Use a sqlite:// store to commit both together, or "
+            "enqueue after your commit."
+        )
+
+    def listen(self) -> MemoryDoorbell:
+        """A new doorbell, for use on the running event loop."""
+        bell = MemoryDoorbell(self._forget_bell)
+        with self._lock:
+            self._bells.add(bell)
+        return bell
+
+    def close(self) -> None:
+        """Stop ringing. The jobs stay: a later call finds them as they were."""
+        with self._lock:
+            self._bells.clear()
+
+    def migrate(self) -> list[str]:
+        """Nothing to migrate, ever."""
+        return []
+
+    def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
+        """T1, T17: store the jobs, all or none, and answer in the order of `specs`."""
+        return _op(lambda: submit.enqueue_many(self._store, specs), rings=_any_new)
+
+    def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
+        """T2: lease ready jobs to the worker, each want by itself, best first."""
+        return _op(lambda: work.claim(self._store, worker, wants))
+
+    def beat(self, worker: UUID, held: Sequence[tuple[int, int]]) -> Op[Orders]:
+        """Renew the worker's lease, unless it is fenced, and tell what it must know."""
+        return _op(
+            lambda: work.beat(self._store, worker, frozenset(held)), rings=lambda orders: orders.released > 0
+        )
+
+    def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
+        """T3: store progress and checkpoints of running jobs; False for each lease that is lost."""
+        return _op(lambda: work.report(self._store, worker, reports))
+
+    def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
+        """T4-T8, T13: end runs, each guarded by (number, token, worker)."""
+        return _op(
+            lambda: work.settle(self._store, worker, settlements),
+            rings=lambda verdicts: any(map(_back_in_line, settlements, verdicts)),
+        )
+
+    def announce(self, announcement: Announcement) -> Op[None]:
+        """Register a worker, or change what it said of itself; its lease starts now."""
+        return _op(lambda: work.announce(self._store, announcement))
+
+    def leave(self, worker: UUID) -> Op[None]:
+        """Forget a worker; what it still held is rescued by the next sweep."""
+        return _op(lambda: work.leave(self._store, worker))
+
+    def promote(self, limit: int) -> Op[Promoted]:
+        """Make due scheduled jobs ready, in run_at order, at most `limit`."""
+        return _op(lambda: repair.promote(self._store, limit), rings=lambda promoted: promoted.count > 0)
+
+    def sweep(self, order: SweepOrder) -> Op[Swept]:
+        """Repair: fence, rescue, expire, prune."""
+        return _op(lambda: repair.sweep(self._store, order), rings=_any_freed)
+
+    def cancel(self, ids: Sequence[UUID]) -> Op[list[State | None]]:
+        """T11, T12; it rings so that the worker hears of the request before its next beat is due."""
+        return _op(lambda: manage.cancel(self._store, ids), rings=lambda states: State.PROCESSING in states)
+
+    def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
+        """T15: make failed or cancelled jobs ready again, all or none."""
+        return _op(lambda: manage.retry(self._store, ids), rings=bool)
+
+    def delete(self, states: Sequence[State], *, queue: str | None, limit: int) -> Op[int]:
+        """Delete jobs in terminal states or pending, oldest first; never a processing one."""
+        return _op(lambda: manage.delete(self._store, states, queue, limit))
+
+    def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
+        """The jobs, in order; None where an id is not stored."""
+        return _read(lambda: look.get(self._store, ids))
+
+    def find(self, wanted: JobFilter) -> Op[list[Job]]:
+        """A page of matching jobs, newest first."""
+        return _read(lambda: look.find(self._store, wanted))
+
+    def attempts(self, id: UUID) -> Op[list[Attempt]]:
+        """The runs of a job that did not end completed, oldest first."""
+        return _read(lambda: look.attempts(self._store, id))
+
+    def stats(self) -> Op[dict[str, Counts]]:
+        """Exact counts by queue."""
+        return _read(lambda: look.stats(self._store))
+
+    def configure(self, settings: QueueSettings) -> Op[None]:
+        """Replace an operator's settings of one queue, pausing or resuming it."""
+        return _op(lambda: manage.configure(self._store, settings), rings=lambda _: not settings.paused)
+
+    def settings(self) -> Op[list[QueueSettings]]:
+        """The settings of every queue that has had a job or a setting, by name."""
+        return _read(lambda: look.settings(self._store))
+
+    def workers(self) -> Op[list[WorkerRecord]]:
+        """The workers that are registered and not fenced, oldest first."""
+        return _read(lambda: look.workers(self._store))
+
+    def _forget_bell(self, bell: MemoryDoorbell) -> None:
+        with self._lock:
+            self._bells.discard(bell)
+
+
+def _any_new(enqueued: Sequence[Enqueued]) -> bool:
+    # A job for later rings too: it may be due before the instant that promoters are waiting for.
+    return any(job.status != "existing" for job in enqueued)
+
+
+def _back_in_line(settlement: Settlement, verdict: Verdict) -> bool:
+    return verdict is Verdict.ACCEPTED and settlement.ending not in FINAL
+
+
+def _any_freed(swept: Swept) -> bool:
+    return any(rescued.state is State.PENDING for rescued in swept.rescued)
+
+
+def _op(work: Callable[[], T], *, rings: Callable[[T], bool] | None = None) -> Op[T]:
+    return Op(start=lambda: _at_once(work), rings=rings)
+
+
+def _read(work: Callable[[], T]) -> Op[T]:
+    return Op(start=lambda: _at_once(work), mode="read")
+
+
+def _at_once(work: Callable[[], T]) -> Steps[T]:
+    """Steps without a command: the whole op happens when it is started, under the engine's lock."""
+    yield from ()
+    return work()
+
+
+def _refuse_command(command: object) -> NoReturn:
+    raise AssertionError(f"the memory engine runs its own ops only, and those yield no commands: {command!r}")

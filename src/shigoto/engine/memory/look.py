@@ -1,0 +1,72 @@
+"""What people see: jobs, runs, counts, queues, workers. Nothing here changes anything."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from uuid import UUID
+
+from shigoto.engine.memory.row import Row, record, snapshot
+from shigoto.engine.memory.store import Store
+from shigoto.model.job import Attempt, Counts, Job, JobFilter, QueueSettings, State
+from shigoto.model.worker import WorkerRecord
+
+
+def get(store: Store, ids: Sequence[UUID]) -> list[Job | None]:
+    """Snapshots in the order of the ids."""
+    return [None if row is None else snapshot(row) for row in map(store.by_id.get, ids)]
+
+
+def find(store: Store, wanted: JobFilter) -> list[Job]:
+    """One page, newest first."""
+    found: Iterator[Row] = (row for row in reversed(store.rows.values()) if _matches(row, wanted))
+    return [snapshot(row) for row in islice(found, max(0, wanted.limit))]
+
+
+def attempts(store: Store, job: UUID) -> list[Attempt]:
+    """A copy: the history goes on."""
+    row = store.by_id.get(job)
+    return [] if row is None else list(row.attempts)
+
+
+def stats(store: Store) -> dict[str, Counts]:
+    """From the tally, which every move keeps."""
+    return {queue: _counts(store, queue) for queue in sorted(store.settings)}
+
+
+def settings(store: Store) -> list[QueueSettings]:
+    """By name."""
+    return [store.settings[queue] for queue in sorted(store.settings)]
+
+
+def workers(store: Store) -> list[WorkerRecord]:
+    """In the order of their first announcement."""
+    return [
+        record(worker, processing=len(store.held.get(worker.announcement.id, {})))
+        for worker in store.workers.values()
+        if worker.fenced_at is None
+    ]
+
+
+def _matches(row: Row, wanted: JobFilter) -> bool:
+    spec = row.spec
+    return (
+        (wanted.before is None or row.number < wanted.before)
+        and (wanted.state is None or _in_view(row, wanted.state))
+        and wanted.queue in (None, spec.queue)
+        and wanted.task in (None, spec.task)
+        and wanted.tenant in (None, spec.tenant)
+        and wanted.key in (None, spec.key)
+        and (wanted.tag is None or wanted.tag in row.tags())
+    )
+
+
+def _in_view(row: Row, view: str) -> bool:
+    if view == "scheduled":
+        return row.state is State.PENDING and not row.ready
+    if view == "retrying":
+        return row.state is State.PENDING and row.counters.failures > 0
+    return row.state == view
+
+
+def _counts(store: Store, queue: str) -> Counts:
+    by_state = {state.value: store.tally[queue, state] for state in State}
+    return Counts(scheduled=store.later[queue], **by_state)

@@ -1,0 +1,120 @@
+"""What any long-lived process does for all: promote what is due, repair what broke, forget what is old."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from uuid import UUID
+
+from shigoto.engine.memory.row import Row
+from shigoto.engine.memory.store import Store
+from shigoto.engine.memory.work import end_run
+from shigoto.model.clock import Millis
+from shigoto.model.job import FailureKind, QueueSettings, State
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.worker import Promoted, Rescued, SweepOrder, Swept
+
+
+def promote(store: Store, limit: int) -> Promoted:
+    """Make due jobs ready in run_at order; the first that is left says when to come again."""
+    now = store.now()
+    count = 0
+    while (head := store.scheduled.head()) is not None:
+        row = store.rows[head[1]]
+        if row.run_at > now or count >= limit:
+            return Promoted(count, max(0, row.run_at - now))
+        store.promote(row)
+        count += 1
+    return Promoted(count, None)
+
+
+def sweep(store: Store, order: SweepOrder) -> Swept:
+    """Fence, then free, then expire, then prune; each kind in one bounded batch."""
+    now = store.now()
+    step = _forgive(store, now)
+    fenced = tuple(worker for worker in order.fence if _fence(store, worker, now))
+    rescued = tuple(_rescue(store, row, now) for row in _batch(store, order, _orphaned(store)))
+    expired = _expire(store, _batch(store, order, _lapsed(now)), now)
+    pruned = _prune(store, _batch(store, order, _outlived(store, order, now)))
+    return Swept(
+        expired_workers=tuple(worker for worker, row in store.workers.items() if row.expired(now)),
+        fenced=fenced,
+        rescued=rescued,
+        expired=expired,
+        pruned=pruned,
+        clock_step=step,
+        more=order.batch in (len(rescued), expired, pruned),
+    )
+
+
+def _forgive(store: Store, now: Millis) -> Millis:
+    """After the clock was set back, no lease means anything any more: each starts again."""
+    step = store.owed_step()
+    if step:
+        for worker in store.workers.values():
+            worker.lease_until = now + worker.announcement.lease
+    return step
+
+
+def _fence(store: Store, worker: UUID, now: Millis) -> bool:
+    """Whether this sweep has fenced it: a worker that has beaten since it was seen expired is left alone."""
+    row = store.workers.get(worker)
+    if row is None or not row.expired(now):
+        return False
+    row.fenced_at = now
+    return True
+
+
+def _batch(store: Store, order: SweepOrder, matches: Callable[[Row], bool]) -> list[Row]:
+    found: Iterator[Row] = (row for row in store.rows.values() if matches(row))
+    return list(islice(found, order.batch))
+
+
+def _orphaned(store: Store) -> Callable[[Row], bool]:
+    """Whether nobody alive runs it; also a claim that was committed after its worker was fenced."""
+    return lambda row: row.worker is not None and store.alive(row.worker) is None
+
+
+def _lapsed(now: Millis) -> Callable[[Row], bool]:
+    return lambda row: row.waiting and row.expired(now)
+
+
+def _outlived(store: Store, order: SweepOrder, now: Millis) -> Callable[[Row], bool]:
+    def kept_long_enough(row: Row) -> bool:
+        if row.finished_at is None:
+            return False
+        settings = store.settings.get(row.spec.queue, QueueSettings(name=row.spec.queue))
+        return row.finished_at + _keep_for(row.state, settings, order) < now
+
+    return kept_long_enough
+
+
+def _keep_for(state: State, settings: QueueSettings, order: SweepOrder) -> Millis:
+    if state is State.COMPLETED:
+        chosen, default = settings.keep_completed_for, order.keep_completed_for
+    elif state is State.FAILED:
+        chosen, default = settings.keep_failed_for, order.keep_failed_for
+    else:
+        chosen, default = settings.keep_cancelled_for, order.keep_cancelled_for
+    return default if chosen is None else chosen
+
+
+def _rescue(store: Store, row: Row, now: Millis) -> Rescued:
+    """T10: to the job, a worker that is gone is a crash. Its token stays; the next claim outdates it."""
+    crashed = Settlement(number=row.number, token=row.token, queue=row.spec.queue, ending=Ending.CRASHED)
+    end_run(store, row, crashed, now)
+    return Rescued(row.spec.id, row.number, row.spec.task, row.state)
+
+
+def _expire(store: Store, rows: list[Row], now: Millis) -> int:
+    """T16."""
+    for row in rows:
+        with store.moving(row, State.FAILED, now):
+            row.failure_kind = FailureKind.EXPIRED
+            row.finished_at = now
+    return len(rows)
+
+
+def _prune(store: Store, rows: list[Row]) -> int:
+    """T18."""
+    for row in rows:
+        store.remove(row)
+    return len(rows)

@@ -1,0 +1,252 @@
+"""Promises about what people see: get, find, stats, settings, workers."""
+
+from uuid import UUID
+
+import pytest
+
+from shigoto.model.clock import to_datetime
+from shigoto.model.job import Counts, Enqueued, Job, JobFilter, QueueSettings, State
+from shigoto.model.outcome import Ending
+from shigoto.model.worker import LEASE, WorkerRecord
+from shigoto.testing.conformance.fixture import EngineUnderTest
+
+
+def numbers(jobs: list[Job]) -> list[int]:
+    """The numbers of the jobs."""
+    return [job.number for job in jobs]
+
+
+class TestGet:
+    """By id."""
+
+    def test_jobs_come_in_the_order_of_the_ids(self, store: EngineUnderTest) -> None:
+        """S1-25."""
+        first, second = store.enqueue(), store.enqueue()
+
+        found = store.engine.run(store.engine.get([second.id, store.new_id(), first.id]))
+
+        assert [job and job.id for job in found] == [second.id, None, first.id]
+
+    def test_no_ids_no_jobs(self, store: EngineUnderTest) -> None:
+        assert store.engine.run(store.engine.get([])) == []
+
+
+class TestFind:
+    """By filter, newest first, in pages."""
+
+    def test_the_newest_come_first(self, store: EngineUnderTest) -> None:
+        """S0-41."""
+        jobs = [store.enqueue(priority=priority) for priority in (2, 3, 1)]
+
+        assert numbers(store.find()) == [job.number for job in reversed(jobs)]
+
+    def test_at_most_the_limit_which_is_twenty_unless_said(self, store: EngineUnderTest) -> None:
+        """S0-41, S0-43."""
+        store.engine.run(store.engine.enqueue_many([store.spec() for _ in range(25)]))
+
+        assert len(store.find(JobFilter())) == 20
+        assert len(store.find(JobFilter(limit=3))) == 3
+
+    def test_pages_follow_each_other(self, store: EngineUnderTest) -> None:
+        jobs = [store.enqueue() for _ in range(5)]
+
+        first = store.find(JobFilter(limit=2))
+        second = store.find(JobFilter(limit=2, before=first[-1].number))
+        third = store.find(JobFilter(limit=2, before=second[-1].number))
+
+        pages = [*first, *second, *third]
+        assert numbers(pages) == [job.number for job in reversed(jobs)]
+
+    @pytest.mark.parametrize("state", [*(state for state in State if state is not State.BLOCKED)])
+    def test_by_state(self, store: EngineUnderTest, state: State) -> None:
+        """S0-41, S1-9."""
+        jobs = one_of_each(store)
+
+        assert [job.id for job in store.find(JobFilter(state=state))] == [jobs[state].id]
+
+    def test_by_the_view_scheduled(self, store: EngineUnderTest) -> None:
+        store.enqueue()
+        later = store.enqueue(delay=1_000)
+
+        assert numbers(store.find(JobFilter(state="scheduled"))) == [later.number]
+        assert len(store.find(JobFilter(state=State.PENDING))) == 2
+
+    def test_by_the_view_retrying(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        waiting, running = store.start(worker), store.start(worker)
+        store.settle(worker, running, Ending.ERRORED)
+        store.claim(worker)
+        store.settle(worker, waiting, Ending.ERRORED, delay=1_000)
+        store.enqueue()
+
+        assert numbers(store.find(JobFilter(state="retrying"))) == [waiting.number]
+
+    def test_by_queue_task_tenant_and_key(self, store: EngineUnderTest) -> None:
+        wanted = store.enqueue("mail", queue="letters", tenant="shop-1", key="k")
+        store.enqueue()
+
+        for wish in (
+            JobFilter(queue="letters"),
+            JobFilter(task="mail"),
+            JobFilter(tenant="shop-1"),
+            JobFilter(key="k"),
+            JobFilter(queue="letters", task="mail", tenant="shop-1", key="k", state=State.PENDING),
+        ):
+            assert numbers(store.find(wish)) == [wanted.number]
+        assert store.find(JobFilter(queue="letters", task="work")) == []
+
+    def test_no_tenant_is_a_tenant_too(self, store: EngineUnderTest) -> None:
+        store.enqueue(tenant="shop-1")
+        plain = store.enqueue()
+
+        assert numbers(store.find(JobFilter(tenant=""))) == [plain.number]
+
+    def test_by_tag(self, store: EngineUnderTest) -> None:
+        wanted = store.enqueue(tags='["red","big"]')
+        store.enqueue(tags='["red-ish"]')
+        store.enqueue()
+
+        assert numbers(store.find(JobFilter(tag="red"))) == [wanted.number]
+        assert store.find(JobFilter(tag="blue")) == []
+
+    def test_by_key_also_finds_the_ended_ones(self, store: EngineUnderTest) -> None:
+        old = store.enqueue(key="k")
+        store.cancel(old)
+        new = store.enqueue(key="k")
+
+        assert numbers(store.find(JobFilter(key="k"))) == [new.number, old.number]
+
+    def test_find_and_get_tell_the_same(self, store: EngineUnderTest) -> None:
+        one_of_each(store)
+
+        for job in store.find():
+            assert store.engine.run(store.engine.get([job.id])) == [job]
+
+
+class TestStats:
+    """Exact counts."""
+
+    def test_counts_by_queue_and_state(self, store: EngineUnderTest) -> None:
+        """S0-40."""
+        one_of_each(store)
+        store.enqueue(delay=1_000)
+        store.enqueue(queue="other")
+
+        assert store.counts() == Counts(
+            pending=2, scheduled=1, processing=1, completed=1, failed=1, cancelled=1
+        )
+        assert store.counts("other") == Counts(pending=1)
+        assert store.counts("unheard-of") == Counts()
+
+    def test_counts_follow_every_move(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        job = store.enqueue(delay=1_000)
+        assert store.counts() == Counts(pending=1, scheduled=1)
+        store.clock.advance(1_000)
+        store.promote()
+        assert store.counts() == Counts(pending=1)
+        [lease] = store.claim(worker)
+        assert store.counts() == Counts(processing=1)
+        store.settle(worker, lease, Ending.ERRORED, delay=5)
+        assert store.counts() == Counts(pending=1, scheduled=1)
+        store.cancel(job)
+        assert store.counts() == Counts(cancelled=1)
+        store.retry(job)
+        assert store.counts() == Counts(pending=1)
+        store.claim(worker)
+        store.fence(worker)
+        assert store.counts() == Counts(pending=1)
+        store.engine.run(store.engine.delete([State.PENDING], queue=None, limit=1))
+        assert store.counts() == Counts()
+
+    def test_a_refused_settlement_counts_nothing(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        store.settle(worker, lease, Ending.COMPLETED)
+
+        store.settle(worker, lease, Ending.COMPLETED)
+        store.settle(store.announce(), lease, Ending.FAILED)
+
+        assert store.counts() == Counts(completed=1)
+
+
+class TestSettings:
+    """Every queue that there is, by name."""
+
+    def test_a_queue_exists_from_its_first_job_or_setting_on(self, store: EngineUnderTest) -> None:
+        store.enqueue(queue="b")
+        store.engine.run(store.engine.configure(QueueSettings(name="c", paused=True)))
+        store.enqueue(queue="a", delay=1_000)
+
+        assert store.engine.run(store.engine.settings()) == [
+            QueueSettings(name="a"),
+            QueueSettings(name="b"),
+            QueueSettings(name="c", paused=True),
+        ]
+
+    def test_and_stays_when_its_jobs_are_gone(self, store: EngineUnderTest) -> None:
+        store.enqueue(queue="a")
+        store.engine.run(store.engine.delete([State.PENDING], queue=None, limit=1))
+
+        assert store.engine.run(store.engine.settings()) == [QueueSettings(name="a")]
+
+
+class TestWorkers:
+    """Who is there, and what they have in hand."""
+
+    def test_a_worker_is_shown_as_it_announced_itself(self, store: EngineUnderTest) -> None:
+        """A17."""
+        worker = store.announce(name="host-1:42", tasks=("work", "mail"), queues=("default",))
+        store.start(worker)
+
+        assert store.engine.run(store.engine.workers()) == [
+            WorkerRecord(
+                id=worker,
+                name="host-1:42",
+                tasks=("work", "mail"),
+                queues=("default",),
+                slots=10,
+                version="1",
+                started_at=to_datetime(store.clock.now),
+                lease_until=to_datetime(store.clock.now + LEASE),
+                fenced_at=None,
+                processing=1,
+            )
+        ]
+
+    def test_the_oldest_comes_first_and_those_who_left_are_gone(self, store: EngineUnderTest) -> None:
+        workers: list[UUID] = []
+        for _ in range(3):
+            workers.append(store.announce())
+            store.clock.advance(1)
+        store.engine.run(store.engine.leave(workers[1]))
+
+        listed = [record.id for record in store.engine.run(store.engine.workers())]
+
+        assert listed == [workers[0], workers[2]]
+
+    def test_leaving_twice_is_fine(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+
+        for _ in range(2):
+            store.engine.run(store.engine.leave(worker))
+
+        assert store.engine.run(store.engine.workers()) == []
+
+
+def one_of_each(store: EngineUnderTest) -> dict[State, Enqueued]:
+    """One job in each state; blocked is not to be had yet."""
+    worker = store.announce()
+    jobs: dict[State, Enqueued] = {
+        state: store.enqueue() for state in State if state not in (State.BLOCKED, State.PENDING)
+    }
+    endings = {
+        jobs[State.COMPLETED].id: Ending.COMPLETED,
+        jobs[State.FAILED].id: Ending.FAILED,
+        jobs[State.CANCELLED].id: Ending.CANCELLED,
+    }
+    for lease in store.claim(worker):
+        if lease.id in endings:
+            store.settle(worker, lease, endings[lease.id])
+    jobs[State.PENDING] = store.enqueue()
+    return jobs

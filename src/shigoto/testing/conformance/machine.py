@@ -1,0 +1,286 @@
+"""The promise behind the promises: in any order of operations, the engine does what the model does.
+
+Hypothesis makes up stories of some dozens of steps and plays each on the engine and on a fresh memory engine,
+which is the model, under one clock. After every step, what each answers and what each holds must be the same.
+What comes out of a failure is the shortest such story.
+
+Steps choose among what the story has so far by small numbers, newest first. (Bundles inside other strategies
+would throw away every story in which one of them is still empty, which is nearly all.)
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from shigoto.model.clock import MAX_HOLD, Millis
+from shigoto.model.job import KEY_MODES, FailureKind, QueueSettings, State
+from shigoto.model.outcome import Ending
+from shigoto.model.worker import CLAIM_DEADLINE, LEASE, Announcement, Want
+from shigoto.testing.conformance.fixture import EngineUnderTest
+from shigoto.testing.conformance.sides import Pair, Sides
+
+T = TypeVar("T")
+
+TASKS = ("work", "mail")
+QUEUES = ("a", "b")
+DAY: Millis = 86_400_000
+
+pick = st.integers(0, 5)
+picks = st.lists(pick, min_size=1, max_size=3, unique=True)
+queues = st.sampled_from(QUEUES)
+delays = st.sampled_from([0, 0, 0, 500, 20_000])
+texts = st.sampled_from([None, "x", "y"])
+# Around every border there is: promotion, the claim deadline, the lease, retention.
+leaps = st.sampled_from([1, 499, 500, CLAIM_DEADLINE + 1, LEASE, LEASE + 1, 60_000, DAY, 8 * DAY, 31 * DAY])
+asked = st.fixed_dictionaries(
+    {
+        "task": st.sampled_from(TASKS),
+        "queue": queues,
+        "priority": st.sampled_from([0, 0, 1, -1]),
+        "delay": delays,
+        "expires_in": st.sampled_from([None, None, None, 400, 30_000]),
+        "max_failures": st.integers(1, 3),
+        "max_crashes": st.sampled_from([None, 1, 2]),
+    }
+)
+keyed = st.fixed_dictionaries(
+    {
+        "task": st.sampled_from(TASKS),
+        "queue": queues,
+        "tenant": st.sampled_from(["", "", "t"]),
+        "priority": st.sampled_from([0, 1]),
+        "delay": delays,
+        "key": st.just("k"),
+        "key_mode": st.sampled_from(KEY_MODES),
+    }
+)
+news = st.fixed_dictionaries(
+    {"progress": st.sampled_from([None, 0.25]), "progress_text": texts, "checkpoint": texts}
+)
+ends = st.fixed_dictionaries(
+    {
+        "ending": st.sampled_from(Ending),
+        "delay": st.sampled_from([None, 0, 500, 20_000]),
+        "error": texts,
+        "failure_kind": st.sampled_from([FailureKind.ERROR, FailureKind.TIMEOUT]),
+        "progress": st.sampled_from([None, 0.0, 0.5]),
+    }
+)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """The steps a story is made of."""
+
+    def __init__(self, store: EngineUnderTest) -> None:
+        super().__init__()
+        self.store = store
+        self.sides = Sides(store)
+        self.jobs: list[UUID] = []
+        self.workers: list[UUID] = []
+        self.fenced: list[UUID] = []
+        self.leases: list[Pair] = []
+
+    @initialize()
+    def begin(self) -> None:
+        for _ in range(2):
+            self.announce()
+        self._know(self.sides.enqueue([self.store.spec(queue=queue) for queue in QUEUES]))
+
+    @rule(asked=st.lists(asked, min_size=1, max_size=3))
+    def enqueue(self, asked: list[dict[str, Any]]) -> None:
+        self._know(self.sides.enqueue([self.store.spec(**options) for options in asked]))
+
+    @rule(asked=st.lists(keyed, min_size=1, max_size=3))
+    def enqueue_with_a_key(self, asked: list[dict[str, Any]]) -> None:
+        self._know(self.sides.enqueue([self.store.spec(**options) for options in asked]))
+
+    @rule(pick=pick, queue=queues)
+    def enqueue_again(self, pick: int, queue: str) -> None:
+        self.sides.enqueue([self.store.spec("mail", id=_newest(self.jobs, pick), queue=queue)])
+
+    @precondition(lambda self: self.store.engine.capabilities.joins)
+    @rule(asked=st.lists(keyed, min_size=1, max_size=2), commits=st.booleans())
+    def enqueue_in_a_transaction(self, asked: list[dict[str, Any]], commits: bool) -> None:
+        specs = [self.store.spec(**options) for options in asked]
+        self._know(self.sides.join(specs, commits=commits))
+
+    @rule()
+    def announce(self) -> None:
+        announcement = Announcement(
+            id=self.store.new_id(), name="w", tasks=TASKS, queues=None, slots=2, version="1"
+        )
+        self.sides.same(lambda engine: engine.announce(announcement))
+        self.workers.append(announcement.id)
+
+    @rule(
+        pick=pick,
+        tasks=st.sampled_from([TASKS, TASKS, ("work",)]),
+        queues=st.sampled_from([None, None, ("a",)]),
+        limit=st.integers(1, 4),
+    )
+    def claim(self, pick: int, tasks: tuple[str, ...], queues: tuple[str, ...] | None, limit: int) -> None:
+        want = Want(tasks=tasks, queues=queues, limit=limit)
+        self.leases += self.sides.claim(self._worker(pick), want)
+
+    @rule(pick=pick, ends=st.lists(ends, min_size=1, max_size=4))
+    def claim_and_settle(self, pick: int, ends: list[dict[str, Any]]) -> None:
+        worker = self._worker(pick)
+        pairs = self.sides.claim(worker, Want(tasks=TASKS, queues=None, limit=len(ends)))
+        self.leases += pairs
+        self.sides.settle(worker, list(zip(pairs, ends, strict=False)))
+
+    # Two more names for what stories are mostly about: each name is as likely as any other step.
+    claim_once_more = claim
+    claim_and_settle_once_more = claim_and_settle
+
+    @precondition(lambda self: self.leases)
+    @rule(picks=picks, end=ends)
+    def settle(self, picks: list[int], end: dict[str, Any]) -> None:
+        pairs = [_newest(self.leases, pick) for pick in picks]
+        self.sides.settle(pairs[0].worker, [(pair, end) for pair in pairs])
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=st.integers(0, 30), by=pick, end=ends)
+    def settle_an_old_lease_or_anothers(self, pick: int, by: int, end: dict[str, Any]) -> None:
+        pair = _newest(self.leases, pick)
+        self.sides.settle(self._worker(by), [(pair, end), (pair, end)])
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=pick, news=news)
+    def report(self, pick: int, news: dict[str, Any]) -> None:
+        self.sides.report(_newest(self.leases, pick), news)
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=pick, cancels=st.booleans(), late=st.booleans(), knows=st.sampled_from([0, 1, 100]))
+    def beat(self, pick: int, cancels: bool, late: bool, knows: int) -> None:
+        pair = _newest(self.leases, pick)
+        if cancels:
+            self.sides.same(lambda engine: engine.cancel([pair.real.id]))
+        self.store.clock.advance(CLAIM_DEADLINE + 1 if late else 0)
+        self.sides.beat(
+            pair.worker, [held for held in reversed(self.leases) if held.worker == pair.worker][:knows]
+        )
+
+    @precondition(lambda self: len(self.workers) > 1)
+    @rule(pick=pick)
+    def leave(self, pick: int) -> None:
+        worker = _newest(self.workers, pick)
+        self.workers.remove(worker)
+        self.sides.same(lambda engine: engine.leave(worker))
+
+    @rule(by=leaps, limit=st.integers(0, 5))
+    def advance_and_promote(self, by: Millis, limit: int) -> None:
+        self.store.clock.advance(by)
+        self.sides.same(lambda engine: engine.promote(limit))
+
+    @rule(by=leaps)
+    def advance(self, by: Millis) -> None:
+        self.store.clock.advance(by)
+
+    @rule(by=st.integers(1, MAX_HOLD))
+    def set_the_clock_back(self, by: Millis) -> None:
+        self._see_this_instant()
+        self.store.clock.advance(-by)
+
+    @rule(by=st.sampled_from([MAX_HOLD + 1, 3_600_000]))
+    def set_the_clock_far_back(self, by: Millis) -> None:
+        self._see_this_instant()
+        self.store.clock.advance(-by)
+        self.sides.sweep(())
+
+    @rule(pick=pick, later=st.sampled_from([0, LEASE + 1]))
+    def sweep(self, pick: int, later: Millis) -> None:
+        self.store.clock.advance(later)
+        for worker in self.sides.sweep([_newest(self.workers, pick)]):
+            self.workers.remove(worker)
+            self.fenced.append(worker)
+        if not self.workers:
+            self.announce()
+
+    @rule(picks=picks)
+    def cancel(self, picks: list[int]) -> None:
+        self.sides.same(lambda engine: engine.cancel([_newest(self.jobs, pick) for pick in picks]))
+
+    @rule(picks=picks, anything=st.booleans())
+    def retry(self, picks: list[int], anything: bool) -> None:
+        over = [job.id for job in self.sides.jobs() if job.state in (State.FAILED, State.CANCELLED)]
+        self.sides.retry([_newest(self.jobs if anything or not over else over, pick) for pick in picks])
+
+    @rule(
+        states=st.lists(st.sampled_from(State), min_size=1, max_size=2),
+        queue=st.one_of(st.none(), queues),
+        limit=st.integers(1, 2),
+    )
+    def delete(self, states: list[State], queue: str | None, limit: int) -> None:
+        self.sides.delete(states, queue, limit)
+
+    @rule(
+        queue=queues,
+        paused=st.sampled_from([False, False, False, True]),
+        keep_failed_for=st.sampled_from([None, 1]),
+    )
+    def configure(self, queue: str, paused: bool, keep_failed_for: Millis | None) -> None:
+        settings = QueueSettings(name=queue, paused=paused, keep_failed_for=keep_failed_for)
+        self.sides.same(lambda engine: engine.configure(settings))
+        self.sides.same(lambda engine: engine.settings())
+
+    @invariant()
+    def both_hold_the_same(self) -> None:
+        self.sides.compare()
+
+    @invariant()
+    def every_job_makes_sense(self) -> None:
+        for job in self.sides.jobs():
+            assert job.failures <= job.max_failures
+            assert (job.state is State.PROCESSING) == (job.worker is not None)
+            assert job.state.terminal == (job.finished_at is not None)
+
+    def teardown(self) -> None:
+        real, model = self.sides.both(lambda engine: engine.workers())
+        assert {record.id: record for record in real} == {record.id: record for record in model}
+        for job in self.jobs:
+            self._compare_history(job)
+        self.store.engine.close()
+
+    def _know(self, jobs: Sequence[UUID]) -> None:
+        self.jobs += [job for job in jobs if job not in self.jobs]
+
+    def _worker(self, pick: int) -> UUID:
+        """One of those in service, and now and then one of the fenced."""
+        return _newest(self.fenced if pick == 5 and self.fenced else self.workers, pick)
+
+    def _see_this_instant(self) -> None:
+        """A write: an engine need not remember an instant at which it has only looked."""
+        self._know(self.sides.enqueue([self.store.spec()]))
+
+    def _compare_history(self, job: UUID) -> None:
+        self.sides.same(lambda engine: engine.attempts(job))
+
+
+class TestMachine:
+    """E56."""
+
+    def test_in_any_order_of_operations_the_engine_does_what_the_model_does(
+        self, open_store: Callable[[], EngineUnderTest]
+    ) -> None:
+        """I1, I3, I4, I5, I7, I10, I17."""
+
+        class Story(EngineMachine):
+            def __init__(self) -> None:
+                super().__init__(open_store())
+
+        run_state_machine_as_test(Story)
+
+
+def _newest(things: Sequence[T], pick: int) -> T:
+    return things[-1 - pick % len(things)]

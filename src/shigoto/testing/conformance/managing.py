@@ -1,0 +1,372 @@
+"""Promises to operators: cancel, retry, delete, pause."""
+
+import pytest
+
+from shigoto.model.clock import to_datetime
+from shigoto.model.errors import JobNotFound, JobNotRetryable
+from shigoto.model.job import FailureKind, QueueSettings, State
+from shigoto.model.outcome import Ending, Verdict
+from shigoto.testing.conformance.fixture import EngineUnderTest
+
+NOT_A_SUCCESS = [ending for ending in Ending if ending is not Ending.COMPLETED]
+
+
+class TestCancel:
+    """T11, T12, T13."""
+
+    @pytest.mark.parametrize("delay", [0, 60_000])
+    def test_a_waiting_job_is_cancelled_at_once(self, store: EngineUnderTest, delay: int) -> None:
+        job = store.enqueue(delay=delay)
+
+        assert store.engine.run(store.engine.cancel([job.id])) == [State.CANCELLED]
+
+        cancelled = store.job(job)
+        assert (cancelled.state, cancelled.started_at) == (State.CANCELLED, None)
+        assert cancelled.finished_at == to_datetime(store.clock.now)
+        assert (store.counts().pending, store.counts().scheduled, store.counts().cancelled) == (0, 0, 1)
+
+    def test_a_running_job_is_only_asked_to_stop(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+
+        assert store.engine.run(store.engine.cancel([lease.id])) == [State.PROCESSING]
+
+        job = store.job(lease)
+        assert (job.state, job.cancel_requested_at) == (State.PROCESSING, to_datetime(store.clock.now))
+
+    def test_the_first_request_is_the_one_that_is_kept(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        store.cancel(lease)
+        asked = store.job(lease).cancel_requested_at
+        store.clock.advance(5)
+
+        store.cancel(lease)
+
+        assert store.job(lease).cancel_requested_at == asked
+
+    @pytest.mark.parametrize("ending", NOT_A_SUCCESS)
+    def test_once_asked_every_end_but_success_is_cancelled(
+        self, store: EngineUnderTest, ending: Ending
+    ) -> None:
+        """A10."""
+        worker = store.announce()
+        lease = store.start(worker)
+        store.cancel(lease)
+
+        assert store.settle(worker, lease, ending, delay=5) is Verdict.ACCEPTED
+
+        job = store.job(lease)
+        assert (job.state, job.failure_kind) == (State.CANCELLED, None)
+        assert store.outcomes(lease) == [ending.name.lower()]
+
+    def test_success_wins_and_both_facts_are_kept(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        store.cancel(lease)
+
+        store.settle(worker, lease, Ending.COMPLETED, result="1")
+
+        job = store.job(lease)
+        assert (job.state, job.result) == (State.COMPLETED, "1")
+        assert job.cancel_requested_at == to_datetime(store.clock.now)
+
+    @pytest.mark.parametrize(
+        ("ending", "state"),
+        [
+            (Ending.COMPLETED, State.COMPLETED),
+            (Ending.FAILED, State.FAILED),
+            (Ending.CANCELLED, State.CANCELLED),
+        ],
+    )
+    def test_an_ended_job_stays_as_it_is(self, store: EngineUnderTest, ending: Ending, state: State) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        store.settle(worker, lease, ending)
+        before = store.job(lease)
+        store.clock.advance(5)
+
+        assert store.engine.run(store.engine.cancel([lease.id])) == [state]
+        assert store.job(lease) == before
+
+    def test_answers_come_in_order_and_unknown_ids_are_none(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        running = store.start(worker)
+        waiting = store.enqueue()
+
+        answers = store.engine.run(store.engine.cancel([store.new_id(), waiting.id, running.id, waiting.id]))
+
+        assert answers == [None, State.CANCELLED, State.PROCESSING, State.CANCELLED]
+
+
+class TestRetry:
+    """T15."""
+
+    @pytest.mark.parametrize("ending", [Ending.FAILED, Ending.CANCELLED])
+    def test_an_ended_job_is_ready_again(self, store: EngineUnderTest, ending: Ending) -> None:
+        """S0-72."""
+        worker = store.announce()
+        lease = store.start(worker, payload='"p"', run_at=store.clock.now - 1_000)
+        store.settle(worker, lease, ending, error="broke")
+        store.clock.advance(60_000)
+
+        retried = store.retry(lease)
+
+        job = store.job(lease)
+        assert (retried.id, retried.number) == (lease.id, lease.number)
+        assert (job.state, job.run_at) == (State.PENDING, to_datetime(store.clock.now))
+        assert (job.finished_at, job.started_at, job.failure_kind) == (None, None, None)
+        [again] = store.claim(worker)
+        assert (again.id, again.payload, again.token) == (lease.id, '"p"', lease.token + 1)
+
+    def test_the_budget_is_new_and_the_history_is_kept(self, store: EngineUnderTest) -> None:
+        """A11."""
+        worker = store.announce()
+        job = store.enqueue(max_failures=2)
+        for _ in range(2):
+            [lease] = store.claim(worker)
+            store.settle(worker, lease, Ending.ERRORED, error="broke")
+
+        store.retry(job)
+
+        assert (store.job(job).failures, store.job(job).error) == (0, None)
+        assert store.outcomes(job) == ["errored", "errored"]
+        [lease] = store.claim(worker)
+        store.settle(worker, lease, Ending.ERRORED)
+        assert store.job(job).state is State.PENDING
+
+    def test_a_quarantined_job_has_its_crashes_forgiven_but_runs_alone(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        job = store.enqueue(max_crashes=2)
+        for _ in range(3):
+            store.clock.advance(60_000)
+            store.promote()
+            [lease] = store.claim(worker)
+            store.settle(worker, lease, Ending.CRASHED)
+        assert store.job(job).failure_kind is FailureKind.CRASH_LOOP
+
+        store.retry(job)
+
+        [lease] = store.claim(worker)
+        assert (lease.solo, store.job(job).crashes) == (True, 3)
+        store.settle(worker, lease, Ending.CRASHED)
+        assert store.job(job).state is State.PENDING
+
+    def test_a_snoozed_out_job_may_snooze_again(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        store.settle(worker, lease, Ending.SNOOZED)
+        store.cancel(lease)
+
+        store.retry(lease)
+
+        assert store.job(lease).snoozes == 0
+
+    def test_the_checkpoint_is_still_there(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        store.report(worker, lease, checkpoint='"page 9"')
+        store.settle(worker, lease, Ending.FAILED)
+
+        store.retry(lease)
+
+        assert store.claim(worker)[0].checkpoint == '"page 9"'
+
+    def test_an_old_request_to_cancel_is_forgotten(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        store.cancel(lease)
+        store.settle(worker, lease, Ending.CANCELLED)
+
+        store.retry(lease)
+
+        assert store.job(lease).cancel_requested_at is None
+        [again] = store.claim(worker)
+        assert store.beat(worker, again).cancels == ()
+        store.settle(worker, again, Ending.ERRORED)
+        assert store.job(lease).state is State.PENDING
+
+    def test_an_expired_job_does_not_expire_again(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        job = store.enqueue(expires_in=1_000)
+        store.clock.advance(1_001)
+        store.sweep()
+
+        store.retry(job)
+
+        assert store.sweep().expired == 0
+        assert [lease.id for lease in store.claim(worker)] == [job.id]
+
+    def test_an_expiry_that_passed_while_the_job_was_over_is_forgotten(self, store: EngineUnderTest) -> None:
+        job = store.enqueue(expires_in=1_000)
+        store.cancel(job)
+        store.clock.advance(1_001)
+
+        store.retry(job)
+
+        assert store.sweep().expired == 0
+        assert store.job(job).state is State.PENDING
+
+    def test_an_expiry_that_is_to_come_again_after_the_clock_was_set_back_stands(
+        self, store: EngineUnderTest
+    ) -> None:
+        job = store.enqueue(expires_in=1_000)
+        store.clock.advance(100_000)
+        store.sweep()
+        store.clock.advance(-99_500)
+
+        store.retry(job)
+
+        store.clock.advance(1_000)
+        assert store.sweep().expired == 1
+
+    def test_an_expiry_that_is_still_to_come_stands(self, store: EngineUnderTest) -> None:
+        job = store.enqueue(expires_in=9_000)
+        expires_at = store.job(job).expires_at
+        store.cancel(job)
+
+        store.retry(job)
+
+        assert store.job(job).expires_at == expires_at
+
+    def test_a_late_settlement_of_the_run_before_changes_nothing(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        store.settle(worker, lease, Ending.FAILED)
+        store.retry(lease)
+
+        assert store.settle(worker, lease, Ending.FAILED) is Verdict.REPEATED
+        assert store.job(lease).state is State.PENDING
+
+    def test_an_unknown_job_is_refused(self, store: EngineUnderTest) -> None:
+        with pytest.raises(JobNotFound):
+            store.engine.run(store.engine.retry([store.new_id()]))
+
+    def test_what_has_not_ended_badly_is_refused(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        completed, running = store.start(worker), store.start(worker)
+        store.settle(worker, completed, Ending.COMPLETED)
+        waiting = store.enqueue()
+
+        for job in (completed, running, waiting):
+            with pytest.raises(JobNotRetryable, match=str(job.id)):
+                store.retry(job)
+
+    def test_all_or_none(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        failed = store.start(worker)
+        store.settle(worker, failed, Ending.FAILED)
+        waiting = store.enqueue()
+
+        with pytest.raises(JobNotRetryable):
+            store.engine.run(store.engine.retry([failed.id, waiting.id]))
+
+        assert store.job(failed).state is State.FAILED
+
+    def test_the_same_job_named_twice_is_retried_once(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker, key="k")
+        store.settle(worker, lease, Ending.FAILED)
+
+        retried = store.engine.run(store.engine.retry([lease.id, lease.id]))
+
+        assert [job.id for job in retried] == [lease.id, lease.id]
+        assert store.counts().pending == 1
+
+
+class TestDelete:
+    """Jobs go for good; what runs is left alone."""
+
+    def test_only_the_named_states_go(self, store: EngineUnderTest) -> None:
+        """S0-46."""
+        worker = store.announce()
+        completed, failed = store.start(worker), store.start(worker)
+        store.settle(worker, completed, Ending.COMPLETED)
+        store.settle(worker, failed, Ending.FAILED)
+        waiting = store.enqueue()
+
+        assert store.engine.run(store.engine.delete([State.COMPLETED], queue=None, limit=10)) == 1
+
+        assert [store.stored(job) for job in (completed, failed, waiting)] == [False, True, True]
+
+    def test_scheduled_jobs_are_pending_jobs(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        store.enqueue()
+        store.enqueue(delay=1_000)
+
+        assert store.engine.run(store.engine.delete([State.PENDING], queue=None, limit=10)) == 2
+
+        assert store.claim(worker) == []
+        assert (store.counts().pending, store.counts().scheduled) == (0, 0)
+
+    def test_only_the_named_queue(self, store: EngineUnderTest) -> None:
+        mine, other = store.enqueue(queue="mine"), store.enqueue(queue="other")
+
+        assert store.engine.run(store.engine.delete([State.PENDING], queue="mine", limit=10)) == 1
+
+        assert (store.stored(mine), store.stored(other)) == (False, True)
+
+    def test_at_most_the_limit_and_the_oldest_first(self, store: EngineUnderTest) -> None:
+        jobs = [store.enqueue(priority=priority) for priority in (1, 2, 3)]
+
+        assert store.engine.run(store.engine.delete([State.PENDING], queue=None, limit=2)) == 2
+
+        assert [store.stored(job) for job in jobs] == [False, False, True]
+
+    def test_several_states_share_the_limit(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        store.settle(worker, store.start(worker), Ending.COMPLETED)
+        waiting = store.enqueue()
+        store.settle(worker, store.claim(worker)[0], Ending.FAILED)
+        newest = store.enqueue()
+
+        deleted = store.engine.run(
+            store.engine.delete([State.PENDING, State.FAILED, State.COMPLETED], queue=None, limit=2)
+        )
+
+        assert deleted == 2
+        assert (store.stored(waiting), store.stored(newest)) == (False, True)
+
+    def test_a_running_job_is_never_deleted(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+
+        assert store.engine.run(store.engine.delete(list(State), queue=None, limit=10)) == 0
+        assert store.settle(worker, lease, Ending.COMPLETED) is Verdict.ACCEPTED
+
+    def test_history_goes_with_the_job(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        store.settle(worker, lease, Ending.FAILED)
+
+        store.engine.run(store.engine.delete([State.FAILED], queue=None, limit=10))
+
+        assert store.outcomes(lease) == []
+
+
+class TestConfigure:
+    """An operator's word on a queue."""
+
+    def test_settings_are_kept_whole(self, store: EngineUnderTest) -> None:
+        said = QueueSettings(
+            name="q", paused=True, keep_completed_for=1, keep_failed_for=2, keep_cancelled_for=3
+        )
+
+        store.engine.run(store.engine.configure(said))
+
+        assert store.engine.run(store.engine.settings()) == [said]
+
+    def test_the_next_word_replaces_the_last(self, store: EngineUnderTest) -> None:
+        store.engine.run(store.engine.configure(QueueSettings(name="q", paused=True, keep_failed_for=2)))
+
+        store.engine.run(store.engine.configure(QueueSettings(name="q")))
+
+        assert store.engine.run(store.engine.settings()) == [QueueSettings(name="q")]
+
+    def test_a_paused_queue_takes_jobs_and_lets_running_ones_end(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        store.engine.run(store.engine.configure(QueueSettings(name="default", paused=True)))
+
+        assert store.enqueue().status == "inserted"
+        assert store.settle(worker, lease, Ending.COMPLETED) is Verdict.ACCEPTED

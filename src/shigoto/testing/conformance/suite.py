@@ -1,0 +1,87 @@
+"""Every test class of the suite, to be imported by the test module of an engine."""
+
+from shigoto.testing.conformance.claiming import TestClaim, TestOrder, TestRefusals, TestWants
+from shigoto.testing.conformance.concurrency import (
+    TestClosing,
+    TestDoorbell,
+    TestSecondEngine,
+    TestTasks,
+    TestThreads,
+)
+from shigoto.testing.conformance.enqueue import TestEnqueue, TestTheSameId, TestWhen
+from shigoto.testing.conformance.keys import (
+    TestKeyAndRetry,
+    TestKeyScope,
+    TestKeyTable,
+    TestReplace,
+    TestSuperseded,
+)
+from shigoto.testing.conformance.leases import (
+    TestBeat,
+    TestClockSteps,
+    TestFence,
+    TestRescue,
+    TestStrays,
+)
+from shigoto.testing.conformance.looking import TestFind, TestGet, TestSettings, TestStats, TestWorkers
+from shigoto.testing.conformance.machine import TestMachine
+from shigoto.testing.conformance.managing import TestCancel, TestConfigure, TestDelete, TestRetry
+from shigoto.testing.conformance.reporting import TestHistory, TestReport
+from shigoto.testing.conformance.scheduling import TestExpiry, TestPromote, TestRetention
+from shigoto.testing.conformance.settling import (
+    TestCompleted,
+    TestCrashed,
+    TestErrored,
+    TestFailed,
+    TestGuard,
+    TestSnoozedAndReleased,
+)
+from shigoto.testing.conformance.transactions import TestJoin, TestNoJoin
+
+__all__ = [
+    "TestBeat",
+    "TestCancel",
+    "TestClaim",
+    "TestClockSteps",
+    "TestClosing",
+    "TestCompleted",
+    "TestConfigure",
+    "TestCrashed",
+    "TestDelete",
+    "TestDoorbell",
+    "TestEnqueue",
+    "TestErrored",
+    "TestExpiry",
+    "TestFailed",
+    "TestFence",
+    "TestFind",
+    "TestGet",
+    "TestGuard",
+    "TestHistory",
+    "TestJoin",
+    "TestKeyAndRetry",
+    "TestKeyScope",
+    "TestKeyTable",
+    "TestMachine",
+    "TestNoJoin",
+    "TestOrder",
+    "TestPromote",
+    "TestRefusals",
+    "TestReplace",
+    "TestReport",
+    "TestRescue",
+    "TestRetention",
+    "TestRetry",
+    "TestSecondEngine",
+    "TestSettings",
+    "TestSnoozedAndReleased",
+    "TestStats",
+    "TestStrays",
+    "TestSuperseded",
+    "TestTasks",
+    "TestTheSameId",
+    "TestThreads",
+    "TestWants",
+    "TestWhen",
+    "TestWorkers",
+]

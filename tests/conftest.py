@@ -1,0 +1,47 @@
+"""Options and settings of the whole test run.
+
+`--engine memory` leaves out the tests of the other engines; tests without the mark `engine` always run.
+`--hypothesis-profile nightly` looks a good deal longer for an order of operations that breaks a promise.
+"""
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A step is several commits on a real store: how long it takes is the disk's affair.
+settings.register_profile(
+    "ci",
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "nightly", parent=settings.get_profile("ci"), max_examples=2_000, stateful_step_count=50
+)
+settings.load_profile("ci")
+
+ENGINES = ("memory", "sqlite")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--engine", choices=ENGINES, default=None, help="run the tests of this engine only")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "engine(name): a test of one engine; see --engine")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "TestMachine" in item.nodeid:
+            # Finding the shortest story that fails takes minutes, and is worth them.
+            item.add_marker(pytest.mark.timeout(3_600))
+    wanted: str | None = config.getoption("--engine")
+    if wanted is None:
+        return
+    others = [
+        item for item in items if (mark := item.get_closest_marker("engine")) and mark.args != (wanted,)
+    ]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]

@@ -1,0 +1,132 @@
+"""The SQLite engine keeps every promise of the suite."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from shigoto.engine.sqlite import SqliteEngine
+from shigoto.testing.clock import VirtualClock
+from shigoto.testing.conformance.fixture import Connection, EngineUnderTest
+from shigoto.testing.conformance.suite import (
+    TestBeat,
+    TestCancel,
+    TestClaim,
+    TestClockSteps,
+    TestClosing,
+    TestCompleted,
+    TestConfigure,
+    TestCrashed,
+    TestDelete,
+    TestDoorbell,
+    TestEnqueue,
+    TestErrored,
+    TestExpiry,
+    TestFailed,
+    TestFence,
+    TestFind,
+    TestGet,
+    TestGuard,
+    TestHistory,
+    TestJoin,
+    TestKeyAndRetry,
+    TestKeyScope,
+    TestKeyTable,
+    TestMachine,
+    TestOrder,
+    TestPromote,
+    TestRefusals,
+    TestReplace,
+    TestReport,
+    TestRescue,
+    TestRetention,
+    TestRetry,
+    TestSecondEngine,
+    TestSettings,
+    TestSnoozedAndReleased,
+    TestStats,
+    TestStrays,
+    TestSuperseded,
+    TestTasks,
+    TestTheSameId,
+    TestThreads,
+    TestWants,
+    TestWhen,
+    TestWorkers,
+)
+
+__all__ = [
+    "TestBeat",
+    "TestCancel",
+    "TestClaim",
+    "TestClockSteps",
+    "TestClosing",
+    "TestCompleted",
+    "TestConfigure",
+    "TestCrashed",
+    "TestDelete",
+    "TestDoorbell",
+    "TestEnqueue",
+    "TestErrored",
+    "TestExpiry",
+    "TestFailed",
+    "TestFence",
+    "TestFind",
+    "TestGet",
+    "TestGuard",
+    "TestHistory",
+    "TestJoin",
+    "TestKeyAndRetry",
+    "TestKeyScope",
+    "TestKeyTable",
+    "TestMachine",
+    "TestOrder",
+    "TestPromote",
+    "TestRefusals",
+    "TestReplace",
+    "TestReport",
+    "TestRescue",
+    "TestRetention",
+    "TestRetry",
+    "TestSecondEngine",
+    "TestSettings",
+    "TestSnoozedAndReleased",
+    "TestStats",
+    "TestStrays",
+    "TestSuperseded",
+    "TestTasks",
+    "TestTheSameId",
+    "TestThreads",
+    "TestWants",
+    "TestWhen",
+    "TestWorkers",
+]
+
+pytestmark = pytest.mark.engine("sqlite")
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Iterator[Callable[[], EngineUnderTest]]:
+    """A fresh, empty file for each call."""
+    numbers = count(1)
+
+    with ExitStack() as closing:
+
+        def open_one() -> EngineUnderTest:
+            path, clock = tmp_path / f"jobs-{next(numbers)}.db", VirtualClock()
+
+            def open_engine() -> SqliteEngine:
+                engine = SqliteEngine(path, clock=clock)
+                closing.callback(engine.close)
+                engine.migrate()
+                return engine
+
+            def connect() -> Connection:
+                return sqlite3.connect(path, isolation_level=None)
+
+            return EngineUnderTest(open_engine(), clock, open_again=open_engine, connect=connect)
+
+        yield open_one
