@@ -1,0 +1,138 @@
+"""The command line: `shigoto [--app module:attr] [--url STORE] COMMAND`.
+
+A command's module is imported when the command is used; `shigoto --help` prints from the table below and
+imports none. A command returns its exit code, or nothing for 0. Errors become one line on standard error
+here, and only here.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from io import TextIOWrapper
+from typing import NamedTuple, NoReturn
+
+import click
+
+from shigoto.cli.target import Target
+from shigoto.model.errors import ShigotoError, nearest
+
+INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
+
+
+class Entry(NamedTuple):
+    """Where a command lives and what the overview says of it."""
+
+    section: str
+    place: str
+    summary: str
+
+
+COMMANDS = {
+    "demo": Entry("Run", "run:demo", "See jobs run: two workers on one SQLite file."),
+    "worker": Entry("Run", "run:worker", "Run jobs until told to stop."),
+    "stats": Entry("Look", "look:stats", "Count the jobs, by queue and state."),
+    "list": Entry("Look", "look:list_jobs", "Show the newest jobs of a state."),
+    "enqueue": Entry("Act", "act:enqueue", "Store a job."),
+    "migrate": Entry("Keep", "keep:migrate", "Create the store or bring its schema up to date."),
+}
+
+
+class Program(click.Group):
+    """The commands of the table, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name, imported now."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module, _, attribute = entry.place.partition(":")
+        command: click.Command = getattr(import_module(f"shigoto.cli.{module}"), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first word, or a usage error that suggests one."""
+        if args and args[0] not in COMMANDS:
+            ctx.fail(f"There is no command {args[0]!r}.{nearest(args[0], tuple(COMMANDS))}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The overview, in sections, without importing anything."""
+        for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
+            rows = [(name, entry.summary) for name, entry in COMMANDS.items() if entry.section == section]
+            with formatter.section(section):
+                formatter.write_dl(rows, col_max=12)
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"shigoto {version('shigoto')}")
+    except PackageNotFoundError:
+        click.echo("shigoto, run from its source")
+    ctx.exit()
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--app",
+    metavar="MODULE:ATTR",
+    envvar="SHIGOTO_APP",
+    help="Your app; without it, the built-in demo tasks.",
+)
+@click.option("--url", metavar="STORE", help="The store: a file, or sqlite:///FILE.  [env var: SHIGOTO_URL]")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show it."
+)
+@click.pass_context
+def program(ctx: click.Context, app: str | None, url: str | None) -> None:
+    """Durable background jobs for Python.
+
+    The store is taken from --url, the STORE of the command, $SHIGOTO_URL or the app, in this order, and is
+    the file workers.db if none of them names one.
+    """
+    ctx.obj = Target(app=app, url=url)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit: 0 is success, 1 an error, 2 a misuse, 130 Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a letter is no reason to fail
+    sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def execute(words: list[str]) -> int:
+    """Run one command and return its exit code."""
+    as_json = "--json" in words
+    try:
+        code: object = program.main(words, prog_name="shigoto", standalone_mode=False)
+    except click.ClickException as error:
+        if as_json:
+            _complain("CLI.USAGE", error.format_message(), as_json=True)
+        else:
+            error.show()
+        return error.exit_code
+    except click.Abort:
+        return INTERRUPTED
+    except ShigotoError as error:
+        _complain(error.code, str(error), as_json=as_json)
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _complain(code: str, text: str, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"error": {"code": code, "message": text}}), err=True)
+    else:
+        click.echo(f"Error [{code}]: {text}", err=True)

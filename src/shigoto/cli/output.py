@@ -1,0 +1,205 @@
+"""What commands print: tables that fit the terminal, colours where they are wanted, JSON for programs."""
+
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import NamedTuple, TextIO
+from unicodedata import combining, east_asian_width
+
+import click
+import msgspec
+
+from shigoto.model.job import Counts, Job, State
+
+GAP = "  "
+PREVIEW = 200  # characters of a payload or an error that are worth laying out
+
+COLOURS = {
+    State.PENDING: "yellow",
+    State.PROCESSING: "cyan",
+    State.COMPLETED: "green",
+    State.FAILED: "red",
+    State.CANCELLED: "magenta",
+    State.BLOCKED: "blue",
+}
+
+Paint = Callable[[str], str]
+
+
+class Column(NamedTuple):
+    """One column: its title, how it is aligned, and how narrow it may get (None: as wide as its content).
+
+    Where not all columns fit, the one with the highest `spare` is left out first; 0 is for those that stay.
+    """
+
+    title: str
+    right: bool = False
+    least: int | None = None
+    spare: int = 0
+    paint: Paint | None = None
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """The lines of a table, at most `width` cells wide; None is for a reader who has no width."""
+    widths = [
+        max(cells(column.title), *(cells(row[place]) for row in rows)) if rows else cells(column.title)
+        for place, column in enumerate(columns)
+    ]
+    if width is not None:
+        places = _kept(columns, widths, width)
+        columns, widths = [columns[place] for place in places], [widths[place] for place in places]
+        rows = [[row[place] for place in places] for row in rows]
+        widths = _fitted(widths, [column.least for column in columns], width - len(GAP) * (len(columns) - 1))
+    titles = [column.title for column in columns]
+    header = _line([column._replace(paint=None) for column in columns], titles, widths)
+    lines = [header, *(_line(columns, row, widths) for row in rows)]
+    return [line.rstrip() for line in lines]
+
+
+def _kept(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[int]:
+    """The places of the columns that fit next to each other, when each is as narrow as it may get."""
+    places = list(range(len(columns)))
+    least = [
+        needed if column.least is None else min(needed, column.least)
+        for column, needed in zip(columns, widths, strict=True)
+    ]
+    while sum(least[place] + len(GAP) for place in places) - len(GAP) > width:
+        most_spare = max(places, key=lambda place: columns[place].spare)
+        if not columns[most_spare].spare:
+            break
+        places.remove(most_spare)
+    return places
+
+
+def _fitted(widths: list[int], least: list[int | None], room: int) -> list[int]:
+    """Take cells from the widest column that may shrink until all fit, or none may shrink any more."""
+    widths = list(widths)
+    while sum(widths) > room:
+        spare = [
+            (width, place)
+            for place, (width, limit) in enumerate(zip(widths, least, strict=True))
+            if limit is not None and width > limit
+        ]
+        if not spare:
+            break
+        widths[max(spare)[1]] -= 1
+    return widths
+
+
+def _line(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int]) -> str:
+    words: list[str] = []
+    for column, text, width in zip(columns, row, widths, strict=True):
+        word = clip(text, width)
+        padding = " " * (width - cells(word))
+        painted = word if column.paint is None else column.paint(word)
+        words.append(padding + painted if column.right else painted + padding)
+    return GAP.join(words)
+
+
+def cells(text: str) -> int:
+    """How many cells of a terminal a text takes: two for wide letters, none for combining marks."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(letter) else 2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def clip(text: str, width: int) -> str:
+    """The text cut to so many cells, with … where something is missing."""
+    if cells(text) <= width:
+        return text
+    kept = ""
+    for letter in text:
+        if cells(kept + letter) > width - 1:
+            break
+        kept += letter
+    return f"{kept}…" if width > 0 else ""
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks and without anything that a terminal would take for a command."""
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    return " " if letter in "\n\r\t" else letter.encode("unicode_escape").decode("ascii")
+
+
+def width_of(stream: TextIO | None = None) -> int | None:
+    """The width of the terminal, or None if nobody looks at one."""
+    return shutil.get_terminal_size().columns if is_terminal(stream) else None
+
+
+def is_terminal(stream: TextIO | None = None) -> bool:
+    """Whether the stream, standard output unless another is given, is a terminal."""
+    return (stream or sys.stdout).isatty()
+
+
+def can_redraw(stream: TextIO | None = None) -> bool:
+    """Whether the stream is a terminal that understands more than text."""
+    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
+
+
+def in_colour(stream: TextIO | None = None) -> bool:
+    """Whether to colour: on a terminal that can, unless NO_COLOR says otherwise."""
+    return can_redraw(stream) and not os.environ.get("NO_COLOR")
+
+
+def paint_state(text: str) -> str:
+    """A state's name in its colour; anything else as it is."""
+    word = text.partition(" ")[0]
+    return click.style(text, fg=COLOURS[State(word)]) if word in list(State) else text
+
+
+def moment(at: datetime, now: datetime) -> str:
+    """An instant in local time, as short as it can be and still be understood."""
+    local, today = at.astimezone(), now.astimezone()
+    if local.date() == today.date():
+        return f"{local:%H:%M:%S}"
+    return f"{local:%b %d %H:%M}" if local.year == today.year else f"{local:%Y-%m-%d}"
+
+
+def iso(at: datetime) -> str:
+    """An instant for programs: ISO 8601, in UTC, to the second."""
+    return at.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def total(queues: dict[str, Counts]) -> Counts:
+    """The counts of all queues together."""
+    sums = Counter[str]()
+    for counts in queues.values():
+        sums.update(msgspec.structs.asdict(counts))
+    return Counts(**sums)
+
+
+def preview(job: Job) -> str:
+    """What is most worth seeing of a job in one line: its error if it did not succeed, else its arguments."""
+    text = job.error if job.error and job.state is not State.COMPLETED else job.payload
+    return one_line(text[:PREVIEW])
+
+
+def record(job: Job) -> dict[str, object]:
+    """The complete job for programs; what is stored as JSON is part of it, not text inside of it."""
+    fields = msgspec.structs.asdict(job)
+    for name in ("payload", "result", "meta"):
+        text: object = fields[name]
+        if isinstance(text, str):
+            fields[name] = embedded(text)
+    return fields
+
+
+def embedded(text: str) -> object:
+    """Stored JSON as it is, digit by digit; text that is no JSON as a string."""
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    return msgspec.Raw(text.encode())
+
+
+def print_json(value: object) -> None:
+    """One JSON value on standard output: laid out for eyes on a terminal, on one line otherwise."""
+    text = msgspec.json.encode(value)
+    click.echo(msgspec.json.format(text, indent=2) if is_terminal() else text)

@@ -1,0 +1,199 @@
+"""Which app a command works with, and which store.
+
+    --url  >  the positional STORE  >  $SHIGOTO_URL  >  the app's own  >  workers.db
+
+A positional store may stand before other words, so it is known by its looks (`looks_like_store`).
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import click
+
+from shigoto.model.errors import DeclarationError, ShigotoError, StoreRefused, StoreUnavailable, nearest
+
+if TYPE_CHECKING:
+    from shigoto.app import Shigoto
+    from shigoto.engine.protocol import Engine
+
+SUFFIXES = (".db", ".db3", ".sqlite", ".sqlite3")
+SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
+
+
+@runtime_checkable
+class InFile(Protocol):
+    """An engine whose store is a file on this machine."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        ...
+
+    def expect_schema(self) -> None:
+        """Raise SchemaMissing if the file is not a current store; creates and changes nothing."""
+        ...
+
+
+class Target(NamedTuple):
+    """What `--app` and `--url` said; the rest is found when a command asks."""
+
+    app: str | None = None
+    url: str | None = None
+
+    def load(self) -> "Shigoto":
+        """The app of --app, or one with the built-in tasks; its store is still to be chosen, by `aim`."""
+        if self.app is None:
+            from shigoto import demo
+
+            return demo.app()
+        app = load_app(self.app)
+        with _told_in_one_line(self.app):
+            app.load()
+        return app
+
+    def aim(self, app: "Shigoto", positional: str | None) -> None:
+        """Give the app the store that was asked for, if any was."""
+        address = self._address(positional)
+        if address is not None and address != app.url:
+            app.url = address
+
+    def existing_store(self, positional: str | None = None) -> "Engine":
+        """The engine of a store that is there already. Looking creates nothing."""
+        engine = self.store(positional)
+        if isinstance(engine, InFile):
+            if not is_there(engine):
+                raise StoreUnavailable(
+                    f"There is no such file: {engine.path}. Run a worker or `shigoto migrate` to create it."
+                )
+            engine.expect_schema()
+        return engine
+
+    def store(self, positional: str | None = None) -> "Engine":
+        """The engine of the store, which its first use creates."""
+        return shared(self._engine(positional))
+
+    def _engine(self, positional: str | None) -> "Engine":
+        if self.app is not None:
+            app = load_app(self.app)
+            self.aim(app, positional)
+            return app.engine
+        from shigoto.app import DEFAULT_URL
+        from shigoto.engine.open import open_engine
+
+        return open_engine(self._address(positional) or DEFAULT_URL)
+
+    def _address(self, positional: str | None) -> str | None:
+        return self.url or positional or os.environ.get("SHIGOTO_URL") or None
+
+
+def takes_target(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `--app` and `--url` stand after the command's name too, where many people write them."""
+    for name in ("url", "app"):
+        command = click.option(f"--{name}", hidden=True, expose_value=False, callback=_said_later)(command)
+    return click.pass_context(command)
+
+
+def _said_later(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.obj = target_of(ctx)._replace(**{str(parameter.name): value})
+
+
+def target_of(ctx: click.Context) -> Target:
+    """The target of a command's context."""
+    return ctx.obj if isinstance(ctx.obj, Target) else Target()
+
+
+def is_there(engine: "Engine") -> bool:
+    """Whether the store exists, as far as that can be known without opening it."""
+    return not isinstance(engine, InFile) or engine.path.exists()
+
+
+def shared(engine: "Engine") -> "Engine":
+    """The engine, unless its jobs would be gone when this command ends."""
+    if not engine.capabilities.shared:
+        raise StoreRefused(
+            f"A {engine.capabilities.name} store lives in one process only:"
+            " no command can look into another's. Use a file."
+        )
+    return engine
+
+
+def split_store(words: Sequence[str], known: Collection[str] = ()) -> tuple[str | None, list[str]]:
+    """The store and the words after it; none if the first word is known or does not look like one."""
+    first, rest = (words[0], list(words[1:])) if words else ("", [])
+    if first and first not in known and looks_like_store(first):
+        return first, rest
+    return None, list(words)
+
+
+def looks_like_store(word: str) -> bool:
+    """Whether a word is an address, a path, has an SQLite file's suffix, or names a file that is there."""
+    return (
+        SCHEME.match(word) is not None
+        or "/" in word
+        or os.sep in word
+        or word.lower().endswith(SUFFIXES)
+        or os.path.isfile(word)
+    )
+
+
+def load_app(reference: str) -> "Shigoto":
+    """The app of `module:attr`; `attr` is `app` if left out, and may be a function that makes the app."""
+    from shigoto.app import Shigoto
+
+    module, _, attribute = reference.partition(":")
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise DeclarationError(f"--app takes module:attr, such as shop.tasks:app, not {reference!r}.")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    with _told_in_one_line(reference):
+        value = _attribute(import_module(module), attribute or "app")
+        if not isinstance(value, Shigoto) and callable(value):
+            value = value()
+    if not isinstance(value, Shigoto):
+        raise DeclarationError(f"{reference!r} is no Shigoto app: it is of type {type(value).__name__}.")
+    return value
+
+
+@contextmanager
+def _told_in_one_line(reference: str) -> Generator[None]:
+    """Whatever the user's code raises on import becomes a DeclarationError that names the place."""
+    try:
+        yield
+    except ShigotoError:
+        raise
+    except Exception as error:
+        raise DeclarationError(
+            f"{reference!r} cannot be loaded: {type(error).__name__}: {error} ({_place(error)})."
+        ) from error
+
+
+def _place(error: Exception) -> str:
+    """Where the error was raised; for a module that is not there, where it was looked for."""
+    if isinstance(error, ModuleNotFoundError):
+        return f"looked for in {os.getcwd()} and among the installed ones"
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        place = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+def _attribute(module: ModuleType, path: str) -> object:
+    from shigoto.app import Shigoto
+
+    value: object = module
+    for name in path.split("."):
+        if not hasattr(value, name):
+            apps = [key for key, found in vars(module).items() if isinstance(found, Shigoto)]
+            hint = nearest(name, apps) or (f" It has {', '.join(apps)}." if apps else "")
+            raise DeclarationError(f"{module.__name__!r} has no {name!r}.{hint}")
+        value = getattr(value, name)
+    return value

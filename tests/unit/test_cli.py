@@ -1,0 +1,829 @@
+"""The command line, called as the console script calls it but within this process."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+import msgspec
+import pytest
+
+from shigoto import cli
+from shigoto.cli import output
+from shigoto.cli.live import Screen, Ticker, picture, summary
+from shigoto.cli.look import jobs_table, stats_table
+from shigoto.cli.output import Column
+from shigoto.cli.run import STATS_EVERY
+from shigoto.cli.target import looks_like_store, split_store
+from shigoto.cli.work import exit_code
+from shigoto.demo.show import Report, Snapshot
+from shigoto.engine.open import open_engine
+from shigoto.model.clock import to_datetime
+from shigoto.model.ids import uuid7
+from shigoto.model.job import Counts, Job, JobSpec, Lease, State
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.worker import Announcement, Want
+from shigoto.worker import Stopped
+
+FOUR = ("user_created", "data_analysis", "email_notification", "data_export")
+
+SHOP = """
+from shigoto import Shigoto
+
+app = Shigoto("sqlite:///shop.db")
+other = 3
+
+@app.task(queue="mail")
+def send(to: str, copies: int = 1) -> None: ...
+
+def make() -> Shigoto:
+    return app
+"""
+
+
+class Outcome:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The lines of a table, without its header, as words."""
+        return [line.split() for line in self.out.splitlines()[1:]]
+
+
+Shigoto = Callable[..., Outcome]
+
+
+@pytest.fixture
+def shigoto(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Shigoto]:
+    """Runs a command in an empty current directory."""
+    for name in ("SHIGOTO_APP", "SHIGOTO_URL", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    modules = set(sys.modules)
+
+    def run(*words: str) -> Outcome:
+        capsys.readouterr()
+        code = cli.execute(list(words))
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    yield run
+    for name in set(sys.modules) - modules:
+        if not name.startswith("shigoto"):
+            del sys.modules[name]
+
+
+def store(path: str, *endings: Ending | None) -> None:
+    """A store with a job per ending; None is for one that stays pending."""
+    engine = open_engine(path)
+    worker = uuid7()
+    announcement = Announcement(id=worker, name="w", tasks=("send",), queues=None, slots=1, version="1")
+    engine.run(engine.announce(announcement))
+    for ending in endings:
+        if ending is None:
+            continue
+        engine.run(engine.enqueue_many([spec(max_failures=1)]))
+        [lease] = engine.run(engine.claim(worker, [Want(tasks=("send",), queues=None, limit=1)]))
+        engine.run(engine.settle(worker, [settled(lease, ending)]))
+    for _ in range(endings.count(None)):
+        engine.run(engine.enqueue_many([spec()]))
+    engine.run(engine.leave(worker))
+    engine.close()
+
+
+def spec(**changes: Any) -> JobSpec:
+    fields = {"id": uuid7(), "task": "send", "queue": "mail", "payload": '{"to":"Ada"}'}
+    return JobSpec(**{**fields, **changes})
+
+
+def settled(lease: Lease, ending: Ending) -> Settlement:
+    error = None if ending is Ending.COMPLETED else "ValueError: no\nsuch \x1b[31maddress"
+    return Settlement(
+        number=lease.number, token=lease.token, queue=lease.queue, ending=ending, error=error, result="7"
+    )
+
+
+def job(**changes: Any) -> Job:
+    at = to_datetime(1_900_000_000_000)
+    fields: dict[str, Any] = {
+        "id": UUID(int=1),
+        "number": 1,
+        "task": "send",
+        "queue": "mail",
+        "tenant": "",
+        "state": State.PENDING,
+        "payload": "{}",
+        "priority": 0,
+        "run_at": at,
+        "created_at": at,
+        "max_failures": 4,
+    }
+    return Job(**{**fields, **changes})
+
+
+# The program
+
+
+def test_help_names_every_command_and_imports_none_of_them() -> None:
+    script = (
+        "import sys; from shigoto.cli import execute; execute(['--help']);"
+        " print([name for name in ('asyncio', 'sqlite3', 'subprocess', 'shigoto.worker', 'shigoto.cli.run',"
+        " 'shigoto.cli.look') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    *help_text, imported = done.stdout.splitlines()
+    assert imported == "[]"
+    for name in cli.COMMANDS:
+        assert any(line.startswith(f"  {name} ") for line in help_text)
+
+
+def test_python_m_shigoto_is_the_same_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "shigoto", "nonsense"], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 2
+    assert "There is no command 'nonsense'." in done.stderr
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_explains_itself(shigoto: Shigoto, name: str) -> None:
+    outcome = shigoto(name, "--help")
+
+    assert outcome.code == 0
+    assert outcome.out.startswith(f"Usage: shigoto {name}")
+
+
+def test_the_version_is_told(shigoto: Shigoto) -> None:
+    assert shigoto("--version").out.startswith("shigoto")
+
+
+def test_a_misspelt_command_gets_a_suggestion(shigoto: Shigoto) -> None:
+    outcome = shigoto("stast")
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "There is no command 'stast'. Did you mean 'stats'?" in outcome.err
+
+
+def test_an_error_is_one_line_with_its_code(shigoto: Shigoto) -> None:
+    outcome = shigoto("list", "faild")
+
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.startswith(
+        "Error [JOB.OPTION_INVALID]: There is no state 'faild'. Did you mean 'failed'?"
+    )
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (("list", "faild", "--json"), 1, "JOB.OPTION_INVALID"),
+        (("stats", "--json", "absent.db"), 1, "STORE.UNAVAILABLE"),
+        (("enqueue", "--json"), 2, "CLI.USAGE"),
+    ],
+)
+def test_for_programs_an_error_is_json(
+    shigoto: Shigoto, words: tuple[str, ...], code: int, error: str
+) -> None:
+    outcome = shigoto(*words)
+
+    assert (outcome.code, outcome.out) == (code, "")
+    told = json.loads(outcome.err)
+    assert told["error"]["code"] == error
+    assert told["error"]["message"]
+
+
+def test_main_exits_with_the_code_of_the_command(shigoto: Shigoto) -> None:
+    with pytest.raises(SystemExit) as exited:
+        cli.main(["stats", "absent.db"])
+
+    assert exited.value.code == 1
+
+
+# Which store
+
+
+@pytest.mark.parametrize(
+    ("word", "is_store"),
+    [
+        ("jobs.db", True),
+        ("JOBS.SQLITE3", True),
+        ("data/jobs", True),
+        ("sqlite:///jobs", True),
+        ("memory:", True),
+        ("present", True),
+        ("pending", False),
+        ("user_created", False),
+        ("shop.send", False),
+    ],
+)
+def test_a_store_is_known_by_its_looks(shigoto: Shigoto, word: str, is_store: bool) -> None:
+    Path("present").touch()
+
+    assert looks_like_store(word) == is_store
+
+
+def test_a_known_word_is_no_store_even_if_there_is_such_a_file(shigoto: Shigoto) -> None:
+    Path("failed").touch()
+
+    assert split_store(["failed"], known=("failed",)) == (None, ["failed"])
+    assert split_store(["failed", "completed"]) == ("failed", ["completed"])
+    assert split_store([]) == (None, [])
+
+
+def test_the_store_is_the_url_then_the_word_then_the_environment_then_the_app_then_workers_db(
+    shigoto: Shigoto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S0-47: the database path may be left out; the default is workers.db."""
+    Path("precedence_shop.py").write_text(SHOP)
+    app = ("--app", "precedence_shop")
+    ways: list[tuple[str, tuple[str, ...], dict[str, str]]] = [
+        ("workers.db", ("enqueue", "user_created"), {}),
+        ("shop.db", (*app, "enqueue", "send", '{"to": "Ada"}'), {}),
+        ("env.db", ("enqueue", "user_created"), {"SHIGOTO_URL": "env.db"}),
+        ("word.db", ("enqueue", "word.db", "user_created"), {"SHIGOTO_URL": "env.db"}),
+        ("url.db", ("--url", "url.db", "enqueue", "word.db", "user_created"), {"SHIGOTO_URL": "env.db"}),
+        ("late.db", ("enqueue", "--url", "late.db", "user_created"), {"SHIGOTO_URL": "env.db"}),
+    ]
+    for expected, words, environment in ways:
+        before = {path.name for path in Path().glob("*.db")}
+        with monkeypatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            assert shigoto(*words).code == 0
+        assert {path.name for path in Path().glob("*.db")} - before == {expected}
+
+
+@pytest.mark.parametrize("words", [("stats",), ("list",), ("stats", "a.db"), ("list", "a.db", "failed")])
+def test_looking_at_a_store_that_is_not_there_is_an_error_and_creates_nothing(
+    shigoto: Shigoto, words: tuple[str, ...]
+) -> None:
+    outcome = shigoto(*words)
+
+    assert outcome.code == 1
+    assert "There is no such file" in outcome.err
+    assert "Run a worker or `shigoto migrate` to create it." in outcome.err
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["stats", "list"])
+def test_looking_at_a_database_of_somebody_else_leaves_it_as_it_is(shigoto: Shigoto, command: str) -> None:
+    with sqlite3.connect("other.db") as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+
+    outcome = shigoto(command, "other.db")
+
+    assert outcome.code == 1
+    assert "WORKER.SCHEMA_MISSING" in outcome.err
+    with sqlite3.connect("other.db") as connection:
+        assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("mine",)]
+    connection.close()
+
+
+@pytest.mark.parametrize("words", [("stats",), ("enqueue", "user_created"), ("worker",), ("migrate",)])
+def test_a_store_that_would_vanish_with_the_command_is_refused(
+    shigoto: Shigoto, words: tuple[str, ...]
+) -> None:
+    outcome = shigoto("--url", "memory:", *words)
+
+    assert outcome.code == 1
+    assert outcome.err.startswith("Error [STORE.REFUSED]")
+
+
+# stats, list
+
+
+def test_stats_counts_by_queue_and_in_all(shigoto: Shigoto) -> None:
+    """S0-40, S0-42: pending, processing, completed and failed jobs are counted and printed."""
+    store("jobs.db", Ending.COMPLETED, Ending.COMPLETED, Ending.FAILED, None)
+    shigoto("enqueue", "jobs.db", "user_created", "--delay", "1h")
+
+    table = shigoto("stats", "jobs.db")
+
+    assert table.code == 0
+    assert table.out.splitlines()[0].split() == [
+        *("queue", "pending", "scheduled", "processing", "completed", "failed", "cancelled")
+    ]
+    assert table.rows == [
+        ["default", "1", "1", "0", "0", "0", "0"],
+        ["mail", "1", "0", "0", "2", "1", "0"],
+        ["total", "2", "1", "0", "2", "1", "0"],
+    ]
+    told = shigoto("stats", "jobs.db", "--json").json
+    assert told["total"]["pending"] == 2
+    assert told["queues"]["mail"] == {
+        "pending": 1,
+        "scheduled": 0,
+        "processing": 0,
+        "completed": 2,
+        "failed": 1,
+        "cancelled": 0,
+        "blocked": 0,
+    }
+
+
+def test_list_shows_twenty_pending_jobs_newest_first_unless_told_otherwise(shigoto: Shigoto) -> None:
+    """S0-41, S0-43: `list [db] [status]`, pending by default, at most 20 rows."""
+    store("jobs.db", *[None] * 25, Ending.COMPLETED)
+
+    listed = shigoto("list", "jobs.db")
+
+    assert [row[0] for row in listed.rows] == [f"#{number}" for number in range(26, 6, -1)]
+    assert {row[3] for row in listed.rows} == {"pending"}
+    assert [row[0] for row in shigoto("list", "jobs.db", "completed").rows] == ["#1"]
+    assert len(shigoto("list", "jobs.db", "--limit", "3").rows) == 3
+
+
+def test_list_shows_what_a_manager_wants_to_know(shigoto: Shigoto) -> None:
+    """S0-44: id, type, priority, retries, the error of a failed job, the payload, the creation time."""
+    store("jobs.db", Ending.FAILED)
+    shigoto("enqueue", "jobs.db", "data_export", "all of it", "7")
+
+    [pending] = shigoto("list", "jobs.db").rows
+    [failed] = shigoto("list", "jobs.db", "failed").rows
+
+    number, task, queue, state, priority, retries, created, *payload = pending
+    assert [number, task, queue, state, priority, retries] == [
+        *("#2", "data_export", "default", "pending", "7", "0/3")
+    ]
+    assert datetime.fromisoformat(created) - datetime.now(UTC) < timedelta(minutes=1)
+    assert " ".join(payload) == '{"message":"all of it"}'
+    assert failed[5] == "1/0"
+    assert " ".join(failed[7:]) == r"ValueError: no such \x1b[31maddress"
+
+
+@pytest.mark.parametrize(
+    ("state", "numbers"),
+    [
+        ("pending", [3]),
+        ("waiting", [3]),
+        ("completed", [1]),
+        ("succeeded", [1]),
+        ("failed", [2]),
+        ("running", []),
+        ("scheduled", []),
+        ("retrying", []),
+        ("all", [3, 2, 1]),
+    ],
+)
+def test_list_knows_states_by_all_their_names(shigoto: Shigoto, state: str, numbers: list[int]) -> None:
+    store("jobs.db", Ending.COMPLETED, Ending.FAILED, None)
+
+    listed = shigoto("list", "jobs.db", state, "--json").json
+
+    assert [record["number"] for record in listed] == numbers
+
+
+def test_list_filters(shigoto: Shigoto) -> None:
+    Path("filter_shop.py").write_text(SHOP)
+    enqueue = ("--app", "filter_shop", "enqueue", "send", "--arg", "to=Ada")
+    shigoto(*enqueue, "--key", "k")
+    shigoto(*enqueue, "--tag", "t", "--tag", "u")
+    shigoto(*enqueue, "--queue", "other")
+    shigoto("--url", "shop.db", "enqueue", "user_created")
+
+    def numbers(*words: str) -> list[int]:
+        return [record["number"] for record in shigoto("list", "shop.db", *words, "--json").json]
+
+    assert numbers("--key", "k") == [1]
+    assert numbers("--tag", "u") == [2]
+    assert numbers("--queue", "other") == [3]
+    assert numbers("--task", "user_created") == [4]
+    assert numbers("--task", "send", "--queue", "mail") == [2, 1]
+
+
+def test_list_gives_programs_complete_records(shigoto: Shigoto) -> None:
+    store("jobs.db", Ending.COMPLETED)
+
+    [record] = shigoto("list", "jobs.db", "completed", "--json").json
+
+    assert record.keys() == set(Job.__struct_fields__)
+    assert UUID(record["id"]).version == 7
+    assert datetime.fromisoformat(record["created_at"]).utcoffset() == timedelta(0)
+    assert (record["payload"], record["result"], record["state"]) == ({"to": "Ada"}, 7, "completed")
+
+
+def test_an_empty_list_says_so(shigoto: Shigoto) -> None:
+    store("jobs.db")
+
+    assert shigoto("list", "jobs.db").out == "There are no pending jobs.\n"
+    assert shigoto("list", "jobs.db", "all").out == "There are no jobs.\n"
+    assert shigoto("list", "jobs.db", "--json").json == []
+
+
+def test_list_takes_no_third_word(shigoto: Shigoto) -> None:
+    assert shigoto("list", "jobs.db", "failed", "please").code == 2
+
+
+# enqueue
+
+
+@pytest.mark.parametrize("task", FOUR)
+def test_enqueue_takes_a_store_a_type_a_message_and_a_priority(shigoto: Shigoto, task: str) -> None:
+    """S0-45: `enqueue [db] <type> <message> [priority]` for the four types."""
+    first = shigoto("enqueue", "jobs.db", task, "hello", "5")
+    second = shigoto("--url", "jobs.db", "enqueue", task, "again")
+
+    assert (first.code, second.code) == (0, 0)
+    later, earlier = shigoto("list", "jobs.db", "--json").json
+    assert first.out == f"#1 ({earlier['id']}) inserted\n"
+    assert (earlier["task"], earlier["payload"], earlier["priority"]) == (task, {"message": "hello"}, 5)
+    assert (later["task"], later["payload"], later["priority"]) == (task, {"message": "again"}, 0)
+    assert earlier["max_failures"] == 4
+
+
+def test_enqueue_with_an_app_takes_one_json_object(shigoto: Shigoto) -> None:
+    Path("object_shop.py").write_text(SHOP)
+
+    outcome = shigoto("--app", "object_shop:app", "enqueue", "send", '{"to": "Ada", "copies": 2}', "--json")
+
+    [record] = shigoto("list", "shop.db", "--json").json
+    assert outcome.json == {"id": record["id"], "number": 1, "status": "inserted"}
+    assert (record["payload"], record["queue"]) == ({"to": "Ada", "copies": 2}, "mail")
+
+
+def test_enqueue_takes_single_arguments_and_options(shigoto: Shigoto) -> None:
+    """S0-61: priority, retries and a time in the future are settable for each job."""
+    Path("option_shop.py").write_text(SHOP)
+    words = ["enqueue", "send", "--arg", "to=Ada Lovelace", "--arg", "copies=3", "--queue", "slow"]
+    words += ["--priority", "-5", "--delay", "5m", "--key", "k", "--retries", "9", "--tag", "t"]
+    words += ["--expires", "2h", "--tenant", "acme"]
+
+    assert shigoto("--app", "option_shop", *words).code == 0
+
+    [record] = shigoto("list", "shop.db", "--json").json
+    assert record["payload"] == {"to": "Ada Lovelace", "copies": 3}
+    assert [record[name] for name in ("queue", "priority", "key", "max_failures", "tags", "tenant")] == [
+        *("slow", -5, "k", 10, ["t"], "acme")
+    ]
+    created, run_at, expires_at = (
+        datetime.fromisoformat(record[name]) for name in ("created_at", "run_at", "expires_at")
+    )
+    assert (run_at - created, expires_at - created) == (timedelta(minutes=5), timedelta(hours=2))
+
+
+def test_enqueue_takes_an_instant_with_its_time_zone(shigoto: Shigoto) -> None:
+    shigoto("enqueue", "user_created", "--run-at", "2040-01-31T09:00:00+09:00")
+
+    [record] = shigoto("list", "--json").json
+    assert datetime.fromisoformat(record["run_at"]) == datetime(2040, 1, 31, tzinfo=UTC)
+
+
+def test_a_second_job_with_the_key_is_the_first_one(shigoto: Shigoto) -> None:
+    first = shigoto("enqueue", "user_created", "--key", "k")
+    second = shigoto("enqueue", "user_created", "--key", "k")
+
+    assert second.out == first.out.replace("inserted", "existing")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("enqueue",), 2, "Which task?"),
+        (("enqueue", "user_creatd", "x"), 1, "[JOB.UNKNOWN_TASK]: No task is called 'user_creatd'"),
+        (("enqueue", "user_creatd", "x"), 1, "Did you mean 'user_created'?"),
+        (("enqueue", "zzz"), 1, "Known are: data_analysis, data_export"),
+        (
+            ("enqueue", "user_created", "hello", "world"),
+            2,
+            "The priority must be a whole number, not 'world'",
+        ),
+        (("enqueue", "user_created", "a", "1", "b"), 2, "'b' is one word too many"),
+        (("enqueue", "user_created", "a", "1", "--priority", "2"), 2, "The priority is given twice"),
+        (("enqueue", "user_created", "--arg", "user_id=x"), 1, "[JOB.PAYLOAD_INVALID]"),
+        (("enqueue", "user_created", "--arg", "user_id"), 2, "--arg takes NAME=VALUE"),
+        (("enqueue", "user_created", "--delay", "soon"), 2, "'soon' is no duration"),
+        (("enqueue", "user_created", "--run-at", "noon"), 2, "'noon' is no time"),
+        (("enqueue", "user_created", "--run-at", "2040-01-31T09:00:00"), 2, "has no time zone"),
+        (("enqueue", "user_created", "--delay", "1", "--run-at", "2040-01-31T09:00:00Z"), 1, "both"),
+        (("--app", "error_shop", "enqueue", "send", "hello"), 1, "The arguments are no JSON object: hello"),
+        (("--app", "error_shop", "enqueue", "send", "[1]"), 1, "The arguments are no JSON object: [1]"),
+        (("--app", "error_shop", "enqueue", "send", "{}"), 1, "'to'"),
+    ],
+)
+def test_enqueue_refuses_what_cannot_be_meant_and_stores_nothing(
+    shigoto: Shigoto, words: tuple[str, ...], code: int, text: str
+) -> None:
+    Path("error_shop.py").write_text(SHOP)
+
+    outcome = shigoto(*words)
+
+    assert (outcome.code, outcome.out) == (code, "")
+    assert text in outcome.err
+    assert list(Path().glob("*.db")) == []
+
+
+def test_a_task_that_only_a_live_worker_knows_can_be_enqueued(shigoto: Shigoto) -> None:
+    engine = open_engine("jobs.db")
+    announcement = Announcement(id=uuid7(), name="w", tasks=("far",), queues=None, slots=1, version="1")
+    engine.run(engine.announce(announcement))
+    engine.close()
+
+    assert shigoto("enqueue", "jobs.db", "far", "hello").code == 0
+    assert shigoto("enqueue", "jobs.db", "farther", "hello").code == 1
+    assert shigoto("enqueue", "jobs.db", "farther", "hello", "--allow-unknown").code == 0
+
+
+# Which app
+
+
+@pytest.mark.parametrize("reference", ["app_shop", "app_shop:app", "app_shop:make"])
+def test_an_app_is_found_in_the_current_directory(shigoto: Shigoto, reference: str) -> None:
+    Path("app_shop.py").write_text(SHOP)
+
+    assert shigoto("--app", reference, "enqueue", "send", "--arg", "to=Ada").code == 0
+    assert shigoto("stats", "--app", reference).rows[0][0] == "mail"
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        ("absent_shop:app", "ModuleNotFoundError: No module named 'absent_shop' (looked for in "),
+        ("bad_shop:ap", "'bad_shop' has no 'ap'. Did you mean 'app'?"),
+        ("bad_shop:zzz", "'bad_shop' has no 'zzz'. It has app."),
+        ("bad_shop:other", "is no Shigoto app: it is of type int"),
+        ("bad_shop.py:app", "'bad_shop.py:app' cannot be loaded"),
+        ("./bad_shop:app", "--app takes module:attr"),
+        ("broken_shop:app", "ZeroDivisionError: division by zero ("),
+        ("misdeclared_shop:app", "task 'send' has no option 'queu'. Did you mean 'queue'?"),
+    ],
+)
+def test_an_app_that_cannot_be_had_is_explained_in_one_line(
+    shigoto: Shigoto, reference: str, text: str
+) -> None:
+    Path("bad_shop.py").write_text(SHOP)
+    Path("broken_shop.py").write_text("1 / 0\n")
+    Path("misdeclared_shop.py").write_text(SHOP.replace("queue=", "queu="))
+
+    outcome = shigoto("--app", reference, "stats")
+
+    assert outcome.code == 1
+    assert text in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert list(Path().glob("*.db")) == []
+
+
+# migrate
+
+
+def test_migrate_creates_the_store_once(shigoto: Shigoto) -> None:
+    first, second = shigoto("migrate", "jobs.db"), shigoto("migrate", "jobs.db")
+
+    assert first.out.startswith("Applied 0001_")
+    assert second.out == "The store is up to date.\n"
+    assert shigoto("migrate", "jobs.db", "--json").json == {"applied": []}
+    assert shigoto("stats", "jobs.db").code == 0
+
+
+# worker
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--concurrency", "0"), "concurrency must be a whole number"),
+        (("--poll", "0"), "poll must be a number of seconds"),
+        (("--queues", ","), "queues takes a list of names"),
+    ],
+)
+def test_a_worker_that_cannot_work_says_why_and_creates_nothing(
+    shigoto: Shigoto, words: tuple[str, ...], text: str
+) -> None:
+    outcome = shigoto("worker", *words)
+
+    assert outcome.code == 1
+    assert outcome.err.startswith("Error [JOB.OPTION_INVALID]: ")
+    assert text in outcome.err
+    assert list(Path().iterdir()) == []
+
+
+def test_the_statistics_come_every_thirty_seconds_unless_told_otherwise() -> None:
+    """S0-53: the period; the line itself is seen from a real worker among the journeys."""
+    assert STATS_EVERY == 30
+
+
+@pytest.mark.parametrize(
+    ("stopped", "code"),
+    [
+        (Stopped(reason="stopped"), 0),
+        (Stopped(reason="drained"), 0),
+        (Stopped(reason="stopped", running=1), 0),
+        (Stopped(reason="stopped", unreleased=1), 1),
+        (Stopped(reason="fenced"), 1),
+    ],
+)
+def test_a_worker_that_could_not_give_its_jobs_back_ends_with_an_error(stopped: Stopped, code: int) -> None:
+    assert exit_code(stopped) == code
+
+
+# Output
+
+
+COLUMNS = [Column("number", right=True), Column("task", least=4), Column("text", least=6)]
+
+
+def test_a_table_is_as_wide_as_its_content_when_nobody_looks() -> None:
+    lines = output.table(COLUMNS, [["#1", "send", "x" * 100], ["#200", "t", ""]], None)
+
+    assert lines == [
+        "number  task  text",
+        f"    #1  send  {'x' * 100}",
+        "  #200  t",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 80])
+def test_a_table_fits_the_terminal(width: int) -> None:
+    rows = [["#1", "a_rather_long_name", "日本語の文章" * 10], ["#2", "send", "x" * 100]]
+
+    lines = output.table(COLUMNS, rows, width)
+
+    assert max(output.cells(line) for line in lines) in (width, width - 1)
+    assert all("…" in line for line in lines[1:])
+
+
+@pytest.mark.parametrize("width", [45, 60, 80, 100, 200])
+def test_lists_and_counts_fit_the_terminal_with_what_matters_most(width: int) -> None:
+    jobs = [
+        job(number=12_345, state=State.PROCESSING, progress=0.5, task="a_rather_long_name", payload="x" * 300)
+    ]
+
+    for lines in (jobs_table(jobs, width, datetime.now(UTC)), stats_table({"a_long_name": Counts()}, width)):
+        plain = [click.unstyle(line) for line in lines]
+        assert max(output.cells(line) for line in plain) <= width
+    header = jobs_table(jobs, width, datetime.now(UTC))[0].split()
+    assert {"job", "task", "state", "payload"} <= set(header)
+    assert ("created" in header) == (width >= 80)
+
+
+def test_text_is_cut_by_cells_not_by_letters() -> None:
+    assert output.cells("日本") == 4
+    assert output.cells("e\u0301") == 1
+    assert output.clip("日本語", 6) == "日本語"
+    assert output.clip("日本語", 5) == "日本…"
+    assert output.clip("日本語", 4) == "日…"
+    assert output.clip("abc", 0) == ""
+
+
+def test_nothing_that_a_job_says_can_command_the_terminal() -> None:
+    hostile = job(state=State.FAILED, failures=1, error="a\x1b[2Jb\r\nc\u202ed\x9b31m")
+
+    assert output.preview(hostile) == r"a\x1b[2Jb  c\u202ed\x9b31m"
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "coloured"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_colours_are_for_terminals_that_want_them(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, environment: dict[str, str], coloured: bool
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert output.in_colour(Paper(terminal=terminal)) == coloured
+
+
+def test_a_state_has_its_colour() -> None:
+    assert output.paint_state("failed") == "\x1b[31mfailed\x1b[0m"
+    assert output.paint_state("processing 40%") == "\x1b[36mprocessing 40%\x1b[0m"
+    assert output.paint_state("state") == "state"
+
+
+def test_a_time_on_a_terminal_is_as_short_as_it_can_be() -> None:
+    now = datetime(2030, 5, 6, 12, tzinfo=UTC).astimezone()
+
+    assert output.moment(now - timedelta(seconds=1), now) == f"{now - timedelta(seconds=1):%H:%M:%S}"
+    assert output.moment(now - timedelta(days=40), now) == f"{now - timedelta(days=40):%b %d %H:%M}"
+    assert output.moment(now - timedelta(days=400), now) == f"{now - timedelta(days=400):%Y-%m-%d}"
+
+
+def test_json_keeps_numbers_digit_by_digit_and_text_that_is_no_json(shigoto: Shigoto) -> None:
+    record = output.record(job(payload='{"n":123456789012345678901234567890.10}', result="not json"))
+
+    assert bytes(msgspec.json.encode(record["payload"])) == b'{"n":123456789012345678901234567890.10}'
+    assert record["result"] == "not json"
+
+
+# The demo's display
+
+
+class Paper(StringIO):
+    """A stream that says of itself whether it is a terminal."""
+
+    def __init__(self, *, terminal: bool = False) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+def snapshot(**changes: Any) -> Snapshot:
+    fields: dict[str, Any] = {
+        "phase": "producing",
+        "seconds": 1.5,
+        "store": Path("jobs.db"),
+        "workers": 2,
+        "enqueued": 40,
+        "retried": 3,
+        "queues": {"default": Counts(pending=10, completed=20), "reports": Counts(processing=1)},
+        "rate": 12.3,
+        "running": (job(state=State.PROCESSING, progress=0.5, progress_text="page 4 of 8"),),
+        "events": ("#7 demo_flaky failed and will run again: no",),
+    }
+    return Snapshot(**{**fields, **changes})
+
+
+def test_the_picture_shows_counts_rate_progress_and_events() -> None:
+    lines = picture(snapshot(), 80, colour=False)
+
+    text = "\n".join(lines)
+    assert "Shigoto demo: 2 workers on jobs.db" in text
+    assert "pending        10" in text
+    assert "completed      20" in text
+    assert "12 jobs/s" in text
+    assert "████████████░░░░░░░░░░░░  50%  page 4 of 8" in text
+    assert "#7 demo_flaky failed and will run again: no" in text
+
+
+def test_every_picture_has_the_same_number_of_lines_and_fits_a_small_terminal() -> None:
+    full = snapshot(running=(job(),) * 4, events=("日本語の長い文章" * 20,) * 5)
+    empty = snapshot(running=(), events=(), queues={}, enqueued=0)
+
+    pictures = [picture(shown, 80, colour=False) for shown in (full, empty)]
+
+    assert [len(lines) for lines in pictures] == [22, 22]
+    assert max(output.cells(line) for lines in pictures for line in lines) < 80
+
+
+def test_the_screen_draws_over_itself_and_gives_the_cursor_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "10")
+    paper = Paper(terminal=True)
+
+    with Screen(paper) as screen:
+        screen.show(snapshot())
+        screen.show(snapshot())
+
+    drawn = paper.getvalue()
+    assert drawn.startswith("\x1b[?25l")
+    assert drawn.endswith("\x1b[?25h")
+    assert drawn.count("\x1b[9F") == 1
+    assert drawn.count("\n") == 18
+
+
+def test_without_a_terminal_there_is_a_line_a_second() -> None:
+    paper = Paper()
+    ticker = Ticker(paper)
+
+    for tenth in range(25):
+        ticker.show(snapshot(seconds=tenth / 10))
+
+    lines = paper.getvalue().splitlines()
+    assert [line.split()[0] for line in lines if " s  enqueued" in line] == ["0.0", "1.0", "2.0"]
+    assert sum("demo_flaky" in line for line in lines) == 1
+
+
+def test_the_summary_says_what_was_shown_and_what_to_try_next() -> None:
+    counts = {"completed": 9, "retried": 2, "failed": 1, "cancelled": 0, "pending": 0, "lost": 0}
+    report = Report(enqueued=10, **counts, seconds=3.21, workers=2, ended_well=False, tasks={})
+
+    lines = summary(report, kept="a/jobs.db")
+
+    assert lines[0].startswith(
+        "10 jobs in 3.2 s on one SQLite file: 9 completed, 2 of them after a retry, 1 failed"
+    )
+    assert "shigoto worker" in lines[2]
+    assert lines[3].endswith("shigoto list a/jobs.db completed")
+    assert len(summary(report, kept=None)) == 3
