@@ -82,11 +82,8 @@ class Declaration:
 class Task(Generic[P, R_co]):
     """A function that can be run later, somewhere else.
 
-        send_invitation.enqueue(store_id, "i-1")                     # store a job, return its handle
-        send_invitation.using(delay=60).enqueue(store_id, "i-1")     # the same with options
-        send_invitation(store_id, "i-1")                             # call the function here and now
-
-    Its name, options and signature are there to be read; only `using` makes another.
+    `send.enqueue(7, "i-1")` stores a job and returns its handle, `send.using(delay=60).enqueue(7, "i-1")` does so
+    with options, and `send(7, "i-1")` just calls the function, here and now.
     """
 
     def __init__(self, declaration: Declaration, changes: Changes | None = None) -> None:
