@@ -9,7 +9,6 @@ The price is a pause of some 30 ms every 16 MiB.
 
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,6 @@ class Checkpointer:
         self._wal = Path(f"{path}-wal")
         self._commits = 0
         self._not_before = 0.0
-        self._lock = threading.Lock()
 
     def due(self) -> bool:
         """Whether the log has outgrown its limit; looks at its size only now and then."""
@@ -46,11 +44,10 @@ class Checkpointer:
         other: sqlite3.Connection,
     ) -> None:
         """Copy the log into the file through `other`, while `writer` holds the write lock."""
-        with self._lock:
-            begin(writer)
-            try:
-                _, in_log, copied = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            finally:
-                writer.execute("ROLLBACK")
-            # A reader is in the way: the log cannot restart now, and trying at every commit would not help.
-            self._not_before = time.monotonic() + RETRY_AFTER if copied < in_log else 0.0
+        begin(writer)
+        try:
+            _, in_log, copied = other.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        finally:
+            writer.execute("ROLLBACK")
+        # A reader is in the way: the log cannot restart now, and trying at every commit would not help.
+        self._not_before = time.monotonic() + RETRY_AFTER if copied < in_log else 0.0

@@ -139,16 +139,23 @@ class Driver:
     def _open(self, *, may_migrate: bool = True) -> sqlite3.Connection:
         with self._opening:
             try:
-                if not self._prepared:
-                    files.refuse_unfit(self._path)
-                connection = self._patiently(lambda: files.connect(self._path, synchronous=self._synchronous))
-                self._connections.append(connection)
-                if not self._prepared:
-                    self._patiently(lambda: self._prepare(connection, may_migrate))
-                    self._prepared = True
+                return self._connect(may_migrate)
             except sqlite3.Error as error:
                 raise files.wrapped(error, self._path) from error
-            return connection
+
+    def _connect(self, may_migrate: bool) -> sqlite3.Connection:
+        if not self._prepared:
+            files.refuse_unfit(self._path)
+        connection = self._patiently(lambda: files.connect(self._path, synchronous=self._synchronous))
+        if not self._prepared:
+            try:
+                self._patiently(lambda: self._prepare(connection, may_migrate))
+            except Exception:
+                connection.close()
+                raise
+            self._prepared = True
+        self._connections.append(connection)
+        return connection
 
     def _transact(self, connection: sqlite3.Connection, ops: list[Op[Any]]) -> list[Outcome]:
         """Run ops together and answer for each; if the group fails, each is run again by itself."""

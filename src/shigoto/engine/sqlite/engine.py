@@ -42,6 +42,7 @@ class SqliteEngine:
         self._synchronous = synchronous
         self._clock = StoreClock(clock)
         self._lanes: dict[enqueueing.Lane, int] = {}
+        self._applied: list[str] = []
         self._driver = Driver(
             self._path, synchronous=synchronous, prepare=self._prepare, ring=lambda: doorbell.ring(self._bell)
         )
@@ -78,7 +79,7 @@ class SqliteEngine:
         return files.connect_for_user(self._path, synchronous=self._synchronous)
 
     def migrate(self) -> list[str]:
-        self._applied: list[str] = []
+        self._applied = []
         self._driver.prepare()
         return self._applied
 

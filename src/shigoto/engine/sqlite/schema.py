@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shigoto.engine.sql.migrations import Applied, load_migrations, pending
 from shigoto.model.clock import host_clock
-from shigoto.model.errors import SchemaMissing
+from shigoto.model.errors import SchemaMissing, StoreRefused
 
 PACKAGE = "shigoto.engine.sqlite.migrations"
 
@@ -28,7 +28,12 @@ def migrate(connection: sqlite3.Connection, path: Path, *, may_migrate: bool = T
             f"{path} does not have the current schema of shigoto. Run `shigoto migrate` or a worker to create it;"
             " for jobs in a transaction of your own, open the connection with app.connect()."
         )
-    connection.execute("PRAGMA journal_mode = WAL")
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise StoreRefused(
+            f"{path} cannot have a write-ahead log (its journal mode stays {mode!r}): the file system lacks shared"
+            " memory. Put the file on an ordinary local disk."
+        )
     connection.execute("BEGIN IMMEDIATE")
     try:
         missing = pending(shipped, _applied(connection), store=str(path))
