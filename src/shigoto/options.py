@@ -17,7 +17,7 @@ from msgspec import Struct, json, structs
 from shigoto.codec import encode_json
 from shigoto.model.clock import Millis, to_millis
 from shigoto.model.duration import Duration, milliseconds
-from shigoto.model.errors import JobError, OptionInvalid, nearest
+from shigoto.model.errors import JobError, OptionInvalid, nearest, storable
 from shigoto.model.job import KEY_MODES, MAX_PRIORITY, MIN_PRIORITY, JobSpec, KeyMode
 from shigoto.retry import Retry, check_retries
 
@@ -320,7 +320,7 @@ def _text(option: str, value: object, longest: int) -> str:
         raise OptionInvalid(f"{option} must be a string, not {value!r}.")
     if not 0 < len(value) <= longest:
         raise OptionInvalid(f"{option} must have 1 to {longest} characters, and has {len(value)}.")
-    return value
+    return storable(option, value)
 
 
 def _choice(option: str, value: object, choices: tuple[str, ...]) -> object:

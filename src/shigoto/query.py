@@ -25,6 +25,7 @@ from shigoto.model.errors import (
     ResultPruned,
     ResultTimeout,
     nearest,
+    storable,
 )
 from shigoto.model.job import FailureKind, Job, JobFilter, QueueSettings, State
 
@@ -217,6 +218,9 @@ def wanted(filters: Filters) -> JobFilter:
             raise OptionInvalid(
                 f"There is no filter {name!r}.{nearest(name, tuple(Filters.__annotations__))}"
             )
+        value = filters.get(name)
+        if isinstance(value, str):
+            storable(name, value)
     limit, state = filters.get("limit", 20), filters.get("state")
     if not 1 <= limit <= MAX_PAGE:
         raise OptionInvalid(

@@ -4,7 +4,10 @@ import asyncio
 import multiprocessing
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -193,23 +196,128 @@ class TestAFileThatMustNotBeUsed:
 
 
 class TestManyUsersOfOneFile:
-    def test_a_forked_child_opens_its_own_connections(self, engine: SqliteEngine) -> None:
+    def test_what_a_forked_child_enqueues_survives_the_end_of_its_parent(self, path: Path) -> None:
+        """A daemon, or a preloading web server: the app was used before the fork, and others come and go."""
+        script = f"""
+import os, subprocess, sys
+from shigoto import Shigoto
+app = Shigoto("sqlite:///{path}")
+@app.task
+def hello(n: int) -> None: ...
+hello.enqueue(0)
+if os.fork():
+    os._exit(0)
+subprocess.run([sys.executable, "-m", "shigoto", "stats", "{path}"], stdout=subprocess.DEVNULL, check=True)
+for n in range(1, 50):
+    hello.enqueue(n)
+subprocess.run([sys.executable, "-m", "shigoto", "stats", "{path}"], stdout=subprocess.DEVNULL, check=True)
+print("done", flush=True)
+os._exit(0)
+"""
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        child = subprocess.run(
+            [sys.executable, "-c", script],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=True,
+        )  # the pipe closes when the grandchild ends
+
+        assert child.stdout == "done\n"
+        engine = SqliteEngine(path)
+        assert engine.run(engine.stats())["default"].pending == 50
+        engine.close()
+
+    def test_a_fork_while_other_threads_write_disturbs_neither_side(self, engine: SqliteEngine) -> None:
+        stop = threading.Event()
+        written: list[int] = []
+
+        def write() -> None:
+            while not stop.is_set():
+                written.extend(one.number for one in engine.run(engine.enqueue_many([spec()])))
+
+        threads = [threading.Thread(target=write) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        children = [fork_and_enqueue(engine) for _ in range(5)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+        assert codes == [0] * 5
+        assert engine.run(engine.stats())["default"].pending == len(written) + 5
+        with sqlite3.connect(engine.path) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        connection.close()
+
+    def test_a_crowd_of_threads_behind_a_lock_opens_few_connections(self, engine: SqliteEngine) -> None:
+        engine.migrate()
+        holder = sqlite3.connect(engine.path, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+        threads = [
+            threading.Thread(target=lambda: engine.run(engine.enqueue_many([spec()]))) for _ in range(100)
+        ]
+        for thread in threads:
+            thread.start()
+
+        opened = [fd for fd in os.listdir("/proc/self/fd") if target(fd) == str(engine.path)]
+        holder.execute("ROLLBACK")
+        for thread in threads:
+            thread.join()
+        holder.close()
+
+        assert len(opened) <= 20
+        assert engine.run(engine.stats())["default"].pending == 100
+
+    async def test_a_lock_that_nobody_lets_go_is_reported_to_all_who_wait_at_once(
+        self, engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine.migrate()
+        monkeypatch.setattr("shigoto.engine.sqlite.driver.LOCK_DEADLINE", 0.2)
+        holder = sqlite3.connect(engine.path, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+
+        started = time.monotonic()
+        results = await asyncio.gather(
+            *[engine.arun(engine.enqueue_many([spec()])) for _ in range(50)], return_exceptions=True
+        )
+        holder.close()
+
+        assert {type(result) for result in results} == {StoreUnavailable}
+        assert time.monotonic() - started < 50 * 0.2 / 2, "they waited one after the other"
+
+    def test_a_file_that_was_replaced_is_noticed_before_anything_is_written(
+        self, engine: SqliteEngine, path: Path
+    ) -> None:
         engine.run(engine.enqueue_many([spec()]))
-        read, write = os.pipe()
+        path.rename(path.with_name("moved.db"))
 
-        child = os.fork()
-        if child == 0:
-            try:
-                engine.run(engine.enqueue_many([spec()]))
-                os.write(write, b"done")
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
+        with pytest.raises(StoreUnavailable, match="moved, deleted or replaced"):
+            engine.run(engine.enqueue_many([spec()]))
+        assert not path.exists()
 
-        assert os.read(read, 4) == b"done"
-        assert engine.run(engine.stats())["default"].pending == 2
-        os.close(read)
-        os.close(write)
+    def test_a_new_file_after_closing_is_a_new_store(self, engine: SqliteEngine, path: Path) -> None:
+        engine.run(engine.enqueue_many([spec("a"), spec("b")]))
+        engine.close()
+        for file in path.parent.iterdir():
+            file.unlink()
+
+        engine.run(engine.enqueue_many([spec("b")]))
+
+        assert [job.task for job in engine.run(engine.find(JobFilter()))] == ["b"]
+
+    def test_a_link_and_the_file_it_names_are_one_store(self, path: Path) -> None:
+        link = path.with_name("link.db")
+        link.symlink_to(path)
+        engine, other = SqliteEngine(path), SqliteEngine(link)
+        engine.run(engine.enqueue_many([spec()]))
+
+        assert other.run(other.stats())["default"].pending == 1
+        assert other.path == engine.path
+        engine.close()
+        other.close()
 
     def test_threads_share_a_few_connections_and_lose_nothing(self, engine: SqliteEngine) -> None:
         """S0-57: writers that meet at the file wait for each other; none of them sees a lock error."""
@@ -318,13 +426,92 @@ class TestACallersTransaction:
             engine.join("connection", engine.enqueue_many([spec()]))
         other.close()
 
-    def test_an_autocommit_connection_without_a_transaction_is_refused(self, engine: SqliteEngine) -> None:
+    @pytest.mark.parametrize("how", ["isolation_level", "autocommit"])
+    def test_an_autocommit_connection_without_a_transaction_is_refused(
+        self, engine: SqliteEngine, how: str
+    ) -> None:
+        class Autocommitting(sqlite3.Connection):
+            autocommit = True  # as Python 3.12 and newer have it
+
         engine.migrate()
-        connection = sqlite3.connect(engine.path, isolation_level=None)
+        if how == "autocommit":
+            connection: sqlite3.Connection = sqlite3.connect(engine.path, factory=Autocommitting)
+        else:
+            connection = sqlite3.connect(engine.path, isolation_level=None)
 
         with pytest.raises(StoreRefused, match="Execute BEGIN first"):
             engine.join(connection, engine.enqueue_many([spec()]))
         connection.close()
+
+    def test_the_write_lock_is_held_before_the_first_look(self, engine: SqliteEngine) -> None:
+        """A key that is looked up without the lock could be taken by somebody else before it is written."""
+        engine.run(engine.enqueue_many([spec()]))
+        connection = sqlite3.connect(engine.path)
+
+        def look() -> Steps[str]:
+            other = sqlite3.connect(engine.path, timeout=0, isolation_level=None)
+            try:
+                other.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                return str(error)
+            finally:
+                other.close()
+            yield Statement("SELECT 1")
+            return "nobody held it"
+
+        assert engine.join(connection, Op(start=look)) == "database is locked"
+        connection.close()
+
+    def test_an_operation_that_fails_half_way_leaves_the_rest_of_the_transaction_alone(
+        self, engine: SqliteEngine
+    ) -> None:
+        def broken() -> Steps[None]:
+            yield Statement("INSERT INTO shigoto_meta VALUES ('leak', 1)")
+            yield Statement("SELECT * FROM no_such_table")
+
+        connection = engine.connect()
+        connection.execute("CREATE TABLE mine (x)")
+        connection.execute("INSERT INTO mine VALUES (1)")
+        with pytest.raises(sqlite3.OperationalError):
+            engine.join(connection, Op(start=broken))
+        engine.join(connection, engine.enqueue_many([spec()]))
+        connection.commit()
+
+        assert connection.execute("SELECT count(*) FROM shigoto_meta WHERE name = 'leak'").fetchone() == (0,)
+        assert connection.execute("SELECT x FROM mine").fetchall() == [(1,)]
+        connection.close()
+        assert engine.run(engine.stats())["default"].pending == 1
+
+    def test_a_text_factory_of_the_caller_does_not_confuse_us(self, engine: SqliteEngine) -> None:
+        connection = engine.connect()
+        connection.text_factory = bytes
+        with connection:
+            engine.join(connection, engine.enqueue_many([spec(key="k", queue="one")]))
+            (again,) = engine.join(
+                connection, engine.enqueue_many([spec(key="k", queue="two", key_mode="replace")])
+            )
+        connection.close()
+
+        assert again.status == "replaced"
+        assert {
+            queue: counts.pending for queue, counts in engine.run(engine.stats()).items() if counts.pending
+        } == {"two": 1}
+
+    def test_commits_of_callers_alone_do_not_let_the_log_grow(
+        self, engine: SqliteEngine, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(checkpoint, "WAL_LIMIT", 200_000)
+        monkeypatch.setattr(checkpoint, "LOOK_EVERY", 4)
+        connection = engine.connect()
+        for _ in range(300):
+            with connection:
+                engine.join(connection, engine.enqueue_many([spec(payload='"' + "x" * 10_000 + '"')]))
+            for thread in threading.enumerate():
+                if thread.name == "shigoto-checkpoint":
+                    thread.join()
+        connection.close()
+
+        assert path.with_name("jobs.db-wal").stat().st_size < 1_500_000
 
     def test_a_row_factory_of_the_caller_is_respected_and_not_used(self, engine: SqliteEngine) -> None:
         connection = engine.connect()
@@ -449,6 +636,26 @@ def test_a_migration_script_is_split_where_its_statements_end() -> None:
     )
 
     assert len(schema.split(script)) == 2
+
+
+def target(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except FileNotFoundError:
+        return ""
+
+
+def fork_and_enqueue(engine: SqliteEngine) -> int:
+    """The id of a child that enqueues one job and ends with 0."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        engine.run(engine.enqueue_many([spec()]))
+        code = 0
+    finally:
+        os._exit(code)
 
 
 def migrate(path: Path) -> list[str]:

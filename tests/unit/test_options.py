@@ -10,7 +10,7 @@ from msgspec import json
 from shigoto import DeclarationError, OptionInvalid, Retry, Shigoto, Task
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.clock import to_millis
-from shigoto.options import Options, TaskOptions
+from shigoto.options import Options, TaskOptions, check_call_options
 
 NOON = datetime(2026, 5, 5, 12, tzinfo=UTC)
 
@@ -227,3 +227,12 @@ def test_a_time_limit_is_for_async_functions_and_none_lifts_that_of_the_app() ->
 def test_a_name_cannot_be_a_default_of_the_app() -> None:
     with pytest.raises(OptionInvalid, match="name belongs to one task"):
         app_with({"name": "work"})
+
+
+@pytest.mark.parametrize("option", ["key", "tenant", "tags"])
+def test_half_a_surrogate_pair_is_refused_where_it_is_given(option: str) -> None:
+    value: Any = ["\ud800"] if option == "tags" else "\ud800"
+    given: Any = {option: value}
+
+    with pytest.raises(OptionInvalid, match="half of a surrogate pair"):
+        check_call_options(given, where="task 'x'")

@@ -177,6 +177,17 @@ class Unsupported(StoreError):
     code = "STORE.UNSUPPORTED"
 
 
+def storable(what: str, text: str) -> str:
+    """The text, if it can be written down at all. Raises OptionInvalid for half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise OptionInvalid(
+            f"{what} is not valid text: character {error.start} is half of a surrogate pair, which no store can hold."
+        ) from None
+    return text
+
+
 def nearest(name: str, known: "list[str] | tuple[str, ...] | set[str] | frozenset[str]") -> str:
     """A hint for a misspelt name: ` Did you mean 'x'?`, or an empty string when nothing is close."""
     matches = get_close_matches(name, sorted(known), n=1)

@@ -38,7 +38,7 @@ def count(
 
 def fold_counters() -> Steps[None]:
     """Count what was enqueued since the last time."""
-    counted_to = dict((yield sql("meta")).fetchall())["counted_to"]
+    counted_to: int = (yield sql("meta", "counted_to")).fetchone()[0]
     highest = (yield sql("highest")).fetchone()[0]
     if highest > counted_to:
         yield sql("fold", counted_to)

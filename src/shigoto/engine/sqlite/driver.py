@@ -1,12 +1,11 @@
 """Runs operations on the file: in the caller's thread, in the database threads, or on the caller's own connection.
 
-    run(op)    sync callers      in the calling thread, on a connection from a small pool, one transaction per op
+    run(op)    sync callers      in the calling thread, one transaction per op
     arun(op)   async callers     a queue to a database thread; all writes waiting there share one commit
     join(op)   a caller's tx     the caller's connection; never begins, commits or rolls back
 
 Inside one process writers queue at a lock, so that SQLite's own file lock is contended only between processes; there we
 try again every half millisecond or so, where SQLite's busy handler would sleep for up to 100 ms.
-A connection never crosses a fork: the child opens its own and leaves the parent's alone.
 """
 
 import logging
@@ -22,7 +21,8 @@ from typing import Any, TypeVar
 from shigoto.engine.op import Op, Write, drive
 from shigoto.engine.sqlite import files
 from shigoto.engine.sqlite.checkpoint import Checkpointer
-from shigoto.engine.sqlite.statement import Statement, execute
+from shigoto.engine.sqlite.connections import Connections, Prepare
+from shigoto.engine.sqlite.statement import Statement, execute, sql
 from shigoto.engine.sqlite.thread import DatabaseThread, Outcome
 from shigoto.model.errors import StoreUnavailable
 
@@ -39,43 +39,26 @@ class NeedsWrite(Exception):
 
 
 class Driver:
-    """The connections of one process to one file."""
+    """Transactions of one process on one file."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        synchronous: str,
-        prepare: Callable[[sqlite3.Connection, bool], None],
-        ring: Callable[[], None],
-    ) -> None:
+    def __init__(self, path: Path, *, synchronous: str, prepare: Prepare, ring: Callable[[], None]) -> None:
         self._path = path
-        self._synchronous = synchronous
-        self._prepare = prepare
+        self._connections = Connections(path, synchronous=synchronous, prepare=prepare)
         self._ring = ring
-        self._abandoned: list[object] = []
-        self._start()
+        self._begin_again()
 
-    def _start(self) -> None:
+    def _begin_again(self) -> None:
         self._pid = os.getpid()
         self._writing = threading.Lock()
-        self._opening = threading.Lock()
-        self._connections: list[sqlite3.Connection] = []
-        self._idle: list[sqlite3.Connection] = []
-        self._checkpointing: sqlite3.Connection | None = None
+        self._starting = threading.Lock()
         self._checkpointer = Checkpointer(self._path)
-        self._prepared = False
         self._writer: DatabaseThread | None = None
         self._reader: DatabaseThread | None = None
 
     def run(self, op: Op[T]) -> T:
         """Run an op in the calling thread."""
         self._after_fork()
-        connection = self._borrow()
-        try:
-            outcome = self._transact(connection, [op])[0]
-        finally:
-            self._idle.append(connection)
+        outcome = self._transact([op])[0]
         if outcome.error is not None:
             raise outcome.error
         value: T = outcome.value
@@ -88,99 +71,87 @@ class Driver:
         return value
 
     def join(self, connection: object, op: Op[T]) -> T:
-        """Run an op on the caller's connection. Errors of SQLite are the caller's to see: it is their transaction."""
+        """Run an op on the caller's connection. Errors of SQLite are the caller's to see: it is their transaction.
+
+        The write lock comes first: an op that looked before it had the lock could decide by what is no longer true. The
+        savepoint makes the op all or nothing inside the transaction; it is ours, and gone when we return.
+        """
         theirs = files.check_same_file(connection, self._path)
         self.prepare(may_migrate=not theirs.in_transaction)
-        return drive(op, lambda command: execute(theirs, command))
+        execute(theirs, sql("take_write_lock"))
+        execute(theirs, Statement("SAVEPOINT shigoto"))
+        try:
+            return drive(op, lambda command: execute(theirs, command))
+        except BaseException:
+            execute(theirs, Statement("ROLLBACK TO shigoto"))
+            raise
+        finally:
+            execute(theirs, Statement("RELEASE shigoto"))
+            if self._checkpointer.due():
+                # Not here, where the caller holds the lock; and there may be nobody else who ever commits.
+                threading.Thread(target=self._checkpoint, name="shigoto-checkpoint", daemon=True).start()
 
     def prepare(self, *, may_migrate: bool = True) -> None:
         """See that the schema is there. While the caller holds the write lock we must not wait for it."""
         self._after_fork()
-        if not self._prepared:
-            self._idle.append(self._open(may_migrate=may_migrate))
+        try:
+            self._patiently(lambda: self._connections.prepare(may_migrate=may_migrate))
+        except sqlite3.Error as error:
+            raise files.wrapped(error, self._path) from error
 
     def close(self) -> None:
         """Stop the threads and close every connection."""
-        if self._pid != os.getpid():
-            return
+        self._after_fork()
         for thread in (self._writer, self._reader):
             if thread is not None:
                 thread.stop()
-        with self._opening:
-            for connection in self._connections:
-                connection.close()
-        self._start()
+        self._connections.close()
+        self._begin_again()
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
-            # Closing, even collecting, the parent's connections here could disturb the file; they are kept, unused.
-            self._abandoned.append((self._connections, self._writer, self._reader))
-            self._start()
+            self._begin_again()  # the parent's threads do not exist here, and its locks may be held for ever
 
     def _thread(self, *, reads: bool) -> DatabaseThread:
-        thread = self._reader if reads else self._writer
-        if thread is None:
-            with self._opening:
-                thread = self._reader if reads else self._writer
-                if thread is None:
-                    thread = DatabaseThread("reader" if reads else "writer", self._open, self._transact)
-                    if reads:
-                        self._reader = thread
-                    else:
-                        self._writer = thread
-        return thread
+        with self._starting:
+            if reads:
+                self._reader = self._reader or DatabaseThread("reader", self._transact)
+                return self._reader
+            self._writer = self._writer or DatabaseThread("writer", self._transact)
+            return self._writer
 
-    def _borrow(self) -> sqlite3.Connection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return self._open()
-
-    def _open(self, *, may_migrate: bool = True) -> sqlite3.Connection:
-        with self._opening:
-            try:
-                return self._connect(may_migrate)
-            except sqlite3.Error as error:
-                raise files.wrapped(error, self._path) from error
-
-    def _connect(self, may_migrate: bool) -> sqlite3.Connection:
-        if not self._prepared:
-            files.refuse_unfit(self._path)
-        connection = self._patiently(lambda: files.connect(self._path, synchronous=self._synchronous))
-        if not self._prepared:
-            try:
-                self._patiently(lambda: self._prepare(connection, may_migrate))
-            except Exception:
-                connection.close()
-                raise
-            self._prepared = True
-        self._connections.append(connection)
-        return connection
-
-    def _transact(self, connection: sqlite3.Connection, ops: list[Op[Any]]) -> list[Outcome]:
+    def _transact(self, ops: list[Op[Any]]) -> list[Outcome]:
         """Run ops together and answer for each; if the group fails, each is run again by itself."""
         try:
-            return self._group(connection, ops)
+            return self._group(ops)
+        except (
+            StoreUnavailable
+        ) as error:  # nobody can write: trying each by itself would only take as many times longer
+            return [Outcome(error=error) for _ in ops]
         except Exception as error:
             if len(ops) == 1:
-                return [
-                    Outcome(
-                        error=files.wrapped(error, self._path) if isinstance(error, sqlite3.Error) else error
-                    )
-                ]
-        finally:
-            if connection.in_transaction:  # also when an interrupt flies through
-                connection.execute("ROLLBACK")
-        return [self._transact(connection, [op])[0] for op in ops]
+                ours = files.wrapped(error, self._path) if isinstance(error, sqlite3.Error) else error
+                return [Outcome(error=ours)]
+        return [self._transact([op])[0] for op in ops]
 
-    def _group(self, connection: sqlite3.Connection, ops: list[Op[Any]]) -> list[Outcome]:
+    def _group(self, ops: list[Op[Any]]) -> list[Outcome]:
         outcomes = [Outcome() for _ in ops]
         writes = list(range(len(ops)))
         if any(op.mode in ("read", "probe") for op in ops):
-            writes = self._look(connection, ops, outcomes)
+            writes = self._on_a_connection(lambda connection: self._look(connection, ops, outcomes))
         if writes:
-            self._write(connection, ops, writes, outcomes)
+            with self._writing:
+                self._on_a_connection(lambda connection: self._write(connection, ops, writes, outcomes))
         return outcomes
+
+    def _on_a_connection(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        connection = self._patiently(self._connections.take)
+        try:
+            return action(connection)
+        finally:
+            if connection.in_transaction:  # also when an interrupt flies through
+                connection.execute("ROLLBACK")
+            self._connections.give_back(connection)
 
     def _look(self, connection: sqlite3.Connection, ops: list[Op[Any]], outcomes: list[Outcome]) -> list[int]:
         """Run the reads and probes on one snapshot; what is left needs the write lock."""
@@ -200,24 +171,22 @@ class Driver:
     def _write(
         self, connection: sqlite3.Connection, ops: list[Op[Any]], indexes: list[int], outcomes: list[Outcome]
     ) -> None:
-        single = len(indexes) == 1 and ops[indexes[0]].mode == "single"
-        with self._writing:
-            if single:
-                op = ops[indexes[0]]
-                outcomes[indexes[0]].value = self._patiently(
-                    lambda: drive(op, lambda command: execute(connection, command))
-                )
-            else:
-                self._begin(connection)
-                for index in indexes:
-                    outcomes[index].value = drive(ops[index], lambda command: execute(connection, command))
-                connection.execute("COMMIT")
-            try:
-                self._after_commit(connection, ops, indexes, outcomes)
-            except Exception:  # the ops are committed: nothing that happens now may make them look failed
-                log.exception(
-                    "A step after a commit to %s failed; it is tried again after the next one.", self._path
-                )
+        if len(indexes) == 1 and ops[indexes[0]].mode == "single":
+            op = ops[indexes[0]]
+            outcomes[indexes[0]].value = self._patiently(
+                lambda: drive(op, lambda command: execute(connection, command))
+            )
+        else:
+            self._begin(connection)
+            for index in indexes:
+                outcomes[index].value = drive(ops[index], lambda command: execute(connection, command))
+            connection.execute("COMMIT")
+        try:
+            self._after_commit(connection, ops, indexes, outcomes)
+        except Exception:  # the ops are committed: nothing that happens now may make them look failed
+            log.exception(
+                "A step after a commit to %s failed; it is tried again after the next one.", self._path
+            )
 
     def _after_commit(
         self, connection: sqlite3.Connection, ops: list[Op[Any]], indexes: list[int], outcomes: list[Outcome]
@@ -231,14 +200,21 @@ class Driver:
         if ring:
             self._ring()
         if self._checkpointer.due():
-            self._checkpointer.run(connection, self._begin, self._checkpoint_connection())
+            self._checkpoint_beside(connection)
 
-    def _checkpoint_connection(self) -> sqlite3.Connection:
-        with self._opening:
-            if self._checkpointing is None:
-                self._checkpointing = files.connect(self._path, synchronous=self._synchronous)
-                self._connections.append(self._checkpointing)
-            return self._checkpointing
+    def _checkpoint(self) -> None:
+        try:
+            with self._writing:
+                self._on_a_connection(self._checkpoint_beside)
+        except (sqlite3.Error, StoreUnavailable) as error:
+            log.warning("%s was not checkpointed (%s); a later commit tries again.", self._path, error)
+
+    def _checkpoint_beside(self, connection: sqlite3.Connection) -> None:
+        other = self._connections.take()
+        try:
+            self._checkpointer.run(connection, self._begin, other)
+        finally:
+            self._connections.give_back(other)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))

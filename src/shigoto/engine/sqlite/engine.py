@@ -20,7 +20,7 @@ from shigoto.engine.sqlite import (
     settling,
 )
 from shigoto.engine.sqlite.driver import Driver
-from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.engine.sqlite.statement import SQL, Steps, sql
 from shigoto.engine.sqlite.time import StoreClock
 from shigoto.model.clock import Clock, host_clock
 from shigoto.model.job import Attempt, Counts, Enqueued, Job, JobFilter, JobSpec, Lease, QueueSettings, State
@@ -36,7 +36,9 @@ class SqliteEngine:
     """Jobs in one SQLite file. Opens lazily, creates the file and its schema when they are not there."""
 
     def __init__(self, path: str | Path, *, synchronous: str = "full", clock: Clock = host_clock) -> None:
-        self._path = Path(path).absolute()
+        self._path = Path(
+            path
+        ).resolve()  # where SQLite puts the log, and where everybody must look for the bell
         self._bell = Path(f"{self._path}-bell")
         self._wal = Path(f"{self._path}-wal")
         self._synchronous = synchronous
@@ -72,6 +74,7 @@ class SqliteEngine:
 
     def close(self) -> None:
         self._driver.close()
+        self._lanes = {}  # the next file may be another
 
     def connect(self) -> sqlite3.Connection:
         """A connection for the user's own statements on the same file, fit for `using(connection=...)`."""
@@ -89,7 +92,7 @@ class SqliteEngine:
 
     def _prepare(self, connection: sqlite3.Connection, may_migrate: bool) -> None:
         self._applied = schema.migrate(connection, self._path, may_migrate=may_migrate)
-        self._clock.remember(dict(connection.execute("SELECT name, value FROM shigoto_meta"))["clock"])
+        self._clock.remember(connection.execute(SQL["meta"], ("clock",)).fetchone()[0])
 
     # A job's way: in, out, and ended.
 

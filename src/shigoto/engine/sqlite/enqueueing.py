@@ -82,7 +82,7 @@ def _lanes(specs: Sequence[JobSpec], known: Lanes) -> Steps[Lanes]:
     pairs = json.encode(sorted(missing)).decode()
     yield sql("add_queues", pairs)
     yield sql("add_lanes", pairs)
-    found = (yield sql("lanes", pairs)).fetchall()
+    found = json.decode((yield sql("lanes", pairs)).fetchone()[0], type=list[tuple[str, str, int]])
     return {**known, **{(queue, task): lane for queue, task, lane in found}}
 
 

@@ -105,9 +105,9 @@ def check_same_file(connection: object, path: Path) -> sqlite3.Connection:
         )
     cursor = connection.cursor()
     cursor.row_factory = None
-    for _, schema, file in cursor.execute("PRAGMA database_list"):
+    for position, schema, file in cursor.execute("PRAGMA database_list"):
         if file and os.path.exists(file) and os.path.exists(path) and os.path.samefile(file, path):
-            if schema != "main":
+            if position != 0:  # the main one; names and paths may be bytes, by the caller's text_factory
                 raise StoreRefused(
                     f"{path} is only attached to the connection (as {schema!r}). Commits across attached files are not"
                     " atomic; open the store's own file as the main one."
@@ -119,7 +119,9 @@ def check_same_file(connection: object, path: Path) -> sqlite3.Connection:
 def _in_transaction(connection: sqlite3.Connection) -> sqlite3.Connection:
     # In its default mode sqlite3 begins a transaction before the first INSERT, which is what the caller expects of it.
     # A connection in autocommit mode would commit half an operation.
-    if connection.isolation_level is None and not connection.in_transaction:
+    # (From Python 3.12 on it has two ways of being in it.)
+    autocommits = connection.isolation_level is None or getattr(connection, "autocommit", False) is True
+    if autocommits and not connection.in_transaction:
         raise StoreRefused(
             "The connection given as connection= is in autocommit mode and no transaction is open."
             " Execute BEGIN first, so that the job and your own changes are committed together."

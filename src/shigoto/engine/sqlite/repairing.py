@@ -138,7 +138,7 @@ def _expire(now: Millis, batch: int) -> Steps[int]:
 
 def _prune(now: Millis, order: SweepOrder) -> Steps[tuple[int, bool]]:
     """Delete a batch of what was kept long enough; also tells whether to go on at once."""
-    walked_to = dict((yield sql("meta")).fetchall())["pruned_to"]
+    walked_to: int = (yield sql("meta", "pruned_to")).fetchone()[0]
     keep = (order.keep_completed_for, order.keep_failed_for, order.keep_cancelled_for)
     rows = (yield sql("history_from", walked_to, order.batch, *keep)).fetchall()
     old = [

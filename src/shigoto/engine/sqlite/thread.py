@@ -5,7 +5,6 @@ group. One hand-over to the event loop serves a whole group.
 """
 
 import asyncio
-import sqlite3
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -30,15 +29,13 @@ _Waiting = tuple[Op[Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
 
 class DatabaseThread:
-    """One thread with one connection, which it opens by itself."""
+    """One thread."""
 
     def __init__(
         self,
         name: str,
-        open_connection: Callable[[], sqlite3.Connection],
-        transact: Callable[[sqlite3.Connection, list[Op[Any]]], list[Outcome]],
+        transact: Callable[[list[Op[Any]]], list[Outcome]],
     ) -> None:
-        self._open_connection = open_connection
         self._transact = transact
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name=f"shigoto-{name}", daemon=True)
@@ -58,16 +55,13 @@ class DatabaseThread:
             self._thread.join()
 
     def _serve(self) -> None:
-        connection: sqlite3.Connection | None = None
         stopping = False
         while not stopping:
             group, stopping = self._next_group()
             if not group:
                 continue
             try:
-                if connection is None:
-                    connection = self._open_connection()
-                outcomes = self._transact(connection, [op for op, _, _ in group])
+                outcomes = self._transact([op for op, _, _ in group])
             except Exception as error:
                 outcomes = [Outcome(error=error) for _ in group]
             _hand_over(group, outcomes)

@@ -65,7 +65,7 @@ def find_waiting(number: int) -> Steps[Waiting | None]:
         token=token,
         settled_token=settled_token,
         counters=counters_of(row[8:]),
-        queue=queue,
+        queue=queue if isinstance(queue, str) else queue.decode(),  # by the caller's text_factory
         id=UUID(bytes=id),
     )
 

@@ -4,6 +4,10 @@
 
 -- ENQUEUE ------------------------------------------------------------------------------------------------------------
 
+-- Changes nothing, but no statement after it can be overtaken.
+-- name: take_write_lock
+UPDATE shigoto_meta SET value = value WHERE FALSE
+
 -- Lanes are never deleted, so a process may remember them once they are committed.
 -- name: add_lanes
 INSERT INTO shigoto_lane (queue, task)
@@ -18,7 +22,7 @@ FROM json_each(?1) e
 WHERE NOT EXISTS (SELECT 1 FROM shigoto_queue q WHERE q.name = e.value ->> 0)
 
 -- name: lanes
-SELECT l.queue, l.task, l.lane
+SELECT json_group_array(json_array(l.queue, l.task, l.lane))
 FROM json_each(?1) e
 CROSS JOIN shigoto_lane l ON l.task = e.value ->> 1 AND l.queue = e.value ->> 0
 

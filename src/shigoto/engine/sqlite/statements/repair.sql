@@ -98,7 +98,7 @@ UPDATE shigoto_job SET expires_at = NULL WHERE number = ?1
 DELETE FROM shigoto_expiry WHERE expires_at = ?1 AND number = ?2
 
 -- name: meta
-SELECT name, value FROM shigoto_meta
+SELECT value FROM shigoto_meta WHERE name = ?1
 
 -- name: set_meta
 UPDATE shigoto_meta SET value = ?2 WHERE name = ?1
