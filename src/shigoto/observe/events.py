@@ -1,0 +1,168 @@
+"""Everything a worker tells the world, one class per event.
+
+    Event                  worker: the name of the worker that speaks
+    ├── WorkerStarted      it is registered and begins to claim
+    ├── WorkerStopping     it was asked to stop, and claims no more
+    ├── WorkerStopped      it has left
+    ├── JobEvent           one job: id, number, task, queue, tenant, attempt
+    │   ├── JobStarted     the handler is about to be called
+    │   ├── JobCompleted   ┐
+    │   ├── JobRetried     │
+    │   ├── JobFailed      │ told after the store has accepted the outcome,
+    │   ├── JobSnoozed     │ so what is told has happened
+    │   ├── JobReleased    │
+    │   ├── JobCancelled   ┘
+    │   └── LeaseLost      the outcome was refused: the job is no longer this worker's
+    ├── WorkersFenced      workers that are gone lost the right to settle
+    ├── JobsRescued        jobs of workers that are gone are free again, or have failed
+    ├── JobsPromoted       due jobs became ready
+    ├── StoreTrouble       the store could not be reached; the worker tries again by itself
+    ├── StoreRecovered     it can be reached again
+    └── ClockStepped       the store's clock was set back
+
+Whether an errored job is retried or has failed is decided in the store. The worker tells it by the same rules
+(`model.states`) from what it knows of the job; what only the store knows, such as a cancel that came last, is
+in the job itself.
+"""
+
+from uuid import UUID
+
+from msgspec import Struct
+
+from shigoto.model.clock import Millis
+from shigoto.model.job import FailureKind
+from shigoto.model.worker import Rescued
+
+
+class Event(Struct, frozen=True):
+    """Something that happened in a worker."""
+
+    worker: str
+
+
+class WorkerStarted(Event, frozen=True):
+    """The worker is registered and begins to claim."""
+
+    worker_id: UUID
+    queues: tuple[str, ...] | None
+    concurrency: int
+    threads: int
+
+
+class WorkerStopping(Event, frozen=True):
+    """The worker claims no more; what runs may end by itself for a while."""
+
+    reason: str
+
+
+class WorkerStopped(Event, frozen=True):
+    """The worker has left.
+
+    `unreleased` jobs could not be given back, `running` handlers could not be stopped.
+    """
+
+    reason: str
+    unreleased: int
+    running: int
+
+
+class JobEvent(Event, frozen=True):
+    """Something that happened to one job."""
+
+    job_id: UUID
+    number: int
+    task: str
+    queue: str
+    tenant: str
+    attempt: int
+
+
+class JobStarted(JobEvent, frozen=True):
+    """The handler is about to be called."""
+
+
+class JobCompleted(JobEvent, frozen=True):
+    """The handler returned and its result is stored. `duration` is in seconds, here and below."""
+
+    duration: float
+
+
+class JobRetried(JobEvent, frozen=True):
+    """The run failed, and the job will run again after `delay`."""
+
+    duration: float
+    delay: Millis
+    kind: FailureKind
+    error: str
+
+
+class JobFailed(JobEvent, frozen=True):
+    """The job has failed for good."""
+
+    duration: float
+    kind: FailureKind
+    error: str
+
+
+class JobSnoozed(JobEvent, frozen=True):
+    """The handler asked to be run again after `delay`; that is no failure."""
+
+    duration: float
+    delay: Millis
+
+
+class JobReleased(JobEvent, frozen=True):
+    """The job was given back: unrun, or cut short by a stop."""
+
+    duration: float
+
+
+class JobCancelled(JobEvent, frozen=True):
+    """The run was stopped by a cancel, or the handler asked for one."""
+
+    duration: float
+
+
+class LeaseLost(JobEvent, frozen=True):
+    """The outcome was refused and dropped, because the job belongs to somebody else by now."""
+
+    duration: float
+
+
+class WorkersFenced(Event, frozen=True):
+    """Workers that did not beat for too long; whatever they still write is refused."""
+
+    workers: tuple[UUID, ...]
+
+
+class JobsRescued(Event, frozen=True):
+    """Jobs that a sweep took from workers that are gone."""
+
+    jobs: tuple[Rescued, ...]
+
+
+class JobsPromoted(Event, frozen=True):
+    """Scheduled jobs whose time has come."""
+
+    count: int
+
+
+class StoreTrouble(Event, frozen=True):
+    """One step (`part`) could not reach the store, and will try again in `retry_in` seconds."""
+
+    part: str
+    error: str
+    retry_in: float
+
+
+class StoreRecovered(Event, frozen=True):
+    """The step reaches the store again, after so many tries in vain."""
+
+    part: str
+    tries: int
+
+
+class ClockStepped(Event, frozen=True):
+    """The store's clock was set back by so much; every lease began anew."""
+
+    step: Millis

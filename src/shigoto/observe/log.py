@@ -1,0 +1,210 @@
+"""Events as lines of the standard library's log.
+
+The message is a sentence for people; the same facts ride beside it as fields, in the record's attribute
+`shigoto`, for the two formatters here or for any of your own:
+
+    message         Worker 1: Job 42 completed successfully
+    record.shigoto  {"worker": "1", "job_id": "0192…", "number": 42, "task": "resize", "attempt": 1, …}
+
+A line that nobody would see costs one question, `isEnabledFor`; and the lines of every single job cost
+nothing at all if they are switched off when the worker starts.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+from msgspec import to_builtins
+from msgspec.structs import asdict
+
+from shigoto.observe import events
+from shigoto.observe.bus import Bus
+from shigoto.observe.events import Event
+
+Fields = Mapping[str, object]
+
+logger = logging.getLogger("shigoto.worker")
+
+PER_JOB: tuple[type[Event], ...] = (events.JobStarted, events.JobCompleted)
+
+
+def log_events(bus: Bus) -> None:
+    """Write a line for every event from now on; a second call changes nothing.
+
+    At 90 000 jobs a second even an event that becomes no line has its price. So the lines of jobs that go
+    well are left out for good if the logger does not want them now: set up logging first.
+    """
+    if not bus.hears(_write):
+        quiet = () if logger.isEnabledFor(logging.INFO) else PER_JOB
+        bus.subscribe(_write, *(kind for kind in _SENTENCES if kind not in quiet))
+
+
+def configure_logging(
+    *,
+    format: Literal["text", "json"] = "text",
+    level: int | str = logging.INFO,
+    fields: Callable[[], Fields] | None = None,
+    stream: TextIO | None = None,
+) -> None:
+    """Set up the root logger of a program of ours: one handler, one line per record, to standard error.
+
+    `fields` is asked at every record, so that what a handler logs by itself names its job too.
+    Calling it again replaces the earlier set-up. Handlers of others stay.
+    """
+    handler = _Handler(sys.stderr if stream is None else stream)
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    if fields is not None:
+        handler.addFilter(_AddFields(fields))
+    root = logging.getLogger()
+    for former in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
+        root.removeHandler(former)
+    root.addHandler(handler)
+    root.setLevel(level)
+
+
+class TextFormatter(logging.Formatter):
+    """One line: time, level, logger, the sentence, then `key=value` pairs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; a traceback follows on lines of its own."""
+        words = [_time(record), f"{record.levelname:<7}", record.name, _one_line(record.getMessage())]
+        words += [f"{key}={_value(value)}" for key, value in _fields(record).items()]
+        return "\n".join([" ".join(words), *_traces(self, record)])
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, the fields, and the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line. Plain ASCII, so no terminal and no collector can break it."""
+        line: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in _fields(record).items() if key not in line}
+        if traces := _traces(self, record):
+            line["exception"] = "\n".join(traces)
+        return json.dumps(line, default=str)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """A class of its own, to be recognised when logging is set up again."""
+
+
+class _AddFields(logging.Filter):
+    def __init__(self, fields: Callable[[], Fields]) -> None:
+        super().__init__()
+        self._more = fields
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.shigoto = {**self._more(), **_fields(record)}
+        return True
+
+
+def _fields(record: logging.LogRecord) -> Fields:
+    fields: Fields = getattr(record, "shigoto", {})
+    return fields
+
+
+def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    traces = [formatter.formatException(record.exc_info)] if record.exc_info else []
+    return traces + ([formatter.formatStack(record.stack_info)] if record.stack_info else [])
+
+
+def _time(record: logging.LogRecord) -> str:
+    return (
+        datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
+
+
+def _one_line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
+
+
+def _value(value: object) -> str:
+    """A value as one word: quoted when a reader could not tell where it ends."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    plain = text and not any(letter in ' "=' or not letter.isprintable() for letter in text)
+    return text if plain or not isinstance(value, str) else json.dumps(text)
+
+
+def _write(event: Event) -> None:
+    level, sentence = _SENTENCES[type(event)]
+    if logger.isEnabledFor(level):
+        fields: dict[str, Any] = to_builtins(asdict(event))
+        logger.log(level, "%s", sentence(event), extra={"shigoto": fields})
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s"
+
+
+_Sentence = Callable[[Any], str]
+
+_SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
+    events.WorkerStarted: (logging.INFO, lambda e: f"Worker {e.worker} started"),
+    events.WorkerStopping: (logging.INFO, lambda e: f"Worker {e.worker} received stop signal"),
+    events.WorkerStopped: (logging.INFO, lambda e: f"Worker {e.worker} stopped"),
+    events.JobStarted: (
+        logging.INFO,
+        lambda e: f"Worker {e.worker}: Processing job {e.number} (type: {e.task})",
+    ),
+    events.JobCompleted: (
+        logging.INFO,
+        lambda e: f"Worker {e.worker}: Job {e.number} completed successfully",
+    ),
+    events.JobRetried: (logging.WARNING, lambda e: f"Worker {e.worker}: Job {e.number} failed: {e.error}"),
+    events.JobFailed: (logging.ERROR, lambda e: f"Worker {e.worker}: Job {e.number} failed: {e.error}"),
+    events.JobSnoozed: (
+        logging.INFO,
+        lambda e: f"Worker {e.worker}: Job {e.number} snoozed for {_seconds(e.delay / 1000)}",
+    ),
+    events.JobReleased: (
+        logging.INFO,
+        lambda e: f"Worker {e.worker}: Job {e.number} given back; another worker can take it at once",
+    ),
+    events.JobCancelled: (logging.INFO, lambda e: f"Worker {e.worker}: Job {e.number} cancelled"),
+    events.LeaseLost: (
+        logging.WARNING,
+        lambda e: f"Worker {e.worker}: Job {e.number} now belongs to another worker; this outcome is dropped",
+    ),
+    events.WorkersFenced: (
+        logging.WARNING,
+        lambda e: f"Worker {e.worker}: {len(e.workers)} workers did not beat any more and were fenced",
+    ),
+    events.JobsRescued: (
+        logging.WARNING,
+        lambda e: f"Worker {e.worker}: {len(e.jobs)} jobs rescued from workers that are gone",
+    ),
+    events.JobsPromoted: (
+        logging.DEBUG,
+        lambda e: f"Worker {e.worker}: {e.count} scheduled jobs became ready",
+    ),
+    events.StoreTrouble: (
+        logging.WARNING,
+        lambda e: (
+            f"Worker {e.worker}: The {e.part} cannot reach the store: {e.error}."
+            f" It tries again in {_seconds(e.retry_in)}"
+        ),
+    ),
+    events.StoreRecovered: (
+        logging.INFO,
+        lambda e: f"Worker {e.worker}: The {e.part} reaches the store again after {e.tries} tries in vain",
+    ),
+    events.ClockStepped: (
+        logging.WARNING,
+        lambda e: (
+            f"Worker {e.worker}: The store's clock was set back by {_seconds(e.step / 1000)};"
+            " every lease began anew"
+        ),
+    ),
+}

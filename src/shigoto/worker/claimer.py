@@ -1,0 +1,178 @@
+"""STAGE 2 of a job's path: from the store to a pool.
+
+One loop, so never two claims in flight. Each round asks, in one operation, for what the pools can start now
+and what they have earned beyond (`slots.py`), hands the leases over, and waits until there is a reason for
+the next round:
+
+    room     a slot came free, or a buffer ran low
+    look     work may be ready: the doorbell rang, the poll floor passed, or jobs were promoted
+
+A pool that got less than it asked for is *dry*: the store has no more for it, so room alone is no reason to
+ask again; a look is, and makes it *hopeful*. A busy pool is never dry, and then nobody needs to poll.
+
+Leases are taken only to be started. A claim that was answered after the claim deadline may have been given to
+somebody else by then, one that is answered during a stop has come too late, and one that lies in a buffer for
+250 ms holds up a job that another worker could run: all of these are given back.
+
+Next on the path: `worker/runner.py`.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from shigoto.model.errors import StoreError
+from shigoto.model.job import Lease
+from shigoto.model.worker import CLAIM_DEADLINE, Want
+from shigoto.worker.pool import Pool, running
+from shigoto.worker.promoter import PROMOTE_AT_ONCE
+from shigoto.worker.settler import Settler
+from shigoto.worker.station import Station, Trouble
+from shigoto.worker.wakeup import Wakeup
+
+MOST_UNSETTLED = 5_000
+
+
+class Claimer:
+    """Claims for the pools of one worker.
+
+    `in_touch` says whether the worker's lease is surely still its own. `drained`, if given, is called once,
+    when nothing is left that this worker could run: nothing held, nothing due, nothing ready.
+    """
+
+    def __init__(
+        self,
+        station: Station,
+        settler: Settler,
+        *,
+        queues: tuple[str, ...] | None,
+        in_touch: Callable[[], bool],
+        drained: Callable[[], None] | None,
+    ) -> None:
+        self._station = station
+        self._settler = settler
+        self._queues = queues
+        self._in_touch = in_touch
+        self._drained = drained
+        self._time = asyncio.get_running_loop().time
+        self._pools: Sequence[Pool] = ()
+        self._dry: set[Pool] = set()
+        self._hopeful: set[Pool] = set()
+        self._looks = 0
+        self._wakeup = Wakeup()
+        self._closing = Wakeup()
+        self._trouble = Trouble(station, "claimer")
+        self._closed = False
+
+    def room(self) -> None:
+        """A slot came free, a buffer ran low, or something was settled."""
+        self._wakeup.ring()
+
+    def look(self) -> None:
+        """Work may be ready."""
+        self._looks += 1
+        self._hopeful |= self._dry
+        self._dry.clear()
+        self._wakeup.ring()
+
+    def close(self) -> None:
+        """Claim no more; `run` ends when a claim in flight has been answered, and gives its leases back."""
+        self._closed = True
+        self._wakeup.ring()
+        self._closing.ring()
+
+    async def run(self, pools: Sequence[Pool]) -> None:
+        """Claim until closed or drained."""
+        self._pools = pools
+        if not pools and self._drained is not None:
+            self.close()
+            self._drained()
+        while not self._closed:
+            self._give_back_the_late()
+            wants = self._wants()
+            if not wants:
+                await self._wakeup.wait(self._until_late())
+                continue
+            try:
+                await self._claim(wants)
+            except StoreError as error:
+                await self._closing.wait(self._trouble.met(error))
+            else:
+                self._trouble.over()
+
+    def _wants(self) -> dict[Pool, Want]:
+        if not self._in_touch() or self._settler.backlog > MOST_UNSETTLED:
+            return {}
+        if self._quiet():
+            self._dry.clear()
+        now = self._time()
+        wants: dict[Pool, Want] = {}
+        for pool in self._pools:
+            limit = pool.slots.want(now, buffered=pool.buffered, running=running(pool))
+            if limit and pool not in self._dry:
+                wants[pool] = Want(tasks=pool.tasks, queues=self._queues, limit=limit)
+        return {} if self._can_wait(wants) else wants
+
+    def _can_wait(self, wants: dict[Pool, Want]) -> bool:
+        """Whether only the hopeful would ask, while a busy pool is about to claim and can take them along.
+
+        A bell that rings for every commit would otherwise put an idle pool's vain claims in a busy pool's
+        way.
+        """
+        return self._hopeful.issuperset(wants) and any(
+            pool not in wants and pool.buffered > pool.slots.low_water >= 0 for pool in self._pools
+        )
+
+    def _quiet(self) -> bool:
+        """Whether a worker that drains holds nothing, so that nothing of its own can come back."""
+        return self._drained is not None and not self._station.held
+
+    async def _claim(self, wants: dict[Pool, Want]) -> None:
+        engine, looks, quiet = self._station.engine, self._looks, self._quiet()
+        if quiet:
+            # First promoted, then claimed: what is due by now is ready by then, whoever promoted it.
+            await engine.arun(engine.promote(PROMOTE_AT_ONCE))
+        sent_at = self._time()
+        leases = await engine.arun(engine.claim(self._station.id, tuple(wants.values())))
+        self._station.held.update({lease.number: lease for lease in leases})
+        if self._closed or self._time() - sent_at > CLAIM_DEADLINE / 1000:
+            self._settler.release(leases)
+            return
+        # A look while the claim was in flight may have been for jobs that it was too early to see.
+        self._deliver(wants, leases, still_true=looks == self._looks)
+        if quiet and not leases and self._drained is not None:
+            self._closed = True
+            self._drained()
+
+    def _deliver(self, wants: dict[Pool, Want], leases: list[Lease], *, still_true: bool) -> None:
+        now = self._time()
+        for pool, share in _shares(wants, leases).items():
+            self._hopeful.discard(pool)
+            if len(share) < wants[pool].limit:
+                (self._dry if still_true else self._hopeful).add(pool)
+            if share:
+                pool.slots.gave(now, len(share))
+                pool.give(share)
+
+    def _give_back_the_late(self) -> None:
+        now = self._time()
+        for pool in self._pools:
+            if pool.slots.late(now, pool.buffered):
+                leases = pool.take_back()
+                pool.slots.took_back(len(leases))
+                pool.slots.collapse(running(pool))
+                self._settler.release(leases)
+
+    def _until_late(self) -> float | None:
+        deadlines = [at for pool in self._pools if (at := pool.slots.next_deadline) is not None]
+        return max(0.0, min(deadlines) - self._time()) if deadlines else None
+
+
+def _shares(wants: dict[Pool, Want], leases: list[Lease]) -> dict[Pool, list[Lease]]:
+    """Each pool's part of what was claimed, in the order it came."""
+    if len(wants) == 1:
+        return dict.fromkeys(wants, leases)
+    shares: dict[Pool, list[Lease]] = {pool: [] for pool in wants}
+    by_task = {task: shares[pool] for pool in wants for task in pool.tasks}
+    for lease in leases:
+        by_task[lease.task].append(lease)
+    return shares

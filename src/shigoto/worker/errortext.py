@@ -1,0 +1,65 @@
+"""An exception as text that can be stored: never too long, always valid, whatever the exception does.
+
+Handlers raise anything: errors whose `__str__` raises, messages of 50 MB, texts with NUL or half a surrogate
+pair, which stores refuse. Describing an error must not become the next error.
+"""
+
+import traceback
+from types import TracebackType
+
+LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together
+ERROR_LIMIT = 4 * 1024
+FRAMES = 40
+CUT = " … (cut)"
+
+
+def describe(error: BaseException, *, skip: str = "") -> tuple[str, str | None]:
+    """The error as `Type: message`, and its traceback without the frames of the file `skip` on top."""
+    name = type(error).__qualname__
+    message = _message(error)
+    text = fit(f"{name}: {message}" if message else name, ERROR_LIMIT)
+    frames = _without(error.__traceback__, skip)
+    if frames is None:
+        return text, None
+    trace = _short_trace(text, frames) if len(message) > ERROR_LIMIT else _trace(error, frames)
+    return text, fit(trace, LIMIT - len(text.encode()), keep_end=True)
+
+
+def fit(text: str, limit: int, *, keep_end: bool = False) -> str:
+    """The text in at most `limit` bytes of valid UTF-8 without NUL; a cut is marked."""
+    # Sliced first: a character has at least one byte, and 50 MB need not be encoded to be cut.
+    cut = text[-limit - 1 :] if keep_end else text[: limit + 1]
+    written = cut.replace("\0", "\\x00").encode("utf-8", "backslashreplace")
+    if len(written) <= limit:
+        return written.decode()
+    room = limit - len(CUT.encode())
+    part = written[-room:] if keep_end else written[:room]
+    kept = part.decode("utf-8", "ignore")
+    return CUT + kept if keep_end else kept + CUT
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"<its message cannot be shown: __str__ raised {type(broken).__qualname__}>"
+
+
+def _without(frames: TracebackType | None, skip: str) -> TracebackType | None:
+    """What the runtime does to call a handler is of no interest to its author."""
+    while frames is not None and frames.tb_frame.f_code.co_filename == skip:
+        frames = frames.tb_next
+    return frames
+
+
+def _trace(error: BaseException, frames: TracebackType) -> str:
+    try:
+        lines = traceback.TracebackException(type(error), error, frames, limit=-FRAMES, compact=True).format()
+        return "".join(lines)
+    except Exception as broken:
+        return f"<the traceback cannot be shown: {type(broken).__qualname__}>"
+
+
+def _short_trace(text: str, frames: TracebackType) -> str:
+    """The frames without the message, which would leave no room for them."""
+    return "".join([*traceback.format_tb(frames, -FRAMES), text[:200]])

@@ -1,0 +1,168 @@
+"""Beside the path of jobs: the worker's sign of life, and what the store orders in return.
+
+A beat renews the worker's one lease, and with it every job it holds: a job of a day costs what a job of a
+second costs. Beats go out from a thread, so that a handler that blocks the event loop does not cost the
+worker its lease. (Code that never gives up the interpreter lock still does: that takes a process of its own.)
+Tests on virtual time beat from the loop.
+
+    beat sent ──► answered: renewed   in touch for 2/3 of the lease, counted from when the beat was *sent*
+              │             cancels   jobs that somebody wants cancelled, repeated with every beat
+              │             fenced    the lease is lost for ever: stop at once, settle nothing
+              └─► no answer: again soon. After 2/3 of a lease claim no more, but run on: a day's work must
+                  outlive an outage, and the store will say whose it is
+
+The list of held leases is made when the store begins the beat, under its lock, not when the beat is asked
+for: a beat that had to wait would otherwise disown what was claimed meanwhile, and the store would give those
+jobs away.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Literal
+
+from msgspec import structs
+
+from shigoto.engine.op import Op
+from shigoto.model.errors import StoreError
+from shigoto.model.worker import Orders
+from shigoto.worker.station import Station, Trouble
+from shigoto.worker.wakeup import Wakeup
+
+Beats = Literal["thread", "loop"]
+
+NUDGE_GAP = 1.0  # seconds between beats that were asked for early
+FAREWELL = 1.0  # seconds to wait for the beat thread to end
+
+
+class Keeper:
+    """Beats for one worker. `obey` is called on the event loop with the answer to each beat."""
+
+    def __init__(self, station: Station, beats: Beats, obey: Callable[[Orders], None]) -> None:
+        self._station = station
+        self._beats = beats
+        self._obey = obey
+        self._loop = asyncio.get_running_loop()
+        # The announcement began the lease, at the latest when it was sent.
+        self._confirmed_at = station.announced_at
+        self._asked_at = self._confirmed_at - NUDGE_GAP
+        # The store forgives no more than L/3 between two looks at an expired worker, so tries come at least
+        # so often.
+        self._trouble = Trouble(station, "keeper", longest=station.lease / 6)
+        self._nudge_timer: asyncio.TimerHandle | None = None
+        self._wakeup = Wakeup()
+        self._thread_wakeup = threading.Event()
+        self._thread_ended: asyncio.Future[None] = self._loop.create_future()
+        self._closed = False
+
+    def in_touch(self) -> bool:
+        """Whether the store has confirmed the lease recently enough to claim more."""
+        return self._loop.time() - self._confirmed_at < self._station.lease * 2 / 3
+
+    def nudge(self) -> None:
+        """Beat soon: there may be orders. At most once a second."""
+        if self._nudge_timer is None:
+            at = max(self._loop.time(), self._asked_at + NUDGE_GAP)
+            self._nudge_timer = self._loop.call_at(at, self._nudged)
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        try:
+            if self._beats == "loop":
+                await self._beat_on_loop()
+            else:
+                await self._watch_thread()
+        finally:
+            if self._nudge_timer is not None:
+                self._nudge_timer.cancel()
+
+    def _nudged(self) -> None:
+        self._nudge_timer = None
+        self._wakeup.ring()
+        self._thread_wakeup.set()
+
+    def _pause(self) -> float:
+        return self._station.lease / 3 * self._station.random.uniform(0.9, 1.1)
+
+    def _beat(self) -> Op[Orders]:
+        engine, station = self._station.engine, self._station
+
+        def start() -> Any:
+            return engine.beat(station.id, station.held_tokens()).start()
+
+        return structs.replace(engine.beat(station.id, ()), start=start)
+
+    async def _beat_on_loop(self) -> None:
+        pause = self._pause()
+        while True:
+            await self._wakeup.wait(pause)
+            sent_at = self._loop.time()
+            try:
+                orders = await self._station.engine.arun(self._beat())
+            except StoreError as error:
+                pause = self._trouble.met(error)
+            else:
+                self._confirm(self._loop.time() - sent_at, orders)
+                pause = self._pause()
+
+    async def _watch_thread(self) -> None:
+        thread = threading.Thread(target=self._beat_in_thread, name="shigoto-beat", daemon=True)
+        thread.start()
+        try:
+            await asyncio.shield(self._thread_ended)
+        finally:
+            self._closed = True
+            self._thread_wakeup.set()
+            # A beat may hang in the store; then the thread is left behind, and ends when the store answers.
+            await asyncio.wait([self._thread_ended], timeout=FAREWELL)
+
+    def _beat_in_thread(self) -> None:
+        pause = self._pause()
+        while not self._closed:
+            self._thread_wakeup.wait(pause)
+            self._thread_wakeup.clear()
+            if not self._closed:
+                pause = self._beat_once()
+        self._on_loop(self._end_thread)
+
+    def _beat_once(self) -> float:
+        """Beat from the thread, and return how many seconds to wait."""
+        sent_at = monotonic()
+        try:
+            orders = self._station.engine.run(self._beat())
+        except StoreError as error:
+            pause = self._trouble.next_pause()
+            self._on_loop(self._trouble.tell, error, pause)
+            return pause
+        except Exception as error:
+            # A fault of ours: the worker must not go on without a beat as if nothing had happened.
+            self._closed = True
+            self._on_loop(self._end_thread, error)
+            return 0.0
+        self._on_loop(self._confirm_sent, sent_at, orders)
+        return self._pause()
+
+    def _on_loop(self, fn: Callable[..., None], *args: Any) -> None:
+        # A closed loop means that the worker is gone, and nobody needs to know.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(fn, *args)
+
+    def _end_thread(self, error: Exception | None = None) -> None:
+        if not self._thread_ended.done():
+            if error is None:
+                self._thread_ended.set_result(None)
+            else:
+                self._thread_ended.set_exception(error)
+
+    def _confirm_sent(self, sent_at: float, orders: Orders) -> None:
+        self._confirm(monotonic() - sent_at, orders)
+
+    def _confirm(self, age: float, orders: Orders) -> None:
+        """Note the answer to a beat that was sent `age` seconds ago."""
+        self._trouble.over()
+        self._asked_at = self._loop.time()
+        if not orders.fenced:
+            self._confirmed_at = self._asked_at - age
+        self._obey(orders)

@@ -1,0 +1,229 @@
+"""The pool of the event loop: lanes, each a coroutine that runs one job after the other.
+
+A lane takes a lease from the buffer, runs it to its end, and takes the next. A handler that never suspends
+thus costs no task switch, and one lane alone runs thousands of them. Lanes are made when there is more to do
+than lanes at work, and then park for ever after.
+
+    give ──► buffer ──► lane: take, run, settle, take, run, settle … ──► park ──► woken by the next give
+                          └─ woken lanes wake others while the buffer is not empty, a few at a time
+
+If handlers do suspend, all lanes fill within a few turns of the loop; if they do not, the few lanes that were
+woken for nothing park again. All lanes together take about a millisecond of each turn of the loop, so that
+claims and settlements travel meanwhile, and so that the store's thread gets the interpreter lock. A lane that
+a handler left worn ends, and another takes its place.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import inf
+
+from shigoto.context import Signals
+from shigoto.model.job import Lease
+from shigoto.model.outcome import Ending
+from shigoto.observe.events import JobStarted
+from shigoto.worker.limits import Limits
+from shigoto.worker.pool import Settle, tell_started
+from shigoto.worker.runner import Runner
+from shigoto.worker.slots import Slots
+from shigoto.worker.station import Station
+
+SLICE = 0.001  # seconds that lanes may run before the loop turns
+MOST_WAKING = 8
+
+logger = logging.getLogger("shigoto.worker")
+
+
+class Lane:
+    """One place on the event loop.
+
+    `wanted` is how the run shall end once a cancel of ours has got through, `cancels` how many we sent.
+    """
+
+    __slots__ = ("_limits", "_time", "cancels", "lease", "limit_at", "signals", "task", "wanted", "worn")
+
+    task: asyncio.Task[None]
+
+    def __init__(self, limits: Limits, time: Callable[[], float]) -> None:
+        self._limits = limits
+        self._time = time
+        self.lease: Lease | None = None
+        self.signals = Signals()
+        self.wanted: Ending | None = None
+        self.cancels = 0
+        self.worn = False
+        self.limit_at = inf
+
+    def limit(self, seconds: float) -> None:
+        """Cancel the run if it takes longer."""
+        self.limit_at = self._time() + seconds
+        self._limits.watch(self.limit_at)
+
+    def time_out(self) -> None:
+        """The run took too long; if it gives in, it has failed."""
+        self.stop(Ending.ERRORED)
+
+    def stop(self, wanted: Ending) -> None:
+        """Cancel the run; if it gives in, it ends as `wanted`, or as an earlier cancel wanted it."""
+        self.wanted = self.wanted or wanted
+        self.cancels += 1
+        self.task.cancel()
+
+
+class Lanes:
+    """Runs jobs of async tasks, at most `size` at once."""
+
+    def __init__(
+        self,
+        station: Station,
+        runner: Runner,
+        tasks: Sequence[str],
+        *,
+        size: int,
+        settle: Settle,
+        room: Callable[[], None],
+    ) -> None:
+        self.tasks = tuple(tasks)
+        self._loop = asyncio.get_running_loop()
+        self.slots = Slots(size, self._loop.time())
+        self._station = station
+        self._runner = runner
+        self._settle = settle
+        self._room = room
+        self._limits = Limits(self.hands)
+        self._tell = False
+        self._buffer: deque[Lease] = deque()
+        self._lanes: set[Lane] = set()
+        self._parked: list[asyncio.Future[None]] = []
+        self._waking = 0
+        self._turn_open = False
+        self._slice_ends = 0.0
+        self._closed = False
+
+    @property
+    def buffered(self) -> int:
+        """How many leases wait for a lane."""
+        return len(self._buffer)
+
+    def hands(self) -> list[Lane]:
+        """The lanes that run a job right now."""
+        return [lane for lane in self._lanes if lane.lease is not None]
+
+    def give(self, leases: Sequence[Lease]) -> None:
+        """Run these, in this order."""
+        self._tell = self._station.bus.wants(JobStarted)
+        self._buffer.extend(leases)
+        self._wake()
+
+    def take_back(self) -> list[Lease]:
+        """Every lease that no lane has taken yet."""
+        leases = list(self._buffer)
+        self._buffer.clear()
+        return leases
+
+    def cancel(self, lease: Lease) -> bool:
+        """Cancel a running job, once: a handler that cleans up must not be disturbed again."""
+        for lane in self.hands():
+            if lane.lease is lease:
+                if not lane.signals.cancelled:
+                    lane.signals.cancelled = True
+                    lane.stop(Ending.CANCELLED)
+                return True
+        return False
+
+    def stop_all(self) -> None:
+        """Cancel every running job; what gives in is released."""
+        for lane in self.hands():
+            lane.stop(Ending.RELEASED)
+
+    async def close(self, patience: float) -> None:
+        """End the lanes. A handler that will not be cancelled is left behind after `patience` seconds."""
+        self._closed = True
+        self._limits.close()
+        for lane in self._lanes:
+            lane.worn = True
+            lane.stop(Ending.RELEASED)
+        if tasks := [lane.task for lane in self._lanes]:
+            await asyncio.wait(tasks, timeout=patience)
+
+    async def _work(self, lane: Lane) -> None:
+        buffer, time, run, settle = self._buffer, self._loop.time, self._runner.run, self._settle
+        self._waking -= 1
+        ended = time()
+        while not lane.worn:
+            if not buffer:
+                await self._park()
+                ended = time()
+                continue
+            lease = buffer.popleft()
+            left = len(buffer)
+            if left == self.slots.low_water:
+                self._room()
+            if left and self._waking < MOST_WAKING:
+                self._wake()
+            if self._tell:
+                tell_started(self._station.bus, self._station.name, lease)
+            # One reading of the clock per job: a lane has nothing else to do between two of them.
+            started = ended
+            settlement = await run(lane, lease)
+            ended = time()
+            settle(lease, settlement, ended - started)
+            if ended > self._slice_ends and self._slice_is_over(ended):
+                await asyncio.sleep(0)
+                ended = time()
+
+    def _slice_is_over(self, now: float) -> bool:
+        """Whether lanes have run for long enough in this turn of the loop; in a new turn, begin a slice."""
+        if self._turn_open:
+            return True
+        self._turn_open = True
+        self._slice_ends = now + SLICE
+        self._loop.call_soon(self._close_turn)
+        return False
+
+    def _close_turn(self) -> None:
+        self._turn_open = False
+
+    async def _park(self) -> None:
+        self._room()
+        woken = self._loop.create_future()
+        self._parked.append(woken)
+        try:
+            await woken
+        finally:
+            if woken.cancelled():
+                self._parked.remove(woken)
+            else:
+                self._waking -= 1
+
+    def _wake(self) -> None:
+        """Wake lanes for what is buffered, or make new ones; a few now, and those will wake others."""
+        while self._waking < MOST_WAKING and self._waking < len(self._buffer):
+            if self._parked:
+                self._parked.pop().set_result(None)
+            elif len(self._lanes) < self.slots.size and not self._closed:
+                self._make_lane()
+            else:
+                return
+            self._waking += 1
+
+    def _make_lane(self) -> None:
+        lane = Lane(self._limits, self._loop.time)
+        lane.task = self._loop.create_task(self._work(lane), name=f"shigoto-lane-{len(self._lanes) + 1}")
+        lane.task.add_done_callback(lambda _: self._ended(lane))
+        self._lanes.add(lane)
+
+    def _ended(self, lane: Lane) -> None:
+        """Replace a lane that is gone. If it went down with a job in hand, that job has failed."""
+        self._lanes.discard(lane)
+        error = asyncio.CancelledError() if lane.task.cancelled() else lane.task.exception()
+        if lane.lease is not None and error is not None:
+            self._settle(lane.lease, self._runner.broke(lane.lease, error), 0.0)
+        elif isinstance(error, Exception):
+            logger.error(
+                "A lane of worker %s failed; another takes its place", self._station.name, exc_info=error
+            )
+        if not self._closed:
+            self._wake()
+            self._room()

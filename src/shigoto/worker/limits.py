@@ -1,0 +1,57 @@
+"""Time limits of async handlers: one timer for all lanes.
+
+`asyncio.timeout` arms and disarms a timer for every job, which took 5 µs, twice the rest of the runtime.
+Nearly no job reaches its limit, so here a job only notes when its own is, and one timer stands at the
+earliest that was noted. When it fires, the job it was set for has mostly ended long ago, and the timer moves
+on to the earliest that still counts.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Protocol
+
+
+class Limited(Protocol):
+    """Something that must end by `limit_at`, in the loop's time; infinity means no limit."""
+
+    limit_at: float
+
+    def time_out(self) -> None:
+        """The limit has passed."""
+        ...
+
+
+class Limits:
+    """Watches what `running` returns."""
+
+    def __init__(self, running: Callable[[], Iterable[Limited]]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._running = running
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+
+    def watch(self, limit_at: float) -> None:
+        """Be there at this instant."""
+        if limit_at < self._timer_at:
+            self.close()
+            self._timer_at = limit_at
+            self._timer = self._loop.call_at(limit_at, self._look)
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_at = None, inf
+
+    def _look(self) -> None:
+        # A loop may call a timer a trifle before its time.
+        now = max(self._loop.time(), self._timer_at)
+        self._timer, self._timer_at = None, inf
+        for run in self._running():
+            if run.limit_at <= now:
+                run.limit_at = inf
+                run.time_out()
+        next_at = min((run.limit_at for run in self._running()), default=inf)
+        if next_at < inf:
+            self.watch(next_at)

@@ -1,0 +1,66 @@
+"""Carries the progress of running jobs to the store: one batch, at most once a second, however often they speak.
+
+The last progress of a run does not depend on this: it travels with the settlement.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from shigoto.context import Signals
+from shigoto.model.errors import StoreError
+from shigoto.model.outcome import Report
+from shigoto.worker.errortext import ERROR_LIMIT, fit
+from shigoto.worker.pool import Pool
+from shigoto.worker.station import Station, Trouble
+
+SOONEST = 1.0
+LATEST = 5.0
+
+
+class Reporter:
+    """Looks at what runs once a second; when there has been no news for a minute, every few seconds."""
+
+    def __init__(self, station: Station, pools: Sequence[Pool]) -> None:
+        self._station = station
+        self._pools = pools
+        self._time = asyncio.get_running_loop().time
+        self._trouble = Trouble(station, "reporter")
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        news_at = self._time()
+        while True:
+            await asyncio.sleep(min(LATEST, max(SOONEST, (self._time() - news_at) / 10)))
+            news = list(self._news())
+            if news:
+                news_at = self._time()
+                await self._report(news)
+
+    def _news(self) -> Iterator[tuple[Signals, Report]]:
+        for pool in self._pools:
+            for hand in pool.hands():
+                # Signals before lease, and signals again: a thread may be changing over to its next job.
+                signals = hand.signals
+                lease = hand.lease
+                if lease is not None and hand.signals is signals and signals.progress_changed:
+                    signals.progress_changed = False
+                    yield (
+                        signals,
+                        Report(
+                            number=lease.number,
+                            token=lease.token,
+                            progress=signals.progress,
+                            progress_text=fit(signals.progress_text or "", ERROR_LIMIT),
+                        ),
+                    )
+
+    async def _report(self, news: list[tuple[Signals, Report]]) -> None:
+        engine = self._station.engine
+        try:
+            await engine.arun(engine.report(self._station.id, [report for _, report in news]))
+        except StoreError as error:
+            for signals, _ in news:
+                signals.progress_changed = True
+            await asyncio.sleep(self._trouble.met(error))
+        else:
+            self._trouble.over()

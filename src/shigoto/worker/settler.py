@@ -1,0 +1,149 @@
+"""STAGE 4 of a job's path: from settlements to the store's verdicts.
+
+Whatever ends while one batch is on its way forms the next batch. No timer: an idle worker settles at once, a
+busy one in batches that grow by themselves. A batch that the store did not answer is sent again until it is
+answered, and later ones wait behind it; that is safe, because the store recognises a settlement that it has
+already accepted.
+
+    runner ──► waiting ──► on its way ──► ACCEPTED, REPEATED   told as an event; the lease is no longer held
+                               │                 LOST          told as LeaseLost; somebody else has the job
+                               └── StoreError: back off, then the same batch again
+
+Until the verdict a lease stays in `station.held`, so that beats go on saying that its job is in good hands.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from shigoto.model.clock import Millis
+from shigoto.model.errors import StoreError
+from shigoto.model.job import Lease, State
+from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.model.states import Counters, Held, after
+from shigoto.observe import events
+from shigoto.worker import endings
+from shigoto.worker.station import Station, Trouble
+from shigoto.worker.wakeup import Wakeup
+
+MOST_AT_ONCE = 2_000
+
+Ended = tuple[Lease, Settlement, float]
+
+
+class Settler:
+    """Collects settlements and reports them. `flushed` is called after each batch, with the delays in it."""
+
+    def __init__(self, station: Station, flushed: Callable[[list[Millis]], None]) -> None:
+        self._station = station
+        self._flushed = flushed
+        self._waiting: list[Ended] = []
+        self._sending: list[Ended] = []
+        self._wakeup = Wakeup()
+        self._trouble = Trouble(station, "settler")
+        self._idle = False
+        self._closed = False
+        self._dropping = False
+
+    @property
+    def backlog(self) -> int:
+        """How many settlements have no verdict yet."""
+        return len(self._waiting) + len(self._sending)
+
+    def add(self, lease: Lease, settlement: Settlement, seconds: float) -> None:
+        """Report that a run has ended; never blocks."""
+        if self._closed:
+            return
+        self._waiting.append((lease, settlement, seconds))
+        if self._idle:
+            self._idle = False
+            self._wakeup.ring()
+
+    def release(self, leases: Iterable[Lease], delay: Millis | None = None) -> None:
+        """Give back leases that were not run, or not to the end."""
+        for lease in leases:
+            self.add(lease, endings.released(lease, delay), 0.0)
+
+    def release_last(self, leases: Iterable[Lease], delay: Millis) -> None:
+        """Give back leases whose runs could not be stopped; whatever these still report comes too late."""
+        self._closed = True
+        self._waiting += [(lease, endings.released(lease, delay), 0.0) for lease in leases]
+
+    def drop(self) -> None:
+        """Forget what waits and whatever will be added: this worker has lost the right to settle."""
+        self._closed = True
+        self._waiting.clear()
+        self._dropping = True
+
+    async def run(self) -> None:
+        """Report what comes, until cancelled."""
+        while True:
+            if not self.backlog:
+                self._idle = True
+                await self._wakeup.wait(None)
+                self._idle = False
+            try:
+                await self._send()
+            except StoreError as error:
+                await asyncio.sleep(self._trouble.met(error))
+            else:
+                self._trouble.over()
+
+    async def flush(self) -> None:
+        """Report all that is left, when `run` has ended. A StoreError leaves the rest unreported."""
+        while self.backlog:
+            await self._send()
+
+    async def _send(self) -> None:
+        """Report one batch. If this is cut short, the batch stays, and is sent again next time."""
+        if self._dropping:
+            self._sending.clear()
+            return
+        if not self._sending:
+            self._sending, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+        settlements = [settlement for _, settlement, _ in self._sending]
+        engine = self._station.engine
+        verdicts = await engine.arun(engine.settle(self._station.id, settlements))
+        batch, self._sending = self._sending, []
+        self._flushed(self._conclude(batch, verdicts))
+
+    def _conclude(self, batch: list[Ended], verdicts: list[Verdict]) -> list[Millis]:
+        """Let go of the leases, tell what happened, and return the delays of what will be due again."""
+        held, bus = self._station.held, self._station.bus
+        tell_completed = bus.wants(events.JobCompleted)
+        delays: list[Millis] = []
+        for (lease, settlement, seconds), verdict in zip(batch, verdicts, strict=True):
+            if held.get(lease.number) is lease:
+                del held[lease.number]
+            if verdict is Verdict.LOST:
+                bus.publish(events.LeaseLost(*_job(self._station.name, lease), seconds))
+            elif settlement.ending is not Ending.COMPLETED:
+                if bus.active:
+                    bus.publish(_event(self._station.name, lease, settlement, seconds))
+                if settlement.delay is not None:
+                    delays.append(settlement.delay)
+            elif tell_completed:
+                bus.publish(events.JobCompleted(*_job(self._station.name, lease), seconds))
+        return delays
+
+
+def _job(worker: str, lease: Lease) -> tuple[str, UUID, int, str, str, str, int]:
+    """The fields that every event of a job begins with."""
+    return worker, lease.id, lease.number, lease.task, lease.queue, lease.tenant, lease.attempt
+
+
+def _event(worker: str, lease: Lease, settlement: Settlement, seconds: float) -> events.Event:
+    """What an accepted settlement other than a completion means, by the rules the store went by."""
+    job = _job(worker, lease)
+    counters = Counters(failures=lease.failures, snoozes=lease.snoozes)
+    move = after(Held(counters, lease.max_failures, max_crashes=None), settlement)
+    if move.state is State.FAILED:
+        kind = move.failure_kind or settlement.failure_kind
+        return events.JobFailed(*job, seconds, kind, settlement.error or str(kind))
+    if move.state is State.CANCELLED:
+        return events.JobCancelled(*job, seconds)
+    if settlement.ending is Ending.RELEASED:
+        return events.JobReleased(*job, seconds)
+    if settlement.ending is Ending.SNOOZED:
+        return events.JobSnoozed(*job, seconds, move.delay or 0)
+    return events.JobRetried(*job, seconds, move.delay or 0, settlement.failure_kind, settlement.error or "")

@@ -1,0 +1,82 @@
+"""How a worker stops.
+
+    phase 0  at once   no new claims; a claim in flight and what lies in the buffers is given back
+    phase 1  20/28     handlers see `ctx.stopping` and may end by themselves; beats and settlements go on
+    phase 2   5/28     async handlers are cancelled; those that give in are released
+    phase 3   3/28     flush; then, as the very last commit, release what could not be stopped, with a delay
+                       that lets this process end first; then leave
+
+The parts are those of `stop_timeout`, 28 s unless told otherwise; each ends as soon as nothing is held any
+more. A second request ends phase 1, and makes phase 2 short. A fenced worker has nothing to give back: it
+cancels, drops every result, and is gone.
+"""
+
+import asyncio
+from contextlib import suppress
+
+from shigoto.model.clock import Millis
+from shigoto.model.errors import StoreError
+from shigoto.worker.crew import Crew
+from shigoto.worker.stop import Stopped
+
+SOFT, CANCEL, RELEASE = 20 / 28, 25 / 28, 3 / 28
+GRACE = 1.0  # seconds for cancelled handlers to unwind when there is a hurry
+LEAST_PATIENCE = 1.0  # seconds for phase 3, however short the time-out: giving back jobs is worth that much
+RETRY_PAUSE = 0.2
+LAST_DELAY: Millis = 2_000
+
+
+async def wind_down(crew: Crew, timeout: float) -> None:
+    """Phases 0 to 2; returns as soon as nothing is held."""
+    time = asyncio.get_running_loop().time
+    began_at = time()
+    crew.stop_seeking()
+    await _until_idle(crew, began_at + timeout * SOFT, heed_hurry=True)
+    crew.lanes.stop_all()
+    cancel_by = began_at + timeout * CANCEL
+    await _until_idle(crew, min(cancel_by, time() + GRACE) if crew.switch.hurried else cancel_by)
+
+
+async def leave(crew: Crew, patience: float) -> Stopped:
+    """Phase 3, when every part has ended; takes `patience` seconds at most."""
+    end = asyncio.get_running_loop().time() + patience
+    reason = crew.switch.reason or "stopped"
+    try:
+        await crew.lanes.close(patience / 3)
+        if reason != "fenced":
+            # If the store does not answer in time, what is still held comes back when the lease ends.
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(end):
+                    await _give_back_the_rest(crew)
+    finally:
+        crew.threads.close()
+        crew.settler.drop()
+    unreleased = 0 if reason == "fenced" else len(crew.station.held)
+    return Stopped(reason=reason, unreleased=unreleased, running=crew.running())
+
+
+async def _until_idle(crew: Crew, deadline: float, *, heed_hurry: bool = False) -> None:
+    time, switch = asyncio.get_running_loop().time, crew.switch
+    while not crew.idle() and switch.reason != "fenced" and not (heed_hurry and switch.hurried):
+        left = deadline - time()
+        if left <= 0:
+            return
+        crew.tell_stopping()
+        await switch.changed.wait(left)
+
+
+async def _give_back_the_rest(crew: Crew) -> None:
+    """Settle what has ended, then release what has not, then leave; again until the store answers."""
+    station, engine = crew.station, crew.station.engine
+    while True:
+        try:
+            await crew.settler.flush()
+            crew.threads.close()
+            await crew.settler.flush()
+            crew.settler.release_last(list(station.held.values()), LAST_DELAY)
+            await crew.settler.flush()
+            await engine.arun(engine.leave(station.id))
+        except StoreError:
+            await asyncio.sleep(RETRY_PAUSE)
+        else:
+            return

@@ -1,0 +1,108 @@
+"""How many jobs one pool may ask for: what it can start now, and what it has earned beyond.
+
+A claim costs a round trip. A pool that asked only for its free slots would stand still for that long whenever
+its jobs are short. So it looks ahead: it may hold as many further leases as it completes in 30 ms, which
+keeps it busy during the trip, and lets no job wait noticeably behind others while another worker could have
+run it.
+
+    cold ──three measured claims──► warm ──a lease lay unstarted for 250 ms──► cold, with a narrow window:
+      ahead = 0                       ahead = rate × 30 ms, at most 1000,        what really runs, doubled by
+                                      none if jobs run longer than that          each claim that starts in time
+
+Long jobs are thus never hoarded. The window answers another trouble: handlers that block the event loop start
+one after the other, however many slots are free; what they keep waiting is given back, and fewer are asked
+for.
+
+Nothing here reads a clock or touches a job: the pool says what it holds, and gets a number.
+"""
+
+from collections import deque
+
+HORIZON = 0.030  # seconds of work to look ahead
+MOST_AHEAD = 1_000
+WARM_AFTER = 3  # measured claims
+SHORTEST_SAMPLE = 0.001  # seconds; below, a rate is noise
+COLD_AFTER = 0.100  # seconds without a finished job
+PATIENCE = 0.250  # seconds that a lease may lie unstarted
+
+
+class Slots:
+    """The ledger of one pool. `size` is how many jobs it can run at once.
+
+    Everything is counted from what the pool was given: given = finished + running + buffered.
+    """
+
+    def __init__(self, size: int, now: float) -> None:
+        self.size = size
+        self.window = size
+        self.ahead = 0
+        # The number of buffered leases at which it is time to ask again; none without look-ahead.
+        self.low_water = -1
+        self._given = 0
+        self._rate = 0.0
+        self._samples = 0
+        self._sampled_at = now
+        self._finished_then = 0
+        # One entry per claim: until when its last lease must have started, and how many were given up to it.
+        self._deadlines: deque[tuple[float, int]] = deque()
+
+    def want(self, now: float, *, buffered: int, running: int) -> int:
+        """How many jobs to ask for now; zero while the buffer is still more than half of the look-ahead."""
+        self._measure(now, buffered, running)
+        if buffered > self.ahead // 2:
+            return 0
+        return max(0, min(self.window, self.size) + self.ahead - buffered - running)
+
+    def gave(self, now: float, count: int) -> None:
+        """So many leases came from the store."""
+        self._given += count
+        self._deadlines.append((now + PATIENCE, self._given))
+
+    def late(self, now: float, buffered: int) -> bool:
+        """Whether a lease has been lying unstarted for too long."""
+        started = self._given - buffered
+        while self._deadlines and self._deadlines[0][1] <= started:
+            self._deadlines.popleft()
+            self.window = min(self.size, self.window * 2)
+        return bool(self._deadlines) and now >= self._deadlines[0][0]
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When to ask `late` again, if nothing else happens."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def took_back(self, count: int) -> None:
+        """So many unstarted leases go back to the store; they were never given."""
+        self._given -= count
+        self._deadlines.clear()
+
+    def collapse(self, running: int) -> None:
+        """Leases were late: look ahead only when it is earned again, and ask for as many as really run."""
+        self._look_ahead(0)
+        self.window = max(1, running)
+        self._rate = 0.0
+        self._samples = 0
+
+    def _measure(self, now: float, buffered: int, running: int) -> None:
+        elapsed = now - self._sampled_at
+        finished = self._given - buffered - running
+        progress = finished - self._finished_then
+        # Without progress the sample goes on: the pool may only be waiting for its next claim.
+        if elapsed < (SHORTEST_SAMPLE if progress > 0 else COLD_AFTER):
+            return
+        self._rate = (self._rate + progress / elapsed) / 2
+        self._samples = self._samples + 1 if progress > 0 else 0
+        self._sampled_at, self._finished_then = now, finished
+        self._look_ahead(self._earned(running))
+
+    def _earned(self, running: int) -> int:
+        if self._samples < WARM_AFTER:
+            return 0
+        ahead = min(MOST_AHEAD, int(self._rate * HORIZON))
+        # By Little's law a run takes running / rate seconds: more running than finish within the horizon
+        # means that runs take longer than the horizon, and then a claim costs little beside them.
+        return ahead if ahead >= running else 0
+
+    def _look_ahead(self, ahead: int) -> None:
+        self.ahead = ahead
+        self.low_water = ahead // 2 if ahead else -1

@@ -1,0 +1,83 @@
+"""What the parts of one worker share: who it is, where its jobs live, and what it holds."""
+
+from random import Random
+from uuid import UUID
+
+from shigoto.engine.protocol import Engine
+from shigoto.model.job import Lease
+from shigoto.observe.bus import Bus
+from shigoto.observe.events import StoreRecovered, StoreTrouble
+
+
+class Station:
+    """One worker's place in the world. Times are seconds on the event loop's clock.
+
+    `held` has every lease from its claim until the store has accepted its end: buffered, running, or waiting
+    to be settled. Only the event loop changes it; the beat thread copies it in one step.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: UUID,
+        name: str,
+        engine: Engine,
+        bus: Bus,
+        random: Random,
+        lease: float,
+        poll: float,
+        announced_at: float,
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.engine = engine
+        self.bus = bus
+        self.random = random
+        self.lease = lease
+        self.poll = poll
+        self.announced_at = announced_at
+        self.held: dict[int, Lease] = {}
+
+    def held_tokens(self) -> list[tuple[int, int]]:
+        """The (number, token) of everything held. Safe from any thread."""
+        return [(lease.number, lease.token) for lease in list(self.held.values())]
+
+    def jittered_poll(self) -> float:
+        """The longest wait before looking by oneself; jittered downwards, so that workers part ways."""
+        return self.poll * self.random.uniform(0.8, 1)
+
+
+class Trouble:
+    """One part's trouble with the store: how long to wait before the next try, and who hears of it."""
+
+    FIRST = 0.1
+    LONGEST = 5.0
+
+    def __init__(self, station: Station, part: str, *, longest: float = LONGEST) -> None:
+        self._station = station
+        self._part = part
+        self._longest = longest
+        self.tries = 0
+
+    def met(self, error: Exception) -> float:
+        """Tell of it, and say how many seconds to wait; each time longer, never all workers alike."""
+        pause = self.next_pause()
+        self.tell(error, pause)
+        return pause
+
+    def next_pause(self) -> float:
+        """Count one more try in vain, and say how many seconds to wait."""
+        self.tries += 1
+        # The exponent is bounded because 2.0 ** 1024 is an error, and outages can be long.
+        backoff = min(self._longest, self.FIRST * 2.0 ** min(self.tries, 30))
+        return backoff * self._station.random.uniform(0.5, 1)
+
+    def tell(self, error: Exception, pause: float) -> None:
+        """Publish it, on the event loop."""
+        self._station.bus.publish(StoreTrouble(self._station.name, self._part, str(error), pause))
+
+    def over(self) -> None:
+        """The store answered."""
+        if self.tries:
+            self._station.bus.publish(StoreRecovered(self._station.name, self._part, self.tries))
+            self.tries = 0

@@ -1,0 +1,115 @@
+"""Repairs what others left behind: fences workers that are gone, frees their jobs, expires, prunes.
+
+Every long-lived process sweeps, so none is needed for it. The danger is to fence a worker that lives: its
+jobs would run twice. The lease alone does not decide; three rules guard it.
+
+    two looks   a worker is fenced only if two sweeps, a third of a lease apart on *our* clock, both saw it
+                expired: had we been asleep, or the machine, the first look after waking proves nothing
+    amnesty     after an outage nobody has been able to beat; whoever lost the store waits for a whole lease
+                of unbroken contact before it fences
+    the store   fences only a worker that is still expired at that very moment
+
+    seen expired ──1/3 lease──► seen again ──at once──► ordered to be fenced
+         └── not seen any more, or the clock was set back: forgotten
+"""
+
+import asyncio
+from uuid import UUID
+
+from shigoto.model.errors import StoreError
+from shigoto.model.worker import SweepOrder, Swept
+from shigoto.observe.events import ClockStepped, JobsRescued, WorkersFenced
+from shigoto.worker.station import Station, Trouble
+
+MORE_AT_ONCE = 0.010
+
+
+class Looks:
+    """Decides whom to fence; pure, but for what it remembers. Times are seconds on a monotonic clock."""
+
+    def __init__(self, own: UUID, lease: float) -> None:
+        self._own = own
+        self._lease = lease
+        self._first_seen: dict[UUID, float] = {}
+        self._in_touch = True
+        self._no_fence_before = 0.0
+        self.to_fence: tuple[UUID, ...] = ()
+
+    def saw(self, now: float, expired: tuple[UUID, ...]) -> None:
+        """A sweep at `now`, with the order to fence `to_fence`, saw these workers expired."""
+        if not self._in_touch:
+            self._in_touch = True
+            self._no_fence_before = now + self._lease
+        # Whoever was ordered to be fenced and is still there needs two new looks: the store knew better.
+        known = {worker: at for worker, at in self._first_seen.items() if worker not in self.to_fence}
+        self._first_seen = {worker: known.get(worker, now) for worker in expired if worker != self._own}
+        ripe = now - self._lease / 3
+        self.to_fence = tuple(
+            worker for worker, at in self._first_seen.items() if at <= ripe and now >= self._no_fence_before
+        )
+
+    def lost_contact(self) -> None:
+        """The store could not be reached."""
+        self.forget()
+        self._in_touch = False
+
+    def forget(self) -> None:
+        """Nothing seen so far counts."""
+        self._first_seen = {}
+        self.to_fence = ()
+
+    def next_look(self, now: float) -> float | None:
+        """In how many seconds a second look would be due."""
+        if not self._first_seen:
+            return None
+        due = max(min(self._first_seen.values()) + self._lease / 3, self._no_fence_before)
+        return max(0.0, due - now)
+
+
+class Sweeper:
+    """Sweeps about six times per lease: every five seconds with the usual one."""
+
+    def __init__(self, station: Station) -> None:
+        self._station = station
+        self._time = asyncio.get_running_loop().time
+        self._looks = Looks(station.id, station.lease)
+        self._trouble = Trouble(station, "sweeper")
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            pause = await self._sweep()
+            await asyncio.sleep(pause)
+
+    async def _sweep(self) -> float:
+        """Sweep once, and return how many seconds to wait."""
+        engine = self._station.engine
+        try:
+            swept = await engine.arun(engine.sweep(SweepOrder(fence=self._looks.to_fence)))
+        except StoreError as error:
+            self._looks.lost_contact()
+            return self._trouble.met(error)
+        self._trouble.over()
+        now = self._time()
+        if swept.clock_step:
+            self._looks.forget()
+        else:
+            self._looks.saw(now, swept.expired_workers)
+        self._tell(swept)
+        return self._pause(now, swept)
+
+    def _pause(self, now: float, swept: Swept) -> float:
+        if swept.more or self._looks.to_fence:
+            return MORE_AT_ONCE
+        pause = self._station.lease / 6 * self._station.random.uniform(0.8, 1.0)
+        second_look = self._looks.next_look(now)
+        return pause if second_look is None else min(pause, max(second_look, MORE_AT_ONCE))
+
+    def _tell(self, swept: Swept) -> None:
+        name, bus = self._station.name, self._station.bus
+        if swept.clock_step:
+            bus.publish(ClockStepped(name, swept.clock_step))
+        if swept.fenced:
+            bus.publish(WorkersFenced(name, swept.fenced))
+        if swept.rescued:
+            bus.publish(JobsRescued(name, swept.rescued))

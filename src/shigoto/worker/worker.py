@@ -1,0 +1,217 @@
+"""The worker: runs the jobs of an app until it is told to stop.
+
+    async with Worker(app):          # in a program of your own, for as long as the block runs
+        ...
+
+    await Worker(app).run()          # until stopped
+    await Worker(app, drain=True).run()   # until there is nothing left to do
+
+A worker in your own process shares it with everything else there. Handlers that block the event loop hold
+each other up, though not the worker's sign of life, which comes from a thread; native code that keeps the
+interpreter lock for longer than the lease can cost it even that.
+
+The path of a job: `claimer.py`, `runner.py`, `settler.py`, with `keeper.py` beside them. `crew.py` puts them
+together.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import metadata
+from random import Random
+from types import TracebackType
+from typing import Any
+
+from shigoto.app import Shigoto
+from shigoto.model.errors import OptionInvalid
+from shigoto.model.ids import uuid7
+from shigoto.model.worker import Announcement
+from shigoto.observe.events import WorkerStarted, WorkerStopped, WorkerStopping
+from shigoto.observe.log import log_events
+from shigoto.task import Task
+from shigoto.worker.crew import Crew, Settings
+from shigoto.worker.keeper import Beats
+from shigoto.worker.shutdown import LEAST_PATIENCE, RELEASE, leave, wind_down
+from shigoto.worker.station import Station
+from shigoto.worker.stop import Stopped, StopSwitch
+
+MOST_SLOTS = 10_000
+DAY = 86_400.0
+
+
+class Worker:
+    """Runs jobs of the app's tasks. Made once, run once.
+
+    `queues` None means all. `concurrency` bounds async handlers, `threads` sync ones (None: four per core, at
+    most 32). A `lease` is how many seconds the store waits for a sign of life before it takes the jobs away,
+    and `poll` the longest wait for work that no doorbell announced. `stop_timeout` bounds a stop.
+    """
+
+    def __init__(
+        self,
+        app: Shigoto,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int = 100,
+        threads: int | None = None,
+        drain: bool = False,
+        lease: float = 30.0,
+        poll: float = 1.0,
+        name: str | None = None,
+        random: Random | None = None,
+        stop_timeout: float = 28.0,
+        beats: Beats = "thread",
+    ) -> None:
+        self.id = uuid7()
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self._app = app
+        self._random = random or Random()
+        self._settings = Settings(
+            queues=_checked_queues(queues),
+            concurrency=_whole("concurrency", concurrency),
+            threads=min(32, 4 * (os.cpu_count() or 1)) if threads is None else _whole("threads", threads),
+            drain=drain,
+            lease=_seconds("lease", lease, 1.0, DAY),
+            poll=_seconds("poll", poll, 0.010, DAY),
+            stop_timeout=_seconds("stop_timeout", stop_timeout, 0.0, DAY),
+            beats=beats,
+        )
+        self._switch = StopSwitch()
+        self._announced_at: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Stopped] | None = None
+
+    async def run(self) -> Stopped:
+        """Work until stopped, drained or fenced. If this is cancelled, jobs are given back at once.
+
+        Raises DeclarationError for tasks that cannot work, StoreError if the store cannot be reached at the
+        start.
+        """
+        await self._start()
+        return await self._serve()
+
+    def stop(self) -> None:
+        """Ask the worker to stop, from any thread or signal handler; ask twice to make it hurry.
+
+        A worker that has not begun will not begin. Stopping one that has stopped is fine.
+        """
+        if self._loop is None:
+            self._switch.throw()
+        else:
+            # A closed loop has no worker left to stop.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._switch.throw)
+
+    async def __aenter__(self) -> "Worker":
+        await self._start()
+        self._task = asyncio.create_task(self._serve(), name=f"shigoto-worker-{self.name}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._switch.reason is None:
+            self._switch.throw()
+        try:
+            await self.wait()
+        except asyncio.CancelledError:
+            # The block is cancelled, not the worker: it still gives its jobs back, but in a hurry.
+            if self._task is not None and not self._task.done():
+                self._switch.throw()
+                await asyncio.wait([self._task])
+            raise
+
+    async def wait(self) -> Stopped:
+        """Wait for the end of an embedded worker, whoever stops it; cancelling this does not.
+
+        A program that cannot do without its worker waits for this: a worker may be fenced.
+        """
+        if self._task is None:
+            raise RuntimeError("Only a worker that was entered with `async with` can be waited for.")
+        return await asyncio.shield(self._task)
+
+    async def _start(self) -> None:
+        if self._loop is not None:
+            raise RuntimeError(f"Worker {self.name} has run already; make a new one, with a new id.")
+        self._loop = asyncio.get_running_loop()
+        self._app.check()
+        if self._switch.reason is None:
+            announced_at = self._loop.time()
+            engine, settings = self._app.engine, self._settings
+            announcement = Announcement(
+                id=self.id,
+                name=self.name,
+                tasks=tuple(self._tasks()),
+                queues=settings.queues,
+                slots=settings.concurrency + settings.threads,
+                version=_version(),
+                lease=round(settings.lease * 1000),
+            )
+            await engine.arun(engine.announce(announcement))
+            self._announced_at = announced_at
+
+    async def _serve(self) -> Stopped:
+        if self._announced_at is None:
+            return Stopped(reason=self._switch.reason or "stopped")
+        settings, bus = self._settings, self._app.bus
+        station = Station(
+            id=self.id,
+            name=self.name,
+            engine=self._app.engine,
+            bus=bus,
+            random=self._random,
+            lease=settings.lease,
+            poll=settings.poll,
+            announced_at=self._announced_at,
+        )
+        log_events(bus)
+        bus.publish(
+            WorkerStarted(self.name, self.id, settings.queues, settings.concurrency, settings.threads)
+        )
+        crew = Crew(station, self._tasks(), settings, self._switch)
+        try:
+            async with asyncio.TaskGroup() as group:
+                crew.start(group)
+                bus.publish(WorkerStopping(self.name, await self._switch.thrown()))
+                await wind_down(crew, settings.stop_timeout)
+                crew.end()
+        finally:
+            outcome = await leave(crew, max(LEAST_PATIENCE, settings.stop_timeout * RELEASE))
+            bus.publish(WorkerStopped(self.name, outcome.reason, outcome.unreleased, outcome.running))
+        return outcome
+
+    def _tasks(self) -> dict[str, Task[..., Any]]:
+        """Every task by each of its names."""
+        tasks = self._app.tasks.values()
+        return {name: task for task in tasks for name in (task.name, *task.aliases)}
+
+
+def _checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
+    if queues is None:
+        return None
+    if isinstance(queues, str) or not queues:
+        raise OptionInvalid(f"queues takes a list of names, or None for all queues, not {queues!r}.")
+    return tuple(dict.fromkeys(queues))
+
+
+def _whole(option: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_SLOTS:
+        raise OptionInvalid(f"{option} must be a whole number from 1 to {MOST_SLOTS}, not {value!r}.")
+    return value
+
+
+def _seconds(option: str, value: object, shortest: float, longest: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not shortest <= value <= longest:
+        raise OptionInvalid(
+            f"{option} must be a number of seconds from {shortest:g} to {longest:g}, not {value!r}."
+        )
+    return float(value)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("shigoto")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,262 @@
+"""When the store cannot be reached, or a worker is gone: nothing is lost, nothing is run in vain."""
+
+import asyncio
+from random import Random
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+
+from shigoto import (
+    State,
+    StoreUnavailable,
+)
+from shigoto.engine.memory import MemoryEngine
+from shigoto.engine.op import Op
+from shigoto.model.ids import uuid7
+from shigoto.model.outcome import Verdict
+from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.observe import events
+from shigoto.testing.clock import VirtualClock
+from shigoto.worker import Stopped
+from tests.fundamentals.stage import DAY, DeafToBeats, Stage
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+# Trouble with the store
+
+
+class Shaky(MemoryEngine):
+    """A store that cannot be reached while `down` is set; `lose` commits, but loses that many answers of settle."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self.down = False
+        self.lose = 0
+        self.settled: list[list[int]] = []
+
+    def run(self, op: Op[T]) -> T:
+        if self.down:
+            raise StoreUnavailable("the disk is gone")
+        return super().run(op)
+
+    def settle(self, worker: UUID, settlements: Any) -> Op[list[Verdict]]:
+        self.settled.append([settlement.number for settlement in settlements])
+        return super().settle(worker, settlements)
+
+    async def arun(self, op: Op[T]) -> T:
+        value = self.run(op)
+        if self.lose and isinstance(value, list) and value and isinstance(value[0], Verdict):
+            self.lose -= 1
+            raise StoreUnavailable("the answer was lost")
+        return value
+
+
+@pytest.fixture
+def shaky() -> Stage:
+    return Stage(Shaky)
+
+
+def store(stage: Stage) -> Shaky:
+    assert isinstance(stage.engine, Shaky)
+    return stage.engine
+
+
+def test_an_outage_of_five_minutes_costs_no_rerun(shaky: Stage) -> None:
+    """Semantics §4: keep running, settle when the store is back; nobody is fenced meanwhile."""
+    runs: list[int] = []
+
+    @shaky.app.task
+    async def work() -> str:
+        runs.append(shaky.now)
+        await asyncio.sleep(60)
+        return "kept"
+
+    async def main() -> None:
+        job = await work.aenqueue()
+        async with shaky.working(), shaky.working(name="2", random=Random(9)):
+            await shaky.until(events.JobStarted)
+            await asyncio.sleep(1)
+            store(shaky).down = True
+            await asyncio.sleep(300)
+            store(shaky).down = False
+            assert await job.aresult() == "kept"
+            await asyncio.sleep(120)
+
+    shaky.play(main)
+
+    assert runs == [0]
+    assert not shaky.all(events.WorkersFenced)
+    assert shaky.job().attempt == 1
+    assert {event.part for event in shaky.all(events.StoreTrouble)} >= {
+        "keeper",
+        "settler",
+        "promoter",
+        "sweeper",
+    }
+    assert shaky.all(events.StoreRecovered)
+
+
+def test_a_settlement_whose_answer_was_lost_is_sent_again_and_recognised(shaky: Stage) -> None:
+    """C9: the store knows what it has accepted."""
+
+    @shaky.app.task
+    async def work() -> None: ...
+
+    async def main() -> None:
+        store(shaky).lose = 3
+        for _ in range(5):
+            await work.aenqueue()
+        async with shaky.working():
+            await shaky.until(events.JobCompleted, 5)
+
+    shaky.play(main)
+
+    assert not shaky.all(events.LeaseLost)
+    assert [job.state for job in shaky.app.find()] == [State.COMPLETED] * 5
+    first, *others = store(shaky).settled
+    assert all(batch == first for batch in others[:3])
+
+
+def test_a_worker_out_of_touch_claims_no_more_but_runs_on(shaky: Stage) -> None:
+    """Semantics §4: no claims from 2/3 of a lease after the last confirmed beat."""
+    shaky = Stage(DeafToBeats)
+    assert isinstance(shaky.engine, DeafToBeats)
+    engine = shaky.engine
+
+    @shaky.app.task
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def main() -> None:
+        async with shaky.working(name="1"):
+            await work.aenqueue(90)
+            await shaky.until(events.JobStarted)
+            engine.deaf = True
+            await asyncio.sleep(25)
+            await work.aenqueue(1)
+            await asyncio.sleep(5)
+            assert len(shaky.all(events.JobStarted)) == 1
+            engine.deaf = False
+            await shaky.until(events.JobCompleted, 2)
+
+    shaky.play(main)
+
+    assert shaky.times(events.JobCompleted)[-1] == 90_000
+
+
+# Fencing and rescue
+
+
+def ghost(stage: Stage, tasks: tuple[str, ...]) -> UUID:
+    """A worker that announces itself, takes a job, and is never heard of again."""
+    engine, name = stage.engine, uuid7()
+    announcement = Announcement(id=name, name="ghost", tasks=tasks, queues=None, slots=1, version="0")
+    engine.run(engine.announce(announcement))
+    assert engine.run(engine.claim(name, [Want(tasks=tasks, queues=None, limit=1)]))
+    return name
+
+
+def test_the_jobs_of_a_dead_worker_are_rescued_within_45_seconds(stage: Stage) -> None:
+    """S1-13, S1-14: the lease, one sweep, and a second look a third of a lease later."""
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    async def main() -> None:
+        await work.aenqueue()
+        dead = ghost(stage, ("work",))
+        async with stage.working():
+            await stage.until(events.JobsRescued)
+            await stage.until(events.JobCompleted)
+        assert stage.all(events.WorkersFenced) == [events.WorkersFenced("1", (dead,))]
+
+    stage.play(main)
+
+    [fenced] = stage.times(events.WorkersFenced)
+    assert 40_000 < fenced <= 45_100
+    assert stage.job().crashes == 1
+
+
+def test_after_an_outage_nobody_is_fenced_before_a_whole_lease_of_contact(shaky: Stage) -> None:
+    @shaky.app.task
+    async def work() -> None: ...
+
+    async def main() -> None:
+        await work.aenqueue()
+        ghost(shaky, ("work",))
+        async with shaky.working():
+            store(shaky).down = True
+            await asyncio.sleep(300)
+            store(shaky).down = False
+            await shaky.until(events.WorkersFenced)
+
+    shaky.play(main)
+
+    [fenced] = shaky.times(events.WorkersFenced)
+    assert fenced >= 330_000
+
+
+def test_a_fenced_worker_stops_at_once_and_drops_its_results(stage: Stage) -> None:
+    ended: list[str] = []
+
+    @stage.app.task
+    async def work() -> str:
+        try:
+            await asyncio.sleep(DAY)
+        finally:
+            ended.append("cancelled")
+        return "never"
+
+    async def main() -> Stopped:
+        await work.aenqueue()
+        worker = stage.worker()
+        run = asyncio.create_task(worker.run())
+        await stage.until(events.JobStarted)
+        fence(stage, worker.id)
+        return await run
+
+    assert stage.play(main) == Stopped(reason="fenced")
+
+    assert ended == ["cancelled"]
+    assert stage.now <= 11_000
+    assert (stage.job().state, stage.job().crashes) == (State.PENDING, 1)
+
+
+def test_a_zombie_loses_what_somebody_else_has_taken() -> None:
+    """C10: the late outcome is refused and told as lost."""
+    stage = Stage(DeafToBeats)
+    assert isinstance(stage.engine, DeafToBeats)
+    stage.engine.deaf = True
+
+    @stage.app.task
+    async def work() -> str:
+        await asyncio.sleep(1)
+        return "late"
+
+    async def main() -> None:
+        await work.aenqueue()
+        async with stage.working() as worker:
+            await stage.until(events.JobStarted)
+            fence(stage, worker.id)
+            await stage.until(events.LeaseLost)
+
+    stage.play(main)
+
+    assert not stage.all(events.JobCompleted)
+    assert stage.job().state is State.PENDING
+
+
+def fence(stage: Stage, worker: UUID) -> None:
+    """What two sweepers elsewhere would have done, if this worker had been silent for a lease."""
+    engine = stage.engine
+    now = stage.clock.now
+    stage.clock.now += 31_000
+    engine.run(engine.sweep(SweepOrder(fence=(worker,))))
+    stage.clock.now = now

@@ -1,0 +1,222 @@
+"""How many jobs a pool asks for: free slots always, look-ahead when it has been earned."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shigoto.worker.slots import HORIZON, MOST_AHEAD, PATIENCE, Slots
+
+
+class Pool:
+    """A pool in a test's hands: it says what it holds, and time passes when it is told to."""
+
+    def __init__(self, size: int) -> None:
+        self.now = 0.0
+        self.slots = Slots(size, self.now)
+        self.buffered = 0
+        self.running = 0
+
+    def want(self) -> int:
+        return self.slots.want(self.now, buffered=self.buffered, running=self.running)
+
+    def give(self, count: int) -> None:
+        self.slots.gave(self.now, count)
+        self.buffered += count
+        self.start()
+
+    def start(self) -> None:
+        started = min(self.buffered, self.slots.size - self.running)
+        self.buffered -= started
+        self.running += started
+
+    def finish(self, count: int, seconds: float) -> None:
+        """So many end within so many seconds, and others take their places."""
+        self.now += seconds
+        for _ in range(count):
+            assert self.running
+            self.running -= 1
+            self.start()
+
+    def late(self) -> bool:
+        return self.slots.late(self.now, self.buffered)
+
+
+def warm(pool: Pool, *, per_second: float) -> None:
+    """Run so fast for half a second."""
+    for _ in range(500):
+        pool.give(pool.want())
+        batch = min(pool.running + pool.buffered, max(1, round(per_second / 1_000)))
+        pool.finish(batch, batch / per_second)
+
+
+def test_a_cold_pool_asks_for_its_free_slots_and_no_more() -> None:
+    pool = Pool(10)
+
+    assert pool.want() == 10
+
+    pool.give(4)
+
+    assert pool.want() == 6
+
+    pool.give(6)
+
+    assert pool.want() == 0
+
+
+def test_look_ahead_is_earned_by_three_measured_claims() -> None:
+    pool = Pool(100)
+    asked: list[int] = []
+    for _ in range(6):
+        asked.append(pool.want())
+        pool.give(asked[-1])
+        pool.finish(pool.running + pool.buffered, 0.002)
+
+    assert asked[:3] == [100, 100, 100]
+    assert asked[3] > 100
+    assert asked[5] <= 100 + MOST_AHEAD
+
+
+@pytest.mark.parametrize("per_second", [1_000, 5_000, 20_000])
+def test_a_warm_pool_looks_ahead_as_far_as_it_gets_in_thirty_milliseconds(per_second: int) -> None:
+    pool = Pool(10)
+    warm(pool, per_second=per_second)
+    pool.want()
+
+    assert pool.slots.ahead == pytest.approx(per_second * HORIZON, rel=0.2)
+
+
+def test_look_ahead_has_a_bound() -> None:
+    pool = Pool(100)
+    warm(pool, per_second=1_000_000)
+    pool.want()
+
+    assert pool.slots.ahead == MOST_AHEAD
+
+
+def test_a_warm_pool_asks_again_when_its_buffer_is_down_to_half() -> None:
+    pool = Pool(10)
+    warm(pool, per_second=5_000)
+    pool.give(pool.want())
+    ahead = pool.slots.ahead
+
+    assert pool.buffered > ahead // 2
+    assert pool.slots.want(pool.now, buffered=ahead // 2 + 1, running=10) == 0
+    assert pool.slots.want(pool.now, buffered=ahead // 2, running=10) == ahead - ahead // 2
+    assert pool.slots.low_water == ahead // 2
+
+
+def test_jobs_longer_than_the_horizon_are_never_claimed_ahead() -> None:
+    """S1-4: however many slots there are, and however many jobs end per second."""
+    pool = Pool(1_000)
+    for _ in range(50):
+        pool.give(pool.want())
+        pool.finish(200, 0.1)
+
+    assert pool.want() == 200
+    assert pool.slots.ahead == 0
+
+
+def test_a_pool_that_stood_still_is_cold_again() -> None:
+    pool = Pool(10)
+    warm(pool, per_second=5_000)
+    pool.finish(pool.running + pool.buffered, 1)
+
+    pool.want()
+    pool.now += 60
+    pool.want()
+
+    assert pool.want() == 10
+
+
+def test_a_lease_that_lies_unstarted_is_late_after_a_quarter_of_a_second() -> None:
+    pool = Pool(2)
+    pool.slots.gave(pool.now, 3)
+    pool.buffered, pool.running = 1, 2
+
+    assert not pool.late()
+    assert pool.slots.next_deadline == PATIENCE
+
+    pool.now += PATIENCE - 0.001
+    assert not pool.late()
+
+    pool.now += 0.001
+    assert pool.late()
+
+
+def test_what_has_started_is_not_late() -> None:
+    pool = Pool(2)
+    pool.give(2)
+    pool.now += 10
+
+    assert not pool.late()
+    assert pool.slots.next_deadline is None
+
+
+def test_lateness_is_counted_for_each_claim_by_itself() -> None:
+    pool = Pool(2)
+    pool.slots.gave(0.0, 3)
+    pool.slots.gave(0.2, 3)
+    pool.buffered, pool.running = 3, 2
+
+    assert pool.slots.late(0.3, buffered=3) is False
+    assert pool.slots.next_deadline == pytest.approx(0.45)
+    assert pool.slots.late(0.45, buffered=1) is True
+
+
+def test_after_being_late_a_pool_is_cold_and_asks_for_as_many_as_really_ran() -> None:
+    pool = Pool(100)
+    warm(pool, per_second=20_000)
+    pool.give(pool.want())
+    unstarted, pool.buffered = pool.buffered, 0
+
+    pool.slots.took_back(unstarted)
+    pool.slots.collapse(running=3)
+
+    assert pool.slots.ahead == 0
+    assert pool.slots.want(pool.now, buffered=0, running=3) == 0
+    assert pool.slots.want(pool.now, buffered=0, running=0) == 3
+    assert not pool.late()
+
+
+def test_the_window_opens_again_with_every_claim_that_starts_in_time() -> None:
+    pool = Pool(8)
+    pool.slots.collapse(running=0)
+    asked: list[int] = []
+    for _ in range(5):
+        asked.append(pool.want())
+        pool.give(asked[-1])
+        assert not pool.late()
+        pool.finish(pool.running, 0.2)
+
+    assert asked == [1, 2, 4, 8, 8]
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["give", "finish", "late", "wait"]), st.integers(0, 200)), max_size=60
+)
+
+
+@given(st.integers(1, 200), steps)
+def test_a_pool_never_holds_more_than_its_slots_and_its_look_ahead(
+    size: int, steps: list[tuple[str, int]]
+) -> None:
+    """S0-60: bounded, whatever happens."""
+    pool = Pool(size)
+    for step, amount in steps:
+        match step:
+            case "give":
+                want = pool.want()
+                assert 0 <= want <= size + MOST_AHEAD
+                pool.give(min(want, amount))
+                assert pool.running <= size
+                assert pool.running + pool.buffered <= size + MOST_AHEAD
+            case "finish":
+                pool.finish(min(amount, pool.running), 0.001)
+            case "late":
+                if pool.late():
+                    pool.slots.took_back(pool.buffered)
+                    pool.buffered = 0
+                    pool.slots.collapse(pool.running)
+            case _:
+                pool.now += amount / 100
+    assert pool.want() <= size + MOST_AHEAD

@@ -1,0 +1,196 @@
+"""The pool of threads: everything that goes in comes out once, on the event loop, and nothing is left behind."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from uuid import UUID
+
+from shigoto import Shigoto
+from shigoto.engine.memory import MemoryEngine
+from shigoto.model.job import Lease
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.observe.bus import Bus
+from shigoto.worker.runner import Runner
+from shigoto.worker.station import Station
+from shigoto.worker.threads import Threads
+
+
+def lease(number: int, task: str = "work") -> Lease:
+    return Lease(
+        number=number,
+        token=1,
+        id=UUID(int=number),
+        task=task,
+        queue="default",
+        payload="{}",
+        attempt=1,
+        failures=0,
+        snoozes=0,
+        max_failures=1,
+        priority=0,
+        run_at=0,
+        claimed_at=0,
+    )
+
+
+class Desk:
+    """Stands where the settler would: collects settlements, and knows in which thread they came."""
+
+    def __init__(self, fn: Callable[[], object], size: int) -> None:
+        app = Shigoto(engine=MemoryEngine())
+        app.task(name="work")(fn)
+        loop = asyncio.get_running_loop()
+        station = Station(
+            id=UUID(int=0),
+            name="1",
+            engine=app.engine,
+            bus=Bus(),
+            random=Random(1),
+            lease=30,
+            poll=1,
+            announced_at=loop.time(),
+        )
+        self.settled: list[Settlement] = []
+        self.threads_of_settle: set[int] = set()
+        self.rooms = 0
+        self._news = asyncio.Event()
+        runner = Runner(app.tasks, station.random)
+        self.pool = Threads(station, runner, ["work"], size=size, settle=self._settle, room=self._room)
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.settled) < count:
+                self._news.clear()
+                await self._news.wait()
+
+    def _settle(self, lease: Lease, settlement: Settlement, seconds: float) -> None:
+        self.settled.append(settlement)
+        self.threads_of_settle.add(threading.get_ident())
+        self._news.set()
+
+    def _room(self) -> None:
+        self.rooms += 1
+
+
+def nothing() -> None: ...
+
+
+def left() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("shigoto-thread")]
+
+
+async def test_every_job_is_settled_exactly_once_and_on_the_loop() -> None:
+    desk = Desk(nothing, size=4)
+
+    for start in range(0, 2_000, 100):
+        desk.pool.give([lease(number) for number in range(start, start + 100)])
+        await asyncio.sleep(0)
+    await desk.until(2_000)
+    desk.pool.close()
+
+    assert Counter(settlement.number for settlement in desk.settled) == Counter(range(2_000))
+    assert desk.threads_of_settle == {threading.get_ident()}
+    assert left() == []
+
+
+async def test_the_loop_is_woken_less_often_than_jobs_end() -> None:
+    desk = Desk(nothing, size=4)
+
+    desk.pool.give([lease(number) for number in range(2_000)])
+    await desk.until(2_000)
+    desk.pool.close()
+
+    assert desk.rooms < 1_000
+
+
+async def test_threads_are_started_only_when_there_is_work_for_them() -> None:
+    desk = Desk(nothing, size=16)
+
+    assert left() == []
+
+    desk.pool.give([lease(1), lease(2)])
+    await desk.until(2)
+
+    assert len(left()) == 2
+    desk.pool.close()
+
+
+async def test_two_jobs_that_need_each_other_run_at_the_same_time() -> None:
+    both = threading.Barrier(2)
+
+    def meet() -> None:
+        both.wait(5)
+
+    desk = Desk(meet, size=2)
+
+    desk.pool.give([lease(1)])
+    desk.pool.give([lease(2)])
+    await desk.until(2)
+    desk.pool.close()
+
+    assert [settlement.ending for settlement in desk.settled] == [Ending.COMPLETED] * 2
+
+
+async def test_what_has_not_been_started_can_be_taken_back() -> None:
+    started, let_go = threading.Event(), threading.Event()
+
+    def block() -> None:
+        started.set()
+        let_go.wait(5)
+
+    desk = Desk(block, size=1)
+    desk.pool.give([lease(number) for number in range(1, 6)])
+    await asyncio.to_thread(started.wait, 5)
+
+    assert desk.pool.buffered == 4
+    assert [taken.number for taken in desk.pool.take_back()] == [2, 3, 4, 5]
+    assert desk.pool.buffered == 0
+
+    let_go.set()
+    await desk.until(1)
+    desk.pool.close()
+    assert [settlement.number for settlement in desk.settled] == [1]
+
+
+async def test_a_handler_that_outlives_the_pool_is_left_behind_and_its_outcome_dropped() -> None:
+    started, let_go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def block() -> None:
+        started.set()
+        let_go.wait(5)
+        ended.set()
+
+    desk = Desk(block, size=2)
+    desk.pool.give([lease(1)])
+    await asyncio.to_thread(started.wait, 5)
+
+    desk.pool.close()
+    let_go.set()
+    await asyncio.to_thread(ended.wait, 5)
+    await asyncio.sleep(0.01)
+
+    assert desk.settled == []
+
+
+async def test_a_running_job_is_told_that_it_is_cancelled_and_no_other_is() -> None:
+    started, let_go = threading.Event(), threading.Event()
+
+    def block() -> None:
+        started.set()
+        let_go.wait(5)
+
+    desk = Desk(block, size=1)
+    running, waiting = lease(1), lease(2)
+    desk.pool.give([running, waiting])
+    await asyncio.to_thread(started.wait, 5)
+
+    assert desk.pool.cancel(running)
+    assert not desk.pool.cancel(waiting)
+    [hand] = desk.pool.hands()
+    assert hand.signals.cancelled
+
+    let_go.set()
+    await desk.until(2)
+    desk.pool.close()
