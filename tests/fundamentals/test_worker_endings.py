@@ -415,7 +415,7 @@ def test_a_failed_job_keeps_the_progress_it_made(stage: Stage) -> None:
 # Cancelling
 
 
-def test_a_running_async_job_is_cancelled_and_its_lane_lives_on(stage: Stage) -> None:
+def test_a_running_async_job_is_cancelled_and_its_strand_lives_on(stage: Stage) -> None:
     cleaned: list[str] = []
 
     @stage.app.task

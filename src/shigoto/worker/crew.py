@@ -1,7 +1,7 @@
 """The parts of one worker, put together.
 
                  doorbell, poll                 slot free
-    listener ───────────────────► claimer ◄──────────────── lanes, threads ──► settler
+    listener ───────────────────► claimer ◄──────────────── strands, threads ──► settler
                  promoter ───────────▲    ──── leases ────►     (runner)          │
                      ▲                                                            │ due again in …
                      └────────────────────────────────────────────────────────────┘
@@ -21,7 +21,6 @@ from shigoto.model.worker import Orders
 from shigoto.task import Task
 from shigoto.worker.claimer import Claimer
 from shigoto.worker.keeper import Beats, Keeper
-from shigoto.worker.lanes import Lanes
 from shigoto.worker.listener import Listener
 from shigoto.worker.pool import Pool, running
 from shigoto.worker.promoter import Promoter
@@ -30,6 +29,7 @@ from shigoto.worker.runner import Runner
 from shigoto.worker.settler import Settler
 from shigoto.worker.station import Station
 from shigoto.worker.stop import StopSwitch
+from shigoto.worker.strands import Strands
 from shigoto.worker.sweeper import Sweeper
 from shigoto.worker.threads import Threads
 
@@ -68,9 +68,9 @@ class Crew:
         runner, settle, room = Runner(tasks, station.random), self.settler.add, self.claimer.room
         on_loop = [name for name, task in tasks.items() if task.is_async]
         in_threads = [name for name, task in tasks.items() if not task.is_async]
-        self.lanes = Lanes(station, runner, on_loop, size=settings.concurrency, settle=settle, room=room)
+        self.strands = Strands(station, runner, on_loop, size=settings.concurrency, settle=settle, room=room)
         self.threads = Threads(station, runner, in_threads, size=settings.threads, settle=settle, room=room)
-        self.pools: list[Pool] = [pool for pool in (self.lanes, self.threads) if pool.tasks]
+        self.pools: list[Pool] = [pool for pool in (self.strands, self.threads) if pool.tasks]
         self._listener = Listener(station, self.claimer, self._rung)
         self._reporter = Reporter(station, self.pools)
         self._sweeper = Sweeper(station)

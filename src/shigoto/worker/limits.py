@@ -1,4 +1,4 @@
-"""Time limits of async handlers: one timer for all lanes.
+"""Time limits of async handlers: one timer for all strands.
 
 `asyncio.timeout` arms and disarms a timer for every job, which took 5 µs, twice the rest of the runtime.
 Nearly no job reaches its limit, so here a job only notes when its own is, and one timer stands at the

@@ -1,4 +1,4 @@
-"""What the claimer and the keeper see of a pool, be it lanes of the event loop or threads."""
+"""What the claimer and the keeper see of a pool, be it strands of the event loop or threads."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol

@@ -6,7 +6,7 @@ A run ends in exactly one settlement, whatever the handler does. It may raise an
 it may swallow a cancel, or raise CancelledError by itself; so this is the one place that catches
 BaseException. What it must tell apart is who cancelled:
 
-    lane.wanted is set      we did (a cancel order, the time limit, a stop): the settlement says which
+    strand.wanted is set      we did (a cancel order, the time limit, a stop): the settlement says which
     task.cancelling() == 0  nobody did: the handler raised CancelledError by itself, a failure like any other
     task.cancelling() > 0   somebody else did: the handler itself, or a program that ends without a stop
 
@@ -59,7 +59,7 @@ class Hand(Protocol):
     signals: Signals
 
 
-class LaneHand(Hand, Protocol):
+class StrandHand(Hand, Protocol):
     """A place on the event loop: its task can be cancelled, and it can wear out."""
 
     task: asyncio.Task[None]
@@ -86,19 +86,19 @@ class Runner:
         self._variables = copy_context()
         self._owner = asyncio.current_task()
 
-    async def run(self, lane: LaneHand, lease: Lease) -> Settlement:
-        """Run a job of an async task in the calling lane; if it never suspends, without a task switch."""
+    async def run(self, strand: StrandHand, lease: Lease) -> Settlement:
+        """Run a job of an async task in the calling strand; if it never suspends, without a task switch."""
         plan = self._plans.get(lease.task)
         if plan is None:
             return endings.released(lease, UNKNOWN_DELAY)
-        signals = lane.signals = Signals()
+        signals = strand.signals = Signals()
         context = Context(lease, signals)
         current_context.set(context)
         before = copy_context()
-        lane.lease = lease
+        strand.lease = lease
         limit = lease.timeout or plan.timeout
         if limit is not None:
-            lane.limit(limit / 1000)
+            strand.limit(limit / 1000)
         try:
             arguments = {} if plan.bare and lease.payload == "{}" else plan.decode(lease.payload)
         except Exception as error:
@@ -113,16 +113,16 @@ class Runner:
                 # The coroutine is being thrown away with its loop; it must not go on.
                 raise
             except BaseException as error:
-                settlement = self._raised(lane, lease, plan, error)
+                settlement = self._raised(strand, lease, plan, error)
             else:
                 settlement = _returned(lease, plan, value)
         if signals.progress is not None:
             settlement = endings.with_progress(settlement, signals)
-        lane.lease = None
+        strand.lease = None
         if limit is not None:
-            lane.limit_at = inf
-        if lane.cancels or lane.task.cancelling() or copy_context() != before:
-            _tidy(lane, before)
+            strand.limit_at = inf
+        if strand.cancels or strand.task.cancelling() or copy_context() != before:
+            _tidy(strand, before)
         return settlement
 
     def run_in_thread(self, hand: Hand, lease: Lease) -> Settlement:
@@ -136,7 +136,7 @@ class Runner:
             return self.broke(lease, error)
 
     def broke(self, lease: Lease, error: BaseException) -> Settlement:
-        """The end of a run that broke its lane or thread."""
+        """The end of a run that broke its strand or thread."""
         plan = self._plans.get(lease.task)
         retry = Retry() if plan is None else plan.retry
         return endings.raised(lease, error, retry, self._random, skip=HERE)
@@ -171,15 +171,15 @@ class Runner:
             return endings.refused(lease, error, FailureKind.PAYLOAD_INVALID, skip=HERE)
         return endings.raised(lease, error, plan.retry, self._random, skip=HERE)
 
-    def _raised(self, lane: LaneHand, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+    def _raised(self, strand: StrandHand, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
         """The end of an async run that raised: whose doing was it?"""
-        kind = FailureKind.TIMEOUT if lane.wanted is Ending.ERRORED else FailureKind.ERROR
+        kind = FailureKind.TIMEOUT if strand.wanted is Ending.ERRORED else FailureKind.ERROR
         if isinstance(error, asyncio.CancelledError):
-            if lane.wanted is Ending.CANCELLED:
+            if strand.wanted is Ending.CANCELLED:
                 return endings.cancelled(lease)
-            if lane.wanted is Ending.RELEASED or (self._owner is not None and self._owner.cancelling()):
+            if strand.wanted is Ending.RELEASED or (self._owner is not None and self._owner.cancelling()):
                 return endings.released(lease)
-            if lane.wanted is Ending.ERRORED:
+            if strand.wanted is Ending.ERRORED:
                 error = _too_long(lease.timeout or plan.timeout, error)
         return endings.raised(lease, error, plan.retry, self._random, kind=kind, skip=HERE)
 
@@ -201,16 +201,16 @@ def _returned(lease: Lease, plan: Plan, value: object) -> Settlement:
     )
 
 
-def _tidy(lane: LaneHand, before: Variables) -> None:
-    """Take back our own cancels; a lane that a handler left otherwise changed is not used again.
+def _tidy(strand: StrandHand, before: Variables) -> None:
+    """Take back our own cancels; a strand that a handler left otherwise changed is not used again.
 
-    Context variables that a handler set, or a cancel that is not ours, would reach the next job in this lane.
+    Context variables that a handler set, or a cancel that is not ours, would reach the next job in this strand.
     """
-    for _ in range(lane.cancels):
-        lane.task.uncancel()
-    lane.cancels = 0
-    lane.wanted = None
-    lane.worn = lane.worn or lane.task.cancelling() > 0 or copy_context() != before
+    for _ in range(strand.cancels):
+        strand.task.uncancel()
+    strand.cancels = 0
+    strand.wanted = None
+    strand.worn = strand.worn or strand.task.cancelling() > 0 or copy_context() != before
 
 
 def _plan(task: Task[..., Any]) -> Plan:

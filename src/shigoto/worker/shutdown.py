@@ -32,7 +32,7 @@ async def wind_down(crew: Crew, timeout: float) -> None:
     began_at = time()
     crew.stop_seeking()
     await _until_idle(crew, began_at + timeout * SOFT, heed_hurry=True)
-    crew.lanes.stop_all()
+    crew.strands.stop_all()
     cancel_by = began_at + timeout * CANCEL
     await _until_idle(crew, min(cancel_by, time() + GRACE) if crew.switch.hurried else cancel_by)
 
@@ -42,7 +42,7 @@ async def leave(crew: Crew, patience: float) -> Stopped:
     end = asyncio.get_running_loop().time() + patience
     reason = crew.switch.reason or "stopped"
     try:
-        await crew.lanes.close(patience / 3)
+        await crew.strands.close(patience / 3)
         if reason != "fenced":
             # If the store does not answer in time, what is still held comes back when the lease ends.
             with suppress(TimeoutError):

@@ -1,15 +1,15 @@
-"""The pool of the event loop: lanes, each a coroutine that runs one job after the other.
+"""The pool of the event loop: strands, each a coroutine that runs one job after the other.
 
-A lane takes a lease from the buffer, runs it to its end, and takes the next. A handler that never suspends
-thus costs no task switch, and one lane alone runs thousands of them. Lanes are made when there is more to do
-than lanes at work, and then park for ever after.
+A strand takes a lease from the buffer, runs it to its end, and takes the next. A handler that never suspends
+thus costs no task switch, and one strand alone runs thousands of them. Strands are made when there is more to do
+than strands at work, and then park for ever after.
 
-    give ──► buffer ──► lane: take, run, settle, take, run, settle … ──► park ──► woken by the next give
-                          └─ woken lanes wake others while the buffer is not empty, a few at a time
+    give ──► buffer ──► strand: take, run, settle, take, run, settle … ──► park ──► woken by the next give
+                          └─ woken strands wake others while the buffer is not empty, a few at a time
 
-If handlers do suspend, all lanes fill within a few turns of the loop; if they do not, the few lanes that were
-woken for nothing park again. All lanes together take about a millisecond of each turn of the loop, so that
-claims and settlements travel meanwhile, and so that the store's thread gets the interpreter lock. A lane that
+If handlers do suspend, all strands fill within a few turns of the loop; if they do not, the few strands that were
+woken for nothing park again. All strands together take about a millisecond of each turn of the loop, so that
+claims and settlements travel meanwhile, and so that the store's thread gets the interpreter lock. A strand that
 a handler left worn ends, and another takes its place.
 """
 
@@ -29,13 +29,13 @@ from shigoto.worker.runner import Runner
 from shigoto.worker.slots import Slots
 from shigoto.worker.station import Station
 
-SLICE = 0.001  # seconds that lanes may run before the loop turns
+SLICE = 0.001  # seconds that strands may run before the loop turns
 MOST_WAKING = 8
 
 logger = logging.getLogger("shigoto.worker")
 
 
-class Lane:
+class Strand:
     """One place on the event loop.
 
     `wanted` is how the run shall end once a cancel of ours has got through, `cancels` how many we sent.
@@ -71,7 +71,7 @@ class Lane:
         self.task.cancel()
 
 
-class Lanes:
+class Strands:
     """Runs jobs of async tasks, at most `size` at once."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Lanes:
         self._limits = Limits(self.hands)
         self._tell = False
         self._buffer: deque[Lease] = deque()
-        self._lanes: set[Lane] = set()
+        self._strands: set[Strand] = set()
         self._parked: list[asyncio.Future[None]] = []
         self._waking = 0
         self._turn_open = False
@@ -103,12 +103,12 @@ class Lanes:
 
     @property
     def buffered(self) -> int:
-        """How many leases wait for a lane."""
+        """How many leases wait for a strand."""
         return len(self._buffer)
 
-    def hands(self) -> list[Lane]:
-        """The lanes that run a job right now."""
-        return [lane for lane in self._lanes if lane.lease is not None]
+    def hands(self) -> list[Strand]:
+        """The strands that run a job right now."""
+        return [strand for strand in self._strands if strand.lease is not None]
 
     def give(self, leases: Sequence[Lease]) -> None:
         """Run these, in this order."""
@@ -117,41 +117,41 @@ class Lanes:
         self._wake()
 
     def take_back(self) -> list[Lease]:
-        """Every lease that no lane has taken yet."""
+        """Every lease that no strand has taken yet."""
         leases = list(self._buffer)
         self._buffer.clear()
         return leases
 
     def cancel(self, lease: Lease) -> bool:
         """Cancel a running job, once: a handler that cleans up must not be disturbed again."""
-        for lane in self.hands():
-            if lane.lease is lease:
-                if not lane.signals.cancelled:
-                    lane.signals.cancelled = True
-                    lane.stop(Ending.CANCELLED)
+        for strand in self.hands():
+            if strand.lease is lease:
+                if not strand.signals.cancelled:
+                    strand.signals.cancelled = True
+                    strand.stop(Ending.CANCELLED)
                 return True
         return False
 
     def stop_all(self) -> None:
         """Cancel every running job; what gives in is released."""
-        for lane in self.hands():
-            lane.stop(Ending.RELEASED)
+        for strand in self.hands():
+            strand.stop(Ending.RELEASED)
 
     async def close(self, patience: float) -> None:
-        """End the lanes. A handler that will not be cancelled is left behind after `patience` seconds."""
+        """End the strands. A handler that will not be cancelled is left behind after `patience` seconds."""
         self._closed = True
         self._limits.close()
-        for lane in self._lanes:
-            lane.worn = True
-            lane.stop(Ending.RELEASED)
-        if tasks := [lane.task for lane in self._lanes]:
+        for strand in self._strands:
+            strand.worn = True
+            strand.stop(Ending.RELEASED)
+        if tasks := [strand.task for strand in self._strands]:
             await asyncio.wait(tasks, timeout=patience)
 
-    async def _work(self, lane: Lane) -> None:
+    async def _work(self, strand: Strand) -> None:
         buffer, time, run, settle = self._buffer, self._loop.time, self._runner.run, self._settle
         self._waking -= 1
         ended = time()
-        while not lane.worn:
+        while not strand.worn:
             if not buffer:
                 await self._park()
                 ended = time()
@@ -164,9 +164,9 @@ class Lanes:
                 self._wake()
             if self._tell:
                 tell_started(self._station.bus, self._station.name, lease)
-            # One reading of the clock per job: a lane has nothing else to do between two of them.
+            # One reading of the clock per job: a strand has nothing else to do between two of them.
             started = ended
-            settlement = await run(lane, lease)
+            settlement = await run(strand, lease)
             ended = time()
             settle(lease, settlement, ended - started)
             if ended > self._slice_ends and self._slice_is_over(ended):
@@ -174,7 +174,7 @@ class Lanes:
                 ended = time()
 
     def _slice_is_over(self, now: float) -> bool:
-        """Whether lanes have run for long enough in this turn of the loop; in a new turn, begin a slice."""
+        """Whether strands have run for long enough in this turn of the loop; in a new turn, begin a slice."""
         if self._turn_open:
             return True
         self._turn_open = True
@@ -198,31 +198,33 @@ class Lanes:
                 self._waking -= 1
 
     def _wake(self) -> None:
-        """Wake lanes for what is buffered, or make new ones; a few now, and those will wake others."""
+        """Wake strands for what is buffered, or make new ones; a few now, and those will wake others."""
         while self._waking < MOST_WAKING and self._waking < len(self._buffer):
             if self._parked:
                 self._parked.pop().set_result(None)
-            elif len(self._lanes) < self.slots.size and not self._closed:
-                self._make_lane()
+            elif len(self._strands) < self.slots.size and not self._closed:
+                self._make_strand()
             else:
                 return
             self._waking += 1
 
-    def _make_lane(self) -> None:
-        lane = Lane(self._limits, self._loop.time)
-        lane.task = self._loop.create_task(self._work(lane), name=f"shigoto-lane-{len(self._lanes) + 1}")
-        lane.task.add_done_callback(lambda _: self._ended(lane))
-        self._lanes.add(lane)
+    def _make_strand(self) -> None:
+        strand = Strand(self._limits, self._loop.time)
+        strand.task = self._loop.create_task(
+            self._work(strand), name=f"shigoto-strand-{len(self._strands) + 1}"
+        )
+        strand.task.add_done_callback(lambda _: self._ended(strand))
+        self._strands.add(strand)
 
-    def _ended(self, lane: Lane) -> None:
-        """Replace a lane that is gone. If it went down with a job in hand, that job has failed."""
-        self._lanes.discard(lane)
-        error = asyncio.CancelledError() if lane.task.cancelled() else lane.task.exception()
-        if lane.lease is not None and error is not None:
-            self._settle(lane.lease, self._runner.broke(lane.lease, error), 0.0)
+    def _ended(self, strand: Strand) -> None:
+        """Replace a strand that is gone. If it went down with a job in hand, that job has failed."""
+        self._strands.discard(strand)
+        error = asyncio.CancelledError() if strand.task.cancelled() else strand.task.exception()
+        if strand.lease is not None and error is not None:
+            self._settle(strand.lease, self._runner.broke(strand.lease, error), 0.0)
         elif isinstance(error, Exception):
             logger.error(
-                "A lane of worker %s failed; another takes its place", self._station.name, exc_info=error
+                "A strand of worker %s failed; another takes its place", self._station.name, exc_info=error
             )
         if not self._closed:
             self._wake()
