@@ -173,6 +173,8 @@ class TestAFileThatMustNotBeUsed:
         [
             ("sqlite://jobs.db", "three slashes"),
             ("sqlite:///", "names no file"),
+            ("sqlite://[::1]/x.db", "three slashes"),
+            ("sqlite:///a\0b.db", "cannot be the path of a store"),
             ("sqlite:///:memory:", "memory: for no file"),
             ("sqlite:///x.db?synchronus=normal", "Did you mean 'synchronous'"),
             ("sqlite:///x.db?synchronous=off", "'full' or 'normal'"),
@@ -182,6 +184,17 @@ class TestAFileThatMustNotBeUsed:
     def test_a_wrong_address_is_explained(self, url: str, said: str) -> None:
         with pytest.raises(StoreRefused, match=said):
             open_engine(url)
+
+    def test_a_name_that_is_too_long_is_explained(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreRefused, match="cannot be the path of a store"):
+            SqliteEngine(tmp_path / ("x" * 300)).migrate()
+
+    def test_a_file_name_may_hold_what_means_something_in_other_addresses(self, tmp_path: Path) -> None:
+        engine = open_engine(f"sqlite:///{tmp_path}/a#b;c%20d.db")
+        engine.migrate()
+        engine.close()
+
+        assert (tmp_path / "a#b;c d.db").exists()
 
     def test_a_read_only_file_is_an_error_that_says_so(self, path: Path) -> None:
         SqliteEngine(path).migrate()
@@ -387,6 +400,24 @@ os._exit(0)
         connection.close()
 
         assert await ear.wait(30)
+        ear.close()
+
+    async def test_the_bell_can_be_rung_by_whoever_may_write_the_store(
+        self, engine: SqliteEngine, path: Path
+    ) -> None:
+        engine.migrate()
+        path.chmod(0o660)
+
+        engine.listen().close()
+
+        assert path.with_name("jobs.db-bell").stat().st_mode & 0o777 == 0o660
+
+    async def test_a_bell_that_cannot_be_hung_is_no_error(self, engine: SqliteEngine, path: Path) -> None:
+        path.with_name("jobs.db-bell").mkdir()
+        ear = engine.listen()
+        engine.run(engine.enqueue_many([spec()]))
+
+        assert await ear.wait(30), "the log is heard all the same"
         ear.close()
 
     async def test_without_inotify_the_files_are_looked_at(

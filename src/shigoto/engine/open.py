@@ -1,6 +1,6 @@
 """From a store's address to its engine. The only place that names concrete engines, each imported when asked for."""
 
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreRefused, nearest
@@ -22,8 +22,8 @@ def open_engine(url: str) -> Engine:
 
             return MemoryEngine()
         case "sqlite":
-            parts = urlsplit(url)
-            return _sqlite(_path(url), dict(parse_qsl(parts.query, keep_blank_values=True)))
+            path, options = _parts(url)
+            return _sqlite(path, options)
         case _:
             raise StoreRefused(
                 f"No engine for {scheme!r} in the store address.{nearest(scheme, SCHEMES)}"
@@ -31,19 +31,20 @@ def open_engine(url: str) -> Engine:
             )
 
 
-def _path(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.netloc:
+def _parts(url: str) -> tuple[str, dict[str, str]]:
+    """The path and the options. Taken apart by hand, since file names may hold what means something in other URLs."""
+    rest = url.removeprefix("sqlite:")
+    if not rest.startswith("///"):
         raise StoreRefused(
-            f"The store address has a host ({parts.netloc!r}), but SQLite is a file on this machine."
-            " Write sqlite:///FILE with three slashes, or four for an absolute path."
+            f"{url!r} is not the address of a file. Write sqlite:///FILE with three slashes, or four for an absolute"
+            " path: SQLite knows no hosts."
         )
-    path = unquote(parts.path).removeprefix("/")
+    path, _, query = rest.removeprefix("///").partition("?")
     if path in ("", ":memory:"):
         raise StoreRefused(
             "The store address names no file. Use sqlite:///jobs.db, or memory: for no file at all."
         )
-    return path
+    return unquote(path), dict(parse_qsl(query, keep_blank_values=True))
 
 
 def _sqlite(path: str, options: dict[str, str]) -> Engine:
@@ -55,4 +56,7 @@ def _sqlite(path: str, options: dict[str, str]) -> Engine:
         raise StoreRefused(f"Unknown option {name!r} in the store address.{nearest(name, ('synchronous',))}")
     if synchronous not in ("full", "normal"):
         raise StoreRefused(f"synchronous must be 'full' or 'normal', not {synchronous!r}.")
-    return SqliteEngine(path, synchronous=synchronous)
+    try:
+        return SqliteEngine(path, synchronous=synchronous)
+    except (OSError, ValueError) as error:
+        raise StoreRefused(f"{path!r} cannot be the path of a store: {error}.") from error

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 Millis = int
 Clock = Callable[[], Millis]
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_HOLD: Millis = 60_000
 
 
@@ -20,13 +21,16 @@ def host_clock() -> Millis:
 
 
 def to_datetime(at: Millis) -> datetime:
-    """The aware UTC datetime of a store instant."""
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at)
+    """The aware UTC datetime of a store instant; the last or first one there is, for instants beyond."""
+    try:
+        return EPOCH + timedelta(milliseconds=at)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if at > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 def to_millis(at: datetime) -> Millis:
     """The store instant of an aware datetime; a naive one is refused by the caller before this."""
-    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    return (at - EPOCH) // timedelta(milliseconds=1)
 
 
 def held_back(host: Millis, mark: Millis) -> Millis:

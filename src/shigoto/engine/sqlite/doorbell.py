@@ -24,13 +24,18 @@ IN_CLOEXEC, IN_NONBLOCK = 0o2000000, 0o4000
 
 def ring(bell: Path) -> None:
     """Wake whoever listens; a bell that cannot be rung is not worth an error, since polling is always correct."""
-    try:
+    with contextlib.suppress(OSError):
         os.utime(bell)
-    except FileNotFoundError:
-        with contextlib.suppress(OSError):
-            bell.touch()
-    except OSError:
-        pass
+
+
+def hang(bell: Path, store: Path) -> None:
+    """Put the bell beside the store, for whoever may use the store: with the same mode, and by root the same owner."""
+    with contextlib.suppress(OSError):
+        bell.touch(exist_ok=False)
+        status = os.stat(store)
+        os.chmod(bell, status.st_mode & 0o777)
+        if os.geteuid() == 0:
+            os.chown(bell, status.st_uid, status.st_gid)
 
 
 class Ear:

@@ -69,7 +69,7 @@ class SqliteEngine:
 
     def listen(self) -> Doorbell:
         self._driver.prepare()
-        self._bell.touch()
+        doorbell.hang(self._bell, self._path)
         return doorbell.Ear(self._bell, self._wal)
 
     def close(self) -> None:

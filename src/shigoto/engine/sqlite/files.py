@@ -41,10 +41,15 @@ def refuse_unfit(path: Path) -> None:
         raise StoreRefused(
             f"SQLite {sqlite3.sqlite_version} is too old: shigoto needs 3.38 or newer. Use a newer Python build."
         )
-    if not path.parent.is_dir():
-        raise StoreRefused(f"The folder of {path} does not exist. Create it, or give another path.")
-    if path.is_dir():
-        raise StoreRefused(f"{path} is a folder. Give the path of a file in it, such as {path / 'jobs.db'}.")
+    try:
+        if not path.parent.is_dir():
+            raise StoreRefused(f"The folder of {path} does not exist. Create it, or give another path.")
+        if path.is_dir():
+            raise StoreRefused(
+                f"{path} is a folder. Give the path of a file in it, such as {path / 'jobs.db'}."
+            )
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise StoreRefused(f"{path} cannot be the path of a store: {error.strerror}.") from error
     kind = file_system(path.parent)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreRefused(
