@@ -1,6 +1,7 @@
 """What is special to the SQLite engine: one file, many processes, and everything that can be wrong with a file."""
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import sqlite3
@@ -310,6 +311,32 @@ os._exit(0)
         with pytest.raises(StoreUnavailable, match="moved, deleted or replaced"):
             engine.run(engine.enqueue_many([spec()]))
         assert not path.exists()
+
+    def test_closing_under_others_feet_harms_nobody(self, engine: SqliteEngine) -> None:
+        stop = threading.Event()
+        stored: list[int] = []
+
+        def write() -> None:
+            while not stop.is_set():
+                stored.extend(one.number for one in engine.run(engine.enqueue_many([spec()])))
+
+        async def write_async() -> None:
+            while not stop.is_set():
+                with contextlib.suppress(StoreUnavailable):
+                    stored.extend(one.number for one in await engine.arun(engine.enqueue_many([spec()])))
+
+        threads = [threading.Thread(target=write) for _ in range(3)]
+        threads.append(threading.Thread(target=lambda: asyncio.run(write_async())))
+        for thread in threads:
+            thread.start()
+        for _ in range(50):
+            engine.close()
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+
+        assert not any(thread.is_alive() for thread in threads)
+        assert engine.run(engine.stats())["default"].pending == len(stored)
 
     def test_a_new_file_after_closing_is_a_new_store(self, engine: SqliteEngine, path: Path) -> None:
         engine.run(engine.enqueue_many([spec("a"), spec("b")]))

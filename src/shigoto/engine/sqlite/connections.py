@@ -15,7 +15,8 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from shigoto.engine.sqlite import files
@@ -30,9 +31,11 @@ Prepare = Callable[[sqlite3.Connection, bool], None]
 class Connections:
     """Lends connections; opens at most sixteen, each prepared for use, the first one by creating what is missing."""
 
-    def __init__(self, path: Path, *, synchronous: str, prepare: Prepare) -> None:
+    def __init__(
+        self, path: Path, *, open_connection: Callable[[], sqlite3.Connection], prepare: Prepare
+    ) -> None:
         self._path = path
-        self._synchronous = synchronous
+        self._open_connection = open_connection
         self._prepare = prepare
         self._prepared = False
         self._file: tuple[int, int] | None = None
@@ -44,45 +47,51 @@ class Connections:
         self._opening = threading.RLock()
         self._idle: list[sqlite3.Connection] = []
         self._lent = 0
+        self._closings = 0
         self._forking = False
 
-    def take(self, *, may_migrate: bool = True) -> sqlite3.Connection:
-        """A connection for the caller alone, until it is given back."""
+    @contextmanager
+    def lend(self, *, may_migrate: bool = True) -> Generator[sqlite3.Connection]:
+        """A connection for the caller alone."""
         with self._changed:
             self._changed.wait_for(lambda: not self._forking and (self._idle or self._lent < MOST))
             self._lent += 1
+            closings = self._closings
             connection = self._idle.pop() if self._idle else None
         try:
             if connection is None:
-                return self._open(may_migrate)
-            self._expect_same_file()
-        except BaseException:
-            self._returned(connection)
-            raise
-        return connection
-
-    def give_back(self, connection: sqlite3.Connection) -> None:
-        """The caller is done with it; nothing may be open on it."""
-        self._returned(connection)
+                connection = self._open(may_migrate)
+            else:
+                self._expect_same_file()
+            yield connection
+        finally:
+            with self._changed:
+                self._lent -= 1
+                self._changed.notify_all()
+                if connection is not None:
+                    self._put_back(connection, closed_meanwhile=closings != self._closings)
 
     def prepare(self, *, may_migrate: bool) -> None:
         """See that the schema is there."""
         if not self._prepared:
-            self.give_back(self.take(may_migrate=may_migrate))
+            with self.lend(may_migrate=may_migrate):
+                pass
 
     def close(self) -> None:
-        """Close all that are not in use, and forget the file."""
+        """Close all connections, those in use when they come back, and forget the file."""
         with self._changed:
+            self._closings += 1
             self._close_idle()
-        self._prepared = False
-        self._file = None
+            self._prepared = False
+            self._file = None
 
-    def _returned(self, connection: sqlite3.Connection | None) -> None:
-        with self._changed:
-            self._lent -= 1
-            if connection is not None:
-                self._idle.append(connection)
-            self._changed.notify_all()
+    def _put_back(self, connection: sqlite3.Connection, *, closed_meanwhile: bool) -> None:
+        if connection.in_transaction:  # an error or an interrupt flew through
+            connection.execute("ROLLBACK")
+        if closed_meanwhile:
+            connection.close()
+        else:
+            self._idle.append(connection)
 
     def _open(self, may_migrate: bool) -> sqlite3.Connection:
         with self._opening:
@@ -90,7 +99,7 @@ class Connections:
                 self._expect_same_file()
             else:
                 files.refuse_unfit(self._path)
-            connection = files.connect(self._path, synchronous=self._synchronous)
+            connection = self._open_connection()
             try:
                 if not self._prepared:
                     self._prepare(connection, may_migrate)

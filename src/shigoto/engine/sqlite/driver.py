@@ -43,7 +43,11 @@ class Driver:
 
     def __init__(self, path: Path, *, synchronous: str, prepare: Prepare, ring: Callable[[], None]) -> None:
         self._path = path
-        self._connections = Connections(path, synchronous=synchronous, prepare=prepare)
+        self._connections = Connections(
+            path,
+            open_connection=lambda: self._patiently(lambda: files.connect(path, synchronous=synchronous)),
+            prepare=lambda connection, may_migrate: self._patiently(lambda: prepare(connection, may_migrate)),
+        )
         self._ring = ring
         self._begin_again()
 
@@ -95,7 +99,7 @@ class Driver:
         """See that the schema is there. While the caller holds the write lock we must not wait for it."""
         self._after_fork()
         try:
-            self._patiently(lambda: self._connections.prepare(may_migrate=may_migrate))
+            self._connections.prepare(may_migrate=may_migrate)
         except sqlite3.Error as error:
             raise files.wrapped(error, self._path) from error
 
@@ -138,20 +142,12 @@ class Driver:
         outcomes = [Outcome() for _ in ops]
         writes = list(range(len(ops)))
         if any(op.mode in ("read", "probe") for op in ops):
-            writes = self._on_a_connection(lambda connection: self._look(connection, ops, outcomes))
+            with self._connections.lend() as connection:
+                writes = self._look(connection, ops, outcomes)
         if writes:
-            with self._writing:
-                self._on_a_connection(lambda connection: self._write(connection, ops, writes, outcomes))
+            with self._writing, self._connections.lend() as connection:
+                self._write(connection, ops, writes, outcomes)
         return outcomes
-
-    def _on_a_connection(self, action: Callable[[sqlite3.Connection], T]) -> T:
-        connection = self._patiently(self._connections.take)
-        try:
-            return action(connection)
-        finally:
-            if connection.in_transaction:  # also when an interrupt flies through
-                connection.execute("ROLLBACK")
-            self._connections.give_back(connection)
 
     def _look(self, connection: sqlite3.Connection, ops: list[Op[Any]], outcomes: list[Outcome]) -> list[int]:
         """Run the reads and probes on one snapshot; what is left needs the write lock."""
@@ -204,17 +200,14 @@ class Driver:
 
     def _checkpoint(self) -> None:
         try:
-            with self._writing:
-                self._on_a_connection(self._checkpoint_beside)
+            with self._writing, self._connections.lend() as connection:
+                self._checkpoint_beside(connection)
         except (sqlite3.Error, StoreUnavailable) as error:
             log.warning("%s was not checkpointed (%s); a later commit tries again.", self._path, error)
 
     def _checkpoint_beside(self, connection: sqlite3.Connection) -> None:
-        other = self._connections.take()
-        try:
+        with self._connections.lend() as other:
             self._checkpointer.run(connection, self._begin, other)
-        finally:
-            self._connections.give_back(other)
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))

@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from shigoto.engine.op import Op
+from shigoto.model.errors import StoreUnavailable
 
 MAX_GROUP = 256
 
@@ -38,6 +39,8 @@ class DatabaseThread:
     ) -> None:
         self._transact = transact
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._door = threading.Lock()
+        self._stopping = False
         self._thread = threading.Thread(target=self._serve, name=f"shigoto-{name}", daemon=True)
         self._thread.start()
 
@@ -45,12 +48,17 @@ class DatabaseThread:
         """Queue an op; the future belongs to the running event loop."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        self._queue.put((op, future, loop))
+        with self._door:
+            if self._stopping:
+                raise StoreUnavailable("The store was closed while an operation was on its way to it.")
+            self._queue.put((op, future, loop))
         return future
 
     def stop(self) -> None:
         """Finish what is queued and end."""
-        self._queue.put(None)
+        with self._door:
+            self._stopping = True
+            self._queue.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
