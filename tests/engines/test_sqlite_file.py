@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -45,12 +46,14 @@ def spec(task: str = "a", **changes: object) -> JobSpec:
     return JobSpec(**{"id": uuid7(), "task": task, "queue": "default", "payload": "{}", **changes})  # type: ignore[arg-type]
 
 
+def announcement(worker: UUID) -> Announcement:
+    return Announcement(id=worker, name="w", tasks=("a",), queues=None, slots=1, version="0", lease=30_000)
+
+
 def work(engine: SqliteEngine, *endings: Ending) -> None:
     """Claim one job per ending and end it so."""
     worker = uuid7()
-    engine.run(
-        engine.announce(Announcement(id=worker, name="w", tasks=("a",), queues=None, slots=1, version="0"))
-    )
+    engine.run(engine.announce(announcement(worker)))
     for ending in endings:
         (lease,) = engine.run(engine.claim(worker, [Want(tasks=("a",), queues=None, limit=1)]))
         settlement = Settlement(
@@ -167,6 +170,15 @@ class TestAFileThatMustNotBeUsed:
 
         assert files.file_system(tmp_path, mounts) == "nfs4"
         assert files.file_system(Path("/"), mounts) == "ext4"
+        odd = tmp_path / "ジョブ \\ x"
+        odd.mkdir()
+        escaped = os.fsencode(odd).replace(b"\\", rb"\134").replace(b" ", rb"\040")
+        mounts.write_bytes(
+            b"21 1 8:1 / / rw - ext4 a rw\n22 1 0:5 / "
+            + escaped
+            + b" rw - cifs b rw\n23 1 0:6 / /\xff rw - x y z\n"
+        )
+        assert files.file_system(odd, mounts) == "cifs"
         assert files.file_system(tmp_path, tmp_path / "absent") == ""
 
     @pytest.mark.parametrize(
@@ -242,6 +254,30 @@ os._exit(0)
         engine = SqliteEngine(path)
         assert engine.run(engine.stats())["default"].pending == 50
         engine.close()
+
+    def test_a_child_forked_beside_an_open_connection_refuses_the_store(self, engine: SqliteEngine) -> None:
+        """It would rely on locks that it does not have, and lose what it acknowledges."""
+        engine.run(engine.enqueue_many([spec()]))
+        connection = engine.connect()
+
+        child = fork_and_enqueue(engine, expected=StoreUnavailable)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        connection.close()
+        after = fork_and_enqueue(engine)
+
+        assert code == 0
+        assert os.waitstatus_to_exitcode(os.waitpid(after, 0)[1]) == 0
+        assert engine.run(engine.stats())["default"].pending == 2
+
+    def test_an_interrupt_while_signing_out_does_not_use_up_the_connections(
+        self, engine: SqliteEngine
+    ) -> None:
+        users = engine._driver._connections._users
+        for _ in range(40):
+            engine.run(engine.enqueue_many([spec()]))
+            users.add(threading.get_ident())  # as if an interrupt had come in between
+
+        assert os.waitstatus_to_exitcode(os.waitpid(fork_and_enqueue(engine), 0)[1]) == 0
 
     def test_a_fork_while_other_threads_write_disturbs_neither_side(self, engine: SqliteEngine) -> None:
         stop = threading.Event()
@@ -347,6 +383,22 @@ os._exit(0)
         engine.run(engine.enqueue_many([spec("b")]))
 
         assert [job.task for job in engine.run(engine.find(JobFilter()))] == ["b"]
+
+    def test_a_backup_restored_in_place_does_not_mix_up_tasks(
+        self, engine: SqliteEngine, tmp_path: Path
+    ) -> None:
+        older = SqliteEngine(tmp_path / "older.db")
+        older.run(older.enqueue_many([spec("b"), spec("a")]))
+        older.close()
+        engine.run(engine.enqueue_many([spec("a"), spec("b"), spec("c")]))
+        with sqlite3.connect(tmp_path / "older.db") as source, sqlite3.connect(engine.path) as goal:
+            source.backup(goal)
+        source.close()
+        goal.close()
+
+        stored = [engine.run(engine.enqueue_many([spec(task)]))[0].id for task in "abc"]
+
+        assert [job and job.task for job in engine.run(engine.get(stored))] == ["a", "b", "c"]
 
     def test_a_link_and_the_file_it_names_are_one_store(self, path: Path) -> None:
         link = path.with_name("link.db")
@@ -591,10 +643,7 @@ class TestTheClock:
 
         engine = SqliteEngine(path, clock=clock)
         worker = uuid7()
-        hello = Announcement(
-            id=worker, name="w", tasks=("a",), queues=None, slots=1, version="0", lease=30_000
-        )
-        engine.run(engine.announce(hello))
+        engine.run(engine.announce(announcement(worker)))
         engine.run(engine.sweep(SweepOrder()))
 
         now -= 30_000
@@ -615,6 +664,38 @@ class TestTheClock:
         assert engine.run(engine.sweep(SweepOrder())).clock_step == 0
         engine.close()
         fresh.close()
+
+    def test_a_process_that_saw_a_later_time_shares_it_with_the_others(self, path: Path) -> None:
+        """Else a worker whose clock once ran ahead would renew its lease by a time that others find expired."""
+        now = 1_000_000_000_000
+        ahead, other = SqliteEngine(path, clock=lambda: now + 55_000), SqliteEngine(path, clock=lambda: now)
+        worker = uuid7()
+        other.run(other.announce(announcement(worker)))
+        ahead.run(ahead.sweep(SweepOrder()))
+
+        other.run(other.beat(worker, []))
+
+        assert ahead.run(ahead.sweep(SweepOrder())).expired_workers == ()
+        (record,) = other.run(other.workers())
+        assert record.lease_until.timestamp() * 1000 == now + 55_000 + 30_000
+        ahead.close()
+        other.close()
+
+
+class TestAClaim:
+    def test_of_huge_payloads_stops_when_enough_is_on_its_way(self, engine: SqliteEngine) -> None:
+        worker = uuid7()
+        engine.run(engine.announce(announcement(worker)))
+        big = '"' + "x" * 1_000_000 + '"'
+        for _ in range(10):
+            engine.run(engine.enqueue_many([spec(payload=big) for _ in range(10)]))
+        wants = [Want(tasks=("a",), queues=None, limit=1_000)]
+
+        first = engine.run(engine.claim(worker, wants))
+        rest = [lease for _ in range(10) for lease in engine.run(engine.claim(worker, wants))]
+
+        assert len(first) < 50
+        assert len({lease.number for lease in first + rest}) == 100
 
 
 class TestTheTableOfSpecificationS0:
@@ -703,15 +784,17 @@ def target(fd: str) -> str:
         return ""
 
 
-def fork_and_enqueue(engine: SqliteEngine) -> int:
-    """The id of a child that enqueues one job and ends with 0."""
+def fork_and_enqueue(engine: SqliteEngine, expected: type[Exception] | None = None) -> int:
+    """The id of a child that enqueues one job and ends with 0, if that works or fails as expected."""
     child = os.fork()
     if child:
         return child
     code = 1
     try:
         engine.run(engine.enqueue_many([spec()]))
-        code = 0
+        code = 0 if expected is None else 2
+    except Exception as error:
+        code = 0 if expected is not None and isinstance(error, expected) else 3
     finally:
         os._exit(code)
 

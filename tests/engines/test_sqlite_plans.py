@@ -174,8 +174,11 @@ class TestWithAMillionFinishedAndAMillionScheduled:
 
 
 HOT = {
-    "the next jobs": Statement(claiming.take_best(2), {"lane0": 1, "lane1": 2, "now": 0, "limit": 10}),
-    "lanes with work": Statement(SQL["lanes_with_work"], ('["warm"]', None)),
+    "the next jobs": Statement(
+        claiming.take_best(2),
+        {"lane0": 1, "lane1": 2, "now": 0, "limit": 10, "priority": 0, "pos": 0, "number": 0},
+    ),
+    "the best of each lane": Statement(SQL["heads"], ('["warm"]', None)),
     "start": Statement(SQL["start_taken"], (b"w", 0)),
     "leave the ready set": Statement(SQL["unready_taken"]),
     "leases": Statement(SQL["leases"], (0, 10, 0)),

@@ -13,11 +13,17 @@ from shigoto.model.job import Lease
 from shigoto.model.worker import Want
 
 # Leases are read in portions, and a claim stops taking more once this much payload is on its way: a look-ahead of a
-# thousand jobs of 1 MiB would otherwise need a gigabyte.
-PORTION = 250
+# thousand jobs of 1 MiB would otherwise need gigabytes. The first portion tells how large the next may be.
+FIRST_PORTION, LARGEST_PORTION = 32, 1_000
 ENOUGH_BYTES = 32 * 1024 * 1024
 
-_lanes = json.Decoder(list[int])
+Place = tuple[int, int, int]  # priority (negated), pos, number: the order of the line
+Head = tuple[Place, int]  # with its lane
+
+BEHIND_ALL: Place = (2**62, 2**62, 2**62)
+MOST_LANES = 400  # that one statement merges; SQLite takes 500 terms
+
+_heads = json.Decoder(list[Head])
 _leases = json.Decoder(list[Lease])
 
 COLUMNS = "lane, priority, pos, number, token, settled_token, failures, crashes, solo_crashes, releases, snoozes, solo"
@@ -25,29 +31,33 @@ COLUMNS = "lane, priority, pos, number, token, settled_token, failures, crashes,
 
 def claim(now: Millis, worker: UUID, wants: Sequence[Want]) -> Steps[list[Lease]]:
     """Lease the best ready jobs for each want. With nothing ready this is a read and takes no lock."""
-    plans: list[tuple[list[int], int]] = []
+    plans: list[tuple[list[Head], int]] = []
     for want in wants:
         if want.limit > 0:
             tasks = json.encode(want.tasks).decode()
             queues = None if want.queues is None else json.encode(want.queues).decode()
-            lanes = _lanes.decode((yield sql("lanes_with_work", tasks, queues)).fetchone()[0])
-            if lanes:
-                plans.append((lanes, want.limit))
+            heads = _heads.decode((yield sql("heads", tasks, queues)).fetchone()[0])
+            if heads:
+                plans.append((heads, want.limit))
     if not plans:
         return []
     yield WRITE
     if (yield sql("live_worker", worker.bytes)).fetchone() is None:
         return []
     leases: list[Lease] = []
-    for lanes, limit in plans:
-        leases += yield from _take(now, worker, lanes, limit)
+    for heads, limit in plans:
+        leases += yield from _take(now, worker, heads, limit)
     return leases
 
 
-def _take(now: Millis, worker: UUID, lanes: list[int], limit: int) -> Steps[list[Lease]]:
+def _take(now: Millis, worker: UUID, heads: list[Head], limit: int) -> Steps[list[Lease]]:
     yield sql("clear_taken")
-    values = {f"lane{index}": lane for index, lane in enumerate(lanes)} | {"now": now, "limit": limit}
-    taken = (yield Statement(take_best(len(lanes)), values)).rowcount
+    heads = sorted(heads)[: MOST_LANES + 1]
+    values = {f"lane{index}": lane for index, (_, lane) in enumerate(heads[:MOST_LANES])}
+    # With more lanes than can be merged, only what comes before the best job of the others is surely next.
+    (priority, pos, number), _ = heads[-1] if len(heads) > MOST_LANES else (BEHIND_ALL, 0)
+    values |= {"now": now, "limit": limit, "priority": priority, "pos": pos, "number": number}
+    taken = (yield Statement(take_best(min(len(heads), MOST_LANES)), values)).rowcount
     if taken <= 0:
         return []
     leases = yield from _read_leases(now, taken)
@@ -58,14 +68,17 @@ def _take(now: Millis, worker: UUID, lanes: list[int], limit: int) -> Steps[list
 
 def _read_leases(now: Millis, taken: int) -> Steps[list[Lease]]:
     leases: list[Lease] = []
-    read_bytes = 0
-    for place in range(0, taken, PORTION):
-        portion: str = (yield sql("leases", place, place + PORTION, now)).fetchone()[0]
-        leases += _leases.decode(portion)
-        read_bytes += len(portion)
-        if read_bytes > ENOUGH_BYTES:
-            yield sql("cut_taken", place + PORTION)
+    read_bytes, place, portion = 0, 0, FIRST_PORTION
+    while place < taken:
+        text: str = (yield sql("leases", place, place + portion, now)).fetchone()[0]
+        leases += _leases.decode(text)
+        read_bytes += len(text)
+        place += portion
+        room = ENOUGH_BYTES - read_bytes
+        if room <= 0:
+            yield sql("cut_taken", place)
             break
+        portion = max(1, min(LARGEST_PORTION, room * place // (2 * read_bytes)))
     return leases
 
 
@@ -77,7 +90,8 @@ def take_best(lanes: int) -> str:
     """
     ranges = "\n  UNION ALL\n".join(
         f"  SELECT * FROM (SELECT {COLUMNS} FROM shigoto_ready"
-        f" WHERE lane = :lane{lane} AND (expires_at IS NULL OR expires_at >= :now)"
+        f" WHERE lane = :lane{lane} AND (priority, pos, number) < (:priority, :pos, :number)"
+        " AND (expires_at IS NULL OR expires_at >= :now)"
         " ORDER BY priority, pos, number LIMIT :limit)"
         for lane in range(lanes)
     )

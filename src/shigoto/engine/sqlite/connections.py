@@ -5,7 +5,7 @@ Two things can go wrong beneath a connection, and both are watched here.
 A fork. SQLite keeps a table of its file locks in the memory of the process. A child inherits the table but not the
 locks, so whatever it opens later relies on locks that nobody holds, and its commits can vanish. So no connection of
 ours is open while the process forks: those in use finish first, all are closed, and both sides open new ones when they
-next need them.
+next need them. If another connection to the file was open all the same, the child must not use the store at all.
 
 A file that was moved, deleted or replaced. Connections would go on writing to what no longer has a name. It costs one
 `stat` to notice, 1.5 µs.
@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shigoto.engine.sqlite import files
@@ -26,19 +26,30 @@ MOST = 16
 FORK_PATIENCE = 10.0  # seconds to wait for transactions under way
 
 Prepare = Callable[[sqlite3.Connection, bool], None]
+Identity = tuple[int, int]
 
 
 class Connections:
-    """Lends connections; opens at most sixteen, each prepared for use, the first one by creating what is missing."""
+    """Lends connections; opens at most sixteen, each prepared for use, the first one by creating what is missing.
+
+    `in_child` is called after a fork in the child.
+    """
 
     def __init__(
-        self, path: Path, *, open_connection: Callable[[], sqlite3.Connection], prepare: Prepare
+        self,
+        path: Path,
+        *,
+        open_connection: Callable[[], sqlite3.Connection],
+        prepare: Prepare,
+        in_child: Callable[[], None],
     ) -> None:
         self._path = path
         self._open_connection = open_connection
         self._prepare = prepare
+        self._in_child = in_child
         self._prepared = False
-        self._file: tuple[int, int] | None = None
+        self._inherited = False
+        self._file: Identity | None = None
         self._begin_again()
         _all.add(self)
 
@@ -46,30 +57,46 @@ class Connections:
         self._changed = threading.Condition()
         self._opening = threading.RLock()
         self._idle: list[sqlite3.Connection] = []
-        self._lent = 0
+        self._users: set[int] = set()  # threads
         self._closings = 0
         self._forking = False
 
     @contextmanager
     def lend(self, *, may_migrate: bool = True) -> Generator[sqlite3.Connection]:
-        """A connection for the caller alone."""
+        """A connection for the calling thread alone, which must not have one already."""
+        me = threading.get_ident()
+        try:
+            with self._changed:
+                # An interrupt can keep a thread from signing out; whoever comes again has certainly left before.
+                self._users.discard(me)
+                self._changed.wait_for(lambda: not self._forking and len(self._users) < MOST)
+                self._users.add(me)
+            with self._borrowed(may_migrate) as connection:
+                yield connection
+        finally:
+            with self._changed:
+                self._users.discard(me)
+                self._changed.notify_all()
+
+    @contextmanager
+    def lend_another(self) -> Generator[sqlite3.Connection]:
+        """A second connection for a thread that has one: not kept waiting by a fork that waits for the first."""
+        with self._borrowed(may_migrate=False) as connection:
+            yield connection
+
+    @contextmanager
+    def _borrowed(self, may_migrate: bool) -> Generator[sqlite3.Connection]:
         with self._changed:
-            self._changed.wait_for(lambda: not self._forking and (self._idle or self._lent < MOST))
-            self._lent += 1
             closings = self._closings
             connection = self._idle.pop() if self._idle else None
+        if connection is None:
+            connection = self._open(may_migrate)
         try:
-            if connection is None:
-                connection = self._open(may_migrate)
-            else:
-                self._expect_same_file()
+            self._expect_same_file()
             yield connection
         finally:
             with self._changed:
-                self._lent -= 1
-                self._changed.notify_all()
-                if connection is not None:
-                    self._put_back(connection, closed_meanwhile=closings != self._closings)
+                self._put_back(connection, closed_meanwhile=closings != self._closings)
 
     def prepare(self, *, may_migrate: bool) -> None:
         """See that the schema is there."""
@@ -95,9 +122,13 @@ class Connections:
 
     def _open(self, may_migrate: bool) -> sqlite3.Connection:
         with self._opening:
-            if self._prepared:
-                self._expect_same_file()
-            else:
+            if self._inherited:
+                raise StoreUnavailable(
+                    f"This process was forked while a connection to {self._path} was open, so SQLite's locks on it"
+                    " cannot be trusted here. Close connections of your own (also those of app.connect()) before the"
+                    " fork, or start the process anew instead of forking."
+                )
+            if not self._prepared:
                 files.refuse_unfit(self._path)
             connection = self._open_connection()
             try:
@@ -111,7 +142,8 @@ class Connections:
             return connection
 
     def _expect_same_file(self) -> None:
-        if _identity(self._path) != self._file:
+        # No file means that the store was closed meanwhile by somebody else in this process, which is fine.
+        if self._file is not None and _identity(self._path) != self._file:
             raise StoreUnavailable(
                 f"{self._path} was moved, deleted or replaced while it was in use. Nothing was written."
                 " Stop every process that uses it, put the right file in its place, and start them again."
@@ -123,11 +155,11 @@ class Connections:
 
     def before_fork(self) -> None:
         """Wait until nothing is in use, then close everything."""
-        self._changed.acquire()
-        self._forking = True
-        self._changed.wait_for(lambda: self._lent == 0, FORK_PATIENCE)
-        self._close_idle()
-        self._changed.release()
+        with self._changed:
+            self._forking = True
+            self._users.discard(threading.get_ident())
+            self._changed.wait_for(lambda: not self._users, FORK_PATIENCE)
+            self._close_idle()
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
@@ -136,16 +168,31 @@ class Connections:
             self._changed.notify_all()
 
     def after_fork_in_child(self) -> None:
-        """Begin again, with locks that nobody holds."""
+        """Begin again, with locks that nobody holds, unless somebody left the file open."""
         self._begin_again()
+        self._inherited = self._inherited or _is_open(self._file or _identity(self._path))
+        self._in_child()
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> Identity | None:
     try:
         status = os.stat(path)
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino
+
+
+def _is_open(file: Identity | None) -> bool:
+    """Whether this process has the file open. Looks with `stat` alone: opening and closing it would drop locks."""
+    if file is None:
+        return False
+    with suppress(OSError):
+        for descriptor in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                status = os.fstat(int(descriptor))
+                if (status.st_dev, status.st_ino) == file:
+                    return True
+    return False
 
 
 # The one piece of state that belongs to the process: a fork happens to all engines in it at once.

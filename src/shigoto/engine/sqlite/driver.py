@@ -9,12 +9,12 @@ try again every half millisecond or so, where SQLite's busy handler would sleep 
 """
 
 import logging
-import os
 import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,12 +47,12 @@ class Driver:
             path,
             open_connection=lambda: self._patiently(lambda: files.connect(path, synchronous=synchronous)),
             prepare=lambda connection, may_migrate: self._patiently(lambda: prepare(connection, may_migrate)),
+            in_child=self._begin_again,  # the parent's threads do not exist there, and its locks may be held for ever
         )
         self._ring = ring
         self._begin_again()
 
     def _begin_again(self) -> None:
-        self._pid = os.getpid()
         self._writing = threading.Lock()
         self._starting = threading.Lock()
         self._checkpointer = Checkpointer(self._path)
@@ -61,7 +61,6 @@ class Driver:
 
     def run(self, op: Op[T]) -> T:
         """Run an op in the calling thread."""
-        self._after_fork()
         outcome = self._transact([op])[0]
         if outcome.error is not None:
             raise outcome.error
@@ -70,7 +69,6 @@ class Driver:
 
     async def arun(self, op: Op[T]) -> T:
         """Run an op in a database thread; reads have one of their own, so that a long list delays no claim."""
-        self._after_fork()
         value: T = await self._thread(reads=op.mode == "read").submit(op)
         return value
 
@@ -97,7 +95,6 @@ class Driver:
 
     def prepare(self, *, may_migrate: bool = True) -> None:
         """See that the schema is there. While the caller holds the write lock we must not wait for it."""
-        self._after_fork()
         try:
             self._connections.prepare(may_migrate=may_migrate)
         except sqlite3.Error as error:
@@ -105,16 +102,11 @@ class Driver:
 
     def close(self) -> None:
         """Stop the threads and close every connection."""
-        self._after_fork()
         for thread in (self._writer, self._reader):
             if thread is not None:
                 thread.stop()
         self._connections.close()
         self._begin_again()
-
-    def _after_fork(self) -> None:
-        if self._pid != os.getpid():
-            self._begin_again()  # the parent's threads do not exist here, and its locks may be held for ever
 
     def _thread(self, *, reads: bool) -> DatabaseThread:
         with self._starting:
@@ -145,7 +137,7 @@ class Driver:
             with self._connections.lend() as connection:
                 writes = self._look(connection, ops, outcomes)
         if writes:
-            with self._writing, self._connections.lend() as connection:
+            with self._turn_to_write(), self._connections.lend() as connection:
                 self._write(connection, ops, writes, outcomes)
         return outcomes
 
@@ -200,14 +192,24 @@ class Driver:
 
     def _checkpoint(self) -> None:
         try:
-            with self._writing, self._connections.lend() as connection:
+            with self._turn_to_write(), self._connections.lend() as connection:
                 self._checkpoint_beside(connection)
         except (sqlite3.Error, StoreUnavailable) as error:
             log.warning("%s was not checkpointed (%s); a later commit tries again.", self._path, error)
 
     def _checkpoint_beside(self, connection: sqlite3.Connection) -> None:
-        with self._connections.lend() as other:
+        with self._connections.lend_another() as other:
             self._checkpointer.run(connection, self._begin, other)
+
+    @contextmanager
+    def _turn_to_write(self) -> Generator[None]:
+        writing = self._writing
+        if not writing.acquire(timeout=LOCK_DEADLINE):
+            raise self._locked_for_too_long()
+        try:
+            yield
+        finally:
+            writing.release()
 
     def _begin(self, connection: sqlite3.Connection) -> None:
         self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
@@ -224,11 +226,15 @@ class Driver:
                 now = time.monotonic()
                 deadline = deadline or now + LOCK_DEADLINE
                 if now > deadline:
-                    raise StoreUnavailable(
-                        f"{self._path} has been locked by another process for {LOCK_DEADLINE:.0f} s."
-                        " Find who holds a write transaction open and end it."
-                    ) from error
+                    raise self._locked_for_too_long() from error
                 time.sleep(random.uniform(0.0002, 0.001))
+
+    def _locked_for_too_long(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self._path} has been locked for {LOCK_DEADLINE:.0f} s by a write transaction that somebody holds open."
+            " If it is one of your own, in this very process, pass it as using(connection=...); else find the process"
+            " that holds it, and end it."
+        )
 
 
 def _execute_read(connection: sqlite3.Connection, command: Statement | Write) -> sqlite3.Cursor:

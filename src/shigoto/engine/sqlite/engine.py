@@ -43,7 +43,7 @@ class SqliteEngine:
         self._wal = Path(f"{self._path}-wal")
         self._synchronous = synchronous
         self._clock = StoreClock(clock)
-        self._lanes: dict[enqueueing.Lane, int] = {}
+        self._lanes: set[enqueueing.Lane] = set()  # that are there, as far as we know
         self._applied: list[str] = []
         self._driver = Driver(
             self._path, synchronous=synchronous, prepare=self._prepare, ring=lambda: doorbell.ring(self._bell)
@@ -74,7 +74,6 @@ class SqliteEngine:
 
     def close(self) -> None:
         self._driver.close()
-        self._lanes = {}  # the next file may be another
 
     def connect(self) -> sqlite3.Connection:
         """A connection for the user's own statements on the same file, fit for `using(connection=...)`."""
@@ -99,18 +98,18 @@ class SqliteEngine:
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         if not specs:
             return Op(start=lambda: _value([]), mode="read")
-        if len(specs) == 1 and specs[0].key is None and (specs[0].queue, specs[0].task) in self._lanes:
+        lanes = {(spec.queue, spec.task) for spec in specs}
+        if len(specs) == 1 and specs[0].key is None and lanes <= self._lanes:
             spec = specs[0]
             return Op(
-                start=lambda: enqueueing.enqueue_one(self._clock.now(), spec, self._lanes),
+                start=lambda: enqueueing.enqueue_one(self._clock.now(), spec),
                 mode="single",
                 rings=_anything_new,
             )
-        missing = {(spec.queue, spec.task) for spec in specs} - self._lanes.keys()
         return Op(
-            start=lambda: enqueueing.enqueue(self._clock.now(), specs, {} if missing else self._lanes),
+            start=lambda: enqueueing.enqueue(self._clock.now(), specs),
             rings=_anything_new,
-            committed=(lambda _: self._learn_lanes()) if missing else None,
+            committed=lambda _: self._lanes.update(lanes),
         )
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
@@ -136,7 +135,7 @@ class SqliteEngine:
 
     def beat(self, worker: UUID, held: Sequence[tuple[int, int]]) -> Op[Orders]:
         return Op(
-            start=lambda: repairing.beat(self._clock.now(), worker, held),
+            start=lambda: repairing.beat(self._clock, worker, held),
             rings=lambda orders: orders.released > 0,
         )
 
@@ -149,7 +148,7 @@ class SqliteEngine:
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         return Op(
-            start=lambda: repairing.sweep(self._clock.now(), self._clock.step, order),
+            start=lambda: repairing.sweep(self._clock, order),
             rings=lambda swept: bool(swept.rescued),
             committed=lambda swept: self._clock.step_handled(swept.clock_step),
         )
@@ -189,11 +188,6 @@ class SqliteEngine:
     def workers(self) -> Op[list[WorkerRecord]]:
         return Op(start=looking.workers, mode="read")
 
-    def _learn_lanes(self) -> None:
-        """Remember the lanes that are committed; they are never deleted or renumbered."""
-        op: Op[dict[enqueueing.Lane, int]] = Op(start=_all_lanes, mode="read")
-        self._lanes = self._driver.run(op)
-
 
 def _anything_new(enqueued: list[Enqueued]) -> bool:
     return any(one.status != "existing" for one in enqueued)
@@ -209,8 +203,3 @@ def _configure(settings: QueueSettings) -> Steps[None]:
         "configure", settings.name, int(settings.paused), settings.keep_completed_for, settings.keep_failed_for,
         settings.keep_cancelled_for,
     )  # fmt: skip
-
-
-def _all_lanes() -> Steps[dict[enqueueing.Lane, int]]:
-    rows = (yield sql("all_lanes")).fetchall()
-    return {(queue, task): lane for queue, task, lane in rows}

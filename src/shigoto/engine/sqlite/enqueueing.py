@@ -1,6 +1,7 @@
 """T1 and T17: jobs come in."""
 
-from collections.abc import Mapping, Sequence
+import sqlite3
+from collections.abc import Sequence
 from uuid import UUID
 
 from msgspec import json
@@ -14,44 +15,56 @@ from shigoto.model.job import Enqueued, JobSpec, State
 from shigoto.model.states import Counters
 
 Lane = tuple[str, str]
-Lanes = Mapping[Lane, int]
 
 
-def enqueue(now: Millis, specs: Sequence[JobSpec], known: Lanes) -> Steps[list[Enqueued]]:
+def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Store the jobs in list order and answer for each."""
-    lanes = yield from _lanes(specs, known)
+    yield from _add_lanes(specs)
     if any(spec.key is not None for spec in specs):
-        return (yield from _one_by_one(now, specs, lanes))
-    cursor = yield sql_many("insert_job", [job_row(now, spec, lanes) for spec in specs])
-    if cursor.rowcount == len(specs):
-        highest = yield sql("highest")
-        first = highest.fetchone()[0] - len(specs) + 1  # the write lock is ours: the numbers have no gap
+        return (yield from _one_by_one(now, specs))
+    inserted = (yield sql_many("insert_job", [job_row(now, spec) for spec in specs])).rowcount
+    first = (
+        (yield sql("highest")).fetchone()[0] - inserted + 1
+    )  # the write lock is ours: the numbers have no gap
+    if inserted == len(specs):
         return [Enqueued(spec.id, first + offset, "inserted") for offset, spec in enumerate(specs)]
-    inserted_from = (yield sql("highest")).fetchone()[0] - cursor.rowcount + 1
     answers: list[Enqueued] = []
     seen: set[UUID] = set()
     for spec in specs:
         number = (yield sql("number_of_id", spec.id.bytes)).fetchone()[0]
-        new = number >= inserted_from and spec.id not in seen
+        new = number >= first and spec.id not in seen
         seen.add(spec.id)
         answers.append(Enqueued(spec.id, number, "inserted" if new else "existing"))
     return answers
 
 
-def enqueue_one(now: Millis, spec: JobSpec, lanes: Lanes) -> Steps[list[Enqueued]]:
-    """The same for one job without a key whose lane is known: a single statement, so the commit is the statement's."""
-    cursor = yield sql("insert_job", *job_row(now, spec, lanes))
-    if cursor.rowcount == 1 and cursor.lastrowid is not None:
-        return [Enqueued(spec.id, cursor.lastrowid, "inserted")]
-    number = (yield sql("number_of_id", spec.id.bytes)).fetchone()[0]
-    return [Enqueued(spec.id, number, "existing")]
+def enqueue_one(now: Millis, spec: JobSpec) -> Steps[list[Enqueued]]:
+    """The same for one job without a key whose lane is there: a single statement, so the commit is the statement's."""
+    try:
+        return [(yield from _insert(now, spec))]
+    except (
+        sqlite3.IntegrityError
+    ):  # the lane is not there after all: somebody has put another file's content here
+        yield from _add_lanes([spec])
+        return [(yield from _insert(now, spec))]
 
 
-def job_row(now: Millis, spec: JobSpec, lanes: Lanes) -> tuple[object, ...]:
+def _insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
+    while True:
+        cursor = yield sql("insert_job", *job_row(now, spec))
+        if cursor.rowcount == 1 and cursor.lastrowid is not None:
+            return Enqueued(spec.id, cursor.lastrowid, "inserted")
+        known = (yield sql("number_of_id", spec.id.bytes)).fetchone()
+        if known is not None:  # else it was deleted between the two statements
+            return Enqueued(spec.id, known[0], "existing")
+
+
+def job_row(now: Millis, spec: JobSpec) -> tuple[object, ...]:
     """The body's columns, in the order of the statement."""
     return (
+        spec.task,
+        spec.queue,
         spec.id.bytes,
-        lanes[spec.queue, spec.task],
         spec.payload,
         spec.priority,
         now + spec.delay if spec.run_at is None else spec.run_at,
@@ -75,30 +88,21 @@ def expiry(now: Millis, spec: JobSpec) -> Millis | None:
     return spec.expires_at
 
 
-def _lanes(specs: Sequence[JobSpec], known: Lanes) -> Steps[Lanes]:
-    missing = {(spec.queue, spec.task) for spec in specs} - known.keys()
-    if not missing:
-        return known
-    pairs = json.encode(sorted(missing)).decode()
+def _add_lanes(specs: Sequence[JobSpec]) -> Steps[None]:
+    pairs = json.encode(sorted({(spec.queue, spec.task) for spec in specs})).decode()
     yield sql("add_queues", pairs)
     yield sql("add_lanes", pairs)
-    found = json.decode((yield sql("lanes", pairs)).fetchone()[0], type=list[tuple[str, str, int]])
-    return {**known, **{(queue, task): lane for queue, task, lane in found}}
 
 
-def _one_by_one(now: Millis, specs: Sequence[JobSpec], lanes: Lanes) -> Steps[list[Enqueued]]:
+def _one_by_one(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     answers: list[Enqueued] = []
     for spec in specs:
-        stored = yield from _insert(now, spec, lanes) if spec.key is None else _keyed(now, spec, lanes)
+        stored = yield from _insert(now, spec) if spec.key is None else _keyed(now, spec)
         answers.append(stored)
     return answers
 
 
-def _insert(now: Millis, spec: JobSpec, lanes: Lanes) -> Steps[Enqueued]:
-    return (yield from enqueue_one(now, spec, lanes))[0]
-
-
-def _keyed(now: Millis, spec: JobSpec, lanes: Lanes) -> Steps[Enqueued]:
+def _keyed(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
     """The key table: who holds the key now, and what the mode makes of it."""
     known = (yield sql("number_of_id", spec.id.bytes)).fetchone()
     if known is not None:
@@ -110,20 +114,21 @@ def _keyed(now: Millis, spec: JobSpec, lanes: Lanes) -> Steps[Enqueued]:
         if spec.key_mode == "unsafe_dedupe" or (spec.key_mode == "keep" and not state.terminal):
             return Enqueued(holder_id, number, "existing")
         if state in (State.PENDING, State.BLOCKED):
-            yield from _replace(now, number, spec, lanes)
+            yield from _replace(now, number, spec)
             return Enqueued(holder_id, number, "replaced")
         if state is State.PROCESSING:
             yield sql("supersede", number)
-    enqueued = yield from _insert(now, spec, lanes)
+    enqueued = yield from _insert(now, spec)
     yield sql("take_key", spec.tenant, spec.key, enqueued.number)
     return enqueued
 
 
-def _replace(now: Millis, number: int, spec: JobSpec, lanes: Lanes) -> Steps[None]:
+def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
     was = yield from remove_waiting(number)
     keep_run_at = spec.key_mode == "preserve_run_at" and was.counters.failures == 0
     run_at = was.run_at if keep_run_at else now + spec.delay if spec.run_at is None else spec.run_at
-    expires_at, lane = expiry(now, spec), lanes[spec.queue, spec.task]
+    expires_at = expiry(now, spec)
+    lane = (yield sql("lane", spec.task, spec.queue)).fetchone()[0]
     if was.queue != spec.queue:
         yield from fold_counters()  # while the job still counts for its old queue
         yield from count(moved=[(was.queue, spec.queue)])

@@ -1,6 +1,7 @@
 """The file itself: where it may lie, how a connection to it is set up, and how it is recognised again."""
 
 import os
+import re
 import sqlite3
 from pathlib import Path
 
@@ -65,19 +66,18 @@ def file_system(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) ->
     when any descriptor of a locked file is closed.
     """
     try:
-        lines = mountinfo.read_text("utf-8", "surrogateescape").splitlines()
+        lines = mountinfo.read_bytes().splitlines()
     except OSError:
         return ""
-    best, kind = "", ""
+    inside = os.fsencode(folder.resolve())
+    best, kind = b"", b""
     for line in lines:
-        left, _, right = line.partition(" - ")
-        mount = left.split(" ")[4].encode().decode("unicode_escape", "replace")
-        inside = (
-            mount == "/" or str(folder.resolve()) == mount or str(folder.resolve()).startswith(mount + "/")
-        )
-        if inside and len(mount) >= len(best):
-            best, kind = mount, right.split(" ")[0]
-    return kind
+        left, _, right = line.partition(b" - ")
+        mount = re.sub(rb"\\([0-7]{3})", lambda escape: bytes([int(escape[1], 8)]), left.split(b" ")[4])
+        holds = mount == b"/" or inside == mount or inside.startswith(mount + b"/")
+        if holds and len(mount) >= len(best):
+            best, kind = mount, right.split(b" ")[0]
+    return kind.decode("ascii", "replace")
 
 
 def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:

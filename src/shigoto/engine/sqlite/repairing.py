@@ -11,6 +11,7 @@ from shigoto.engine.sqlite.looking import STATES
 from shigoto.engine.sqlite.managing import end_pending, remove
 from shigoto.engine.sqlite.settling import guarded, move
 from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.engine.sqlite.time import StoreClock
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, State
 from shigoto.model.outcome import Ending, Report, Settlement
@@ -39,11 +40,19 @@ def leave(worker: UUID) -> Steps[None]:
     yield sql("leave", worker.bytes)
 
 
-def beat(now: Millis, worker: UUID, held: Sequence[tuple[int, int]]) -> Steps[Orders]:
+def _now(clock: StoreClock) -> Steps[Millis]:
+    """Store time, no earlier than any process of this file has seen it, and remembered for the others."""
+    clock.remember((yield sql("meta", "clock")).fetchone()[0])
+    now = clock.now()
+    yield sql("set_meta", "clock", now)
+    return now
+
+
+def beat(clock: StoreClock, worker: UUID, held: Sequence[tuple[int, int]]) -> Steps[Orders]:
     """Renew the lease, release what the worker does not know it has, and pass on cancel requests."""
+    now = yield from _now(clock)
     if (yield sql("renew", worker.bytes, now)).rowcount == 0:
         return Orders(fenced=True)
-    yield sql("set_meta", "clock", now)
     known = set(held)
     cancels: list[tuple[int, int]] = []
     strays: list[tuple[int, int]] = []
@@ -82,9 +91,10 @@ def promote(now: Millis, limit: int) -> Steps[Promoted]:
     return Promoted(max(count, 0), None if due is None else max(0, due - now))
 
 
-def sweep(now: Millis, clock_step: Millis, order: SweepOrder) -> Steps[Swept]:
+def sweep(clock: StoreClock, order: SweepOrder) -> Steps[Swept]:
     """Repair, in this order: leases after a step of the clock, dead workers, their jobs, expiry, retention."""
-    yield sql("set_meta", "clock", now)
+    now = yield from _now(clock)
+    clock_step = clock.step
     if clock_step:
         yield sql("renew_all", now)
     fenced = yield from _fence(now, order.fence)
@@ -126,9 +136,7 @@ def _rescue(now: Millis, batch: int) -> Steps[list[Rescued]]:
 
 def _expire(now: Millis, batch: int) -> Steps[int]:
     expired = 0
-    for expires_at, number, running in (yield sql("due_expiries", now, batch)).fetchall():
-        if running:
-            continue  # it has started in time; if it comes back to be retried, it has not
+    for expires_at, number in (yield sql("due_expiries", now, batch)).fetchall():
         yield sql("drop_expiry", expires_at, number)
         if STATES[(yield sql("state_of", number)).fetchone()[0]] is State.PENDING:
             yield from end_pending(now, number, State.FAILED, FailureKind.EXPIRED)

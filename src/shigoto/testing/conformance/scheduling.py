@@ -108,6 +108,15 @@ class TestExpiry:
 
         assert store.sweep().expired == 0
 
+    def test_running_jobs_that_are_past_their_expiry_hold_up_nobody(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        for _ in range(3):
+            store.start(worker, expires_in=1_000)
+        store.enqueue(expires_in=1_000)
+        store.clock.advance(1_001)
+
+        assert store.sweep(SweepOrder(batch=2)).expired == 1
+
     def test_a_scheduled_job_expires_too(self, store: EngineUnderTest) -> None:
         store.enqueue(delay=DAY, expires_in=1_000)
         store.clock.advance(1_001)

@@ -8,32 +8,26 @@
 -- name: take_write_lock
 UPDATE shigoto_meta SET value = value WHERE FALSE
 
--- Lanes are never deleted, so a process may remember them once they are committed.
--- name: add_lanes
-INSERT INTO shigoto_lane (queue, task)
-SELECT e.value ->> 0, e.value ->> 1
-FROM json_each(?1) e
-WHERE NOT EXISTS (SELECT 1 FROM shigoto_lane l WHERE l.task = e.value ->> 1 AND l.queue = e.value ->> 0)
-
 -- name: add_queues
 INSERT INTO shigoto_queue (name)
 SELECT DISTINCT e.value ->> 0
 FROM json_each(?1) e
 WHERE NOT EXISTS (SELECT 1 FROM shigoto_queue q WHERE q.name = e.value ->> 0)
 
--- name: lanes
-SELECT json_group_array(json_array(l.queue, l.task, l.lane))
+-- name: add_lanes
+INSERT INTO shigoto_lane (queue, task)
+SELECT e.value ->> 0, e.value ->> 1
 FROM json_each(?1) e
-CROSS JOIN shigoto_lane l ON l.task = e.value ->> 1 AND l.queue = e.value ->> 0
+WHERE NOT EXISTS (SELECT 1 FROM shigoto_lane l WHERE l.task = e.value ->> 1 AND l.queue = e.value ->> 0)
 
--- name: all_lanes
-SELECT queue, task, lane FROM shigoto_lane
+-- name: lane
+SELECT lane FROM shigoto_lane WHERE task = ?1 AND queue = ?2
 
--- The triggers put the job into ready or scheduled. A known id changes nothing.
+-- The triggers put the job into ready or scheduled. A known id changes nothing; a lane that is not there is an error.
 -- name: insert_job
-INSERT INTO shigoto_job (id, lane, payload, priority, run_at, created_at, max_failures, max_crashes,
+INSERT INTO shigoto_job (lane, id, payload, priority, run_at, created_at, max_failures, max_crashes,
   tenant, key, expires_at, retry, timeout, tags, meta)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES ((SELECT lane FROM shigoto_lane WHERE task = ? AND queue = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
 -- name: number_of_id
@@ -63,18 +57,21 @@ WHERE number = ?1
 -- name: live_worker
 SELECT 1 FROM shigoto_worker WHERE id = ?1 AND fenced_at IS NULL
 
--- Which lanes have anything to give: one probe of the ready set per lane, and nothing else when all are empty.
--- name: lanes_with_work
-SELECT json_group_array(lane)
+-- The best job of each lane that has any: one probe of the ready set per lane, and nothing else when all are empty.
+-- name: heads
+SELECT json_group_array(json_array(json(head), lane))
 FROM (
-  SELECT l.lane
+  SELECT l.lane, (
+    SELECT json_array(r.priority, r.pos, r.number)
+    FROM shigoto_ready r
+    WHERE r.lane = l.lane
+    ORDER BY r.priority, r.pos, r.number
+    LIMIT 1) AS head
   FROM shigoto_lane l
   WHERE l.task IN (SELECT value FROM json_each(?1))
     AND (?2 IS NULL OR l.queue IN (SELECT value FROM json_each(?2)))
-    AND NOT EXISTS (SELECT 1 FROM shigoto_queue q WHERE q.name = l.queue AND q.paused)
-    AND EXISTS (SELECT 1 FROM shigoto_ready r WHERE r.lane = l.lane)
-  ORDER BY (SELECT r.priority FROM shigoto_ready r WHERE r.lane = l.lane ORDER BY r.priority LIMIT 1)
-  LIMIT 400)
+    AND NOT EXISTS (SELECT 1 FROM shigoto_queue q WHERE q.name = l.queue AND q.paused))
+WHERE head IS NOT NULL
 
 -- The payloads go out before anything is written, so that a batch of huge ones can still be cut short.
 -- name: leases

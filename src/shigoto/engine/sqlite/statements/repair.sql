@@ -79,11 +79,11 @@ CROSS JOIN shigoto_lane l ON l.lane = b.lane
 DELETE FROM shigoto_worker
 WHERE fenced_at < ?1 AND id NOT IN (SELECT worker FROM shigoto_running)
 
+-- A job that runs has started in time; if it comes back to be retried, it has not.
 -- name: due_expiries
-SELECT e.expires_at, e.number, n.number IS NOT NULL
+SELECT e.expires_at, e.number
 FROM shigoto_expiry e
-LEFT JOIN shigoto_running n ON n.number = e.number
-WHERE e.expires_at < ?1
+WHERE e.expires_at < ?1 AND NOT EXISTS (SELECT 1 FROM shigoto_running n WHERE n.number = e.number)
 ORDER BY e.expires_at
 LIMIT ?2
 
