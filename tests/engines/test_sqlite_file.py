@@ -11,14 +11,16 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
-from shigoto.engine.op import Op
+from shigoto.engine.op import Op, drive
 from shigoto.engine.open import open_engine
-from shigoto.engine.sqlite import SqliteEngine, checkpoint, files, schema
-from shigoto.engine.sqlite.statement import Statement, Steps
+from shigoto.engine.sqlite import SqliteEngine, checkpoint, doorbell, files, schema
+from shigoto.engine.sqlite.statement import Statement, Steps, execute
 from shigoto.model.errors import SchemaMissing, SchemaTooNew, StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Enqueued, JobFilter, JobSpec, State
@@ -88,12 +90,40 @@ class TestTheFile:
 
         assert sorted(applied, reverse=True) == [["0001_spine"], *[[]] * 7]
 
-    def test_keeps_every_commit_on_disk_by_default(self, engine: SqliteEngine, path: Path) -> None:
-        with engine.connect() as connection:
-            assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
-            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-            assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
-        connection.close()
+    def test_keeps_every_commit_on_disk_by_default(self, engine: SqliteEngine) -> None:
+        def look() -> Steps[list[object]]:
+            synchronous = (yield Statement("PRAGMA synchronous")).fetchone()[0]
+            journal_mode = (yield Statement("PRAGMA journal_mode")).fetchone()[0]
+            wal_autocheckpoint = (yield Statement("PRAGMA wal_autocheckpoint")).fetchone()[0]
+            return [synchronous, journal_mode, wal_autocheckpoint]
+
+        theirs = engine.connect()
+        expected = [2, "wal", 0]
+        assert engine.run(Op(start=look, mode="read")) == expected
+        assert engine.run(Op(start=look)) == expected
+        assert drive(Op(start=look), lambda command: execute(theirs, command)) == expected
+        assert theirs.isolation_level == "IMMEDIATE"
+        theirs.close()
+
+    def test_is_checkpointed_once_for_each_16_mib_of_new_log(
+        self, engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(checkpoint, "WAL_LIMIT", 6 * 1024 * 1024)
+        runs: list[object] = []
+        run = checkpoint.Checkpointer.run
+
+        def counted(self: checkpoint.Checkpointer, *args: Any) -> None:
+            runs.append(args)
+            run(self, *args)
+
+        monkeypatch.setattr(checkpoint.Checkpointer, "run", counted)
+        big = spec(payload='"' + "x" * 500_000 + '"')
+        engine.run(engine.enqueue_many([structs.replace(big, id=uuid7()) for _ in range(20)]))
+
+        for _ in range(1_000):
+            engine.run(engine.enqueue_many([spec()]))
+
+        assert 1 <= len(runs) <= 4
 
     def test_synchronous_normal_is_an_option_of_the_address(self, path: Path) -> None:
         engine = open_engine(f"sqlite:///{path}?synchronous=normal")
@@ -469,6 +499,17 @@ os._exit(0)
         assert await ear.wait(30)
         ear.close()
         producer.join()
+
+    async def test_the_bell_alone_wakes_a_listener(self, engine: SqliteEngine, tmp_path: Path) -> None:
+        engine.migrate()
+        doorbell.hang(engine._bell, engine.path)
+        ear = doorbell.Ear(engine._bell, tmp_path / "no-such-log")
+
+        assert not await ear.wait(0.01)
+        engine.run(engine.enqueue_many([spec()]))
+
+        assert await ear.wait(30)
+        ear.close()
 
     async def test_a_caller_s_own_commit_wakes_a_listener_too(self, engine: SqliteEngine) -> None:
         ear = engine.listen()

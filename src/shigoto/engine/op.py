@@ -1,4 +1,4 @@
-"""Operations written once: a restartable generator of commands, run by a short sync or async driver.
+"""Operations written once: a restartable generator of commands, which a driver runs.
 
 An engine method returns an `Op`; nothing has happened yet. A driver starts it, executes each command it yields in the
 engine's own currency (a SQL statement, a script call), sends the answer back in, and returns its value. One copy of the

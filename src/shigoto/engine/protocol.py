@@ -116,8 +116,8 @@ class Engine(Transport, Protocol):
         """Register a worker, or change what it said of itself; its lease starts now."""
         ...
 
-    def leave(self, worker: UUID) -> Op[None]:
-        """Forget a worker that has nothing left to run. What it still held is rescued by the next sweep."""
+    def leave(self, worker: UUID) -> Op[int]:
+        """Forget a worker that runs nothing any more; what it holds without knowing is released (T8) and counted."""
         ...
 
     def promote(self, limit: int) -> Op[Promoted]:

@@ -13,7 +13,7 @@
     │   └── KeyTaken            JOB.KEY_TAKEN          another live job holds the unique key
     ├── ResultError             what JobHandle.result() raises when there is no result
     │   ├── JobFailed           JOB.FAILED
-    │   ├── JobExpired          JOB.EXPIRED
+    │   │   └── JobExpired      JOB.EXPIRED
     │   ├── JobCancelled        JOB.CANCELLED
     │   ├── ResultPruned        JOB.PRUNED
     │   └── ResultTimeout       JOB.RESULT_TIMEOUT

@@ -75,6 +75,17 @@ def attempt(token: int, counters: Counters) -> int:
     return token - counters.releases - counters.snoozes
 
 
+def renewed(counters: Counters) -> Counters:
+    """A fresh budget for a job that starts over (T15, T17).
+
+    Suspicion stays: whoever may have killed a crowd is watched until a clean run clears it. Snoozes that are forgotten
+    go on counting as given back, else the attempts would jump.
+    """
+    return structs.replace(
+        counters, failures=0, solo_crashes=0, snoozes=0, releases=counters.releases + counters.snoozes
+    )
+
+
 def after(held: Held, settlement: Settlement) -> Move:
     """Where the job goes when its run ended so (T4-T10, T13)."""
     if settlement.ending is Ending.COMPLETED:

@@ -104,8 +104,8 @@ class MemoryEngine:
         """Register a worker, or change what it said of itself; its lease starts now."""
         return _op(lambda: work.announce(self._store, announcement))
 
-    def leave(self, worker: UUID) -> Op[None]:
-        """Forget a worker; what it still held is rescued by the next sweep."""
+    def leave(self, worker: UUID) -> Op[int]:
+        """Forget a worker; what it still held is released."""
         return _op(lambda: work.leave(self._store, worker))
 
     def promote(self, limit: int) -> Op[Promoted]:

@@ -6,10 +6,10 @@ from uuid import UUID
 
 from shigoto.engine.memory.row import Row
 from shigoto.engine.memory.store import Store
-from shigoto.engine.memory.submit import renewed
 from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotFound, JobNotRetryable, KeyTaken
 from shigoto.model.job import TERMINAL, Enqueued, QueueSettings, State
+from shigoto.model.states import renewed
 
 DELETABLE = TERMINAL | {State.PENDING}
 

@@ -8,21 +8,13 @@ from shigoto.engine.memory.row import Row
 from shigoto.engine.memory.store import Store
 from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec
-from shigoto.model.states import Counters
+from shigoto.model.states import renewed
 
 
 def enqueue_many(store: Store, specs: Sequence[JobSpec]) -> list[Enqueued]:
     """Store the jobs in list order, so that a later spec meets what an earlier one has left."""
     now = store.now()
     return [_enqueue(store, spec, now) for spec in specs]
-
-
-def renewed(counters: Counters) -> Counters:
-    """A fresh budget for a job that starts over (T15, T17).
-
-    Suspicion stays: whoever has killed a crowd of other jobs runs alone until a clean run clears it.
-    """
-    return structs.replace(counters, failures=0, solo_crashes=0, snoozes=0)
 
 
 def _enqueue(store: Store, spec: JobSpec, now: Millis) -> Enqueued:

@@ -26,9 +26,12 @@ def announce(store: Store, announcement: Announcement) -> None:
         known.lease_until = now + announcement.lease
 
 
-def leave(store: Store, worker: UUID) -> None:
-    """Whatever it still holds now belongs to nobody, which is how the next sweep knows it."""
+def leave(store: Store, worker: UUID) -> int:
+    """It goes in peace: what it did not know it had is released. A fenced one has no say in that any more."""
+    left = [] if store.alive(worker) is None else list(_own(store, worker))
+    _release(store, left, store.now())
     store.workers.pop(worker, None)
+    return len(left)
 
 
 def claim(store: Store, worker: UUID, wants: Sequence[Want]) -> list[Lease]:
@@ -47,11 +50,7 @@ def beat(store: Store, worker: UUID, running: Collection[tuple[int, int]]) -> Or
         return Orders(fenced=True)
     known.lease_until = now + known.announcement.lease
     strays = [row for row in _own(store, worker) if _stray(row, running, now)]
-    for row in strays:
-        released = Settlement(
-            number=row.number, token=row.token, queue=row.spec.queue, ending=Ending.RELEASED
-        )
-        end_run(store, row, released, now)
+    _release(store, strays, now)
     cancels = tuple(
         (row.number, row.token) for row in _own(store, worker) if row.cancel_requested_at is not None
     )
@@ -117,6 +116,14 @@ def _start(store: Store, row: Row, worker: UUID, now: Millis) -> Lease:
 
 def _own(store: Store, worker: UUID) -> list[Row]:
     return [row for _, row in sorted(store.held.get(worker, {}).items())]
+
+
+def _release(store: Store, rows: Sequence[Row], now: Millis) -> None:
+    for row in rows:
+        released = Settlement(
+            number=row.number, token=row.token, queue=row.spec.queue, ending=Ending.RELEASED
+        )
+        end_run(store, row, released, now)
 
 
 def _stray(row: Row, running: Collection[tuple[int, int]], now: Millis) -> bool:

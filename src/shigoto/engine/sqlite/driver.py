@@ -85,10 +85,14 @@ class Driver:
         try:
             return drive(op, lambda command: execute(theirs, command))
         except BaseException:
-            execute(theirs, Statement("ROLLBACK TO shigoto"))
+            if (
+                theirs.in_transaction
+            ):  # else SQLite has rolled everything back by itself, as when the disk is full
+                execute(theirs, Statement("ROLLBACK TO shigoto"))
             raise
         finally:
-            execute(theirs, Statement("RELEASE shigoto"))
+            if theirs.in_transaction:
+                execute(theirs, Statement("RELEASE shigoto"))
             if self._checkpointer.due():
                 # Not here, where the caller holds the lock; and there may be nobody else who ever commits.
                 threading.Thread(target=self._checkpoint, name="shigoto-checkpoint", daemon=True).start()

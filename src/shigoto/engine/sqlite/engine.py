@@ -130,8 +130,8 @@ class SqliteEngine:
     def announce(self, announcement: Announcement) -> Op[None]:
         return Op(start=lambda: repairing.announce(self._clock.now(), announcement))
 
-    def leave(self, worker: UUID) -> Op[None]:
-        return Op(start=lambda: repairing.leave(worker))
+    def leave(self, worker: UUID) -> Op[int]:
+        return Op(start=lambda: repairing.leave(self._clock.now(), worker), rings=bool)
 
     def beat(self, worker: UUID, held: Sequence[tuple[int, int]]) -> Op[Orders]:
         return Op(

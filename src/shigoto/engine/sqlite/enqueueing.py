@@ -12,7 +12,7 @@ from shigoto.engine.sqlite.statement import Steps, sql, sql_many
 from shigoto.engine.sqlite.waiting import Waiting, remove_waiting, wait_again
 from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec, State
-from shigoto.model.states import Counters
+from shigoto.model.states import renewed
 
 Lane = tuple[str, str]
 
@@ -140,7 +140,6 @@ def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
     )  # fmt: skip
     if expires_at is not None:
         yield sql("add_expiry", expires_at, number)
-    counters = Counters(crashes=was.counters.crashes, releases=was.counters.releases, solo=was.counters.solo)
     yield from wait_again(
         now,
         Waiting(
@@ -151,6 +150,6 @@ def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
             expires_at=expires_at,
             token=was.token,
             settled_token=was.settled_token,
-            counters=counters,
+            counters=renewed(was.counters),
         ),
     )

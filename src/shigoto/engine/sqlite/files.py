@@ -10,20 +10,20 @@ from shigoto.model.errors import StoreRefused, StoreUnavailable
 MINIMUM_VERSION = (3, 38, 0)  # the ->> operator
 # fmt: off
 NETWORK_FILE_SYSTEMS = frozenset({
-    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs",
-    "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "pvfs2", "smb3", "smbfs",
-    "virtiofs",
+    "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse.ceph", "fuse.gcsfuse", "fuse.glusterfs",
+    "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "fuse.vmhgfs-fuse", "gfs2", "glusterfs", "gpfs", "lustre",
+    "ncpfs", "nfs", "nfs4", "ocfs2", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs",
 })
 # fmt: on
 
 # `temp` keeps the claim's scratch table in memory; it never reaches the file.
 # The checkpoint is ours to run (see checkpoint.py), so the automatic one is off on every connection of ours.
-# After a burst the WAL shrinks back to 64 MiB.
+# A log that starts over is cut down to 4 MiB, so that its size tells how much of it is new (see checkpoint.py).
 PRAGMAS = """
 PRAGMA busy_timeout = 0;
 PRAGMA synchronous = {synchronous};
 PRAGMA wal_autocheckpoint = 0;
-PRAGMA journal_size_limit = 67108864;
+PRAGMA journal_size_limit = 4194304;
 PRAGMA temp_store = memory;
 PRAGMA cache_size = -16000;
 """

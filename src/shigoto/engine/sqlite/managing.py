@@ -12,7 +12,7 @@ from shigoto.engine.sqlite.waiting import Waiting, remove_waiting, wait_again
 from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotFound, JobNotRetryable, KeyTaken
 from shigoto.model.job import Enqueued, FailureKind, State
-from shigoto.model.states import Counters
+from shigoto.model.states import Counters, renewed
 
 
 def cancel(now: Millis, ids: Sequence[UUID]) -> Steps[list[State | None]]:
@@ -69,7 +69,21 @@ def _retryable(id: UUID) -> Steps[int]:
 
 def _retry(now: Millis, id: UUID, number: int) -> Steps[None]:
     row = (yield sql("done_row", number)).fetchone()
-    state, token, settled_token, crashes, releases, solo, lane, priority, tenant, key, expires_at, queue = row
+    (
+        state,
+        token,
+        settled_token,
+        crashes,
+        releases,
+        snoozes,
+        solo,
+        lane,
+        priority,
+        tenant,
+        key,
+        expires_at,
+        queue,
+    ) = row
     if key is not None:
         yield from _take_key_back(id, number, tenant, key)
     if expires_at is not None and expires_at < now:
@@ -91,7 +105,7 @@ def _retry(now: Millis, id: UUID, number: int) -> Steps[None]:
             expires_at=expires_at,
             token=token,
             settled_token=settled_token,
-            counters=Counters(crashes=crashes, releases=releases, solo=bool(solo)),
+            counters=renewed(Counters(0, crashes, 0, releases, snoozes, bool(solo))),
         ),
     )
 

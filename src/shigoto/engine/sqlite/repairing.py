@@ -35,9 +35,13 @@ def announce(now: Millis, worker: Announcement) -> Steps[None]:
     )
 
 
-def leave(worker: UUID) -> Steps[None]:
-    """Forget a worker."""
+def leave(now: Millis, worker: UUID) -> Steps[int]:
+    """Forget a worker, and release what it did not know it had: it goes in peace, so nothing has crashed."""
+    alive = (yield sql("live_worker", worker.bytes)).fetchone() is not None
+    rows = (yield sql("held_by", worker.bytes)).fetchall() if alive else []
+    yield from _release(now, worker, [(number, token) for number, token, _, _ in rows])
     yield sql("leave", worker.bytes)
+    return len(rows)
 
 
 def _now(clock: StoreClock) -> Steps[Millis]:
@@ -62,10 +66,14 @@ def beat(clock: StoreClock, worker: UUID, held: Sequence[tuple[int, int]]) -> St
             strays.append((number, token))
         elif cancel_requested_at is not None:
             cancels.append((number, token))
-    for row in (yield from guarded(worker, strays)).values():
-        released = Settlement(number=row.number, token=row.token, queue="", ending=Ending.RELEASED)
-        yield from move(now, row, released, settled_token=row.settled_token)
+    yield from _release(now, worker, strays)
     return Orders(fenced=False, cancels=tuple(cancels), released=len(strays))
+
+
+def _release(now: Millis, worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[None]:
+    for row in (yield from guarded(worker, leases)).values():
+        released = Settlement(number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED)
+        yield from move(now, row, released, settled_token=row.settled_token)
 
 
 def report(worker: UUID, reports: Sequence[Report]) -> Steps[list[bool]]:
@@ -101,7 +109,7 @@ def sweep(clock: StoreClock, order: SweepOrder) -> Steps[Swept]:
     expired_workers = (yield sql("expired_workers", now)).fetchall()
     rescued = yield from _rescue(now, order.batch)
     yield sql("forget_fenced", now - 86_400_000)
-    expired = yield from _expire(now, order.batch)
+    expired, expiries = yield from _expire(now, order.batch)
     pruned, walked = yield from _prune(now, order)
     yield from fold_counters()
     return Swept(
@@ -111,7 +119,7 @@ def sweep(clock: StoreClock, order: SweepOrder) -> Steps[Swept]:
         expired=expired,
         pruned=pruned,
         clock_step=clock_step,
-        more=len(rescued) == order.batch or expired == order.batch or walked,
+        more=len(rescued) == order.batch or expiries == order.batch or walked,
     )
 
 
@@ -134,18 +142,23 @@ def _rescue(now: Millis, batch: int) -> Steps[list[Rescued]]:
     return rescued
 
 
-def _expire(now: Millis, batch: int) -> Steps[int]:
+def _expire(now: Millis, batch: int) -> Steps[tuple[int, int]]:
+    """Fail what was not started in time; also tells how many instants were looked at, most of jobs that had ended."""
+    due = (yield sql("due_expiries", now, batch)).fetchall()
     expired = 0
-    for expires_at, number in (yield sql("due_expiries", now, batch)).fetchall():
+    for expires_at, number in due:
         yield sql("drop_expiry", expires_at, number)
         if STATES[(yield sql("state_of", number)).fetchone()[0]] is State.PENDING:
             yield from end_pending(now, number, State.FAILED, FailureKind.EXPIRED)
             expired += 1
-    return expired
+    return expired, len(due)
 
 
 def _prune(now: Millis, order: SweepOrder) -> Steps[tuple[int, bool]]:
-    """Delete a batch of what was kept long enough; also tells whether to go on at once."""
+    """Look at a batch of history and delete what was kept long enough; also tells whether to go on at once.
+
+    The walk goes on where the last one stopped, past what is kept, and begins again at the end.
+    """
     walked_to: int = (yield sql("meta", "pruned_to")).fetchone()[0]
     keep = (order.keep_completed_for, order.keep_failed_for, order.keep_cancelled_for)
     rows = (yield sql("history_from", walked_to, order.batch, *keep)).fetchall()
@@ -153,7 +166,6 @@ def _prune(now: Millis, order: SweepOrder) -> Steps[tuple[int, bool]]:
         (number, STATES[state], queue) for number, state, at, queue, keep_for in rows if at + keep_for < now
     ]
     yield from remove(old)
-    # Past a batch with nothing to delete, younger history follows: start over from the oldest next time.
-    go_on = bool(old) and len(rows) == order.batch
-    yield sql("set_meta", "pruned_to", rows[-1][0] if go_on else 0)
-    return len(old), go_on
+    full = len(rows) == order.batch
+    yield sql("set_meta", "pruned_to", rows[-1][0] if full else 0)
+    return len(old), full and bool(old)

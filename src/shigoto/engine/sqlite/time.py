@@ -29,9 +29,10 @@ class StoreClock:
             return now
 
     def remember(self, mark: Millis) -> None:
-        """Take over the mark of the file."""
+        """Take over the mark of the file, unless it dates from before a step that we have believed already."""
         with self._lock:
-            self._mark = max(self._mark, mark)
+            if not self.step:
+                self._mark = max(self._mark, mark)
 
     def step_handled(self, step: Millis) -> None:
         """The sweep that gave every lease its time again is committed."""

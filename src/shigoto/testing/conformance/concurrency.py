@@ -225,7 +225,7 @@ class TestDoorbell:
         async def wait() -> bool:
             bell = store.engine.listen()
             try:
-                return await asyncio.wait_for(bell.wait(0.01), PATIENCE)
+                return await asyncio.wait_for(bell.wait(0.01), PATIENCE)  # else a TimeoutError
             finally:
                 bell.close()
                 bell.close()

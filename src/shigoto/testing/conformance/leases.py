@@ -232,13 +232,17 @@ class TestRescue:
         assert store.settle(dead, lease, Ending.COMPLETED, result="old") is Verdict.LOST
         assert store.job(lease).result == "new"
 
-    def test_what_a_leaving_worker_still_held_is_freed(self, store: EngineUnderTest) -> None:
+    def test_what_a_leaving_worker_did_not_know_it_had_is_released_and_has_not_crashed(
+        self, store: EngineUnderTest
+    ) -> None:
         worker = store.announce()
         lease = store.start(worker)
-        store.engine.run(store.engine.leave(worker))
-        assert store.job(lease).state is State.PROCESSING
 
-        assert [rescued.id for rescued in store.sweep().rescued] == [lease.id]
+        assert store.engine.run(store.engine.leave(worker)) == 1
+
+        job = store.job(lease)
+        assert (job.state, job.releases, job.crashes) == (State.PENDING, 1, 0)
+        assert store.settle(worker, lease, Ending.COMPLETED) is Verdict.LOST
 
     def test_the_living_keep_theirs(self, store: EngineUnderTest) -> None:
         dead, alive = store.announce(), store.announce()
@@ -292,9 +296,9 @@ class TestRescue:
         for _ in range(5):
             store.enqueue()
         store.claim(worker)
-        store.engine.run(store.engine.leave(worker))
+        store.clock.advance(LEASE + 1)
 
-        sweeps = [store.sweep(SweepOrder(batch=2))]
+        sweeps = [store.sweep(SweepOrder(batch=2, fence=(worker,)))]
         while sweeps[-1].more:
             sweeps.append(store.sweep(SweepOrder(batch=2)))
 

@@ -152,6 +152,19 @@ class TestRetry:
         store.settle(worker, lease, Ending.CRASHED)
         assert store.job(job).state is State.PENDING
 
+    def test_attempts_go_on_counting_where_they_were(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        for _ in range(3):
+            store.settle(worker, lease, Ending.SNOOZED)
+            [lease] = store.claim(worker)
+        store.settle(worker, lease, Ending.FAILED)
+
+        store.retry(lease)
+
+        [again] = store.claim(worker)
+        assert (lease.attempt, again.attempt) == (1, 2)
+
     def test_a_snoozed_out_job_may_snooze_again(self, store: EngineUnderTest) -> None:
         worker = store.announce()
         lease = store.start(worker)

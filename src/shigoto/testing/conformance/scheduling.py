@@ -158,6 +158,30 @@ class TestExpiry:
 class TestRetention:
     """T18: what has ended is kept as long as was said, and no longer."""
 
+    def test_what_is_kept_longer_does_not_shield_what_comes_after_it(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        for ending in [Ending.FAILED] * 5 + [Ending.COMPLETED] * 3:
+            store.settle(worker, store.start(worker), ending)
+        store.clock.advance(8 * DAY)
+
+        for _ in range(6):
+            store.sweep(SweepOrder(batch=2))
+
+        assert (store.counts().failed, store.counts().completed) == (5, 0)
+
+    def test_expiries_of_jobs_that_have_ended_hold_up_nobody(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        for _ in range(4):
+            store.settle(worker, store.start(worker, expires_in=1_000), Ending.COMPLETED)
+        late = store.enqueue(expires_in=1_000)
+        store.clock.advance(1_001)
+
+        sweeps = [store.sweep(SweepOrder(batch=2))]
+        while sweeps[-1].more:
+            sweeps.append(store.sweep(SweepOrder(batch=2)))
+
+        assert store.job(late).state is State.FAILED
+
     @pytest.mark.parametrize(
         ("ending", "kept_for"),
         [(Ending.COMPLETED, 7 * DAY), (Ending.FAILED, 30 * DAY), (Ending.CANCELLED, 30 * DAY)],

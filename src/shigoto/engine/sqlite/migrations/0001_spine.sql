@@ -216,7 +216,11 @@ SELECT
   b.priority AS priority,
   b.max_failures - 1 AS max_retries,
   s.failures AS retry_count,
-  coalesce(s.error, (SELECT a.error FROM shigoto_attempt a WHERE a.number = b.number ORDER BY a.token DESC LIMIT 1)) AS error_message,
+  CASE
+    WHEN s.status = 'completed' THEN NULL
+    ELSE coalesce(s.error,
+      (SELECT a.error FROM shigoto_attempt a WHERE a.number = b.number ORDER BY a.token DESC LIMIT 1))
+  END AS error_message,
   strftime('%Y-%m-%d %H:%M:%f', b.run_at / 1000.0, 'unixepoch') AS scheduled_at,
   strftime('%Y-%m-%d %H:%M:%f', s.started_at / 1000.0, 'unixepoch') AS started_at,
   strftime('%Y-%m-%d %H:%M:%f', s.finished_at / 1000.0, 'unixepoch') AS completed_at,

@@ -74,7 +74,7 @@ WHERE b.number = ?1
 UPDATE shigoto_running SET cancel_requested_at = coalesce(cancel_requested_at, ?2) WHERE number = ?1
 
 -- name: done_row
-SELECT d.state, d.token, d.settled_token, d.crashes, d.releases, d.solo, b.lane, b.priority, b.tenant, b.key, b.expires_at, l.queue
+SELECT d.state, d.token, d.settled_token, d.crashes, d.releases, d.snoozes, d.solo, b.lane, b.priority, b.tenant, b.key, b.expires_at, l.queue
 FROM shigoto_done d
 CROSS JOIN shigoto_job b ON b.number = d.number
 CROSS JOIN shigoto_lane l ON l.lane = b.lane
