@@ -5,7 +5,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload, runtime_checkable
+from typing import (
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    TypeGuard,
+    TypeVar,
+    Unpack,
+    overload,
+    runtime_checkable,
+)
+from urllib.parse import quote
 from uuid import UUID
 
 from shigoto import enqueue, query
@@ -13,10 +24,17 @@ from shigoto.context import Context
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
-from shigoto.model.errors import DeclarationError, OptionInvalid, ShigotoError, Unsupported
+from shigoto.model.errors import (
+    DeclarationError,
+    OptionInvalid,
+    ShigotoError,
+    StoreRefused,
+    Unsupported,
+    storable,
+)
 from shigoto.model.job import Counts, Job
 from shigoto.observe.bus import Bus
-from shigoto.options import CallOptions, Options, TaskOptions, check_task_options, lay_over
+from shigoto.options import CallOptions, Options, TaskOptions, check_task_options, lay_over, shown
 from shigoto.query import Decode, Filters, JobHandle
 from shigoto.task import Decorate, Task, Tasks
 
@@ -52,7 +70,7 @@ class Shigoto:
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | os.PathLike[str] | None = None,
         *,
         imports: Sequence[str] = (),
         defaults: TaskOptions | None = None,
@@ -61,7 +79,7 @@ class Shigoto:
         self.bus = Bus()
         self.options = _app_options(defaults or {})
         own = None if engine is None else f"{engine.capabilities.name}:"
-        self._url = url or own or os.environ.get("SHIGOTO_URL") or DEFAULT_URL
+        self._url = _address(url) or own or os.environ.get("SHIGOTO_URL") or DEFAULT_URL
         self._engine = engine
         self._opening = Lock()
         self._imports = (imports,) if isinstance(imports, str) else tuple(imports)
@@ -90,7 +108,7 @@ class Shigoto:
             with self._opening:
                 engine = self._engine
                 if engine is None:
-                    engine = self._engine = open_engine(self._url)
+                    engine = self._engine = open_store(self._url)
         return engine
 
     @overload
@@ -106,20 +124,27 @@ class Shigoto:
         return Decorate(self._own, options) if fn is None else self._own.declare(fn, options)
 
     def include(self, *collections: Tasks) -> None:
-        """Make the tasks of these collections this app's own, also those still to be declared in them."""
+        """Make the tasks of these collections this app's own, also those still to be declared in them.
+
+        All or none. Raises DeclarationError.
+        """
         for tasks in collections:
+            _expect_collection(tasks)
+        fresh = [tasks for tasks in dict.fromkeys(collections) if tasks.is_new_to(self)]
+        self.adopt(*(task for tasks in fresh for task in tasks))
+        for tasks in fresh:
             tasks.join(self)
 
-    def adopt(self, task: Task[..., Any]) -> None:
-        """Register one task under its name and aliases, which must be free. Raises DeclarationError."""
-        for name in (task.name, *task.aliases):
-            holder = self.resolve(name)
-            if holder is not None:
-                places = f"{_place(holder)} and {_place(task)}"
-                raise DeclarationError(f"Two tasks are called {name!r}: {places}. Give one of them a name=.")
-        task.bind(self)
-        self._tasks[task.name] = task
-        self._aliases.update(dict.fromkeys(task.aliases, task))
+    def adopt(self, *tasks: Task[..., Any]) -> None:
+        """Register tasks under their names and aliases, which must be free: all or none.
+
+        Raises DeclarationError.
+        """
+        self._expect_free(tasks)
+        for task in tasks:
+            task.bind(self)
+            self._tasks[task.name] = task
+            self._aliases.update(dict.fromkeys(task.aliases, task))
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
@@ -185,13 +210,15 @@ class Shigoto:
             self, name, payload, allow_unknown=allow_unknown, options=options
         )
 
-    def job(self, job_id: UUID) -> JobHandle[Any]:
+    def job(self, job_id: UUID | str) -> JobHandle[Any]:
         """The handle of a stored job. Raises JobNotFound."""
+        job_id = query.parse_id(job_id)
         [job] = self.engine.run(self.engine.get([job_id]))
         return query.found(self.engine, job, job_id=job_id, decode=self._decoder(job))
 
-    async def ajob(self, job_id: UUID) -> JobHandle[Any]:
+    async def ajob(self, job_id: UUID | str) -> JobHandle[Any]:
         """The handle of a stored job. Raises JobNotFound."""
+        job_id = query.parse_id(job_id)
         [job] = await self.engine.arun(self.engine.get([job_id]))
         return query.found(self.engine, job, job_id=job_id, decode=self._decoder(job))
 
@@ -248,10 +275,31 @@ class Shigoto:
         if self._engine is not None:
             self._engine.close()
 
+    def _expect_free(self, tasks: Iterable[Task[..., Any]]) -> None:
+        taken: dict[str, Task[..., Any]] = {}
+        for task in tasks:
+            task.expect_bindable(self)
+            for name in dict.fromkeys((task.name, *task.aliases)):
+                holder = self.resolve(name) or taken.get(name)
+                if holder is not None:
+                    places = f"{_place(holder)} and {_place(task)}"
+                    raise DeclarationError(
+                        f"Two tasks are called {name!r}: {places}. Give one of them a name=."
+                    )
+                taken[name] = task
+
     def _decoder(self, job: Job | None) -> Decode | None:
         self.load()
         task = None if job is None else self.resolve(job.task)
         return None if task is None else task.signature.decode_result
+
+
+def open_store(url: str) -> Engine:
+    """The engine of a store address; see `open_engine`. Raises StoreRefused."""
+    try:
+        return open_engine(url)
+    except RuntimeError as error:  # what Python 3.11 and 3.12 raise for links that lead in a circle
+        raise StoreRefused(f"{url!r} cannot be the path of a store: {error}.") from error
 
 
 def _app_options(defaults: TaskOptions) -> Options:
@@ -259,6 +307,26 @@ def _app_options(defaults: TaskOptions) -> Options:
         if option in defaults:
             raise OptionInvalid(f"{option} belongs to one task and cannot be a default of the app.")
     return lay_over(Options(), check_task_options(defaults, where="Shigoto(defaults=…)"))
+
+
+def _address(url: object) -> str | None:
+    """The address of a store, given as one or as the path of a file."""
+    if url is None or isinstance(url, str):
+        return url
+    if not _is_path(url):
+        raise DeclarationError(
+            f"The store must be an address or a path, such as 'sqlite:///jobs.db', not {shown(url)}."
+        )
+    return f"sqlite:///{quote(storable('The path of the store', os.fspath(url)))}"
+
+
+def _is_path(url: object) -> TypeGuard[os.PathLike[str]]:
+    return isinstance(url, os.PathLike)
+
+
+def _expect_collection(tasks: object) -> None:
+    if not isinstance(tasks, Tasks):
+        raise DeclarationError(f"include takes collections made with Tasks(), not {shown(tasks)}.")
 
 
 def _place(task: Task[..., Any]) -> str:

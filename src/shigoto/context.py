@@ -11,9 +11,10 @@ from uuid import UUID
 
 import msgspec
 
-from shigoto.model.duration import Duration, milliseconds
+from shigoto.model.duration import Duration
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
+from shigoto.options import duration
 
 MAX_PROGRESS_TEXT = 500
 
@@ -30,7 +31,7 @@ class RetryLater(Outcome):
 
     def __init__(self, delay: Duration, reason: str = "") -> None:
         super().__init__(delay, reason)
-        self.delay = milliseconds(delay, "The delay of RetryLater")
+        self.delay = duration(delay, "The delay of RetryLater")
         self.reason = reason
 
     def __str__(self) -> str:
@@ -42,7 +43,7 @@ class Snooze(Outcome):
 
     def __init__(self, delay: Duration) -> None:
         super().__init__(delay)
-        self.delay = milliseconds(delay, "The delay of Snooze")
+        self.delay = duration(delay, "The delay of Snooze")
 
     def __str__(self) -> str:
         return f"the handler snoozed for {self.delay / 1000:g} s"

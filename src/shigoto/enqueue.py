@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from msgspec import Struct, structs
 
 from shigoto.codec import encode_json
-from shigoto.model.errors import OptionInvalid, StoreError, UnknownTask, Unsupported, nearest
+from shigoto.model.errors import OptionInvalid, PayloadInvalid, StoreError, UnknownTask, Unsupported, nearest
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Enqueued, JobSpec
 from shigoto.model.worker import WorkerRecord
@@ -29,6 +29,7 @@ from shigoto.options import (
     check_call_options,
     check_name,
     lay_call_over,
+    shown,
 )
 from shigoto.query import Decode, JobHandle
 
@@ -117,7 +118,7 @@ class _Batch(Generic[R]):
     __slots__ = ("calls", "connection", "engine", "specs")
 
     def __init__(self, app: "Shigoto", calls: Iterable[Call[R]]) -> None:
-        self.calls = tuple(calls)
+        self.calls = _checked(calls)
         self.engine = app.engine
         self.specs = [call.spec() for call in self.calls]
         self.connection = self.calls[0].route.options.connection if self.calls else None
@@ -146,6 +147,24 @@ class _Batch(Generic[R]):
             JobHandle(self.engine, spec.id, number=0, enqueued="not_enqueued", decode=call.route.decode)
             for call, spec in zip(self.calls, self.specs, strict=True)
         ]
+
+
+def _checked(calls: Iterable[Call[R]]) -> tuple[Call[R], ...]:
+    _expect_several(calls)
+    checked = tuple(calls)
+    for call in checked:
+        _expect_call(call)
+    return checked
+
+
+def _expect_several(calls: object) -> None:
+    if not isinstance(calls, Iterable):
+        raise OptionInvalid(f"enqueue_many takes a list of calls, not {shown(calls)}.")
+
+
+def _expect_call(call: object) -> None:
+    if not isinstance(call, Call):
+        raise OptionInvalid(f"enqueue_many takes calls, not {shown(call)}: use task.call(...) to make one.")
 
 
 def enqueue_by_name(
@@ -181,9 +200,20 @@ async def aenqueue_by_name(
 def _known_call(
     app: "Shigoto", name: str, payload: Mapping[str, Any], options: CallOptions
 ) -> Call[Any] | None:
+    _expect_words(name, payload)
     app.load()
     task = app.resolve(name)
     return None if task is None else task.using(**options).call_with(payload)
+
+
+def _expect_words(name: object, payload: object) -> None:
+    """Refuse what no type checker has seen, before it is used."""
+    if not isinstance(name, str):
+        raise OptionInvalid(f"The name of a task must be a string, not {shown(name)}.")
+    if not isinstance(payload, Mapping):
+        raise PayloadInvalid(
+            f"task {name!r}: the arguments must be a mapping of names to values, not {shown(payload)}."
+        )
 
 
 def _forgiving(options: CallOptions) -> AbstractContextManager[None]:

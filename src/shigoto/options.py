@@ -7,9 +7,9 @@ over what stands below, it gives one frozen `Options`, computed once per task ob
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, TypedDict, TypeGuard
 from uuid import UUID
 
 from msgspec import Struct, json, structs
@@ -29,6 +29,9 @@ MAX_TAGS = 20
 MAX_TAG = 100
 MAX_META = 16 * 1024
 MAX_CRASHES = 10_000
+
+MAX_SHOWN = 200
+LAST_INSTANT = to_millis(datetime.max.replace(tzinfo=UTC))
 
 OnError = Literal["raise", "log"]
 
@@ -174,13 +177,13 @@ def _check_expiry(options: Options) -> None:
 def check_name(name: object, what: str) -> str:
     """The name of a task or queue, if it can be one."""
     if not isinstance(name, str):
-        raise OptionInvalid(f"{what} must be a string, not {name!r}.")
+        raise OptionInvalid(f"{what} must be a string, not {shown(name)}.")
     if not _NAME.fullmatch(name):
         raise OptionInvalid(
-            f"{what} {name!r} must be kebab-case or snake_case: 1 to 100 of a-z, 0-9, '-', '_', '.',"
+            f"{what} {shown(name)} must be kebab-case or snake_case: 1 to 100 of a-z, 0-9, '-', '_', '.',"
             f" and not start with '-' or '.'.{_suggest_name(name)}"
         )
-    return name
+    return str.__str__(name)
 
 
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,99}")
@@ -215,9 +218,7 @@ def _priority(value: object) -> Changes:
 
 def _retry(value: object) -> Changes:
     if not isinstance(value, Retry):
-        raise OptionInvalid(
-            f"retry takes a Retry policy, not {value!r}. For a mere number there is retries=."
-        )
+        raise OptionInvalid(f"retry takes a Retry, not {shown(value)}. For a mere number there is retries=.")
     return {"retry": value, "retries": None}
 
 
@@ -227,7 +228,7 @@ def _retries(value: object) -> Changes:
 
 
 def _timeout(value: Duration | None) -> Changes:
-    limit = None if value is None else milliseconds(value, "timeout")
+    limit = None if value is None else duration(value, "timeout")
     if limit == 0:
         raise OptionInvalid("timeout must be more than zero; leave it out, or say None, for no limit.")
     return {"timeout": limit}
@@ -238,7 +239,7 @@ def _max_crashes(value: object) -> Changes:
 
 
 def _expires_in(value: Duration | None) -> Changes:
-    return {"expires_in": None if value is None else milliseconds(value, "expires"), "expires_at": None}
+    return {"expires_in": None if value is None else duration(value, "expires"), "expires_at": None}
 
 
 def _expires(value: Duration | datetime | None) -> Changes:
@@ -248,7 +249,7 @@ def _expires(value: Duration | datetime | None) -> Changes:
 
 
 def _delay(value: Duration) -> Changes:
-    return {"delay": milliseconds(value, "delay"), "run_at": None}
+    return {"delay": duration(value, "delay"), "run_at": None}
 
 
 def _run_at(value: object) -> Changes:
@@ -267,13 +268,21 @@ def _tenant(value: object) -> Changes:
     return {"tenant": _text("tenant", value, MAX_TENANT)}
 
 
-def _tags(value: Sequence[object]) -> Changes:
-    if isinstance(value, str | bytes):
-        raise OptionInvalid(f"tags takes a list of strings, not one: write tags=[{value!r}].")
-    tags = list(dict.fromkeys(_text("a tag", tag, MAX_TAG) for tag in value))
+def _tags(value: object) -> Changes:
+    tags = list(dict.fromkeys(_tag(tag) for tag in several("tags", value)))
     if len(tags) > MAX_TAGS:
         raise OptionInvalid(f"A job takes at most {MAX_TAGS} tags, and here are {len(tags)}.")
     return {"tags": json.encode(tags).decode() if tags else None}
+
+
+def _tag(value: object) -> str:
+    tag = _text("a tag", value, MAX_TAG)
+    if _CONTROL.search(tag):
+        raise OptionInvalid(f"a tag is one line of plain text, but {shown(tag)} has a control character.")
+    return tag
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def _meta(value: object) -> Changes:
@@ -282,13 +291,13 @@ def _meta(value: object) -> Changes:
     except JobError as error:
         raise OptionInvalid(str(error)) from error
     if not text.startswith("{"):
-        raise OptionInvalid(f"meta takes a dict of names to JSON values, not {value!r}.")
+        raise OptionInvalid(f"meta takes a dict of names to JSON values, not {shown(value)}.")
     return {"meta": None if text == "{}" else text}
 
 
 def _id(value: object) -> Changes:
     if not isinstance(value, UUID):
-        raise OptionInvalid(f"id takes a UUID, not {value!r}.")
+        raise OptionInvalid(f"id takes a UUID, not {shown(value)}.")
     return {"id": value}
 
 
@@ -300,34 +309,69 @@ def _on_error(value: object) -> Changes:
     return {"on_error": _choice("on_error", value, ("raise", "log"))}
 
 
+def several(option: str, value: object) -> Iterable[object]:
+    """The members of a list of strings, still to be checked one by one. Raises OptionInvalid."""
+    if isinstance(value, str):
+        raise OptionInvalid(f"{option} takes a list of strings, not one: write {option}=[{shown(value)}].")
+    if not _is_several(value):
+        raise OptionInvalid(f"{option} takes a list of strings, not {shown(value)}; [] is for none.")
+    return value
+
+
+def _is_several(value: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(value, Iterable) and not isinstance(value, bytes | Mapping)
+
+
 def instant(value: object, option: str) -> Millis:
     """The store instant of an aware datetime; a naive one is refused: nobody can know what it means."""
     if not isinstance(value, datetime):
-        raise OptionInvalid(f"{option} takes a datetime with a time zone, not {value!r}.")
+        raise OptionInvalid(f"{option} takes a datetime with a time zone, not {shown(value)}.")
     if value.utcoffset() is None:
-        raise OptionInvalid(f"{option} has no time zone: {value!r}. Use datetime.now(UTC) or a ZoneInfo.")
-    return to_millis(value)
+        raise OptionInvalid(
+            f"{option} has no time zone: {shown(value)}. Use datetime.now(UTC) or a ZoneInfo."
+        )
+    at = to_millis(value)
+    if not 0 <= at <= LAST_INSTANT:
+        raise OptionInvalid(f"{option} must be from 1970 to 9999 in UTC, and is {value.isoformat()}.")
+    return at
+
+
+def duration(value: Duration, option: str) -> Millis:
+    """The duration in milliseconds. Raises OptionInvalid, also for numbers that are too long to be shown."""
+    try:
+        return milliseconds(value, option)
+    except (OverflowError, ValueError):
+        raise OptionInvalid(f"{option} is longer than a hundred years. Numbers are seconds.") from None
+
+
+def shown(value: object) -> str:
+    """The value as it stands in a message: on one short line, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"{type(value).__qualname__}, which cannot be shown"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _whole(option: str, value: object, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise OptionInvalid(f"{option} must be a whole number from {low} to {high}, not {value!r}.")
-    return value
+        raise OptionInvalid(f"{option} must be a whole number from {low} to {high}, not {shown(value)}.")
+    return int(value)
 
 
 def _text(option: str, value: object, longest: int) -> str:
     if not isinstance(value, str):
-        raise OptionInvalid(f"{option} must be a string, not {value!r}.")
+        raise OptionInvalid(f"{option} must be a string, not {shown(value)}.")
     if not 0 < len(value) <= longest:
         raise OptionInvalid(f"{option} must have 1 to {longest} characters, and has {len(value)}.")
-    return storable(option, value)
+    return storable(option, str.__str__(value))
 
 
-def _choice(option: str, value: object, choices: tuple[str, ...]) -> object:
-    if value not in choices:
+def _choice(option: str, value: object, choices: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in choices:
         hint = nearest(value, choices) if isinstance(value, str) else ""
-        raise OptionInvalid(f"{option} must be one of {', '.join(choices)}, not {value!r}.{hint}")
-    return value
+        raise OptionInvalid(f"{option} must be one of {', '.join(choices)}, not {shown(value)}.{hint}")
+    return str.__str__(value)
 
 
 _TASK: dict[str, Callable[[Any], Changes]] = {

@@ -6,6 +6,7 @@ Every waiting form has a sync and an async twin that share everything but the wa
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from math import inf
 from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
@@ -28,11 +29,13 @@ from shigoto.model.errors import (
     storable,
 )
 from shigoto.model.job import FailureKind, Job, JobFilter, QueueSettings, State
+from shigoto.options import check_name, shown
 
 R_co = TypeVar("R_co", covariant=True)
 
 FIRST_WAIT, LONGEST_WAIT = 0.002, 0.25
 MAX_PAGE = 1_000
+MAX_NUMBER = 2**63 - 1
 
 Decode = Callable[[str], Any]
 View = Literal["scheduled", "retrying"]
@@ -160,8 +163,7 @@ class JobHandle(Generic[R_co]):
 
     def _looks(self, timeout: float | timedelta | None) -> Iterator[float]:
         """How long to wait after each look until the time is over: short at first, for short jobs."""
-        limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        deadline = inf if limit is None else time.monotonic() + limit
+        deadline = time.monotonic() + _seconds(timeout)
         wait = FIRST_WAIT
         while (left := deadline - time.monotonic()) > 0:
             yield min(wait, left)
@@ -212,34 +214,47 @@ class Filters(TypedDict, total=False):
 
 
 def wanted(filters: Filters) -> JobFilter:
-    """The filter in the store's words. Raises OptionInvalid for a misspelt filter or state."""
+    """The filter in the store's words. Raises OptionInvalid for what cannot be meant."""
     for name in filters:
         if name not in Filters.__annotations__:
             raise OptionInvalid(
                 f"There is no filter {name!r}.{nearest(name, tuple(Filters.__annotations__))}"
             )
-        value = filters.get(name)
-        if isinstance(value, str):
-            storable(name, value)
-    limit, state = filters.get("limit", 20), filters.get("state")
-    if not 1 <= limit <= MAX_PAGE:
+    limit, state, before = filters.get("limit", 20), filters.get("state"), filters.get("before")
+    if not _is_whole(limit) or not 1 <= limit <= MAX_PAGE:
         raise OptionInvalid(
-            f"limit must be from 1 to {MAX_PAGE}, not {limit!r}; for the next page there is before=."
+            f"limit must be a whole number from 1 to {MAX_PAGE}, not {shown(limit)};"
+            " for the next page there is before=."
         )
+    if before is not None and (not _is_whole(before) or not 0 <= before <= MAX_NUMBER):
+        raise OptionInvalid(f"before must be the number of a job, not {shown(before)}.")
     return JobFilter(
         state=None if state is None else parse_state(state),
-        queue=filters.get("queue"),
-        task=filters.get("task"),
-        tag=filters.get("tag"),
-        key=filters.get("key"),
-        tenant=filters.get("tenant"),
-        before=filters.get("before"),
+        queue=_text_of("queue", filters),
+        task=_text_of("task", filters),
+        tag=_text_of("tag", filters),
+        key=_text_of("key", filters),
+        tenant=_text_of("tenant", filters),
+        before=before,
         limit=limit,
     )
 
 
-def parse_state(name: str) -> State | View:
+def parse_id(job_id: object) -> UUID:
+    """The id of a job, given as one or as its text. Raises OptionInvalid."""
+    if isinstance(job_id, UUID):
+        return job_id
+    if isinstance(job_id, str):
+        with suppress(ValueError):
+            return UUID(job_id)
+    raise OptionInvalid(f"The id of a job is a UUID or its text, not {shown(job_id)}.")
+
+
+def parse_state(name: object) -> State | View:
     """The state, or view of pending, that a word means; the aliases of other systems are understood."""
+    known = get_args(StateName)
+    if not isinstance(name, str):
+        raise OptionInvalid(f"A state is one of {', '.join(known)}, not {shown(name)}.")
     match name:
         case "scheduled" | "retrying":
             return name
@@ -254,7 +269,6 @@ def parse_state(name: str) -> State | View:
     try:
         return State(name)
     except ValueError:
-        known = get_args(StateName)
         raise OptionInvalid(
             f"There is no state {name!r}.{nearest(name, known)} States are: {', '.join(known)}."
         ) from None
@@ -262,6 +276,7 @@ def parse_state(name: str) -> State | View:
 
 def pausing(engine: Engine, queue: str, *, paused: bool) -> Op[None]:
     """Pause or resume a queue, and leave its other settings as they are, in one transaction."""
+    queue = check_name(queue, "The queue")
 
     def steps() -> Steps[None]:
         stored = yield from engine.settings().start()
@@ -273,6 +288,33 @@ def pausing(engine: Engine, queue: str, *, paused: bool) -> Op[None]:
 
 def _always(_: None) -> bool:
     return True
+
+
+def _seconds(timeout: object) -> float:
+    """How long to wait at most; callers without a type checker hand in anything."""
+    if timeout is None:
+        return inf
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout != timeout:
+        raise OptionInvalid(f"timeout must be a timedelta or a number of seconds, not {shown(timeout)}.")
+    try:
+        return float(timeout)
+    except OverflowError:
+        return inf
+
+
+def _text_of(name: Literal["queue", "task", "tag", "key", "tenant"], filters: Filters) -> str | None:
+    value: object = filters.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise OptionInvalid(f"{name} must be a string, not {shown(value)}.")
+    return storable(name, str.__str__(value))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _not_found(job_id: UUID) -> JobNotFound:

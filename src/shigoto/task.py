@@ -5,7 +5,7 @@ way to call it, and a handle's result is what the function returns, awaited if i
 what the plain call returns; the first of each pair of overloads looks into a coroutine.
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import cached_property, update_wrapper
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
@@ -27,6 +27,7 @@ from shigoto.options import (
     check_task_options,
     lay_call_over,
     lay_over,
+    several,
 )
 from shigoto.query import JobHandle
 
@@ -60,9 +61,13 @@ class Declaration:
         self.app: Shigoto | None = None
         self.options = self._options_over(Options())
 
+    def options_in(self, app: "Shigoto") -> Options:
+        """What holds for the task in this app. Raises DeclarationError for a default that it cannot have."""
+        return self._options_over(app.options)
+
     def bind(self, app: "Shigoto") -> None:
         """Make the task one of this app's, with its defaults."""
-        self.options = self._options_over(app.options)
+        self.options = self.options_in(app)
         self.app = app
 
     @cached_property
@@ -129,8 +134,8 @@ class Task(Generic[P, R_co]):
         return self._call(args, kwargs)
 
     def call_with(self, arguments: Mapping[str, object]) -> Call[Any]:
-        """A checked call with arguments from outside, which no type checker has seen."""
-        return self._call((), arguments)
+        """A checked call with arguments from outside, each a value or its JSON form: a UUID or its text."""
+        return Call(self._routed(), self.signature.encode_from_outside(arguments))
 
     def using(self, **options: Unpack[CallOptions]) -> "Task[P, R_co]":
         """The same task with options for its calls; later ones win. Raises OptionInvalid."""
@@ -174,15 +179,21 @@ class Task(Generic[P, R_co]):
         """How arguments and results are stored, resolved on first use. Raises DeclarationError."""
         return self._declaration.signature
 
+    def expect_bindable(self, app: "Shigoto") -> None:
+        """Raise DeclarationError if the task cannot be one of this app's."""
+        self._declaration.options_in(app)
+
     def bind(self, app: "Shigoto") -> None:
         """Make the task one of this app's; for `Shigoto.include`."""
         self._declaration.bind(app)
 
     def _call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call[Any]:
-        route = self._route
-        if route is None:
-            route = self._route = self._find_route()
-        return Call(route, self._declaration.signature.encode(args, kwargs))
+        return Call(self._route or self._routed(), self._declaration.signature.encode(args, kwargs))
+
+    def _routed(self) -> Route:
+        if self._route is None:
+            self._route = self._find_route()
+        return self._route
 
     def _find_route(self) -> Route:
         app = self._declaration.app
@@ -254,23 +265,21 @@ class Tasks:
         self._declared.append(task)
         return task
 
-    def join(self, app: "Shigoto") -> None:
-        """Give all tasks, also those still to be declared, to an app; for `Shigoto.include`."""
-        if self._app is app:
-            return
-        if self._app is not None:
+    def is_new_to(self, app: "Shigoto") -> bool:
+        """Whether the app does not have these tasks yet. Raises DeclarationError if another one has."""
+        if self._app is not None and self._app is not app:
             raise DeclarationError(
                 "These tasks are already part of another app, and a job has only one store."
             )
-        for task in self._declared:
-            app.adopt(task)
+        return self._app is None
+
+    def join(self, app: "Shigoto") -> None:
+        """Give tasks that are still to be declared to an app; for `Shigoto.include`."""
         self._app = app
 
 
-def _aliases(given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str):
-        raise OptionInvalid(f"aliases takes a list of names, not one: write aliases=[{given!r}].")
-    return tuple(check_name(alias, "The alias") for alias in given)
+def _aliases(given: object) -> tuple[str, ...]:
+    return tuple(check_name(alias, "The alias") for alias in several("aliases", given))
 
 
 def _name(fn: Callable[..., Any], given: str | None) -> str:

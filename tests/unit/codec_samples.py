@@ -1,14 +1,16 @@
 """Types, values and tasks that the tests of the codec share."""
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NewType, TypedDict
+from typing import Any, Generic, NamedTuple, NewType, TypedDict, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from shigoto.codec import Signature, resolve
+
+T = TypeVar("T")
 
 
 class Context: ...
@@ -47,6 +49,21 @@ class Blind:
     seen: float | None = field(default=None, compare=False)
 
 
+@dataclass
+class Sale(Item):
+    """A more special item."""
+
+
+@dataclass
+class Shelf:
+    books: Sequence[str]
+
+
+@dataclass
+class Box(Generic[T]):
+    content: T
+
+
 class Row(TypedDict, total=False):
     name: str
     size: int
@@ -82,6 +99,7 @@ class Ratio(float): ...
 
 
 UserId = NewType("UserId", int)
+Numbers = NewType("Numbers", Sequence[int])
 AN_ID = UUID("0d9c1f6e-6d6f-4a8e-9d1e-2c8f5b0f6a11")
 WRONG: Any = "x"
 CYCLE: list[Any] = []

@@ -2,7 +2,7 @@
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address, ip_network
@@ -17,8 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shigoto.codec import JSON
+from shigoto.model.errors import PayloadInvalid
 from tests.unit.codec_samples import (
     AN_ID,
+    Box,
     Cat,
     Colour,
     Count,
@@ -26,10 +28,13 @@ from tests.unit.codec_samples import (
     Item,
     Level,
     Node,
+    Numbers,
     Point,
     Ratio,
     Row,
     SafeText,
+    Sale,
+    Shelf,
     UserId,
     Word,
     send,
@@ -166,13 +171,17 @@ def test_keyword_arguments_may_come_in_any_mapping() -> None:
     ("annotation", "value", "arrives"),
     [
         (float, 3, 3.0),
-        (list[int], (1, 2), [1, 2]),
-        (set[int], [1, 1], {1}),
         (Sequence[int], (1, 2), [1, 2]),
-        (Item, {"price": 1}, Item(1)),
-        (Point, [1, 2], Point(1, 2.0)),
-        (datetime, "2026-01-02T00:00:00Z", datetime(2026, 1, 2, tzinfo=UTC)),
-        (Colour, "red", Colour.RED),
+        (Collection[int], frozenset({1}), [1]),
+        (list[Shelf], [Shelf(("a", "b"))], [Shelf(["a", "b"])]),
+        (Numbers, (1, 2), [1, 2]),
+        (Decimal, 3, Decimal(3)),
+        (set[int], frozenset({1}), {1}),
+        (Word, "yes", Word.YES),
+        (bytes, bytearray(b"x"), b"x"),
+        (Point, (1, 2.0), Point(1, 2.0)),
+        (Item, Sale(1), Item(1)),
+        (Box[int], Box(3), Box(3)),
         (str, SafeText("x"), "x"),
         (int, Count(3), 3),
         (float | None, Ratio(0.5), 0.5),
@@ -187,6 +196,62 @@ def test_the_annotation_decides_what_arrives(annotation: Any, value: object, arr
 
     assert arrived == arrives
     assert type(arrived) is type(arrives)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "arrives"),
+    [
+        (list[int], [1, 2], [1, 2]),
+        (tuple[int, str], [1, "a"], (1, "a")),
+        (set[int], [1, 1], {1}),
+        (Item, {"price": 1}, Item(1)),
+        (Item, {"price": True}, Item(1)),
+        (Cat | Dog, {"type": "Dog", "tricks": []}, Dog([])),
+        (Point, [1, 2], Point(1, 2.0)),
+        (datetime, "2026-01-02T00:00:00Z", datetime(2026, 1, 2, tzinfo=UTC)),
+        (datetime, datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),
+        (UUID, str(AN_ID), AN_ID),
+        (bytes, "QUJD", b"ABC"),
+        (Decimal, "1.5", Decimal("1.5")),
+        (Decimal, 1.5, Decimal("1.5")),
+        (dict[int, str], {"1": "a"}, {1: "a"}),
+        (Colour, "red", Colour.RED),
+        (Path, "a", Path("a")),
+    ],
+)
+def test_arguments_from_outside_may_have_their_json_form(
+    annotation: Any, value: object, arrives: object
+) -> None:
+    """S0-67: a command line and other programs know only JSON."""
+    task = taking(annotation)
+
+    arrived = task.decode(task.encode_from_outside({"value": value}))["value"]
+
+    assert arrived == arrives
+    assert type(arrived) is type(arrives)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "complaint"),
+    [
+        (str, b"ab", "'value': expected str, got bytes"),
+        (UUID, "x", "'value': invalid UUID"),
+        (datetime, "yesterday", "'value': invalid RFC3339 encoded datetime"),
+        (Colour, "green", "'value': invalid enum value 'green'"),
+        (list[Item], [{"note": "a"}], "'value[0]': object missing required field price"),
+        (list[int], (1, 2), "'value': expected list, got tuple"),
+        (float | None, float("nan"), "'value': nan has no form in JSON"),
+        (str, 1, "'value': expected str, got int"),
+    ],
+)
+def test_arguments_from_outside_are_checked_by_reading_them(
+    annotation: Any, value: object, complaint: str
+) -> None:
+    """S3-12: the run-time validator rejects a payload mismatch."""
+    with pytest.raises(PayloadInvalid) as refusal:
+        taking(annotation).encode_from_outside({"value": value})
+
+    assert complaint in str(refusal.value)
 
 
 @pytest.mark.parametrize(

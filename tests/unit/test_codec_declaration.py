@@ -289,7 +289,7 @@ def test_attrs_classes_are_supported() -> None:
     task = resolve(declare("def task(x: shelf): ...", shelf=shelf), task="app.task", context_type=Context)
 
     assert task.decode(task.encode((shelf(3),), {})) == {"x": shelf(3)}
-    with pytest.raises(PayloadInvalid, match=r"'x\.size': expected int, got null"):
+    with pytest.raises(PayloadInvalid, match=r"'x\.size': expected int, got None"):
         task.encode((shelf(None),), {})
 
 

@@ -2,10 +2,12 @@
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Annotated, Any
+from decimal import Decimal
+from ipaddress import IPv4Address
+from typing import Annotated, Any, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -19,6 +21,11 @@ from shigoto.model.errors import DeclarationError, PayloadInvalid, PayloadTooLar
 AN_ID = UUID("0d9c1f6e-6d6f-4a8e-9d1e-2c8f5b0f6a11")
 
 
+T = TypeVar("T")
+SHORT = Annotated[str, Field(max_length=3)]
+PRICE = Annotated[Decimal, Field(ge=0)]
+
+
 class Context: ...
 
 
@@ -26,6 +33,14 @@ class User(BaseModel):
     name: str
     score: float | None = None
     extra: Any = None
+
+
+class Member(User):
+    since: int
+
+
+class Crate(BaseModel, Generic[T]):
+    content: T
 
 
 class Group(BaseModel):
@@ -110,15 +125,26 @@ def test_what_pydantic_reads_arrives_as_it_was_sent(annotation: Any, value: Any)
 @pytest.mark.parametrize(
     ("annotation", "value", "complaint"),
     [
-        (User, {"score": 1}, "argument 'value.name': field required"),
+        (User, {"name": "a"}, "argument 'value': expected User, got dict"),
         (list[User], [{"name": 3}], "argument 'value[0].name': input should be a valid string"),
         (User | Group, {"name": 3}, "argument 'value.name': input should be a valid string"),
         (Group, {"members": [], "more": 1}, "argument 'value.more': extra inputs are not permitted"),
-        (Checked, {"size": 0}, "argument 'value.size': input should be greater than 0"),
+        (Checked, {"size": 3}, "argument 'value': input should be an instance of Checked"),
         (Annotated[int, Field(gt=0)], 0, "argument 'value': input should be greater than 0"),
-        (Envelope, {"user": {"name": 3}}, "argument 'value.user': name input should be a valid string"),
-        (str | UUID, 3, "argument 'value': input should be a valid string; or UUID input should be"),
-        (User, object(), "the arguments cannot be stored: PydanticSerializationError: "),
+        (Envelope, {"user": {"name": "a"}}, "argument 'value': expected Envelope, got dict"),
+        (
+            str | UUID,
+            3,
+            "argument 'value': input should be a valid string; or Input should be an instance of UUID",
+        ),
+        (User, object(), "argument 'value': input should be a valid dictionary or instance of User"),
+        (dict[str, User], {"x": {"name": "a"}}, "argument 'value.x': expected User, got dict"),
+        (SHORT, b"ab", "argument 'value': input should be a valid string"),
+        (str | UUID, b"ab", "argument 'value': input should be a valid string; or Input should be"),
+        (PRICE, 1.5, "argument 'value': input should be an instance of Decimal"),
+        (date | datetime, "2026-01-02", "argument 'value': input should be a valid date"),
+        (Annotated[IPv4Address, Field()], 5, "argument 'value': input should be an instance of IPv4Address"),
+        (deque[int], [1], "argument 'value': input should be a valid deque"),
         (User, User.model_construct(name=3), "argument 'value.name': input should be a valid string"),
     ],
 )
@@ -184,10 +210,56 @@ def test_a_model_that_contains_itself_is_refused() -> None:
         taking(Loop).encode((loop,), {})
 
 
-def test_a_model_may_be_given_as_a_dict() -> None:
-    task = taking(User)
+@pytest.mark.parametrize(
+    ("annotation", "value", "arrives"),
+    [
+        (User, {"name": "a"}, User(name="a")),
+        (Checked, {"size": 3}, Checked(3)),
+        (Envelope, {"user": {"name": "a"}}, Envelope(User(name="a"))),
+        (str | UUID, str(AN_ID), AN_ID),
+        (PRICE, "1.5", Decimal("1.5")),
+    ],
+)
+def test_from_outside_a_model_may_come_as_a_dict(annotation: Any, value: object, arrives: object) -> None:
+    task = taking(annotation)
 
-    assert task.decode(task.encode(({"name": "a"},), {})) == {"value": User(name="a")}
+    assert task.decode(task.encode_from_outside({"value": value})) == {"value": arrives}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "complaint"),
+    [
+        (User, {"score": 1}, "argument 'value.name': field required"),
+        (Checked, {"size": 0}, "argument 'value.size': input should be greater than 0"),
+        (Envelope, {"user": {"name": 3}}, "argument 'value.user': name input should be a valid string"),
+    ],
+)
+def test_from_outside_a_dict_for_a_model_is_checked_by_reading_it(
+    annotation: Any, value: object, complaint: str
+) -> None:
+    with pytest.raises(PayloadInvalid) as refusal:
+        taking(annotation).encode_from_outside({"value": value})
+
+    assert str(refusal.value).startswith(f"task 'take': {complaint}")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "arrives"),
+    [
+        (User, Member(name="a", since=3), User(name="a")),
+        (Crate[int], Crate(content=3), Crate[int](content=3)),
+        (Annotated[int, Field(ge=0)], True, 1),
+        (Annotated[float, Field(ge=0)], 3, 3.0),
+        (PRICE, 3, Decimal(3)),
+        (Annotated[Sequence[int], Field(min_length=1)], (1, 2), [1, 2]),
+    ],
+)
+def test_what_python_takes_for_the_annotated_type_is_accepted(
+    annotation: Any, value: object, arrives: object
+) -> None:
+    task = taking(annotation)
+
+    assert task.decode(task.encode((value,), {})) == {"value": arrives}
 
 
 def test_models_are_stored_by_alias_and_without_computed_fields() -> None:

@@ -1,9 +1,9 @@
 """Arguments that would not arrive are refused where they are given, with the place and a remedy."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -35,6 +35,8 @@ from tests.unit.codec_samples import (
     signature,
     taking,
 )
+
+BYTES: Any = b"x"
 
 ANNOTATIONS: list[Any] = [
     int,
@@ -80,18 +82,18 @@ def test_a_call_that_does_not_bind_is_refused_and_shows_the_signature(
     [
         (int, "1", "argument 'value': expected int, got str"),
         (int, 1.0, "argument 'value': expected int, got float"),
-        (str, None, "argument 'value': expected str, got null"),
+        (str, None, "argument 'value': expected str, got None"),
         (list[Item], [Item(1), Item(WRONG)], "argument 'value[1].price': expected int, got str"),
-        (list[Item], [{"note": "a"}], "argument 'value[0]': object missing required field price"),
-        (dict[int, int], {"a": 1}, "argument 'value (a key)': expected int, got str"),
-        (Colour, "green", "argument 'value': invalid enum value 'green'"),
+        (list[Item], [{"price": 1}], "argument 'value[0]': expected Item, got dict"),
+        (dict[int, int], {"a": 1}, "argument 'value': the key 'a': expected int, got str"),
+        (Colour, "red", "argument 'value': expected Colour, got str"),
         (Literal["a"], "b", "argument 'value': invalid enum value 'b'"),
-        (tuple[int, Any], {-3: WRONG}, "argument 'value': expected array, got object"),
+        (tuple[int, Any], {-3: WRONG}, "argument 'value': expected tuple, got dict"),
         (tuple[int, int], (1,), "argument 'value': expected array of length 2"),
-        (UUID, "x", "argument 'value': invalid UUID"),
-        (datetime, "yesterday", "argument 'value': invalid RFC3339 encoded datetime"),
+        (UUID, str(AN_ID), "argument 'value': expected UUID, got str"),
+        (datetime, "2026-01-02T00:00:00Z", "argument 'value': expected datetime, got str"),
         (IPv4Address, 5, "argument 'value': expected IPv4Address, got int"),
-        (IPv4Address, "x", "argument 'value': expected 4 octets in 'x'"),
+        (IPv4Address, "10.0.0.1", "argument 'value': expected IPv4Address, got str"),
         (Annotated[int, msgspec.Meta(ge=0)], -1, "argument 'value': expected int >= 0"),
         (Row, {"name": 3}, "argument 'value.name': expected str, got int"),
         (bool, 1, "argument 'value': expected bool, got int"),
@@ -108,13 +110,76 @@ def test_a_value_of_the_wrong_type_is_refused_with_the_path_to_it(
     assert str(refusal.value) == f"task 'take': {complaint}."
 
 
+@pytest.mark.parametrize(
+    ("annotation", "value", "complaint"),
+    [
+        (str, b"ab", "'value': expected str, got bytes"),
+        (str, AN_ID, "'value': expected str, got UUID"),
+        (str, Decimal("1.5"), "'value': expected str, got Decimal"),
+        (str, datetime.now(UTC), "'value': expected str, got datetime"),
+        (str, Colour.RED, "'value': expected str, got Colour"),
+        (str, Path("a"), "'value': expected str, got PosixPath"),
+        (str | None, AN_ID, "'value': expected str | None, got UUID"),
+        (str | int, [1], "'value': expected str | int, got list"),
+        (bytes, "QUJD", "'value': expected bytes, got str"),
+        (int, Decimal(1), "'value': expected int, got Decimal"),
+        (float, Decimal("1.5"), "'value': expected float, got Decimal"),
+        (float, "1.5", "'value': expected float, got str"),
+        (datetime, 1, "'value': expected datetime, got int"),
+        (datetime, date(2026, 1, 2), "'value': expected datetime, got date"),
+        (timedelta, "P1D", "'value': expected timedelta, got str"),
+        (Decimal, 1.5, "'value': expected Decimal, got float"),
+        (Decimal, 1.1, "'value': expected Decimal, got float"),
+        (Decimal, "1.5", "'value': expected Decimal, got str"),
+        (list[Decimal], [Decimal(1), 1.5], "'value[1]': expected Decimal, got float"),
+        (list[int], (1, 2), "'value': expected list, got tuple"),
+        (list[int], {1, 2}, "'value': expected list, got set"),
+        (list[int], (each for each in [1]), "'value': expected list, got generator"),
+        (Sequence[int], {1}, "'value': expected list, got set"),
+        (set[int], [1, 2], "'value': expected set, got list"),
+        (tuple[int, int], [1, 2], "'value': expected tuple, got list"),
+        (Point, [1, 2.0], "'value': expected Point, got list"),
+        (dict[str, int], {1: 1}, "'value': the key 1: expected str, got int"),
+        (dict[int, int], {"1": 1}, "'value': the key '1': expected int, got str"),
+        (dict, {1: 1}, "'value': the key 1 would arrive as a str"),
+        (dict[str, Any], {1: 1}, "'value': the key 1: expected str, got int"),
+        (Literal["YQ=="], b"a", "'value': expected one of 'YQ==', got bytes"),
+        (Item, {"price": 1}, "'value': expected Item, got dict"),
+        (list[Item], [Item(1, note=BYTES)], "'value[0].note': expected str | None, got bytes"),
+        (Row, {"name": AN_ID}, "'value.name': expected str, got UUID"),
+        (Blind, Item(1), "'value': expected Blind, got Item"),
+        (Cat | Dog, {"type": "Dog", "tricks": []}, "'value': expected Cat | Dog, got dict"),
+        (Path, "a", "'value': expected Path, got str"),
+        (JSON, datetime.now(UTC), "got datetime"),
+        (JSON, {1, 2}, "got set"),
+        (JSON, AN_ID, "got UUID"),
+        (JSON, b"x", "got bytes"),
+        (JSON, Item(1), "got Item"),
+    ],
+)
+def test_what_would_arrive_as_something_else_is_refused(
+    annotation: Any, value: object, complaint: str
+) -> None:
+    """S3-12, S0-67: JSON has one form for many types; what a type checker refuses is refused here too."""
+    with pytest.raises(PayloadInvalid) as refusal:
+        taking(annotation).encode((value,), {})
+
+    assert complaint in str(refusal.value)
+
+
+def test_a_field_that_does_not_count_for_equality_is_looked_at_too() -> None:
+    seen: Any = AN_ID
+
+    with pytest.raises(PayloadInvalid, match=r"'value\.seen': expected float \| None, got UUID"):
+        taking(Blind).encode((Blind(seen),), {})
+
+
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
     ("annotation", "wrap", "path"),
     [
         (float, lambda number: number, "value"),
         (float | None, lambda number: number, "value"),
-        (str | None, lambda number: number, "value"),
         (Any, lambda number: {"a": [1, number]}, "value.a[1]"),
         (dict[str, float | None], lambda number: {"a b": number}, "value['a b']"),
         (Item, lambda number: Item(1, extra=number), "value.extra"),
@@ -161,9 +226,7 @@ def test_a_non_finite_key_is_refused(key: float) -> None:
         (dict[str, Any], {"a": [b"x"]}, "argument 'value.a[0]': bytes would"),
         (Any | None, (1,), "argument 'value': tuple would"),
         (Item, Item(1, extra=(1,)), "argument 'value.extra': tuple would"),
-        (Item, {"price": 1, "extra": (1,)}, "argument 'value.extra': tuple would"),
         (Cat | Dog, Cat(1, (1,)), "argument 'value.toys': tuple would"),
-        (Cat | Dog, {"type": "Cat", "livesLeft": 1, "toys": (1,)}, "argument 'value.toys': tuple would"),
         (tuple[int, Any], (1, (2,)), "argument 'value[1]': tuple would"),
         (JSON, {"a": (1,)}, "argument 'value.a': tuple would"),
     ],
@@ -197,8 +260,8 @@ def test_a_parameter_without_annotation_counts_as_any() -> None:
             "argument 'value': the key '\\ud800' cannot be one in JSON (the text has",
         ),
         (Path, Path("a\udcff"), "argument 'value'"),
-        (list[int], [object()], "argument 'value[0]': object cannot be written as JSON"),
-        (dict[str, int], {None: 1}, "argument 'value': the key None cannot be one in JSON"),
+        (set[Any], [object()], "argument 'value': expected set, got list"),
+        (dict[str, int], {None: 1}, "argument 'value': the key None: expected str, got None"),
         (list[int], [10**5000], "Exceeds the limit"),
     ],
 )

@@ -178,6 +178,15 @@ def test_a_wrong_call_in_a_batch_stores_nothing(app: Shigoto) -> None:
     assert app.find() == []
 
 
+def test_what_is_no_call_is_refused_with_the_way_to_make_one(app: Shigoto) -> None:
+    uncalled: Any = app.tasks["add"]
+
+    with pytest.raises(OptionInvalid, match=r"not <Task 'add'>: use task\.call\(\.\.\.\) to make one"):
+        app.enqueue_many([uncalled])
+    with pytest.raises(OptionInvalid, match="takes a list of calls, not <Call of 'add'>"):
+        app.enqueue_many(uncalled.call(1))
+
+
 def test_a_call_of_another_app_is_refused(app: Shigoto) -> None:
     other = app_on(MemoryEngine())
 
@@ -216,6 +225,35 @@ def test_a_known_task_is_enqueued_by_name_with_its_options_and_checks(app: Shigo
         app.enqueue_by_name("aggregate-daily-sales", {"shop": "s-1"})
     with pytest.raises(PayloadInvalid):
         app.enqueue_by_name("add", {"self": 1})
+
+
+async def test_arguments_by_name_come_in_a_mapping(app: Shigoto) -> None:
+    for wrong in ([1], None, "first=1"):
+        payload: Any = wrong
+        for name in ("add", "unheard-of"):
+            with pytest.raises(PayloadInvalid, match="arguments must be a mapping of names to values, not"):
+                app.enqueue_by_name(name, payload, allow_unknown=True)
+            with pytest.raises(PayloadInvalid, match="arguments must be a mapping of names to values, not"):
+                await app.aenqueue_by_name(name, payload, allow_unknown=True)
+    number: Any = 5
+    with pytest.raises(OptionInvalid, match="The name of a task must be a string, not 5"):
+        app.enqueue_by_name(number, {})
+
+
+def test_by_name_arguments_may_have_their_json_form(app: Shigoto) -> None:
+    """S0-67: whoever enqueues by name may know nothing but JSON."""
+
+    @app.task
+    def remind(at: datetime, notes: tuple[str, ...]) -> None: ...
+
+    by_name = app.enqueue_by_name("remind", {"at": "2030-01-31T09:00:00Z", "notes": ["a"]})
+    typed = remind.enqueue(datetime(2030, 1, 31, 9, tzinfo=UTC), ("a",))
+
+    assert by_name.job().payload == typed.job().payload
+    with pytest.raises(PayloadInvalid, match="argument 'at': invalid RFC3339 encoded datetime"):
+        app.enqueue_by_name("remind", {"at": "soon", "notes": []})
+    with pytest.raises(PayloadInvalid, match="argument 'at': expected datetime, got str"):
+        app.tasks["remind"].enqueue("2030-01-31T09:00:00Z", ())
 
 
 def test_an_unknown_task_is_refused_with_a_suggestion(app: Shigoto) -> None:

@@ -1,6 +1,7 @@
 """Options: how they add up, and what is refused with which words."""
 
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 from uuid import uuid4
 
@@ -153,16 +154,29 @@ def test_a_naive_datetime_is_refused() -> None:
         ({"delay": float("inf")}, "delay must be a finite time"),
         ({"delay": "soon"}, "delay must be a timedelta or a number of seconds, not 'soon'"),
         ({"delay": timedelta(days=40_000)}, "longer than a hundred years"),
+        ({"delay": 10**400}, "delay is longer than a hundred years"),
+        ({"delay": 10**5000}, "delay is longer than a hundred years"),
+        ({"expires": 10**400}, "expires is longer than a hundred years"),
+        ({"priority": 10**5000}, "not int, which cannot be shown"),
+        ({"run_at": datetime.fromisoformat("9999-12-31T23:59:59-12:00")}, "must be from 1970 to 9999 in UTC"),
+        ({"run_at": datetime(1969, 12, 31, tzinfo=UTC)}, "run_at must be from 1970 to 9999 in UTC"),
+        ({"expires": datetime.fromisoformat("0001-01-01T00:00:00+12:00")}, "expires must be from 1970"),
         ({"run_at": "tomorrow"}, "run_at takes a datetime with a time zone, not 'tomorrow'"),
         ({"key": ""}, "key must have 1 to 512 characters, and has 0"),
         ({"key": "k" * 513}, "and has 513"),
         ({"key": "k", "key_mode": "keeep"}, "not 'keeep'. Did you mean 'keep'?"),
-        ({"retry": 3}, "retry takes a Retry policy, not 3. For a mere number there is retries=."),
+        ({"retry": 3}, "retry takes a Retry, not 3. For a mere number there is retries=."),
         ({"retry": Retry(on=OSError)}, "give it to the task"),
         ({"retries": 1.5}, "retries must be a whole number"),
         ({"max_crashes": 0}, "max_crashes must be a whole number from 1"),
         ({"tenant": ""}, "tenant must have 1 to 100 characters"),
         ({"tags": "urgent"}, "write tags=['urgent']"),
+        ({"tags": None}, "tags takes a list of strings, not None; [] is for none"),
+        ({"tags": 5}, "tags takes a list of strings, not 5"),
+        ({"tags": b"urgent"}, "tags takes a list of strings, not b'urgent'"),
+        ({"tags": ["a\x00b"]}, "a tag is one line of plain text, but 'a\\x00b' has a control character"),
+        ({"tags": ["a\nb"]}, "has a control character"),
+        ({"key": "k", "key_mode": ["keep"]}, "key_mode must be one of"),
         ({"tags": [""]}, "a tag must have 1 to 100 characters"),
         ({"tags": [str(number) for number in range(21)]}, "at most 20 tags"),
         ({"meta": [1]}, "meta takes a dict"),
@@ -175,6 +189,18 @@ def test_a_naive_datetime_is_refused() -> None:
 )
 def test_a_value_that_cannot_be_meant_is_refused_with_the_reason(options: dict[str, Any], text: str) -> None:
     assert text in refused(**options)
+
+
+def test_a_subclass_of_str_counts_as_the_text_it_is() -> None:
+    class Name(StrEnum):
+        MAIL = "mail"
+
+    options = (
+        a_task().using(queue=Name.MAIL, key=Name.MAIL, tenant=Name.MAIL, tags=[Name.MAIL, "mail"]).options
+    )
+
+    assert (options.queue, options.key, options.tenant, options.tags) == ("mail", "mail", "mail", '["mail"]')
+    assert {type(options.queue), type(options.key), type(options.tenant)} == {str}
 
 
 def test_values_at_the_limits_are_accepted() -> None:

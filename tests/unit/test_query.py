@@ -256,6 +256,35 @@ async def test_a_handle_is_found_by_the_id_alone(shop: Shop) -> None:
     assert repr(found) == f"<JobHandle #1 {handle.id} existing>"
 
 
+async def test_the_id_of_a_job_may_be_its_text(shop: Shop) -> None:
+    handle = shop.price.enqueue("tea")
+
+    assert shop.app.job(str(handle.id)).id == handle.id
+    assert (await shop.app.ajob(str(handle.id))).id == handle.id
+    for wrong in ("1", "", 1, None):
+        given: Any = wrong
+        with pytest.raises(OptionInvalid, match="The id of a job is a UUID or its text, not"):
+            shop.app.job(given)
+
+
+@pytest.mark.parametrize("timeout", ["1", True, float("nan"), [1]])
+async def test_a_time_to_wait_that_is_none_is_refused(shop: Shop, timeout: Any) -> None:
+    handle = shop.price.enqueue("tea")
+
+    with pytest.raises(OptionInvalid, match="timeout must be a timedelta or a number of seconds, not"):
+        handle.result(timeout)
+    with pytest.raises(OptionInvalid, match="timeout must be a timedelta or a number of seconds, not"):
+        await handle.aresult(timeout)
+
+
+@pytest.mark.parametrize("timeout", [None, float("inf"), 10**400], ids=["None", "infinite", "huge"])
+def test_one_can_wait_for_as_long_as_it_takes(shop: Shop, timeout: Any) -> None:
+    handle = shop.price.enqueue("tea")
+    shop.settle(Ending.COMPLETED, result='["tea",null]')
+
+    assert handle.result(timeout) == ("tea", None)
+
+
 async def test_jobs_are_found_newest_first_by_any_mix_of_filters(shop: Shop) -> None:
     """S0-41"""
     price, app = shop.price, shop.app
@@ -296,7 +325,14 @@ def test_a_filter_that_cannot_be_meant_is_refused(shop: Shop) -> None:
 
     assert "There is no filter 'sate'. Did you mean 'state'?" in refused(sate="failed")
     assert "There is no state 'complete'. Did you mean 'completed'?" in refused(state="complete")
-    assert "limit must be from 1 to 1000" in refused(limit=0)
+    for limit in (0, 1_001, "5", 1.5, True, None):
+        assert "limit must be a whole number from 1 to 1000" in refused(limit=limit)
+    for before in (2**70, -1, "5", 1.5, True):
+        assert f"before must be the number of a job, not {before!r}" in refused(before=before)
+    assert "A state is one of pending, processing" in refused(state=5)
+    for name in ("queue", "task", "tag", "key", "tenant"):
+        assert f"{name} must be a string, not ['a']" in refused(**{name: ["a"]})
+        assert f"{name} is not valid text" in refused(**{name: "\ud800"})
 
 
 async def test_jobs_are_counted_by_queue_and_state(shop: Shop) -> None:
@@ -343,3 +379,12 @@ async def test_a_paused_queue_gives_no_jobs_and_keeps_its_other_settings(shop: S
     assert QueueSettings(name="new", paused=True) in engine.run(engine.settings())
     await app.aresume("new")
     assert QueueSettings(name="new") in engine.run(engine.settings())
+
+
+async def test_a_queue_that_cannot_be_one_cannot_be_paused(shop: Shop) -> None:
+    for name in ("Bad Queue", "\ud800", ""):
+        with pytest.raises(OptionInvalid, match=r"The queue .* must be kebab-case"):
+            shop.app.pause(name)
+        with pytest.raises(OptionInvalid, match=r"The queue .* must be kebab-case"):
+            await shop.app.aresume(name)
+    assert shop.engine.run(shop.engine.settings()) == []

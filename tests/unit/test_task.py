@@ -1,6 +1,7 @@
 """Tasks: what a decorated function becomes, what it is called, and which app it belongs to."""
 
 import asyncio
+import functools
 import inspect
 import sys
 from collections.abc import Callable
@@ -122,6 +123,90 @@ def test_two_tasks_cannot_share_a_name_or_an_alias(app: Shigoto) -> None:
         declare(app, work, name="other", aliases=["work"])
 
     assert list(app.tasks) == ["work"]
+
+
+def test_aliases_are_a_list_of_names(app: Shigoto) -> None:
+    def work() -> None: ...
+
+    with pytest.raises(OptionInvalid, match=r"write aliases=\['job'\]"):
+        declare(app, work, aliases="job")
+    with pytest.raises(OptionInvalid, match=r"aliases takes a list of strings, not None; \[\] is for none"):
+        declare(app, work, aliases=None)
+
+
+def test_a_collection_is_included_as_a_whole_or_not_at_all(app: Shigoto) -> None:
+    def work() -> None: ...
+
+    def other() -> None: ...
+
+    first, second = Tasks(), Tasks()
+    fine, clash = first.task(other), second.task(work)
+    declare(app, work)
+
+    with pytest.raises(DeclarationError, match="Two tasks are called 'work'"):
+        app.include(first, second)
+
+    assert list(app.tasks) == ["work"]
+    assert app.resolve("work") is not clash
+    with pytest.raises(DeclarationError, match="belongs to no app yet"):
+        fine.enqueue()
+    app.include(first)
+    assert app.resolve("other") is fine
+
+
+def test_tasks_that_are_included_together_cannot_share_a_name(app: Shigoto) -> None:
+    def work() -> None: ...
+
+    tasks = Tasks()
+    tasks.task(work)
+    tasks.task(name="other", aliases=["work"])(work)
+
+    with pytest.raises(DeclarationError, match="Two tasks are called 'work'"):
+        app.include(tasks)
+    assert not app.tasks
+
+
+def test_a_default_that_one_task_cannot_have_leaves_the_collection_outside() -> None:
+    app = Shigoto(engine=MemoryEngine(), defaults={"timeout": 5})
+    tasks = Tasks()
+
+    @tasks.task
+    async def fine() -> None: ...
+
+    @tasks.task
+    def plain() -> None: ...
+
+    with pytest.raises(DeclarationError, match="task 'plain': a time limit on a sync function"):
+        app.include(tasks)
+    assert not app.tasks
+    assert fine.options.timeout is None
+    assert plain.options.timeout is None
+
+
+def test_only_collections_are_included(app: Shigoto) -> None:
+    thing: Any = sys
+
+    with pytest.raises(DeclarationError, match=r"include takes collections made with Tasks\(\), not <module"):
+        app.include(thing)
+
+
+def test_an_async_function_in_a_wrapper_that_does_not_await_it_is_refused(app: Shigoto) -> None:
+    """Its coroutine would be the result, and what it does would never be done."""
+
+    async def work(number: int) -> int:
+        return number
+
+    @functools.wraps(work)
+    def careless(*args: Any, **kwargs: Any) -> Any:
+        return work(*args, **kwargs)
+
+    @functools.wraps(work)
+    async def careful(*args: Any, **kwargs: Any) -> Any:
+        return await work(*args, **kwargs)
+
+    with pytest.raises(DeclarationError, match=r"task 'work': the function is async but .* make the wrapper"):
+        declare(app, careless)
+    assert declare(app, careful).is_async
 
 
 def test_tasks_are_declared_without_an_app_and_included_later(app: Shigoto) -> None:
@@ -247,6 +332,16 @@ def test_the_store_is_the_url_given_or_that_of_the_environment_or_a_file(
 
     monkeypatch.delenv("SHIGOTO_URL")
     assert Shigoto().url == "sqlite:///workers.db"
+
+
+def test_a_store_may_be_given_as_a_path(tmp_path: Path) -> None:
+    odd = tmp_path / "50 % odd?.db"
+    assert Shigoto(Path("jobs.db")).url == "sqlite:///jobs.db"
+    assert Path(getattr(Shigoto(odd).engine, "path", "")) == odd
+
+    number: Any = 5
+    with pytest.raises(DeclarationError, match=r"The store must be an address or a path, .* not 5"):
+        Shigoto(number)
 
 
 def test_the_url_can_be_changed_until_the_store_is_used() -> None:

@@ -1,11 +1,15 @@
 """The pool of threads: everything that goes in comes out once, on the event loop, and nothing is left behind."""
 
 import asyncio
+import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
 from random import Random
 from uuid import UUID
+
+import pytest
 
 from shigoto import Shigoto
 from shigoto.engine.memory import MemoryEngine
@@ -50,8 +54,10 @@ class Desk:
             random=Random(1),
             lease=30,
             poll=1,
+            clock=loop.time,
             announced_at=loop.time(),
         )
+        self.station = station
         self.settled: list[Settlement] = []
         self.threads_of_settle: set[int] = set()
         self.rooms = 0
@@ -194,3 +200,54 @@ async def test_a_running_job_is_told_that_it_is_cancelled_and_no_other_is() -> N
     let_go.set()
     await desk.until(2)
     desk.pool.close()
+
+
+async def test_a_thread_starts_nothing_once_the_lease_may_be_lost() -> None:
+    runs: list[int] = []
+
+    def note() -> None:
+        runs.append(1)
+        # As if the machine had stood still in here until after the lease.
+        desk.station.may_start_until = 0.0
+
+    desk = Desk(note, size=1)
+    desk.pool.give([lease(number) for number in range(1, 5)])
+    await desk.until(4)
+    desk.pool.close()
+
+    assert runs == [1]
+    assert [settlement.ending for settlement in desk.settled] == [Ending.COMPLETED] + [Ending.RELEASED] * 3
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize(("way", "code"), [("return", 0), ("exit", 7), ("words", 1), ("raise", 1)])
+async def test_a_forked_child_that_comes_back_from_a_handler_ends_there(way: str, code: int) -> None:
+    children: list[int] = []
+    read, write = os.pipe()
+
+    def fork() -> None:
+        os.write(write, b"x")
+        if children:
+            return
+        child = os.fork()
+        if child:
+            children.append(child)
+        elif way == "exit":
+            sys.exit(7)
+        elif way == "words":
+            sys.exit("words")
+        elif way == "raise":
+            raise ValueError("in the child")
+
+    desk = Desk(fork, size=1)
+    desk.pool.give([lease(1), lease(2), lease(3)])
+    await desk.until(3)
+    _, status = await asyncio.to_thread(os.waitpid, children[0], 0)
+    desk.pool.close()
+
+    assert os.waitstatus_to_exitcode(status) == code
+    assert os.read(read, 100) == b"xxx"
+    assert [settlement.ending for settlement in desk.settled] == [Ending.COMPLETED] * 3
+    os.close(read)
+    os.close(write)

@@ -5,6 +5,7 @@ imports none. A command returns its exit code, or nothing for 0. Errors become o
 here, and only here.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -103,7 +104,12 @@ def program(ctx: click.Context, app: str | None, url: str | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and exit: 0 is success, 1 an error, 2 a misuse, 130 Ctrl-C."""
+    """Run one command and exit: 0 is success, 1 an error, 2 a misuse, 130 Ctrl-C.
+
+    A job that is stored is a success, even if there was no way to say so on standard output: a script that
+    tries again after an error would store it twice.
+    """
+    _fill_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a letter is no reason to fail
@@ -126,7 +132,27 @@ def execute(words: list[str]) -> int:
     except ShigotoError as error:
         _complain(error.code, str(error), as_json=as_json)
         return 1
+    except OSError as error:  # a full disk under standard output, a folder that went away
+        from shigoto.cli.output import discard_output
+
+        discard_output()
+        _complain("CLI.SYSTEM", _refusal(error), as_json=as_json)
+        return 1
     return code if isinstance(code, int) else 0
+
+
+def _fill_closed_streams() -> None:
+    """Whoever closes a stream wants to see nothing; Python has None in its place, which cannot be written to."""
+    missing: list[str] = [name for name in ("stdout", "stderr") if getattr(sys, name) is None]
+    for name in missing:
+        setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+
+
+def _refusal(error: OSError) -> str:
+    """What the system refused; whatever concerns the store is said by the engine before it comes to this."""
+    if error.filename is None:
+        return f"Standard output cannot be written: {error.strerror or error}."
+    return f"{error.filename} cannot be used: {error.strerror}."
 
 
 def _complain(code: str, text: str, *, as_json: bool) -> None:

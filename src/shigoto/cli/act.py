@@ -16,6 +16,7 @@ from shigoto.model.job import KEY_MODES
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
     from shigoto.options import CallOptions
+    from shigoto.query import JobHandle
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
@@ -78,7 +79,8 @@ def enqueue(
     """Store a job.
 
     With --app the arguments are one JSON object or several --arg. The built-in tasks user_created,
-    data_analysis, email_notification and data_export take a MESSAGE.
+    data_analysis, email_notification and data_export take a MESSAGE. The exit code is 0 once the job is
+    stored, even if that cannot be printed.
     """
     target = target_of(ctx)
     app = target.load()
@@ -97,10 +99,24 @@ def enqueue(
             expect_known(app, task)
         handle = app.enqueue_by_name(task, payload, allow_unknown=True, **chosen)
 
-    if as_json:
-        output.print_json({"id": handle.id, "number": handle.number, "status": handle.enqueued})
-    else:
-        click.echo(f"#{handle.number} ({handle.id}) {handle.enqueued}")
+    report(handle, as_json=as_json)
+
+
+def report(handle: "JobHandle[Any]", *, as_json: bool) -> None:
+    """Say what was stored. If that cannot be written it is no error any more: the job is there."""
+    line = f"#{handle.number} ({handle.id}) {handle.enqueued}"
+    try:
+        if as_json:
+            output.print_json({"id": handle.id, "number": handle.number, "status": handle.enqueued})
+        else:
+            click.echo(line)
+    except OSError as error:
+        output.discard_output()
+        click.echo(
+            f"Warning: {line}, but standard output cannot be written: {error.strerror}."
+            " Do not enqueue it again.",
+            err=True,
+        )
 
 
 def read_words(
@@ -127,7 +143,7 @@ def read_object(text: str) -> dict[str, Any]:
     """The arguments in a JSON object."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError):
         raise PayloadInvalid(f"The arguments are no JSON object: {output.clip(text, 60)}. {FORMS}") from None
 
 
@@ -138,7 +154,7 @@ def read_argument(argument: str) -> tuple[str, Any]:
         raise click.UsageError(f"--arg takes NAME=VALUE, not {argument!r}.")
     try:
         return name, msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError):
         return name, value
 
 

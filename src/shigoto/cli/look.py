@@ -11,11 +11,12 @@ from msgspec.structs import asdict
 from shigoto.cli import output
 from shigoto.cli.output import Column
 from shigoto.cli.target import split_store, takes_target, target_of
-from shigoto.model.job import Counts, Job, JobFilter, State
-from shigoto.query import MAX_PAGE, StateName, parse_state
+from shigoto.model.job import Counts, Job, State
+from shigoto.query import MAX_PAGE, Filters, StateName, parse_state, wanted
 
 ROWS = 20
-SPARE = {"cancelled": 3, "scheduled": 2, "blocked": 1}  # what a narrow terminal can do without
+# What a narrow terminal can do without, the highest first.
+SPARE = {"cancelled": 6, "scheduled": 5, "blocked": 4, "completed": 3, "processing": 2, "failed": 1}
 STATES = (*get_args(StateName), "all")
 
 
@@ -79,9 +80,10 @@ def list_jobs(
         raise click.UsageError(f"{rest[1]!r} is one word too many: list takes a store and a state.", ctx)
     name = rest[0] if rest else "pending"
     state = None if name == "all" else parse_state(name)
-    wanted = JobFilter(state=state, queue=queue, task=task, tag=tag, key=key, limit=limit)
+    filters = Filters(state=state, queue=queue, task=task, tag=tag, key=key, limit=limit)
+    chosen = wanted(filters)
     with closing(target_of(ctx).existing_store(store)) as engine:
-        jobs = engine.run(engine.find(wanted))
+        jobs = engine.run(engine.find(chosen))
 
     if as_json:
         output.print_json([output.record(job) for job in jobs])
@@ -99,12 +101,12 @@ def jobs_table(jobs: Sequence[Job], width: int | None, now: datetime) -> list[st
     columns = [
         Column("job", right=True),
         Column("task", least=8),
-        Column("queue", least=7, spare=4),
+        Column("queue", least=7, spare=5),
         Column("state", paint=output.paint_state),
-        Column("prio", right=True, spare=2),
-        Column("retries", right=True, spare=1),
-        Column("created", spare=3),
-        Column("payload or error", least=10),
+        Column("prio", right=True, spare=3),
+        Column("retries", right=True, spare=2),
+        Column("created", spare=4),
+        Column("payload or error", least=10, spare=1),
     ]
     return output.table(columns, [_row(job, now, brief=width is not None) for job in jobs], width)
 

@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple, TextIO
 from unicodedata import combining, east_asian_width
@@ -52,7 +53,10 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int |
         places = _kept(columns, widths, width)
         columns, widths = [columns[place] for place in places], [widths[place] for place in places]
         rows = [[row[place] for place in places] for row in rows]
-        widths = _fitted(widths, [column.least for column in columns], width - len(GAP) * (len(columns) - 1))
+        room = width - len(GAP) * (len(columns) - 1)
+        widths = _fitted(widths, [column.least for column in columns], room)
+        widths = _fitted(widths, [None if column.right else 1 for column in columns], room)
+        widths = _fitted(widths, [1] * len(columns), room)
     titles = [column.title for column in columns]
     header = _line([column._replace(paint=None) for column in columns], titles, widths)
     lines = [header, *(_line(columns, row, widths) for row in rows)]
@@ -71,7 +75,8 @@ def _kept(columns: Sequence[Column], widths: Sequence[int], width: int) -> list[
         if not columns[most_spare].spare:
             break
         places.remove(most_spare)
-    return places
+    most = max(1, (width + len(GAP)) // (1 + len(GAP)))  # of one cell each
+    return places[:most]
 
 
 def _fitted(widths: list[int], least: list[int | None], room: int) -> list[int]:
@@ -135,6 +140,14 @@ def width_of(stream: TextIO | None = None) -> int | None:
 def is_terminal(stream: TextIO | None = None) -> bool:
     """Whether the stream, standard output unless another is given, is a terminal."""
     return (stream or sys.stdout).isatty()
+
+
+def discard_output() -> None:
+    """Send standard output nowhere from now on: what is left to be written would fail again at the exit."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def can_redraw(stream: TextIO | None = None) -> bool:

@@ -11,6 +11,7 @@ import click
 from msgspec.structs import asdict
 
 from shigoto.cli.target import shared, takes_target, target_of
+from shigoto.model.errors import storable
 
 if TYPE_CHECKING:
     from shigoto.demo.show import Report
@@ -66,17 +67,23 @@ def worker(
         stats_every = STATS_EVERY if target.app is None else 0
     made = Worker(
         app,
-        queues=None if queues is None else [queue.strip() for queue in queues.split(",") if queue.strip()],
+        queues=None if queues is None else _names(queues),
         concurrency=concurrency,
         threads=threads,
         drain=drain,
         poll=poll,
-        name=name,
+        name=None if name is None else storable("--name", name),
     )
     shift = Shift(
         stats_every=stats_every, stop_on_eof=stop_on_eof, log_format=log_format, log_level=log_level
     )
     return work(app, made, shift)
+
+
+def _names(queues: str) -> list[str]:
+    from shigoto.options import check_name
+
+    return [check_name(queue.strip(), "The queue") for queue in queues.split(",") if queue.strip()]
 
 
 @click.command()

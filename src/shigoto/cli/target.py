@@ -84,10 +84,9 @@ class Target(NamedTuple):
             app = load_app(self.app)
             self.aim(app, positional)
             return app.engine
-        from shigoto.app import DEFAULT_URL
-        from shigoto.engine.open import open_engine
+        from shigoto.app import DEFAULT_URL, open_store
 
-        return open_engine(self._address(positional) or DEFAULT_URL)
+        return open_store(self._address(positional) or DEFAULT_URL)
 
     def _address(self, positional: str | None) -> str | None:
         return self.url or positional or os.environ.get("SHIGOTO_URL") or None
@@ -112,7 +111,12 @@ def target_of(ctx: click.Context) -> Target:
 
 def is_there(engine: "Engine") -> bool:
     """Whether the store exists, as far as that can be known without opening it."""
-    return not isinstance(engine, InFile) or engine.path.exists()
+    if not isinstance(engine, InFile):
+        return True
+    try:
+        return engine.path.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be searched
+        raise StoreUnavailable(f"{engine.path} cannot be looked at: {error.strerror}.") from error
 
 
 def shared(engine: "Engine") -> "Engine":
@@ -151,8 +155,9 @@ def load_app(reference: str) -> "Shigoto":
     module, _, attribute = reference.partition(":")
     if not all(part.isidentifier() for part in module.split(".")):
         raise DeclarationError(f"--app takes module:attr, such as shop.tasks:app, not {reference!r}.")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    here = _current_directory()
+    if here is not None and here not in sys.path:
+        sys.path.insert(0, here)
     with _told_in_one_line(reference):
         value = _attribute(import_module(module), attribute or "app")
         if not isinstance(value, Shigoto) and callable(value):
@@ -160,6 +165,14 @@ def load_app(reference: str) -> "Shigoto":
     if not isinstance(value, Shigoto):
         raise DeclarationError(f"{reference!r} is no Shigoto app: it is of type {type(value).__name__}.")
     return value
+
+
+def _current_directory() -> str | None:
+    """The current directory, unless somebody has removed it."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
 
 
 @contextmanager
@@ -178,7 +191,8 @@ def _told_in_one_line(reference: str) -> Generator[None]:
 def _place(error: Exception) -> str:
     """Where the error was raised; for a module that is not there, where it was looked for."""
     if isinstance(error, ModuleNotFoundError):
-        return f"looked for in {os.getcwd()} and among the installed ones"
+        here = _current_directory()
+        return f"looked for {'' if here is None else f'in {here} and '}among the installed ones"
     trace, place = error.__traceback__, ""
     while trace is not None:
         place = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"

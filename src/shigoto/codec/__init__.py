@@ -12,11 +12,14 @@ enqueue is read back at once, by the very decoder the worker will use, so that a
     annotations   annotations as they are written
     text          writing JSON within limits of size and depth (`encode_json`), and saying why it failed
     values        walks over values that refuse what JSON would lose or change without a word
+    kinds         which Python types an annotation takes
 
-Annotations decide what arrives, not the type of what was passed: a tuple passed for `list[int]` arrives as a
-list. Where they decide nothing (`Any`, `object`, no annotation) only JSON types are accepted: None, bool,
-int, float, str, list, and dict with str keys. A member of an IntEnum, or of another subclass of these,
-arrives as the JSON type. Models of pydantic keep their own rules for what is inside them.
+Annotations decide what arrives: a tuple passed for `Sequence[int]` arrives as a list, an object of a subclass
+as one of the annotated class. What a type checker would refuse is refused, unless it arrives equal. Where they
+decide nothing (`Any`, `object`, no annotation) only JSON types are accepted: None, bool, int, float, str,
+list, and dict with str keys. A member of an IntEnum, or of another subclass of these, arrives as the JSON
+type. Models of pydantic keep their own rules for what is inside them. Arguments from outside, which know only
+JSON, may have their JSON form: a UUID its text, bytes base64, an object a dict.
 """
 
 from shigoto.codec.annotations import JSON

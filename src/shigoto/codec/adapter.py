@@ -15,6 +15,7 @@ from shigoto.codec.values import Arms, Unfit, check_arms
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+    from pydantic_core import ErrorDetails
 
 
 class Adapter:
@@ -37,10 +38,24 @@ class Adapter:
         except ValueError as error:
             raise unfit(error, msgspec.json.decode(written)) from error
 
+    def check_kind(self, value: object) -> None:
+        """Refuse a value of another type than the annotated ones. Raises Unfit.
+
+        Read from JSON, much is taken for what it can be turned into; a strict look at the value itself tells.
+        """
+        from pydantic import ValidationError
+
+        try:
+            self._types.validate_python(value, strict=True)
+        except ValidationError as error:
+            if not all(_is_fine(each) for each in error.errors(include_url=False)):
+                raise unfit(error, value) from error
+        except Exception:
+            return  # from a validator of the user's, which fails again when the value is read
+
     def check_arrival(self, value: object, arrived: object) -> None:
-        """Refuse a value that arrives as another member of a union. Raises Unfit."""
-        if self._unions:
-            check_arms(value, arrived, self._unions)
+        """Refuse a value that arrives as a model, or as another member of a union. Raises Unfit."""
+        check_arms(value, arrived, self._unions)
 
     def schema(self, name: str) -> dict[str, Any]:
         """The JSON Schema, for use as the property `name` of an object."""
@@ -87,6 +102,14 @@ def _place(location: tuple[int | str, ...], plain: Any, *, missing: bool) -> lis
             if missing and number == len(location):
                 steps.append(step)
     return steps
+
+
+def _is_fine(complaint: "ErrorDetails") -> bool:
+    """Python's types allow a bool for an int or a float, and an int arrives equal for a Decimal."""
+    if complaint["type"] in ("int_type", "float_type"):
+        return isinstance(complaint["input"], bool)
+    wanted = complaint.get("ctx", {}).get("class")
+    return wanted == "Decimal" and isinstance(complaint["input"], int)
 
 
 def _unions(annotation: Any) -> Iterator[Arms]:

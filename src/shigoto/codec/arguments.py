@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 from shigoto.codec.adapter import Adapter
 from shigoto.codec.annotations import shown
 from shigoto.codec.slot import Slot, make_slot, read_foreign, schema_of_foreign
-from shigoto.codec.text import ENCODER, Limits, TooLarge, check_limits, explain, with_numbers
+from shigoto.codec.text import ENCODER, Limits, TooLarge, check_limits, explain, is_json, with_numbers
 from shigoto.codec.values import Unfit
 from shigoto.model.errors import PayloadInvalid, PayloadTooLarge, nearest
 
@@ -71,8 +71,10 @@ class Arguments:
             decoder=msgspec.json.Decoder(struct, dec_hook=read_foreign),
         )
 
-    def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
-        """Bind, write, and read back. Raises PayloadInvalid, PayloadTooLarge."""
+    def encode(
+        self, args: tuple[object, ...], kwargs: Mapping[str, object], *, from_outside: bool = False
+    ) -> str:
+        """Bind, write, and read back; see `Signature.encode`. Raises PayloadInvalid, PayloadTooLarge."""
         arguments = kwargs if not args and kwargs.__class__ is dict else self._bind(args, kwargs)
         try:
             written = self._write(arguments)
@@ -82,10 +84,11 @@ class Arguments:
         except TooLarge as error:
             raise PayloadTooLarge(f"task {self.task!r}: the arguments: {error.reason}.") from error
         except Exception:
-            return self._encode_with_care(arguments)
+            return self._encode_with_care(arguments, from_outside=from_outside)
         if self.opaque or not unchanged:
-            self._check(arguments)
-            self._check_arrival(arguments, arrived)
+            watched = self._watched(arguments, from_outside=from_outside)
+            self._check(watched)
+            self._check_arrival(watched, arrived)
         return text
 
     def decode(self, payload: str | bytes) -> dict[str, Any]:
@@ -141,15 +144,16 @@ class Arguments:
                     raise unfit.under(name) from unfit
         return arguments
 
-    def _encode_with_care(self, arguments: Mapping[str, object]) -> str:
+    def _encode_with_care(self, arguments: Mapping[str, object], *, from_outside: bool) -> str:
         """Find out why the quick way failed, and mend it if bools for numbers are all there is."""
         self._check_names(arguments)
-        self._check(arguments)
+        watched = self._watched(arguments, from_outside=from_outside)
+        self._check(watched)
         try:
             text = with_numbers(self._write(arguments), self.node).decode()
         except Exception as error:
             self._refuse(f"the arguments cannot be stored: {explain(error)[0]}", error)
-        self._check_arrival(arguments, self.decode(text))
+        self._check_arrival(watched, self.decode(text))
         return text
 
     def _check_names(self, arguments: Mapping[str, object]) -> None:
@@ -159,6 +163,13 @@ class Arguments:
         for name in self.required:
             if name not in arguments:
                 self._refuse_call(f"argument {name!r} is missing")
+
+    def _watched(self, arguments: Mapping[str, object], *, from_outside: bool) -> Mapping[str, object]:
+        """The arguments whose Python types count; in what is JSON already only reading it back does."""
+        if not from_outside:
+            return arguments
+        depth = self.limits.depth - 1
+        return {name: value for name, value in arguments.items() if not is_json(value, depth=depth)}
 
     def _check(self, arguments: Mapping[str, object]) -> None:
         for name, value in arguments.items():

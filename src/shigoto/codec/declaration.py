@@ -10,6 +10,7 @@ from inspect import (
     Parameter,
     Signature,
     isasyncgenfunction,
+    iscoroutinefunction,
     isgeneratorfunction,
     signature,
     unwrap,
@@ -88,6 +89,12 @@ def _refuse_other_callables(fn: object, *, task: str) -> None:
         _refuse(
             task,
             "a generator cannot be a task, nobody would iterate over it; return a list instead of `yield`.",
+        )
+    if iscoroutinefunction(unwrap(fn)) and not iscoroutinefunction(fn):
+        _refuse(
+            task,
+            "the function is async but what wraps it is not, so nobody would await it; make the wrapper"
+            " `async def` and await the function in it, or leave out functools.wraps if it runs it to its end.",
         )
 
 

@@ -76,4 +76,4 @@ class Result:
         return written
 
     def _check(self, value: object) -> None:
-        self.slot.check(value, depth=self.limits.depth, strict=False)
+        self.slot.check_storable(value, depth=self.limits.depth)

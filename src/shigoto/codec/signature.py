@@ -28,6 +28,13 @@ class Signature:
         """
         return self.arguments.encode(args, kwargs)
 
+    def encode_from_outside(self, arguments: Mapping[str, object]) -> str:
+        """The same for arguments that may stand there in their JSON form already: a datetime as its text.
+
+        Raises PayloadInvalid, PayloadTooLarge.
+        """
+        return self.arguments.encode((), arguments, from_outside=True)
+
     def decode(self, payload: str | bytes) -> dict[str, Any]:
         """The keyword arguments in a payload, converted to the annotated types. Raises PayloadInvalid."""
         return self.arguments.decode(payload)

@@ -26,8 +26,9 @@ from msgspec import inspect
 
 from shigoto.codec.adapter import Adapter, make_adapter, unfit
 from shigoto.codec.annotations import mentioned, metadata, shown
+from shigoto.codec.kinds import Kinds, kinds_for
 from shigoto.codec.text import ADDRESSES, ENCODER
-from shigoto.codec.values import check, is_any, nodes
+from shigoto.codec.values import Rules, check, nodes
 from shigoto.model.errors import DeclarationError
 
 _UNSTORABLE = (
@@ -48,14 +49,14 @@ _UNSTORABLE = (
 class Slot:
     """How values of one annotation are stored: by msgspec, which knows it as `node`, or by an `adapter`.
 
-    `opaque` says that a value equal to what was read back may still be unfit, mostly because a class of the
-    user's decides what is equal, and a null inside would be taken. `free` says that a part is `Any`.
+    `kinds` are the Python types that it takes. `opaque` says that a value equal to what was read back may
+    still be unfit, mostly because a class of the user's decides what is equal.
     """
 
     annotation: Any
     node: inspect.Type | None = None
     adapter: Adapter | None = None
-    free: bool = False
+    kinds: Kinds | None = None
     opaque: bool = True
 
     @property
@@ -63,10 +64,16 @@ class Slot:
         """The type in which msgspec reads the place: pydantic's part is kept as text."""
         return self.annotation if self.adapter is None else msgspec.Raw
 
-    def check(self, value: object, *, depth: int, strict: bool = True) -> None:
-        """Refuse what JSON would change without a word; under `Any` only if `strict`. Raises Unfit."""
-        node = self.node if self.free and strict else None
-        check(value, node=node, depth=depth, probe=None if self.adapter else ENCODER)
+    def check(self, value: object, *, depth: int) -> None:
+        """Refuse what JSON would change without a word, and what is not of the annotated type. Raises Unfit."""
+        rules = Rules(None if self.adapter else ENCODER, self.kinds)
+        check(value, node=self.node, depth=depth, rules=rules)
+        if self.adapter is not None:
+            self.adapter.check_kind(value)
+
+    def check_storable(self, value: object, *, depth: int) -> None:
+        """Refuse what JSON would change without a word, whatever its type. Raises Unfit."""
+        check(value, node=None, depth=depth, rules=Rules(None if self.adapter else ENCODER))
 
 
 def make_slot(annotation: Any, *, where: str) -> Slot:
@@ -137,6 +144,7 @@ def _known_to_msgspec(annotation: Any) -> tuple[inspect.Type | None, str]:
 
 def _lost(kind: Any) -> str:
     """What msgspec and the hooks together do not carry of a class; empty if they carry all."""
+    kind = get_origin(kind) or kind
     for attribute in getattr(kind, "__attrs_attrs__", ()):
         if attribute.name.startswith("_"):
             return f"the private field {attribute.name} of {kind.__qualname__} would not be written"
@@ -163,8 +171,6 @@ def _is_pydantic(annotation: Any, node: inspect.Type) -> bool:
 
 def _plain_slot(annotation: Any, node: inspect.Type) -> Slot:
     parts = list(nodes(node))
-    free = any(is_any(each) for each in parts)
-    nullable = free or any(isinstance(each, inspect.NoneType | inspect.CustomType) for each in parts)
     odd = any(
         isinstance(each, inspect.DataclassType | inspect.StructType) and not _compares_all(each.cls)
         for each in parts
@@ -173,11 +179,14 @@ def _plain_slot(annotation: Any, node: inspect.Type) -> Slot:
     keys = any(
         isinstance(each, inspect.DictType) and isinstance(each.key_type, inspect.FloatType) for each in parts
     )
-    return Slot(annotation, node, free=free, opaque=(nullable and odd) or keys)
+    # Decimal("1.5") equals 1.5 but Decimal("1.1") does not equal 1.1: a float is refused before it depends.
+    decimal = any(isinstance(each, inspect.DecimalType) for each in parts)
+    return Slot(annotation, node, kinds=kinds_for(annotation, parts), opaque=odd or keys or decimal)
 
 
 def _compares_all(kind: Any) -> bool:
     """Whether instances are equal only if all fields are: `__eq__` is generated and leaves nothing out."""
+    kind = get_origin(kind) or kind
     if issubclass(kind, msgspec.Struct):
         return bool(kind.__eq__ is msgspec.Struct.__eq__)
     if not is_dataclass(kind):

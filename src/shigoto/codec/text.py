@@ -8,7 +8,7 @@ from pathlib import PurePath
 import msgspec
 from msgspec import Struct, inspect
 
-from shigoto.codec.values import Unfit, check, numbers_for_bools
+from shigoto.codec.values import Rules, Unfit, check, numbers_for_bools
 from shigoto.model.errors import PayloadInvalid, PayloadTooLarge
 
 ADDRESSES: Mapping[type, str] = {
@@ -101,6 +101,15 @@ def write_foreign(value: object) -> object:
 ENCODER = msgspec.json.Encoder(enc_hook=write_foreign)
 
 
+def is_json(value: object, *, depth: int) -> bool:
+    """Whether it is a JSON value as it stands, nested in at most so many levels."""
+    try:
+        _check_free(value, depth)
+    except Unfit:
+        return False
+    return True
+
+
 def with_numbers(written: bytes, node: inspect.Type | None) -> bytes:
     """The text with 1 and 0 for true and false wherever the annotation wants a number."""
     if node is None or (b"true" not in written and b"false" not in written):
@@ -135,7 +144,11 @@ def _encode_free(value: object, limits: Limits) -> bytes:
     except TooLarge:
         raise
     except Exception:
-        check(value, node=_ANY, depth=limits.depth, probe=ENCODER)
+        _check_free(value, limits.depth)
         raise
-    check(value, node=_ANY, depth=limits.depth, probe=ENCODER)
+    _check_free(value, limits.depth)
     return written
+
+
+def _check_free(value: object, depth: int) -> None:
+    check(value, node=_ANY, depth=depth, rules=Rules(ENCODER))

@@ -12,7 +12,9 @@ from math import isfinite
 from typing import Any, Self, TypeGuard
 
 import msgspec
-from msgspec import inspect
+from msgspec import Struct, inspect
+
+from shigoto.codec.kinds import Kinds, fits, is_any, misfit
 
 Step = str | int
 Arms = frozenset[type]
@@ -42,14 +44,24 @@ class Unfit(ValueError):
         return self
 
 
-def check(
-    value: object, *, node: inspect.Type | None, depth: int, probe: msgspec.json.Encoder | None
-) -> None:
-    """Refuse what JSON would change: non-finite floats, broken text, masked secrets, other types under `Any`.
+class Rules(Struct, frozen=True):
+    """What a walk looks at besides the values.
 
-    `node` None means that no part of the annotation is `Any`. A leaf of a type not known here is written with
-    `probe` to see whether it can be. Raises Unfit.
+    A leaf of a type not known here is written with `probe` to see whether it can be. Where the annotation
+    decides, `kinds` are the types it takes; without them only what is under `Any` is restricted.
     """
+
+    probe: msgspec.json.Encoder | None = None
+    kinds: Kinds | None = None
+
+
+def check(value: object, *, node: inspect.Type | None, depth: int, rules: Rules) -> None:
+    """Refuse what JSON would change: non-finite floats, broken text, masked secrets, values of other types.
+
+    `node` None means that the types are checked by others. Raises Unfit.
+    """
+    if node is not None and rules.kinds is not None and not fits(value, node, rules.kinds):
+        raise Unfit(misfit(value, node))
     node = _bare(node, value)
     if is_any(node):
         _check_free(value)
@@ -61,9 +73,9 @@ def check(
     elif (parts := children(value)) is not None:
         if depth == 0:
             raise Unfit("nested too deeply, or a value that contains itself; flatten it or pass a reference")
-        _check_parts(value, parts, node=node, depth=depth - 1, probe=probe)
+        _check_parts(value, parts, node=node, depth=depth - 1, rules=rules)
     elif value is not None and not isinstance(value, int):
-        _check_leaf(value, probe)
+        _check_leaf(value, rules.probe)
 
 
 def children(value: object) -> Iterable[tuple[Any, object]] | None:
@@ -99,15 +111,20 @@ def numbers_for_bools(plain: Any, node: inspect.Type | None) -> Any:
 
 
 def check_arms(given: object, arrived: object, unions: Collection[Arms]) -> None:
-    """Refuse a value that went in as one member of a union and came out as another. Raises Unfit."""
+    """Refuse a value that went in as one member of a union and came out as another. Raises Unfit.
+
+    Or that came out as a model of pydantic's but did not go in as one.
+    """
     went, came = type(given), type(arrived)
     if went is not came and any(went in union and came in union for union in unions):
         raise Unfit(
             f"a {went.__name__} would arrive as {came.__name__}, since JSON cannot tell them apart here; "
             "narrow the annotation to one of them"
         )
+    if hasattr(came, "__pydantic_validator__") and not isinstance(given, _model(came)):
+        raise Unfit(f"expected {came.__qualname__}, got {went.__qualname__}")
     if isinstance(given, set | frozenset):
-        if given != arrived:
+        if unions and given != arrived:
             raise Unfit("a member would arrive as another type of the union; narrow the annotation")
         return
     inside = dict(children(arrived) or ())
@@ -119,6 +136,12 @@ def check_arms(given: object, arrived: object, unions: Collection[Arms]) -> None
                 raise unfit.under(step) from None
 
 
+def _model(kind: type) -> type:
+    """The class itself, or the one it is a parametrised form of: `Box(item=1)` goes for a `Box[int]`."""
+    generic: dict[str, Any] = getattr(kind, "__pydantic_generic_metadata__", {})
+    return generic.get("origin") or kind
+
+
 def is_object(value: object) -> TypeGuard[dict[Any, object]]:
     """Whether JSON has the value as an object by itself."""
     return isinstance(value, dict)
@@ -127,11 +150,6 @@ def is_object(value: object) -> TypeGuard[dict[Any, object]]:
 def is_array(value: object) -> TypeGuard[Collection[object]]:
     """Whether JSON has the value as an array by itself."""
     return isinstance(value, list | tuple | set | frozenset)
-
-
-def is_any(node: inspect.Type | None) -> bool:
-    """Whether the annotation leaves open what this is: `Any`, `object`, or none."""
-    return isinstance(node, inspect.AnyType) or (isinstance(node, inspect.CustomType) and node.cls is object)
 
 
 def nodes(node: inspect.Type) -> Iterator[inspect.Type]:
@@ -175,16 +193,18 @@ def _check_parts(
     *,
     node: inspect.Type | None,
     depth: int,
-    probe: msgspec.json.Encoder | None,
+    rules: Rules,
 ) -> None:
-    keyed = is_object(value)
+    keys = node.key_type if isinstance(node, inspect.DictType) else None
+    keyed, alike = is_object(value), _alike(node)
     for step, part in parts:
-        if _is_harmless(part) and (not keyed or (type(step) is str and step.isascii())):
+        if keyed and not (type(step) is str and step.isascii() and keys is None):
+            _check_key(step, keys, rules)
+        below = alike or _part(node, step, value)
+        if _is_harmless(part) and (below is None or rules.kinds is None or fits(part, below, rules.kinds)):
             continue
-        if keyed:
-            _check_key(step, probe)
         try:
-            check(part, node=_part(node, step, value), depth=depth, probe=probe)
+            check(part, node=below, depth=depth, rules=rules)
         except Unfit as unfit:
             raise unfit.under(step) from None
 
@@ -198,14 +218,19 @@ def _is_harmless(value: object) -> bool:
     return value is None or type(value) is int or type(value) is bool
 
 
-def _check_key(key: object, probe: msgspec.json.Encoder | None) -> None:
+def _check_key(key: object, node: inspect.Type | None, rules: Rules) -> None:
+    if node is not None and rules.kinds is not None:
+        if is_any(node):
+            _check_free({key: None})
+        elif not fits(key, node, rules.kinds):
+            raise Unfit(f"the key {key!r}: {misfit(key, node)}")
     try:
         if isinstance(key, float) and not isfinite(key):
             raise Unfit("it has no form in JSON")
         if isinstance(key, str):
             _check_text(key)
         else:
-            _check_leaf({key: None}, probe)
+            _check_leaf({key: None}, rules.probe)
     except Unfit as unfit:
         raise Unfit(f"the key {key!r} cannot be one in JSON ({unfit.reason})") from None
 
@@ -238,6 +263,9 @@ def _arm(node: inspect.UnionType, value: object) -> inspect.Type | None:
     for arm in node.types:
         if is_any(arm) or (isinstance(arm, RECORDS) and type(value) is arm.cls):
             return arm
+    for arm in node.types:
+        if fits(value, arm):
+            return arm
     parts = (*SEQUENCES, inspect.TupleType, inspect.NamedTupleType) if is_array(value) else OBJECTS
     arms = [arm for arm in node.types if isinstance(arm, parts)]
     if is_object(value) and len(arms) > 1:
@@ -261,6 +289,13 @@ def _part(node: inspect.Type | None, step: Step, value: object) -> inspect.Type 
             if step == (each.encode_name if is_object(value) else each.name):
                 return each.type
     return None
+
+
+def _alike(node: inspect.Type | None) -> inspect.Type | None:
+    """The type that the annotation gives to all parts, if it is one."""
+    if isinstance(node, SEQUENCES):
+        return node.item_type
+    return node.value_type if isinstance(node, inspect.DictType) else None
 
 
 def _item(node: inspect.Type, index: int) -> inspect.Type | None:
