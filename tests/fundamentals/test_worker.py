@@ -293,7 +293,7 @@ POLICIES = {
     "S0-38 linear 5/10/15 minutes": (Retry.linear(minutes=5, retries=3), [300_000, 600_000, 900_000]),
     "S1-18 S1-19 five at once": (Retry.immediate(retries=5), [0, 0, 0, 0, 0]),
     "S2-4 never": (Retry.never(), []),
-    "S3-40 attempts, e^n seconds": (Retry.attempts(4), [2_718, 7_389, 20_086]),
+    "attempts, e^n seconds": (Retry.attempts(4), [2_718, 7_389, 20_086]),
     "exponential with a cap": (
         Retry.exponential(retries=4, cap=20, jitter=False),
         [5_000, 10_000, 20_000, 20_000],

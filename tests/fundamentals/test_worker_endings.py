@@ -98,7 +98,7 @@ def test_cancel_and_fail_end_the_job_at_once(stage: Stage) -> None:
 
 
 def test_arguments_that_do_not_fit_fail_at_once_without_running(stage: Stage) -> None:
-    """S0-56: a payload that cannot be parsed is not retried."""
+    """A payload that cannot be parsed is not retried."""
     ran: list[int] = []
 
     @stage.app.task
@@ -373,7 +373,7 @@ class Counting(MemoryEngine):
 
 
 def test_progress_is_reported_at_most_once_a_second_and_the_last_one_is_kept() -> None:
-    """S2-15, S2-21."""
+    """S2-21."""
     stage = Stage(Counting)
     assert isinstance(stage.engine, Counting)
     seen: list[float | None] = []

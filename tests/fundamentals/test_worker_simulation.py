@@ -195,7 +195,7 @@ PLANS = ["quick"] * 8 + ["slow"] * 8 + ["long", "fail", "later", "snooze", "canc
 
 @pytest.mark.parametrize("seed", range(12))
 def test_in_every_world_each_job_ends_and_none_is_run_twice_without_a_recorded_crash(seed: int) -> None:
-    """S0-68, S0-76, S1-14: I1 nothing vanishes, I3 nothing after completed, I6 no unrecorded overlap."""
+    """S0-68, S1-14: I1 nothing vanishes, I3 nothing after completed, I6 no unrecorded overlap."""
     world = World(seed)
 
     run_virtual(world.live, world.clock)

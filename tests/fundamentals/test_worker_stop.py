@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from contextlib import suppress
+from typing import TypeVar
 
 import pytest
 
@@ -10,9 +11,13 @@ from shigoto import (
     Context,
     State,
 )
+from shigoto.engine.memory import MemoryEngine
+from shigoto.engine.op import Op
 from shigoto.observe import events
 from shigoto.worker import Stopped, Worker
 from tests.fundamentals.stage import DAY, Stage
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -51,8 +56,22 @@ def test_a_drain_of_nothing_ends_at_once(stage: Stage) -> None:
     assert stage.now == 0
 
 
+def test_a_drain_is_not_over_while_own_work_stands_behind_a_thousand_of_others(stage: Stage) -> None:
+    @stage.app.task
+    async def note() -> None: ...
+
+    others = [note.using(queue="other", delay=1).call() for _ in range(2_500)]
+    stage.app.enqueue_many(others)
+    own = note.using(delay=2).enqueue()
+    stage.clock.advance(3_000)
+
+    stage.drain(queues=["default"])
+
+    assert own.job().state is State.COMPLETED
+
+
 def test_a_stop_lets_running_jobs_end_and_gives_back_the_rest(stage: Stage) -> None:
-    """S0-21, S0-62: signal, wait for what is in flight, release."""
+    """S0-21: signal, wait for what is in flight, release."""
     saw_stopping: list[bool] = []
 
     @stage.app.task
@@ -180,6 +199,42 @@ def test_a_worker_that_was_stopped_before_it_began_claims_nothing(stage: Stage) 
     worker.stop()
     assert stage.job().state is State.PENDING
     assert stage.told == []
+
+
+class Slow(MemoryEngine):
+    """A store that takes a minute to answer an announcement, which it has accepted long before."""
+
+    async def arun(self, op: Op[T]) -> T:
+        value = self.run(op)
+        if self.run(self.workers()) and value is None:
+            await asyncio.sleep(60)
+        return value
+
+
+@pytest.mark.parametrize("way", ["stop", "cancel"])
+def test_a_worker_that_is_ended_while_it_announces_itself_leaves_no_trace(way: str) -> None:
+    stage = Stage(lambda clock: Slow(clock=clock))
+
+    @stage.app.task
+    async def note() -> None: ...
+
+    async def main() -> None:
+        worker = stage.worker()
+        run = asyncio.create_task(worker.run())
+        await asyncio.sleep(1)
+        assert [record.id for record in stage.engine.run(stage.engine.workers())] == [worker.id]
+        if way == "stop":
+            worker.stop()
+            assert await run == Stopped(reason="stopped")
+        else:
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+
+    stage.play(main)
+
+    assert stage.now <= 3_000
+    assert stage.engine.run(stage.engine.workers()) == []
 
 
 def test_a_worker_runs_only_once(stage: Stage) -> None:

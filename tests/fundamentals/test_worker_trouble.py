@@ -151,6 +151,39 @@ def test_a_worker_out_of_touch_claims_no_more_but_runs_on(shaky: Stage) -> None:
     assert shaky.times(events.JobCompleted)[-1] == 90_000
 
 
+# Paused for longer than the lease
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_worker_that_was_paused_past_its_lease_starts_nothing_it_may_have_lost(
+    stage: Stage, *, taken: bool
+) -> None:
+    """I3: on waking, the leases in the buffer may be those of jobs that others have completed."""
+    runs: list[int] = []
+
+    @stage.app.task
+    async def work(number: int) -> None:
+        runs.append(number)
+        if number == 1:
+            # The machine stands still in here, while the store and the others go on.
+            stage.clock.now += 40_000
+            if taken:
+                stage.engine.run(stage.engine.sweep(SweepOrder(fence=(worker.id,))))
+
+    for number in range(1, 8):
+        work.enqueue(number)
+    worker = stage.worker(drain=not taken, concurrency=10)
+    stopped = stage.play(worker.run)
+
+    if taken:
+        assert stopped == Stopped(reason="fenced")
+        assert runs == [1]
+    else:
+        assert runs == list(range(1, 8))
+        assert [job.releases for job in stage.app.find()] == [1] * 6 + [0]
+        assert len(stage.all(events.JobStarted)) == 7
+
+
 # Fencing and rescue
 
 

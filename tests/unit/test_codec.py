@@ -222,7 +222,7 @@ def test_the_annotation_decides_what_arrives(annotation: Any, value: object, arr
 def test_arguments_from_outside_may_have_their_json_form(
     annotation: Any, value: object, arrives: object
 ) -> None:
-    """S0-67: a command line and other programs know only JSON."""
+    """A command line and other programs know only JSON."""
     task = taking(annotation)
 
     arrived = task.decode(task.encode_from_outside({"value": value}))["value"]
@@ -297,7 +297,7 @@ def test_parameters_may_have_any_name_python_allows() -> None:
 
 
 def test_the_schema_describes_the_arguments() -> None:
-    """S0-67: payloads have a JSON Schema."""
+    """Payloads have a JSON Schema."""
     schema = signature(send).json_schema()
 
     assert schema["title"] == "send"

@@ -297,7 +297,7 @@ def test_models_can_be_returned() -> None:
 
 
 def test_the_schema_of_a_model_stands_in_the_schema_of_the_arguments() -> None:
-    """S0-67: payloads have a JSON Schema, models included."""
+    """Payloads have a JSON Schema, models included."""
 
     def take(group: Group, count: int = 0) -> None: ...
 

@@ -103,7 +103,7 @@ def test_a_call_that_does_not_bind_is_refused_and_shows_the_signature(
 def test_a_value_of_the_wrong_type_is_refused_with_the_path_to_it(
     annotation: Any, value: object, complaint: str
 ) -> None:
-    """S3-12, S0-67: payload types are checked against the annotations at enqueue."""
+    """S3-12: payload types are checked against the annotations at enqueue."""
     with pytest.raises(PayloadInvalid) as refusal:
         taking(annotation).encode((value,), {})
 
@@ -160,7 +160,7 @@ def test_a_value_of_the_wrong_type_is_refused_with_the_path_to_it(
 def test_what_would_arrive_as_something_else_is_refused(
     annotation: Any, value: object, complaint: str
 ) -> None:
-    """S3-12, S0-67: JSON has one form for many types; what a type checker refuses is refused here too."""
+    """S3-12: JSON has one form for many types; what a type checker refuses is refused here too."""
     with pytest.raises(PayloadInvalid) as refusal:
         taking(annotation).encode((value,), {})
 
@@ -192,7 +192,7 @@ def test_a_field_that_does_not_count_for_equality_is_looked_at_too() -> None:
 def test_a_non_finite_float_is_refused_anywhere(
     number: float, annotation: Any, wrap: Callable[[float], object], path: str
 ) -> None:
-    """S0-67: what JSON cannot carry is refused, not turned into null."""
+    """What JSON cannot carry is refused, not turned into null."""
     with pytest.raises(PayloadInvalid) as refusal:
         taking(annotation).encode((wrap(number),), {})
 
@@ -232,7 +232,7 @@ def test_a_non_finite_key_is_refused(key: float) -> None:
     ],
 )
 def test_under_any_only_json_types_are_accepted(annotation: Any, value: object, complaint: str) -> None:
-    """S0-67: nothing is silently turned into something else."""
+    """Nothing is silently turned into something else."""
     with pytest.raises(PayloadInvalid) as refusal:
         taking(annotation).encode((value,), {})
 
@@ -266,7 +266,7 @@ def test_a_parameter_without_annotation_counts_as_any() -> None:
     ],
 )
 def test_what_cannot_be_written_is_refused(annotation: Any, value: object, complaint: str) -> None:
-    """S0-67: whatever the value, the error is ours."""
+    """Whatever the value, the error is ours."""
     with pytest.raises(PayloadInvalid) as refusal:
         taking(annotation).encode((value,), {})
 
@@ -292,7 +292,7 @@ def test_what_cannot_be_written_is_refused(annotation: Any, value: object, compl
     ],
 )
 def test_a_stored_payload_that_does_not_fit_is_refused(payload: str | bytes, complaint: str) -> None:
-    """S3-12, S0-67: a worker checks the payload before it runs the function."""
+    """S3-12: a worker checks the payload before it runs the function."""
     with pytest.raises(PayloadInvalid) as refusal:
         signature(send).decode(payload)
 
@@ -327,7 +327,7 @@ ANYTHING = st.recursive(
 
 @given(st.sampled_from(ANNOTATIONS), ANYTHING)
 def test_whatever_is_passed_either_arrives_or_is_refused_by_us(annotation: Any, value: object) -> None:
-    """S0-67: no value brings down the caller with an error that is not ours."""
+    """No value brings down the caller with an error that is not ours."""
     task = taking(annotation)
 
     with suppress(PayloadInvalid):

@@ -15,7 +15,7 @@ from tests.unit.codec_samples import CYCLE, Node, nested, signature, taking
 
 
 def test_nesting_is_limited_to_64_levels_with_the_payload_itself() -> None:
-    """S0-67: the payload is limited in depth."""
+    """The payload is limited in depth."""
     task = taking(Any)
 
     assert task.decode(task.encode((nested(63),), {})) == {"value": nested(63)}
@@ -30,7 +30,7 @@ def test_many_brackets_side_by_side_or_in_text_are_not_depth() -> None:
 
 
 def test_a_payload_over_the_limit_is_refused_with_both_numbers() -> None:
-    """S0-67: the payload is limited in size, counted in bytes of UTF-8."""
+    """The payload is limited in size, counted in bytes of UTF-8."""
 
     def take(value: str) -> None: ...
 

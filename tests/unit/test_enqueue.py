@@ -74,7 +74,7 @@ def untold() -> Iterator[None]:
 
 
 def test_enqueue_stores_a_pending_job_with_the_arguments_as_json(app: Shigoto) -> None:
-    """S0-30, S0-31, S1-3, S1-25: the handle has the id at once and the whole row on demand."""
+    """S0-30, S1-3, S1-25: the handle has the id at once and the whole row on demand."""
     handle = app.tasks["add"].enqueue(1, second=3)
 
     job = handle.job()
@@ -202,7 +202,7 @@ def test_calls_with_different_connections_cannot_go_together(app: Shigoto) -> No
 
 
 def test_arguments_that_do_not_fit_are_refused_before_anything_is_stored(app: Shigoto) -> None:
-    """S3-12, S3-22"""
+    """S3-12"""
     add = app.tasks["add"]
 
     for arguments in ((), ("one",), (1, 2, 3)):
@@ -241,7 +241,7 @@ async def test_arguments_by_name_come_in_a_mapping(app: Shigoto) -> None:
 
 
 def test_by_name_arguments_may_have_their_json_form(app: Shigoto) -> None:
-    """S0-67: whoever enqueues by name may know nothing but JSON."""
+    """Whoever enqueues by name may know nothing but JSON."""
 
     @app.task
     def remind(at: datetime, notes: tuple[str, ...]) -> None: ...
@@ -257,7 +257,7 @@ def test_by_name_arguments_may_have_their_json_form(app: Shigoto) -> None:
 
 
 def test_an_unknown_task_is_refused_with_a_suggestion(app: Shigoto) -> None:
-    """S3-13, S3-22"""
+    """S3-13"""
     with pytest.raises(
         UnknownTask, match=r"'agregate-daily-sales'.*Did you mean 'aggregate-daily-sales'\?"
     ) as caught:

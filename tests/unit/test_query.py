@@ -90,7 +90,7 @@ def numbers(jobs: list[Job]) -> list[int]:
 
 
 async def test_a_handle_tells_the_state_of_its_job_as_it_is_now(shop: Shop) -> None:
-    """S1-3, S1-24, S1-25"""
+    """S1-3, S1-25"""
     handle = shop.price.enqueue("tea")
     assert handle.status() is State.PENDING
 

@@ -52,7 +52,6 @@ def test_never_gives_up_at_the_first_failure() -> None:
 
 @pytest.mark.parametrize("attempts", [3, 5, 10, 25])
 def test_attempts_counts_every_run_and_follows_powers_of_e_up_to_the_tenth(attempts: int) -> None:
-    """S3-40"""
     policy = Retry.attempts(attempts)
 
     assert policy.max_failures == attempts
@@ -61,7 +60,6 @@ def test_attempts_counts_every_run_and_follows_powers_of_e_up_to_the_tenth(attem
 
 
 def test_exponential_doubles_up_to_the_cap_and_takes_a_random_share_of_it() -> None:
-    """S4-11"""
     assert delays(Retry()) == [3_750, 7_500, 15_000, 30_000, 60_000, None]
     assert delays(Retry.exponential(jitter=False)) == [5_000, 10_000, 20_000, 40_000, 80_000, None]
     assert delays(Retry.exponential(retries=4, base=1, factor=10, cap=60, jitter=False)) == [
@@ -117,7 +115,7 @@ def test_a_custom_policy_that_answers_nonsense_is_told_so() -> None:
 
 
 def test_only_the_errors_named_by_on_are_retried_and_give_up_on_wins() -> None:
-    """S0-55, S0-56"""
+    """S0-55"""
     policy = Retry.immediate(on=OSError, give_up_on=(PermissionError, FileNotFoundError))
 
     assert policy.delay(0, ConnectionError(), Random()) == 0

@@ -77,10 +77,10 @@ def deeper_than(written: bytes, levels: int) -> bool:
     marks = written.translate(_SAME, _NO_MARKS).replace(b'""', b"")
     brackets = b"".join(marks.split(b'"')[::2])
     for _ in range(levels):
-        brackets = brackets.replace(b"[]", b"")
         if not brackets:
-            return False
-    return True
+            break
+        brackets = brackets.replace(b"[]", b"")
+    return bool(brackets)
 
 
 def write_foreign(value: object) -> object:

@@ -10,7 +10,7 @@ class TestEnqueue:
     """What is acknowledged is stored, once, as it was asked for."""
 
     def test_a_new_job_is_pending_and_due_now(self, store: EngineUnderTest) -> None:
-        """S0-14, S0-31, S1-9."""
+        """S0-14, S1-9."""
         enqueued = store.enqueue(payload='{"to":"a"}')
 
         job = store.job(enqueued)
@@ -87,7 +87,7 @@ class TestTheSameId:
     """A client that did not hear the answer asks again; that must not make a second job."""
 
     def test_asking_again_finds_the_first_job(self, store: EngineUnderTest) -> None:
-        """I7; S4-21."""
+        """I7."""
         first = store.enqueue(payload='"first"')
 
         again = store.enqueue(id=first.id, payload='"second"', priority=9)

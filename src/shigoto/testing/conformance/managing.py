@@ -291,7 +291,6 @@ class TestDelete:
     """Jobs go for good; what runs is left alone."""
 
     def test_only_the_named_states_go(self, store: EngineUnderTest) -> None:
-        """S0-46."""
         worker = store.announce()
         completed, failed = store.start(worker), store.start(worker)
         store.settle(worker, completed, Ending.COMPLETED)

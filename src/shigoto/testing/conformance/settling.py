@@ -126,7 +126,7 @@ class TestFailed:
     """T6: not worth another try."""
 
     def test_a_failure_for_good_ends_it_whatever_the_budget(self, store: EngineUnderTest) -> None:
-        """S0-37, S0-56, S1-10."""
+        """S0-37, S1-10."""
         worker = store.announce()
         lease = store.start(worker, max_failures=5)
 

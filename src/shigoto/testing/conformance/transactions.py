@@ -41,7 +41,7 @@ class TestJoin:
         return store.engine.join(connection, store.engine.enqueue_many([store.spec()]))[0]
 
     def test_a_commit_makes_the_job(self, store: EngineUnderTest, connection: Connection) -> None:
-        """S0-50 the other way round: the user and the job are created together."""
+        """The user and the job are created together."""
         worker = store.announce()
         connection.execute("BEGIN")
         connection.execute("INSERT INTO callers_own VALUES (1)")
