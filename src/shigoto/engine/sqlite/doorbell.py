@@ -2,7 +2,8 @@
 
 A touch costs the producer a few microseconds and wakes every listener within a millisecond, also in other processes.
 A caller's own transaction cannot ring after its commit, so listeners watch the write-ahead log too. There the event
-comes with the write, before the commit can be seen: the ear rings again a few times within eight milliseconds.
+comes with the write, before the commit can be seen: the ear rings again a few times, for as long as a disk may take to
+sync. Writes meanwhile start no new round, so that a listener beside a busy writer is not kept busy too.
 Where the kernel offers no inotify, the two files are looked at every 50 ms.
 Missing a ring costs no more than the worker's poll interval.
 """
@@ -15,7 +16,7 @@ import struct
 import sys
 from pathlib import Path
 
-LOOK_AGAIN = (0.0005, 0.0015, 0.0035, 0.0075)  # seconds after a write to the log
+LOOK_AGAIN = (0.0005, 0.0015, 0.0035, 0.0075, 0.025, 0.075)  # seconds after a write to the log
 POLL = 0.05
 
 IN_MODIFY, IN_ATTRIB, IN_IGNORED = 0x2, 0x4, 0x8000
