@@ -468,7 +468,9 @@ def test_success_wins_over_a_cancel_that_came_too_late(stage: Stage) -> None:
     stage.play(main)
 
 
-def test_a_handler_in_a_thread_sees_that_it_is_cancelled(stage: Stage) -> None:
+@pytest.mark.parametrize("way_out", [Cancel("asked to"), RuntimeError("broke off"), Snooze(60)])
+def test_a_handler_in_a_thread_sees_that_it_is_cancelled(stage: Stage, way_out: Exception) -> None:
+    """However it ends but by success, it is cancelled, and told as such."""
     started = threading.Event()
 
     @stage.app.task
@@ -476,7 +478,7 @@ def test_a_handler_in_a_thread_sees_that_it_is_cancelled(stage: Stage) -> None:
         started.set()
         for _ in range(500):
             if ctx.cancelled:
-                raise Cancel("asked to")
+                raise way_out
             time.sleep(0.01)
         raise AssertionError("nobody asked")
 
@@ -490,3 +492,4 @@ def test_a_handler_in_a_thread_sees_that_it_is_cancelled(stage: Stage) -> None:
     asyncio.run(main())
 
     assert stage.job().state is State.CANCELLED
+    assert stage.all(events.JobFailed) + stage.all(events.JobRetried) == []

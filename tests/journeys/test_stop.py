@@ -74,10 +74,13 @@ def in_thread() -> None:
 
 @app.task
 async def fork() -> None:
+    read, write = os.pipe()
     child = os.fork()
     if not child:
+        # Python forgets signals that come before it has set up the child.
+        os.write(write, b"ready")
         block()
-    note("began")
+    os.read(read, 5)
     os.kill(child, signal.SIGTERM)
     note(f"child {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
 
@@ -86,7 +89,7 @@ async def count(number: int) -> None:
     note(f"ran {number}")
     if number == 0:
         note("began")
-        time.sleep(1)
+        time.sleep(3)
 """
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs the signals of POSIX")
@@ -118,6 +121,21 @@ class Yard:
 
     def until_it_began(self) -> None:
         eventually(lambda: any(note.endswith("began") for note in self.notes()), self.log)
+
+    def pause(self, process: "subprocess.Popen[bytes]") -> None:
+        """Stop a process in a moment in which it does not hold the store's lock: others shall go on."""
+        while True:
+            process.send_signal(signal.SIGSTOP)
+            store = sqlite3.connect(self.folder / "shop.db", timeout=0.1, isolation_level=None)
+            try:
+                store.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                process.send_signal(signal.SIGCONT)
+                time.sleep(0.01)
+            else:
+                return
+            finally:
+                store.close()
 
     def end(self) -> None:
         for process in self._processes:
@@ -223,7 +241,7 @@ def test_a_worker_that_wakes_up_after_its_lease_runs_nothing_that_others_have_co
         yard.app.enqueue_by_name("count", {"number": number}, allow_unknown=True)
     paused = yard.start(lease=1.5)
     yard.until_it_began()
-    paused.send_signal(signal.SIGSTOP)
+    yard.pause(paused)
     other = yard.start(lease=1.5)
     eventually(lambda: yard.app.stats()["default"].completed == 50, yard.log)
     before = yard.notes()

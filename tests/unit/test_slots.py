@@ -43,7 +43,8 @@ class Pool:
 
 def warm(pool: Pool, *, per_second: float) -> None:
     """Run so fast for half a second."""
-    for _ in range(500):
+    ends_at = pool.now + 0.5
+    while pool.now < ends_at:
         pool.give(pool.want())
         batch = min(pool.running + pool.buffered, max(1, round(per_second / 1_000)))
         pool.finish(batch, batch / per_second)
@@ -63,17 +64,27 @@ def test_a_cold_pool_asks_for_its_free_slots_and_no_more() -> None:
     assert pool.want() == 0
 
 
-def test_look_ahead_is_earned_by_three_measured_claims() -> None:
+def test_look_ahead_is_earned_by_two_measures_of_a_tenth_of_a_second() -> None:
     pool = Pool(100)
     asked: list[int] = []
-    for _ in range(6):
+    while pool.now < 0.5:
         asked.append(pool.want())
         pool.give(asked[-1])
         pool.finish(pool.running + pool.buffered, 0.002)
 
-    assert asked[:3] == [100, 100, 100]
-    assert asked[3] > 100
-    assert asked[5] <= 100 + MOST_AHEAD
+    assert asked[:90] == [100] * 90, "0.18 s"
+    assert max(asked) > 100
+    assert max(asked) <= 100 + MOST_AHEAD
+
+
+def test_jobs_that_end_together_are_not_taken_for_fast_ones() -> None:
+    pool = Pool(100)
+    for _ in range(20):
+        pool.give(pool.want())
+        pool.now += 0.1
+        pool.finish(100, 0.001)
+
+    assert pool.slots.ahead == 0
 
 
 @pytest.mark.parametrize("per_second", [1_000, 5_000, 20_000])
@@ -163,24 +174,39 @@ def test_lateness_is_counted_for_each_claim_by_itself() -> None:
     assert pool.slots.late(0.45, buffered=1) is True
 
 
-def test_after_being_late_a_pool_is_cold_and_asks_for_as_many_as_really_ran() -> None:
+def test_after_being_late_a_pool_is_cold_and_asks_for_one_at_a_time() -> None:
     pool = Pool(100)
     warm(pool, per_second=20_000)
     pool.give(pool.want())
     unstarted, pool.buffered = pool.buffered, 0
 
     pool.slots.took_back(unstarted)
-    pool.slots.collapse(running=3)
+    pool.slots.collapse()
 
     assert pool.slots.ahead == 0
-    assert pool.slots.want(pool.now, buffered=0, running=3) == 0
-    assert pool.slots.want(pool.now, buffered=0, running=0) == 3
+    assert pool.slots.want(pool.now, buffered=0, running=0) == 1
     assert not pool.late()
+
+
+def test_long_jobs_in_some_slots_do_not_keep_the_others_empty_after_it() -> None:
+    """S1-4: a day-long job must not stop the rest for a day."""
+    pool = Pool(100)
+    pool.give(5)
+    assert not pool.late()
+    pool.slots.collapse()
+    asked: list[int] = []
+    for _ in range(8):
+        asked.append(pool.want())
+        pool.give(asked[-1])
+        assert not pool.late()
+
+    assert asked[:4] == [1, 2, 4, 8]
+    assert sum(asked) == 95
 
 
 def test_the_window_opens_again_with_every_claim_that_starts_in_time() -> None:
     pool = Pool(8)
-    pool.slots.collapse(running=0)
+    pool.slots.collapse()
     asked: list[int] = []
     for _ in range(5):
         asked.append(pool.want())
@@ -216,7 +242,7 @@ def test_a_pool_never_holds_more_than_its_slots_and_its_look_ahead(
                 if pool.late():
                     pool.slots.took_back(pool.buffered)
                     pool.buffered = 0
-                    pool.slots.collapse(pool.running)
+                    pool.slots.collapse()
             case _:
                 pool.now += amount / 100
     assert pool.want() <= size + MOST_AHEAD

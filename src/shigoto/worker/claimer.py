@@ -35,8 +35,8 @@ MOST_UNSETTLED = 5_000
 class Claimer:
     """Claims for the pools of one worker.
 
-    `in_touch` says whether the worker's lease is surely still its own. `drained`, if given, is called once,
-    when nothing is left that this worker could run: nothing held, nothing due, nothing ready.
+    `drained`, if given, is called once, when nothing is left that this worker could run: nothing held, nothing
+    due, nothing ready.
     """
 
     def __init__(
@@ -45,13 +45,11 @@ class Claimer:
         settler: Settler,
         *,
         queues: tuple[str, ...] | None,
-        in_touch: Callable[[], bool],
         drained: Callable[[], None] | None,
     ) -> None:
         self._station = station
         self._settler = settler
         self._queues = queues
-        self._in_touch = in_touch
         self._drained = drained
         self._time = asyncio.get_running_loop().time
         self._pools: Sequence[Pool] = ()
@@ -100,7 +98,7 @@ class Claimer:
                 self._trouble.over()
 
     def _wants(self) -> dict[Pool, Want]:
-        if not self._in_touch() or self._settler.backlog > MOST_UNSETTLED:
+        if not self._station.in_touch() or self._settler.backlog > MOST_UNSETTLED:
             return {}
         if self._quiet():
             self._dry.clear()
@@ -130,7 +128,7 @@ class Claimer:
         engine, looks, quiet = self._station.engine, self._looks, self._quiet()
         if quiet:
             # First promoted, then claimed: what is due by now is ready by then, whoever promoted it.
-            await engine.arun(engine.promote(PROMOTE_AT_ONCE))
+            await self._promote_all()
         sent_at = self._time()
         leases = await engine.arun(engine.claim(self._station.id, tuple(wants.values())))
         self._station.held.update({lease.number: lease for lease in leases})
@@ -142,6 +140,15 @@ class Claimer:
         if quiet and not leases and self._drained is not None:
             self._closed = True
             self._drained()
+
+    async def _promote_all(self) -> None:
+        """Make everything ready that is due: a thousand jobs for others may stand before the first of ours."""
+        engine = self._station.engine
+        while not self._closed:
+            promoted = await engine.arun(engine.promote(PROMOTE_AT_ONCE))
+            if not promoted.count or promoted.next_in != 0:
+                return
+            await asyncio.sleep(0)
 
     def _deliver(self, wants: dict[Pool, Want], leases: list[Lease], *, still_true: bool) -> None:
         now = self._time()
@@ -159,7 +166,7 @@ class Claimer:
             if pool.slots.late(now, pool.buffered):
                 leases = pool.take_back()
                 pool.slots.took_back(len(leases))
-                pool.slots.collapse(running(pool))
+                pool.slots.collapse()
                 self._settler.release(leases)
 
     def _until_late(self) -> float | None:

@@ -61,7 +61,6 @@ class Crew:
             station,
             self.settler,
             queues=settings.queues,
-            in_touch=self.keeper.in_touch,
             drained=(lambda: switch.throw("drained")) if settings.drain else None,
         )
         self.promoter = Promoter(station, self.claimer.look)

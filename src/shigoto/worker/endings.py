@@ -7,6 +7,9 @@
     any other    counts as a failure; the retry policy says when to run again, or to give up
 
 The store has the last word: it counts, and it knows whether somebody has asked for a cancel.
+
+What handlers and their policies say is not believed blindly. A subclass of Snooze can carry any `delay`, and a
+settlement that no store can write would come back for ever.
 """
 
 import logging
@@ -16,13 +19,18 @@ from msgspec import structs
 
 from shigoto.context import Cancel, Fail, RetryLater, Signals, Snooze
 from shigoto.model.clock import Millis
+from shigoto.model.duration import LONGEST
 from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import FailureKind, Lease
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.retry import Retry
-from shigoto.worker.errortext import ERROR_LIMIT, describe, fit
+from shigoto.worker.errortext import ERROR_LIMIT, describe, fit, message_of
 
 logger = logging.getLogger("shigoto.worker")
+
+NO_DELAY = (
+    "its delay is no whole number of milliseconds; it counts as a failure, and the retry policy decides"
+)
 
 
 def raised(
@@ -35,19 +43,19 @@ def raised(
     skip: str = "",
 ) -> Settlement:
     """The end of a run that raised."""
-    match error:
-        case Snooze():
-            return _ended(lease, Ending.SNOOZED, delay=error.delay)
-        case Cancel():
-            return cancelled(lease, fit(str(error), ERROR_LIMIT))
-        case Fail():
-            ending, delay, kind = Ending.FAILED, None, FailureKind.REJECTED
-        case RetryLater():
-            ending, delay = Ending.ERRORED, error.delay
-        case _:
-            delay = _delay(lease, error, retry, random)
-            ending = Ending.FAILED if delay is None else Ending.ERRORED
+    if isinstance(error, Cancel):
+        return cancelled(lease, fit(message_of(error), ERROR_LIMIT))
+    asked = _asked_for(lease, error) if isinstance(error, Snooze | RetryLater) else None
+    if isinstance(error, Snooze) and asked is not None:
+        return _ended(lease, Ending.SNOOZED, delay=asked)
+    if isinstance(error, Fail):
+        ending, delay, kind = Ending.FAILED, None, FailureKind.REJECTED
+    else:
+        delay = _delay(lease, error, retry, random) if asked is None else asked
+        ending = Ending.FAILED if delay is None else Ending.ERRORED
     text, trace = describe(error, skip=skip)
+    if asked is None and isinstance(error, Snooze | RetryLater):
+        text = fit(f"{type(error).__qualname__}: {NO_DELAY}", ERROR_LIMIT)
     return _ended(lease, ending, delay=delay, error=text, trace=trace, kind=kind)
 
 
@@ -55,6 +63,26 @@ def refused(lease: Lease, error: BaseException, kind: FailureKind, *, skip: str 
     """The end of a run whose arguments or result do not fit: running it again would not help."""
     text, trace = describe(error, skip=skip)
     return _ended(lease, Ending.FAILED, error=text, trace=trace, kind=kind)
+
+
+def undescribed(lease: Lease, error: BaseException, kind: FailureKind, random: Random) -> Settlement:
+    """The end of a run whose error, or whose retry policy, does not even let itself be asked."""
+    text = fit(f"{type(error).__qualname__}: <it cannot be described without raising anew>", ERROR_LIMIT)
+    if kind in (FailureKind.PAYLOAD_INVALID, FailureKind.RESULT_INVALID):
+        return _ended(lease, Ending.FAILED, error=text, kind=kind)
+    delay = Retry().delay(lease.failures, None, random, max_failures=lease.max_failures)
+    ending = Ending.FAILED if delay is None else Ending.ERRORED
+    return _ended(lease, ending, delay=delay, error=text, kind=kind)
+
+
+def unstorable(lease: Lease, settlement: Settlement, error: Exception) -> Settlement:
+    """What is settled instead of something that the store cannot write; final, for it would come back."""
+    done = settlement.ending is Ending.COMPLETED
+    kind = FailureKind.RESULT_INVALID if done else FailureKind.ERROR
+    text, _ = describe(error)
+    before = "" if settlement.error is None else f", after {settlement.error}"
+    text = f"The end of this run ({settlement.ending.name}) cannot be stored: {text}{before}"
+    return _ended(lease, Ending.FAILED, error=fit(text, ERROR_LIMIT), kind=kind)
 
 
 def cancelled(lease: Lease, reason: str | None = None) -> Settlement:
@@ -65,6 +93,13 @@ def cancelled(lease: Lease, reason: str | None = None) -> Settlement:
 def released(lease: Lease, delay: Millis | None = None) -> Settlement:
     """A lease goes back as if it had never been claimed (T8)."""
     return _ended(lease, Ending.RELEASED, delay=delay)
+
+
+def under_cancel(settlement: Settlement) -> Settlement:
+    """The same for a job that was asked to stop: whatever it did but succeed, it is cancelled (T13)."""
+    if settlement.ending is Ending.COMPLETED:
+        return settlement
+    return structs.replace(settlement, ending=Ending.CANCELLED, delay=None)
 
 
 def with_progress(settlement: Settlement, signals: Signals) -> Settlement:
@@ -108,7 +143,20 @@ def _delay(lease: Lease, error: BaseException, retry: Retry, random: Random) -> 
         )
         policy = retry
     try:
-        return policy.delay(lease.failures, error, random, max_failures=lease.max_failures)
+        delay = policy.delay(lease.failures, error, random, max_failures=lease.max_failures)
+        return None if delay is None else min(max(0, delay), LONGEST)
     except Exception:
         logger.exception("The retry policy of task %s failed; the default policy is used", lease.task)
         return Retry().delay(lease.failures, error, random, max_failures=lease.max_failures)
+
+
+def _asked_for(lease: Lease, error: Snooze | RetryLater) -> Millis | None:
+    """The delay that the handler named, within reason; None if it is no number of milliseconds at all."""
+    try:
+        delay: object = error.delay
+    except Exception:
+        delay = None
+    if type(delay) is int and delay >= 0:
+        return min(delay, LONGEST)
+    logger.error("Job %d raised %s: %s", lease.number, type(error).__qualname__, NO_DELAY)
+    return None

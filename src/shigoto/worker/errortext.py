@@ -1,7 +1,8 @@
 """An exception as text that can be stored: never too long, always valid, whatever the exception does.
 
 Handlers raise anything: errors whose `__str__` raises, messages of 50 MB, texts with NUL or half a surrogate
-pair, which stores refuse. Describing an error must not become the next error.
+pair, which stores refuse. Describing an error must not become the next error. (One whose `__str__` raises
+SystemExit still is: `runner.py` stands behind this.)
 """
 
 import traceback
@@ -16,13 +17,21 @@ CUT = " … (cut)"
 def describe(error: BaseException, *, skip: str = "") -> tuple[str, str | None]:
     """The error as `Type: message`, and its traceback without the frames of the file `skip` on top."""
     name = type(error).__qualname__
-    message = _message(error)
+    message = message_of(error)
     text = fit(f"{name}: {message}" if message else name, ERROR_LIMIT)
     frames = _without(error.__traceback__, skip)
     if frames is None:
         return text, None
     trace = _short_trace(text, frames) if len(message) > ERROR_LIMIT else _trace(error, frames)
     return text, fit(trace, LIMIT - len(text.encode()), keep_end=True)
+
+
+def message_of(error: BaseException) -> str:
+    """The error's own words."""
+    try:
+        return str(error)
+    except Exception as broken:
+        return _reason(error) or f"<its message cannot be shown: __str__ raised {type(broken).__qualname__}>"
 
 
 def fit(text: str, limit: int, *, keep_end: bool = False) -> str:
@@ -38,11 +47,12 @@ def fit(text: str, limit: int, *, keep_end: bool = False) -> str:
     return CUT + kept if keep_end else kept + CUT
 
 
-def _message(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
+    """What `Cancel(404)` and its like were given: no string, so that `str` refuses what they return."""
     try:
-        return str(error)
-    except Exception as broken:
-        return f"<its message cannot be shown: __str__ raised {type(broken).__qualname__}>"
+        return str(getattr(error, "reason", ""))
+    except Exception:
+        return ""
 
 
 def _without(frames: TracebackType | None, skip: str) -> TracebackType | None:

@@ -5,11 +5,12 @@ second costs. Beats go out from a thread, so that a handler that blocks the even
 worker its lease. (Code that never gives up the interpreter lock still does: that takes a process of its own.)
 Tests on virtual time beat from the loop.
 
-    beat sent ──► answered: renewed   in touch for 2/3 of the lease, counted from when the beat was *sent*
+    beat sent ──► answered: renewed   in touch for 2/3 of the lease, counted from when the beat was *sent*:
+              │                       only then are jobs claimed, and only then are claimed ones started
               │             cancels   jobs that somebody wants cancelled, repeated with every beat
               │             fenced    the lease is lost for ever: stop at once, settle nothing
-              └─► no answer: again soon. After 2/3 of a lease claim no more, but run on: a day's work must
-                  outlive an outage, and the store will say whose it is
+              └─► no answer: again soon. After 2/3 of a lease claim and start no more, but run on: a day's
+                  work must outlive an outage, and the store will say whose it is
 
 The list of held leases is made when the store begins the beat, under its lock, not when the beat is asked
 for: a beat that had to wait would otherwise disown what was claimed meanwhile, and the store would give those
@@ -20,7 +21,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic
+from math import inf
 from typing import Any, Literal
 
 from msgspec import structs
@@ -45,9 +46,7 @@ class Keeper:
         self._beats = beats
         self._obey = obey
         self._loop = asyncio.get_running_loop()
-        # The announcement began the lease, at the latest when it was sent.
-        self._confirmed_at = station.announced_at
-        self._asked_at = self._confirmed_at - NUDGE_GAP
+        self._asked_at = self._loop.time() - NUDGE_GAP
         # The store forgives no more than L/3 between two looks at an expired worker, so tries come at least
         # so often.
         self._trouble = Trouble(station, "keeper", longest=station.lease / 6)
@@ -56,10 +55,6 @@ class Keeper:
         self._thread_wakeup = threading.Event()
         self._thread_ended: asyncio.Future[None] = self._loop.create_future()
         self._closed = False
-
-    def in_touch(self) -> bool:
-        """Whether the store has confirmed the lease recently enough to claim more."""
-        return self._loop.time() - self._confirmed_at < self._station.lease * 2 / 3
 
     def nudge(self) -> None:
         """Beat soon: there may be orders. At most once a second."""
@@ -80,6 +75,8 @@ class Keeper:
 
     def _nudged(self) -> None:
         self._nudge_timer = None
+        # Counted from here, not from the answer: a beat that fails may itself write to the store and ring the bell.
+        self._asked_at = self._loop.time()
         self._wakeup.ring()
         self._thread_wakeup.set()
 
@@ -98,13 +95,14 @@ class Keeper:
         pause = self._pause()
         while True:
             await self._wakeup.wait(pause)
-            sent_at = self._loop.time()
+            sent_at = self._station.clock()
             try:
                 orders = await self._station.engine.arun(self._beat())
             except StoreError as error:
                 pause = self._trouble.met(error)
             else:
-                self._confirm(self._loop.time() - sent_at, orders)
+                self._note(sent_at, orders)
+                self._answered(orders)
                 pause = self._pause()
 
     async def _watch_thread(self) -> None:
@@ -129,7 +127,7 @@ class Keeper:
 
     def _beat_once(self) -> float:
         """Beat from the thread, and return how many seconds to wait."""
-        sent_at = monotonic()
+        sent_at = self._station.clock()
         try:
             orders = self._station.engine.run(self._beat())
         except StoreError as error:
@@ -141,7 +139,9 @@ class Keeper:
             self._closed = True
             self._on_loop(self._end_thread, error)
             return 0.0
-        self._on_loop(self._confirm_sent, sent_at, orders)
+        # Noted here, not on the loop: that may be blocked, while jobs in threads wait to be started.
+        self._note(sent_at, orders)
+        self._on_loop(self._answered, orders)
         return self._pause()
 
     def _on_loop(self, fn: Callable[..., None], *args: Any) -> None:
@@ -156,13 +156,13 @@ class Keeper:
             else:
                 self._thread_ended.set_exception(error)
 
-    def _confirm_sent(self, sent_at: float, orders: Orders) -> None:
-        self._confirm(monotonic() - sent_at, orders)
+    def _note(self, sent_at: float, orders: Orders) -> None:
+        if orders.fenced:
+            self._station.may_start_until = -inf
+        else:
+            self._station.confirm(sent_at)
 
-    def _confirm(self, age: float, orders: Orders) -> None:
-        """Note the answer to a beat that was sent `age` seconds ago."""
+    def _answered(self, orders: Orders) -> None:
         self._trouble.over()
         self._asked_at = self._loop.time()
-        if not orders.fenced:
-            self._confirmed_at = self._asked_at - age
         self._obey(orders)

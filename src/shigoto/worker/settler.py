@@ -7,12 +7,15 @@ already accepted.
 
     runner ──► waiting ──► on its way ──► ACCEPTED, REPEATED   told as an event; the lease is no longer held
                                │                 LOST          told as LeaseLost; somebody else has the job
-                               └── StoreError: back off, then the same batch again
+                               ├── StoreError: back off, then the same batch again
+                               └── any other error: one of them cannot be written. Each by itself, and that
+                                   one as failed, so that one job's nonsense costs nobody else anything
 
 Until the verdict a lease stays in `station.held`, so that beats go on saying that its job is in good hands.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
@@ -27,6 +30,9 @@ from shigoto.worker.station import Station, Trouble
 from shigoto.worker.wakeup import Wakeup
 
 MOST_AT_ONCE = 2_000
+MOST_BYTES = 16 * 1024 * 1024  # of results; a batch travels as one text, and a store has a limit for that
+
+logger = logging.getLogger("shigoto.worker")
 
 Ended = tuple[Lease, Settlement, float]
 
@@ -100,12 +106,55 @@ class Settler:
             self._sending.clear()
             return
         if not self._sending:
-            self._sending, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
-        settlements = [settlement for _, settlement, _ in self._sending]
+            count = _portion(self._waiting)
+            self._sending, self._waiting = self._waiting[:count], self._waiting[count:]
+        batch = self._sending
+        try:
+            verdicts = await self._settle(batch)
+        except StoreError:
+            raise
+        except Exception as error:
+            logger.warning("%d settlements cannot be stored together: %r; now one by one", len(batch), error)
+            await self._send_each()
+        else:
+            self._sending = []
+            self._flushed(self._conclude(batch, verdicts))
+
+    async def _send_each(self) -> None:
+        while self._sending:
+            ended = self._sending[0]
+            try:
+                ended, verdicts = await self._settle_somehow(ended)
+            except StoreError:
+                raise
+            except Exception:
+                lease = ended[0]
+                logger.exception(
+                    "The end of job %d cannot be stored in any form; the store gives the job back",
+                    lease.number,
+                )
+                # Not held any more, the next beats disown it, and the store releases it.
+                self._station.held.pop(lease.number, None)
+                self._sending = self._sending[1:]
+            else:
+                self._sending = self._sending[1:]
+                self._flushed(self._conclude([ended], verdicts))
+
+    async def _settle_somehow(self, ended: Ended) -> tuple[Ended, list[Verdict]]:
+        """Settle one by itself; if the store cannot write it, as failed."""
+        try:
+            return ended, await self._settle([ended])
+        except StoreError:
+            raise
+        except Exception as error:
+            lease, settlement, seconds = ended
+            instead = lease, endings.unstorable(lease, settlement, error), seconds
+            return instead, await self._settle([instead])
+
+    async def _settle(self, batch: list[Ended]) -> list[Verdict]:
         engine = self._station.engine
-        verdicts = await engine.arun(engine.settle(self._station.id, settlements))
-        batch, self._sending = self._sending, []
-        self._flushed(self._conclude(batch, verdicts))
+        settlements = [settlement for _, settlement, _ in batch]
+        return await engine.arun(engine.settle(self._station.id, settlements))
 
     def _conclude(self, batch: list[Ended], verdicts: list[Verdict]) -> list[Millis]:
         """Let go of the leases, tell what happened, and return the delays of what will be due again."""
@@ -125,6 +174,17 @@ class Settler:
             elif tell_completed:
                 bus.publish(events.JobCompleted(*_job(self._station.name, lease), seconds))
         return delays
+
+
+def _portion(waiting: list[Ended]) -> int:
+    """How many of them to send at once: at least one."""
+    count = size = 0
+    for _, settlement, _ in waiting[:MOST_AT_ONCE]:
+        size += len(settlement.result or "")
+        if count and size > MOST_BYTES:
+            break
+        count += 1
+    return count
 
 
 def _job(worker: str, lease: Lease) -> tuple[str, UUID, int, str, str, str, int]:

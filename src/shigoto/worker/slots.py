@@ -5,13 +5,14 @@ its jobs are short. So it looks ahead: it may hold as many further leases as it 
 keeps it busy during the trip, and lets no job wait noticeably behind others while another worker could have
 run it.
 
-    cold ──three measured claims──► warm ──a lease lay unstarted for 250 ms──► cold, with a narrow window:
-      ahead = 0                       ahead = rate × 30 ms, at most 1000,        what really runs, doubled by
-                                      none if jobs run longer than that          each claim that starts in time
+    cold ──two measures──► warm ──a lease lay unstarted for 250 ms──► cold, with a narrow window: one job at
+      ahead = 0              ahead = rate × 30 ms, at most 1000,        a time, doubled by each claim that
+                             none if jobs run longer than that          starts in time
 
 Long jobs are thus never hoarded. The window answers another trouble: handlers that block the event loop start
 one after the other, however many slots are free; what they keep waiting is given back, and fewer are asked
-for.
+for at once. It bounds what is asked for beside what runs, so that long jobs in some slots never keep the
+others empty.
 
 Nothing here reads a clock or touches a job: the pool says what it holds, and gets a number.
 """
@@ -20,9 +21,8 @@ from collections import deque
 
 HORIZON = 0.030  # seconds of work to look ahead
 MOST_AHEAD = 1_000
-WARM_AFTER = 3  # measured claims
-SHORTEST_SAMPLE = 0.001  # seconds; below, a rate is noise
-COLD_AFTER = 0.100  # seconds without a finished job
+WARM_AFTER = 2  # measures
+SAMPLE = 0.100  # seconds; in less, jobs that end together look like a rate
 PATIENCE = 0.250  # seconds that a lease may lie unstarted
 
 
@@ -39,10 +39,12 @@ class Slots:
         # The number of buffered leases at which it is time to ask again; none without look-ahead.
         self.low_water = -1
         self._given = 0
+        self._finished = 0
         self._rate = 0.0
         self._samples = 0
         self._sampled_at = now
         self._finished_then = 0
+        self._busiest = 0  # the most that ran at once since the last measure
         # One entry per claim: until when its last lease must have started, and how many were given up to it.
         self._deadlines: deque[tuple[float, int]] = deque()
 
@@ -51,11 +53,12 @@ class Slots:
         self._measure(now, buffered, running)
         if buffered > self.ahead // 2:
             return 0
-        return max(0, min(self.window, self.size) + self.ahead - buffered - running)
+        return max(0, min(self.window, self.size - running) + self.ahead - buffered)
 
     def gave(self, now: float, count: int) -> None:
         """So many leases came from the store."""
         self._given += count
+        self._busiest = max(self._busiest, min(self.size, self._given - self._finished))
         self._deadlines.append((now + PATIENCE, self._given))
 
     def late(self, now: float, buffered: int) -> bool:
@@ -76,32 +79,32 @@ class Slots:
         self._given -= count
         self._deadlines.clear()
 
-    def collapse(self, running: int) -> None:
-        """Leases were late: look ahead only when it is earned again, and ask for as many as really run."""
+    def collapse(self) -> None:
+        """Leases were late: look ahead only when it is earned again, and ask for one at a time until one starts."""
         self._look_ahead(0)
-        self.window = max(1, running)
+        self.window = 1
         self._rate = 0.0
         self._samples = 0
 
     def _measure(self, now: float, buffered: int, running: int) -> None:
         elapsed = now - self._sampled_at
-        finished = self._given - buffered - running
-        progress = finished - self._finished_then
-        # Without progress the sample goes on: the pool may only be waiting for its next claim.
-        if elapsed < (SHORTEST_SAMPLE if progress > 0 else COLD_AFTER):
+        self._finished = self._given - buffered - running
+        progress = self._finished - self._finished_then
+        if elapsed < SAMPLE:
             return
         self._rate = (self._rate + progress / elapsed) / 2
         self._samples = self._samples + 1 if progress > 0 else 0
-        self._sampled_at, self._finished_then = now, finished
-        self._look_ahead(self._earned(running))
+        self._sampled_at, self._finished_then = now, self._finished
+        self._look_ahead(self._earned())
+        self._busiest = running
 
-    def _earned(self, running: int) -> int:
+    def _earned(self) -> int:
         if self._samples < WARM_AFTER:
             return 0
         ahead = min(MOST_AHEAD, int(self._rate * HORIZON))
         # By Little's law a run takes running / rate seconds: more running than finish within the horizon
         # means that runs take longer than the horizon, and then a claim costs little beside them.
-        return ahead if ahead >= running else 0
+        return ahead if ahead >= self._busiest else 0
 
     def _look_ahead(self, ahead: int) -> None:
         self.ahead = ahead

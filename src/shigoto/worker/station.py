@@ -1,5 +1,8 @@
 """What the parts of one worker share: who it is, where its jobs live, and what it holds."""
 
+import time
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from uuid import UUID
 
@@ -10,10 +13,15 @@ from shigoto.observe.events import StoreRecovered, StoreTrouble
 
 
 class Station:
-    """One worker's place in the world. Times are seconds on the event loop's clock.
+    """One worker's place in the world.
 
     `held` has every lease from its claim until the store has accepted its end: buffered, running, or waiting
     to be settled. Only the event loop changes it; the beat thread copies it in one step.
+
+    `may_start_until` is the instant, on `clock`, up to which a lease may be claimed and, above all, started.
+    A worker that was paused for longer than its lease wakes up in the middle of a buffer whose jobs others have
+    completed meanwhile; so whoever takes a lease looks at the clock first. Any thread reads it, the keeper
+    writes it.
     """
 
     def __init__(
@@ -26,6 +34,7 @@ class Station:
         random: Random,
         lease: float,
         poll: float,
+        clock: Callable[[], float],
         announced_at: float,
     ) -> None:
         self.id = id
@@ -35,8 +44,18 @@ class Station:
         self.random = random
         self.lease = lease
         self.poll = poll
-        self.announced_at = announced_at
+        self.clock = clock
+        self.may_start_until = 0.0
+        self.confirm(announced_at)
         self.held: dict[int, Lease] = {}
+
+    def confirm(self, sent_at: float) -> None:
+        """The store has confirmed the lease. What counts is when it was asked: the lease began no earlier."""
+        self.may_start_until = sent_at + self.lease * 2 / 3
+
+    def in_touch(self) -> bool:
+        """Whether the lease was confirmed recently enough to claim more and to start what was claimed."""
+        return self.clock() < self.may_start_until
 
     def held_tokens(self) -> list[tuple[int, int]]:
         """The (number, token) of everything held. Safe from any thread."""
@@ -81,3 +100,9 @@ class Trouble:
         if self.tries:
             self._station.bus.publish(StoreRecovered(self._station.name, self._part, self.tries))
             self.tries = 0
+
+
+def lease_clock() -> Callable[[], float]:
+    """A monotonic clock in seconds that, where there is one, goes on while the machine sleeps: leases do."""
+    since_boot: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic if since_boot is None else partial(time.clock_gettime, since_boot)

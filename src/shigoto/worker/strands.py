@@ -23,6 +23,7 @@ from shigoto.context import Signals
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Ending
 from shigoto.observe.events import JobStarted
+from shigoto.worker import endings
 from shigoto.worker.limits import Limits
 from shigoto.worker.pool import Settle, tell_started
 from shigoto.worker.runner import Runner
@@ -148,7 +149,9 @@ class Strands:
             await asyncio.wait(tasks, timeout=patience)
 
     async def _work(self, strand: Strand) -> None:
-        buffer, time, run, settle = self._buffer, self._loop.time, self._runner.run, self._settle
+        station, buffer, run, settle = self._station, self._buffer, self._runner.run, self._settle
+        # Not the loop's time: uvloop's stands still during a turn, and a whole pause may fit into one.
+        time = station.clock
         self._waking -= 1
         ended = time()
         while not strand.worn:
@@ -157,13 +160,17 @@ class Strands:
                 ended = time()
                 continue
             lease = buffer.popleft()
+            if ended >= station.may_start_until:
+                # Perhaps somebody else's by now. The store knows; it takes back only what is still ours.
+                settle(lease, endings.released(lease), 0.0)
+                continue
             left = len(buffer)
             if left == self.slots.low_water:
                 self._room()
             if left and self._waking < MOST_WAKING:
                 self._wake()
             if self._tell:
-                tell_started(self._station.bus, self._station.name, lease)
+                tell_started(station.bus, station.name, lease)
             # One reading of the clock per job: a strand has nothing else to do between two of them.
             started = ended
             settlement = await run(strand, lease)

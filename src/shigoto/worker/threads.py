@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from time import monotonic
 
 from shigoto.context import Signals
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Settlement
 from shigoto.observe.events import JobStarted
+from shigoto.worker import endings
 from shigoto.worker.pool import Settle, tell_started
 from shigoto.worker.runner import Runner
 from shigoto.worker.slots import Slots
@@ -135,16 +135,22 @@ class Threads:
 
     def _work(self, seat: Seat) -> None:
         take, run, out = self._queue.get, self._runner.run_in_thread, self._out
+        station, clock = self._station, self._station.clock
         while (lease := take()) is not None:
             if self._closed:
                 # Taken in the very moment of the close, which gives it back.
                 continue
+            started = clock()
+            if started >= station.may_start_until:
+                # Perhaps somebody else's by now. The store knows; it takes back only what is still ours.
+                out.append((lease, endings.released(lease), 0.0))
+                self._ring()
+                continue
             if self._tell:
                 out.append((lease, None, 0.0))
                 self._ring()
-            started = monotonic()
             settlement = run(seat, lease)
-            out.append((lease, settlement, monotonic() - started))
+            out.append((lease, settlement, clock() - started))
             self._ring()
 
     def _ring(self) -> None:

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from shigoto.app import Shigoto
-from shigoto.model.errors import OptionInvalid
+from shigoto.model.errors import OptionInvalid, StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.worker import Announcement
 from shigoto.observe.events import WorkerStarted, WorkerStopped, WorkerStopping
@@ -34,7 +34,7 @@ from shigoto.task import Task
 from shigoto.worker.crew import Crew, Settings
 from shigoto.worker.keeper import Beats
 from shigoto.worker.shutdown import LEAST_PATIENCE, RELEASE, leave, wind_down
-from shigoto.worker.station import Station
+from shigoto.worker.station import Station, lease_clock
 from shigoto.worker.stop import Stopped, StopSwitch
 
 MOST_SLOTS = 10_000
@@ -79,9 +79,15 @@ class Worker:
             beats=beats,
         )
         self._switch = StopSwitch()
+        self._clock = lease_clock()
         self._announced_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Stopped] | None = None
+
+    @property
+    def stop_timeout(self) -> float:
+        """How many seconds a stop may take, a trifle more if the store does not answer."""
+        return self._settings.stop_timeout
 
     async def run(self) -> Stopped:
         """Work until stopped, drained or fenced. If this is cancelled, jobs are given back at once.
@@ -136,21 +142,52 @@ class Worker:
         if self._loop is not None:
             raise RuntimeError(f"Worker {self.name} has run already; make a new one, with a new id.")
         self._loop = asyncio.get_running_loop()
+        if self._settings.beats == "loop":
+            self._clock = self._loop.time
         self._app.check()
         if self._switch.reason is None:
-            announced_at = self._loop.time()
-            engine, settings = self._app.engine, self._settings
-            announcement = Announcement(
-                id=self.id,
-                name=self.name,
-                tasks=tuple(self._tasks()),
-                queues=settings.queues,
-                slots=settings.concurrency + settings.threads,
-                version=_version(),
-                lease=round(settings.lease * 1000),
-            )
-            await engine.arun(engine.announce(announcement))
-            self._announced_at = announced_at
+            announced_at = self._clock()
+            if await self._announce():
+                self._announced_at = announced_at
+
+    async def _announce(self) -> bool:
+        """Tell the store of this worker; False if it was stopped before the store had answered."""
+        engine, switch = self._app.engine, self._switch
+        telling = asyncio.create_task(
+            engine.arun(engine.announce(self._announcement())), name=f"shigoto-announce-{self.name}"
+        )
+        telling.add_done_callback(lambda _: switch.changed.ring())
+        told = False
+        try:
+            while not (telling.done() or switch.reason):
+                await switch.changed.wait(None)
+            told = telling.done()
+        finally:
+            if not told:
+                telling.cancel()
+                await self._withdraw()
+        if told:
+            telling.result()
+        return told
+
+    async def _withdraw(self) -> None:
+        """Take back an announcement that may yet reach the store; if that fails, sweepers will."""
+        engine = self._app.engine
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(LEAST_PATIENCE):
+                await engine.arun(engine.leave(self.id))
+
+    def _announcement(self) -> Announcement:
+        settings = self._settings
+        return Announcement(
+            id=self.id,
+            name=self.name,
+            tasks=tuple(self._tasks()),
+            queues=settings.queues,
+            slots=settings.concurrency + settings.threads,
+            version=_version(),
+            lease=round(settings.lease * 1000),
+        )
 
     async def _serve(self) -> Stopped:
         if self._announced_at is None:
@@ -164,6 +201,7 @@ class Worker:
             random=self._random,
             lease=settings.lease,
             poll=settings.poll,
+            clock=self._clock,
             announced_at=self._announced_at,
         )
         log_events(bus)
