@@ -163,7 +163,7 @@ def test_the_worker_says_what_it_does(yard: Yard) -> None:
         "Worker 1 stopped",
     ):
         assert sentence in log
-    assert re.search(r"about to fail job_id=\S+ number=2 task=fail attempt=1", log)
+    assert re.search(r"about to fail job_id=\S+ number=2 task=fail queue=\S+ .*attempt=1", log)
 
 
 def test_the_log_can_be_json(yard: Yard) -> None:
