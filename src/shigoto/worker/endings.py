@@ -95,18 +95,15 @@ def released(lease: Lease, delay: Millis | None = None) -> Settlement:
     return _ended(lease, Ending.RELEASED, delay=delay)
 
 
-def under_cancel(settlement: Settlement) -> Settlement:
-    """The same for a job that was asked to stop: whatever it did but succeed, it is cancelled (T13)."""
-    if settlement.ending is Ending.COMPLETED:
-        return settlement
-    return structs.replace(settlement, ending=Ending.CANCELLED, delay=None)
-
-
-def with_progress(settlement: Settlement, signals: Signals) -> Settlement:
-    """The same with the last progress: it is kept with the job after its end."""
+def with_signals(settlement: Settlement, signals: Signals) -> Settlement:
+    """The same with the last progress, which is kept after the end; and cancelled, if the job was asked to stop and did
+    anything but succeed (T13)."""
+    cancelled = signals.cancelled and settlement.ending is not Ending.COMPLETED
     text = signals.progress_text
     return structs.replace(
         settlement,
+        ending=Ending.CANCELLED if cancelled else settlement.ending,
+        delay=None if cancelled else settlement.delay,
         progress=signals.progress,
         progress_text=None if text is None else fit(text, ERROR_LIMIT),
     )

@@ -131,10 +131,8 @@ class Runner:
                 settlement = self._raised(strand, lease, plan, error)
             else:
                 settlement = self._returned(lease, plan, value)
-        if signals.cancelled:
-            settlement = endings.under_cancel(settlement)
-        if signals.progress is not None:
-            settlement = endings.with_progress(settlement, signals)
+        if signals.cancelled or signals.progress is not None:
+            settlement = endings.with_signals(settlement, signals)
         if limit is not None:
             strand.limit_at = inf
         if strand.cancels or strand.task.cancelling() or _changed(before):
@@ -167,10 +165,8 @@ class Runner:
         current_context.set(context)
         hand.lease = lease
         settlement = self._call_sync(lease, plan, context)
-        if signals.cancelled:
-            settlement = endings.under_cancel(settlement)
-        if signals.progress is not None:
-            settlement = endings.with_progress(settlement, signals)
+        if signals.cancelled or signals.progress is not None:
+            settlement = endings.with_signals(settlement, signals)
         hand.lease = None
         return settlement
 
