@@ -1,5 +1,6 @@
 """The bus: who hears what, in which order, and what happens to those who fail."""
 
+import asyncio
 import logging
 from uuid import UUID
 
@@ -93,13 +94,14 @@ def test_somebody_who_comes_later_hears_what_comes_later() -> None:
     assert heard == [WorkerStopping("1", "stopped")]
 
 
+@pytest.mark.parametrize("error", [ValueError("broken"), asyncio.CancelledError()])
 def test_what_a_subscriber_raises_is_logged_once_and_keeps_nothing_from_the_others(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     bus, heard = Bus(), list[Event]()
 
     def broken(event: Event) -> None:
-        raise ZeroDivisionError
+        raise error
 
     bus.subscribe(broken)
     bus.subscribe(heard.append)

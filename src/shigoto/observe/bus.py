@@ -34,11 +34,12 @@ class _Subscription:
 class Bus:
     """Calls subscribers in the order they came. What one raises is logged and changes nothing."""
 
-    __slots__ = ("_listeners", "_subscriptions", "active")
+    __slots__ = ("_failures", "_listeners", "_subscriptions", "active")
 
     def __init__(self) -> None:
         self.active = False
         self._subscriptions: list[_Subscription] = []
+        self._failures: tuple[type[BaseException], ...] = (Exception,)
         # Kind of event -> who hears it; forgotten whenever somebody comes or goes.
         self._listeners: dict[type[Event], tuple[Callable[[Any], None], ...]] = {}
 
@@ -51,6 +52,11 @@ class Bus:
 
         `fn` runs on the event loop and must not block. Unsubscribing twice is fine.
         """
+        # A subscriber that asks a cancelled future for its result raises this, and it must not look as if the worker's
+        # own task were cancelled. Imported here: whoever only enqueues needs no asyncio.
+        from asyncio import CancelledError
+
+        self._failures = (Exception, CancelledError)
         subscription = _Subscription(fn, kinds or (Event,))
         self._subscriptions.append(subscription)
         self._changed()
@@ -77,7 +83,7 @@ class Bus:
         for fn in self._listening_to(type(event)):
             try:
                 fn(event)
-            except Exception:
+            except self._failures:
                 logger.exception(
                     "A subscriber failed on %s and missed it; the worker goes on", type(event).__name__
                 )
