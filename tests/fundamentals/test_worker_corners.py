@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from shigoto.testing.clock import VirtualClock
 from shigoto.worker import Stopped, Worker
 from shigoto.worker.errortext import LIMIT, describe, fit
 from shigoto.worker.logfields import job_fields
+from shigoto.worker.station import start_thread
 from tests.fundamentals.stage import DAY, Stage
 
 
@@ -422,3 +424,23 @@ def test_a_traceback_that_cannot_be_made_is_said_to_be_missing(monkeypatch: pyte
 
     assert text == "ValueError: boom"
     assert trace == "<the traceback cannot be shown: RecursionError>"
+
+
+def test_the_threads_of_a_worker_are_made_by_whom_it_is_told(stage: Stage) -> None:
+    made: list[str] = []
+
+    def spawn(work: Callable[[], None], name: str) -> threading.Thread:
+        made.append(name)
+        return start_thread(work, name)
+
+    @stage.app.task
+    def sync() -> None: ...
+
+    async def main() -> None:
+        await sync.aenqueue()
+        await Worker(stage.app, drain=True, spawn=spawn).run()
+
+    asyncio.run(main())
+
+    assert made == ["shigoto-beat", "shigoto-thread-1"]
+    assert stage.job().state is State.COMPLETED

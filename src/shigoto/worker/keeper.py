@@ -106,8 +106,7 @@ class Keeper:
                 pause = self._pause()
 
     async def _watch_thread(self) -> None:
-        thread = threading.Thread(target=self._beat_in_thread, name="shigoto-beat", daemon=True)
-        thread.start()
+        self._station.spawn(self._beat_in_thread, "shigoto-beat")
         try:
             await asyncio.shield(self._thread_ended)
         finally:

@@ -1,5 +1,6 @@
 """What the parts of one worker share: who it is, where its jobs live, and what it holds."""
 
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +11,15 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.job import Lease
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import StoreRecovered, StoreTrouble
+
+Spawn = Callable[[Callable[[], None], str], threading.Thread]
+
+
+def start_thread(work: Callable[[], None], name: str) -> threading.Thread:
+    """A thread that is at work and does not keep the process from ending."""
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 class Station:
@@ -36,6 +46,7 @@ class Station:
         poll: float,
         clock: Callable[[], float],
         announced_at: float,
+        spawn: Spawn = start_thread,
     ) -> None:
         self.id = id
         self.name = name
@@ -45,6 +56,7 @@ class Station:
         self.lease = lease
         self.poll = poll
         self.clock = clock
+        self.spawn = spawn
         self.may_start_until = 0.0
         self.confirm(announced_at)
         self.held: dict[int, Lease] = {}

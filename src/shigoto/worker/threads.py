@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from shigoto.context import Signals
@@ -129,9 +130,8 @@ class Threads:
     def _start_thread(self) -> None:
         seat = Seat()
         name = f"shigoto-thread-{len(self._seats) + 1}"
-        seat.thread = threading.Thread(target=self._work, args=(seat,), name=name, daemon=True)
         self._seats.append(seat)
-        seat.thread.start()
+        seat.thread = self._station.spawn(partial(self._work, seat), name)
 
     def _work(self, seat: Seat) -> None:
         take, run, out = self._queue.get, self._runner.run_in_thread, self._out

@@ -34,7 +34,7 @@ from shigoto.task import Task
 from shigoto.worker.crew import Crew, Settings
 from shigoto.worker.keeper import Beats
 from shigoto.worker.shutdown import LEAST_PATIENCE, RELEASE, leave, wind_down
-from shigoto.worker.station import Station, lease_clock
+from shigoto.worker.station import Spawn, Station, lease_clock, start_thread
 from shigoto.worker.stop import Stopped, StopSwitch
 
 MOST_SLOTS = 10_000
@@ -47,6 +47,9 @@ class Worker:
     `queues` None means all. `concurrency` bounds async handlers, `threads` sync ones (None: four per core, at
     most 32). A `lease` is how many seconds the store waits for a sign of life before it takes the jobs away,
     and `poll` the longest wait for work that no doorbell announced. `stop_timeout` bounds a stop.
+    With `drain` the worker ends when there is nothing left that it could run. `random`, `beats` and `spawn` are
+    for simulations: where chance comes from, whether beats go out from a thread or the loop, and who starts
+    threads.
     """
 
     def __init__(
@@ -63,11 +66,13 @@ class Worker:
         random: Random | None = None,
         stop_timeout: float = 28.0,
         beats: Beats = "thread",
+        spawn: Spawn = start_thread,
     ) -> None:
         self.id = uuid7()
         self.name = name or f"{socket.gethostname()}:{os.getpid()}"
         self._app = app
         self._random = random or Random()
+        self._spawn = spawn
         self._settings = Settings(
             queues=_checked_queues(queues),
             concurrency=_whole("concurrency", concurrency),
@@ -203,6 +208,7 @@ class Worker:
             poll=settings.poll,
             clock=self._clock,
             announced_at=self._announced_at,
+            spawn=self._spawn,
         )
         log_events(bus)
         bus.publish(
