@@ -72,6 +72,16 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     tags: str | None = None
     meta: str | None = None
 
+    def due(self, now: Millis) -> Millis:
+        """When the job may start, if it is stored now."""
+        return now + self.delay if self.run_at is None else self.run_at
+
+    def expiry(self, now: Millis) -> Millis | None:
+        """The instant after which it must not start, if it is stored now."""
+        if self.expires_at is None and self.expires_in is not None:
+            return now + self.expires_in
+        return self.expires_at
+
 
 class Enqueued(Struct, frozen=True):
     """What became of one spec: the job that now stands, and whether this request made it."""

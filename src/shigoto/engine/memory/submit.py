@@ -33,7 +33,7 @@ def _enqueue(store: Store, spec: JobSpec, now: Millis) -> Enqueued:
 
 
 def _insert(store: Store, spec: JobSpec, now: Millis) -> Enqueued:
-    row = store.insert(spec, _run_at(spec, now), _expires_at(spec, now), now)
+    row = store.insert(spec, spec.due(now), spec.expiry(now), now)
     return Enqueued(spec.id, row.number, "inserted")
 
 
@@ -42,18 +42,8 @@ def _replace(store: Store, row: Row, spec: JobSpec, now: Millis) -> Enqueued:
     preserved = spec.key_mode == "preserve_run_at" and row.counters.failures == 0
     with store.moving(row, row.state, now):
         row.spec = structs.replace(spec, id=row.spec.id)
-        row.run_at = row.run_at if preserved else _run_at(spec, now)
-        row.expires_at = _expires_at(spec, now)
+        row.run_at = row.run_at if preserved else spec.due(now)
+        row.expires_at = spec.expiry(now)
         row.counters = renewed(row.counters)
         row.progress = row.progress_text = row.checkpoint = None
     return Enqueued(row.spec.id, row.number, "replaced")
-
-
-def _run_at(spec: JobSpec, now: Millis) -> Millis:
-    return now + spec.delay if spec.run_at is None else spec.run_at
-
-
-def _expires_at(spec: JobSpec, now: Millis) -> Millis | None:
-    if spec.expires_at is None and spec.expires_in is not None:
-        return now + spec.expires_in
-    return spec.expires_at

@@ -67,25 +67,18 @@ def job_row(now: Millis, spec: JobSpec) -> tuple[object, ...]:
         spec.id.bytes,
         spec.payload,
         spec.priority,
-        now + spec.delay if spec.run_at is None else spec.run_at,
+        spec.due(now),
         now,
         spec.max_failures,
         spec.max_crashes,
         spec.tenant,
         spec.key,
-        expiry(now, spec),
+        spec.expiry(now),
         spec.retry,
         spec.timeout,
         spec.tags,
         spec.meta,
     )
-
-
-def expiry(now: Millis, spec: JobSpec) -> Millis | None:
-    """The instant after which the job must not start."""
-    if spec.expires_at is None and spec.expires_in is not None:
-        return now + spec.expires_in
-    return spec.expires_at
 
 
 def _add_lanes(specs: Sequence[JobSpec]) -> Steps[None]:
@@ -126,8 +119,8 @@ def _keyed(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
 def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
     was = yield from remove_waiting(number)
     keep_run_at = spec.key_mode == "preserve_run_at" and was.counters.failures == 0
-    run_at = was.run_at if keep_run_at else now + spec.delay if spec.run_at is None else spec.run_at
-    expires_at = expiry(now, spec)
+    run_at = was.run_at if keep_run_at else spec.due(now)
+    expires_at = spec.expiry(now)
     lane = (yield sql("lane", spec.task, spec.queue)).fetchone()[0]
     if was.queue != spec.queue:
         yield from fold_counters()  # while the job still counts for its old queue

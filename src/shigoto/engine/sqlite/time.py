@@ -1,7 +1,7 @@
 """Store time on SQLite: the host's clock, held back by the highest time that was seen (rule: model.clock.held_back).
 
-All processes of a file share one host, so one clock. The mark lives in memory, starts from the file and is written back
-by every beat and sweep: a process that starts after a small backward step stands still with the others.
+All processes of a file share one host, so one clock. The mark lives in memory and starts from the file; every beat and
+sweep takes over what others have written there and writes its own, so that after a small step all stand still together.
 """
 
 import threading
