@@ -5,8 +5,9 @@ The names below are the public face. A worker is `from shigoto.worker import Wor
 
 from shigoto.app import Shigoto
 from shigoto.codec import JSON
-from shigoto.context import Cancel, Context, Fail, RetryLater, Snooze, current
+from shigoto.context import Context, SoftTimeout, current
 from shigoto.enqueue import Call
+from shigoto.handle import JobHandle
 from shigoto.model.errors import (
     DeclarationError,
     JobCancelled,
@@ -30,16 +31,21 @@ from shigoto.model.errors import (
     StoreError,
     StoreRefused,
     StoreUnavailable,
+    TransactionTooLong,
     UnknownTask,
     Unsupported,
 )
-from shigoto.model.job import Attempt, Counts, FailureKind, Job, State
-from shigoto.query import JobHandle
+from shigoto.model.job import Attempt, Counts, FailureKind, Job, LoggedLine, State
+from shigoto.model.worker import WorkerRecord
+from shigoto.outcomes import Cancel, Fail, RetryLater, Snooze
+from shigoto.redrive import Redriven
 from shigoto.retry import Retry
 from shigoto.task import Task, Tasks
+from shigoto.transaction import AsyncTransaction
 
 __all__ = [
     "JSON",
+    "AsyncTransaction",
     "Attempt",
     "Call",
     "Cancel",
@@ -58,9 +64,11 @@ __all__ = [
     "JobNotRetryable",
     "KeyTaken",
     "LeaseLost",
+    "LoggedLine",
     "OptionInvalid",
     "PayloadInvalid",
     "PayloadTooLarge",
+    "Redriven",
     "ResultError",
     "ResultInvalid",
     "ResultPruned",
@@ -72,13 +80,16 @@ __all__ = [
     "Shigoto",
     "ShigotoError",
     "Snooze",
+    "SoftTimeout",
     "State",
     "StoreError",
     "StoreRefused",
     "StoreUnavailable",
     "Task",
     "Tasks",
+    "TransactionTooLong",
     "UnknownTask",
     "Unsupported",
+    "WorkerRecord",
     "current",
 ]

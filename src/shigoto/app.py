@@ -1,7 +1,8 @@
 """The app: tasks, a store and a bus, put together. The only place that composes them."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from importlib import import_module
 from threading import Lock
 from types import MappingProxyType
@@ -20,10 +21,13 @@ from urllib.parse import quote
 from uuid import UUID
 
 from shigoto import enqueue, query
+from shigoto.checks import check_task_options
 from shigoto.context import Context
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
+from shigoto.handle import Decode, JobHandle, found
+from shigoto.lifespan import Lifespan, called, entered
 from shigoto.model.errors import (
     DeclarationError,
     OptionInvalid,
@@ -33,13 +37,17 @@ from shigoto.model.errors import (
     storable,
 )
 from shigoto.model.job import Counts, Job
+from shigoto.model.worker import WorkerRecord
 from shigoto.observe.bus import Bus
-from shigoto.options import CallOptions, Options, TaskOptions, check_task_options, lay_over, shown
-from shigoto.query import Decode, Filters, JobHandle
+from shigoto.options import CallOptions, Options, TaskOptions, expect_limits_in_order, lay_over, shown
+from shigoto.query import Filters
+from shigoto.redrive import Redriven, acarry_out, carry_out, redriving
 from shigoto.task import Decorate, Task, Tasks
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+L = TypeVar("L", bound=Lifespan)
 
 DEFAULT_URL = "sqlite:///workers.db"
 
@@ -84,6 +92,7 @@ class Shigoto:
         self._opening = Lock()
         self._imports = (imports,) if isinstance(imports, str) else tuple(imports)
         self._loaded = False
+        self._lifespan: Lifespan | None = None
         self._tasks: dict[str, Task[..., Any]] = {}
         self._aliases: dict[str, Task[..., Any]] = {}
         self._own = Tasks()
@@ -145,6 +154,37 @@ class Shigoto:
             task.bind(self)
             self._tasks[task.name] = task
             self._aliases.update(dict.fromkeys(task.aliases, task))
+
+    def lifespan(self, fn: L, /) -> L:
+        """Declare what a worker of this app opens when it starts, and closes when it stops.
+
+            @app.lifespan
+            async def resources(app: Shigoto) -> AsyncIterator[Pool]:
+                async with Pool() as pool:
+                    yield pool
+
+        An async generator function, or a function that makes an async context manager. What it yields is
+        `ctx.state` in every handler. Each process that runs handlers enters its own. Raises DeclarationError
+        for a second one.
+        """
+        if self._lifespan is not None:
+            raise DeclarationError(
+                f"The app has a lifespan already, {called(self._lifespan)}, and {called(fn)} would be a second."
+                " Enter both in one function."
+            )
+        if not callable(fn):
+            raise DeclarationError(f"lifespan takes an async generator function of the app, not {shown(fn)}.")
+        self._lifespan = fn
+        return fn
+
+    @asynccontextmanager
+    async def enter_lifespan(self) -> AsyncGenerator[Any]:
+        """Enter the app's lifespan, if it has one, and give its state; for whoever runs handlers."""
+        if self._lifespan is None:
+            yield None
+            return
+        async with entered(self._lifespan, self) as state:
+            yield state
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:
@@ -214,13 +254,13 @@ class Shigoto:
         """The handle of a stored job. Raises JobNotFound."""
         job_id = query.parse_id(job_id)
         [job] = self.engine.run(self.engine.get([job_id]))
-        return query.found(self.engine, job, job_id=job_id, decode=self._decoder(job))
+        return found(self.engine, job, job_id=job_id, decode=self._decoder(job))
 
     async def ajob(self, job_id: UUID | str) -> JobHandle[Any]:
         """The handle of a stored job. Raises JobNotFound."""
         job_id = query.parse_id(job_id)
         [job] = await self.engine.arun(self.engine.get([job_id]))
-        return query.found(self.engine, job, job_id=job_id, decode=self._decoder(job))
+        return found(self.engine, job, job_id=job_id, decode=self._decoder(job))
 
     def find(self, **filters: Unpack[Filters]) -> list[Job]:
         """A page of jobs, newest first: `app.find(state="failed", queue="mail", limit=50)`.
@@ -241,6 +281,29 @@ class Shigoto:
     async def astats(self) -> dict[str, Counts]:
         """How many jobs each queue holds, by state."""
         return await self.engine.arun(self.engine.stats())
+
+    def workers(self) -> list[WorkerRecord]:
+        """The workers that the store knows of, oldest first; one past its `lease_until` may be gone."""
+        return self.engine.run(self.engine.workers())
+
+    async def aworkers(self) -> list[WorkerRecord]:
+        """The workers that the store knows of, oldest first; one past its `lease_until` may be gone."""
+        return await self.engine.arun(self.engine.workers())
+
+    def redrive(self, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Redriven:
+        """Retry all failed jobs that match: `app.redrive(task="send", failure_kind="timeout")`.
+
+        The filters are those of `find`; `state` may be failed or cancelled, and a `limit` takes the newest. Quarantined
+        jobs are left alone unless `failure_kind="crash_loop"` asks for them. A dry run changes nothing and tells which
+        jobs would be retried; that a key is taken shows only when it is tried.
+        """
+        plan = redriving(self.engine, filters, dry_run=dry_run, decoder=self._decoder)
+        return carry_out(self.engine, plan)
+
+    async def aredrive(self, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Redriven:
+        """Retry all failed jobs that match; see `redrive`."""
+        plan = redriving(self.engine, filters, dry_run=dry_run, decoder=self._decoder)
+        return await acarry_out(self.engine, plan)
 
     def pause(self, queue: str) -> None:
         """Let no worker start jobs of this queue; those that run go on."""
@@ -306,7 +369,10 @@ def _app_options(defaults: TaskOptions) -> Options:
     for option in ("name", "aliases"):
         if option in defaults:
             raise OptionInvalid(f"{option} belongs to one task and cannot be a default of the app.")
-    return lay_over(Options(), check_task_options(defaults, where="Shigoto(defaults=…)"))
+    where = "Shigoto(defaults=…)"
+    options = lay_over(Options(), check_task_options(defaults, where=where))
+    expect_limits_in_order(options, where=where)
+    return options
 
 
 def _address(url: object) -> str | None:

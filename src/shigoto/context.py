@@ -1,90 +1,89 @@
-"""The job in hand, as its own handler sees it, and the ways a handler can end a run other than by returning.
+"""The job in hand, as its own handler sees it.
 
 A handler asks for it by a first parameter annotated `Context`, or anywhere below by `shigoto.current()`.
-Nothing here does any I/O: the handler writes into `Signals` and reads from it, and the worker carries it to
-and from the store.
+Most of it does no I/O: the handler writes into `Signals` and reads from it, and the worker carries it to
+and from the store. A checkpoint and a transaction go to the store themselves, through the `Desk`, because
+the handler must know that they have arrived.
 """
 
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import Any
+from threading import Lock
+from typing import Any, Literal, TypeVar, overload
 from uuid import UUID
 
 import msgspec
+from msgspec import Struct
 
-from shigoto.model.duration import Duration
+from shigoto.codec import encode_json
+from shigoto.engine.protocol import Engine
+from shigoto.lines import Lines
+from shigoto.model.clock import host_clock
+from shigoto.model.errors import JobError, LeaseLost
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
-from shigoto.options import duration
+from shigoto.model.outcome import Report
+from shigoto.options import MAX_DEPTH, MAX_PAYLOAD, choice
+from shigoto.transaction import Completion, JoinedTransaction, Transaction, transact
 
 MAX_PROGRESS_TEXT = 500
+MAX_CHECKPOINT = 64 * 1024
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+Level = Literal["debug", "info", "warning", "error", "critical"]
+LEVELS = ("debug", "info", "warning", "error", "critical")
+
+logger = logging.getLogger("shigoto")
 
 
-class Outcome(Exception):
-    """A handler's choice of how this run ends. Not an error: let it pass through your `except` clauses."""
+class SoftTimeout(TimeoutError):
+    """The run has passed its `soft_timeout`. Raised in handlers that can be interrupted; clean up and end."""
 
 
-class RetryLater(Outcome):
-    """Count this run as failed and try again after `delay`, while the job has retries left.
+class Desk(Struct, frozen=True):
+    """What a handler's own writes need: the store, on whose lease they are made, and the lifespan's state.
 
-    Made for a server's `Retry-After`: the delay replaces that of the retry policy.
+    `shield` keeps exceptions from outside away while it lasts, where there are any.
     """
 
-    def __init__(self, delay: Duration, reason: str = "") -> None:
-        super().__init__(delay, reason)
-        self.delay = duration(delay, "The delay of RetryLater")
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason or f"the handler asked for a retry in {self.delay / 1000:g} s"
+    engine: Engine
+    worker: UUID
+    state: Any = None
+    shield: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-class Snooze(Outcome):
-    """Run again after `delay`, as if this run had not happened: it counts as neither failure nor attempt."""
-
-    def __init__(self, delay: Duration) -> None:
-        super().__init__(delay)
-        self.delay = duration(delay, "The delay of Snooze")
-
-    def __str__(self) -> str:
-        return f"the handler snoozed for {self.delay / 1000:g} s"
-
-
-class Cancel(Outcome):
-    """End the job as cancelled."""
-
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason or "the handler cancelled its job"
-
-
-class Fail(Outcome):
-    """End the job as failed, without a retry."""
-
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason or "the handler failed its job"
-
-
-class Signals:
+class Signals(Struct, eq=False):
     """What a run and its worker tell each other; plain attributes, safe across threads.
+
+    cancelled, stopping, overdue, lost   said by the worker: a cancel was asked for, it is about to stop, the
+                                         soft limit has passed, the lease is somebody else's
+    progress…, lines                     said by the handler; `lines` is None until it writes its first one
+    ended, result                        said by a transaction: it has ended the job, with this result (JSON
+                                         text), "committed" for good, or "joined" to the caller's own
+                                         transaction, of which only the store can tell whether it was committed
+    block                                the transaction is open, or nobody knows what became of it
 
     The worker clears `progress_changed` before it reads the progress, so news is sent twice rather than lost.
     """
 
-    __slots__ = ("cancelled", "progress", "progress_changed", "progress_text", "stopping")
+    cancelled: bool = False
+    stopping: bool = False
+    overdue: bool = False
+    lost: bool = False
+    progress: float | None = None
+    progress_text: str | None = None
+    progress_changed: bool = False
+    lines: Lines | None = None
+    ended: Literal["committed", "joined"] | None = None
+    result: str | None = None
+    block: Literal["open", "unknown"] | None = None
 
-    def __init__(self) -> None:
-        self.cancelled: bool = False
-        self.stopping: bool = False
-        self.progress: float | None = None
-        self.progress_text: str | None = None
-        self.progress_changed: bool = False
+
+_first_line = Lock()
 
 
 class Context:
@@ -98,11 +97,21 @@ class Context:
     It is injected, and not part of the payload: whoever enqueues leaves it out.
     """
 
-    __slots__ = ("_lease", "_signals")
+    __slots__ = ("_checkpoint", "_desk", "_encode", "_lease", "_signals")
 
-    def __init__(self, lease: Lease, signals: Signals) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        signals: Signals,
+        desk: Desk | None = None,
+        encode: Callable[[Any], str] | None = None,
+    ) -> None:
+        """`encode` is how the task stores its results (`Signature.encode_result`); without a desk there is no job."""
         self._lease = lease
         self._signals = signals
+        self._desk = desk
+        self._encode = encode
+        self._checkpoint = lease.checkpoint
 
     @property
     def job_id(self) -> UUID:
@@ -168,8 +177,16 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has asked to cancel this job. A handler in a thread has to look."""
-        return self._signals.cancelled
+        """Whether this run should end: somebody has asked to cancel the job, or it is no longer this worker's.
+
+        A handler in a thread has to look.
+        """
+        return self._signals.cancelled or self._signals.lost
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the run has passed its `soft_timeout`. A handler in a thread has to look."""
+        return self._signals.overdue
 
     @property
     def stopping(self) -> bool:
@@ -187,6 +204,113 @@ class Context:
         signals.progress_text = str(text)[:MAX_PROGRESS_TEXT]
         signals.progress_changed = True
 
+    @property
+    def state(self) -> Any:
+        """What the app's lifespan has yielded in this process; None without one."""
+        return None if self._desk is None else self._desk.state
+
+    def log(self, text: str, level: Level = "info") -> None:
+        """Write a line into the job's own log, which `shigoto show` prints. Never blocks.
+
+        What a handler writes with `logging`, at level INFO or above, is there as well.
+        """
+        choice("level", level, LEVELS)
+        if self._desk is None:
+            logger.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
+        else:
+            self.write(level, str(text))
+
+    def write(self, level: str, text: str) -> None:
+        """Add to the lines of the run; for the worker's capture of `logging`, which has levels of its own."""
+        signals = self._signals
+        lines = signals.lines
+        if lines is None:  # most runs write none
+            with _first_line:
+                lines = signals.lines = signals.lines or Lines()
+        lines.add(host_clock(), level, text)
+
+    @property
+    def resume_from(self) -> Any:
+        """The newest checkpoint, of an earlier run or of this one; None if there is none."""
+        return None if self._checkpoint is None else msgspec.json.decode(self._checkpoint)
+
+    def checkpoint(self, value: object) -> None:
+        """Store where the next run may resume, if this one is cut short; returns when it is committed.
+
+        At most 64 KiB of JSON; the newest replaces the one before. Raises LeaseLost if the job is no longer this
+        worker's, PayloadInvalid, PayloadTooLarge, StoreError.
+        """
+        text = self._checkpoint_text(value)
+        if self._desk is not None:
+            engine, worker = self._desk.engine, self._desk.worker
+            self._expect_kept(engine.run(engine.report(worker, [self._report(text)])))
+        self._checkpoint = text
+
+    async def acheckpoint(self, value: object) -> None:
+        """Store a checkpoint without blocking the event loop; see `checkpoint`."""
+        text = self._checkpoint_text(value)
+        if self._desk is not None:
+            engine, worker = self._desk.engine, self._desk.worker
+            self._expect_kept(await engine.arun(engine.report(worker, [self._report(text)])))
+        self._checkpoint = text
+
+    @overload
+    def transaction(self) -> Transaction: ...
+    @overload
+    def transaction(self, connection: C, /) -> JoinedTransaction[C]: ...
+    def transaction(self, *connections: Any) -> Transaction | JoinedTransaction[Any]:
+        """A block whose SQL and the completion of this job are one commit: both happen, or neither.
+
+            with ctx.transaction() as tx:
+                tx.execute("UPDATE invoice SET paid = 1 WHERE id = ?", (invoice_id,))
+                send_receipt.using(connection=tx).enqueue(invoice_id)
+                tx.finish("paid")
+
+        Use `with` in plain functions, where it gives the driver's own connection, and `async with` in async ones,
+        where statements are awaited. Or pass a connection of your own with an open transaction, which you commit
+        afterwards. On SQLite a block holds the only write lock: 5 s at most, then TransactionTooLong. Raises
+        LeaseLost at the end of the block if the job is no longer this worker's.
+        """
+        completion = self._completion()
+        return JoinedTransaction(completion, *connections) if connections else Transaction(completion)
+
+    def transact(self, fn: Callable[[Any], T], /) -> T:
+        """Commit what `fn` does with a connection, with what it returns as the job's result, and return that.
+
+            total = ctx.transact(lambda tx: book(tx, order))
+
+        Await it if `fn` is async. It may be run again where a database asks for that, so keep other effects out.
+        """
+        value: T = transact(Transaction(self._completion()), fn)
+        return value
+
+    def _completion(self) -> Completion:
+        if self._desk is None:
+            raise JobError(
+                f"task {self.task!r} was called as a plain function, so there is no job that a transaction could"
+                " complete. Enqueue it and let a worker run it."
+            )
+        return Completion(self._lease, self._signals, self._desk, self._encode or _encode_freely)
+
+    def _checkpoint_text(self, value: object) -> str:
+        what = f"task {self.task!r}: the checkpoint"
+        return encode_json(value, what=what, max_bytes=MAX_CHECKPOINT, max_depth=MAX_DEPTH)
+
+    def _report(self, checkpoint: str) -> Report:
+        return Report(number=self._lease.number, token=self._lease.token, checkpoint=checkpoint)
+
+    def _expect_kept(self, kept: list[bool]) -> None:
+        if not all(kept):
+            self._signals.lost = True
+            raise LeaseLost(
+                f"task {self.task!r}: job {self.number} is no longer this worker's, so the checkpoint was refused."
+                " Another run has it, or somebody has cancelled it by force; end this one."
+            )
+
+
+def _encode_freely(value: object) -> str:
+    return encode_json(value, what="the result", max_bytes=MAX_PAYLOAD, max_depth=MAX_DEPTH)
+
 
 current_context: ContextVar[Context] = ContextVar("shigoto_context")
 
@@ -203,7 +327,10 @@ def current() -> Context:
 
 
 def detached(task: str) -> Context:
-    """A context for a plain call of a task's function: there is no job, and progress goes nowhere."""
+    """A context for a plain call of a task's function: there is no job.
+
+    Progress goes nowhere, log lines go to `logging`, and a checkpoint is remembered by the context alone.
+    """
     lease = Lease(
         number=0,
         token=0,

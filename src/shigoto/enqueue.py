@@ -8,7 +8,6 @@ job's id is made just before it is stored: one `Call` enqueued twice is two jobs
 """
 
 import logging
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
@@ -16,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from msgspec import Struct, structs
 
+from shigoto.checks import check_call_options
 from shigoto.codec import encode_json
+from shigoto.handle import Decode, JobHandle, on_event_loop
 from shigoto.model.errors import OptionInvalid, PayloadInvalid, StoreError, UnknownTask, Unsupported, nearest
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Enqueued, JobSpec
@@ -26,12 +27,10 @@ from shigoto.options import (
     MAX_PAYLOAD,
     CallOptions,
     Options,
-    check_call_options,
     check_name,
     lay_call_over,
     shown,
 )
-from shigoto.query import Decode, JobHandle
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
@@ -91,7 +90,7 @@ def enqueue_many(app: "Shigoto", calls: Iterable[Call[R]]) -> list[JobHandle[R]]
     try:
         if batch.connection is not None:
             return batch.stored(batch.engine.join(batch.connection, op))
-        if _on_event_loop():
+        if on_event_loop():
             _warn_of_blocking()
         return batch.stored(batch.engine.run(op))
     except StoreError as error:
@@ -106,7 +105,7 @@ async def aenqueue_many(app: "Shigoto", calls: Iterable[Call[R]]) -> list[JobHan
     op = batch.engine.enqueue_many(batch.specs)
     try:
         if batch.connection is not None:
-            return batch.stored(batch.engine.join(batch.connection, op))
+            return batch.stored(await batch.engine.ajoin(batch.connection, op))
         return batch.stored(await batch.engine.arun(op))
     except StoreError as error:
         return batch.not_stored(error)
@@ -234,23 +233,11 @@ def _expect_known(app: "Shigoto", name: str, workers: list[WorkerRecord]) -> Non
 
 def _unchecked_call(app: "Shigoto", name: str, payload: Mapping[str, Any], options: CallOptions) -> Call[Any]:
     where = f"task {check_name(name, 'The task')!r}"
-    resolved = lay_call_over(app.options, check_call_options(options, where=where))
+    changes = check_call_options(options, where=where)
+    resolved = lay_call_over(app.options, changes, where=where, stoppable=False)
     route = Route(app, resolved, resolved.spec(name), None)
     what = f"{where}: the arguments"
     return Call(route, encode_json(dict(payload), what=what, max_bytes=MAX_PAYLOAD, max_depth=MAX_DEPTH))
-
-
-def _on_event_loop() -> bool:
-    # Where nobody has imported asyncio no loop is running; importing it here would double the cost of
-    # `import shigoto`.
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
-        return False
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 @cache

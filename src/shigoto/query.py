@@ -1,43 +1,20 @@
-"""Looking at jobs and managing them, once they are in the store.
+"""Finding jobs: the filters of `app.find`, `app.redrive` and the command line; and pausing their queues."""
 
-`JobHandle` is one job; the functions below it build the operations that `Shigoto` runs for whole queues.
-Every waiting form has a sync and an async twin that share everything but the wait itself.
-"""
-
-import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import timedelta
-from math import inf
-from typing import Any, Generic, Literal, TypedDict, TypeVar, get_args
+from typing import Literal, TypedDict, get_args
 from uuid import UUID
 
-import msgspec
 from msgspec import structs
 
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
-from shigoto.model.errors import (
-    JobCancelled,
-    JobExpired,
-    JobFailed,
-    JobNotFound,
-    OptionInvalid,
-    ResultPruned,
-    ResultTimeout,
-    nearest,
-    storable,
-)
-from shigoto.model.job import FailureKind, Job, JobFilter, QueueSettings, State
+from shigoto.model.errors import OptionInvalid, nearest, storable
+from shigoto.model.job import FailureKind, JobFilter, QueueSettings, State
 from shigoto.options import check_name, shown
 
-R_co = TypeVar("R_co", covariant=True)
-
-FIRST_WAIT, LONGEST_WAIT = 0.002, 0.25
 MAX_PAGE = 1_000
 MAX_NUMBER = 2**63 - 1
 
-Decode = Callable[[str], Any]
 View = Literal["scheduled", "retrying"]
 StateName = Literal[
     "pending",
@@ -52,156 +29,22 @@ StateName = Literal[
     "running",
     "succeeded",
 ]
-
-
-class JobHandle(Generic[R_co]):
-    """One job in the store: its id, and what can be asked and done about it.
-
-    `enqueued` says what became of the request: `inserted`, `existing` or `replaced`; or `not_enqueued`,
-    when it failed under `using(on_error="log")`. Everything else is read from the store when asked for.
-
-    A job enqueued in a transaction of your own is not there for others, this handle included, until you
-    commit.
-    """
-
-    __slots__ = ("_decode", "_engine", "enqueued", "id", "number")
-
-    def __init__(
-        self,
-        engine: Engine,
-        job_id: UUID,
-        *,
-        number: int,
-        enqueued: Literal["inserted", "existing", "replaced", "not_enqueued"],
-        decode: Decode | None,
-    ) -> None:
-        self._engine = engine
-        self._decode = decode
-        self.id = job_id
-        self.number = number
-        self.enqueued = enqueued
-
-    def __repr__(self) -> str:
-        return f"<JobHandle #{self.number} {self.id} {self.enqueued}>"
-
-    def job(self) -> Job:
-        """The job as it is now. Raises JobNotFound."""
-        return self._found(self._engine.run(self._engine.get([self.id])))
-
-    async def ajob(self) -> Job:
-        """The job as it is now. Raises JobNotFound."""
-        return self._found(await self._engine.arun(self._engine.get([self.id])))
-
-    def status(self) -> State:
-        """The state the job is in now. Raises JobNotFound."""
-        return self.job().state
-
-    async def astatus(self) -> State:
-        """The state the job is in now. Raises JobNotFound."""
-        return (await self.ajob()).state
-
-    def result(self, timeout: float | timedelta | None = None) -> R_co:
-        """Wait until the job has ended and return what it returned.
-
-        Raises JobFailed, JobExpired, JobCancelled, ResultPruned, or ResultTimeout after `timeout` seconds;
-        without one it waits for as long as it takes.
-        """
-        for wait in self._looks(timeout):
-            [job] = self._engine.run(self._engine.get([self.id]))
-            if self._ended(job):
-                result: R_co = self._result(job)
-                return result
-            time.sleep(wait)
-        raise self._timed_out(timeout)
-
-    async def aresult(self, timeout: float | timedelta | None = None) -> R_co:
-        """Wait until the job has ended and return what it returned; see `result`."""
-        import asyncio
-
-        for wait in self._looks(timeout):
-            [job] = await self._engine.arun(self._engine.get([self.id]))
-            if self._ended(job):
-                result: R_co = self._result(job)
-                return result
-            await asyncio.sleep(wait)
-        raise self._timed_out(timeout)
-
-    def cancel(self) -> State:
-        """Cancel the job and tell the state it is in now. Raises JobNotFound.
-
-        A pending job is cancelled at once. A running one is asked to stop and stays `processing` until it
-        has; if it completes first, it is completed. An ended job stays as it is.
-        """
-        return self._cancelled(self._engine.run(self._engine.cancel([self.id])))
-
-    async def acancel(self) -> State:
-        """Cancel the job and tell the state it is in now; see `cancel`."""
-        return self._cancelled(await self._engine.arun(self._engine.cancel([self.id])))
-
-    def retry(self) -> None:
-        """Make a failed or cancelled job ready again, with all its retries.
-
-        Raises JobNotFound, JobNotRetryable or KeyTaken.
-        """
-        self._engine.run(self._engine.retry([self.id]))
-
-    async def aretry(self) -> None:
-        """Make a failed or cancelled job ready again, with all its retries; see `retry`."""
-        await self._engine.arun(self._engine.retry([self.id]))
-
-    def _found(self, jobs: list[Job | None]) -> Job:
-        [job] = jobs
-        if job is None:
-            raise _not_found(self.id)
-        return job
-
-    def _cancelled(self, states: list[State | None]) -> State:
-        [state] = states
-        if state is None:
-            raise _not_found(self.id)
-        return state
-
-    def _looks(self, timeout: float | timedelta | None) -> Iterator[float]:
-        """How long to wait after each look until the time is over: short at first, for short jobs."""
-        deadline = time.monotonic() + _seconds(timeout)
-        wait = FIRST_WAIT
-        while (left := deadline - time.monotonic()) > 0:
-            yield min(wait, left)
-            wait = min(wait * 2, LONGEST_WAIT)
-        yield 0
-
-    def _ended(self, job: Job | None) -> bool:
-        return job is None or job.state.terminal
-
-    def _result(self, job: Job | None) -> Any:
-        if job is None:
-            raise ResultPruned(
-                f"Job {self.id} is not in the store: its retention has passed, or it never was there."
-            )
-        name = f"Job #{job.number} ({job.task}, {job.id})"
-        if job.state is State.CANCELLED:
-            raise JobCancelled(f"{name} was cancelled, so it has no result.")
-        if job.failure_kind is FailureKind.EXPIRED:
-            raise JobExpired(f"{name} expired before a worker could start it.")
-        if job.state is State.FAILED:
-            raise JobFailed(f"{name} failed ({job.failure_kind}): {job.error or 'no error was recorded'}")
-        if job.result is None:
-            return None
-        return msgspec.json.decode(job.result) if self._decode is None else self._decode(job.result)
-
-    def _timed_out(self, timeout: float | timedelta | None) -> ResultTimeout:
-        return ResultTimeout(f"Job {self.id} has not ended within {timeout}; it goes on by itself.")
-
-
-def found(engine: Engine, job: Job | None, *, job_id: UUID, decode: Decode | None) -> JobHandle[Any]:
-    """The handle of a job that was looked up by its id. Raises JobNotFound."""
-    if job is None:
-        raise _not_found(job_id)
-    return JobHandle(engine, job.id, number=job.number, enqueued="existing", decode=decode)
+KindName = Literal[
+    "error",
+    "timeout",
+    "rejected",
+    "payload_invalid",
+    "result_invalid",
+    "unknown_task",
+    "expired",
+    "snoozed_out",
+    "superseded",
+    "crash_loop",
+]
 
 
 class Filters(TypedDict, total=False):
-    """Which jobs `app.find` is to find; every one given must match."""
+    """Which jobs to find; every one given must match."""
 
     state: State | StateName | None
     queue: str | None
@@ -209,6 +52,7 @@ class Filters(TypedDict, total=False):
     tag: str | None
     key: str | None
     tenant: str | None
+    failure_kind: FailureKind | KindName | None
     before: int | None
     limit: int
 
@@ -220,13 +64,14 @@ def wanted(filters: Filters) -> JobFilter:
             raise OptionInvalid(
                 f"There is no filter {name!r}.{nearest(name, tuple(Filters.__annotations__))}"
             )
-    limit, state, before = filters.get("limit", 20), filters.get("state"), filters.get("before")
-    if not _is_whole(limit) or not 1 <= limit <= MAX_PAGE:
+    limit, before, kind = filters.get("limit", 20), filters.get("before"), filters.get("failure_kind")
+    state = filters.get("state") or (None if kind is None else State.FAILED)
+    if not is_whole(limit) or not 1 <= limit <= MAX_PAGE:
         raise OptionInvalid(
             f"limit must be a whole number from 1 to {MAX_PAGE}, not {shown(limit)};"
             " for the next page there is before=."
         )
-    if before is not None and (not _is_whole(before) or not 0 <= before <= MAX_NUMBER):
+    if before is not None and (not is_whole(before) or not 0 <= before <= MAX_NUMBER):
         raise OptionInvalid(f"before must be the number of a job, not {shown(before)}.")
     return JobFilter(
         state=None if state is None else parse_state(state),
@@ -235,6 +80,7 @@ def wanted(filters: Filters) -> JobFilter:
         tag=_text_of("tag", filters),
         key=_text_of("key", filters),
         tenant=_text_of("tenant", filters),
+        failure_kind=None if kind is None else parse_kind(kind),
         before=before,
         limit=limit,
     )
@@ -274,6 +120,19 @@ def parse_state(name: object) -> State | View:
         ) from None
 
 
+def parse_kind(name: object) -> FailureKind:
+    """The kind of failure that a word means."""
+    known = [str(kind) for kind in FailureKind]
+    if not isinstance(name, str):
+        raise OptionInvalid(f"A kind of failure is one of {', '.join(known)}, not {shown(name)}.")
+    try:
+        return FailureKind(name)
+    except ValueError:
+        raise OptionInvalid(
+            f"There is no kind of failure {name!r}.{nearest(name, known)} Kinds are: {', '.join(known)}."
+        ) from None
+
+
 def pausing(engine: Engine, queue: str, *, paused: bool) -> Op[None]:
     """Pause or resume a queue, and leave its other settings as they are, in one transaction."""
     queue = check_name(queue, "The queue")
@@ -290,20 +149,6 @@ def _always(_: None) -> bool:
     return True
 
 
-def _seconds(timeout: object) -> float:
-    """How long to wait at most; callers without a type checker hand in anything."""
-    if timeout is None:
-        return inf
-    if isinstance(timeout, timedelta):
-        return timeout.total_seconds()
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout != timeout:
-        raise OptionInvalid(f"timeout must be a timedelta or a number of seconds, not {shown(timeout)}.")
-    try:
-        return float(timeout)
-    except OverflowError:
-        return inf
-
-
 def _text_of(name: Literal["queue", "task", "tag", "key", "tenant"], filters: Filters) -> str | None:
     value: object = filters.get(name)
     if value is None:
@@ -313,9 +158,6 @@ def _text_of(name: Literal["queue", "task", "tag", "key", "tenant"], filters: Fi
     return storable(name, str.__str__(value))
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
+    """Whether it is a whole number, and no truth value in disguise."""
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _not_found(job_id: UUID) -> JobNotFound:
-    return JobNotFound(f"There is no job {job_id}: it never was in this store, or its retention has passed.")

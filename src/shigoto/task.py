@@ -11,25 +11,26 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from shigoto import enqueue
+from shigoto.checks import check_call_options, check_task_options
 from shigoto.codec import Signature, check_shape, resolve
 from shigoto.context import Context, detached
 from shigoto.enqueue import Call, Route
+from shigoto.handle import JobHandle
 from shigoto.model.errors import DeclarationError, OptionInvalid
 from shigoto.options import (
     MAX_DEPTH,
     MAX_PAYLOAD,
     CallOptions,
     Changes,
+    Executor,
     Options,
     TaskOptions,
-    check_call_options,
     check_name,
-    check_task_options,
+    expect_limits_in_order,
     lay_call_over,
     lay_over,
     several,
 )
-from shigoto.query import JobHandle
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
@@ -39,9 +40,9 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
-SYNC_LIMIT = (
-    "a time limit on a sync function needs a process of its own, which this release does not have yet;"
-    " make it async or leave the limit out"
+NO_STOP_IN_THREAD = (
+    "a timeout cannot stop what runs in a thread, and executor='thread' is declared. Leave executor out of the"
+    " declaration or say executor='process', for runs in a process that can be stopped; or use soft_timeout."
 )
 
 
@@ -77,10 +78,16 @@ class Declaration:
             self.fn, task=self.name, context_type=Context, max_bytes=MAX_PAYLOAD, max_depth=MAX_DEPTH
         )
 
+    @property
+    def executor(self) -> Executor:
+        """Where runs take place: as declared, else as the function needs it."""
+        return _executor(self.options, is_async=self.is_async)
+
     def _options_over(self, base: Options) -> Options:
         options = lay_over(base, self.changes)
-        if options.timeout is not None and not self.is_async:
-            raise DeclarationError(f"task {self.name!r}: {SYNC_LIMIT}.")
+        where = f"task {self.name!r}"
+        expect_limits_in_order(options, where=where)
+        _expect_place(options, is_async=self.is_async, where=where)
         return options
 
 
@@ -139,9 +146,10 @@ class Task(Generic[P, R_co]):
 
     def using(self, **options: Unpack[CallOptions]) -> "Task[P, R_co]":
         """The same task with options for its calls; later ones win. Raises OptionInvalid."""
-        changes = check_call_options(options, where=f"task {self.name!r}")
-        if changes.get("timeout") is not None and not self.is_async:
-            raise OptionInvalid(f"task {self.name!r}: {SYNC_LIMIT}.")
+        where = f"task {self.name!r}"
+        changes = check_call_options(options, where=where)
+        if changes.get("timeout") and self._declaration.options.executor == "thread":
+            raise OptionInvalid(f"{where}: {NO_STOP_IN_THREAD}")
         return Task(self._declaration, {**self._changes, **changes})
 
     @property
@@ -165,6 +173,11 @@ class Task(Generic[P, R_co]):
         return self._declaration.is_async
 
     @property
+    def executor(self) -> Executor:
+        """Where its runs take place, but for single ones that were given a process of their own."""
+        return self._declaration.executor
+
+    @property
     def takes_context(self) -> bool:
         """Whether the function's first parameter is the Context."""
         return self._declaration.takes_context
@@ -172,7 +185,12 @@ class Task(Generic[P, R_co]):
     @property
     def options(self) -> Options:
         """What holds for the calls of this task object."""
-        return lay_call_over(self._declaration.options, self._changes)
+        return lay_call_over(
+            self._declaration.options,
+            self._changes,
+            where=f"task {self.name!r}",
+            stoppable=self.executor != "thread",
+        )
 
     @property
     def signature(self) -> Signature:
@@ -276,6 +294,35 @@ class Tasks:
     def join(self, app: "Shigoto") -> None:
         """Give tasks that are still to be declared to an app; for `Shigoto.include`."""
         self._app = app
+
+
+def _executor(options: Options, *, is_async: bool) -> Executor:
+    if options.executor is not None:
+        return options.executor
+    if is_async:
+        return "loop"
+    return "process" if options.timeout else "thread"
+
+
+def _expect_place(options: Options, *, is_async: bool, where: str) -> None:
+    """Raise DeclarationError for an executor that cannot run the function, or cannot do what else is asked."""
+    if options.executor == "loop" and not is_async:
+        raise DeclarationError(
+            f"{where}: executor='loop' is for async functions, and this one is not. Leave executor out, or say"
+            " 'thread' or 'process'."
+        )
+    if options.executor == "thread" and is_async:
+        raise DeclarationError(
+            f"{where}: executor='thread' is for functions that are not async, and this one is. Leave executor"
+            " out, or say 'process'."
+        )
+    if options.executor == "thread" and options.timeout:
+        raise DeclarationError(f"{where}: {NO_STOP_IN_THREAD}")
+    if options.exclusive and _executor(options, is_async=is_async) == "thread":
+        raise DeclarationError(
+            f"{where}: exclusive=True stops a run when its lease is in doubt, and a thread cannot be stopped."
+            " Say executor='process', or make the function async."
+        )
 
 
 def _aliases(given: object) -> tuple[str, ...]:

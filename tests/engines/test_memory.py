@@ -12,7 +12,10 @@ from shigoto.model.outcome import Ending
 from shigoto.testing.clock import VirtualClock
 from shigoto.testing.conformance.fixture import EngineUnderTest, ended
 from shigoto.testing.conformance.suite import (
+    TestAlone,
     TestBeat,
+    TestBlame,
+    TestBury,
     TestCancel,
     TestClaim,
     TestClockSteps,
@@ -28,12 +31,14 @@ from shigoto.testing.conformance.suite import (
     TestFailed,
     TestFence,
     TestFind,
+    TestForce,
     TestGet,
     TestGuard,
     TestHistory,
     TestKeyAndRetry,
     TestKeyScope,
     TestKeyTable,
+    TestLogs,
     TestMachine,
     TestNoJoin,
     TestOrder,
@@ -59,7 +64,10 @@ from shigoto.testing.conformance.suite import (
 )
 
 __all__ = [
+    "TestAlone",
     "TestBeat",
+    "TestBlame",
+    "TestBury",
     "TestCancel",
     "TestClaim",
     "TestClockSteps",
@@ -75,12 +83,14 @@ __all__ = [
     "TestFailed",
     "TestFence",
     "TestFind",
+    "TestForce",
     "TestGet",
     "TestGuard",
     "TestHistory",
     "TestKeyAndRetry",
     "TestKeyScope",
     "TestKeyTable",
+    "TestLogs",
     "TestMachine",
     "TestNoJoin",
     "TestOrder",

@@ -12,7 +12,10 @@ from shigoto.engine.sqlite import SqliteEngine
 from shigoto.testing.clock import VirtualClock
 from shigoto.testing.conformance.fixture import Connection, EngineUnderTest
 from shigoto.testing.conformance.suite import (
+    TestAlone,
     TestBeat,
+    TestBlame,
+    TestBury,
     TestCancel,
     TestClaim,
     TestClockSteps,
@@ -28,6 +31,7 @@ from shigoto.testing.conformance.suite import (
     TestFailed,
     TestFence,
     TestFind,
+    TestForce,
     TestGet,
     TestGuard,
     TestHistory,
@@ -35,6 +39,7 @@ from shigoto.testing.conformance.suite import (
     TestKeyAndRetry,
     TestKeyScope,
     TestKeyTable,
+    TestLogs,
     TestMachine,
     TestOrder,
     TestPromote,
@@ -59,7 +64,10 @@ from shigoto.testing.conformance.suite import (
 )
 
 __all__ = [
+    "TestAlone",
     "TestBeat",
+    "TestBlame",
+    "TestBury",
     "TestCancel",
     "TestClaim",
     "TestClockSteps",
@@ -75,6 +83,7 @@ __all__ = [
     "TestFailed",
     "TestFence",
     "TestFind",
+    "TestForce",
     "TestGet",
     "TestGuard",
     "TestHistory",
@@ -82,6 +91,7 @@ __all__ = [
     "TestKeyAndRetry",
     "TestKeyScope",
     "TestKeyTable",
+    "TestLogs",
     "TestMachine",
     "TestOrder",
     "TestPromote",

@@ -302,7 +302,7 @@ os._exit(0)
     def test_an_interrupt_while_signing_out_does_not_use_up_the_connections(
         self, engine: SqliteEngine
     ) -> None:
-        users = engine._driver._connections._users
+        users = engine._driver.connections._users
         for _ in range(40):
             engine.run(engine.enqueue_many([spec()]))
             users.add(threading.get_ident())  # as if an interrupt had come in between

@@ -16,7 +16,7 @@ from shigoto.engine.sqlite import SqliteEngine, claiming, files
 from shigoto.engine.sqlite.looking import numbers_of
 from shigoto.engine.sqlite.statement import SQL, Statement, execute
 from shigoto.model.ids import uuid7
-from shigoto.model.job import JobFilter, JobSpec, Lease, State
+from shigoto.model.job import FailureKind, JobFilter, JobSpec, Lease, State
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.worker import Announcement, Want
 
@@ -115,6 +115,18 @@ def ready(engine: SqliteEngine, count: int) -> None:
     engine.run(engine.enqueue_many([spec("warm") for _ in range(count)]))
 
 
+def crowd(connection: sqlite3.Connection, *, lane: int, task: str, alone: int) -> None:
+    """A hundred thousand jobs of the best priority in a lane of their own."""
+    connection.execute(
+        "INSERT INTO shigoto_lane (lane, queue, task, alone) VALUES (?, 'default', ?, ?)", (lane, task, alone)
+    )
+    connection.execute(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)"
+        " INSERT INTO shigoto_ready (lane, priority, pos, number) SELECT ?, -100, 0, -i FROM n",
+        (lane,),
+    )
+
+
 @pytest.mark.engine("sqlite")
 @pytest.mark.timeout(300)
 class TestWithAMillionFinishedAndAMillionScheduled:
@@ -161,13 +173,19 @@ class TestWithAMillionFinishedAndAMillionScheduled:
         ready(empty, 100)
         before = steps_of(empty, empty.claim(WORKER, want))
         with sqlite3.connect(empty.path) as connection:
-            connection.execute(
-                "INSERT INTO shigoto_lane (lane, queue, task) VALUES (99, 'default', 'unknown')"
-            )
-            connection.execute(
-                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)"
-                " INSERT INTO shigoto_ready (lane, priority, pos, number) SELECT 99, -100, 0, -i FROM n"
-            )
+            crowd(connection, lane=99, task="unknown", alone=0)
+        connection.close()
+
+        assert steps_of(empty, empty.claim(WORKER, want)) <= 1.1 * before
+
+    def test_a_hundred_thousand_suspects_at_the_head_cost_a_claim_of_other_jobs_nothing(
+        self, empty: SqliteEngine
+    ) -> None:
+        want = [Want(tasks=("warm",), queues=None, limit=50, alone=False)]
+        ready(empty, 100)
+        before = steps_of(empty, empty.claim(WORKER, want))
+        with sqlite3.connect(empty.path) as connection:
+            crowd(connection, lane=98, task="warm", alone=1)
         connection.close()
 
         assert steps_of(empty, empty.claim(WORKER, want)) <= 1.1 * before
@@ -178,7 +196,7 @@ HOT = {
         claiming.take_best(2),
         {"lane0": 1, "lane1": 2, "now": 0, "limit": 10, "priority": 0, "pos": 0, "number": 0},
     ),
-    "the best of each lane": Statement(SQL["heads"], ('["warm"]', None)),
+    "the best of each lane": Statement(SQL["heads"], ('["warm"]', None, 0)),
     "start": Statement(SQL["start_taken"], (b"w", 0)),
     "leave the ready set": Statement(SQL["unready_taken"]),
     "leases": Statement(SQL["leases"], (0, 10, 0)),
@@ -194,7 +212,11 @@ HOT = {
     "newest completed": numbers_of(JobFilter(state=State.COMPLETED), many_pending=False),
     "newest failed": numbers_of(JobFilter(state=State.FAILED), many_pending=False),
     "newest of all": numbers_of(JobFilter(), many_pending=False),
+    "newest failed of a kind": numbers_of(JobFilter(failure_kind=FailureKind.CRASH_LOOP), many_pending=False),
     "by key": numbers_of(JobFilter(key="k"), many_pending=False),
+    "the lane beside": Statement(SQL["other_lane"], (1,)),
+    "log lines": Statement(SQL["logs"], (b"",)),
+    "log lines to drop": Statement(SQL["drop_log_lines"], (1, 1, 2)),
     "due expiries": Statement(SQL["due_expiries"], (0, 10)),
     "history to prune": Statement(SQL["history_from"], (0, 10, 0, 0, 0)),
 }
@@ -205,6 +227,7 @@ GROWING = (
     "shigoto_scheduled",
     "shigoto_attempt",
     "shigoto_key",
+    "shigoto_log",
 )
 ALIASES = ("b", "d", "r", "s")
 WALKS = {"newest of all": "b", "newest completed": "s"}  # newest first, ended by LIMIT

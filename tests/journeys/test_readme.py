@@ -23,9 +23,10 @@ def snippets(language: str) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """What the reader has after following the README: shop.py and a script with all that comes after."""
-    first, *others = snippets("python")
-    assert first.startswith("# shop.py")
-    (tmp_path / "shop.py").write_text(first)
+    parts = [text for text in snippets("python") if text.startswith("# shop.py")]
+    others = [text for text in snippets("python") if text not in parts]
+    assert len(parts) == 2
+    (tmp_path / "shop.py").write_text("\n\n".join(parts))
     (tmp_path / "web.py").write_text("\n".join(others) + "\nimport asyncio\nasyncio.run(lifespan())\n")
     return tmp_path
 
@@ -80,13 +81,19 @@ def test_a_reader_who_follows_it_sees_every_job_done(folder: Path, worker: "subp
 
     app = Shigoto(f"sqlite:///{folder / 'jobs.db'}")
     jobs = app.find(limit=100)
-    assert sorted(job.task for job in jobs) == ["analyse"] * 2 + ["send_invitation"] * 3
     due = [job for job in jobs if job.key is None]
     for job in due:
         app.job(job.id).result(timeout=PATIENCE)
     [later] = [job for job in jobs if job.key == "invite:7"]
     assert app.job(later.id).status() is State.PENDING
     assert app.job(due[-1].id).result() == "invited ada@example.org to store 7"
+    with app.connect() as connection:
+        assert connection.execute("SELECT invoice FROM payment").fetchall() == [(42,)]
+    connection.close()
+    tasks = sorted(job.task for job in app.find(limit=100))
+    assert tasks == ["analyse"] * 2 + ["charge", "render"] + ["send_invitation"] * 4, (
+        "one was enqueued by charge"
+    )
     app.close()
 
     assert re.search(r"mail\b.*\b1\b", run_command("stats", folder))
@@ -98,7 +105,7 @@ def test_a_reader_who_follows_it_sees_every_job_done(folder: Path, worker: "subp
 
 def test_the_customer_and_the_job_were_committed_together(folder: Path) -> None:
     """The README's transaction, alone: rows and job are there together."""
-    [_, _, joined, _] = snippets("python")
+    [joined] = [text for text in snippets("python") if text.startswith("connection =")]
     (folder / "join.py").write_text("from shop import app, send_invitation\n" + joined)
 
     subprocess.run([sys.executable, "join.py"], cwd=folder, env=environment(), check=True, timeout=PATIENCE)

@@ -1,11 +1,28 @@
 """Everything here must pass both checkers: the types that users see, spelt out."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, assert_type
 from uuid import UUID, uuid4
 
-from shigoto import JSON, Call, Context, Job, JobHandle, Retry, Shigoto, State, Task, Tasks
+from shigoto import (
+    JSON,
+    AsyncTransaction,
+    Call,
+    Context,
+    Job,
+    JobHandle,
+    LoggedLine,
+    Redriven,
+    Retry,
+    Shigoto,
+    State,
+    Task,
+    Tasks,
+    WorkerRecord,
+)
 from tests.typing.declared import add, aggregate, app, resize, send
 
 P = ParamSpec("P")
@@ -63,6 +80,10 @@ async def handle() -> None:
     assert_type(await add.enqueue(1, 2).ajob(), Job)
     assert_type(app.job(uuid4()), JobHandle[Any])
     assert_type(app.find(state="running", queue="mail", limit=5), list[Job])
+    assert_type(add.enqueue(1, 2).rerun(), JobHandle[int])
+    assert_type(await add.enqueue(1, 2).alogs(), list[LoggedLine])
+    assert_type(app.redrive(state="failed", failure_kind="timeout", dry_run=True), Redriven)
+    assert_type(await app.aworkers(), list[WorkerRecord])
     covariant(add.enqueue(1, 2), send.call("x"))
 
 
@@ -87,6 +108,9 @@ def declarations() -> None:
     async def only_context(ctx: Context) -> str:
         return ctx.idempotency_key
 
+    @other.task(executor="process", timeout=60, soft_timeout=timedelta(seconds=50), exclusive=True)
+    def limited() -> None: ...
+
     @other.task(tags=("a", "b"))
     def free(anything: JSON) -> JSON:
         return anything
@@ -94,6 +118,7 @@ def declarations() -> None:
     assert_type(bare, Task[[], None])
     assert_type(bare.enqueue(), JobHandle[None])
     assert_type(with_options.enqueue(1), JobHandle[int])
+    assert_type(limited.using(timeout=None, soft_timeout=None).enqueue(), JobHandle[None])
     assert_type(only_context.enqueue(), JobHandle[str])
     assert_type(free.enqueue({"a": [1, None]}), JobHandle[JSON])
     other.include(collection)
@@ -136,3 +161,65 @@ def accepts_awaitables(fn: Callable[[str], Awaitable[bool]]) -> None:
 
 def by_name(store: UUID) -> None:
     assert_type(app.enqueue_by_name("add", {"first": 1, "second": 2}, key=f"a:{store}"), JobHandle[Any])
+
+
+def lifespans(one: Shigoto, other: Shigoto) -> None:
+    """Both forms keep the type of the function."""
+
+    @one.lifespan
+    async def generator(app: Shigoto) -> AsyncIterator[dict[str, int]]:
+        yield {"tasks": len(app.tasks)}
+
+    @other.lifespan
+    @asynccontextmanager
+    async def manager(app: Shigoto) -> AsyncGenerator[int]:
+        yield len(app.tasks)
+
+    assert_type(generator(one), AsyncIterator[dict[str, int]])
+    print(manager)
+
+
+def checkpoints(ctx: Context) -> None:
+    start: int = ctx.resume_from or 0
+    ctx.checkpoint({"page": start})
+    ctx.log("page read", level="debug")
+    assert_type(ctx.overdue, bool)
+
+
+def sync_transactions(ctx: Context, connection: sqlite3.Connection) -> str:
+    """The block gives the driver's own connection, for everything that takes one."""
+
+    def library(connection: sqlite3.Connection) -> int:
+        return connection.total_changes
+
+    with ctx.transaction() as tx:
+        tx.execute("DELETE FROM cart WHERE id = ?", (1,))
+        add.using(connection=tx).enqueue(1, library(tx))
+        tx.finish("done")
+    with ctx.transaction(connection) as joined:
+        assert_type(joined.connection, sqlite3.Connection)
+        joined.finish("done")
+    assert_type(ctx.transact(lambda tx: 1 + library(tx)), int)
+    return ctx.transact(book)
+
+
+def book(tx: sqlite3.Connection) -> str:
+    return str(tx.total_changes)
+
+
+async def async_transactions(ctx: Context, connection: sqlite3.Connection) -> str:
+    async with ctx.transaction() as tx:
+        assert_type(tx, AsyncTransaction)
+        found = await tx.execute("SELECT id FROM cart WHERE id = :id", {"id": 1})
+        row = await found.fetchone()
+        await tx.executemany("DELETE FROM cart WHERE id = ?", [(row[0],)])
+        assert_type(await send.using(connection=tx).aenqueue("x"), JobHandle[bool])
+        tx.finish(found.rowcount)
+    async with ctx.transaction(connection) as joined:
+        joined.finish(None)
+    return await ctx.transact(book_later)
+
+
+async def book_later(tx: AsyncTransaction) -> str:
+    await tx.execute("DELETE FROM cart")
+    return "booked"

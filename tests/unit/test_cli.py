@@ -22,7 +22,6 @@ from shigoto.cli.look import jobs_table, stats_table
 from shigoto.cli.output import Column
 from shigoto.cli.run import STATS_EVERY
 from shigoto.cli.target import looks_like_store, split_store
-from shigoto.cli.work import exit_code
 from shigoto.demo.show import Report, Snapshot
 from shigoto.engine.open import open_engine
 from shigoto.model.clock import to_datetime
@@ -31,6 +30,7 @@ from shigoto.model.job import Counts, Job, JobSpec, Lease, State
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.worker import Announcement, Want
 from shigoto.worker import Stopped
+from shigoto.worker.supervisor.mainloop import exit_code
 
 FOUR = ("user_created", "data_analysis", "email_notification", "data_export")
 
@@ -145,7 +145,8 @@ def test_help_names_every_command_and_imports_none_of_them() -> None:
     script = (
         "import sys; from shigoto.cli import execute; execute(['--help']);"
         " print([name for name in ('asyncio', 'sqlite3', 'subprocess', 'shigoto.worker', 'shigoto.cli.run',"
-        " 'shigoto.cli.look') if name in sys.modules])"
+        " 'shigoto.cli.look', 'shigoto.cli.show', 'shigoto.cli.manage', 'shigoto.cli.doctor')"
+        " if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
@@ -275,7 +276,18 @@ def test_the_store_is_the_url_then_the_word_then_the_environment_then_the_app_th
         assert {path.name for path in Path().glob("*.db")} - before == {expected}
 
 
-@pytest.mark.parametrize("words", [("stats",), ("list",), ("stats", "a.db"), ("list", "a.db", "failed")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("stats",),
+        ("list",),
+        ("stats", "a.db"),
+        ("list", "a.db", "failed"),
+        *[(command, "a.db") for command in ("workers", "doctor")],
+        *[(command, "a.db", "1") for command in ("show", "cancel", "retry", "rerun")],
+        ("redrive", "a.db", "--yes"),
+    ],
+)
 def test_looking_at_a_store_that_is_not_there_is_an_error_and_creates_nothing(
     shigoto: Shigoto, words: tuple[str, ...]
 ) -> None:
@@ -287,13 +299,22 @@ def test_looking_at_a_store_that_is_not_there_is_an_error_and_creates_nothing(
     assert list(Path().iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["stats", "list"])
-def test_looking_at_a_database_of_somebody_else_leaves_it_as_it_is(shigoto: Shigoto, command: str) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        *[(command,) for command in ("stats", "list", "workers")],
+        *[(command, "1") for command in ("show", "cancel", "retry", "rerun")],
+        ("redrive", "--yes"),
+    ],
+)
+def test_looking_at_a_database_of_somebody_else_leaves_it_as_it_is(
+    shigoto: Shigoto, words: tuple[str, ...]
+) -> None:
     with sqlite3.connect("other.db") as connection:
         connection.execute("CREATE TABLE mine (x)")
     connection.close()
 
-    outcome = shigoto(command, "other.db")
+    outcome = shigoto(words[0], "other.db", *words[1:])
 
     assert outcome.code == 1
     assert "WORKER.SCHEMA_MISSING" in outcome.err
@@ -302,7 +323,18 @@ def test_looking_at_a_database_of_somebody_else_leaves_it_as_it_is(shigoto: Shig
     connection.close()
 
 
-@pytest.mark.parametrize("words", [("stats",), ("enqueue", "user_created"), ("worker",), ("migrate",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("stats",),
+        ("enqueue", "user_created"),
+        ("worker",),
+        ("migrate",),
+        ("doctor",),
+        ("show", "1"),
+        ("workers",),
+    ],
+)
 def test_a_store_that_would_vanish_with_the_command_is_refused(
     shigoto: Shigoto, words: tuple[str, ...]
 ) -> None:
@@ -412,6 +444,9 @@ def test_list_filters(shigoto: Shigoto) -> None:
     assert numbers("--queue", "other") == [3]
     assert numbers("--task", "user_created") == [4]
     assert numbers("--task", "send", "--queue", "mail") == [2, 1]
+    shigoto(*enqueue, "--tenant", "acme")
+    assert numbers("--tenant", "acme") == [5]
+    assert numbers("--kind", "crash_loop") == []
 
 
 def test_list_gives_programs_complete_records(shigoto: Shigoto) -> None:
@@ -565,7 +600,7 @@ def test_an_app_is_found_in_the_current_directory(shigoto: Shigoto, reference: s
         ("bad_shop:zzz", "'bad_shop' has no 'zzz'. It has app."),
         ("bad_shop:other", "is no Shigoto app: it is of type int"),
         ("bad_shop.py:app", "'bad_shop.py:app' cannot be loaded"),
-        ("./bad_shop:app", "--app takes module:attr"),
+        ("./bad_shop:app", "An app is named module:attr"),
         ("broken_shop:app", "ZeroDivisionError: division by zero ("),
         ("misdeclared_shop:app", "task 'send' has no option 'queu'. Did you mean 'queue'?"),
     ],
@@ -726,6 +761,35 @@ def test_a_time_on_a_terminal_is_as_short_as_it_can_be() -> None:
     assert output.moment(now - timedelta(seconds=1), now) == f"{now - timedelta(seconds=1):%H:%M:%S}"
     assert output.moment(now - timedelta(days=40), now) == f"{now - timedelta(days=40):%b %d %H:%M}"
     assert output.moment(now - timedelta(days=400), now) == f"{now - timedelta(days=400):%Y-%m-%d}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 ms"),
+        (0.0412, "41 ms"),
+        (1.04, "1.0 s"),
+        (9.96, "10 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7_199, "120 min"),
+        (7_200, "2 h 0 min"),
+        (100_000, "27 h 46 min"),
+        (200_000, "2 d 7 h"),
+    ],
+)
+def test_a_length_of_time_is_told_in_few_words(seconds: float, words: str) -> None:
+    assert output.span(timedelta(seconds=seconds)) == words
+
+
+def test_text_is_wrapped_between_words() -> None:
+    assert output.wrapped("to be or not to be", 10, first="> ", later="  ") == [
+        "> to be or",
+        "  not to",
+        "  be",
+    ]
+    assert output.wrapped("incomprehensibilities", 10, first="> ") == ["> incompr…"]
+    assert output.wrapped("to be or not to be", None, first="> ") == ["> to be or not to be"]
 
 
 def test_json_keeps_numbers_digit_by_digit_and_text_that_is_no_json(shigoto: Shigoto) -> None:

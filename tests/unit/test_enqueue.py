@@ -276,7 +276,9 @@ async def test_a_task_that_only_a_live_worker_knows_is_enqueued_by_name(app: Shi
     twin = await app.aenqueue_by_name("elsewhere", {})
 
     assert (handle.job().payload, handle.job().queue) == ('{"anything":[1,null]}', "far")
-    assert twin.job().task == "elsewhere"
+    assert (twin.job().task, twin.job().alone) == ("elsewhere", False)
+    # Nobody here knows whether its function can be stopped, and in a process of its own everything can.
+    assert (handle.job().timeout, handle.job().alone) == (5_000, True)
     with pytest.raises(UnknownTask, match="Did you mean 'elsewhere'"):
         await app.aenqueue_by_name("elsewere", {})
 
@@ -291,6 +293,22 @@ async def test_an_unknown_task_is_enqueued_when_the_caller_insists(app: Shigoto)
         app.enqueue_by_name("Future Task", {}, allow_unknown=True)
     with pytest.raises(PayloadInvalid):
         app.enqueue_by_name("future-task", {"at": datetime.now(UTC)}, allow_unknown=True)
+
+
+def test_a_limit_of_one_call_is_stored_with_its_job(app: Shigoto) -> None:
+    @app.task(timeout=60)
+    def heavy() -> None: ...
+
+    @app.task
+    def light() -> None: ...
+
+    plain, lifted = heavy.enqueue().job(), heavy.using(timeout=None).enqueue().job()
+    limited, soft = light.using(timeout=5).enqueue().job(), light.using(soft_timeout=3).enqueue().job()
+
+    assert (plain.timeout, plain.alone) == (None, False)
+    assert (lifted.timeout, lifted.alone) == (0, False)
+    assert (limited.timeout, limited.soft_timeout, limited.alone) == (5_000, None, True)
+    assert (soft.timeout, soft.soft_timeout, soft.alone) == (None, 3_000, False)
 
 
 def test_a_store_error_is_raised_unless_the_caller_prefers_a_line_in_the_log(

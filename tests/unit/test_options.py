@@ -8,10 +8,11 @@ from uuid import uuid4
 import pytest
 from msgspec import json
 
-from shigoto import DeclarationError, OptionInvalid, Retry, Shigoto, Task
+from shigoto import DeclarationError, OptionInvalid, Retry, Shigoto, Task, Tasks
+from shigoto.checks import check_call_options
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.clock import to_millis
-from shigoto.options import Options, TaskOptions, check_call_options
+from shigoto.options import Options, TaskOptions
 
 NOON = datetime(2026, 5, 5, 12, tzinfo=UTC)
 
@@ -184,7 +185,10 @@ def test_a_naive_datetime_is_refused() -> None:
         ({"meta": {"text": "x" * 16_384}}, "meta"),
         ({"id": "42"}, "id takes a UUID"),
         ({"on_error": "ignore"}, "on_error must be one of raise, log"),
-        ({"timeout": 5}, "a time limit on a sync function needs a process of its own"),
+        ({"timeout": 0}, "timeout must be more than zero; leave it out, or say None, for no limit"),
+        ({"soft_timeout": -1}, "soft_timeout must not be negative"),
+        ({"soft_timeout": 5, "timeout": 5}, "soft_timeout (5 s) must be shorter than timeout (5 s)"),
+        ({"executor": "process"}, "task 'work' has no option 'executor'"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused_with_the_reason(options: dict[str, Any], text: str) -> None:
@@ -225,29 +229,217 @@ def test_values_at_the_limits_are_accepted() -> None:
     assert (options.id, options.tenant, options.max_crashes) == (identity, "shop", None)
 
 
-def test_a_time_limit_is_for_async_functions_and_none_lifts_that_of_the_app() -> None:
-    app = app_with({"timeout": 60})
+def test_a_time_limit_of_the_app_holds_until_it_is_lifted() -> None:
+    app = app_with({"timeout": 60, "soft_timeout": 50})
 
     @app.task
     async def limited() -> None: ...
 
-    @app.task(timeout=None)
+    @app.task(timeout=None, soft_timeout=None)
     def unlimited() -> None: ...
 
-    assert limited.options.timeout == 60_000
-    assert unlimited.options.timeout is None
-    with pytest.raises(DeclarationError, match="make it async or leave the limit out"):
+    assert (limited.options.timeout, limited.options.soft_timeout) == (60_000, 50_000)
+    assert (unlimited.options.timeout, unlimited.options.soft_timeout) == (None, None)
+    assert unlimited.executor == "thread"
+
+
+def test_only_what_a_call_says_of_its_limits_is_stored_with_the_job() -> None:
+    """The rest is left to the worker's own task, so that a new limit holds for jobs that wait already."""
+
+    @app_with().task(timeout=60, soft_timeout=50)
+    async def work() -> None: ...
+
+    def stored(task: Task[[], Any]) -> tuple[int | None, int | None]:
+        spec = task.options.spec("work")
+        return spec.timeout, spec.soft_timeout
+
+    assert stored(work) == (None, None)
+    assert stored(work.using(delay=1)) == (None, None)
+    assert stored(work.using(timeout=55.5)) == (55_500, None)
+    assert stored(work.using(soft_timeout=timedelta(seconds=1))) == (None, 1_000)
+    assert stored(work.using(timeout=None, soft_timeout=None)) == (0, 0)
+    assert stored(work.using(timeout=None).using(timeout=51)) == (51_000, None)
+
+
+def test_a_soft_limit_comes_before_the_hard_one_wherever_the_two_come_from() -> None:
+    with pytest.raises(
+        OptionInvalid, match=r"defaults=…\): soft_timeout \(7 s\) must be shorter than timeout"
+    ):
+        app_with({"soft_timeout": 7, "timeout": 7})
+
+    app = app_with({"soft_timeout": 30})
+    with pytest.raises(OptionInvalid, match=r"task 'work': soft_timeout \(30 s\) .* timeout \(20 s\)"):
+
+        @app.task(timeout=20)
+        async def work() -> None: ...
+
+    @app.task(timeout=40)
+    async def fits() -> None: ...
+
+    assert fits.using(timeout=None).options.timeout == 0
+    with pytest.raises(OptionInvalid, match=r"task 'fits': soft_timeout \(30 s\) .* timeout \(10 s\)"):
+        _ = fits.using(timeout=10).options
+    with pytest.raises(OptionInvalid, match=r"soft_timeout \(45 s\) .* timeout \(40 s\)"):
+        fits.using(soft_timeout=45).enqueue()
+
+
+class TestExecutor:
+    """Where a task runs: as its function needs it, unless it says so itself."""
+
+    def test_the_function_decides_if_nothing_is_said(self) -> None:
+        app = app_with()
 
         @app.task
-        def inherits() -> None: ...
+        async def coroutine() -> None: ...
 
-    with pytest.raises(DeclarationError, match="make it async or leave the limit out"):
+        @app.task
+        def plain() -> None: ...
 
-        @app_with().task(timeout=5)
-        def declares() -> None: ...
+        assert (coroutine.executor, plain.executor) == ("loop", "thread")
 
-    with pytest.raises(OptionInvalid, match="more than zero"):
-        limited.using(timeout=0)
+    @pytest.mark.parametrize("limits_of_the_app", [False, True])
+    def test_a_function_that_is_not_async_has_a_process_if_it_has_a_time_limit(
+        self, limits_of_the_app: bool
+    ) -> None:
+        app = app_with({"timeout": 60} if limits_of_the_app else None)
+        own: Any = {} if limits_of_the_app else {"timeout": 60}
+
+        @app.task(**own)
+        def plain() -> None: ...
+
+        @app.task(**own)
+        async def coroutine() -> None: ...
+
+        assert (plain.executor, coroutine.executor) == ("process", "loop")
+
+    def test_a_soft_limit_alone_leaves_it_in_its_thread(self) -> None:
+        @app_with().task(soft_timeout=5)
+        def plain() -> None: ...
+
+        assert plain.executor == "thread"
+
+    def test_both_kinds_may_be_given_a_process(self) -> None:
+        app = app_with({"executor": "process"})
+
+        @app.task
+        def plain() -> None: ...
+
+        @app.task(executor="loop")
+        async def on_the_loop() -> None: ...
+
+        @app.task
+        async def coroutine() -> None: ...
+
+        assert (plain.executor, coroutine.executor, on_the_loop.executor) == ("process", "process", "loop")
+
+    def test_a_task_of_a_collection_follows_the_app_it_comes_to(self) -> None:
+        tasks = Tasks()
+
+        @tasks.task
+        def plain() -> None: ...
+
+        before: str = plain.executor
+        app_with({"timeout": 60}).include(tasks)
+
+        assert (before, plain.executor) == ("thread", "process")
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            (
+                {"executor": "loop"},
+                "task 'plain': executor='loop' is for async functions, .* or say 'thread'",
+            ),
+            (
+                {"executor": "thread", "timeout": 5},
+                "task 'plain': a timeout cannot stop .* executor='process'",
+            ),
+            (
+                {"exclusive": True},
+                "task 'plain': exclusive=True .* a thread cannot be stopped. Say executor='pr",
+            ),
+        ],
+    )
+    def test_what_a_plain_function_cannot_have_is_refused_where_it_is_declared(
+        self, options: Any, text: str
+    ) -> None:
+        with pytest.raises(DeclarationError, match=text):
+
+            @app_with().task(**options)
+            def plain() -> None: ...
+
+    def test_an_async_function_cannot_run_in_a_thread(self) -> None:
+        with pytest.raises(DeclarationError, match="executor='thread' is for functions that are not async"):
+
+            @app_with().task(executor="thread")
+            async def coroutine() -> None: ...
+
+    def test_a_default_of_the_app_that_a_task_cannot_have_is_refused_too(self) -> None:
+        app = app_with({"timeout": 60})
+        with pytest.raises(DeclarationError, match="a timeout cannot stop what runs in a thread"):
+
+            @app.task(executor="thread")
+            def plain() -> None: ...
+
+        tasks = Tasks()
+
+        @tasks.task(executor="thread")
+        def declared_before() -> None: ...
+
+        with pytest.raises(DeclarationError, match="task 'declared_before': a timeout cannot stop"):
+            app.include(tasks)
+
+    def test_what_stops_with_the_lease_runs_where_it_can_be_stopped(self) -> None:
+        app = app_with({"exclusive": True})
+
+        @app.task
+        async def coroutine() -> None: ...
+
+        @app.task(executor="process")
+        def plain() -> None: ...
+
+        assert (coroutine.options.exclusive, plain.options.exclusive) == (True, True)
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({"executor": "fiber"}, "executor must be one of loop, thread, process, not 'fiber'"),
+            ({"exclusive": 1}, "exclusive is True or False, not 1"),
+        ],
+    )
+    def test_a_word_that_is_none_of_them_is_refused(self, options: Any, text: str) -> None:
+        with pytest.raises(OptionInvalid, match=text):
+            app_with().task(**options)(a_task().fn)
+
+        with pytest.raises(OptionInvalid, match=text):
+            app_with(options)
+
+
+class TestLimitOfOneCall:
+    """A time limit for one job of a task that runs in a thread gives this job a process of its own."""
+
+    def test_a_job_with_a_limit_asks_to_be_alone(self) -> None:
+        work = a_task()
+
+        assert work.using(timeout=5).options.spec("work").alone
+        assert not work.using(soft_timeout=5).options.spec("work").alone
+        assert not work.using(timeout=5).using(timeout=None).options.spec("work").alone
+
+    def test_where_runs_can_be_stopped_it_does_not(self) -> None:
+        @app_with().task(executor="process")
+        def plain() -> None: ...
+
+        assert not an_async_task().using(timeout=5).options.spec("work").alone
+        assert not plain.using(timeout=5).options.spec("plain").alone
+
+    def test_a_task_that_insists_on_its_thread_can_have_no_limit(self) -> None:
+        @app_with().task(executor="thread")
+        def work() -> None: ...
+
+        with pytest.raises(OptionInvalid, match=r"task 'work': a timeout cannot stop what runs in a thread"):
+            work.using(timeout=5)
+
+        assert work.using(timeout=None, soft_timeout=3).options.soft_timeout == 3_000
 
 
 def test_a_name_cannot_be_a_default_of_the_app() -> None:

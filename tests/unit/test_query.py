@@ -1,8 +1,9 @@
-"""Looking at jobs and managing them: handles, results, finding, counting, pausing."""
+"""Looking at jobs and managing them: handles, results, finding, counting, redriving, pausing."""
 
 import asyncio
+import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from shigoto import (
     JobFailed,
     JobNotFound,
     JobNotRetryable,
+    KeyTaken,
     OptionInvalid,
     ResultInvalid,
     ResultPruned,
@@ -25,10 +27,14 @@ from shigoto import (
     State,
 )
 from shigoto.engine.memory import MemoryEngine
+from shigoto.engine.protocol import Engine
+from shigoto.engine.sqlite import SqliteEngine
+from shigoto.handle import _warn_of_waiting
 from shigoto.model.ids import uuid7
-from shigoto.model.job import FailureKind, Lease, QueueSettings
-from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.job import FailureKind, JobFilter, Lease, LogLine, QueueSettings
+from shigoto.model.outcome import Ending, LogTail, Settlement
 from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.redrive import PAGE
 
 DAY = 86_400_000
 
@@ -44,11 +50,11 @@ class Clock:
 
 
 class Shop:
-    """An app with one task on the memory engine, and a hand that does a worker's part."""
+    """An app with one task, and a hand that does a worker's part."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Clock], Engine] = lambda clock: MemoryEngine(clock=clock)) -> None:
         self.clock = Clock()
-        self.app = Shigoto(engine=MemoryEngine(clock=self.clock))
+        self.app = Shigoto(engine=make(self.clock))
         self.engine = self.app.engine
         self.worker = uuid7()
         self.engine.run(
@@ -83,6 +89,18 @@ class Shop:
 @pytest.fixture
 def shop() -> Shop:
     return Shop()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def any_shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    """On either engine: what is said must not depend on it."""
+
+    def on_file(clock: Clock) -> Engine:
+        return SqliteEngine(tmp_path / "jobs.db", synchronous="normal", clock=clock)
+
+    shop = Shop(on_file) if request.param == "sqlite" else Shop()
+    yield shop
+    shop.app.close()
 
 
 def numbers(jobs: list[Job]) -> list[int]:
@@ -233,16 +251,156 @@ async def test_a_failed_job_is_made_ready_again(shop: Shop) -> None:
         handle.retry()
 
 
+async def test_cancelling_by_force_takes_a_running_job_from_its_worker(any_shop: Shop) -> None:
+    shop = any_shop
+    first, second = shop.price.enqueue("tea"), shop.price.enqueue("milk")
+    leases = [shop.claim(), shop.claim()]
+
+    assert first.cancel(force=True) is State.CANCELLED
+    assert await second.acancel(force=True) is State.CANCELLED
+
+    ends = [
+        Settlement(number=lease.number, token=lease.token, queue=lease.queue, ending=Ending.COMPLETED)
+        for lease in leases
+    ]
+    assert shop.engine.run(shop.engine.settle(shop.worker, ends)) == ["lost", "lost"]
+    assert (first.status(), second.status()) == (State.CANCELLED, State.CANCELLED)
+
+
+async def test_a_handle_tells_of_the_runs_that_did_not_complete(any_shop: Shop) -> None:
+    handle = any_shop.price.enqueue("tea")
+    assert handle.attempts() == []
+
+    any_shop.settle(Ending.ERRORED, error="ValueError: sold out", traceback="Traceback …", delay=0)
+    any_shop.settle(Ending.COMPLETED)
+
+    [attempt] = handle.attempts()
+    assert (attempt.token, attempt.outcome, attempt.error) == (1, "errored", "ValueError: sold out")
+    assert attempt.traceback == "Traceback …"
+    assert await handle.aattempts() == [attempt]
+
+
+async def test_a_handle_tells_what_the_runs_have_written(any_shop: Shop) -> None:
+    handle = any_shop.price.enqueue("tea")
+    lines = (
+        LogLine(1, any_shop.clock.now, "INFO", "weighing"),
+        LogLine(2, any_shop.clock.now, "WARNING", "wet"),
+    )
+
+    any_shop.settle(Ending.COMPLETED, log=LogTail(1, lines))
+
+    assert [(line.token, line.line, line.level, line.text) for line in handle.logs()] == [
+        (1, 1, "INFO", "weighing"),
+        (1, 2, "WARNING", "wet"),
+    ]
+    assert await handle.alogs() == handle.logs()
+
+
+async def test_a_refusal_to_retry_is_the_same_on_every_engine(any_shop: Shop) -> None:
+    """A completed job is rerun, not retried."""
+    handle = any_shop.price.enqueue("tea")
+    name = rf"Job #1 \(price, {handle.id}\)"
+
+    with pytest.raises(JobNotRetryable, match=f"^{name} is pending; only failed and cancelled jobs can be"):
+        handle.retry()
+    any_shop.settle(Ending.COMPLETED)
+
+    text = f"^{name} is completed; only failed and cancelled jobs can be retried. Use rerun, which makes a new job"
+    with pytest.raises(JobNotRetryable, match=text):
+        handle.retry()
+    with pytest.raises(JobNotRetryable, match=text):
+        await handle.aretry()
+
+
+def test_a_retry_is_refused_when_another_job_has_the_key(any_shop: Shop) -> None:
+    handle = any_shop.price.using(key="k").enqueue("tea")
+    any_shop.settle(Ending.FAILED)
+    other = any_shop.price.using(key="k").enqueue("milk")
+
+    with pytest.raises(KeyTaken) as refused:
+        handle.retry()
+
+    assert str(refused.value) == (
+        f"Job #1 (price, {handle.id}) cannot be retried: Job #2 (price, {other.id}), which is pending, holds its"
+        " unique key 'k' now. Wait until that one has ended, or cancel it."
+    )
+    assert handle.status() is State.FAILED
+
+
+async def test_a_rerun_is_a_new_job_like_the_old_one_without_its_key(any_shop: Shop) -> None:
+    shop = any_shop
+    options: dict[str, Any] = {"queue": "fast", "priority": 7, "tenant": "acme", "tags": ["a", "b"]}
+    options |= {"meta": {"order": 5}, "retries": 2, "max_crashes": 9, "expires": 3_600, "key": "k"}
+    handle = shop.price.using(**options).enqueue("tea")
+    shop.settle(Ending.COMPLETED, result='["tea",null]')
+    shop.clock.now += 5_000
+
+    again = handle.rerun()
+    twin = await handle.arerun()
+
+    old, new = handle.job(), again.job()
+    assert (again.number, twin.number, again.enqueued) == (2, 3, "inserted")
+    for field in ("task", "queue", "payload", "priority", "tenant", "tags", "meta", "retry", "alone"):
+        assert getattr(new, field) == getattr(old, field)
+    for field in ("max_failures", "max_crashes", "timeout", "soft_timeout"):
+        assert getattr(new, field) == getattr(old, field)
+    assert (new.key, new.expires_at, new.state) == (None, None, State.PENDING)
+    assert new.run_at == new.created_at > old.created_at
+    shop.settle(Ending.COMPLETED, result='["milk",null]')
+    assert again.result() == ("milk", None)
+
+
+@pytest.mark.parametrize("ending", [Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED])
+def test_every_job_that_has_ended_can_be_rerun(shop: Shop, ending: Ending) -> None:
+    handle = shop.price.enqueue("tea")
+    shop.settle(ending)
+
+    assert handle.rerun().status() is State.PENDING
+
+
+def test_a_job_that_waits_or_runs_is_not_rerun(any_shop: Shop) -> None:
+    handle = any_shop.price.enqueue("tea")
+
+    with pytest.raises(JobNotRetryable, match=r"is pending; only jobs that have ended can be rerun\. Wait"):
+        handle.rerun()
+    any_shop.claim()
+    with pytest.raises(JobNotRetryable, match="is processing; only jobs that have ended can be rerun"):
+        handle.rerun()
+    assert len(any_shop.app.find()) == 1
+
+
 async def test_a_job_that_is_not_there_is_an_error_with_its_id(shop: Shop) -> None:
     missing = uuid4()
     handle = shop.price.using(id=missing, expires=1).enqueue("tea")
     shop.engine.run(shop.engine.delete([State.PENDING], queue=None, limit=9))
 
-    for action in (handle.job, handle.status, handle.cancel, handle.retry, lambda: shop.app.job(missing)):
+    actions: list[Callable[[], object]] = [handle.job, handle.status, handle.attempts, handle.logs]
+    actions += [handle.cancel, handle.retry, handle.rerun, lambda: shop.app.job(missing)]
+    for action in actions:
         with pytest.raises(JobNotFound, match=str(missing)):
             action()
     with pytest.raises(JobNotFound):
         await shop.app.ajob(missing)
+    with pytest.raises(JobNotFound):
+        await handle.alogs()
+
+
+async def test_waiting_for_a_result_on_an_event_loop_is_warned_of_once(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = shop.price.enqueue("tea")
+    shop.settle(Ending.COMPLETED)
+    _warn_of_waiting.cache_clear()
+
+    with caplog.at_level(logging.WARNING, "shigoto"):
+        await asyncio.to_thread(handle.result)
+        await handle.aresult()
+        assert caplog.messages == []
+        handle.result()
+        handle.result()
+
+    [line] = caplog.messages
+    assert line.startswith("result() was called on an event loop and blocks it until the job has ended")
 
 
 async def test_a_handle_is_found_by_the_id_alone(shop: Shop) -> None:
@@ -317,6 +475,17 @@ def test_states_have_the_names_of_other_systems_too(shop: Shop) -> None:
     assert numbers(app.find(state="waiting")) == numbers(app.find(state="pending")) == [4, 2]
 
 
+def test_jobs_are_found_by_why_they_failed(any_shop: Shop) -> None:
+    for kind in (FailureKind.TIMEOUT, FailureKind.REJECTED):
+        any_shop.price.enqueue("tea")
+        any_shop.settle(Ending.FAILED, failure_kind=kind)
+    any_shop.price.enqueue("milk")
+
+    assert numbers(any_shop.app.find(failure_kind="timeout")) == [1]
+    assert numbers(any_shop.app.find(failure_kind=FailureKind.REJECTED, state="failed")) == [2]
+    assert numbers(any_shop.app.find(failure_kind="timeout", state="cancelled")) == []
+
+
 def test_a_filter_that_cannot_be_meant_is_refused(shop: Shop) -> None:
     def refused(**filters: Any) -> str:
         with pytest.raises(OptionInvalid) as caught:
@@ -330,6 +499,8 @@ def test_a_filter_that_cannot_be_meant_is_refused(shop: Shop) -> None:
     for before in (2**70, -1, "5", 1.5, True):
         assert f"before must be the number of a job, not {before!r}" in refused(before=before)
     assert "A state is one of pending, processing" in refused(state=5)
+    assert "There is no kind of failure 'timout'. Did you mean 'timeout'?" in refused(failure_kind="timout")
+    assert "A kind of failure is one of error, timeout" in refused(failure_kind=5)
     for name in ("queue", "task", "tag", "key", "tenant"):
         assert f"{name} must be a string, not ['a']" in refused(**{name: ["a"]})
         assert f"{name} is not valid text" in refused(**{name: "\ud800"})
@@ -346,6 +517,132 @@ async def test_jobs_are_counted_by_queue_and_state(shop: Shop) -> None:
     assert (counts["default"].failed, counts["default"].pending) == (1, 0)
     assert (counts["b"].pending, counts["b"].scheduled) == (1, 1)
     assert await shop.app.astats() == counts
+
+
+async def test_an_app_tells_of_the_workers(any_shop: Shop) -> None:
+    any_shop.price.enqueue("tea")
+    any_shop.claim()
+
+    [worker] = any_shop.app.workers()
+
+    assert (worker.id, worker.name, worker.tasks, worker.processing) == (any_shop.worker, "w", ("price",), 1)
+    assert await any_shop.app.aworkers() == [worker]
+
+
+# Redrive
+
+
+def failed(shop: Shop, *kinds: FailureKind, **options: Any) -> None:
+    """A failed job for each kind."""
+    for kind in kinds:
+        shop.price.using(**options).enqueue("tea")
+        shop.settle(Ending.FAILED, failure_kind=kind)
+
+
+def taken(jobs: list[Any]) -> list[int]:
+    return [handle.number for handle in jobs]
+
+
+async def test_a_redrive_retries_what_has_failed(any_shop: Shop) -> None:
+    """S0-72"""
+    shop = any_shop
+    failed(shop, FailureKind.ERROR, FailureKind.TIMEOUT)
+    failed(shop, FailureKind.ERROR, queue="other")
+    shop.price.enqueue("milk")
+    shop.settle(Ending.COMPLETED)
+
+    redriven = shop.app.redrive(queue="default")
+
+    assert taken(redriven.retried) == [1, 2]
+    assert [handle.status() for handle in redriven.retried] == [State.PENDING, State.PENDING]
+    assert taken((await shop.app.aredrive()).retried) == [3]
+    assert (await shop.app.aredrive()).retried == []
+
+
+def test_a_dry_redrive_changes_nothing(any_shop: Shop) -> None:
+    failed(any_shop, FailureKind.ERROR, FailureKind.CRASH_LOOP)
+
+    redriven = any_shop.app.redrive(dry_run=True)
+
+    assert (taken(redriven.retried), taken(redriven.quarantined)) == ([1], [2])
+    assert numbers(any_shop.app.find(state="failed")) == [2, 1]
+
+
+def test_quarantined_jobs_are_redriven_only_by_name(any_shop: Shop) -> None:
+    failed(any_shop, FailureKind.ERROR, FailureKind.CRASH_LOOP)
+
+    first = any_shop.app.redrive()
+    assert (taken(first.retried), taken(first.quarantined)) == ([1], [2])
+
+    second = any_shop.app.redrive(failure_kind="crash_loop")
+    assert (taken(second.retried), second.quarantined) == ([2], [])
+
+
+def test_cancelled_jobs_are_redriven_when_asked_for(any_shop: Shop) -> None:
+    failed(any_shop, FailureKind.ERROR)
+    any_shop.price.enqueue("tea").cancel()
+
+    assert taken(any_shop.app.redrive(state="cancelled").retried) == [2]
+
+
+def test_a_redrive_with_a_limit_takes_the_newest_in_their_old_order(any_shop: Shop) -> None:
+    failed(any_shop, *[FailureKind.ERROR] * 5)
+
+    assert taken(any_shop.app.redrive(limit=3).retried) == [3, 4, 5]
+    assert any_shop.claim().number == 3
+
+
+def test_a_redrive_goes_on_page_by_page(any_shop: Shop) -> None:
+    count = 2 * PAGE + 10
+    for _ in range(count):
+        any_shop.price.enqueue("tea")
+    for _ in range(count):
+        any_shop.settle(Ending.FAILED)
+
+    assert taken(any_shop.app.redrive().retried) == list(range(1, count + 1))
+
+
+def test_a_job_whose_key_is_taken_is_told_and_holds_up_nobody(any_shop: Shop) -> None:
+    shop = any_shop
+    failed(shop, FailureKind.ERROR)
+    failed(shop, FailureKind.ERROR, FailureKind.ERROR, key="k")
+    failed(shop, FailureKind.ERROR)
+    shop.price.using(key="k").enqueue("milk")
+
+    redriven = shop.app.redrive()
+
+    assert (taken(redriven.retried), taken(redriven.key_taken)) == ([1, 4], [2, 3])
+    assert numbers(shop.app.find(state="failed")) == [3, 2]
+
+
+def test_a_job_that_somebody_else_has_retried_meanwhile_is_told(any_shop: Shop) -> None:
+    from shigoto.redrive import carry_out, choosing, retrying
+
+    failed(any_shop, FailureKind.ERROR, FailureKind.ERROR, FailureKind.ERROR)
+    chosen = carry_out(any_shop.engine, choosing(any_shop.engine, {}, decoder=lambda _: None))
+    chosen.jobs[1].retry()
+    seen: list[int] = []
+
+    redriven = carry_out(any_shop.engine, retrying(any_shop.engine, chosen, watch=seen.append))
+
+    assert (taken(redriven.retried), taken(redriven.gone), seen) == ([1, 3], [2], [3])
+
+
+def test_a_redrive_that_cannot_be_meant_is_refused_before_it_starts(shop: Shop) -> None:
+    failed(shop, FailureKind.ERROR)
+
+    def refused(**filters: Any) -> str:
+        with pytest.raises(OptionInvalid) as caught:
+            shop.app.redrive(**filters)
+        return str(caught.value)
+
+    assert "Only failed and cancelled jobs can be redriven, not those that are completed." in refused(
+        state="completed"
+    )
+    for limit in (0, -1, True, "5"):
+        assert "limit must be a whole number from 1 on" in refused(limit=limit)
+    assert "There is no filter 'tasks'" in refused(tasks="price")
+    assert len(shop.engine.run(shop.engine.find(JobFilter(state=State.FAILED)))) == 1
 
 
 def test_pausing_is_one_transaction_on_a_file_too(tmp_path: Path) -> None:

@@ -8,8 +8,20 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from shigoto.model.job import TERMINAL, FailureKind, State
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.states import CRASH_DELAY, MAX_SNOOZES, MOVES, Counters, Held, Move, after, attempt
+from shigoto.model.outcome import Death, Ending, Settlement
+from shigoto.model.states import (
+    CRASH_DELAY,
+    MAX_SNOOZES,
+    MOVES,
+    Counters,
+    Held,
+    Move,
+    after,
+    attempt,
+    buried,
+    forced,
+    orphaned,
+)
 
 NOT_A_SUCCESS = [ending for ending in Ending if ending is not Ending.COMPLETED]
 
@@ -31,6 +43,8 @@ class TestTransitions:
         counters = Counters(failures=2, crashes=1, releases=3)
 
         assert after(held(counters), end(Ending.COMPLETED)) == Move(State.COMPLETED, counters)
+        suspect = structs.replace(counters, solo=True, solo_crashes=1)
+        assert after(held(suspect), end(Ending.COMPLETED)) == Move(State.COMPLETED, counters)
 
     def test_t5_errored_with_budget_left(self) -> None:
         assert after(held(), end(Ending.ERRORED, delay=5_000)) == Move(
@@ -75,6 +89,9 @@ class TestTransitions:
             State.PENDING, Counters(crashes=1, solo=True), delay=None
         )
 
+    def test_t9_crashed_with_a_delay(self) -> None:
+        assert after(held(), end(Ending.CRASHED, delay=10_000)).delay == 10_000
+
     def test_t13_cancelled_by_the_handler_itself(self) -> None:
         assert after(held(), end(Ending.CANCELLED)) == Move(State.CANCELLED, Counters())
 
@@ -114,27 +131,62 @@ class TestCrashAccounting:
 
         assert (counters.solo, counters.solo_crashes, counters.failures) == (True, 0, 0)
 
+    def test_deaths_in_company_never_count_not_even_those_of_a_suspect(self) -> None:
+        counters = Counters()
+        for crashes in range(1, 20):
+            move = after(held(counters, max_crashes=1), end(Ending.CRASHED))
+            assert move == Move(State.PENDING, Counters(crashes=crashes, solo=True))
+            counters = move.counters
+
     def test_a_death_alone_counts_and_waits(self) -> None:
-        move = after(held(Counters(crashes=1, solo=True)), end(Ending.CRASHED))
+        move = after(held(Counters(crashes=1, solo=True)), end(Ending.CRASHED, alone=True, delay=CRASH_DELAY))
 
         assert move == Move(State.PENDING, Counters(crashes=2, solo_crashes=1, solo=True), delay=CRASH_DELAY)
 
+    def test_a_first_death_alone_counts_too(self) -> None:
+        """A job that asked for a process of its own need not be a suspect first."""
+        move = after(held(), end(Ending.CRASHED, alone=True))
+
+        assert move == Move(State.PENDING, Counters(crashes=1, solo_crashes=1, solo=True))
+
     @pytest.mark.parametrize("max_crashes", [1, 2, 3])
     def test_so_many_deaths_alone_end_in_quarantine(self, max_crashes: int) -> None:
-        counters, deaths = Counters(), 0
-        while True:
-            move = after(held(counters, max_crashes=max_crashes), end(Ending.CRASHED))
-            counters, deaths = move.counters, deaths + 1
-            if move.state is not State.PENDING:
-                break
+        """S1-26."""
+        counters = after(held(max_crashes=max_crashes), end(Ending.CRASHED)).counters
+        for _ in range(max_crashes - 1):
+            move = after(held(counters, max_crashes=max_crashes), end(Ending.CRASHED, alone=True))
+            assert move.state is State.PENDING
+            counters = move.counters
+
+        move = after(held(counters, max_crashes=max_crashes), end(Ending.CRASHED, alone=True))
 
         assert (move.state, move.failure_kind) == (State.FAILED, FailureKind.CRASH_LOOP)
-        assert (deaths, counters.solo_crashes) == (max_crashes + 1, max_crashes)
+        assert (move.counters.crashes, move.counters.solo_crashes) == (max_crashes + 1, max_crashes)
+
+    def test_a_clean_run_in_between_starts_the_count_again(self) -> None:
+        counters = Counters()
+        for ending in (Ending.CRASHED, Ending.CRASHED, Ending.ERRORED, Ending.CRASHED, Ending.CRASHED):
+            move = after(held(counters), end(ending, alone=True))
+            assert move.state is State.PENDING
+            counters = move.counters
+
+        assert (counters.crashes, counters.solo_crashes) == (4, 2)
+
+    def test_a_request_to_cancel_wins_over_quarantine(self) -> None:
+        """A10, T13."""
+        suspect = Counters(crashes=3, solo_crashes=2, solo=True)
+
+        move = after(held(suspect, cancel_requested=True), end(Ending.CRASHED, alone=True))
+
+        assert (move.state, move.failure_kind) == (State.CANCELLED, None)
 
     def test_without_a_bound_there_is_no_quarantine(self) -> None:
+        """S1-26."""
         suspect = Counters(crashes=500, solo_crashes=499, solo=True)
 
-        assert after(held(suspect, max_crashes=None), end(Ending.CRASHED)).state is State.PENDING
+        move = after(held(suspect, max_crashes=None), end(Ending.CRASHED, alone=True))
+
+        assert move.state is State.PENDING
 
     @pytest.mark.parametrize("ending", [Ending.ERRORED, Ending.SNOOZED])
     def test_a_run_that_came_back_clears_the_suspicion(self, ending: Ending) -> None:
@@ -152,17 +204,59 @@ class TestCrashAccounting:
         assert (counters.solo, counters.solo_crashes) == (True, 2)
 
 
+class TestTheStoresOwnWord:
+    """What the store says of runs whose worker cannot speak for them."""
+
+    def test_what_was_running_when_a_worker_died_has_crashed_in_company(self) -> None:
+        death = Death(number=1, error="killed", traceback="stack", delay=5)
+
+        assert buried(1, 2, "q", death) == Settlement(
+            number=1, token=2, queue="q", ending=Ending.CRASHED, error="killed", traceback="stack", delay=5
+        )
+
+    def test_what_was_not_running_is_released(self) -> None:
+        assert buried(1, 2, "q", None).ending is Ending.RELEASED
+
+    @pytest.mark.parametrize("isolates", [False, True])
+    @pytest.mark.parametrize("solo", [False, True])
+    def test_an_orphan_is_blamed_only_if_it_was_suspected_and_nobody_kept_it_apart(
+        self, solo: bool, isolates: bool
+    ) -> None:
+        """A18."""
+        crash = orphaned(1, 2, "q", Counters(solo=solo), worker="w", isolates=isolates)
+
+        assert crash.ending is Ending.CRASHED
+        assert crash.alone == (solo and not isolates)
+        assert crash.delay == (CRASH_DELAY if crash.alone else None)
+        assert crash.error == "the worker w did not beat for its whole lease and was fenced"
+
+    def test_an_orphan_of_a_worker_that_nobody_remembers_is_not_blamed(self) -> None:
+        crash = orphaned(1, 2, "q", Counters(solo=True), worker=None, isolates=False)
+
+        assert (crash.alone, crash.error) == (False, "its worker is not registered any more")
+
+    def test_force_is_written_down_as_such(self) -> None:
+        end_by_force = forced(1, 2, "q")
+
+        assert end_by_force.ending is Ending.CANCELLED
+        assert end_by_force.error == "cancelled by force; its effects may have happened"
+
+
 class TestAnyStory:
     """Whatever the runs do, the accounts add up."""
 
-    @given(st.lists(st.sampled_from(Ending), max_size=40), st.integers(1, 6), st.integers(1, 4))
+    @given(
+        st.lists(st.tuples(st.sampled_from(Ending), st.booleans()), max_size=40),
+        st.integers(1, 6),
+        st.integers(1, 4),
+    )
     def test_failures_never_exceed_max_failures(
-        self, endings: list[Ending], max_failures: int, max_crashes: int
+        self, endings: list[tuple[Ending, bool]], max_failures: int, max_crashes: int
     ) -> None:
         counters = Counters()
-        for token, ending in enumerate(endings, start=1):
+        for token, (ending, alone) in enumerate(endings, start=1):
             job = held(counters, max_failures=max_failures, max_crashes=max_crashes)
-            move = after(job, end(ending))
+            move = after(job, end(ending, alone=alone))
             counters = move.counters
 
             assert move.state in MOVES[State.PROCESSING]

@@ -4,7 +4,8 @@ import asyncio
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -173,10 +174,10 @@ def test_a_default_that_one_task_cannot_have_leaves_the_collection_outside() -> 
     @tasks.task
     async def fine() -> None: ...
 
-    @tasks.task
+    @tasks.task(executor="thread")
     def plain() -> None: ...
 
-    with pytest.raises(DeclarationError, match="task 'plain': a time limit on a sync function"):
+    with pytest.raises(DeclarationError, match="task 'plain': a timeout cannot stop what runs in a thread"):
         app.include(tasks)
     assert not app.tasks
     assert fine.options.timeout is None
@@ -371,3 +372,85 @@ def test_an_app_can_be_closed_unused_and_twice(app: Shigoto) -> None:
 def test_an_engine_without_connections_has_none_to_give(app: Shigoto) -> None:
     with pytest.raises(Unsupported, match="The memory engine has no connections"):
         app.connect()
+
+
+class TestLifespan:
+    """What a worker opens when it starts, handlers find in ctx.state."""
+
+    async def test_an_async_generator_function_yields_the_state_and_closes_it(self, app: Shigoto) -> None:
+        said: list[str] = []
+
+        @app.lifespan
+        async def resources(app: Shigoto) -> AsyncIterator[dict[str, str]]:
+            said.append(f"open {app.url}")
+            yield {"pool": "p"}
+            said.append("close")
+
+        async with app.enter_lifespan() as state:
+            assert state == {"pool": "p"}
+            assert said == ["open memory:"]
+
+        assert said == ["open memory:", "close"]
+
+    async def test_so_does_a_function_that_makes_an_async_context_manager(self, app: Shigoto) -> None:
+        @app.lifespan
+        @asynccontextmanager
+        async def resources(app: Shigoto) -> AsyncIterator[int]:
+            yield len(app.tasks)
+
+        async with app.enter_lifespan() as state:
+            assert state == 0
+
+    async def test_an_app_without_one_has_no_state(self, app: Shigoto) -> None:
+        async with app.enter_lifespan() as state:
+            assert state is None
+
+    async def test_each_process_or_worker_enters_its_own(self, app: Shigoto) -> None:
+        @app.lifespan
+        async def resources(app: Shigoto) -> AsyncIterator[object]:
+            yield object()
+
+        async with app.enter_lifespan() as one, app.enter_lifespan() as other:
+            assert one is not other
+
+    async def test_an_error_in_the_block_reaches_it(self, app: Shigoto) -> None:
+        seen: list[BaseException] = []
+
+        @app.lifespan
+        async def resources(app: Shigoto) -> AsyncIterator[None]:
+            try:
+                yield
+            except KeyError as error:
+                seen.append(error)
+                raise
+
+        with pytest.raises(KeyError):
+            async with app.enter_lifespan():
+                raise KeyError("k")
+        assert len(seen) == 1
+
+    def test_a_second_one_is_refused(self, app: Shigoto) -> None:
+        @app.lifespan
+        async def first(app: Shigoto) -> AsyncIterator[None]:
+            yield
+
+        with pytest.raises(
+            DeclarationError, match=r"lifespan already, .*first, and .*second .* Enter both in one"
+        ):
+
+            @app.lifespan
+            async def second(app: Shigoto) -> AsyncIterator[None]:
+                yield
+
+    async def test_what_is_no_lifespan_is_refused(self, app: Shigoto) -> None:
+        nothing: Any = 5
+        with pytest.raises(DeclarationError, match="lifespan takes an async generator function"):
+            app.lifespan(nothing)
+
+        async def forgot_to_yield(app: Shigoto) -> None: ...
+
+        wrong: Any = forgot_to_yield
+        app.lifespan(wrong)
+        with pytest.raises(DeclarationError, match=r"forgot_to_yield must be an async generator function"):
+            async with app.enter_lifespan():
+                pass

@@ -63,7 +63,7 @@ class Desk:
         self.rooms = 0
         self._news = asyncio.Event()
         runner = Runner(app.tasks, station.random)
-        self.pool = Threads(station, runner, ["work"], size=size, settle=self._settle, room=self._room)
+        self.pool = Threads(station, runner, size=size, settle=self._settle, room=self._room)
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(10):

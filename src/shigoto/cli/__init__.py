@@ -33,8 +33,15 @@ COMMANDS = {
     "worker": Entry("Run", "run:worker", "Run jobs until told to stop."),
     "stats": Entry("Look", "look:stats", "Count the jobs, by queue and state."),
     "list": Entry("Look", "look:list_jobs", "Show the newest jobs of a state."),
+    "show": Entry("Look", "show:show", "Show one job: its state, its attempts, its errors, its log."),
+    "workers": Entry("Look", "look:workers", "Show the workers and their leases."),
     "enqueue": Entry("Act", "act:enqueue", "Store a job."),
+    "cancel": Entry("Act", "manage:cancel", "Cancel jobs, or ask running ones to stop."),
+    "retry": Entry("Act", "manage:retry", "Make failed or cancelled jobs ready again."),
+    "rerun": Entry("Act", "manage:rerun", "Make new jobs like ones that have ended."),
+    "redrive": Entry("Act", "manage:redrive", "Retry all failed jobs that match."),
     "migrate": Entry("Keep", "keep:migrate", "Create the store or bring its schema up to date."),
+    "doctor": Entry("Keep", "doctor:doctor", "Look for what is wrong, and say what helps."),
 }
 
 

@@ -15,8 +15,8 @@ from shigoto.model.job import KEY_MODES
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
+    from shigoto.handle import JobHandle
     from shigoto.options import CallOptions
-    from shigoto.query import JobHandle
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")

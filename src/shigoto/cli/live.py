@@ -1,18 +1,15 @@
 """The demo's display: a picture of the queue, drawn over itself, or plain lines for no terminal."""
 
 import shutil
-from math import ceil
 from types import TracebackType
 from typing import TextIO
 
 import click
 
-from shigoto.cli.output import clip, in_colour, one_line, total, width_of
+from shigoto.cli.output import bar, clip, in_colour, one_line, total, width_of
 from shigoto.demo.show import SHOWN_EVENTS, SHOWN_RUNNING, Report, Snapshot
 from shigoto.model.job import Job
 
-BAR = 24  # cells
-FULL, EMPTY = "█", "░"
 NARROW = 80  # cells, where the terminal does not say
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
@@ -113,12 +110,6 @@ def _running(job: Job) -> str:
         return f"  #{job.number:<6}{job.task}"
     share = f"{bar(job.progress)} {job.progress:4.0%}"
     return f"  #{job.number:<6}{job.task:<14}{share}  {job.progress_text or ''}"
-
-
-def bar(share: float) -> str:
-    """A bar of fixed length, filled to this share; anything but nothing shows."""
-    full = min(BAR, ceil(share * BAR))
-    return FULL * full + EMPTY * (BAR - full)
 
 
 def _filled(lines: list[str], count: int) -> list[str]:

@@ -12,7 +12,8 @@ from shigoto.cli import output
 from shigoto.cli.output import Column
 from shigoto.cli.target import split_store, takes_target, target_of
 from shigoto.model.job import Counts, Job, State
-from shigoto.query import MAX_PAGE, Filters, StateName, parse_state, wanted
+from shigoto.model.worker import WorkerRecord
+from shigoto.query import MAX_PAGE, Filters, KindName, StateName, parse_state, wanted
 
 ROWS = 20
 # What a narrow terminal can do without, the highest first.
@@ -57,6 +58,13 @@ def stats_table(queues: dict[str, Counts], width: int | None) -> list[str]:
 @click.option("--task", help="Only of this task.")
 @click.option("--tag", help="Only with this tag.")
 @click.option("--key", help="Only with this unique key.")
+@click.option("--tenant", help="Only of this tenant.")
+@click.option(
+    "--kind",
+    metavar="KIND",
+    type=click.Choice(get_args(KindName)),
+    help="Only with this kind of failure, such as timeout or crash_loop.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs: complete records in one array.")
 @takes_target
 def list_jobs(
@@ -68,6 +76,8 @@ def list_jobs(
     task: str | None,
     tag: str | None,
     key: str | None,
+    tenant: str | None,
+    kind: KindName | None,
     as_json: bool,
 ) -> None:
     """Show the newest jobs of a state, pending if none is named.
@@ -78,10 +88,20 @@ def list_jobs(
     store, rest = split_store(words, known=STATES)
     if len(rest) > 1:
         raise click.UsageError(f"{rest[1]!r} is one word too many: list takes a store and a state.", ctx)
-    name = rest[0] if rest else "pending"
+    name = rest[0] if rest else "pending" if kind is None else "failed"
     state = None if name == "all" else parse_state(name)
-    filters = Filters(state=state, queue=queue, task=task, tag=tag, key=key, limit=limit)
-    chosen = wanted(filters)
+    chosen = wanted(
+        Filters(
+            state=state,
+            queue=queue,
+            task=task,
+            tag=tag,
+            key=key,
+            tenant=tenant,
+            failure_kind=kind,
+            limit=limit,
+        )
+    )
     with closing(target_of(ctx).existing_store(store)) as engine:
         jobs = engine.run(engine.find(chosen))
 
@@ -123,3 +143,66 @@ def _row(job: Job, now: datetime, *, brief: bool) -> list[str]:
         output.moment(job.created_at, now) if brief else output.iso(job.created_at),
         output.preview(job),
     ]
+
+
+@click.command()
+@click.argument("store", required=False)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@takes_target
+def workers(ctx: click.Context, store: str | None, as_json: bool) -> None:
+    """Show the workers: where they are, what they take, and how long their lease lasts.
+
+    A worker renews its lease every few seconds. One that is overdue may be gone; if it does not come back,
+    the others take its jobs over. With "alone" it can run a job in a process of its own.
+    """
+    with closing(target_of(ctx).existing_store(store)) as engine:
+        found = engine.run(engine.workers())
+
+    if as_json:
+        output.print_json(found)
+    elif not found:
+        click.echo("There are no workers.")
+    else:
+        lines = workers_table(found, output.width_of(), datetime.now(UTC))
+        click.echo("\n".join(lines), color=output.in_colour())
+
+
+def workers_table(found: Sequence[WorkerRecord], width: int | None, now: datetime) -> list[str]:
+    """A line per worker, in the order of their start."""
+    columns = [
+        Column("worker", least=8),
+        Column("host", least=6, spare=5),
+        Column("pid", right=True, spare=3),
+        Column("queues", least=6, spare=4),
+        Column("slots", right=True, spare=6),
+        Column("jobs", right=True),
+        Column("since", spare=7),
+        Column("lease", paint=_paint_lease),
+        Column("alone", spare=8),
+        Column("state", spare=2),
+        Column("version", spare=9),
+    ]
+    return output.table(
+        columns, [_worker_row(worker, now, brief=width is not None) for worker in found], width
+    )
+
+
+def _worker_row(worker: WorkerRecord, now: datetime, *, brief: bool) -> list[str]:
+    left = worker.lease_until - now
+    return [
+        output.one_line(worker.name),
+        output.one_line(worker.host) or "-",
+        str(worker.pid or "-"),
+        "all" if worker.queues is None else ",".join(worker.queues),
+        str(worker.slots),
+        str(worker.processing),
+        output.moment(worker.started_at, now) if brief else output.iso(worker.started_at),
+        f"{output.span(left)} left" if left.total_seconds() >= 0 else f"{output.span(-left)} overdue",
+        "yes" if worker.isolates else "no",
+        "stopping" if worker.stopping else "working",
+        output.one_line(worker.version),
+    ]
+
+
+def _paint_lease(text: str) -> str:
+    return click.style(text, fg="red") if text.endswith("overdue") else text

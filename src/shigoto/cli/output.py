@@ -6,7 +6,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
+from math import ceil
 from typing import NamedTuple, TextIO
 from unicodedata import combining, east_asian_width
 
@@ -16,6 +17,8 @@ import msgspec
 from shigoto.model.job import Counts, Job, State
 
 GAP = "  "
+BAR = 24  # cells
+FULL, EMPTY = "█", "░"
 PREVIEW = 200  # characters of a payload or an error that are worth laying out
 
 COLOURS = {
@@ -128,6 +131,11 @@ def one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, each without anything that a terminal would take for a command."""
+    return [one_line(line.expandtabs(4)) for line in text.rstrip().split("\n")]
+
+
 def _escaped(letter: str) -> str:
     return " " if letter in "\n\r\t" else letter.encode("unicode_escape").decode("ascii")
 
@@ -135,6 +143,21 @@ def _escaped(letter: str) -> str:
 def width_of(stream: TextIO | None = None) -> int | None:
     """The width of the terminal, or None if nobody looks at one."""
     return shutil.get_terminal_size().columns if is_terminal(stream) else None
+
+
+def wrapped(text: str, width: int | None, *, first: str = "", later: str = "") -> list[str]:
+    """The text in lines of at most `width` cells, broken between words; None is for a reader without a width."""
+    if width is None:
+        return [first + text]
+    lines: list[str] = []
+    line, empty = first, True
+    for word in text.split():
+        if not empty and cells(line) + 1 + cells(word) > width:
+            lines.append(line)
+            line, empty = later, True
+        line += word if empty else f" {word}"
+        empty = False
+    return [clip(line, width) for line in (*lines, line)]
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
@@ -174,9 +197,32 @@ def moment(at: datetime, now: datetime) -> str:
     return f"{local:%b %d %H:%M}" if local.year == today.year else f"{local:%Y-%m-%d}"
 
 
+def span(length: timedelta) -> str:
+    """How long, in as few words as it takes: 40 ms, 1.5 s, 12 s, 5 min, 3 h 20 min, 4 d 2 h."""
+    seconds = length.total_seconds()
+    if abs(seconds) < 0.95:
+        return f"{seconds * 1_000:.0f} ms"
+    if abs(seconds) < 9.95:
+        return f"{seconds:.1f} s"
+    minutes, hours, days = seconds / 60, seconds / 3_600, seconds / 86_400
+    if abs(minutes) < 2:
+        return f"{seconds:.0f} s"
+    if abs(hours) < 2:
+        return f"{minutes:.0f} min"
+    if abs(days) < 2:
+        return f"{int(hours)} h {int(abs(minutes) % 60)} min"
+    return f"{int(days)} d {int(abs(hours) % 24)} h"
+
+
 def iso(at: datetime) -> str:
     """An instant for programs: ISO 8601, in UTC, to the second."""
     return at.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def bar(share: float) -> str:
+    """A bar of fixed length, filled to this share; anything but nothing shows."""
+    full = min(BAR, ceil(share * BAR))
+    return FULL * full + EMPTY * (BAR - full)
 
 
 def total(queues: dict[str, Counts]) -> Counts:

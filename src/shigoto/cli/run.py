@@ -1,16 +1,20 @@
 """Running: a worker, and the demo."""
 
+import os
 import signal
+import stat
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from msgspec import Struct, structs
 from msgspec.structs import asdict
 
-from shigoto.cli.target import shared, takes_target, target_of
+from shigoto.cli.target import Target, takes_target, target_of
 from shigoto.model.errors import storable
 
 if TYPE_CHECKING:
@@ -18,72 +22,184 @@ if TYPE_CHECKING:
 
 STATS_EVERY = 30.0  # seconds, where no app is given
 SHOW_FOR = 12.0  # seconds
-LEVELS = ("debug", "info", "warning", "error")
+LEVELS = ("debug", "info", "warning", "error", "critical")
+BUILT_IN = "shigoto.demo:app"
+MOST_PROCESSES = 1_000
 
 
 @click.command()
 @click.argument("store", required=False)
 @click.option("--queues", metavar="A,B", help="Only from these queues; all, unless told otherwise.")
-@click.option("--concurrency", type=int, default=100, show_default=True, help="Async jobs at once.")
-@click.option("--threads", type=int, help="Other jobs at once.  [default: 4 per core, at most 32]")
+@click.option(
+    "--processes",
+    type=click.IntRange(0, MOST_PROCESSES),
+    help="Runner processes; 0 for none but this one.  [default: 1; without --app $WORKER_COUNT, or 3]",
+)
+@click.option("--concurrency", type=int, default=100, show_default=True, help="Async jobs at once, in each.")
+@click.option("--threads", type=int, help="Sync jobs at once, in each.  [default: 4 per core, at most 32]")
+@click.option("--children", type=int, help="Jobs in processes of their own, of each.  [default: 1 per core]")
 @click.option("--drain", is_flag=True, help="Stop when there is nothing left to do.")
+@click.option("--reload", is_flag=True, help="Start anew when the code in this folder changes.")
+@click.option("--max-jobs", type=int, help="Replace a runner process after so many jobs.")
+@click.option(
+    "--max-memory", type=click.IntRange(1), metavar="MB", help="Replace a runner process that uses more."
+)
+@click.option(
+    "--lease",
+    type=float,
+    default=30.0,
+    show_default=True,
+    help="Seconds without a beat until others get the jobs.",
+)
 @click.option(
     "--poll", type=float, default=1.0, show_default=True, help="Seconds between looks at the store."
 )
+@click.option(
+    "--stop-timeout",
+    type=click.FloatRange(0, 86_400),
+    default=28.0,
+    show_default=True,
+    help="Seconds that a stop may take.",
+)
 @click.option("--name", help="What the logs call it.  [default: host and process]")
+@click.option("--ready-file", type=Path, metavar="FILE", help="A file that is there while it is ready.")
 @click.option("--stop-on-eof", is_flag=True, help="Stop when standard input ends, or whoever holds it.")
 @click.option("--stats-every", type=float, help="Seconds between lines of counts; 0 for none.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @takes_target
-def worker(
-    ctx: click.Context,
-    store: str | None,
-    *,
-    queues: str | None,
-    concurrency: int,
-    threads: int | None,
-    drain: bool,
-    poll: float,
-    name: str | None,
-    stop_on_eof: bool,
-    stats_every: float | None,
-    log_format: Literal["text", "json"],
-    log_level: str,
-) -> int:
+def worker(ctx: click.Context, store: str | None, **options: Any) -> int:
     """Run jobs until told to stop.
 
-    SIGINT or SIGTERM ends it gracefully: what runs may finish for a while, the rest is given back. A second
-    signal makes it hurry. The exit code is 0, or 1 if jobs could not be given back.
+    A small process supervises others, which run the jobs, and replaces those that die. SIGINT or SIGTERM ends
+    them gracefully: what runs may finish for a while, the rest is given back. A second signal makes them hurry.
+    The exit code is 0, or 1 if jobs could not be given back.
     """
+    target = target_of(ctx)
+    wishes = Wishes(**options)
+    if wishes.stop_on_eof:
+        _expect_stream()
+    if wishes.ready_file is not None and not wishes.ready_file.parent.is_dir():
+        raise click.UsageError(f"--ready-file needs a folder that is there, not {wishes.ready_file.parent}.")
+    count = _count(target) if wishes.processes is None else wishes.processes
+    if wishes.stats_every is None:
+        wishes = structs.replace(wishes, stats_every=STATS_EVERY if target.app is None else 0.0)
+    return _alone(target, store, wishes) if count == 0 else _supervise(target, store, wishes, count)
+
+
+class Wishes(Struct, frozen=True, kw_only=True):
+    """The options of `worker`, by their names."""
+
+    queues: str | None
+    processes: int | None
+    concurrency: int
+    threads: int | None
+    children: int | None
+    drain: bool
+    reload: bool
+    max_jobs: int | None
+    max_memory: int | None
+    lease: float
+    poll: float
+    stop_timeout: float
+    name: str | None
+    ready_file: Path | None
+    stop_on_eof: bool
+    stats_every: float | None
+    log_format: Literal["text", "json"]
+    log_level: str
+
+    def for_worker(self) -> dict[str, Any]:
+        """Those that mean the same to a worker."""
+        return {
+            "queues": None if self.queues is None else _names(self.queues),
+            "name": None if self.name is None else storable("--name", self.name),
+            **{
+                name: getattr(self, name)
+                for name in ("concurrency", "threads", "children", "drain", "max_jobs", "lease", "poll")
+            },
+        }
+
+
+def _count(target: Target) -> int:
+    """How many runner processes, if nobody says: the first form of this program had three."""
+    if target.app is not None:
+        return 1
+    text = os.environ.get("WORKER_COUNT") or "3"
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_PROCESSES:
+        raise click.UsageError(
+            f"WORKER_COUNT must be a whole number from 1 to {MOST_PROCESSES}, not {text!r}."
+        )
+    return int(text)
+
+
+def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) -> int:
+    from shigoto.worker.process.source import Source, here
+    from shigoto.worker.supervisor.messages import Start
+    from shigoto.worker.supervisor.supervisor import Duties, supervise
+
+    address = target.address(store)
+    start = Start(
+        source=Source(
+            reference=storable("--app", target.app or BUILT_IN),
+            url=None if address is None else storable("The store", address),
+            path=here(),
+        ),
+        log_format=wishes.log_format,
+        log_level=wishes.log_level,
+        **wishes.for_worker(),
+    )
+    duties = Duties(
+        processes=count,
+        stop_timeout=wishes.stop_timeout,
+        stats_every=wishes.stats_every or 0.0,
+        reload=wishes.reload,
+        stop_on_eof=wishes.stop_on_eof,
+        max_memory=None if wishes.max_memory is None else wishes.max_memory << 20,
+        ready_file=wishes.ready_file,
+    )
+    outcome = supervise(start, duties)
+    if outcome.failed is not None:
+        click.echo(f"Error [{outcome.failed.code}]: {outcome.failed.text}", err=True)
+    return outcome.code
+
+
+def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
     from shigoto.cli.work import Shift, work
     from shigoto.worker import Worker
+    from shigoto.worker.supervisor.address import expect_shared
 
-    target = target_of(ctx)
+    for name in ("reload", "max_memory", "ready_file"):
+        if getattr(wishes, name):
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--{option} needs a supervisor: use --processes 1 or more.")
     app = target.load()
     target.aim(app, store)
-    shared(app.engine)
-    if stats_every is None:
-        stats_every = STATS_EVERY if target.app is None else 0
-    made = Worker(
-        app,
-        queues=None if queues is None else _names(queues),
-        concurrency=concurrency,
-        threads=threads,
-        drain=drain,
-        poll=poll,
-        name=None if name is None else storable("--name", name),
-    )
+    expect_shared(app.engine)
+    made = Worker(app, stop_timeout=wishes.stop_timeout, **wishes.for_worker())
     shift = Shift(
-        stats_every=stats_every, stop_on_eof=stop_on_eof, log_format=log_format, log_level=log_level
+        stats_every=wishes.stats_every or 0.0,
+        stop_on_eof=wishes.stop_on_eof,
+        log_format=wishes.log_format,
+        log_level=wishes.log_level,
     )
     return work(app, made, shift)
 
 
-def _names(queues: str) -> list[str]:
+def _expect_stream() -> None:
+    """A file has no end that anybody could wait for: more may be written to it at any time."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):
+        mode = 0
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and sys.stdin.isatty())):
+        raise click.UsageError("--stop-on-eof needs a pipe, a socket or a terminal as standard input.")
+
+
+def _names(queues: str) -> tuple[str, ...]:
     from shigoto.options import check_name
 
-    return [check_name(queue.strip(), "The queue") for queue in queues.split(",") if queue.strip()]
+    return tuple(check_name(queue.strip(), "The queue") for queue in queues.split(",") if queue.strip())
 
 
 @click.command()

@@ -7,17 +7,13 @@ A positional store may stand before other words, so it is known by its looks (`l
 
 import os
 import re
-import sys
-from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
-from importlib import import_module
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import click
 
-from shigoto.model.errors import DeclarationError, ShigotoError, StoreRefused, StoreUnavailable, nearest
+from shigoto.model.errors import StoreRefused, StoreUnavailable
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
@@ -53,25 +49,24 @@ class Target(NamedTuple):
             from shigoto import demo
 
             return demo.app()
+        from shigoto.load import load_app, told_in_one_line
+
         app = load_app(self.app)
-        with _told_in_one_line(self.app):
+        with told_in_one_line(self.app):
             app.load()
         return app
 
     def aim(self, app: "Shigoto", positional: str | None) -> None:
         """Give the app the store that was asked for, if any was."""
-        address = self._address(positional)
+        address = self.address(positional)
         if address is not None and address != app.url:
             app.url = address
 
     def existing_store(self, positional: str | None = None) -> "Engine":
         """The engine of a store that is there already. Looking creates nothing."""
         engine = self.store(positional)
+        expect_there(engine)
         if isinstance(engine, InFile):
-            if not is_there(engine):
-                raise StoreUnavailable(
-                    f"There is no such file: {engine.path}. Run a worker or `shigoto migrate` to create it."
-                )
             engine.expect_schema()
         return engine
 
@@ -81,14 +76,17 @@ class Target(NamedTuple):
 
     def _engine(self, positional: str | None) -> "Engine":
         if self.app is not None:
+            from shigoto.load import load_app
+
             app = load_app(self.app)
             self.aim(app, positional)
             return app.engine
         from shigoto.app import DEFAULT_URL, open_store
 
-        return open_store(self._address(positional) or DEFAULT_URL)
+        return open_store(self.address(positional) or DEFAULT_URL)
 
-    def _address(self, positional: str | None) -> str | None:
+    def address(self, positional: str | None) -> str | None:
+        """The store that was asked for; None leaves it to the app."""
         return self.url or positional or os.environ.get("SHIGOTO_URL") or None
 
 
@@ -107,6 +105,14 @@ def _said_later(ctx: click.Context, parameter: click.Parameter, value: str | Non
 def target_of(ctx: click.Context) -> Target:
     """The target of a command's context."""
     return ctx.obj if isinstance(ctx.obj, Target) else Target()
+
+
+def expect_there(engine: "Engine") -> None:
+    """Raise StoreUnavailable if the store does not exist yet."""
+    if isinstance(engine, InFile) and not is_there(engine):
+        raise StoreUnavailable(
+            f"There is no such file: {engine.path}. Run a worker or `shigoto migrate` to create it."
+        )
 
 
 def is_there(engine: "Engine") -> bool:
@@ -146,68 +152,3 @@ def looks_like_store(word: str) -> bool:
         or word.lower().endswith(SUFFIXES)
         or os.path.isfile(word)
     )
-
-
-def load_app(reference: str) -> "Shigoto":
-    """The app of `module:attr`; `attr` is `app` if left out, and may be a function that makes the app."""
-    from shigoto.app import Shigoto
-
-    module, _, attribute = reference.partition(":")
-    if not all(part.isidentifier() for part in module.split(".")):
-        raise DeclarationError(f"--app takes module:attr, such as shop.tasks:app, not {reference!r}.")
-    here = _current_directory()
-    if here is not None and here not in sys.path:
-        sys.path.insert(0, here)
-    with _told_in_one_line(reference):
-        value = _attribute(import_module(module), attribute or "app")
-        if not isinstance(value, Shigoto) and callable(value):
-            value = value()
-    if not isinstance(value, Shigoto):
-        raise DeclarationError(f"{reference!r} is no Shigoto app: it is of type {type(value).__name__}.")
-    return value
-
-
-def _current_directory() -> str | None:
-    """The current directory, unless somebody has removed it."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return None
-
-
-@contextmanager
-def _told_in_one_line(reference: str) -> Generator[None]:
-    """Whatever the user's code raises on import becomes a DeclarationError that names the place."""
-    try:
-        yield
-    except ShigotoError:
-        raise
-    except Exception as error:
-        raise DeclarationError(
-            f"{reference!r} cannot be loaded: {type(error).__name__}: {error} ({_place(error)})."
-        ) from error
-
-
-def _place(error: Exception) -> str:
-    """Where the error was raised; for a module that is not there, where it was looked for."""
-    if isinstance(error, ModuleNotFoundError):
-        here = _current_directory()
-        return f"looked for {'' if here is None else f'in {here} and '}among the installed ones"
-    trace, place = error.__traceback__, ""
-    while trace is not None:
-        place = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return place
-
-
-def _attribute(module: ModuleType, path: str) -> object:
-    from shigoto.app import Shigoto
-
-    value: object = module
-    for name in path.split("."):
-        if not hasattr(value, name):
-            apps = [key for key, found in vars(module).items() if isinstance(found, Shigoto)]
-            hint = nearest(name, apps) or (f" It has {', '.join(apps)}." if apps else "")
-            raise DeclarationError(f"{module.__name__!r} has no {name!r}.{hint}")
-        value = getattr(value, name)
-    return value

@@ -8,16 +8,37 @@ To add a method: write it here with its promise, then its tests in `shigoto.test
 sqlite, then the documentation.
 """
 
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from msgspec import Struct
 
 from shigoto.engine.op import Op
-from shigoto.model.job import Attempt, Counts, Enqueued, Job, JobFilter, JobSpec, Lease, QueueSettings, State
-from shigoto.model.outcome import Report, Settlement, Verdict
-from shigoto.model.worker import Announcement, Orders, Promoted, SweepOrder, Swept, Want, WorkerRecord
+from shigoto.model.job import (
+    Attempt,
+    Counts,
+    Enqueued,
+    Job,
+    JobFilter,
+    JobSpec,
+    Lease,
+    LoggedLine,
+    QueueSettings,
+    State,
+)
+from shigoto.model.outcome import Death, Report, Settlement, Verdict
+from shigoto.model.worker import (
+    Announcement,
+    Orders,
+    Promoted,
+    Rescued,
+    SweepOrder,
+    Swept,
+    Want,
+    WorkerRecord,
+)
 
 T = TypeVar("T")
 
@@ -43,6 +64,26 @@ class Doorbell(Protocol):
         ...
 
 
+class Block(Protocol):
+    """One write transaction on the store's database for somebody's own statements; `with` or `async with`, once.
+
+    It gives a connection, with awaitable methods if it was entered with `async with`, which `using(connection=…)` takes
+    too. It commits at the end of the block, and rolls back if the block raises.
+    """
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    async def __aenter__(self) -> Any: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
 class Transport(Protocol):
     """The least that can carry jobs."""
 
@@ -59,6 +100,10 @@ class Transport(Protocol):
 
     def join(self, connection: object, op: Op[T]) -> T:
         """Run an op on the caller's open connection, inside the caller's transaction. Never begins or commits."""
+        ...
+
+    async def ajoin(self, connection: object, op: Op[T]) -> T:
+        """The same for async callers; where the connection has a thread of its own, without blocking the event loop."""
         ...
 
     def listen(self) -> Doorbell:
@@ -85,16 +130,17 @@ class Transport(Protocol):
         """
         ...
 
-    def beat(self, worker: UUID, held: Sequence[tuple[int, int]]) -> Op[Orders]:
+    def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
         """Renew the worker's lease, unless it is fenced, and tell what it must know.
 
         `held` is the (number, token) of everything it still runs or is about to settle. Jobs that the store counts as
-        its own but that are not in `held`, claimed longer ago than the claim deadline, are released (T8).
+        its own but that are not in `held`, claimed longer ago than the claim deadline, are released (T8). None is for
+        a beat by somebody who does not know what it holds: then nothing is released, and nothing called lost.
         """
         ...
 
     def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
-        """T3: store progress and checkpoints of running jobs; False for each lease that is lost."""
+        """T3: store progress, checkpoints and log lines of running jobs; False for each lease that is lost."""
         ...
 
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
@@ -108,6 +154,14 @@ class Transport(Protocol):
 class Engine(Transport, Protocol):
     """A store that also keeps time, history and order."""
 
+    def block(self, last: Callable[[], Op[Any]], *, limit: float) -> Block:
+        """A transaction for a handler's own statements, which runs `last` in itself just before it commits.
+
+        If `last` raises, everything is rolled back. A block that is open for longer than `limit` seconds is rolled back
+        too, and raises TransactionTooLong. Raises Unsupported where the engine has no transactions to give away.
+        """
+        ...
+
     def migrate(self) -> list[str]:
         """Bring the schema up to date and name the migrations that were applied. Idempotent, safe in parallel."""
         ...
@@ -120,19 +174,31 @@ class Engine(Transport, Protocol):
         """Forget a worker that runs nothing any more; what it holds without knowing is released (T8) and counted."""
         ...
 
+    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+        """Forget a worker whose process is known to have ended: the jobs in `deaths` have crashed (T9), everything else
+        that it held is released (T8), and both count as not settled. Tells of all of them.
+
+        A death of a job that it does not hold is ignored; so is a worker that is unknown or fenced.
+        """
+        ...
+
     def promote(self, limit: int) -> Op[Promoted]:
         """Make due scheduled jobs ready, in run_at order, at most `limit`."""
         ...
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         """Repair: fence the named workers if they are still expired, then free the jobs of every worker that is gone
-        (T10, T13), fail what has expired (T16), prune what was kept long enough (T18)."""
+        (T10, T13), fail what has expired (T16), prune what was kept long enough (T18).
+
+        Such a crash counts towards quarantine only if a suspect ran on a worker that does not isolate.
+        """
         ...
 
-    def cancel(self, ids: Sequence[UUID]) -> Op[list[State | None]]:
+    def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         """T11, T12: cancel pending jobs at once, ask running ones to stop; the state afterwards, None if unknown.
 
-        Ended jobs stay as they are. A running job stays processing until its worker has stopped it.
+        Ended jobs stay as they are. A running job stays processing until its worker has stopped it. By `force` (T14) it
+        is cancelled at once, and its lease is void: what its worker still writes is refused.
         """
         ...
 
@@ -157,6 +223,10 @@ class Engine(Transport, Protocol):
 
     def attempts(self, id: UUID) -> Op[list[Attempt]]:
         """The runs of a job that did not end completed, oldest first."""
+        ...
+
+    def logs(self, id: UUID) -> Op[list[LoggedLine]]:
+        """The lines that the runs of a job have written, as far as they are kept, oldest first."""
         ...
 
     def stats(self) -> Op[dict[str, Counts]]:

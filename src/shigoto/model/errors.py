@@ -18,6 +18,7 @@
     │   ├── ResultPruned        JOB.PRUNED
     │   └── ResultTimeout       JOB.RESULT_TIMEOUT
     ├── LeaseLost               JOB.LEASE_LOST         this worker no longer holds the job
+    ├── TransactionTooLong      JOB.TRANSACTION        a transaction block was open for too long and was rolled back
     └── StoreError
         ├── StoreUnavailable    STORE.UNAVAILABLE      cannot be opened or written now
         ├── StoreRefused        STORE.REFUSED          this file or URL must not be used
@@ -139,6 +140,12 @@ class LeaseLost(ShigotoError):
     """This worker no longer holds the job; whatever it would write is refused."""
 
     code = "JOB.LEASE_LOST"
+
+
+class TransactionTooLong(ShigotoError):
+    """A transaction block held the store's write lock for too long; everything in it was rolled back."""
+
+    code = "JOB.TRANSACTION"
 
 
 class StoreError(ShigotoError):

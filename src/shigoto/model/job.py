@@ -51,7 +51,11 @@ MIN_PRIORITY, MAX_PRIORITY = -32768, 32767
 
 
 class JobSpec(Struct, frozen=True, kw_only=True):
-    """What a caller asks for. Policy is already applied: every field is final but `delay`, which the store dates."""
+    """What a caller asks for. Policy is already applied: every field is final but `delay`, which the store dates.
+
+    `timeout` and `soft_timeout` None leave the limit to the worker's task, 0 means none. `alone` asks for a process of
+    its own.
+    """
 
     id: UUID
     task: str
@@ -69,8 +73,10 @@ class JobSpec(Struct, frozen=True, kw_only=True):
     max_crashes: int | None = 3
     retry: str | None = None
     timeout: Millis | None = None
+    soft_timeout: Millis | None = None
     tags: str | None = None
     meta: str | None = None
+    alone: bool = False
 
     def due(self, now: Millis) -> Millis:
         """When the job may start, if it is stored now."""
@@ -94,7 +100,8 @@ class Enqueued(Struct, frozen=True):
 class Lease(Struct, frozen=True, array_like=True):
     """One claimed job: the right to run it, and to settle it once, while `token` is its newest.
 
-    The field order is the order of the columns that engines return from a claim.
+    `solo` says that the job is suspected of killing its process; `alone` that it must have one to itself, for that
+    or another reason. The field order is the order of the columns that engines return from a claim.
     """
 
     number: int
@@ -115,9 +122,30 @@ class Lease(Struct, frozen=True, array_like=True):
     key: str | None = None
     retry: str | None = None
     timeout: Millis | None = None
+    soft_timeout: Millis | None = None
     tags: str | None = None
     meta: str | None = None
     checkpoint: str | None = None
+    alone: bool = False
+
+
+class LogLine(Struct, frozen=True, array_like=True):
+    """One line that a run wrote; `line` counts from 1 in each run."""
+
+    line: int
+    at: Millis
+    level: str
+    text: str
+
+
+class LoggedLine(Struct, frozen=True, kw_only=True):
+    """One line of one run, as people see it."""
+
+    token: int
+    line: int
+    at: datetime
+    level: str
+    text: str
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -154,6 +182,12 @@ class Job(Struct, frozen=True, kw_only=True):
     releases: int = 0
     snoozes: int = 0
     max_failures: int
+    max_crashes: int | None = 3
+    suspect: bool = False
+    alone: bool = False
+    retry: str | None = None
+    timeout: Millis | None = None
+    soft_timeout: Millis | None = None
     key: str | None = None
     tags: tuple[str, ...] = ()
     meta: str | None = None
@@ -174,6 +208,7 @@ class JobFilter(Struct, frozen=True, kw_only=True):
     tenant: str | None = None
     key: str | None = None
     tag: str | None = None
+    failure_kind: FailureKind | None = None
     before: int | None = None
     limit: int = 20
 

@@ -5,7 +5,7 @@ from enum import IntEnum, StrEnum
 from msgspec import Struct
 
 from shigoto.model.clock import Millis
-from shigoto.model.job import FailureKind
+from shigoto.model.job import FailureKind, LogLine
 
 
 class Ending(IntEnum):
@@ -20,11 +20,19 @@ class Ending(IntEnum):
     CRASHED = 7  # the process died under it
 
 
+class LogTail(Struct, frozen=True):
+    """What a run has written since it was last told: new lines, and the oldest (`first`) that is still to be kept."""
+
+    first: int
+    lines: tuple[LogLine, ...]
+
+
 class Settlement(Struct, frozen=True, kw_only=True):
     """One run's end, guarded by (number, token, worker).
 
     `delay` is the wait before the next run for ERRORED, SNOOZED and CRASHED, computed by the retry policy; a RELEASED
-    job keeps its run_at unless a delay is given.
+    or CRASHED job keeps its run_at unless a delay is given. `alone` says of a crash that nobody else was in the
+    process, so that it counts towards quarantine.
     """
 
     number: int
@@ -36,8 +44,19 @@ class Settlement(Struct, frozen=True, kw_only=True):
     traceback: str | None = None
     failure_kind: FailureKind = FailureKind.ERROR
     delay: Millis | None = None
+    alone: bool = False
     progress: float | None = None
     progress_text: str | None = None
+    log: LogTail | None = None
+
+
+class Death(Struct, frozen=True, kw_only=True):
+    """One job that was running when its worker's process died, and what is known of that death."""
+
+    number: int
+    error: str | None = None
+    traceback: str | None = None
+    delay: Millis | None = None
 
 
 class Verdict(StrEnum):
@@ -56,3 +75,4 @@ class Report(Struct, frozen=True, kw_only=True):
     progress: float | None = None
     progress_text: str | None = None
     checkpoint: str | None = None
+    log: LogTail | None = None

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, State
-from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.outcome import Death, Ending, Settlement
 
 MOVES: dict[State | None, frozenset[State | None]] = {
     None: frozenset({State.PENDING, State.BLOCKED}),
@@ -89,7 +89,7 @@ def renewed(counters: Counters) -> Counters:
 def after(held: Held, settlement: Settlement) -> Move:
     """Where the job goes when its run ended so (T4-T10, T13)."""
     if settlement.ending is Ending.COMPLETED:
-        return Move(State.COMPLETED, held.counters)
+        return Move(State.COMPLETED, _cleared(held.counters))
     move = _unless_cancelled(held, settlement)
     if held.cancel_requested:
         return Move(State.CANCELLED, move.counters)
@@ -105,14 +105,14 @@ def _unless_cancelled(held: Held, settlement: Settlement) -> Move:
         case Ending.COMPLETED:
             raise AssertionError("decided by the caller")
         case Ending.ERRORED:
-            counters = _replace(was, failures=was.failures + 1, solo=False, solo_crashes=0)
+            counters = _replace(_cleared(was), failures=was.failures + 1)
             if counters.failures < held.max_failures:
                 return Move(State.PENDING, counters, delay=settlement.delay or 0)
             return Move(State.FAILED, counters, settlement.failure_kind)
         case Ending.FAILED:
             return Move(State.FAILED, _replace(was, failures=was.failures + 1), settlement.failure_kind)
         case Ending.SNOOZED:
-            counters = _replace(was, snoozes=was.snoozes + 1, solo=False, solo_crashes=0)
+            counters = _replace(_cleared(was), snoozes=was.snoozes + 1)
             if counters.snoozes > MAX_SNOOZES:
                 return Move(State.FAILED, counters, FailureKind.SNOOZED_OUT)
             return Move(State.PENDING, counters, delay=settlement.delay or 0)
@@ -121,20 +121,76 @@ def _unless_cancelled(held: Held, settlement: Settlement) -> Move:
         case Ending.CANCELLED:
             return Move(State.CANCELLED, was)
         case Ending.CRASHED:
-            return _crashed(held)
+            return _crashed(held, settlement)
         case _:
             assert_never(settlement.ending)
 
 
-def _crashed(held: Held) -> Move:
+def _crashed(held: Held, settlement: Settlement) -> Move:
     """A crash makes the job a suspect: it runs alone from now on, and only deaths while alone count against it."""
     was = held.counters
-    solo_crashes = was.solo_crashes + (1 if was.solo else 0)
+    solo_crashes = was.solo_crashes + (1 if settlement.alone else 0)
     counters = _replace(was, crashes=was.crashes + 1, solo=True, solo_crashes=solo_crashes)
     if held.max_crashes is not None and solo_crashes >= held.max_crashes:
         return Move(State.FAILED, counters, FailureKind.CRASH_LOOP)
-    return Move(State.PENDING, counters, delay=CRASH_DELAY if was.solo else None)
+    return Move(State.PENDING, counters, delay=settlement.delay)
+
+
+def _cleared(was: Counters) -> Counters:
+    """A run that came back has not killed anybody."""
+    return _replace(was, solo=False, solo_crashes=0) if was.solo else was
 
 
 def _replace(was: Counters, **changes: int) -> Counters:
     return structs.replace(was, **changes)
+
+
+# What the store itself says of a run, when its worker cannot or must not.
+
+
+def buried(number: int, token: int, queue: str, death: Death | None) -> Settlement:
+    """The end of a run whose worker's process is known to have ended, with or without it running."""
+    if death is None:
+        return Settlement(number=number, token=token, queue=queue, ending=Ending.RELEASED)
+    return Settlement(
+        number=number,
+        token=token,
+        queue=queue,
+        ending=Ending.CRASHED,
+        error=death.error,
+        traceback=death.traceback,
+        delay=death.delay,
+    )
+
+
+def orphaned(
+    number: int, token: int, queue: str, counters: Counters, *, worker: str | None, isolates: bool
+) -> Settlement:
+    """The end of a run whose worker is gone (T10): fenced, or not even known by name any more.
+
+    A worker that cannot isolate has run its suspects beside others, because nobody else would run them; then this is
+    the only death by which a poison job can be told from its neighbours.
+    """
+    alone = counters.solo and worker is not None and not isolates
+    gone = "its worker is not registered any more"
+    fenced = f"the worker {worker} did not beat for its whole lease and was fenced"
+    return Settlement(
+        number=number,
+        token=token,
+        queue=queue,
+        ending=Ending.CRASHED,
+        error=gone if worker is None else fenced,
+        alone=alone,
+        delay=CRASH_DELAY if alone else None,
+    )
+
+
+def forced(number: int, token: int, queue: str) -> Settlement:
+    """The end of a run that an operator takes from its worker (T14)."""
+    return Settlement(
+        number=number,
+        token=token,
+        queue=queue,
+        ending=Ending.CANCELLED,
+        error="cancelled by force; its effects may have happened",
+    )

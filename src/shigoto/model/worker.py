@@ -13,7 +13,10 @@ CLAIM_DEADLINE: Millis = 10_000
 
 
 class Announcement(Struct, frozen=True, kw_only=True):
-    """How a worker introduces itself; the id is random per boot, so a fenced one never comes back."""
+    """How a worker introduces itself; the id is random per boot, so a fenced one never comes back.
+
+    `isolates` says that it can run a job in a process of its own.
+    """
 
     id: UUID
     name: str
@@ -22,6 +25,10 @@ class Announcement(Struct, frozen=True, kw_only=True):
     slots: int
     version: str
     lease: Millis = LEASE
+    host: str = ""
+    pid: int = 0
+    isolates: bool = False
+    stopping: bool = False
 
 
 class WorkerRecord(Struct, frozen=True, kw_only=True):
@@ -33,6 +40,10 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] | None
     slots: int
     version: str
+    host: str
+    pid: int
+    isolates: bool
+    stopping: bool
     started_at: datetime
     lease_until: datetime
     fenced_at: datetime | None
@@ -40,18 +51,27 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
 
 
 class Want(Struct, frozen=True, kw_only=True):
-    """What one pool of slots can start now: at most `limit` jobs of these tasks from these queues (None: from all)."""
+    """What one pool of slots can start now: at most `limit` jobs of these tasks from these queues (None: from all).
+
+    `alone` chooses among jobs by whether they must run in a process of their own; None takes either.
+    """
 
     tasks: tuple[str, ...]
     queues: tuple[str, ...] | None
     limit: int
+    alone: bool | None = None
 
 
 class Orders(Struct, frozen=True, kw_only=True):
-    """What the store answers to a beat."""
+    """What the store answers to a beat.
+
+    `lost` are leases that the worker believes to hold and does not: somebody has taken them away by force. What it has
+    settled itself, a moment ago or in a handler's transaction, is not among them.
+    """
 
     fenced: bool
     cancels: tuple[tuple[int, int], ...] = ()
+    lost: tuple[tuple[int, int], ...] = ()
     released: int = 0
 
 

@@ -11,11 +11,19 @@
     │   ├── JobFailed      │ told after the store has accepted the outcome,
     │   ├── JobSnoozed     │ so what is told has happened
     │   ├── JobReleased    │
-    │   ├── JobCancelled   ┘
+    │   ├── JobCancelled   │
+    │   ├── JobCrashed     ┘
+    │   ├── JobStuck       it still runs in its thread, after its soft limit
     │   └── LeaseLost      the outcome was refused: the job is no longer this worker's
     ├── WorkersFenced      workers that are gone lost the right to settle
     ├── JobsRescued        jobs of workers that are gone are free again, or have failed
     ├── JobsPromoted       due jobs became ready
+    ├── ChildFailed        a process for single jobs could not begin; the worker tries again by itself
+    ├── RunnerStarted      a supervisor has started a runner process
+    ├── RunnerFailed       one could not begin; the supervisor tries again, or waits for a change
+    ├── RunnerPaused       one is stopped by a signal, so nobody beats for it
+    ├── RunnerRetired      one is asked to end, and will be replaced
+    ├── RunnerDied         one has died with jobs inside; what ran runs again, alone
     ├── StoreTrouble       the store could not be reached; the worker tries again by itself
     ├── StoreRecovered     it can be reached again
     └── ClockStepped       the store's clock was set back
@@ -41,12 +49,18 @@ class Event(Struct, frozen=True):
 
 
 class WorkerStarted(Event, frozen=True):
-    """The worker is registered and begins to claim."""
+    """The worker is registered and begins to claim.
+
+    `children` is how many processes for single jobs it may start. One that is not `supervised` beats from a thread of
+    its own process only.
+    """
 
     worker_id: UUID
     queues: tuple[str, ...] | None
     concurrency: int
     threads: int
+    children: int = 0
+    supervised: bool = False
 
 
 class WorkerStopping(Event, frozen=True):
@@ -123,6 +137,24 @@ class JobCancelled(JobEvent, frozen=True):
     duration: float
 
 
+class JobCrashed(JobEvent, frozen=True):
+    """The process of the job died under it, with nobody else inside; the job will run again, alone, after `delay`.
+
+    After too many of these it has failed, and JobFailed is told instead, with the kind crash_loop.
+    """
+
+    duration: float
+    delay: Millis
+    error: str
+
+
+class JobStuck(JobEvent, frozen=True):
+    """The run has passed its soft limit in a thread, which cannot be stopped; `stack` is where it is. Told once."""
+
+    limit: Millis
+    stack: str
+
+
 class LeaseLost(JobEvent, frozen=True):
     """The outcome was refused and dropped, because the job belongs to somebody else by now."""
 
@@ -145,6 +177,52 @@ class JobsPromoted(Event, frozen=True):
     """Scheduled jobs whose time has come."""
 
     count: int
+
+
+class ChildFailed(Event, frozen=True):
+    """A process for single jobs could not begin; the next one is tried in `retry_in` seconds."""
+
+    error: str
+    retry_in: float
+
+
+class RunnerStarted(Event, frozen=True):
+    """A supervisor has started a runner process; its worker tells more when it begins."""
+
+    pid: int
+
+
+class RunnerFailed(Event, frozen=True):
+    """A runner process could not begin. The next one starts in `retry_in` seconds; None: when the code changes."""
+
+    error: str
+    retry_in: float | None
+
+
+class RunnerPaused(Event, frozen=True):
+    """A runner process is stopped by a signal. Nobody beats for it, so others get its jobs when its lease is over."""
+
+    pid: int
+
+
+class RunnerRetired(Event, frozen=True):
+    """A runner process is asked to end, and will be replaced."""
+
+    pid: int
+    reason: str
+
+
+class RunnerDied(Event, frozen=True):
+    """A runner process has died with `jobs` running; a new one starts in `retry_in` seconds, None if none does.
+
+    `words` is what the interpreter itself had to say of the crash, if anything.
+    """
+
+    pid: int
+    how: str
+    jobs: int
+    retry_in: float | None
+    words: str
 
 
 class StoreTrouble(Event, frozen=True):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
 
 from shigoto.observe import events
@@ -53,8 +53,12 @@ def configure_logging(
 
     `fields` is asked at every record, so that what a handler logs by itself names its job too.
     Calling it again replaces the earlier set-up. Handlers of others stay.
+
+    The level is that of what is written there. Records of others down to INFO are made in any case, because the
+    logs of jobs have them; our own, one or two per job, only if they are written.
     """
     handler = _Handler(sys.stderr if stream is None else stream)
+    handler.setLevel(level)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     if fields is not None:
         handler.addFilter(_AddFields(fields))
@@ -62,7 +66,24 @@ def configure_logging(
     for former in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
         root.removeHandler(former)
     root.addHandler(handler)
-    root.setLevel(level)
+    root.setLevel(min(handler.level, logging.INFO))
+    logging.getLogger("shigoto").setLevel(handler.level)
+
+
+class LogSetup(Struct, frozen=True):
+    """How `configure_logging` was called, for another process to do the same."""
+
+    format: Literal["text", "json"]
+    level: int
+
+
+def log_setup() -> LogSetup | None:
+    """How logging was set up by `configure_logging`; None if it was not."""
+    root = logging.getLogger()
+    for handler in root.handlers:
+        if isinstance(handler, _Handler):
+            return LogSetup("json" if isinstance(handler.formatter, JsonFormatter) else "text", handler.level)
+    return None
 
 
 class TextFormatter(logging.Formatter):
@@ -148,6 +169,12 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
+def _next_runner(event: events.RunnerDied | events.RunnerFailed) -> str:
+    if event.retry_in is None:
+        return "No other one is started until something changes"
+    return f"The next one starts {f'in {_seconds(event.retry_in)}' if event.retry_in else 'at once'}"
+
+
 _Sentence = Callable[[Any], str]
 
 _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
@@ -173,6 +200,19 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
         lambda e: f"Worker {e.worker}: Job {e.number} given back; another worker can take it at once",
     ),
     events.JobCancelled: (logging.INFO, lambda e: f"Worker {e.worker}: Job {e.number} cancelled"),
+    events.JobCrashed: (
+        logging.ERROR,
+        lambda e: (
+            f"Worker {e.worker}: Job {e.number} crashed: {e.error} It runs again, alone, in {_seconds(e.delay / 1000)}"
+        ),
+    ),
+    events.JobStuck: (
+        logging.WARNING,
+        lambda e: (
+            f"Worker {e.worker}: Job {e.number} still runs after its soft limit of {_seconds(e.limit / 1000)};"
+            " a thread cannot be stopped"
+        ),
+    ),
     events.LeaseLost: (
         logging.WARNING,
         lambda e: f"Worker {e.worker}: Job {e.number} now belongs to another worker; this outcome is dropped",
@@ -188,6 +228,36 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     events.JobsPromoted: (
         logging.DEBUG,
         lambda e: f"Worker {e.worker}: {e.count} scheduled jobs became ready",
+    ),
+    events.ChildFailed: (
+        logging.ERROR,
+        lambda e: (
+            f"Worker {e.worker}: A process for single jobs could not begin: {e.error}"
+            f" The next one is tried in {_seconds(e.retry_in)}"
+        ),
+    ),
+    events.RunnerStarted: (logging.DEBUG, lambda e: f"Worker {e.worker}: Runner process {e.pid} was started"),
+    events.RunnerFailed: (
+        logging.ERROR,
+        lambda e: f"Worker {e.worker}: A runner process could not begin: {e.error} {_next_runner(e)}",
+    ),
+    events.RunnerPaused: (
+        logging.WARNING,
+        lambda e: (
+            f"Worker {e.worker}: Runner process {e.pid} is stopped by a signal."
+            " Others get its jobs if it is not continued before its lease is over"
+        ),
+    ),
+    events.RunnerRetired: (
+        logging.INFO,
+        lambda e: f"Worker {e.worker}: Runner process {e.pid} is replaced: {e.reason}",
+    ),
+    events.RunnerDied: (
+        logging.ERROR,
+        lambda e: (
+            f"Worker {e.worker}: Runner process {e.pid} {e.how} with {e.jobs} jobs running"
+            f"{', which run again alone' if e.jobs else ''}. {_next_runner(e)}"
+        ),
     ),
     events.StoreTrouble: (
         logging.WARNING,

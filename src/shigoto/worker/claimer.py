@@ -7,8 +7,9 @@ the next round:
     room     a slot came free, or a buffer ran low
     look     work may be ready: the doorbell rang, the poll floor passed, or jobs were promoted
 
-A pool that got less than it asked for is *dry*: the store has no more for it, so room alone is no reason to
-ask again; a look is, and makes it *hopeful*. A busy pool is never dry, and then nobody needs to poll.
+A pool asks in one or more *lines*, one for each kind of work it takes; they share its room. A line that got less
+than it asked for is *dry*: the store has no more for it, so room alone is no reason to ask again; a look is, and
+makes it *hopeful*. The line of a busy pool is never dry, and then nobody needs to poll.
 
 Leases are taken only to be started. A claim that was answered after the claim deadline may have been given to
 somebody else by then, one that is answered during a stop has come too late, and one that lies in a buffer for
@@ -18,12 +19,12 @@ Next on the path: `worker/runner.py`.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
 from shigoto.model.worker import CLAIM_DEADLINE, Want
-from shigoto.worker.pool import Pool, running
+from shigoto.worker.pool import Line, Pool, running
 from shigoto.worker.promoter import PROMOTE_AT_ONCE
 from shigoto.worker.settler import Settler
 from shigoto.worker.station import Station, Trouble
@@ -36,7 +37,7 @@ class Claimer:
     """Claims for the pools of one worker.
 
     `drained`, if given, is called once, when nothing is left that this worker could run: nothing held, nothing
-    due, nothing ready.
+    due, nothing ready. `cycled` says that the store has answered a claim.
     """
 
     def __init__(
@@ -52,14 +53,16 @@ class Claimer:
         self._queues = queues
         self._drained = drained
         self._time = asyncio.get_running_loop().time
-        self._pools: Sequence[Pool] = ()
-        self._dry: set[Pool] = set()
-        self._hopeful: set[Pool] = set()
+        self._lines: Mapping[Pool, Sequence[Line]] = {}
+        self._dry: set[Line] = set()
+        self._hopeful: set[Line] = set()
+        self._turn = 0
         self._looks = 0
         self._wakeup = Wakeup()
         self._closing = Wakeup()
         self._trouble = Trouble(station, "claimer")
         self._closed = False
+        self.cycled = False
 
     def room(self) -> None:
         """A slot came free, a buffer ran low, or something was settled."""
@@ -78,10 +81,12 @@ class Claimer:
         self._wakeup.ring()
         self._closing.ring()
 
-    async def run(self, pools: Sequence[Pool]) -> None:
+    async def run(self, lines: Sequence[Line]) -> None:
         """Claim until closed or drained."""
-        self._pools = pools
-        if not pools and self._drained is not None:
+        pools = dict.fromkeys(line.pool for line in lines)
+        self._lines = {pool: [line for line in lines if line.pool is pool] for pool in pools}
+        self.cycled = not lines
+        if not lines and self._drained is not None:
             self.close()
             self._drained()
         while not self._closed:
@@ -97,40 +102,58 @@ class Claimer:
             else:
                 self._trouble.over()
 
-    def _wants(self) -> dict[Pool, Want]:
+    def _wants(self) -> dict[Line, Want]:
         if not self._station.in_touch() or self._settler.backlog > MOST_UNSETTLED:
             return {}
-        if self._quiet():
+        quiet = self._quiet()
+        if quiet:
             self._dry.clear()
         now = self._time()
-        wants: dict[Pool, Want] = {}
-        for pool in self._pools:
+        wants: dict[Line, Want] = {}
+        for pool, lines in self._lines.items():
             limit = pool.slots.want(now, buffered=pool.buffered, running=running(pool))
-            if limit and pool not in self._dry:
-                wants[pool] = Want(tasks=pool.tasks, queues=self._queues, limit=limit)
+            asking = [line for line in lines if line not in self._dry]
+            if limit and asking and not pool.resting:
+                for line, share in self._split(limit, asking, least=int(quiet)):
+                    wants[line] = Want(tasks=line.tasks, queues=self._queues, limit=share, alone=line.alone)
         return {} if self._can_wait(wants) else wants
 
-    def _can_wait(self, wants: dict[Pool, Want]) -> bool:
+    def _split(self, limit: int, lines: list[Line], *, least: int) -> list[tuple[Line, int]]:
+        """Each line's part of a pool's room; what cannot be divided goes to one of them in turn.
+
+        A worker that drains asks for at least one in each: it must know that there is nothing left in any.
+        """
+        if len(lines) == 1:
+            return [(lines[0], limit)]
+        self._turn += 1
+        count = len(lines)
+        order = [lines[(at + self._turn) % count] for at in range(count)]
+        shares = [max(least, (limit + count - 1 - at) // count) for at in range(count)]
+        return [(line, share) for line, share in zip(order, shares, strict=True) if share]
+
+    def _can_wait(self, wants: dict[Line, Want]) -> bool:
         """Whether only the hopeful would ask, while a busy pool is about to claim and can take them along.
 
         A bell that rings for every commit would otherwise put an idle pool's vain claims in a busy pool's
         way.
         """
-        return self._hopeful.issuperset(wants) and any(
-            pool not in wants and pool.buffered > pool.slots.low_water >= 0 for pool in self._pools
-        )
+        if not self._hopeful.issuperset(wants):
+            return False
+        asking = {line.pool for line in wants}
+        return any(pool not in asking and pool.buffered > pool.slots.low_water >= 0 for pool in self._lines)
 
     def _quiet(self) -> bool:
         """Whether a worker that drains holds nothing, so that nothing of its own can come back."""
         return self._drained is not None and not self._station.held
 
-    async def _claim(self, wants: dict[Pool, Want]) -> None:
+    async def _claim(self, wants: dict[Line, Want]) -> None:
         engine, looks, quiet = self._station.engine, self._looks, self._quiet()
         if quiet:
             # First promoted, then claimed: what is due by now is ready by then, whoever promoted it.
             await self._promote_all()
         sent_at = self._time()
         leases = await engine.arun(engine.claim(self._station.id, tuple(wants.values())))
+        self.cycled = True
         self._station.held.update({lease.number: lease for lease in leases})
         if self._closed or self._time() - sent_at > CLAIM_DEADLINE / 1000:
             self._settler.release(leases)
@@ -150,19 +173,19 @@ class Claimer:
                 return
             await asyncio.sleep(0)
 
-    def _deliver(self, wants: dict[Pool, Want], leases: list[Lease], *, still_true: bool) -> None:
+    def _deliver(self, wants: dict[Line, Want], leases: list[Lease], *, still_true: bool) -> None:
         now = self._time()
-        for pool, share in _shares(wants, leases).items():
-            self._hopeful.discard(pool)
-            if len(share) < wants[pool].limit:
-                (self._dry if still_true else self._hopeful).add(pool)
+        for line, share in _shares(wants, leases).items():
+            self._hopeful.discard(line)
+            if len(share) < wants[line].limit:
+                (self._dry if still_true else self._hopeful).add(line)
             if share:
-                pool.slots.gave(now, len(share))
-                pool.give(share)
+                line.pool.slots.gave(now, len(share))
+                line.pool.give(share)
 
     def _give_back_the_late(self) -> None:
         now = self._time()
-        for pool in self._pools:
+        for pool in self._lines:
             if pool.slots.late(now, pool.buffered):
                 leases = pool.take_back()
                 pool.slots.took_back(len(leases))
@@ -170,16 +193,20 @@ class Claimer:
                 self._settler.release(leases)
 
     def _until_late(self) -> float | None:
-        deadlines = [at for pool in self._pools if (at := pool.slots.next_deadline) is not None]
+        deadlines = [at for pool in self._lines if (at := pool.slots.next_deadline) is not None]
         return max(0.0, min(deadlines) - self._time()) if deadlines else None
 
 
-def _shares(wants: dict[Pool, Want], leases: list[Lease]) -> dict[Pool, list[Lease]]:
-    """Each pool's part of what was claimed, in the order it came."""
+def _shares(wants: dict[Line, Want], leases: list[Lease]) -> dict[Line, list[Lease]]:
+    """Each line's part of what was claimed, in the order it came."""
     if len(wants) == 1:
         return dict.fromkeys(wants, leases)
-    shares: dict[Pool, list[Lease]] = {pool: [] for pool in wants}
-    by_task = {task: shares[pool] for pool in wants for task in pool.tasks}
+    shares: dict[Line, list[Lease]] = {line: [] for line in wants}
+    # As asked: a line may have changed its mind since.
+    alone = {
+        task: shares[line] for line, want in wants.items() if want.alone is not False for task in line.tasks
+    }
+    crowd = {task: shares[line] for line, want in wants.items() if not want.alone for task in line.tasks}
     for lease in leases:
-        by_task[lease.task].append(lease)
+        (alone if lease.alone else crowd)[lease.task].append(lease)
     return shares

@@ -1,30 +1,38 @@
 """The parts of one worker, put together.
 
                  doorbell, poll                 slot free
-    listener ───────────────────► claimer ◄──────────────── strands, threads ──► settler
-                 promoter ───────────▲    ──── leases ────►     (runner)          │
-                     ▲                                                            │ due again in …
-                     └────────────────────────────────────────────────────────────┘
+    listener ───────────────────► claimer ◄──────────────── strands, threads, children ──► settler
+                 promoter ───────────▲    ──── leases ────►     (runner)                     │
+                     ▲                                                                       │ due again in …
+                     └───────────────────────────────────────────────────────────────────────┘
 
 The keeper, the reporter and the sweeper work beside them.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
+from shigoto.context import Desk
 from shigoto.model.clock import Millis
 from shigoto.model.job import Lease
 from shigoto.model.worker import Orders
+from shigoto.observe.log import log_setup
 from shigoto.task import Task
+from shigoto.worker.children.children import Children
+from shigoto.worker.children.isolation import Isolation, Loners
+from shigoto.worker.children.messages import Begin
 from shigoto.worker.claimer import Claimer
+from shigoto.worker.exclusive import Exclusives
 from shigoto.worker.keeper import Beats, Keeper
+from shigoto.worker.lifespan import Lifespan
 from shigoto.worker.listener import Listener
 from shigoto.worker.pool import Pool, running
 from shigoto.worker.promoter import Promoter
 from shigoto.worker.reporter import Reporter
+from shigoto.worker.routing import Pools, routes_of
 from shigoto.worker.runner import Runner
 from shigoto.worker.settler import Settler
 from shigoto.worker.station import Station
@@ -33,6 +41,11 @@ from shigoto.worker.strands import Strands
 from shigoto.worker.sweeper import Sweeper
 from shigoto.worker.threads import Threads
 
+# Seconds until a supervised worker has a child ready, although no task asks for one: when another runner dies, its jobs
+# are run alone, and starting a child for them takes 0.3 s on an idle machine and 1 s on a busy one. Short drains are
+# over before.
+WARM_AFTER = 1.0
+
 
 class Settings(Struct, frozen=True, kw_only=True):
     """How a worker was asked to work, checked."""
@@ -40,21 +53,34 @@ class Settings(Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] | None
     concurrency: int
     threads: int
+    children: int
     drain: bool
     lease: float
     poll: float
     stop_timeout: float
     beats: Beats
+    sweeps: bool
+    supervised: bool
+    max_jobs: int | None
 
 
 class Crew:
     """Makes the parts, knows who tells whom, and starts them. For the running event loop."""
 
     def __init__(
-        self, station: Station, tasks: Mapping[str, Task[..., Any]], settings: Settings, switch: StopSwitch
+        self,
+        station: Station,
+        tasks: Mapping[str, Task[..., Any]],
+        settings: Settings,
+        switch: StopSwitch,
+        *,
+        isolation: Isolation,
+        lifespan: Lifespan,
+        state: Any,
     ) -> None:
         self.station = station
         self.switch = switch
+        self.lifespan = lifespan
         self.settler = Settler(station, self._flushed)
         self.keeper = Keeper(station, settings.beats, self._obey)
         self.claimer = Claimer(
@@ -64,37 +90,58 @@ class Crew:
             drained=(lambda: switch.throw("drained")) if settings.drain else None,
         )
         self.promoter = Promoter(station, self.claimer.look)
-        runner, settle, room = Runner(tasks, station.random), self.settler.add, self.claimer.room
-        on_loop = [name for name, task in tasks.items() if task.is_async]
-        in_threads = [name for name, task in tasks.items() if not task.is_async]
-        self.strands = Strands(station, runner, on_loop, size=settings.concurrency, settle=settle, room=room)
-        self.threads = Threads(station, runner, in_threads, size=settings.threads, settle=settle, room=room)
-        self.pools: list[Pool] = [pool for pool in (self.strands, self.threads) if pool.tasks]
+        self._max_jobs = settings.max_jobs
+        runner = Runner(tasks, station.random, desk=Desk(station.engine, station.id, state))
+        settle, room = self.settler.add, self.claimer.room
+        self.strands = Strands(station, runner, size=settings.concurrency, settle=settle, room=room)
+        self.threads = Threads(station, runner, size=settings.threads, settle=settle, room=room)
+        self.children = self._children(runner, settings, isolation)
+        pools = Pools(self.strands, self.threads, self.children)
+        routes = routes_of(tasks, isolation, pools, shared=station.engine.capabilities.shared)
+        self.lines = routes.lines
+        self.pools: list[Pool] = list(dict.fromkeys(line.pool for line in self.lines))
         self._listener = Listener(station, self.claimer, self._rung)
         self._reporter = Reporter(station, self.pools)
-        self._sweeper = Sweeper(station)
+        self._sweeper = Sweeper(station) if settings.sweeps else None
+        self._loners = Loners(station, routes.unable, self.claimer.look) if routes.unable else None
+        self._exclusives = Exclusives(station, self.pools, tasks)
+        self._needs_child = any(task.executor == "process" for task in tasks.values())
+        self._supervised = settings.supervised
+        self._group: asyncio.TaskGroup | None = None
         self._seekers: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
         self._claiming: asyncio.Task[None] | None = None
 
     def start(self, group: asyncio.TaskGroup) -> None:
         """Start every part as a task of the group; a part that fails ends them all."""
-
-        def begin(part: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-            return group.create_task(work, name=f"shigoto-{part}-{self.station.name}")
-
-        self._others = [
-            begin("settler", self.settler.run()),
-            begin("keeper", self.keeper.run()),
-            begin("reporter", self._reporter.run()),
-        ]
-        self._claiming = begin("claimer", self.claimer.run(self.pools))
+        self._group = group
+        self.aside("settler", self.settler.run())
+        self.aside("keeper", self.keeper.run())
+        self.aside("reporter", self._reporter.run())
+        if self._exclusives.tasks:
+            self.aside("exclusives", self._exclusives.run())
+        if self.children is not None and self._needs_child:
+            self.children.keep_warm()
+        elif self.children is not None and self._supervised:
+            asyncio.get_running_loop().call_later(WARM_AFTER, self.children.keep_warm)
+        self._claiming = self._begin(group, "claimer", self.claimer.run(self.lines))
         self._claiming.add_done_callback(lambda _: self.switch.changed.ring())
-        self._seekers = [
-            begin("promoter", self.promoter.run()),
-            begin("listener", self._listener.run()),
-            begin("sweeper", self._sweeper.run()),
-        ]
+        seekers = [("promoter", self.promoter.run()), ("listener", self._listener.run())]
+        if self._sweeper is not None:
+            seekers.append(("sweeper", self._sweeper.run()))
+        if self._loners is not None:
+            seekers.append(("loners", self._loners.run()))
+        self._seekers = [self._begin(group, part, work) for part, work in seekers]
+
+    def aside(self, part: str, work: Coroutine[Any, Any, None]) -> None:
+        """Do this beside the rest, until `end`."""
+        if self._group is not None:
+            self._others.append(self._begin(self._group, part, work))
+
+    def _begin(
+        self, group: asyncio.TaskGroup, part: str, work: Coroutine[Any, Any, None]
+    ) -> asyncio.Task[None]:
+        return group.create_task(work, name=f"shigoto-{part}-{self.station.name}")
 
     def stop_seeking(self) -> None:
         """Look for no more work, and give back what has not been started."""
@@ -107,8 +154,19 @@ class Crew:
     def tell_stopping(self) -> None:
         """Let handlers know that the worker is about to stop."""
         for pool in self.pools:
-            for hand in pool.hands():
-                hand.signals.stopping = True
+            pool.tell_stopping()
+
+    def stop_handlers(self) -> None:
+        """Cancel what can be cancelled; what gives in is released."""
+        self.strands.stop_all()
+        if self.children is not None:
+            self.children.stop_all()
+
+    async def end_handlers(self, patience: float) -> None:
+        """End strands and children for good; a handler on the event loop that will not is left behind."""
+        closing = [self.strands.close(patience)]
+        closing += [self.children.close(patience)] if self.children is not None else []
+        await asyncio.gather(*closing)
 
     def end(self) -> None:
         """End every part, wherever it is."""
@@ -116,12 +174,25 @@ class Crew:
             task.cancel()
 
     def idle(self) -> bool:
-        """Whether nothing is held, and no claim is in flight."""
-        return not self.station.held and (self._claiming is None or self._claiming.done())
+        """Whether nothing is held that could still end by itself, and no claim is in flight."""
+        held = len(self.station.held) - self.settler.held_back
+        return held <= 0 and (self._claiming is None or self._claiming.done())
 
     def running(self) -> int:
         """How many handlers are at work."""
         return sum(running(pool) for pool in self.pools)
+
+    def _children(self, runner: Runner, settings: Settings, isolation: Isolation) -> Children | None:
+        if isolation.source is None:
+            return None
+        return Children(
+            self.station,
+            runner,
+            Begin(source=isolation.source, worker=self.station.id, log=log_setup()),
+            size=settings.children,
+            settle=self.settler.put,
+            room=self.claimer.room,
+        )
 
     def _flushed(self, delays: list[Millis]) -> None:
         self.claimer.room()
@@ -130,6 +201,8 @@ class Crew:
             self.claimer.look()
         if later := [delay for delay in delays if delay]:
             self.promoter.expect(min(later))
+        if self._max_jobs is not None and self.settler.ended >= self._max_jobs and self.switch.reason is None:
+            self.switch.throw("recycled")
 
     def _rung(self) -> None:
         self.promoter.look()
@@ -139,14 +212,26 @@ class Crew:
     def _obey(self, orders: Orders) -> None:
         if orders.fenced:
             self.settler.drop()
+            for lease in list(self.station.held.values()):
+                self._lose(lease)
             self.switch.fence()
             return
         self.claimer.room()
-        for number, token in orders.cancels:
-            lease = self.station.held.get(number)
-            if lease is not None and lease.token == token and not self._cancel(lease):
+        for lease in self._held(orders.cancels):
+            if not self._cancel(lease):
                 # It lies in a buffer, or is on its way to the store: ask again soon.
                 self.keeper.nudge()
+        for lease in self._held(orders.lost):
+            if not self._lose(lease):
+                self.keeper.nudge()
+
+    def _held(self, tokens: Iterable[tuple[int, int]]) -> list[Lease]:
+        """Those of these leases that are still held."""
+        found = [(self.station.held.get(number), token) for number, token in tokens]
+        return [lease for lease, token in found if lease is not None and lease.token == token]
 
     def _cancel(self, lease: Lease) -> bool:
         return any(pool.cancel(lease) for pool in self.pools)
+
+    def _lose(self, lease: Lease) -> bool:
+        return any(pool.lose(lease) for pool in self.pools)

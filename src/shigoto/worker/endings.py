@@ -13,21 +13,25 @@ settlement that no store can write would come back for ever.
 """
 
 import logging
+from collections.abc import Collection, Iterable
 from random import Random
 
 from msgspec import structs
 
-from shigoto.context import Cancel, Fail, RetryLater, Signals, Snooze
+from shigoto.context import Signals
 from shigoto.model.clock import Millis
 from shigoto.model.duration import LONGEST
 from shigoto.model.errors import OptionInvalid
-from shigoto.model.job import FailureKind, Lease
+from shigoto.model.job import FailureKind, Lease, LogLine
 from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.states import CRASH_DELAY
+from shigoto.outcomes import Cancel, Fail, RetryLater, Snooze
 from shigoto.retry import Retry
-from shigoto.worker.errortext import ERROR_LIMIT, describe, fit, message_of
+from shigoto.worker.errortext import ERROR_LIMIT, LIMIT, describe, fit, message_of
 
 logger = logging.getLogger("shigoto.worker")
 
+NOT_COMMITTED = "the transaction that finished this job was not committed"
 NO_DELAY = (
     "its delay is no whole number of milliseconds; it counts as a failure, and the retry policy decides"
 )
@@ -40,7 +44,7 @@ def raised(
     random: Random,
     *,
     kind: FailureKind = FailureKind.ERROR,
-    skip: str = "",
+    skip: Collection[str] = (),
 ) -> Settlement:
     """The end of a run that raised."""
     if isinstance(error, Cancel):
@@ -59,7 +63,9 @@ def raised(
     return _ended(lease, ending, delay=delay, error=text, trace=trace, kind=kind)
 
 
-def refused(lease: Lease, error: BaseException, kind: FailureKind, *, skip: str = "") -> Settlement:
+def refused(
+    lease: Lease, error: BaseException, kind: FailureKind, *, skip: Collection[str] = ()
+) -> Settlement:
     """The end of a run whose arguments or result do not fit: running it again would not help."""
     text, trace = describe(error, skip=skip)
     return _ended(lease, Ending.FAILED, error=text, trace=trace, kind=kind)
@@ -95,9 +101,26 @@ def released(lease: Lease, delay: Millis | None = None) -> Settlement:
     return _ended(lease, Ending.RELEASED, delay=delay)
 
 
+def crashed(lease: Lease, error: str, stack: str, lines: Iterable[LogLine]) -> Settlement:
+    """The process of the job has died, and nobody else was in it (T9)."""
+    text = fit(error, ERROR_LIMIT)
+    return structs.replace(
+        _ended(lease, Ending.CRASHED, delay=CRASH_DELAY, error=text, trace=last_words(text, stack, lines)),
+        alone=True,
+    )
+
+
+def last_words(error: str, stack: str, lines: Iterable[LogLine]) -> str | None:
+    """What is known of a process that is gone: where it was, and what it has written last; None if nothing is."""
+    written = [f"{line.level}: {line.text}" for line in lines]
+    parts = [stack.rstrip()] if stack.strip() else []
+    parts += ["\n".join(["last log lines:", *written])] if written else []
+    return fit("\n\n".join(parts), LIMIT - len(error.encode()), keep_end=True) if parts else None
+
+
 def with_signals(settlement: Settlement, signals: Signals) -> Settlement:
-    """The same with the last progress, which is kept after the end; and cancelled, if the job was asked to stop and did
-    anything but succeed (T13)."""
+    """The same with what the run has said last, progress and log lines, which are kept after the end; and cancelled,
+    if the job was asked to stop and did anything but succeed (T13)."""
     cancelled = signals.cancelled and settlement.ending is not Ending.COMPLETED
     text = signals.progress_text
     return structs.replace(
@@ -106,7 +129,25 @@ def with_signals(settlement: Settlement, signals: Signals) -> Settlement:
         delay=None if cancelled else settlement.delay,
         progress=signals.progress,
         progress_text=None if text is None else fit(text, ERROR_LIMIT),
+        log=None if signals.lines is None else signals.lines.tail(),
     )
+
+
+def after_commit(lease: Lease, settlement: Settlement, signals: Signals) -> Settlement:
+    """What is settled after a transaction has completed the job: the same once more, whatever happened since."""
+    if settlement.ending is not Ending.COMPLETED:
+        logger.error(
+            "Job %d was completed by its transaction; what happened afterwards changes nothing: %s",
+            lease.number,
+            settlement.error or settlement.ending.name.lower(),
+        )
+    elif settlement.result not in ("null", signals.result):
+        logger.warning(
+            "Job %d was completed by its transaction; what its handler returned afterwards is dropped."
+            " Give it to tx.finish() instead",
+            lease.number,
+        )
+    return _ended(lease, Ending.COMPLETED)
 
 
 def _ended(

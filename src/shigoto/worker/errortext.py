@@ -6,7 +6,8 @@ SystemExit still is: `runner.py` stands behind this.)
 """
 
 import traceback
-from types import TracebackType
+from collections.abc import Collection
+from types import FrameType, TracebackType
 
 LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together
 ERROR_LIMIT = 4 * 1024
@@ -14,15 +15,15 @@ FRAMES = 40
 CUT = " … (cut)"
 
 
-def describe(error: BaseException, *, skip: str = "") -> tuple[str, str | None]:
-    """The error as `Type: message`, and its traceback without the frames of the file `skip` on top."""
+def describe(error: BaseException, *, skip: Collection[str] = ()) -> tuple[str, str | None]:
+    """The error as `Type: message`, and its traceback without the frames of the files `skip` at both ends."""
     name = type(error).__qualname__
     message = message_of(error)
     text = fit(f"{name}: {message}" if message else name, ERROR_LIMIT)
     frames = _without(error.__traceback__, skip)
     if frames is None:
         return text, None
-    trace = _short_trace(text, frames) if len(message) > ERROR_LIMIT else _trace(error, frames)
+    trace = _short_trace(text, frames) if len(message) > ERROR_LIMIT else _trace(error, frames, skip)
     return text, fit(trace, LIMIT - len(text.encode()), keep_end=True)
 
 
@@ -32,6 +33,13 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except Exception as broken:
         return _reason(error) or f"<its message cannot be shown: __str__ raised {type(broken).__qualname__}>"
+
+
+def stack_of(frame: FrameType, *, skip: Collection[str] = ()) -> str:
+    """Where a thread is right now, without the frames of the files `skip`; the most recent call last."""
+    entries = traceback.extract_stack(frame, FRAMES)
+    lines = traceback.format_list([entry for entry in entries if entry.filename not in skip])
+    return fit("".join(lines), LIMIT, keep_end=True)
 
 
 def fit(text: str, limit: int, *, keep_end: bool = False) -> str:
@@ -55,17 +63,20 @@ def _reason(error: BaseException) -> str:
         return ""
 
 
-def _without(frames: TracebackType | None, skip: str) -> TracebackType | None:
+def _without(frames: TracebackType | None, skip: Collection[str]) -> TracebackType | None:
     """What the runtime does to call a handler is of no interest to its author."""
-    while frames is not None and frames.tb_frame.f_code.co_filename == skip:
+    while frames is not None and frames.tb_frame.f_code.co_filename in skip:
         frames = frames.tb_next
     return frames
 
 
-def _trace(error: BaseException, frames: TracebackType) -> str:
+def _trace(error: BaseException, frames: TracebackType, skip: Collection[str]) -> str:
     try:
-        lines = traceback.TracebackException(type(error), error, frames, limit=-FRAMES, compact=True).format()
-        return "".join(lines)
+        told = traceback.TracebackException(type(error), error, frames, limit=-FRAMES, compact=True)
+        while told.stack and told.stack[-1].filename in skip:
+            # What the runtime has raised in a handler, it has not raised by itself.
+            told.stack.pop()
+        return "".join(told.format())
     except Exception as broken:
         return f"<the traceback cannot be shown: {type(broken).__qualname__}>"
 

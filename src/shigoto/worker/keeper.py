@@ -8,6 +8,7 @@ Tests on virtual time beat from the loop.
     beat sent ──► answered: renewed   in touch for 2/3 of the lease, counted from when the beat was *sent*:
               │                       only then are jobs claimed, and only then are claimed ones started
               │             cancels   jobs that somebody wants cancelled, repeated with every beat
+              │             lost      jobs that somebody has taken away by force: stop them
               │             fenced    the lease is lost for ever: stop at once, settle nothing
               └─► no answer: again soon. After 2/3 of a lease claim and start no more, but run on: a day's
                   work must outlive an outage, and the store will say whose it is

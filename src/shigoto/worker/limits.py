@@ -1,4 +1,4 @@
-"""Time limits of async handlers: one timer for all strands.
+"""Time limits of running handlers: one timer for all of a pool.
 
 `asyncio.timeout` arms and disarms a timer for every job, which took 5 µs, twice the rest of the runtime.
 Nearly no job reaches its limit, so here a job only notes when its own is, and one timer stands at the
@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Protocol
 
+from shigoto.model.clock import Millis
+
 
 class Limited(Protocol):
     """Something that must end by `limit_at`, in the loop's time; infinity means no limit."""
@@ -20,6 +22,13 @@ class Limited(Protocol):
     def time_out(self) -> None:
         """The limit has passed."""
         ...
+
+
+def first_of(now: float, hard: Millis | None, soft: Millis | None) -> tuple[float, float, bool]:
+    """When the first of two limits is reached, when the hard one is, and whether the first is the soft one."""
+    hard_at = inf if hard is None else now + hard / 1000
+    soft_at = inf if soft is None else now + soft / 1000
+    return min(hard_at, soft_at), hard_at, soft_at < hard_at
 
 
 class Limits:

@@ -1,8 +1,13 @@
-"""Which job a log line comes from: for lines that handlers write themselves."""
+"""Log lines and the jobs they come from: which job a line belongs to, and what a job's own log gets of it."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 
-from shigoto.context import current_context
+from shigoto.context import SoftTimeout, current_context
+from shigoto.model.errors import JobCancelled
+
+OURS = "shigoto"
 
 
 def job_fields() -> Mapping[str, object]:
@@ -18,3 +23,62 @@ def job_fields() -> Mapping[str, object]:
         "tenant": context.tenant,
         "attempt": context.attempt,
     }
+
+
+@contextmanager
+def capturing() -> Generator[None]:
+    """Copy what handlers write with `logging` into the logs of their jobs, as long as this lasts.
+
+    The handler sits at the root: loggers that do not propagate, or are set to a higher level, are not heard.
+    """
+    root = logging.getLogger()
+    capture = next((handler for handler in root.handlers if isinstance(handler, Capture)), None) or Capture()
+    # One for all workers of this process, or each line would be written once for each of them.
+    capture.users += 1
+    root.addHandler(capture)
+    try:
+        yield
+    finally:
+        capture.users -= 1
+        if not capture.users:
+            root.removeHandler(capture)
+
+
+class Capture(logging.Handler):
+    """Writes records of level INFO and above into the log of the job that runs here, if one does.
+
+    Not our own: what the worker says of a job is in its history already.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(logging.Formatter())
+        self.users = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Never raises: a handler must not fail because of a line about it. But what the worker raises in a handler
+        from outside may strike in here, too, and must get through."""
+        _show_where_nobody_else_does(record)
+        if record.name == OURS or record.name.startswith(f"{OURS}."):
+            return
+        try:
+            context = current_context.get(None)
+            if context is not None:
+                context.write(record.levelname.lower(), self.format(record))
+        except (JobCancelled, SoftTimeout):
+            raise
+        except Exception:
+            self.handleError(record)
+
+
+def _show_where_nobody_else_does(record: logging.LogRecord) -> None:
+    """A program that has not set up logging sees warnings all the same, by `logging.lastResort`, if there is no handler
+    at all. We are one, so we must do it."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None:
+        if not all(isinstance(handler, Capture) for handler in logger.handlers):
+            return
+        logger = logger.parent if logger.propagate else None
+    last = logging.lastResort
+    if last is not None and record.levelno >= last.level:
+        last.handle(record)

@@ -1,6 +1,6 @@
-"""Carries the progress of running jobs to the store: one batch, at most once a second, however often they speak.
+"""Carries what running jobs say, progress and log lines, to the store: one batch, at most once a second.
 
-The last progress of a run does not depend on this: it travels with the settlement.
+The last words of a run do not depend on this: they travel with the settlement.
 """
 
 import asyncio
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from shigoto.context import Signals
 from shigoto.model.errors import StoreError
+from shigoto.model.job import Lease
 from shigoto.model.outcome import Report
 from shigoto.worker.errortext import ERROR_LIMIT, fit
 from shigoto.worker.pool import Pool
@@ -42,25 +43,41 @@ class Reporter:
                 # Signals before lease, and signals again: a thread may be changing over to its next job.
                 signals = hand.signals
                 lease = hand.lease
-                if lease is not None and hand.signals is signals and signals.progress_changed:
-                    signals.progress_changed = False
-                    yield (
-                        signals,
-                        Report(
-                            number=lease.number,
-                            token=lease.token,
-                            progress=signals.progress,
-                            progress_text=fit(signals.progress_text or "", ERROR_LIMIT),
-                        ),
-                    )
+                if lease is not None and hand.signals is signals:
+                    report = _report(lease, signals)
+                    if report is not None:
+                        yield signals, report
 
     async def _report(self, news: list[tuple[Signals, Report]]) -> None:
         engine = self._station.engine
         try:
             await engine.arun(engine.report(self._station.id, [report for _, report in news]))
         except StoreError as error:
-            for signals, _ in news:
-                signals.progress_changed = True
+            for signals, report in news:
+                _take_back(signals, report)
             await asyncio.sleep(self._trouble.met(error))
         else:
             self._trouble.over()
+
+
+def _report(lease: Lease, signals: Signals) -> Report | None:
+    """What this run has said since it was last asked."""
+    log = None if signals.lines is None else signals.lines.tail()
+    if not signals.progress_changed:
+        return None if log is None else Report(number=lease.number, token=lease.token, log=log)
+    signals.progress_changed = False
+    return Report(
+        number=lease.number,
+        token=lease.token,
+        progress=signals.progress,
+        progress_text=fit(signals.progress_text or "", ERROR_LIMIT),
+        log=log,
+    )
+
+
+def _take_back(signals: Signals, report: Report) -> None:
+    """This report did not arrive: all of it is news again."""
+    if report.progress is not None:
+        signals.progress_changed = True
+    if report.log is not None and signals.lines is not None:
+        signals.lines.unsend(report.log)

@@ -6,15 +6,20 @@ A run ends in exactly one settlement, whatever the handler does. It may raise an
 it may swallow a cancel, or raise CancelledError by itself; so this is the one place that catches
 BaseException. What it must tell apart is who cancelled:
 
-    strand.wanted is set      we did (a cancel order, the time limit, a stop): the settlement says which
+    hand.wanted is set      we did (a cancel order, the time limit, a stop): the settlement says which
+    signals.overdue is set  we did, because of the soft limit; a handler that lets it pass has taken too long
     task.cancelling() == 0  nobody did: the handler raised CancelledError by itself, a failure like any other
     task.cancelling() > 0   somebody else did: a program that ends without a stop, the handler itself, or what
                             an earlier job in this strand has left behind (`loop.call_later(9, task.cancel)`).
                             The last two look alike, so the job is given back once, and has failed next time
 
+A sync handler in a child process is cancelled by JobCancelled, which is raised in it; one in a thread is not.
+
 Arguments that do not decode and results that do not encode are settled as failed at once. Only those two
 steps are watched for that: a handler that raises PayloadInvalid about a job of its own has failed in the
 ordinary way.
+
+A transaction block may have ended the job already. Then the settlement only repeats that, and the store knows.
 
 Handlers fork, too, and some children come back here instead of leaving: they end on the spot, or each would go
 on as a second worker with the leases of the first.
@@ -34,67 +39,73 @@ from operator import is_not
 from random import Random
 from typing import Any, NoReturn, Protocol
 
-from msgspec import Struct
+from msgspec import structs
 
-from shigoto.codec import Signature
-from shigoto.context import Context, Signals, current_context
-from shigoto.model.errors import PayloadInvalid
+from shigoto.context import Context, Desk, Signals, SoftTimeout, current_context
+from shigoto.model.clock import Millis
+from shigoto.model.errors import JobCancelled, JobError, PayloadInvalid
 from shigoto.model.job import FailureKind, Lease
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.retry import Retry
 from shigoto.task import Task
-from shigoto.worker import endings
+from shigoto.worker import endings, plans
+from shigoto.worker.children import interrupts
+from shigoto.worker.plans import Guard, Plan, limits_of, plan_of, too_long
 
-HERE = __file__
+HERE = (__file__, plans.__file__, interrupts.__file__)
 UNKNOWN_DELAY = 60_000
 MOST_DISTURBED = 10_000
 
 
-class Plan(Struct, frozen=True, eq=False):
-    """What running a job of one task takes, looked up once. `bare` says that no argument is required."""
-
-    fn: Callable[..., Any]
-    takes_context: bool
-    decode: Callable[[str], dict[str, Any]]
-    encode: Callable[[Any], str]
-    bare: bool
-    timeout: int | None
-    retry: Retry
-
-
 class Hand(Protocol):
-    """Where one job runs. The keeper reads it from outside to pass on orders and to collect progress."""
+    """Where one job runs. The keeper reads it from outside to pass on orders and to collect progress.
+
+    `wanted` is how the run shall end once a cancel of ours has got through. `limit_at` is when the next of its
+    limits is reached.
+    """
 
     lease: Lease | None
     signals: Signals
+    wanted: Ending | None
+    limit_at: float
+
+    def limit(self, hard: Millis | None, soft: Millis | None) -> None:
+        """Do something about this run if it takes longer than this."""
+        ...
 
 
 class StrandHand(Hand, Protocol):
     """A place on the event loop: its task can be cancelled, and it can wear out."""
 
     task: asyncio.Task[None]
-    wanted: Ending | None
     cancels: int
     worn: bool
-    limit_at: float
-
-    def limit(self, seconds: float) -> None:
-        """Cancel this run, wanting it ERRORED, if it takes longer."""
-        ...
 
 
 class Runner:
     """Runs jobs of known tasks, one call each, on the event loop or in the calling thread.
 
     Made by the task that runs the worker: when that one is being cancelled, so are all others, and the jobs
-    in them are not to blame.
+    in them are not to blame. `signals` makes what a run and its worker share, `guard` surrounds sync handlers.
     """
 
-    def __init__(self, tasks: Mapping[str, Task[..., Any]], random: Random) -> None:
-        self._plans = {name: _plan(task) for name, task in tasks.items()}
+    def __init__(
+        self,
+        tasks: Mapping[str, Task[..., Any]],
+        random: Random,
+        *,
+        desk: Desk | None = None,
+        signals: Callable[[], Signals] = Signals,
+        guard: Guard | None = None,
+    ) -> None:
+        self._plans = {name: plan_of(task, guard) for name, task in tasks.items()}
         self._random = random
+        self._desk = desk
+        self._signals = signals
         self._variables = copy_context()
-        self._owner = asyncio.current_task()
+        self._owner = _current_task()
+        # A cancel that was swallowed long before the worker began says nothing about it.
+        self._owner_was = 0 if self._owner is None else self._owner.cancelling()
         # The jobs that were given back because of a cancel that nobody owns up to; never more than once each,
         # and no more of them than this: a handler that cancels itself must not run for ever.
         self._disturbed: set[int] = set()
@@ -106,14 +117,14 @@ class Runner:
         plan = self._plans.get(lease.task)
         if plan is None:
             return endings.released(lease, UNKNOWN_DELAY)
-        signals = strand.signals = Signals()
-        context = Context(lease, signals)
+        signals = strand.signals = self._signals()
+        context = Context(lease, signals, self._desk, plan.encode)
         current_context.set(context)
         before = copy_context()
         strand.lease = lease
-        limit = lease.timeout or plan.timeout
-        if limit is not None:
-            strand.limit(limit / 1000)
+        limited = plan.limited or lease.timeout is not None or lease.soft_timeout is not None
+        if limited:
+            strand.limit(*limits_of(lease, plan))
         try:
             arguments = {} if plan.bare and lease.payload == "{}" else plan.decode(lease.payload)
         except BaseException as error:
@@ -131,9 +142,9 @@ class Runner:
                 settlement = self._raised(strand, lease, plan, error)
             else:
                 settlement = self._returned(lease, plan, value)
-        if signals.cancelled or signals.progress is not None:
-            settlement = endings.with_signals(settlement, signals)
-        if limit is not None:
+        if signals.cancelled or signals.progress is not None or signals.lines is not None or signals.ended:
+            settlement = self._with_signals(lease, plan, signals, settlement)
+        if limited:
             strand.limit_at = inf
         if strand.cancels or strand.task.cancelling() or _changed(before):
             _tidy(strand, before)
@@ -160,17 +171,22 @@ class Runner:
         plan = self._plans.get(lease.task)
         if plan is None:
             return endings.released(lease, UNKNOWN_DELAY)
-        signals = hand.signals = Signals()
-        context = Context(lease, signals)
+        signals = hand.signals = self._signals()
+        context = Context(lease, signals, self._desk, plan.encode)
         current_context.set(context)
         hand.lease = lease
-        settlement = self._call_sync(lease, plan, context)
-        if signals.cancelled or signals.progress is not None:
-            settlement = endings.with_signals(settlement, signals)
+        limited = plan.limited or lease.timeout is not None or lease.soft_timeout is not None
+        if limited:
+            hand.limit(*limits_of(lease, plan))
+        settlement = self._call_sync(hand, lease, plan, context)
+        if limited:
+            hand.limit_at = inf
+        if signals.cancelled or signals.progress is not None or signals.lines is not None or signals.ended:
+            settlement = self._with_signals(lease, plan, signals, settlement)
         hand.lease = None
         return settlement
 
-    def _call_sync(self, lease: Lease, plan: Plan, context: Context) -> Settlement:
+    def _call_sync(self, hand: Hand, lease: Lease, plan: Plan, context: Context) -> Settlement:
         try:
             arguments = {} if plan.bare and lease.payload == "{}" else plan.decode(lease.payload)
         except BaseException as error:
@@ -178,7 +194,7 @@ class Runner:
         try:
             value = plan.fn(context, **arguments) if plan.takes_context else plan.fn(**arguments)
         except BaseException as error:
-            return self._failed(lease, plan.retry, error)
+            return self._raised_sync(hand, lease, plan, error)
         return self._returned(lease, plan, value)
 
     def _undecoded(self, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
@@ -202,17 +218,50 @@ class Runner:
         """The end of an async run that raised: whose doing was it?"""
         if self.forked:
             _end_child(error)
-        kind = FailureKind.TIMEOUT if strand.wanted is Ending.ERRORED else FailureKind.ERROR
         if isinstance(error, asyncio.CancelledError):
-            if strand.wanted is Ending.CANCELLED:
-                return endings.cancelled(lease)
-            if strand.wanted is Ending.RELEASED or (self._owner is not None and self._owner.cancelling()):
+            if strand.wanted is not None:
+                return self._gave_in(strand.wanted, lease, plan, error)
+            if self._owner is not None and self._owner.cancelling() > self._owner_was:
                 return endings.released(lease)
-            if strand.wanted is Ending.ERRORED:
-                error = _too_long(lease.timeout or plan.timeout, error)
+            if strand.signals.overdue:
+                error = _too_long(SoftTimeout, "soft limit", limits_of(lease, plan)[1], error)
             elif strand.task.cancelling() and self._is_first_disturbance(lease):
                 return endings.released(lease)
-        return self._failed(lease, plan.retry, error, kind)
+        return self._failed(lease, plan.retry, error, _kind(strand.wanted, error))
+
+    def _raised_sync(self, hand: Hand, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+        if isinstance(error, JobCancelled) and hand.wanted is not None:
+            return self._gave_in(hand.wanted, lease, plan, error)
+        return self._failed(lease, plan.retry, error, _kind(hand.wanted, error))
+
+    def _gave_in(self, wanted: Ending, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+        """The end of a run that we have cut short, as we wanted it."""
+        if wanted is Ending.CANCELLED:
+            return endings.cancelled(lease)
+        if wanted is Ending.RELEASED:
+            return endings.released(lease)
+        late = _too_long(TimeoutError, "limit", limits_of(lease, plan)[0], error)
+        return self._failed(lease, plan.retry, late, FailureKind.TIMEOUT)
+
+    def cut_short(self, wanted: Ending, lease: Lease, trace: str | None) -> Settlement:
+        """The end of a run whose process had to be killed, with what is known of where it was."""
+        plan = self._plans[lease.task]
+        settlement = self._gave_in(wanted, lease, plan, JobCancelled())
+        return structs.replace(settlement, traceback=trace) if settlement.error is not None else settlement
+
+    def limits(self, lease: Lease) -> tuple[Millis | None, Millis | None]:
+        """How long a run of the job may take, and after how long it is told so."""
+        return limits_of(lease, self._plans[lease.task])
+
+    def _with_signals(self, lease: Lease, plan: Plan, signals: Signals, settlement: Settlement) -> Settlement:
+        """The end of a run about which the handler or the worker has said more."""
+        if signals.ended == "committed":
+            settlement = endings.after_commit(lease, settlement, signals)
+        elif signals.ended == "joined" and settlement.ending is Ending.COMPLETED:
+            # If the caller's transaction was committed, the store knows, and this is not even written.
+            failed = self._failed(lease, plan.retry, JobError(endings.NOT_COMMITTED))
+            settlement = structs.replace(failed, error=endings.NOT_COMMITTED)
+        return endings.with_signals(settlement, signals)
 
     def _is_first_disturbance(self, lease: Lease) -> bool:
         if lease.number in self._disturbed or len(self._disturbed) >= MOST_DISTURBED:
@@ -238,10 +287,16 @@ class Runner:
             return endings.undescribed(lease, error, kind, self._random)
 
 
-def _too_long(limit: int | None, error: asyncio.CancelledError) -> TimeoutError:
-    """What a cancel by the time limit is called, with the place where it struck."""
-    late = TimeoutError(f"the run took longer than its limit of {(limit or 0) / 1000:g} s")
-    return late.with_traceback(error.__traceback__)
+def _kind(wanted: Ending | None, error: BaseException) -> FailureKind:
+    late = wanted is Ending.ERRORED or isinstance(error, SoftTimeout)
+    return FailureKind.TIMEOUT if late else FailureKind.ERROR
+
+
+def _too_long(
+    kind: type[TimeoutError], which: str, limit: Millis | None, error: BaseException
+) -> TimeoutError:
+    """What a cancel by a time limit is called, with the place where it struck."""
+    return kind(too_long(which, limit)).with_traceback(error.__traceback__)
 
 
 def _tidy(strand: StrandHand, before: Variables) -> None:
@@ -288,21 +343,8 @@ def _end_child(error: BaseException | None = None) -> NoReturn:
     os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
 
 
-def _plan(task: Task[..., Any]) -> Plan:
-    signature, options = task.signature, task.options
-    return Plan(
-        fn=task.fn,
-        takes_context=task.takes_context,
-        decode=signature.decode,
-        encode=signature.encode_result,
-        bare=_is_bare(signature),
-        timeout=options.timeout,
-        retry=options.retry,
-    )
-
-
-def _is_bare(signature: Signature) -> bool:
+def _current_task() -> asyncio.Task[Any] | None:
     try:
-        return signature.decode("{}") == {}
-    except PayloadInvalid:
-        return False
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

@@ -11,30 +11,36 @@ already accepted.
                                └── any other error: one of them cannot be written. Each by itself, and that
                                    one as failed, so that one job's nonsense costs nobody else anything
 
+Sometimes only the store knows what has become of a job: after a crash, and when this lease was settled before, by a
+transaction block of the handler perhaps. Then it is asked before anything is told.
+
 Until the verdict a lease stays in `station.held`, so that beats go on saying that its job is in good hands.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from uuid import UUID
+from collections.abc import Callable, Iterable, Mapping
 
 from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreError
-from shigoto.model.job import Lease, State
+from shigoto.model.job import FailureKind, Job, Lease, State
 from shigoto.model.outcome import Ending, Settlement, Verdict
 from shigoto.model.states import Counters, Held, after
 from shigoto.observe import events
 from shigoto.worker import endings
+from shigoto.worker.pool import named
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.wakeup import Wakeup
 
 MOST_AT_ONCE = 2_000
+MANY_RELEASES = 100
+SHORT_RUN = 1.0  # seconds
 MOST_BYTES = 16 * 1024 * 1024  # of results; a batch travels as one text, and a store has a limit for that
 
 logger = logging.getLogger("shigoto.worker")
 
 Ended = tuple[Lease, Settlement, float]
+Fates = Mapping[int, Job]
 
 
 class Settler:
@@ -50,15 +56,24 @@ class Settler:
         self._idle = False
         self._closed = False
         self._dropping = False
+        self._careful: Callable[[], bool] | None = None
+        self._special = False
+        self._held_back = 0
+        self.ended = 0
 
     @property
     def backlog(self) -> int:
         """How many settlements have no verdict yet."""
         return len(self._waiting) + len(self._sending)
 
+    @property
+    def held_back(self) -> int:
+        """How many leases wait for the very last commit."""
+        return self._held_back
+
     def add(self, lease: Lease, settlement: Settlement, seconds: float) -> None:
         """Report that a run has ended; never blocks."""
-        if self._closed:
+        if self._special and self._must_not_tell(settlement):
             return
         self._waiting.append((lease, settlement, seconds))
         if self._idle:
@@ -68,16 +83,29 @@ class Settler:
     def release(self, leases: Iterable[Lease], delay: Millis | None = None) -> None:
         """Give back leases that were not run, or not to the end."""
         for lease in leases:
-            self.add(lease, endings.released(lease, delay), 0.0)
+            self.put(lease, endings.released(lease, delay), 0.0)
+
+    def put(self, lease: Lease, settlement: Settlement, seconds: float) -> None:
+        """The same as `add` for a run that has surely left nothing behind."""
+        if not self._closed:
+            self._waiting.append((lease, settlement, seconds))
+            if self._idle:
+                self._idle = False
+                self._wakeup.ring()
+
+    def be_careful(self, left_behind: Callable[[], bool]) -> None:
+        """From now on, hold back the release of a run that may have left something behind, until `release_last`."""
+        self._careful = left_behind
+        self._special = True
 
     def release_last(self, leases: Iterable[Lease], delay: Millis) -> None:
         """Give back leases whose runs could not be stopped; whatever these still report comes too late."""
-        self._closed = True
+        self._closed = self._special = True
         self._waiting += [(lease, endings.released(lease, delay), 0.0) for lease in leases]
 
     def drop(self) -> None:
         """Forget what waits and whatever will be added: this worker has lost the right to settle."""
-        self._closed = True
+        self._closed = self._special = True
         self._waiting.clear()
         self._dropping = True
 
@@ -100,6 +128,15 @@ class Settler:
         while self.backlog:
             await self._send()
 
+    def _must_not_tell(self, settlement: Settlement) -> bool:
+        if self._closed:
+            return True
+        if settlement.ending is Ending.RELEASED and self._careful is not None and self._careful():
+            self._held_back += 1
+            self._flushed([])
+            return True
+        return False
+
     async def _send(self) -> None:
         """Report one batch. If this is cut short, the batch stays, and is sent again next time."""
         if self._dropping:
@@ -117,14 +154,16 @@ class Settler:
             logger.warning("%d settlements cannot be stored together: %r; now one by one", len(batch), error)
             await self._send_each()
         else:
+            fates = await self._fates(batch, verdicts)
             self._sending = []
-            self._flushed(self._conclude(batch, verdicts))
+            self._conclude(batch, verdicts, fates)
 
     async def _send_each(self) -> None:
         while self._sending:
             ended = self._sending[0]
             try:
                 ended, verdicts = await self._settle_somehow(ended)
+                fates = await self._fates([ended], verdicts)
             except StoreError:
                 raise
             except Exception:
@@ -138,7 +177,7 @@ class Settler:
                 self._sending = self._sending[1:]
             else:
                 self._sending = self._sending[1:]
-                self._flushed(self._conclude([ended], verdicts))
+                self._conclude([ended], verdicts, fates)
 
     async def _settle_somehow(self, ended: Ended) -> tuple[Ended, list[Verdict]]:
         """Settle one by itself; if the store cannot write it, as failed."""
@@ -156,24 +195,61 @@ class Settler:
         settlements = [settlement for _, settlement, _ in batch]
         return await engine.arun(engine.settle(self._station.id, settlements))
 
-    def _conclude(self, batch: list[Ended], verdicts: list[Verdict]) -> list[Millis]:
-        """Let go of the leases, tell what happened, and return the delays of what will be due again."""
-        held, bus = self._station.held, self._station.bus
+    async def _fates(self, batch: list[Ended], verdicts: list[Verdict]) -> Fates:
+        """What has become of those jobs of which only the store can tell; mostly there are none."""
+        unsure = [
+            ended[0]
+            for ended, verdict in zip(batch, verdicts, strict=True)
+            if ended[1].ending is not Ending.COMPLETED and _only_the_store_knows(ended[1], verdict)
+        ]
+        if not unsure or not self._station.bus.active:
+            return {}
+        engine = self._station.engine
+        jobs = await engine.arun(engine.get([lease.id for lease in unsure]))
+        return {lease.number: job for lease, job in zip(unsure, jobs, strict=True) if job is not None}
+
+    def _conclude(self, batch: list[Ended], verdicts: list[Verdict], fates: Fates) -> None:
+        """Let go of the leases, and tell what happened and when jobs will be due again."""
+        held, bus, name = self._station.held, self._station.bus, self._station.name
         tell_completed = bus.wants(events.JobCompleted)
         delays: list[Millis] = []
+        self.ended += len(batch)
         for (lease, settlement, seconds), verdict in zip(batch, verdicts, strict=True):
             if held.get(lease.number) is lease:
                 del held[lease.number]
             if verdict is Verdict.LOST:
-                bus.publish(events.LeaseLost(*_job(self._station.name, lease), seconds))
+                bus.publish(events.LeaseLost(*named(name, lease), seconds))
             elif settlement.ending is not Ending.COMPLETED:
-                if bus.active:
-                    bus.publish(_event(self._station.name, lease, settlement, seconds))
+                if settlement.ending is Ending.RELEASED:
+                    self.ended -= 1
+                    _warn_of_releases(lease, seconds)
                 if settlement.delay is not None:
                     delays.append(settlement.delay)
+                if bus.active:
+                    bus.publish(_event(name, lease, settlement, seconds, fates.get(lease.number)))
             elif tell_completed:
-                bus.publish(events.JobCompleted(*_job(self._station.name, lease), seconds))
-        return delays
+                bus.publish(events.JobCompleted(*named(name, lease), seconds))
+        self._flushed(delays)
+
+
+def _only_the_store_knows(settlement: Settlement, verdict: Verdict) -> bool:
+    """Whether this end of a run, though accepted, does not say what became of the job."""
+    return verdict is Verdict.REPEATED or (
+        settlement.ending is Ending.CRASHED and verdict is Verdict.ACCEPTED
+    )
+
+
+def _warn_of_releases(lease: Lease, seconds: float) -> None:
+    """A job that is given back again and again, and never gets to run, is nobody's job (A7)."""
+    releases = lease.token - lease.attempt - lease.snoozes + 1
+    if releases % MANY_RELEASES == 0 and seconds <= SHORT_RUN:
+        logger.warning(
+            "Job %d (%s) was given back %d times, and this run took %.3g s; is something always cutting it short?",
+            lease.number,
+            lease.task,
+            releases,
+            seconds,
+        )
 
 
 def _portion(waiting: list[Ended]) -> int:
@@ -187,23 +263,26 @@ def _portion(waiting: list[Ended]) -> int:
     return count
 
 
-def _job(worker: str, lease: Lease) -> tuple[str, UUID, int, str, str, str, int]:
-    """The fields that every event of a job begins with."""
-    return worker, lease.id, lease.number, lease.task, lease.queue, lease.tenant, lease.attempt
-
-
-def _event(worker: str, lease: Lease, settlement: Settlement, seconds: float) -> events.Event:
-    """What an accepted settlement other than a completion means, by the rules the store went by."""
-    job = _job(worker, lease)
+def _event(
+    worker: str, lease: Lease, settlement: Settlement, seconds: float, fate: Job | None
+) -> events.Event:
+    """What an accepted settlement other than a completion means, by the rules the store went by, or by its word."""
+    job = named(worker, lease)
+    if fate is not None and fate.state is State.COMPLETED:
+        return events.JobCompleted(*job, seconds)
+    if fate is not None and fate.failure_kind is FailureKind.CRASH_LOOP:
+        return events.JobFailed(*job, seconds, FailureKind.CRASH_LOOP, settlement.error or "")
     counters = Counters(failures=lease.failures, snoozes=lease.snoozes)
     move = after(Held(counters, lease.max_failures, max_crashes=None), settlement)
     if move.state is State.FAILED:
         kind = move.failure_kind or settlement.failure_kind
         return events.JobFailed(*job, seconds, kind, settlement.error or str(kind))
-    if move.state is State.CANCELLED:
+    if move.state is State.CANCELLED or (fate is not None and fate.state is State.CANCELLED):
         return events.JobCancelled(*job, seconds)
     if settlement.ending is Ending.RELEASED:
         return events.JobReleased(*job, seconds)
+    if settlement.ending is Ending.CRASHED:
+        return events.JobCrashed(*job, seconds, move.delay or 0, settlement.error or "")
     if settlement.ending is Ending.SNOOZED:
         return events.JobSnoozed(*job, seconds, move.delay or 0)
     return events.JobRetried(*job, seconds, move.delay or 0, settlement.failure_kind, settlement.error or "")

@@ -2,16 +2,21 @@
 
     phase 0  at once   no new claims; a claim in flight and what lies in the buffers is given back
     phase 1  20/28     handlers see `ctx.stopping` and may end by themselves; beats and settlements go on
-    phase 2   5/28     async handlers are cancelled; those that give in are released
-    phase 3   3/28     flush; then, as the very last commit, release what could not be stopped, with a delay
-                       that lets this process end first; then leave
+    phase 2   5/28     async handlers and those in child processes are cancelled; those that give in are released
+    phase 3   3/28     child processes are killed; flush; then, as the very last commit, release what could not be
+                       stopped, with a delay that lets this process end first; then leave
 
 The parts are those of `stop_timeout`, 28 s unless told otherwise; each ends as soon as nothing is held any
-more. A second request ends phase 1, and makes phase 2 short. A fenced worker has nothing to give back: it
-cancels, drops every result, and is gone.
+more. A second request leads straight to phase 3. A fenced worker has nothing to give back: it cancels, drops every
+result, and is gone.
+
+Never do two runs of a job overlap. An async handler that gave in may have left a thread at work behind, by
+`asyncio.to_thread`, which nobody can stop or even tell from an idle one. So if there are threads here that are not the
+worker's own, what it has cut short is released last, too.
 """
 
 import asyncio
+import threading
 from contextlib import suppress
 
 from shigoto.model.clock import Millis
@@ -20,29 +25,30 @@ from shigoto.worker.crew import Crew
 from shigoto.worker.stop import Stopped
 
 SOFT, CANCEL, RELEASE = 20 / 28, 25 / 28, 3 / 28
-GRACE = 1.0  # seconds for cancelled handlers to unwind when there is a hurry
 LEAST_PATIENCE = 1.0  # seconds for phase 3, however short the time-out: giving back jobs is worth that much
 RETRY_PAUSE = 0.2
 LAST_DELAY: Millis = 2_000
 
 
 async def wind_down(crew: Crew, timeout: float) -> None:
-    """Phases 0 to 2; returns as soon as nothing is held."""
-    time = asyncio.get_running_loop().time
-    began_at = time()
+    """Phases 0 to 2; returns as soon as nothing is held, or there is a hurry."""
+    began_at = asyncio.get_running_loop().time()
     crew.stop_seeking()
-    await _until_idle(crew, began_at + timeout * SOFT, heed_hurry=True)
-    crew.strands.stop_all()
-    cancel_by = began_at + timeout * CANCEL
-    await _until_idle(crew, min(cancel_by, time() + GRACE) if crew.switch.hurried else cancel_by)
+    await _until_idle(crew, began_at + timeout * SOFT)
+    if not crew.switch.hurried:
+        crew.settler.be_careful(strangers_at_work)
+        crew.stop_handlers()
+        await _until_idle(crew, began_at + timeout * CANCEL)
 
 
 async def leave(crew: Crew, patience: float) -> Stopped:
     """Phase 3, when every part has ended; takes `patience` seconds at most."""
     end = asyncio.get_running_loop().time() + patience
     reason = crew.switch.reason or "stopped"
+    crew.settler.be_careful(strangers_at_work)
     try:
-        await crew.strands.close(patience / 3)
+        await crew.end_handlers(patience / 3)
+        await crew.lifespan.exit(patience / 3)
         if reason != "fenced":
             # If the store does not answer in time, what is still held comes back when the lease ends.
             with suppress(TimeoutError):
@@ -55,9 +61,17 @@ async def leave(crew: Crew, patience: float) -> Stopped:
     return Stopped(reason=reason, unreleased=unreleased, running=crew.running())
 
 
-async def _until_idle(crew: Crew, deadline: float, *, heed_hurry: bool = False) -> None:
+def strangers_at_work() -> bool:
+    """Whether there are threads here that are not the worker's own."""
+    ours = (threading.main_thread(), threading.current_thread())
+    return any(
+        thread not in ours and not thread.name.startswith("shigoto-") for thread in threading.enumerate()
+    )
+
+
+async def _until_idle(crew: Crew, deadline: float) -> None:
     time, switch = asyncio.get_running_loop().time, crew.switch
-    while not crew.idle() and switch.reason != "fenced" and not (heed_hurry and switch.hurried):
+    while not crew.idle() and not switch.hurried:
         left = deadline - time()
         if left <= 0:
             return

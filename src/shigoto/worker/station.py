@@ -11,6 +11,9 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.job import Lease
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import StoreRecovered, StoreTrouble
+from shigoto.worker.process.slate import Slate
+
+PLACES = 1_024  # on a slate that nobody else has made
 
 Spawn = Callable[[Callable[[], None], str], threading.Thread]
 
@@ -31,7 +34,9 @@ class Station:
     `may_start_until` is the instant, on `clock`, up to which a lease may be claimed and, above all, started.
     A worker that was paused for longer than its lease wakes up in the middle of a buffer whose jobs others have
     completed meanwhile; so whoever takes a lease looks at the clock first. Any thread reads it, the keeper
-    writes it.
+    writes it. `confirmed_at` is when the newest beat that the store has confirmed was sent.
+
+    `slate` is where everybody who runs a job notes its number.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class Station:
         clock: Callable[[], float],
         announced_at: float,
         spawn: Spawn = start_thread,
+        slate: Slate | None = None,
     ) -> None:
         self.id = id
         self.name = name
@@ -57,17 +63,26 @@ class Station:
         self.poll = poll
         self.clock = clock
         self.spawn = spawn
+        self.slate = Slate.private(PLACES) if slate is None else slate
+        self._places = 0
+        self.confirmed_at = 0.0
         self.may_start_until = 0.0
         self.confirm(announced_at)
         self.held: dict[int, Lease] = {}
 
     def confirm(self, sent_at: float) -> None:
         """The store has confirmed the lease. What counts is when it was asked: the lease began no earlier."""
+        self.confirmed_at = sent_at
         self.may_start_until = sent_at + self.lease * 2 / 3
 
     def in_touch(self) -> bool:
         """Whether the lease was confirmed recently enough to claim more and to start what was claimed."""
         return self.clock() < self.may_start_until
+
+    def take_places(self, count: int) -> range:
+        """So many places on the slate, for one pool."""
+        first, self._places = self._places, self._places + count
+        return range(first, self._places)
 
     def held_tokens(self) -> list[tuple[int, int]]:
         """The (number, token) of everything held. Safe from any thread."""

@@ -6,11 +6,11 @@ from msgspec import Struct
 
 from shigoto.worker.wakeup import Wakeup
 
-Reason = Literal["stopped", "drained", "fenced"]
+Reason = Literal["stopped", "drained", "recycled", "fenced"]
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
-    """How a worker ended.
+    """How a worker ended: it was stopped, had nothing left to do, had run as many jobs as it should, or was fenced.
 
     `unreleased` jobs could not be given back, and come back when its lease ends; `running` handlers could not
     be stopped, and are still at it.
@@ -24,20 +24,28 @@ class Stopped(Struct, frozen=True, kw_only=True):
 class StopSwitch:
     """Thrown once, it asks a worker to stop; thrown twice, to hurry. For the event loop only.
 
-    `changed` is for the one who waits: it rings when the switch is thrown, and when there is less left to
-    wait for.
+    A worker that stops by itself, because it is done, is in a hurry only if somebody asks twice. `changed` is for
+    the one who waits: it rings when the switch is thrown, and when there is less left to wait for.
     """
 
     def __init__(self) -> None:
         self.reason: Reason | None = None
         self.hurried = False
+        self._asked = False
         self.changed = Wakeup()
 
     def throw(self, reason: Reason = "stopped") -> None:
         """Stop; asked again, hurry."""
-        self.hurried = self.reason is not None
+        if reason == "stopped":
+            self.hurried = self.hurried or self._asked
+            self._asked = True
         self.reason = self.reason or reason
         self.changed.ring()
+
+    def hurry(self) -> None:
+        """Stop, and hurry."""
+        self._asked = True
+        self.throw()
 
     def fence(self) -> None:
         """Stop at once: the right to settle is lost."""

@@ -20,11 +20,12 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from shigoto.context import Signals
+from shigoto.model.clock import Millis
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Ending
 from shigoto.observe.events import JobStarted
 from shigoto.worker import endings
-from shigoto.worker.limits import Limits
+from shigoto.worker.limits import Limits, first_of
 from shigoto.worker.pool import Settle, tell_started
 from shigoto.worker.runner import Runner
 from shigoto.worker.slots import Slots
@@ -37,33 +38,58 @@ logger = logging.getLogger("shigoto.worker")
 
 
 class Strand:
-    """One place on the event loop.
+    """One place on the event loop, which is `place` on the slate.
 
     `wanted` is how the run shall end once a cancel of ours has got through, `cancels` how many we sent.
     """
 
-    __slots__ = ("_limits", "_time", "cancels", "lease", "limit_at", "signals", "task", "wanted", "worn")
+    __slots__ = (
+        "_hard_at",
+        "_limits",
+        "_softly",
+        "_time",
+        "cancels",
+        "lease",
+        "limit_at",
+        "place",
+        "signals",
+        "task",
+        "wanted",
+        "worn",
+    )
 
     task: asyncio.Task[None]
 
-    def __init__(self, limits: Limits, time: Callable[[], float]) -> None:
+    def __init__(self, limits: Limits, time: Callable[[], float], place: int) -> None:
         self._limits = limits
         self._time = time
+        self.place = place
         self.lease: Lease | None = None
         self.signals = Signals()
         self.wanted: Ending | None = None
         self.cancels = 0
         self.worn = False
         self.limit_at = inf
+        self._hard_at = inf
+        self._softly = False
 
-    def limit(self, seconds: float) -> None:
-        """Cancel the run if it takes longer."""
-        self.limit_at = self._time() + seconds
-        self._limits.watch(self.limit_at)
+    def limit(self, hard: Millis | None, soft: Millis | None) -> None:
+        """Cancel the run if it takes longer than one of these."""
+        self.limit_at, self._hard_at, self._softly = first_of(self._time(), hard, soft)
+        if self.limit_at < inf:
+            self._limits.watch(self.limit_at)
 
     def time_out(self) -> None:
-        """The run took too long; if it gives in, it has failed."""
-        self.stop(Ending.ERRORED)
+        """The run took too long; if it gives in, it has failed. At the soft limit it may go on."""
+        if not self._softly:
+            self.stop(Ending.ERRORED)
+            return
+        self._softly = False
+        self.limit_at = self._hard_at
+        self.signals.overdue = True
+        if self.wanted is None:
+            self.cancels += 1
+            self.task.cancel()
 
     def stop(self, wanted: Ending) -> None:
         """Cancel the run; if it gives in, it ends as `wanted`, or as an earlier cancel wanted it."""
@@ -75,17 +101,17 @@ class Strand:
 class Strands:
     """Runs jobs of async tasks, at most `size` at once."""
 
+    resting = False
+
     def __init__(
         self,
         station: Station,
         runner: Runner,
-        tasks: Sequence[str],
         *,
         size: int,
         settle: Settle,
         room: Callable[[], None],
     ) -> None:
-        self.tasks = tuple(tasks)
         self._loop = asyncio.get_running_loop()
         self.slots = Slots(size, self._loop.time())
         self._station = station
@@ -94,6 +120,7 @@ class Strands:
         self._room = room
         self._limits = Limits(self.hands)
         self._tell = False
+        self._places = list(station.take_places(size))
         self._buffer: deque[Lease] = deque()
         self._strands: set[Strand] = set()
         self._parked: list[asyncio.Future[None]] = []
@@ -133,6 +160,27 @@ class Strands:
                 return True
         return False
 
+    def lose(self, lease: Lease) -> bool:
+        """Cancel a running job that somebody has taken away, once."""
+        for strand in self.hands():
+            if strand.lease is lease:
+                if not strand.signals.lost:
+                    strand.signals.lost = True
+                    strand.stop(Ending.RELEASED)
+                return True
+        return False
+
+    def cut(self, lease: Lease) -> None:
+        """Cancel a running job; if it gives in, it is released."""
+        for strand in self.hands():
+            if strand.lease is lease and strand.wanted is None:
+                strand.stop(Ending.RELEASED)
+
+    def tell_stopping(self) -> None:
+        """Let running jobs know that the worker is about to stop."""
+        for strand in self.hands():
+            strand.signals.stopping = True
+
     def stop_all(self) -> None:
         """Cancel every running job; what gives in is released."""
         for strand in self.hands():
@@ -150,6 +198,7 @@ class Strands:
 
     async def _work(self, strand: Strand) -> None:
         station, buffer, run, settle = self._station, self._buffer, self._runner.run, self._settle
+        cells, place = station.slate.cells, strand.place
         # Not the loop's time: uvloop's stands still during a turn, and a whole pause may fit into one.
         time = station.clock
         self._waking -= 1
@@ -173,7 +222,9 @@ class Strands:
                 tell_started(station.bus, station.name, lease)
             # One reading of the clock per job: a strand has nothing else to do between two of them.
             started = ended
+            cells[place] = lease.number
             settlement = await run(strand, lease)
+            cells[place] = 0
             ended = time()
             settle(lease, settlement, ended - started)
             if ended > self._slice_ends and self._slice_is_over(ended):
@@ -216,7 +267,7 @@ class Strands:
             self._waking += 1
 
     def _make_strand(self) -> None:
-        strand = Strand(self._limits, self._loop.time)
+        strand = Strand(self._limits, self._loop.time, self._places.pop())
         strand.task = self._loop.create_task(
             self._work(strand), name=f"shigoto-strand-{len(self._strands) + 1}"
         )
@@ -226,6 +277,8 @@ class Strands:
     def _ended(self, strand: Strand) -> None:
         """Replace a strand that is gone. If it went down with a job in hand, that job has failed."""
         self._strands.discard(strand)
+        self._station.slate.cells[strand.place] = 0
+        self._places.append(strand.place)
         error = asyncio.CancelledError() if strand.task.cancelled() else strand.task.exception()
         if strand.lease is not None and error is not None:
             self._settle(strand.lease, self._runner.broke(strand.lease, error), 0.0)

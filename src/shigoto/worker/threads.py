@@ -7,57 +7,84 @@ slower in the whole worker.
     loop:    give ──► queue ─┐                      ┌─► collect: settle them all, there is room again
     thread:                  └─► take, run, put out ┘   (called once, however many have put something out)
 
-A thread cannot be stopped from outside. At the end of a worker the idle ones are ended; one that still runs a
-handler is left behind, its lease is given back, and what it returns is dropped.
+A thread cannot be stopped from outside. At its soft limit a handler is told, if it looks, and people are told where
+it is. At the end of a worker the idle threads are ended; one that still runs a handler is left behind, its lease is
+given back, and what it returns is dropped.
 """
 
 import asyncio
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from queue import Empty, SimpleQueue
+from types import FrameType
 
 from shigoto.context import Signals
+from shigoto.model.clock import Millis
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Settlement
-from shigoto.observe.events import JobStarted
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.observe.events import JobStarted, JobStuck
 from shigoto.worker import endings
-from shigoto.worker.pool import Settle, tell_started
-from shigoto.worker.runner import Runner
+from shigoto.worker.errortext import stack_of
+from shigoto.worker.limits import Limits
+from shigoto.worker.pool import Settle, named, tell_started
+from shigoto.worker.runner import HERE, Runner
 from shigoto.worker.slots import Slots
 from shigoto.worker.station import Station
 
 JOIN_TIMEOUT = 1.0
+CURRENT_FRAMES = "_current_frames"
+OURS = (*HERE, __file__, threading.__file__)
 
 
 class Seat:
-    """One thread, and the job it runs. The thread writes `lease` and `signals`, the event loop reads them."""
+    """One thread, and the job it runs. The thread writes `lease` and `signals`, the event loop reads them.
 
-    __slots__ = ("lease", "signals", "thread")
+    `limit_at` is for the lease `limited`: by the time the event loop looks, the thread may have gone on to another.
+    """
+
+    __slots__ = ("_pool", "lease", "limit_at", "limited", "place", "signals", "thread", "wanted")
 
     thread: threading.Thread
 
-    def __init__(self) -> None:
+    def __init__(self, pool: "Threads", place: int) -> None:
+        self._pool = pool
+        self.place = place
         self.lease: Lease | None = None
         self.signals = Signals()
+        self.wanted: Ending | None = None
+        self.limit_at = inf
+        self.limited: Lease | None = None
+
+    def limit(self, hard: Millis | None, soft: Millis | None) -> None:
+        """Tell of a run that takes longer than this; nothing more can be done about it."""
+        limits = [limit for limit in (hard, soft) if limit is not None]
+        if limits:
+            self._pool.expect(self, min(limits))
+
+    def time_out(self) -> None:
+        """The run took too long: the handler may see it, and people shall."""
+        self._pool.stuck(self)
 
 
 class Threads:
     """Runs jobs of sync tasks, at most `size` at once; threads are started when there is work for them."""
 
+    resting = False
+
     def __init__(
         self,
         station: Station,
         runner: Runner,
-        tasks: Sequence[str],
         *,
         size: int,
         settle: Settle,
         room: Callable[[], None],
     ) -> None:
-        self.tasks = tuple(tasks)
         self._loop = asyncio.get_running_loop()
         self.slots = Slots(size, self._loop.time())
         self._station = station
@@ -65,6 +92,8 @@ class Threads:
         self._settle = settle
         self._room = room
         self._tell = False
+        self._limits = Limits(self.hands)
+        self._places = station.take_places(size)
         self._seats: list[Seat] = []
         self._queue: SimpleQueue[Lease | None] = SimpleQueue()
         # What threads have put out: a lease and None when it starts, its settlement and seconds when it has
@@ -105,19 +134,49 @@ class Threads:
 
     def cancel(self, lease: Lease) -> bool:
         """Tell a running job that it should stop; it has to look."""
-        for seat in self._seats:
-            # Read before the lease and again after it: the thread may be changing over to its next job.
-            signals = seat.signals
-            if seat.lease is lease and seat.signals is signals:
-                signals.cancelled = True
-                return True
-        return False
+        signals = self._signals_of(lease)
+        if signals is not None:
+            signals.cancelled = True
+        return signals is not None
+
+    def lose(self, lease: Lease) -> bool:
+        """Tell a running job that somebody has taken it away; it has to look."""
+        signals = self._signals_of(lease)
+        if signals is not None:
+            signals.lost = True
+        return signals is not None
+
+    def cut(self, lease: Lease) -> None:
+        """A thread cannot be stopped."""
+
+    def tell_stopping(self) -> None:
+        """Let running jobs know that the worker is about to stop."""
+        for seat in self.hands():
+            seat.signals.stopping = True
+
+    def expect(self, seat: Seat, limit: Millis) -> None:
+        """Watch over the job of a seat, called by its thread; only the event loop may set a timer."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._watch, seat, seat.lease, limit / 1000)
+
+    def stuck(self, seat: Seat) -> None:
+        """The job of a seat takes longer than it should."""
+        lease = seat.limited
+        signals = None if lease is None else self._signals_of(lease)
+        frame = _current_frames().get(seat.thread.ident or 0)
+        if lease is None or signals is None:
+            return
+        signals.overdue = True
+        stack = "" if frame is None else stack_of(frame, skip=OURS)
+        limit = min(limit for limit in self._runner.limits(lease) if limit is not None)
+        self._station.bus.publish(JobStuck(*named(self._station.name, lease), limit, stack))
 
     def close(self) -> None:
         """Collect what has ended, then end the idle threads; what the others still put out is dropped.
 
         Closing twice is fine.
         """
+        self._limits.close()
         self._collect()
         self._closed = True
         self.take_back()
@@ -127,8 +186,21 @@ class Threads:
             if seat.lease is None:
                 seat.thread.join(JOIN_TIMEOUT)
 
+    def _signals_of(self, lease: Lease) -> Signals | None:
+        for seat in self._seats:
+            # Read before the lease and again after it: the thread may be changing over to its next job.
+            signals = seat.signals
+            if seat.lease is lease and seat.signals is signals:
+                return signals
+        return None
+
+    def _watch(self, seat: Seat, lease: Lease | None, seconds: float) -> None:
+        if seat.lease is lease and not self._closed:
+            seat.limited, seat.limit_at = lease, self._loop.time() + seconds
+            self._limits.watch(seat.limit_at)
+
     def _start_thread(self) -> None:
-        seat = Seat()
+        seat = Seat(self, self._places[len(self._seats)])
         name = f"shigoto-thread-{len(self._seats) + 1}"
         self._seats.append(seat)
         seat.thread = self._station.spawn(partial(self._work, seat), name)
@@ -136,6 +208,7 @@ class Threads:
     def _work(self, seat: Seat) -> None:
         take, run, out = self._queue.get, self._runner.run_in_thread, self._out
         station, clock = self._station, self._station.clock
+        cells, place = station.slate.cells, seat.place
         while (lease := take()) is not None:
             if self._closed:
                 # Taken in the very moment of the close, which gives it back.
@@ -149,7 +222,9 @@ class Threads:
             if self._tell:
                 out.append((lease, None, 0.0))
                 self._ring()
+            cells[place] = lease.number
             settlement = run(seat, lease)
+            cells[place] = 0
             out.append((lease, settlement, clock() - started))
             self._ring()
 
@@ -173,3 +248,9 @@ class Threads:
                 self._settle(lease, settlement, seconds)
         if not self._closed:
             self._room()
+
+
+def _current_frames() -> Mapping[int, FrameType]:
+    """Where every thread is right now, where Python can tell; the function is private in name only."""
+    frames: Callable[[], Mapping[int, FrameType]] = getattr(sys, CURRENT_FRAMES, dict)
+    return frames()

@@ -8,13 +8,14 @@
 
 A worker in your own process shares it with everything else there. Handlers that block the event loop hold
 each other up, though not the worker's sign of life, which comes from a thread; native code that keeps the
-interpreter lock for longer than the lease can cost it even that.
+interpreter lock for longer than the lease can cost it even that. `shigoto worker` has a supervisor against it.
 
 The path of a job: `claimer.py`, `runner.py`, `settler.py`, with `keeper.py` beside them. `crew.py` puts them
 together.
 """
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -31,25 +32,36 @@ from shigoto.model.worker import Announcement
 from shigoto.observe.events import WorkerStarted, WorkerStopped, WorkerStopping
 from shigoto.observe.log import log_events
 from shigoto.task import Task
+from shigoto.worker.children.isolation import Isolation, isolation_of
 from shigoto.worker.crew import Crew, Settings
 from shigoto.worker.keeper import Beats
+from shigoto.worker.lifespan import Lifespan
+from shigoto.worker.logfields import capturing
+from shigoto.worker.process.slate import Slate
+from shigoto.worker.process.source import Source
 from shigoto.worker.shutdown import LEAST_PATIENCE, RELEASE, leave, wind_down
 from shigoto.worker.station import Spawn, Station, lease_clock, start_thread
 from shigoto.worker.stop import Stopped, StopSwitch
 
 MOST_SLOTS = 10_000
+MOST_JOBS = 10**12
 DAY = 86_400.0
+
+logger = logging.getLogger("shigoto.worker")
 
 
 class Worker:
     """Runs jobs of the app's tasks. Made once, run once.
 
     `queues` None means all. `concurrency` bounds async handlers, `threads` sync ones (None: four per core, at
-    most 32). A `lease` is how many seconds the store waits for a sign of life before it takes the jobs away,
-    and `poll` the longest wait for work that no doorbell announced. `stop_timeout` bounds a stop.
-    With `drain` the worker ends when there is nothing left that it could run. `random`, `beats` and `spawn` are
-    for simulations: where chance comes from, whether beats go out from a thread or the loop, and who starts
-    threads.
+    most 32), `children` those in processes of their own (None: one per core; 0: no such processes). Such a process
+    finds the app by `source`; None looks for a module that has it. A `lease` is how many seconds the store waits
+    for a sign of life before it takes the jobs away, and `poll` the longest wait for work that no doorbell
+    announced. `stop_timeout` bounds a stop.
+    With `drain` the worker ends when there is nothing left that it could run, with `max_jobs` after so many jobs.
+    `slate` is where a supervisor can read what runs, and `sweeps` False leaves the repair of the store to it.
+    `random`, `beats` and `spawn` are for simulations: where chance comes from, whether beats go out from a thread
+    or the loop, and who starts threads.
     """
 
     def __init__(
@@ -59,12 +71,17 @@ class Worker:
         queues: Sequence[str] | None = None,
         concurrency: int = 100,
         threads: int | None = None,
+        children: int | None = None,
         drain: bool = False,
         lease: float = 30.0,
         poll: float = 1.0,
         name: str | None = None,
         random: Random | None = None,
         stop_timeout: float = 28.0,
+        max_jobs: int | None = None,
+        source: Source | None = None,
+        slate: Slate | None = None,
+        sweeps: bool = True,
         beats: Beats = "thread",
         spawn: Spawn = start_thread,
     ) -> None:
@@ -76,13 +93,23 @@ class Worker:
         self._settings = Settings(
             queues=_checked_queues(queues),
             concurrency=_whole("concurrency", concurrency),
-            threads=min(32, 4 * (os.cpu_count() or 1)) if threads is None else _whole("threads", threads),
+            threads=min(32, 4 * _cores()) if threads is None else _whole("threads", threads),
+            children=_cores() if children is None else _whole("children", children, least=0),
             drain=drain,
             lease=_seconds("lease", lease, 1.0, DAY),
             poll=_seconds("poll", poll, 0.010, DAY),
             stop_timeout=_seconds("stop_timeout", stop_timeout, 0.0, DAY),
             beats=beats,
+            sweeps=sweeps,
+            supervised=slate is not None,
+            max_jobs=None if max_jobs is None else _whole("max_jobs", max_jobs, most=MOST_JOBS),
         )
+        self._source = source
+        self._slate = _checked_slate(slate, self._settings)
+        self._lifespan: Lifespan | None = None
+        self._isolation = Isolation(None, frozenset())
+        self._state: Any = None
+        self._crew: Crew | None = None
         self._switch = StopSwitch()
         self._clock = lease_clock()
         self._announced_at: float | None = None
@@ -93,6 +120,11 @@ class Worker:
     def stop_timeout(self) -> float:
         """How many seconds a stop may take, a trifle more if the store does not answer."""
         return self._settings.stop_timeout
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes jobs: from the first claim that the store has answered to the first request to stop."""
+        return self._crew is not None and self._crew.claimer.cycled and self._switch.reason is None
 
     async def run(self) -> Stopped:
         """Work until stopped, drained or fenced. If this is cancelled, jobs are given back at once.
@@ -130,7 +162,7 @@ class Worker:
         except asyncio.CancelledError:
             # The block is cancelled, not the worker: it still gives its jobs back, but in a hurry.
             if self._task is not None and not self._task.done():
-                self._switch.throw()
+                self._switch.hurry()
                 await asyncio.wait([self._task])
             raise
 
@@ -150,30 +182,53 @@ class Worker:
         if self._settings.beats == "loop":
             self._clock = self._loop.time
         self._app.check()
+        self._isolation = isolation_of(
+            self._app,
+            self._source,
+            children=self._settings.children,
+            virtual=self._settings.beats == "loop",
+        )
         if self._switch.reason is None:
-            announced_at = self._clock()
-            if await self._announce():
-                self._announced_at = announced_at
+            self._lifespan = Lifespan(self._app.enter_lifespan, self._switch.throw)
+            try:
+                await self._begin(self._lifespan)
+            finally:
+                if self._announced_at is None:
+                    await self._lifespan.exit(LEAST_PATIENCE)
 
-    async def _announce(self) -> bool:
-        """Tell the store of this worker; False if it was stopped before the store had answered."""
-        engine, switch = self._app.engine, self._switch
+    async def _begin(self, lifespan: Lifespan) -> None:
+        """Enter the lifespan and tell the store of this worker, unless it is stopped before that is done."""
+        entering = asyncio.create_task(lifespan.enter(), name=f"shigoto-enter-{self.name}")
+        if not await self._unless_stopped(entering):
+            return
+        self._state = entering.result()
+        announced_at = self._clock()
+        engine = self._app.engine
         telling = asyncio.create_task(
             engine.arun(engine.announce(self._announcement())), name=f"shigoto-announce-{self.name}"
         )
-        telling.add_done_callback(lambda _: switch.changed.ring())
         told = False
         try:
-            while not (telling.done() or switch.reason):
-                await switch.changed.wait(None)
-            told = telling.done()
+            told = await self._unless_stopped(telling)
         finally:
             if not told:
-                telling.cancel()
                 await self._withdraw()
         if told:
             telling.result()
-        return told
+            self._announced_at = announced_at
+
+    async def _unless_stopped(self, task: "asyncio.Task[Any]") -> bool:
+        """Wait for the task; False if the worker is stopped before it has ended, and then the task is cancelled."""
+        switch = self._switch
+        task.add_done_callback(lambda _: switch.changed.ring())
+        try:
+            while not (task.done() or switch.reason):
+                await switch.changed.wait(None)
+            return task.done()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task], timeout=LEAST_PATIENCE)
 
     async def _withdraw(self) -> None:
         """Take back an announcement that may yet reach the store; if that fails, sweepers will."""
@@ -182,20 +237,28 @@ class Worker:
             async with asyncio.timeout(LEAST_PATIENCE):
                 await engine.arun(engine.leave(self.id))
 
-    def _announcement(self) -> Announcement:
-        settings = self._settings
+    def _announcement(self, *, stopping: bool = False) -> Announcement:
+        settings, tasks = self._settings, self._tasks()
         return Announcement(
             id=self.id,
             name=self.name,
-            tasks=tuple(self._tasks()),
+            tasks=tuple(tasks),
             queues=settings.queues,
-            slots=settings.concurrency + settings.threads,
+            slots=settings.concurrency + settings.threads + self._children(),
             version=_version(),
             lease=round(settings.lease * 1000),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            isolates=bool(tasks) and self._isolation.able.issuperset(tasks),
+            stopping=stopping,
         )
 
+    def _children(self) -> int:
+        """How many child processes there may be."""
+        return 0 if self._isolation.source is None else self._settings.children
+
     async def _serve(self) -> Stopped:
-        if self._announced_at is None:
+        if self._announced_at is None or self._lifespan is None:
             return Stopped(reason=self._switch.reason or "stopped")
         settings, bus = self._settings, self._app.bus
         station = Station(
@@ -209,22 +272,54 @@ class Worker:
             clock=self._clock,
             announced_at=self._announced_at,
             spawn=self._spawn,
+            slate=self._slate,
         )
         log_events(bus)
-        bus.publish(
-            WorkerStarted(self.name, self.id, settings.queues, settings.concurrency, settings.threads)
+        self._tell_started()
+        crew = self._crew = Crew(
+            station,
+            self._tasks(),
+            settings,
+            self._switch,
+            isolation=self._isolation,
+            lifespan=self._lifespan,
+            state=self._state,
         )
-        crew = Crew(station, self._tasks(), settings, self._switch)
-        try:
-            async with asyncio.TaskGroup() as group:
-                crew.start(group)
-                bus.publish(WorkerStopping(self.name, await self._switch.thrown()))
-                await wind_down(crew, settings.stop_timeout)
-                crew.end()
-        finally:
-            outcome = await leave(crew, max(LEAST_PATIENCE, settings.stop_timeout * RELEASE))
-            bus.publish(WorkerStopped(self.name, outcome.reason, outcome.unreleased, outcome.running))
+        with capturing():
+            try:
+                async with asyncio.TaskGroup() as group:
+                    crew.start(group)
+                    bus.publish(WorkerStopping(self.name, await self._switch.thrown()))
+                    crew.aside("announce", self._announce_stop())
+                    await wind_down(crew, settings.stop_timeout)
+                    crew.end()
+            finally:
+                outcome = await leave(crew, max(LEAST_PATIENCE, settings.stop_timeout * RELEASE))
+                bus.publish(WorkerStopped(self.name, outcome.reason, outcome.unreleased, outcome.running))
         return outcome
+
+    def _tell_started(self) -> None:
+        settings = self._settings
+        self._app.bus.publish(
+            WorkerStarted(
+                self.name,
+                self.id,
+                settings.queues,
+                settings.concurrency,
+                settings.threads,
+                children=self._children(),
+                supervised=settings.supervised,
+            )
+        )
+        if settings.beats == "thread" and not settings.supervised:
+            logger.info("Worker %s has no supervisor: it beats from a thread of this process", self.name)
+
+    async def _announce_stop(self) -> None:
+        """Let people see that this worker takes no more jobs; if that fails, the stop goes on all the same."""
+        engine = self._app.engine
+        if self._switch.reason != "fenced":
+            with suppress(StoreError):
+                await engine.arun(engine.announce(self._announcement(stopping=True)))
 
     def _tasks(self) -> dict[str, Task[..., Any]]:
         """Every task by each of its names."""
@@ -240,10 +335,23 @@ def _checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(queues))
 
 
-def _whole(option: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_SLOTS:
-        raise OptionInvalid(f"{option} must be a whole number from 1 to {MOST_SLOTS}, not {value!r}.")
+def _whole(option: str, value: object, *, least: int = 1, most: int = MOST_SLOTS) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise OptionInvalid(f"{option} must be a whole number from {least} to {most}, not {value!r}.")
     return value
+
+
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _checked_slate(slate: Slate | None, settings: Settings) -> Slate:
+    places = settings.concurrency + settings.threads + settings.children
+    if slate is None:
+        return Slate.private(places)
+    if slate.size < places:
+        raise OptionInvalid(f"slate has {slate.size} places, and this worker needs {places}.")
+    return slate
 
 
 def _seconds(option: str, value: object, shortest: float, longest: float) -> float:

@@ -28,3 +28,8 @@ def values() -> None:
     app.find(state="done")  # expect: mypy, pyright
     Retry.linear(hours=1)  # expect: mypy, pyright
     Retry.custom(lambda failures: 1, retries=1)  # expect: mypy, pyright
+    app.task(executor="fiber")  # expect: mypy, pyright
+    app.task(exclusive="yes")  # expect: mypy, pyright
+    app.task(soft_timeout="soon")  # expect: mypy, pyright
+    add.using(executor="process")  # expect: mypy, pyright
+    add.using(soft_timeout="soon")  # expect: mypy, pyright

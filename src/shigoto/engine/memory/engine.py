@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from shigoto.engine.memory import look, manage, repair, submit, work
@@ -12,9 +12,29 @@ from shigoto.engine.op import Op, Steps, drive
 from shigoto.engine.protocol import Capabilities
 from shigoto.model.clock import Clock, host_clock
 from shigoto.model.errors import Unsupported
-from shigoto.model.job import Attempt, Counts, Enqueued, Job, JobFilter, JobSpec, Lease, QueueSettings, State
-from shigoto.model.outcome import Ending, Report, Settlement, Verdict
-from shigoto.model.worker import Announcement, Orders, Promoted, SweepOrder, Swept, Want, WorkerRecord
+from shigoto.model.job import (
+    Attempt,
+    Counts,
+    Enqueued,
+    Job,
+    JobFilter,
+    JobSpec,
+    Lease,
+    LoggedLine,
+    QueueSettings,
+    State,
+)
+from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
+from shigoto.model.worker import (
+    Announcement,
+    Orders,
+    Promoted,
+    Rescued,
+    SweepOrder,
+    Swept,
+    Want,
+    WorkerRecord,
+)
 
 T = TypeVar("T")
 
@@ -59,6 +79,17 @@ class MemoryEngine:
             "enqueue after your commit."
         )
 
+    async def ajoin(self, connection: object, op: Op[T]) -> T:
+        """Refuse, as `join` does."""
+        return self.join(connection, op)
+
+    def block(self, last: Callable[[], Op[Any]], *, limit: float) -> NoReturn:
+        """Refuse: a handler's own statements have no place here."""
+        raise Unsupported(
+            "The memory engine has no transaction to give to a handler: its jobs live in this process, not in a "
+            "database. Use a sqlite:// store, or write your effects so that a second run does no harm."
+        )
+
     def listen(self) -> MemoryDoorbell:
         """A new doorbell, for use on the running event loop."""
         bell = MemoryDoorbell(self._forget_bell)
@@ -83,14 +114,12 @@ class MemoryEngine:
         """T2: lease ready jobs to the worker, each want by itself, best first."""
         return _op(lambda: work.claim(self._store, worker, wants))
 
-    def beat(self, worker: UUID, held: Sequence[tuple[int, int]]) -> Op[Orders]:
+    def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
         """Renew the worker's lease, unless it is fenced, and tell what it must know."""
-        return _op(
-            lambda: work.beat(self._store, worker, frozenset(held)), rings=lambda orders: orders.released > 0
-        )
+        return _op(lambda: work.beat(self._store, worker, held), rings=lambda orders: orders.released > 0)
 
     def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
-        """T3: store progress and checkpoints of running jobs; False for each lease that is lost."""
+        """T3: store progress, checkpoints and log lines of running jobs; False for each lease that is lost."""
         return _op(lambda: work.report(self._store, worker, reports))
 
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
@@ -106,7 +135,11 @@ class MemoryEngine:
 
     def leave(self, worker: UUID) -> Op[int]:
         """Forget a worker; what it still held is released."""
-        return _op(lambda: work.leave(self._store, worker))
+        return _op(lambda: work.leave(self._store, worker), rings=bool)
+
+    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+        """Forget a worker whose process is known to have ended, and free what it held (T8, T9)."""
+        return _op(lambda: work.bury(self._store, worker, deaths), rings=_any_freed)
 
     def promote(self, limit: int) -> Op[Promoted]:
         """Make due scheduled jobs ready, in run_at order, at most `limit`."""
@@ -114,11 +147,12 @@ class MemoryEngine:
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         """Repair: fence, rescue, expire, prune."""
-        return _op(lambda: repair.sweep(self._store, order), rings=_any_freed)
+        return _op(lambda: repair.sweep(self._store, order), rings=lambda swept: _any_freed(swept.rescued))
 
-    def cancel(self, ids: Sequence[UUID]) -> Op[list[State | None]]:
-        """T11, T12; it rings so that the worker hears of the request before its next beat is due."""
-        return _op(lambda: manage.cancel(self._store, ids), rings=lambda states: State.PROCESSING in states)
+    def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
+        """T11, T12, T14; it rings so that the worker hears of it before its next beat is due."""
+        heard = State.CANCELLED if force else State.PROCESSING
+        return _op(lambda: manage.cancel(self._store, ids, force=force), rings=lambda states: heard in states)
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
         """T15: make failed or cancelled jobs ready again, all or none."""
@@ -139,6 +173,10 @@ class MemoryEngine:
     def attempts(self, id: UUID) -> Op[list[Attempt]]:
         """The runs of a job that did not end completed, oldest first."""
         return _read(lambda: look.attempts(self._store, id))
+
+    def logs(self, id: UUID) -> Op[list[LoggedLine]]:
+        """The lines that the runs of a job have written, oldest first."""
+        return _read(lambda: look.logs(self._store, id))
 
     def stats(self) -> Op[dict[str, Counts]]:
         """Exact counts by queue."""
@@ -170,8 +208,8 @@ def _back_in_line(settlement: Settlement, verdict: Verdict) -> bool:
     return verdict is Verdict.ACCEPTED and settlement.ending not in FINAL
 
 
-def _any_freed(swept: Swept) -> bool:
-    return any(rescued.state is State.PENDING for rescued in swept.rescued)
+def _any_freed(rescued: Sequence[Rescued]) -> bool:
+    return any(job.state is State.PENDING for job in rescued)
 
 
 def _op(work: Callable[[], T], *, rings: Callable[[T], bool] | None = None) -> Op[T]:

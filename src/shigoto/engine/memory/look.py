@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from uuid import UUID
 
 from shigoto.engine.memory.row import Row, record, snapshot
 from shigoto.engine.memory.store import Store
-from shigoto.model.job import Attempt, Counts, Job, JobFilter, QueueSettings, State
+from shigoto.model.clock import to_datetime
+from shigoto.model.job import Attempt, Counts, Job, JobFilter, LoggedLine, QueueSettings, State
 from shigoto.model.worker import WorkerRecord
 
 
@@ -25,6 +27,16 @@ def attempts(store: Store, job: UUID) -> list[Attempt]:
     """A copy: the history goes on."""
     row = store.by_id.get(job)
     return [] if row is None else list(row.attempts)
+
+
+def logs(store: Store, job: UUID) -> list[LoggedLine]:
+    """By run, then by line."""
+    row = store.by_id.get(job)
+    lines = [] if row is None else sorted(row.lines.items(), key=itemgetter(0))
+    return [
+        LoggedLine(token=token, line=line, at=to_datetime(told.at), level=told.level, text=told.text)
+        for (token, line), told in lines
+    ]
 
 
 def stats(store: Store) -> dict[str, Counts]:
@@ -55,6 +67,7 @@ def _matches(row: Row, wanted: JobFilter) -> bool:
         and wanted.task in (None, spec.task)
         and wanted.tenant in (None, spec.tenant)
         and wanted.key in (None, spec.key)
+        and wanted.failure_kind in (None, row.failure_kind)
         and (wanted.tag is None or wanted.tag in row.tags())
     )
 

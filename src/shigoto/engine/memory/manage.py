@@ -6,18 +6,19 @@ from uuid import UUID
 
 from shigoto.engine.memory.row import Row
 from shigoto.engine.memory.store import Store
+from shigoto.engine.memory.work import end_run
 from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotFound, JobNotRetryable, KeyTaken
 from shigoto.model.job import TERMINAL, Enqueued, QueueSettings, State
-from shigoto.model.states import renewed
+from shigoto.model.states import forced, renewed
 
 DELETABLE = TERMINAL | {State.PENDING}
 
 
-def cancel(store: Store, ids: Sequence[UUID]) -> list[State | None]:
-    """T11 for jobs that wait, T12 for jobs that run, nothing for jobs that have ended."""
+def cancel(store: Store, ids: Sequence[UUID], *, force: bool) -> list[State | None]:
+    """T11 for jobs that wait, T12 or T14 for jobs that run, nothing for jobs that have ended."""
     now = store.now()
-    return [None if row is None else _cancel(store, row, now) for row in map(store.by_id.get, ids)]
+    return [None if row is None else _cancel(store, row, now, force) for row in map(store.by_id.get, ids)]
 
 
 def retry(store: Store, ids: Sequence[UUID]) -> list[Enqueued]:
@@ -47,9 +48,11 @@ def configure(store: Store, settings: QueueSettings) -> None:
     store.settings[settings.name] = settings
 
 
-def _cancel(store: Store, row: Row, now: Millis) -> State:
+def _cancel(store: Store, row: Row, now: Millis, force: bool) -> State:
     if row.state is State.PROCESSING:
         row.cancel_requested_at = now if row.cancel_requested_at is None else row.cancel_requested_at
+        if force:
+            end_run(store, row, forced(row.number, row.token, row.spec.queue), now)
     elif not row.state.terminal:
         with store.moving(row, State.CANCELLED, now):
             row.finished_at = now

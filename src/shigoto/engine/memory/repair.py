@@ -9,7 +9,7 @@ from shigoto.engine.memory.store import Store
 from shigoto.engine.memory.work import end_run
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, QueueSettings, State
-from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.states import orphaned
 from shigoto.model.worker import Promoted, Rescued, SweepOrder, Swept
 
 
@@ -99,7 +99,15 @@ def _keep_for(state: State, settings: QueueSettings, order: SweepOrder) -> Milli
 
 def _rescue(store: Store, row: Row, now: Millis) -> Rescued:
     """T10: to the job, a worker that is gone is a crash. Its token stays; the next claim outdates it."""
-    crashed = Settlement(number=row.number, token=row.token, queue=row.spec.queue, ending=Ending.CRASHED)
+    worker = None if row.worker is None else store.workers.get(row.worker)
+    crashed = orphaned(
+        row.number,
+        row.token,
+        row.spec.queue,
+        row.counters,
+        worker=None if worker is None else worker.announcement.name,
+        isolates=worker is not None and worker.announcement.isolates,
+    )
     end_run(store, row, crashed, now)
     return Rescued(row.spec.id, row.number, row.spec.task, row.state)
 

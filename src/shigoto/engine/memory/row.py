@@ -5,7 +5,7 @@ from uuid import UUID
 from msgspec import Struct, field, json
 
 from shigoto.model.clock import Millis, to_datetime
-from shigoto.model.job import Attempt, FailureKind, Job, JobSpec, Lease, State
+from shigoto.model.job import Attempt, FailureKind, Job, JobSpec, Lease, LogLine, State
 from shigoto.model.states import Counters, Held, attempt
 from shigoto.model.worker import Announcement, WorkerRecord
 
@@ -34,6 +34,12 @@ class Row(Struct, kw_only=True, eq=False):
     result: str | None = None
     failure_kind: FailureKind | None = None
     attempts: list[Attempt] = field(default_factory=list)
+    lines: dict[tuple[int, int], LogLine] = field(default_factory=dict)  # by token and line
+
+    @property
+    def alone(self) -> bool:
+        """Whether it must have a process to itself: it was asked for, or it is a suspect."""
+        return self.spec.alone or self.counters.solo
 
     @property
     def waiting(self) -> bool:
@@ -104,9 +110,11 @@ def lease(row: Row, claimed_at: Millis) -> Lease:
         key=spec.key,
         retry=spec.retry,
         timeout=spec.timeout,
+        soft_timeout=spec.soft_timeout,
         tags=spec.tags,
         meta=spec.meta,
         checkpoint=row.checkpoint,
+        alone=row.alone,
     )
 
 
@@ -134,6 +142,12 @@ def snapshot(row: Row) -> Job:
         releases=counters.releases,
         snoozes=counters.snoozes,
         max_failures=spec.max_failures,
+        max_crashes=spec.max_crashes,
+        suspect=counters.solo,
+        alone=spec.alone,
+        retry=spec.retry,
+        timeout=spec.timeout,
+        soft_timeout=spec.soft_timeout,
         key=spec.key,
         tags=row.tags(),
         meta=spec.meta,
@@ -156,6 +170,10 @@ def record(worker: WorkerRow, processing: int) -> WorkerRecord:
         queues=said.queues,
         slots=said.slots,
         version=said.version,
+        host=said.host,
+        pid=said.pid,
+        isolates=said.isolates,
+        stopping=said.stopping,
         started_at=to_datetime(worker.started_at),
         lease_until=to_datetime(worker.lease_until),
         fenced_at=None if worker.fenced_at is None else to_datetime(worker.fenced_at),

@@ -23,7 +23,7 @@ class Store:
         self.rows: dict[int, Row] = {}
         self.by_id: dict[UUID, Row] = {}
         self.holders: dict[tuple[str, str], Row] = {}
-        self.ready: dict[tuple[str, str], Line] = defaultdict(Line)
+        self.ready: dict[tuple[str, str, bool], Line] = defaultdict(Line)  # by queue, task, alone
         self.scheduled = Line()
         self.held: dict[UUID, dict[int, Row]] = defaultdict(dict)
         self.workers: dict[UUID, WorkerRow] = {}
@@ -79,7 +79,7 @@ class Store:
 
     def put_back(self, row: Row) -> None:
         """Return a ready row that was taken out of its line and not claimed after all."""
-        self.ready[row.spec.queue, row.spec.task].add(row.number, (-row.spec.priority, row.run_at))
+        self.ready[row.spec.queue, row.spec.task, row.alone].add(row.number, (-row.spec.priority, row.run_at))
 
     def holder(self, spec: JobSpec) -> Row | None:
         """The job that holds the spec's key, ended or not."""
@@ -104,7 +104,7 @@ class Store:
         spec = row.spec
         self.tally[spec.queue, row.state] -= 1
         if row.state is State.PENDING:
-            line = self.ready[spec.queue, spec.task] if row.ready else self.scheduled
+            line = self.ready[spec.queue, spec.task, row.alone] if row.ready else self.scheduled
             line.discard(row.number)
             self.later[spec.queue] -= 0 if row.ready else 1
         elif row.worker is not None:

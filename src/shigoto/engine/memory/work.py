@@ -1,4 +1,4 @@
-"""What a worker does: announce itself, claim, beat, report, settle, leave."""
+"""What a worker does: announce itself, claim, beat, report, settle, leave; and what is done for one that died."""
 
 from collections.abc import Collection, Iterator, Sequence
 from uuid import UUID
@@ -8,9 +8,9 @@ from shigoto.engine.memory.row import Row, WorkerRow, held, lease
 from shigoto.engine.memory.store import Store
 from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.job import Attempt, Lease, State
-from shigoto.model.outcome import Ending, Report, Settlement, Verdict
-from shigoto.model.states import after
-from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Orders, Want
+from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
+from shigoto.model.states import after, buried
+from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Orders, Rescued, Want
 
 
 def announce(store: Store, announcement: Announcement) -> None:
@@ -42,19 +42,34 @@ def claim(store: Store, worker: UUID, wants: Sequence[Want]) -> list[Lease]:
     return [_start(store, row, worker, now) for want in wants for row in _take(store, want, now)]
 
 
-def beat(store: Store, worker: UUID, running: Collection[tuple[int, int]]) -> Orders:
+def bury(store: Store, worker: UUID, deaths: Sequence[Death]) -> list[Rescued]:
+    """Of what a dead worker held, the named jobs have crashed, the others were idle. A fenced one is the sweep's."""
+    if store.alive(worker) is None:
+        return []
+    now = store.now()
+    causes = {death.number: death for death in deaths}
+    rows = _own(store, worker)
+    for row in rows:
+        end_run(store, row, buried(row.number, row.token, row.spec.queue, causes.get(row.number)), now)
+    del store.workers[worker]
+    return [Rescued(row.spec.id, row.number, row.spec.task, row.state) for row in rows]
+
+
+def beat(store: Store, worker: UUID, running: Sequence[tuple[int, int]] | None) -> Orders:
     """Renew, then give back what the store counts as this worker's but the worker knows nothing of."""
     now = store.now()
     known = store.alive(worker)
     if known is None:
         return Orders(fenced=True)
     known.lease_until = now + known.announcement.lease
-    strays = [row for row in _own(store, worker) if _stray(row, running, now)]
+    own = {(row.number, row.token): row for row in _own(store, worker)}
+    lost = tuple(mark for mark in running or () if mark not in own and not _settled(store, *mark))
+    strays = [] if running is None else [row for row in own.values() if _stray(row, running, now)]
     _release(store, strays, now)
     cancels = tuple(
         (row.number, row.token) for row in _own(store, worker) if row.cancel_requested_at is not None
     )
-    return Orders(fenced=False, cancels=cancels, released=len(strays))
+    return Orders(fenced=False, cancels=cancels, lost=lost, released=len(strays))
 
 
 def report(store: Store, worker: UUID, reports: Sequence[Report]) -> list[bool]:
@@ -101,8 +116,9 @@ def _take(store: Store, want: Want, now: Millis) -> list[Row]:
 
 
 def _lines(store: Store, want: Want) -> Iterator[Line]:
-    for (queue, task), line in store.ready.items():
-        if task in want.tasks and (want.queues is None or queue in want.queues) and not store.paused(queue):
+    for (queue, task, alone), line in store.ready.items():
+        wanted = task in want.tasks and (want.queues is None or queue in want.queues)
+        if wanted and want.alone in (None, alone) and not store.paused(queue):
             yield line
 
 
@@ -147,6 +163,7 @@ def _report(store: Store, worker: UUID, news: Report) -> bool:
     if row is None:
         return False
     _note_progress(row, news)
+    _note_lines(row, news)
     row.checkpoint = row.checkpoint if news.checkpoint is None else news.checkpoint
     return True
 
@@ -155,17 +172,33 @@ def _settle(store: Store, worker: UUID, settlement: Settlement, now: Millis) -> 
     row = _leased(store, worker, settlement.number, settlement.token)
     if row is not None:
         end_run(store, row, settlement, now)
+        _note_lines(row, settlement)
         # Only here: a run that a sweep or a beat has ended was not settled, and its worker must hear that.
         row.settled_token = settlement.token
         return Verdict.ACCEPTED
-    known = store.rows.get(settlement.number)
-    repeated = known is not None and known.settled_token == settlement.token
+    repeated = _settled(store, settlement.number, settlement.token)
     return Verdict.REPEATED if repeated else Verdict.LOST
+
+
+def _settled(store: Store, number: int, token: int) -> bool:
+    """Whether the lease was ended by its own worker."""
+    row = store.rows.get(number)
+    return row is not None and row.settled_token == token
 
 
 def _note_progress(row: Row, news: Report | Settlement) -> None:
     row.progress = row.progress if news.progress is None else news.progress
     row.progress_text = row.progress_text if news.progress_text is None else news.progress_text
+
+
+def _note_lines(row: Row, news: Report | Settlement) -> None:
+    if news.log is None:
+        return
+    for line in news.log.lines:
+        row.lines.setdefault((news.token, line.line), line)
+    for token, number in list(row.lines):
+        if token == news.token and number < news.log.first:
+            del row.lines[token, number]
 
 
 def _attempt(row: Row, settlement: Settlement, now: Millis) -> Attempt:

@@ -36,7 +36,7 @@ def claim(now: Millis, worker: UUID, wants: Sequence[Want]) -> Steps[list[Lease]
         if want.limit > 0:
             tasks = json.encode(want.tasks).decode()
             queues = None if want.queues is None else json.encode(want.queues).decode()
-            heads = _heads.decode((yield sql("heads", tasks, queues)).fetchone()[0])
+            heads = _heads.decode((yield sql("heads", tasks, queues, want.alone)).fetchone()[0])
             if heads:
                 plans.append((heads, want.limit))
     if not plans:

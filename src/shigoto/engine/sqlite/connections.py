@@ -5,7 +5,8 @@ Two things can go wrong beneath a connection, and both are watched here.
 A fork. SQLite keeps a table of its file locks in the memory of the process. A child inherits the table but not the
 locks, so whatever it opens later relies on locks that nobody holds, and its commits can vanish. So no connection of
 ours is open while the process forks: those in use finish first, all are closed, and both sides open new ones when they
-next need them. If another connection to the file was open all the same, the child must not use the store at all.
+next need them. The connections of transaction blocks are waited for too; one that the forking code itself is inside of
+is disowned in the child. If any connection to the file was open all the same, the child must not use the store at all.
 
 A file that was moved, deleted or replaced. Connections would go on writing to what no longer has a name. It costs one
 `stat` to notice, 1.5 µs.
@@ -18,6 +19,7 @@ import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 from shigoto.engine.sqlite import files
 from shigoto.model.errors import StoreUnavailable
@@ -27,6 +29,24 @@ FORK_PATIENCE = 10.0  # seconds to wait for transactions under way
 
 Prepare = Callable[[sqlite3.Connection, bool], None]
 Identity = tuple[int, int]
+
+
+class Holder(Protocol):
+    """Somebody with a connection of its own to the file."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is worth waiting for."""
+        ...
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is the calling code itself, which cannot wait for itself."""
+        ...
+
+    def disown(self) -> None:
+        """Never touch the connection again: this is a forked child."""
+        ...
 
 
 class Connections:
@@ -58,6 +78,7 @@ class Connections:
         self._opening = threading.RLock()
         self._idle: list[sqlite3.Connection] = []
         self._users: set[int] = set()  # threads
+        self._holders: set[Holder] = set()
         self._closings = 0
         self._forking = False
 
@@ -69,7 +90,7 @@ class Connections:
             with self._changed:
                 # An interrupt can keep a thread from signing out; whoever comes again has certainly left before.
                 self._users.discard(me)
-                self._changed.wait_for(lambda: not self._forking and len(self._users) < MOST)
+                self._changed.wait_for(self._may_lend)
                 self._users.add(me)
             with self._borrowed(may_migrate) as connection:
                 yield connection
@@ -77,6 +98,11 @@ class Connections:
             with self._changed:
                 self._users.discard(me)
                 self._changed.notify_all()
+
+    def _may_lend(self) -> bool:
+        # Who is inside a block goes on even when a fork is waiting for it, or both would wait.
+        may_go_on = not self._forking or any(holder.is_here for holder in self._holders)
+        return may_go_on and len(self._users) < MOST
 
     @contextmanager
     def lend_another(self) -> Generator[sqlite3.Connection]:
@@ -97,6 +123,25 @@ class Connections:
         finally:
             with self._changed:
                 self._put_back(connection, closed_meanwhile=closings != self._closings)
+
+    def sign_in(self, holder: Holder) -> None:
+        """Say that somebody is about to open a connection of its own; forks will wait for it."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._forking)
+            self._expect_not_inherited()
+            self._expect_same_file()
+            self._holders.add(holder)
+
+    def sign_out(self, holder: Holder) -> None:
+        """Say that its connection is closed."""
+        with self._changed:
+            self._holders.discard(holder)
+            self._changed.notify_all()
+
+    def look_again(self) -> None:
+        """Say that a holder is no longer worth waiting for."""
+        with self._changed:
+            self._changed.notify_all()
 
     def prepare(self, *, may_migrate: bool) -> None:
         """See that the schema is there."""
@@ -122,12 +167,7 @@ class Connections:
 
     def _open(self, may_migrate: bool) -> sqlite3.Connection:
         with self._opening:
-            if self._inherited:
-                raise StoreUnavailable(
-                    f"This process was forked while a connection to {self._path} was open, so SQLite's locks on it"
-                    " cannot be trusted here. Close connections of your own (also those of app.connect()) before the"
-                    " fork, or start the process anew instead of forking."
-                )
+            self._expect_not_inherited()
             if not self._prepared:
                 files.refuse_unfit(self._path)
             connection = self._open_connection()
@@ -140,6 +180,14 @@ class Connections:
                 connection.close()
                 raise
             return connection
+
+    def _expect_not_inherited(self) -> None:
+        if self._inherited:
+            raise StoreUnavailable(
+                f"This process was forked while a connection to {self._path} was open, so SQLite's locks on it"
+                " cannot be trusted here. Close connections of your own (also those of app.connect()) before the"
+                " fork, or start the process anew instead of forking."
+            )
 
     def _expect_same_file(self) -> None:
         # No file means that the store was closed meanwhile by somebody else in this process, which is fine.
@@ -158,8 +206,11 @@ class Connections:
         with self._changed:
             self._forking = True
             self._users.discard(threading.get_ident())
-            self._changed.wait_for(lambda: not self._users, FORK_PATIENCE)
+            self._changed.wait_for(lambda: not self._users and not self._held_elsewhere(), FORK_PATIENCE)
             self._close_idle()
+
+    def _held_elsewhere(self) -> bool:
+        return any(holder.is_open and not holder.is_here for holder in self._holders)
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
@@ -169,6 +220,8 @@ class Connections:
 
     def after_fork_in_child(self) -> None:
         """Begin again, with locks that nobody holds, unless somebody left the file open."""
+        for holder in self._holders:
+            holder.disown()
         self._begin_again()
         self._inherited = self._inherited or _is_open(self._file or _identity(self._path))
         self._in_child()

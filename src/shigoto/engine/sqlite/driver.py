@@ -3,6 +3,7 @@
     run(op)    sync callers      in the calling thread, one transaction per op
     arun(op)   async callers     a queue to a database thread; all writes waiting there share one commit
     join(op)   a caller's tx     the caller's connection; never begins, commits or rolls back
+    block()    a handler's tx    a connection of its own; begins, and commits with an op at the end
 
 Inside one process writers queue at a lock, so that SQLite's own file lock is contended only between processes; there we
 try again every half millisecond or so, where SQLite's busy handler would sleep for up to 100 ms.
@@ -20,11 +21,16 @@ from typing import Any, TypeVar
 
 from shigoto.engine.op import Op, Write, drive
 from shigoto.engine.sqlite import files
+from shigoto.engine.sqlite.awaited import AwaitedConnection, EitherBlock
 from shigoto.engine.sqlite.checkpoint import Checkpointer
 from shigoto.engine.sqlite.connections import Connections, Prepare
+from shigoto.engine.sqlite.lent import LentConnection
 from shigoto.engine.sqlite.statement import Statement, execute, sql
 from shigoto.engine.sqlite.thread import DatabaseThread, Outcome
-from shigoto.model.errors import StoreUnavailable
+from shigoto.engine.sqlite.transaction import Block, expect_outside
+from shigoto.engine.sqlite.unwrap import unwrapped
+from shigoto.engine.sqlite.watchdog import Watchdog
+from shigoto.model.errors import JobError, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -42,11 +48,12 @@ class Driver:
     """Transactions of one process on one file."""
 
     def __init__(self, path: Path, *, synchronous: str, prepare: Prepare, ring: Callable[[], None]) -> None:
-        self._path = path
-        self._connections = Connections(
+        self.path = path
+        self.synchronous = synchronous
+        self.connections = Connections(
             path,
-            open_connection=lambda: self._patiently(lambda: files.connect(path, synchronous=synchronous)),
-            prepare=lambda connection, may_migrate: self._patiently(lambda: prepare(connection, may_migrate)),
+            open_connection=lambda: self.patiently(lambda: files.connect(path, synchronous=synchronous)),
+            prepare=lambda connection, may_migrate: self.patiently(lambda: prepare(connection, may_migrate)),
             in_child=self._begin_again,  # the parent's threads do not exist there, and its locks may be held for ever
         )
         self._ring = ring
@@ -55,12 +62,15 @@ class Driver:
     def _begin_again(self) -> None:
         self._writing = threading.Lock()
         self._starting = threading.Lock()
-        self._checkpointer = Checkpointer(self._path)
+        self._checkpointer = Checkpointer(self.path)
+        self.watchdog = Watchdog()
         self._writer: DatabaseThread | None = None
         self._reader: DatabaseThread | None = None
 
     def run(self, op: Op[T]) -> T:
         """Run an op in the calling thread."""
+        if op.mode != "read":
+            expect_outside(self)
         outcome = self._transact([op])[0]
         if outcome.error is not None:
             raise outcome.error
@@ -69,6 +79,8 @@ class Driver:
 
     async def arun(self, op: Op[T]) -> T:
         """Run an op in a database thread; reads have one of their own, so that a long list delays no claim."""
+        if op.mode != "read":
+            expect_outside(self)
         value: T = await self._thread(reads=op.mode == "read").submit(op)
         return value
 
@@ -78,12 +90,19 @@ class Driver:
         The write lock comes first: an op that looked before it had the lock could decide by what is no longer true. The
         savepoint makes the op all or nothing inside the transaction; it is ours, and gone when we return.
         """
-        theirs = files.check_same_file(connection, self._path)
+        if isinstance(connection, AwaitedConnection):
+            raise JobError(
+                "The connection of an async transaction block must be awaited: use aenqueue() with it."
+            )
+        theirs = files.check_same_file(unwrapped(connection), self.path)
         self.prepare(may_migrate=not theirs.in_transaction)
         execute(theirs, sql("take_write_lock"))
         execute(theirs, Statement("SAVEPOINT shigoto"))
         try:
-            return drive(op, lambda command: execute(theirs, command))
+            value = drive(op, lambda command: execute(theirs, command))
+            if isinstance(theirs, LentConnection) and op.rings is not None and op.rings(value):
+                theirs.block.rings = True
+            return value
         except BaseException:
             if (
                 theirs.in_transaction
@@ -97,19 +116,31 @@ class Driver:
                 # Not here, where the caller holds the lock; and there may be nobody else who ever commits.
                 threading.Thread(target=self._checkpoint, name="shigoto-checkpoint", daemon=True).start()
 
+    async def ajoin(self, connection: object, op: Op[T]) -> T:
+        """Run an op on the caller's connection: in the thread of an async block, or else here."""
+        if not isinstance(connection, AwaitedConnection):
+            return self.join(connection, op)
+        value: T = await connection.call(lambda: self.join(connection.lent, op))
+        return value
+
+    def block(self, last: Callable[[], Op[Any]], *, limit: float) -> EitherBlock:
+        """A transaction for somebody's own statements, which `last` ends."""
+        return EitherBlock(Block(self, last, limit))
+
     def prepare(self, *, may_migrate: bool = True) -> None:
         """See that the schema is there. While the caller holds the write lock we must not wait for it."""
         try:
-            self._connections.prepare(may_migrate=may_migrate)
+            self.connections.prepare(may_migrate=may_migrate)
         except sqlite3.Error as error:
-            raise files.wrapped(error, self._path) from error
+            raise files.wrapped(error, self.path) from error
 
     def close(self) -> None:
         """Stop the threads and close every connection."""
         for thread in (self._writer, self._reader):
             if thread is not None:
                 thread.stop()
-        self._connections.close()
+        self.watchdog.stop()
+        self.connections.close()
         self._begin_again()
 
     def _thread(self, *, reads: bool) -> DatabaseThread:
@@ -130,7 +161,7 @@ class Driver:
             return [Outcome(error=error) for _ in ops]
         except Exception as error:
             if len(ops) == 1:
-                ours = files.wrapped(error, self._path) if isinstance(error, sqlite3.Error) else error
+                ours = files.wrapped(error, self.path) if isinstance(error, sqlite3.Error) else error
                 return [Outcome(error=ours)]
         return [self._transact([op])[0] for op in ops]
 
@@ -138,17 +169,17 @@ class Driver:
         outcomes = [Outcome() for _ in ops]
         writes = list(range(len(ops)))
         if any(op.mode in ("read", "probe") for op in ops):
-            with self._connections.lend() as connection:
+            with self.connections.lend() as connection:
                 writes = self._look(connection, ops, outcomes)
         if writes:
-            with self._turn_to_write(), self._connections.lend() as connection:
+            with self._turn_to_write(), self.connections.lend() as connection:
                 self._write(connection, ops, writes, outcomes)
         return outcomes
 
     def _look(self, connection: sqlite3.Connection, ops: list[Op[Any]], outcomes: list[Outcome]) -> list[int]:
         """Run the reads and probes on one snapshot; what is left needs the write lock."""
         left: list[int] = []
-        self._patiently(lambda: connection.execute("BEGIN"))
+        self.patiently(lambda: connection.execute("BEGIN"))
         for index, op in enumerate(ops):
             if op.mode not in ("read", "probe"):
                 left.append(index)
@@ -165,7 +196,7 @@ class Driver:
     ) -> None:
         if len(indexes) == 1 and ops[indexes[0]].mode == "single":
             op = ops[indexes[0]]
-            outcomes[indexes[0]].value = self._patiently(
+            outcomes[indexes[0]].value = self.patiently(
                 lambda: drive(op, lambda command: execute(connection, command))
             )
         else:
@@ -177,7 +208,7 @@ class Driver:
             self._after_commit(connection, ops, indexes, outcomes)
         except Exception:  # the ops are committed: nothing that happens now may make them look failed
             log.exception(
-                "A step after a commit to %s failed; it is tried again after the next one.", self._path
+                "A step after a commit to %s failed; it is tried again after the next one.", self.path
             )
 
     def _after_commit(
@@ -196,29 +227,46 @@ class Driver:
 
     def _checkpoint(self) -> None:
         try:
-            with self._turn_to_write(), self._connections.lend() as connection:
+            with self._turn_to_write(), self.connections.lend() as connection:
                 self._checkpoint_beside(connection)
         except (sqlite3.Error, StoreUnavailable) as error:
-            log.warning("%s was not checkpointed (%s); a later commit tries again.", self._path, error)
+            log.warning("%s was not checkpointed (%s); a later commit tries again.", self.path, error)
 
     def _checkpoint_beside(self, connection: sqlite3.Connection) -> None:
-        with self._connections.lend_another() as other:
+        with self.connections.lend_another() as other:
             self._checkpointer.run(connection, self._begin, other)
+
+    def wrote(self, *, ring: bool) -> None:
+        """Do what follows the commit of a block."""
+        try:
+            if ring:
+                self._ring()
+            if self._checkpointer.due():
+                self._checkpoint()
+        except Exception:
+            log.exception(
+                "A step after a commit to %s failed; it is tried again after the next one.", self.path
+            )
 
     @contextmanager
     def _turn_to_write(self) -> Generator[None]:
-        writing = self._writing
-        if not writing.acquire(timeout=LOCK_DEADLINE):
-            raise self._locked_for_too_long()
+        writing = self.take_turn()
         try:
             yield
         finally:
             writing.release()
 
-    def _begin(self, connection: sqlite3.Connection) -> None:
-        self._patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+    def take_turn(self) -> threading.Lock:
+        """Become the one writer of this process; whoever releases the lock ends the turn."""
+        writing = self._writing
+        if not writing.acquire(timeout=LOCK_DEADLINE):
+            raise self._locked_for_too_long()
+        return writing
 
-    def _patiently(self, action: Callable[[], T]) -> T:
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        self.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+
+    def patiently(self, action: Callable[[], T]) -> T:
         """Do what another process's lock may refuse for a moment."""
         deadline = 0.0
         while True:
@@ -235,7 +283,7 @@ class Driver:
 
     def _locked_for_too_long(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"{self._path} has been locked for {LOCK_DEADLINE:.0f} s by a write transaction that somebody holds open."
+            f"{self.path} has been locked for {LOCK_DEADLINE:.0f} s by a write transaction that somebody holds open."
             " If it is one of your own, in this very process, pass it as using(connection=...); else find the process"
             " that holds it, and end it."
         )

@@ -1,14 +1,15 @@
 """The engine's face: every verb of the protocol as an operation, and the few things that are not operations."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from shigoto.engine.op import Op
-from shigoto.engine.protocol import Capabilities, Doorbell
+from shigoto.engine.protocol import Block, Capabilities, Doorbell
 from shigoto.engine.sqlite import (
+    checkup,
     claiming,
     doorbell,
     enqueueing,
@@ -22,10 +23,31 @@ from shigoto.engine.sqlite import (
 from shigoto.engine.sqlite.driver import Driver
 from shigoto.engine.sqlite.statement import SQL, Steps, sql
 from shigoto.engine.sqlite.time import StoreClock
+from shigoto.model.checkup import Checkup
 from shigoto.model.clock import Clock, host_clock
-from shigoto.model.job import Attempt, Counts, Enqueued, Job, JobFilter, JobSpec, Lease, QueueSettings, State
-from shigoto.model.outcome import Ending, Report, Settlement, Verdict
-from shigoto.model.worker import Announcement, Orders, Promoted, SweepOrder, Swept, Want, WorkerRecord
+from shigoto.model.job import (
+    Attempt,
+    Counts,
+    Enqueued,
+    Job,
+    JobFilter,
+    JobSpec,
+    Lease,
+    LoggedLine,
+    QueueSettings,
+    State,
+)
+from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
+from shigoto.model.worker import (
+    Announcement,
+    Orders,
+    Promoted,
+    Rescued,
+    SweepOrder,
+    Swept,
+    Want,
+    WorkerRecord,
+)
 
 T = TypeVar("T")
 
@@ -67,6 +89,12 @@ class SqliteEngine:
     def join(self, connection: object, op: Op[T]) -> T:
         return self._driver.join(connection, op)
 
+    async def ajoin(self, connection: object, op: Op[T]) -> T:
+        return await self._driver.ajoin(connection, op)
+
+    def block(self, last: Callable[[], Op[Any]], *, limit: float) -> Block:
+        return self._driver.block(last, limit=limit)
+
     def listen(self) -> Doorbell:
         self._driver.prepare()
         doorbell.hang(self._bell, self._path)
@@ -89,6 +117,14 @@ class SqliteEngine:
         """Raise SchemaMissing if the file is not a current store; creates and changes nothing."""
         self._driver.prepare(may_migrate=False)
 
+    def checkup(self, *, deep: bool = False) -> Checkup:
+        """What there is to know of the file's health, `deep` with a look at every page; changes nothing."""
+        return checkup.examine(self._path, self._look, synchronous=self._synchronous, deep=deep)
+
+    def _look(self, op: Op[T]) -> T:
+        self.expect_schema()
+        return self._driver.run(op)
+
     def _prepare(self, connection: sqlite3.Connection, may_migrate: bool) -> None:
         self._applied = schema.migrate(connection, self._path, may_migrate=may_migrate)
         self._clock.remember(connection.execute(SQL["meta"], ("clock",)).fetchone()[0])
@@ -98,7 +134,7 @@ class SqliteEngine:
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         if not specs:
             return Op(start=lambda: _value([]), mode="read")
-        lanes = {(spec.queue, spec.task) for spec in specs}
+        lanes = {enqueueing.lane_of(spec) for spec in specs}
         if len(specs) == 1 and specs[0].key is None and lanes <= self._lanes:
             spec = specs[0]
             return Op(
@@ -133,7 +169,13 @@ class SqliteEngine:
     def leave(self, worker: UUID) -> Op[int]:
         return Op(start=lambda: repairing.leave(self._clock.now(), worker), rings=bool)
 
-    def beat(self, worker: UUID, held: Sequence[tuple[int, int]]) -> Op[Orders]:
+    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+        return Op(
+            start=lambda: repairing.bury(self._clock.now(), worker, deaths),
+            rings=lambda buried: any(job.state is State.PENDING for job in buried),
+        )
+
+    def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
         return Op(
             start=lambda: repairing.beat(self._clock, worker, held),
             rings=lambda orders: orders.released > 0,
@@ -155,10 +197,11 @@ class SqliteEngine:
 
     # People.
 
-    def cancel(self, ids: Sequence[UUID]) -> Op[list[State | None]]:
+    def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
+        heard = State.CANCELLED if force else State.PROCESSING  # by the worker that runs it
         return Op(
-            start=lambda: managing.cancel(self._clock.now(), ids),
-            rings=lambda states: State.PROCESSING in states,
+            start=lambda: managing.cancel(self._clock.now(), ids, force=force),
+            rings=lambda states: heard in states,
         )
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
@@ -175,6 +218,9 @@ class SqliteEngine:
 
     def attempts(self, id: UUID) -> Op[list[Attempt]]:
         return Op(start=lambda: looking.attempts(id), mode="read")
+
+    def logs(self, id: UUID) -> Op[list[LoggedLine]]:
+        return Op(start=lambda: looking.logs(id), mode="read")
 
     def stats(self) -> Op[dict[str, Counts]]:
         return Op(start=looking.stats, mode="read")

@@ -14,7 +14,7 @@ from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec, State
 from shigoto.model.states import renewed
 
-Lane = tuple[str, str]
+Lane = tuple[str, str, bool]  # queue, task, and whether its jobs run alone
 
 
 def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
@@ -59,11 +59,17 @@ def _insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
             return Enqueued(spec.id, known[0], "existing")
 
 
+def lane_of(spec: JobSpec) -> Lane:
+    """Where a new job waits."""
+    return spec.queue, spec.task, spec.alone
+
+
 def job_row(now: Millis, spec: JobSpec) -> tuple[object, ...]:
     """The body's columns, in the order of the statement."""
     return (
         spec.task,
         spec.queue,
+        spec.alone,
         spec.id.bytes,
         spec.payload,
         spec.priority,
@@ -76,15 +82,17 @@ def job_row(now: Millis, spec: JobSpec) -> tuple[object, ...]:
         spec.expiry(now),
         spec.retry,
         spec.timeout,
+        spec.soft_timeout,
         spec.tags,
         spec.meta,
+        spec.alone,
     )
 
 
 def _add_lanes(specs: Sequence[JobSpec]) -> Steps[None]:
-    pairs = json.encode(sorted({(spec.queue, spec.task) for spec in specs})).decode()
-    yield sql("add_queues", pairs)
-    yield sql("add_lanes", pairs)
+    lanes = json.encode(sorted({lane_of(spec) for spec in specs})).decode()
+    yield sql("add_queues", lanes)
+    yield sql("add_lanes", lanes)
 
 
 def _one_by_one(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
@@ -121,7 +129,7 @@ def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
     keep_run_at = spec.key_mode == "preserve_run_at" and was.counters.failures == 0
     run_at = was.run_at if keep_run_at else spec.due(now)
     expires_at = spec.expiry(now)
-    lane = (yield sql("lane", spec.task, spec.queue)).fetchone()[0]
+    lane = (yield sql("lane", spec.task, spec.queue, spec.alone)).fetchone()[0]
     if was.queue != spec.queue:
         yield from fold_counters()  # while the job still counts for its old queue
         yield from count(moved=[(was.queue, spec.queue)])
@@ -129,7 +137,7 @@ def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
     yield sql("delete_progress", f"[{number}]")
     yield sql(
         "replace_job", number, lane, spec.payload, spec.priority, run_at, spec.max_failures, spec.max_crashes,
-        expires_at, spec.retry, spec.timeout, spec.tags, spec.meta,
+        expires_at, spec.retry, spec.timeout, spec.soft_timeout, spec.tags, spec.meta, spec.alone,
     )  # fmt: skip
     if expires_at is not None:
         yield sql("add_expiry", expires_at, number)
@@ -138,6 +146,8 @@ def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
         Waiting(
             number=number,
             lane=lane,
+            lane_alone=spec.alone,
+            alone=spec.alone,
             priority=spec.priority,
             run_at=run_at,
             expires_at=expires_at,

@@ -106,7 +106,7 @@ def check_same_file(connection: object, path: Path) -> sqlite3.Connection:
     if not isinstance(connection, sqlite3.Connection):
         raise StoreRefused(
             f"connection= got a {type(connection).__name__}; the store is an SQLite file, so it must be a"
-            " sqlite3.Connection to that file (for SQLAlchemy pass session.connection().connection.driver_connection)."
+            " sqlite3.Connection to that file, or something of SQLAlchemy's or Django's that has one, and is not async."
         )
     cursor = connection.cursor()
     cursor.row_factory = None

@@ -1,4 +1,4 @@
-"""Reads: jobs as people see them, counts, attempts, settings, workers."""
+"""Reads: jobs as people see them, counts, attempts, log lines, settings, workers."""
 
 from datetime import datetime
 from typing import Any
@@ -8,7 +8,7 @@ from msgspec import json
 
 from shigoto.engine.sqlite.statement import Statement, Steps, sql
 from shigoto.model.clock import Millis, to_datetime
-from shigoto.model.job import Attempt, Counts, FailureKind, Job, JobFilter, QueueSettings, State
+from shigoto.model.job import Attempt, Counts, FailureKind, Job, JobFilter, LoggedLine, QueueSettings, State
 from shigoto.model.worker import WorkerRecord
 
 STATES = {
@@ -48,7 +48,9 @@ def find(wanted: JobFilter) -> Steps[list[Job]]:
 
 def numbers_of(wanted: JobFilter, *, many_pending: bool) -> Statement:
     """The statement that finds the numbers: it walks the table that holds the state, newest first, and stops early."""
-    source, number, conditions = _source(wanted.state, many_pending=many_pending)
+    # Only what has failed has a kind of failure.
+    state = State.FAILED if wanted.state is None and wanted.failure_kind is not None else wanted.state
+    source, number, conditions = _source(state, many_pending=many_pending)
     values: dict[str, Any] = {"limit": wanted.limit}
     for name, condition in (
         ("before", f"{number} < :before"),
@@ -57,6 +59,7 @@ def numbers_of(wanted: JobFilter, *, many_pending: bool) -> Statement:
         ("tenant", "b.tenant = :tenant"),
         ("key", "b.key = :key"),
         ("tag", "EXISTS (SELECT 1 FROM json_each(b.tags) t WHERE t.value = :tag)"),
+        ("failure_kind", "s.failure_kind = :failure_kind" if state is State.FAILED else "FALSE"),
     ):
         value = getattr(wanted, name)
         if value is not None:
@@ -110,15 +113,15 @@ def _source(state: State | str | None, *, many_pending: bool) -> tuple[str, str,
 
 def _details(numbers: list[int]) -> Steps[list[Job]]:
     rows = (yield sql("details", json.encode(numbers).decode())).fetchall()
-    return [_job(row) for row in rows if row[14] is not None]
+    return [_job(row) for row in rows if row[19] is not None]
 
 
 def _job(row: tuple[Any, ...]) -> Job:
     number, id, task, queue, tenant, payload, priority, run_at, created_at, expires_at = row[:10]
-    max_failures, key, tags, meta, state, token, failures, crashes, releases, snoozes = row[10:20]
-    started_at, finished_at, cancel_requested_at, progress, progress_text, result, error, kind, worker = row[
-        20:
-    ]
+    max_failures, max_crashes, alone, retry, timeout, soft_timeout, key, tags, meta = row[10:19]
+    state, token, failures, crashes, releases, snoozes, solo = row[19:26]
+    started_at, finished_at, cancel_requested_at, progress, progress_text = row[26:31]
+    result, error, kind, worker = row[31:]
     return Job(
         id=UUID(bytes=id),
         number=number,
@@ -140,6 +143,12 @@ def _job(row: tuple[Any, ...]) -> Job:
         releases=releases,
         snoozes=snoozes,
         max_failures=max_failures,
+        max_crashes=max_crashes,
+        suspect=bool(solo),
+        alone=bool(alone),
+        retry=retry,
+        timeout=timeout,
+        soft_timeout=soft_timeout,
         key=key,
         tags=() if tags is None else tuple(json.decode(tags)),
         meta=meta,
@@ -169,6 +178,15 @@ def attempts(id: UUID) -> Steps[list[Attempt]]:
             finished_at=to_datetime(finished_at),
         )
         for token, outcome, error, traceback, started_at, finished_at in rows
+    ]
+
+
+def logs(id: UUID) -> Steps[list[LoggedLine]]:
+    """What the runs have written."""
+    rows = (yield sql("logs", id.bytes)).fetchall()
+    return [
+        LoggedLine(token=token, line=line, at=to_datetime(at), level=level, text=text)
+        for token, line, at, level, text in rows
     ]
 
 
@@ -208,19 +226,25 @@ def settings() -> Steps[list[QueueSettings]]:
 
 def workers() -> Steps[list[WorkerRecord]]:
     """The workers that are registered and not fenced."""
-    rows = (yield sql("workers")).fetchall()
-    return [
-        WorkerRecord(
-            id=UUID(bytes=id),
-            name=name,
-            tasks=tuple(json.decode(tasks)),
-            queues=None if queues is None else tuple(json.decode(queues)),
-            slots=slots,
-            version=version,
-            started_at=to_datetime(started_at),
-            lease_until=to_datetime(lease_until),
-            fenced_at=_instant(fenced_at),
-            processing=processing,
-        )
-        for id, name, tasks, queues, slots, version, started_at, lease_until, fenced_at, processing in rows
-    ]
+    return [_worker(row) for row in (yield sql("workers")).fetchall()]
+
+
+def _worker(row: tuple[Any, ...]) -> WorkerRecord:
+    id, name, tasks, queues, slots, version, host, pid, isolates, stopping = row[:10]
+    started_at, lease_until, fenced_at, processing = row[10:]
+    return WorkerRecord(
+        id=UUID(bytes=id),
+        name=name,
+        tasks=tuple(json.decode(tasks)),
+        queues=None if queues is None else tuple(json.decode(queues)),
+        slots=slots,
+        version=version,
+        host=host,
+        pid=pid,
+        isolates=bool(isolates),
+        stopping=bool(stopping),
+        started_at=to_datetime(started_at),
+        lease_until=to_datetime(lease_until),
+        fenced_at=_instant(fenced_at),
+        processing=processing,
+    )

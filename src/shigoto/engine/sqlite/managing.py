@@ -1,4 +1,4 @@
-"""T11, T12, T15, T18: what operators and clients do to jobs."""
+"""T11, T12, T14, T15, T18, T21: what operators and clients do to jobs."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -7,31 +7,54 @@ from msgspec import json
 
 from shigoto.engine.sqlite.counting import count, fold_counters
 from shigoto.engine.sqlite.looking import NUMBERS_OF_STATES, STATES
+from shigoto.engine.sqlite.settling import guarded, move
 from shigoto.engine.sqlite.statement import Steps, sql
 from shigoto.engine.sqlite.waiting import Waiting, remove_waiting, wait_again
 from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotFound, JobNotRetryable, KeyTaken
 from shigoto.model.job import Enqueued, FailureKind, State
-from shigoto.model.states import Counters, renewed
+from shigoto.model.states import Counters, forced, renewed
 
 
-def cancel(now: Millis, ids: Sequence[UUID]) -> Steps[list[State | None]]:
-    """Cancel pending jobs at once, ask running ones to stop."""
+def cancel(now: Millis, ids: Sequence[UUID], *, force: bool) -> Steps[list[State | None]]:
+    """Cancel pending jobs at once, ask running ones to stop, or take them from their workers by force."""
     states: list[State | None] = []
     for id in ids:
         row = (yield sql("number_of_id", id.bytes)).fetchone()
-        states.append(None if row is None else (yield from _cancel(now, row[0])))
+        states.append(None if row is None else (yield from _cancel(now, row[0], force)))
     return states
 
 
-def _cancel(now: Millis, number: int) -> Steps[State]:
+def _cancel(now: Millis, number: int, force: bool) -> Steps[State]:
     state = STATES[(yield sql("state_of", number)).fetchone()[0]]
     if state is State.PENDING:
         yield from end_pending(now, number, State.CANCELLED, None)
         return State.CANCELLED
+    if state is State.BLOCKED:
+        yield from _end_blocked(now, number)
+        return State.CANCELLED
     if state is State.PROCESSING:
         yield sql("request_cancel", number, now)
+        if force:
+            yield from _take_away(now, number)
+            return State.CANCELLED
     return state
+
+
+def _take_away(now: Millis, number: int) -> Steps[None]:
+    """T14: the token does not count as settled, so whatever its worker still says of it is refused."""
+    token, worker = (yield sql("running_lease", number)).fetchone()
+    row = (yield from guarded(UUID(bytes=worker), [(number, token)]))[number, token]
+    yield from move(now, row, forced(number, token, row.queue), settled_token=row.settled_token)
+
+
+def _end_blocked(now: Millis, number: int) -> Steps[None]:
+    """T21. A blocked job has never run, so there is nothing to remember of it."""
+    yield sql("unblock", number)
+    cancelled = NUMBERS_OF_STATES[State.CANCELLED]
+    yield sql("add_done", number, cancelled, 0, 0, 0, 0, 0, 0, 0, None, now, None, None, None)
+    queue = (yield sql("queue_of", number)).fetchone()[0]
+    yield from count(ended=[(queue, State.CANCELLED)])
 
 
 def end_pending(now: Millis, number: int, state: State, kind: FailureKind | None) -> Steps[None]:
@@ -78,6 +101,8 @@ def _retry(now: Millis, id: UUID, number: int) -> Steps[None]:
         snoozes,
         solo,
         lane,
+        lane_alone,
+        alone,
         priority,
         tenant,
         key,
@@ -100,6 +125,8 @@ def _retry(now: Millis, id: UUID, number: int) -> Steps[None]:
         Waiting(
             number=number,
             lane=lane,
+            lane_alone=bool(lane_alone),
+            alone=bool(alone),
             priority=priority,
             run_at=now,
             expires_at=expires_at,
@@ -148,6 +175,7 @@ def remove(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
         "delete_ready",
         "delete_scheduled",
         "delete_attempts",
+        "delete_logs",
         "delete_progress",
         "delete_done",
     ):

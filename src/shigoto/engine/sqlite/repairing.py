@@ -9,12 +9,13 @@ from shigoto.engine.op import WRITE
 from shigoto.engine.sqlite.counting import fold_counters
 from shigoto.engine.sqlite.looking import STATES
 from shigoto.engine.sqlite.managing import end_pending, remove
-from shigoto.engine.sqlite.settling import guarded, move
+from shigoto.engine.sqlite.settling import guarded, move, write_logs
 from shigoto.engine.sqlite.statement import Steps, sql
 from shigoto.engine.sqlite.time import StoreClock
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, State
-from shigoto.model.outcome import Ending, Report, Settlement
+from shigoto.model.outcome import Death, Ending, Report, Settlement
+from shigoto.model.states import buried, orphaned
 from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Orders, Promoted, Rescued, SweepOrder, Swept
 
 
@@ -32,6 +33,10 @@ def announce(now: Millis, worker: Announcement) -> Steps[None]:
         worker.version,
         worker.lease,
         now,
+        worker.host,
+        worker.pid,
+        worker.isolates,
+        worker.stopping,
     )
 
 
@@ -44,6 +49,22 @@ def leave(now: Millis, worker: UUID) -> Steps[int]:
     return len(rows)
 
 
+def bury(now: Millis, worker: UUID, deaths: Sequence[Death]) -> Steps[list[Rescued]]:
+    """Forget a worker whose process has ended: of what it held, the named jobs have crashed, the others were idle."""
+    if (yield sql("live_worker", worker.bytes)).fetchone() is None:
+        return []
+    rows = (yield sql("held_by", worker.bytes)).fetchall()
+    held = yield from guarded(worker, [(number, token) for number, token, _, _ in rows])
+    causes = {death.number: death for death in deaths}
+    freed: list[Rescued] = []
+    for row in held.values():
+        end = buried(row.number, row.token, row.queue, causes.get(row.number))
+        to = yield from move(now, row, end, settled_token=row.settled_token)
+        freed.append(Rescued(row.id, row.number, row.task, to.state))
+    yield sql("leave", worker.bytes)
+    return freed
+
+
 def _now(clock: StoreClock) -> Steps[Millis]:
     """Store time, no earlier than any process of this file has seen it, and remembered for the others."""
     clock.remember((yield sql("meta", "clock")).fetchone()[0])
@@ -52,22 +73,35 @@ def _now(clock: StoreClock) -> Steps[Millis]:
     return now
 
 
-def beat(clock: StoreClock, worker: UUID, held: Sequence[tuple[int, int]]) -> Steps[Orders]:
-    """Renew the lease, release what the worker does not know it has, and pass on cancel requests."""
+def beat(clock: StoreClock, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Steps[Orders]:
+    """Renew the lease, release what the worker does not know it has, and tell what was taken or shall be cancelled."""
     now = yield from _now(clock)
     if (yield sql("renew", worker.bytes, now)).rowcount == 0:
         return Orders(fenced=True)
-    known = set(held)
+    known = None if held is None else set(held)
+    own: set[tuple[int, int]] = set()
     cancels: list[tuple[int, int]] = []
     strays: list[tuple[int, int]] = []
     for number, token, claimed_at, cancel_requested_at in (yield sql("held_by", worker.bytes)).fetchall():
+        own.add((number, token))
         # A claim whose reply is still on its way is not lost; one that is older than any reply may be, is.
-        if (number, token) not in known and now - claimed_at > CLAIM_DEADLINE:
+        if known is not None and (number, token) not in known and now - claimed_at > CLAIM_DEADLINE:
             strays.append((number, token))
         elif cancel_requested_at is not None:
             cancels.append((number, token))
     yield from _release(now, worker, strays)
-    return Orders(fenced=False, cancels=tuple(cancels), released=len(strays))
+    lost = yield from _taken([lease for lease in held or () if lease not in own])
+    return Orders(fenced=False, cancels=tuple(cancels), lost=lost, released=len(strays))
+
+
+def _taken(leases: Sequence[tuple[int, int]]) -> Steps[tuple[tuple[int, int], ...]]:
+    """Of leases that a worker has no longer, those that were not ended by itself, by a settlement or a transaction."""
+    taken: list[tuple[int, int]] = []
+    for number, token in leases:
+        row = (yield sql("settled_token", number)).fetchone()
+        if row is None or row[0] != token:
+            taken.append((number, token))
+    return tuple(taken)
 
 
 def _release(now: Millis, worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[None]:
@@ -81,9 +115,10 @@ def report(worker: UUID, reports: Sequence[Report]) -> Steps[list[bool]]:
     held: list[bool] = []
     for news in reports:
         mine = (yield sql("holds", news.number, news.token, worker.bytes)).fetchone() is not None
-        if mine:
-            yield sql("note_progress", news.number, news.progress, news.progress_text, news.checkpoint)
         held.append(mine)
+        if mine and (news.progress, news.progress_text, news.checkpoint) != (None, None, None):
+            yield sql("note_progress", news.number, news.progress, news.progress_text, news.checkpoint)
+    yield from write_logs([news for news, mine in zip(reports, held, strict=True) if mine])
     return held
 
 
@@ -133,12 +168,12 @@ def _fence(now: Millis, workers: Sequence[UUID]) -> Steps[list[UUID]]:
 
 def _rescue(now: Millis, batch: int) -> Steps[list[Rescued]]:
     rescued: list[Rescued] = []
-    for number, token, worker, queue, task, id in (yield sql("orphans", batch)).fetchall():
+    for number, token, worker, name, isolates in (yield sql("orphans", batch)).fetchall():
         row = (yield from guarded(UUID(bytes=worker), [(number, token)]))[number, token]
-        crashed = Settlement(number=number, token=token, queue=queue, ending=Ending.CRASHED)
+        crashed = orphaned(number, token, row.queue, row.held.counters, worker=name, isolates=bool(isolates))
         # The token counts as settled only when its worker settled it: a late answer must hear that it was lost.
         to = yield from move(now, row, crashed, settled_token=row.settled_token)
-        rescued.append(Rescued(UUID(bytes=id), number, task, to.state))
+        rescued.append(Rescued(row.id, number, row.task, to.state))
     return rescued
 
 

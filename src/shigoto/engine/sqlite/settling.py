@@ -7,11 +7,11 @@ from msgspec import Struct, json
 
 from shigoto.engine.sqlite.counting import count
 from shigoto.engine.sqlite.looking import NUMBERS_OF_STATES
-from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.engine.sqlite.statement import Steps, sql, sql_many
 from shigoto.engine.sqlite.waiting import Waiting, counters_of, wait_again
 from shigoto.model.clock import Millis
 from shigoto.model.job import State
-from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.model.outcome import Ending, Report, Settlement, Verdict
 from shigoto.model.states import Held, Move, after
 
 
@@ -24,11 +24,15 @@ class Running(Struct, frozen=True, kw_only=True):
     held: Held
     cancel_requested_at: Millis | None
     lane: int
+    lane_alone: bool
+    alone: bool
     priority: int
     run_at: Millis
     expires_at: Millis | None
     settled_token: int
     queue: str
+    task: str
+    id: UUID
 
 
 def settle(now: Millis, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
@@ -50,6 +54,7 @@ def settle(now: Millis, worker: UUID, settlements: Sequence[Settlement]) -> Step
     for lease, row in running.items():
         yield from move(now, row, first[lease], settled_token=row.token)
     yield from _note_progress([first[lease] for lease in accepted])
+    yield from write_logs([first[lease] for lease in accepted])
     return verdicts
 
 
@@ -74,7 +79,7 @@ def guarded(worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[dict[tuple
     for row in rows:
         number, token, claimed_at = row[:3]
         max_failures, max_crashes, cancel_requested_at, superseded = row[9:13]
-        lane, priority, run_at, expires_at, settled_token, queue = row[13:]
+        lane, priority, run_at, expires_at, settled_token, queue, task, id, lane_alone, alone = row[13:]
         running[number, token] = Running(
             number=number,
             token=token,
@@ -88,11 +93,15 @@ def guarded(worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[dict[tuple
             ),
             cancel_requested_at=cancel_requested_at,
             lane=lane,
+            lane_alone=bool(lane_alone),
+            alone=bool(alone),
             priority=priority,
             run_at=run_at,
             expires_at=expires_at,
             settled_token=settled_token,
             queue=queue,
+            task=task,
+            id=UUID(bytes=id),
         )
     return running
 
@@ -124,6 +133,8 @@ def _waiting(row: Running, to: Move, run_at: Millis, settled_token: int) -> Wait
     return Waiting(
         number=row.number,
         lane=row.lane,
+        lane_alone=row.lane_alone,
+        alone=row.alone,
         priority=row.priority,
         run_at=run_at,
         expires_at=row.expires_at,
@@ -137,6 +148,21 @@ def _note_progress(settlements: list[Settlement]) -> Steps[None]:
     for settlement in settlements:
         if settlement.progress is not None or settlement.progress_text is not None:
             yield sql("note_progress", settlement.number, settlement.progress, settlement.progress_text, None)
+
+
+def write_logs(news: Sequence[Report | Settlement]) -> Steps[None]:
+    """Keep the lines that runs have written, and only as many as are still wanted."""
+    told = [(one.number, one.token, one.log) for one in news if one.log is not None]
+    lines = [
+        (number, token, line.line, line.at, line.level, line.text)
+        for number, token, log in told
+        for line in log.lines
+    ]
+    if lines:
+        yield sql_many("add_log_line", lines)
+    outlived = [(number, token, log.first) for number, token, log in told if log.first > 1]
+    if outlived:
+        yield sql_many("drop_log_lines", outlived)
 
 
 def _verdicts(settlements: Sequence[Settlement], accepted: set[tuple[int, int]]) -> Steps[list[Verdict]]:

@@ -11,10 +11,12 @@ from shigoto.model.states import Counters
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """One pending job."""
+    """One pending job. `alone` is what was asked for, `lane_alone` what its body's lane is for."""
 
     number: int
     lane: int
+    lane_alone: bool
+    alone: bool
     priority: int
     run_at: Millis
     expires_at: Millis | None
@@ -33,6 +35,9 @@ def counters_of(columns: Sequence[int]) -> Counters:
 
 def wait_again(now: Millis, job: Waiting) -> Steps[None]:
     """Put a job back among the pending ones, ready at once if it is due. Its body must already have this run_at."""
+    lane = job.lane
+    if job.lane_alone != (job.alone or job.counters.solo):
+        lane = yield from _change_lane(job)
     counts = (
         job.counters.failures,
         job.counters.crashes,
@@ -43,11 +48,19 @@ def wait_again(now: Millis, job: Waiting) -> Steps[None]:
     )
     if job.run_at <= now:
         yield sql(
-            "add_ready", job.lane, -job.priority, job.run_at, job.number, job.expires_at,
+            "add_ready", lane, -job.priority, job.run_at, job.number, job.expires_at,
             job.token, job.settled_token, *counts,
         )  # fmt: skip
     else:
-        yield sql("add_scheduled", job.run_at, job.number, job.lane, job.token, job.settled_token, *counts)
+        yield sql("add_scheduled", job.run_at, job.number, lane, job.token, job.settled_token, *counts)
+
+
+def _change_lane(job: Waiting) -> Steps[int]:
+    """It has become a suspect, or is none any more; the body must know, for its row is found through it."""
+    yield sql("add_other_lane", job.lane)
+    lane: int = (yield sql("other_lane", job.lane)).fetchone()[0]
+    yield sql("set_lane", job.number, lane)
+    return lane
 
 
 def find_waiting(number: int) -> Steps[Waiting | None]:
@@ -55,16 +68,18 @@ def find_waiting(number: int) -> Steps[Waiting | None]:
     row = (yield sql("waiting_row", number)).fetchone()
     if row is None:
         return None
-    lane, priority, run_at, expires_at, queue, id, token, settled_token = row[:8]
+    lane, lane_alone, alone, priority, run_at, expires_at, queue, id, token, settled_token = row[:10]
     return Waiting(
         number=number,
         lane=lane,
+        lane_alone=bool(lane_alone),
+        alone=bool(alone),
         priority=priority,
         run_at=run_at,
         expires_at=expires_at,
         token=token,
         settled_token=settled_token,
-        counters=counters_of(row[8:]),
+        counters=counters_of(row[10:]),
         queue=queue if isinstance(queue, str) else queue.decode(),  # by the caller's text_factory
         id=UUID(bytes=id),
     )

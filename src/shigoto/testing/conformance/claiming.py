@@ -56,8 +56,10 @@ class TestClaim:
             max_failures=4,
             retry='{"kind":"linear"}',
             timeout=60_000,
+            soft_timeout=50_000,
             tags='["a"]',
             meta='{"trace":"1"}',
+            alone=True,
         )
 
         [lease] = store.claim(worker)
@@ -81,9 +83,11 @@ class TestClaim:
             key="letter:1",
             retry='{"kind":"linear"}',
             timeout=60_000,
+            soft_timeout=50_000,
             tags='["a"]',
             meta='{"trace":"1"}',
             checkpoint=None,
+            alone=True,
         )
 
     def test_each_claim_raises_the_token_by_one(self, store: EngineUnderTest) -> None:

@@ -4,14 +4,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
 
 from shigoto.engine.op import Op
 from shigoto.model.job import State
-from shigoto.model.outcome import Ending, Verdict
+from shigoto.model.outcome import Death, Ending, Verdict
 from shigoto.testing.conformance.fixture import EngineUnderTest, ended, want
 
 T = TypeVar("T")
@@ -220,6 +220,26 @@ class TestDoorbell:
                     bell.close()
 
         assert asyncio.run(wait()) == [True, True, True]
+
+    @pytest.mark.parametrize("done", ["bury", "cancel", "force"])
+    def test_what_frees_a_job_or_takes_it_away_rings_too(self, store: EngineUnderTest, done: str) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        doing: dict[str, Callable[[], Op[Any]]] = {
+            "bury": lambda: store.engine.bury(worker, [Death(number=lease.number)]),
+            "cancel": lambda: store.engine.cancel([lease.id]),
+            "force": lambda: store.engine.cancel([lease.id], force=True),
+        }
+
+        async def wait() -> bool:
+            bell = store.engine.listen()
+            try:
+                await store.engine.arun(doing[done]())
+                return await bell.wait(PATIENCE)
+            finally:
+                bell.close()
+
+        assert asyncio.run(wait())
 
     def test_silence_ends_the_wait_in_time(self, store: EngineUnderTest) -> None:
         async def wait() -> bool:

@@ -9,9 +9,9 @@ from msgspec import structs
 from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Millis
 from shigoto.model.ids import uuid7
-from shigoto.model.job import Counts, Enqueued, FailureKind, Job, JobFilter, JobSpec, KeyMode, Lease
-from shigoto.model.outcome import Ending, Report, Settlement, Verdict
-from shigoto.model.worker import LEASE, Announcement, Orders, Promoted, SweepOrder, Swept, Want
+from shigoto.model.job import Counts, Enqueued, FailureKind, Job, JobFilter, JobSpec, KeyMode, Lease, State
+from shigoto.model.outcome import Death, Ending, LogTail, Report, Settlement, Verdict
+from shigoto.model.worker import LEASE, Announcement, Orders, Promoted, Rescued, SweepOrder, Swept, Want
 from shigoto.testing.clock import VirtualClock
 
 
@@ -33,8 +33,10 @@ class SpecOptions(TypedDict, total=False):
     max_crashes: int | None
     retry: str | None
     timeout: Millis | None
+    soft_timeout: Millis | None
     tags: str | None
     meta: str | None
+    alone: bool
 
 
 class EndOptions(TypedDict, total=False):
@@ -45,8 +47,10 @@ class EndOptions(TypedDict, total=False):
     traceback: str | None
     failure_kind: FailureKind
     delay: Millis | None
+    alone: bool
     progress: float | None
     progress_text: str | None
+    log: LogTail | None
 
 
 class Connection(Protocol):
@@ -112,6 +116,7 @@ class EngineUnderTest:
         tasks: Sequence[str] = ("work",),
         queues: Sequence[str] | None = None,
         lease: Millis = LEASE,
+        isolates: bool = True,
     ) -> UUID:
         """Register a new worker."""
         announcement = Announcement(
@@ -122,6 +127,7 @@ class EngineUnderTest:
             slots=10,
             version="1",
             lease=lease,
+            isolates=isolates,
         )
         self.engine.run(self.engine.announce(announcement))
         return announcement.id
@@ -133,9 +139,11 @@ class EngineUnderTest:
         tasks: Sequence[str] = ("work",),
         queues: Sequence[str] | None = None,
         limit: int = 100,
+        alone: bool | None = None,
     ) -> list[Lease]:
         """Claim with one want."""
-        return self.engine.run(self.engine.claim(worker, [want(tasks=tasks, queues=queues, limit=limit)]))
+        wanted = want(tasks=tasks, queues=queues, limit=limit, alone=alone)
+        return self.engine.run(self.engine.claim(worker, [wanted]))
 
     def start(self, worker: UUID, **options: Unpack[SpecOptions]) -> Lease:
         """Enqueue a job and claim it."""
@@ -154,6 +162,7 @@ class EngineUnderTest:
         progress: float | None = None,
         progress_text: str | None = None,
         checkpoint: str | None = None,
+        log: LogTail | None = None,
     ) -> bool:
         """Report on one lease."""
         news = Report(
@@ -162,12 +171,17 @@ class EngineUnderTest:
             progress=progress,
             progress_text=progress_text,
             checkpoint=checkpoint,
+            log=log,
         )
         return self.engine.run(self.engine.report(worker, [news]))[0]
 
     def beat(self, worker: UUID, *held: Lease) -> Orders:
         """Beat for a worker that runs these."""
         return self.engine.run(self.engine.beat(worker, [(lease.number, lease.token) for lease in held]))
+
+    def bury(self, worker: UUID, *deaths: Death) -> list[Rescued]:
+        """Say that a worker's process has ended, and which jobs were running in it."""
+        return self.engine.run(self.engine.bury(worker, deaths))
 
     def promote(self, limit: int = 1_000) -> Promoted:
         """Promote what is due."""
@@ -182,9 +196,9 @@ class EngineUnderTest:
         self.clock.advance(LEASE + 1)
         return self.sweep(fence=[worker])
 
-    def cancel(self, job: Enqueued | Lease) -> None:
+    def cancel(self, job: Enqueued | Lease, *, force: bool = False) -> State | None:
         """Cancel one job."""
-        self.engine.run(self.engine.cancel([job.id]))
+        return self.engine.run(self.engine.cancel([job.id], force=force))[0]
 
     def retry(self, job: Enqueued | Lease) -> Enqueued:
         """Retry one job."""
@@ -208,14 +222,26 @@ class EngineUnderTest:
         """How the runs ended that did not complete."""
         return [attempt.outcome for attempt in self.engine.run(self.engine.attempts(job.id))]
 
+    def logs(self, job: Enqueued | Lease) -> list[tuple[int, int, str]]:
+        """What its runs have written, as (token, line, text)."""
+        return [(line.token, line.line, line.text) for line in self.engine.run(self.engine.logs(job.id))]
+
     def counts(self, queue: str = "default") -> Counts:
         """The counts of one queue; a queue without jobs need not be listed."""
         return self.engine.run(self.engine.stats()).get(queue, Counts())
 
 
-def want(*, tasks: Sequence[str] = ("work",), queues: Sequence[str] | None = None, limit: int = 100) -> Want:
+def want(
+    *,
+    tasks: Sequence[str] = ("work",),
+    queues: Sequence[str] | None = None,
+    limit: int = 100,
+    alone: bool | None = None,
+) -> Want:
     """What a pool of slots asks for."""
-    return Want(tasks=tuple(tasks), queues=None if queues is None else tuple(queues), limit=limit)
+    return Want(
+        tasks=tuple(tasks), queues=None if queues is None else tuple(queues), limit=limit, alone=alone
+    )
 
 
 def ended(lease: Lease, ending: Ending, **options: Unpack[EndOptions]) -> Settlement:

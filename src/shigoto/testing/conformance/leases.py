@@ -3,7 +3,7 @@
 import pytest
 
 from shigoto.model.clock import MAX_HOLD, to_datetime
-from shigoto.model.job import FailureKind, State
+from shigoto.model.job import State
 from shigoto.model.outcome import Ending, Verdict
 from shigoto.model.worker import CLAIM_DEADLINE, LEASE, Announcement, Orders, SweepOrder
 from shigoto.testing.conformance.fixture import EngineUnderTest
@@ -56,6 +56,43 @@ class TestBeat:
         assert [len(store.beat(worker, lease).cancels) for _ in range(2)] == [1, 1]
         store.settle(worker, lease, Ending.CANCELLED)
         assert store.beat(worker).cancels == ()
+
+    def test_a_lease_that_was_taken_away_is_brought_too(self, store: EngineUnderTest) -> None:
+        """Not one that the worker itself has settled: its handler may still be busy after its transaction."""
+        worker, other = store.announce(), store.announce()
+        taken, kept, ended = (store.start(worker) for _ in range(3))
+        elsewhere = store.start(other)
+        store.cancel(taken, force=True)
+        store.settle(worker, ended, Ending.COMPLETED)
+
+        orders = store.beat(worker, taken, kept, ended, elsewhere)
+
+        assert orders.lost == tuple((lease.number, lease.token) for lease in (taken, elsewhere))
+        assert orders.cancels == ()
+
+    def test_an_older_lease_of_a_job_that_it_runs_is_lost(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        old = store.start(worker)
+        store.cancel(old, force=True)
+        store.retry(old)
+        [new] = store.claim(worker)
+
+        assert store.beat(worker, old, new).lost == ((old.number, old.token),)
+
+    def test_one_who_does_not_know_what_is_held_renews_and_brings_cancels_and_no_more(
+        self, store: EngineUnderTest
+    ) -> None:
+        worker = store.announce()
+        lease, asked = store.start(worker), store.start(worker)
+        store.cancel(asked)
+        store.clock.advance(CLAIM_DEADLINE + 1)
+
+        orders = store.engine.run(store.engine.beat(worker, None))
+
+        assert orders == Orders(fenced=False, cancels=((asked.number, asked.token),))
+        assert store.job(lease).state is State.PROCESSING
+        [record] = store.engine.run(store.engine.workers())
+        assert record.lease_until == to_datetime(store.clock.now + LEASE)
 
 
 class TestStrays:
@@ -262,6 +299,7 @@ class TestRescue:
 
         [attempt] = store.engine.run(store.engine.attempts(lease.id))
         assert (attempt.token, attempt.outcome) == (lease.token, "crashed")
+        assert attempt.error == "the worker worker did not beat for its whole lease and was fenced"
         assert attempt.started_at == to_datetime(claimed)
         assert attempt.finished_at == to_datetime(store.clock.now)
 
@@ -275,21 +313,6 @@ class TestRescue:
 
         assert rescued.state is State.CANCELLED
         assert store.job(lease).finished_at == to_datetime(store.clock.now)
-
-    def test_a_poison_job_ends_in_quarantine_and_bystanders_do_not(self, store: EngineUnderTest) -> None:
-        """I13: all die in the first crowd; from then on the suspects run one by one."""
-        poison, bystander = store.enqueue(max_crashes=2), store.enqueue(max_crashes=2)
-        for _ in range(10):
-            store.clock.advance(60_000)
-            store.promote()
-            worker = store.announce()
-            for lease in store.claim(worker):
-                if lease.solo and lease.id == bystander.id:
-                    store.settle(worker, lease, Ending.COMPLETED)
-            store.fence(worker)
-
-        assert store.job(poison).failure_kind is FailureKind.CRASH_LOOP
-        assert (store.job(bystander).state, store.job(bystander).crashes) == (State.COMPLETED, 1)
 
     def test_many_orphans_are_freed_batch_by_batch(self, store: EngineUnderTest) -> None:
         worker = store.announce()

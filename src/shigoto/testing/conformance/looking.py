@@ -1,13 +1,15 @@
 """Promises about what people see: get, find, stats, settings, workers."""
 
+from typing import Literal
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from shigoto.model.clock import to_datetime
-from shigoto.model.job import Counts, Enqueued, Job, JobFilter, QueueSettings, State
+from shigoto.model.job import Counts, Enqueued, FailureKind, Job, JobFilter, Lease, QueueSettings, State
 from shigoto.model.outcome import Ending
-from shigoto.model.worker import LEASE, WorkerRecord
+from shigoto.model.worker import LEASE, Announcement, WorkerRecord
 from shigoto.testing.conformance.fixture import EngineUnderTest
 
 
@@ -26,6 +28,18 @@ class TestGet:
         found = store.engine.run(store.engine.get([second.id, store.new_id(), first.id]))
 
         assert [job and job.id for job in found] == [second.id, None, first.id]
+
+    def test_a_job_is_shown_with_all_that_was_asked_for(self, store: EngineUnderTest) -> None:
+        plain = store.enqueue()
+        asked = store.enqueue(
+            max_crashes=None, retry='{"kind":"linear"}', timeout=60_000, soft_timeout=0, alone=True
+        )
+
+        def shown(job: Job) -> tuple[object, ...]:
+            return job.max_crashes, job.retry, job.timeout, job.soft_timeout, job.alone, job.suspect
+
+        assert shown(store.job(plain)) == (3, None, None, None, False, False)
+        assert shown(store.job(asked)) == (None, '{"kind":"linear"}', 60_000, 0, True, False)
 
     def test_no_ids_no_jobs(self, store: EngineUnderTest) -> None:
         assert store.engine.run(store.engine.get([])) == []
@@ -46,6 +60,27 @@ class TestFind:
 
         assert len(store.find(JobFilter())) == 20
         assert len(store.find(JobFilter(limit=3))) == 3
+
+    @pytest.mark.parametrize("state", [None, State.FAILED])
+    def test_failures_by_their_kind(self, store: EngineUnderTest, state: State | None) -> None:
+        worker = store.announce()
+        failed: dict[FailureKind, Lease] = {}
+        for kind in (FailureKind.TIMEOUT, FailureKind.REJECTED, FailureKind.ERROR):
+            failed[kind] = store.start(worker)
+            store.settle(worker, failed[kind], Ending.FAILED, failure_kind=kind)
+        store.enqueue()
+
+        for kind, lease in failed.items():
+            assert numbers(store.find(JobFilter(state=state, failure_kind=kind))) == [lease.number]
+        assert store.find(JobFilter(state=state, failure_kind=FailureKind.CRASH_LOOP)) == []
+
+    @pytest.mark.parametrize("state", [State.PENDING, State.COMPLETED, State.CANCELLED, "scheduled"])
+    def test_what_has_not_failed_has_no_kind_of_failure(
+        self, store: EngineUnderTest, state: State | Literal["scheduled"]
+    ) -> None:
+        one_of_each(store)
+
+        assert store.find(JobFilter(state=state, failure_kind=FailureKind.ERROR)) == []
 
     def test_pages_follow_each_other(self, store: EngineUnderTest) -> None:
         jobs = [store.enqueue() for _ in range(5)]
@@ -196,7 +231,19 @@ class TestWorkers:
 
     def test_a_worker_is_shown_as_it_announced_itself(self, store: EngineUnderTest) -> None:
         """A17."""
-        worker = store.announce(name="host-1:42", tasks=("work", "mail"), queues=("default",))
+        worker = store.new_id()
+        said = Announcement(
+            id=worker,
+            name="host-1:42",
+            tasks=("work", "mail"),
+            queues=("default",),
+            slots=10,
+            version="1",
+            host="host-1",
+            pid=42,
+            isolates=True,
+        )
+        store.engine.run(store.engine.announce(said))
         store.start(worker)
 
         assert store.engine.run(store.engine.workers()) == [
@@ -207,12 +254,24 @@ class TestWorkers:
                 queues=("default",),
                 slots=10,
                 version="1",
+                host="host-1",
+                pid=42,
+                isolates=True,
+                stopping=False,
                 started_at=to_datetime(store.clock.now),
                 lease_until=to_datetime(store.clock.now + LEASE),
                 fenced_at=None,
                 processing=1,
             )
         ]
+
+    def test_one_that_is_stopping_says_so(self, store: EngineUnderTest) -> None:
+        said = Announcement(id=store.new_id(), name="w", tasks=(), queues=None, slots=1, version="1")
+        for stopping in (False, True):
+            store.engine.run(store.engine.announce(structs.replace(said, stopping=stopping)))
+
+        [record] = store.engine.run(store.engine.workers())
+        assert (record.stopping, record.isolates, record.host, record.pid) == (True, False, "", 0)
 
     def test_the_oldest_comes_first_and_those_who_left_are_gone(self, store: EngineUnderTest) -> None:
         workers: list[UUID] = []

@@ -23,8 +23,8 @@ from hypothesis.stateful import (
 )
 
 from shigoto.model.clock import MAX_HOLD, Millis
-from shigoto.model.job import KEY_MODES, FailureKind, QueueSettings, State
-from shigoto.model.outcome import Ending
+from shigoto.model.job import KEY_MODES, FailureKind, LogLine, QueueSettings, State
+from shigoto.model.outcome import Ending, LogTail
 from shigoto.model.worker import CLAIM_DEADLINE, LEASE, Announcement, Want
 from shigoto.testing.conformance.fixture import EngineUnderTest
 from shigoto.testing.conformance.sides import Pair, Sides
@@ -39,6 +39,7 @@ pick = st.integers(0, 5)
 picks = st.lists(pick, min_size=1, max_size=3, unique=True)
 queues = st.sampled_from(QUEUES)
 delays = st.sampled_from([0, 0, 0, 500, 20_000])
+alones = st.sampled_from([None, None, None, False, True])
 texts = st.sampled_from([None, "x", "y"])
 # Around every border there is: promotion, the claim deadline, the lease, retention.
 leaps = st.sampled_from([1, 499, 500, CLAIM_DEADLINE + 1, LEASE, LEASE + 1, 60_000, DAY, 8 * DAY, 31 * DAY])
@@ -51,6 +52,7 @@ asked = st.fixed_dictionaries(
         "expires_in": st.sampled_from([None, None, None, 400, 30_000]),
         "max_failures": st.integers(1, 3),
         "max_crashes": st.sampled_from([None, 1, 2]),
+        "alone": st.sampled_from([False, False, True]),
     }
 )
 keyed = st.fixed_dictionaries(
@@ -62,10 +64,14 @@ keyed = st.fixed_dictionaries(
         "delay": delays,
         "key": st.just("k"),
         "key_mode": st.sampled_from(KEY_MODES),
+        "alone": st.booleans(),
     }
 )
+lines = st.builds(LogLine, st.integers(1, 4), st.just(5), st.just("INFO"), st.sampled_from("xy"))
+tails = st.builds(LogTail, st.integers(1, 3), st.lists(lines, max_size=3).map(tuple))
+logs = st.one_of(st.none(), tails)
 news = st.fixed_dictionaries(
-    {"progress": st.sampled_from([None, 0.25]), "progress_text": texts, "checkpoint": texts}
+    {"progress": st.sampled_from([None, 0.25]), "progress_text": texts, "checkpoint": texts, "log": logs}
 )
 ends = st.fixed_dictionaries(
     {
@@ -73,7 +79,9 @@ ends = st.fixed_dictionaries(
         "delay": st.sampled_from([None, 0, 500, 20_000]),
         "error": texts,
         "failure_kind": st.sampled_from([FailureKind.ERROR, FailureKind.TIMEOUT]),
+        "alone": st.booleans(),
         "progress": st.sampled_from([None, 0.0, 0.5]),
+        "log": logs,
     }
 )
 
@@ -114,10 +122,16 @@ class EngineMachine(RuleBasedStateMachine):
         specs = [self.store.spec(**options) for options in asked]
         self._know(self.sides.join(specs, commits=commits))
 
-    @rule()
-    def announce(self) -> None:
+    @rule(isolates=st.booleans())
+    def announce(self, isolates: bool = True) -> None:
         announcement = Announcement(
-            id=self.store.new_id(), name="w", tasks=TASKS, queues=None, slots=2, version="1"
+            id=self.store.new_id(),
+            name="w",
+            tasks=TASKS,
+            queues=None,
+            slots=2,
+            version="1",
+            isolates=isolates,
         )
         self.sides.same(lambda engine: engine.announce(announcement))
         self.workers.append(announcement.id)
@@ -127,15 +141,23 @@ class EngineMachine(RuleBasedStateMachine):
         tasks=st.sampled_from([TASKS, TASKS, ("work",)]),
         queues=st.sampled_from([None, None, ("a",)]),
         limit=st.integers(1, 4),
+        alone=alones,
     )
-    def claim(self, pick: int, tasks: tuple[str, ...], queues: tuple[str, ...] | None, limit: int) -> None:
-        want = Want(tasks=tasks, queues=queues, limit=limit)
+    def claim(
+        self,
+        pick: int,
+        tasks: tuple[str, ...],
+        queues: tuple[str, ...] | None,
+        limit: int,
+        alone: bool | None,
+    ) -> None:
+        want = Want(tasks=tasks, queues=queues, limit=limit, alone=alone)
         self.leases += self.sides.claim(self._worker(pick), want)
 
-    @rule(pick=pick, ends=st.lists(ends, min_size=1, max_size=4))
-    def claim_and_settle(self, pick: int, ends: list[dict[str, Any]]) -> None:
+    @rule(pick=pick, ends=st.lists(ends, min_size=1, max_size=4), alone=alones)
+    def claim_and_settle(self, pick: int, ends: list[dict[str, Any]], alone: bool | None) -> None:
         worker = self._worker(pick)
-        pairs = self.sides.claim(worker, Want(tasks=TASKS, queues=None, limit=len(ends)))
+        pairs = self.sides.claim(worker, Want(tasks=TASKS, queues=None, limit=len(ends), alone=alone))
         self.leases += pairs
         self.sides.settle(worker, list(zip(pairs, ends, strict=False)))
 
@@ -161,15 +183,14 @@ class EngineMachine(RuleBasedStateMachine):
         self.sides.report(_newest(self.leases, pick), news)
 
     @precondition(lambda self: self.leases)
-    @rule(pick=pick, cancels=st.booleans(), late=st.booleans(), knows=st.sampled_from([0, 1, 100]))
-    def beat(self, pick: int, cancels: bool, late: bool, knows: int) -> None:
+    @rule(pick=pick, cancels=st.booleans(), late=st.booleans(), knows=st.sampled_from([None, 0, 1, 100]))
+    def beat(self, pick: int, cancels: bool, late: bool, knows: int | None) -> None:
         pair = _newest(self.leases, pick)
         if cancels:
             self.sides.same(lambda engine: engine.cancel([pair.real.id]))
         self.store.clock.advance(CLAIM_DEADLINE + 1 if late else 0)
-        self.sides.beat(
-            pair.worker, [held for held in reversed(self.leases) if held.worker == pair.worker][:knows]
-        )
+        held = [held for held in reversed(self.leases) if held.worker == pair.worker]
+        self.sides.beat(pair.worker, None if knows is None else held[:knows])
 
     @precondition(lambda self: len(self.workers) > 1)
     @rule(pick=pick)
@@ -177,6 +198,18 @@ class EngineMachine(RuleBasedStateMachine):
         worker = _newest(self.workers, pick)
         self.workers.remove(worker)
         self.sides.same(lambda engine: engine.leave(worker))
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=pick, knows=st.integers(0, 3), delay=st.sampled_from([None, 0, 20_000]), error=texts)
+    def bury(self, pick: int, knows: int, delay: Millis | None, error: str | None) -> None:
+        worker = _newest(self.leases, pick).worker
+        dead = [held for held in reversed(self.leases) if held.worker == worker][:knows]
+        self.sides.bury(worker, dead, {"delay": delay, "error": error})
+        if worker in self.workers:
+            self.workers.remove(worker)
+            self.fenced.append(worker)
+        if not self.workers:
+            self.announce()
 
     @rule(by=leaps, limit=st.integers(0, 5))
     def advance_and_promote(self, by: Millis, limit: int) -> None:
@@ -207,9 +240,10 @@ class EngineMachine(RuleBasedStateMachine):
         if not self.workers:
             self.announce()
 
-    @rule(picks=picks)
-    def cancel(self, picks: list[int]) -> None:
-        self.sides.same(lambda engine: engine.cancel([_newest(self.jobs, pick) for pick in picks]))
+    @rule(picks=picks, force=st.sampled_from([False, False, True]))
+    def cancel(self, picks: list[int], force: bool) -> None:
+        jobs = [_newest(self.jobs, pick) for pick in picks]
+        self.sides.same(lambda engine: engine.cancel(jobs, force=force))
 
     @rule(picks=picks, anything=st.booleans())
     def retry(self, picks: list[int], anything: bool) -> None:
@@ -265,6 +299,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def _compare_history(self, job: UUID) -> None:
         self.sides.same(lambda engine: engine.attempts(job))
+        self.sides.same(lambda engine: engine.logs(job))
 
 
 class TestMachine:

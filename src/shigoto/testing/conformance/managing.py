@@ -1,4 +1,4 @@
-"""Promises to operators: cancel, retry, delete, pause."""
+"""Promises to operators: retry, delete, pause."""
 
 import pytest
 
@@ -7,96 +7,6 @@ from shigoto.model.errors import JobNotFound, JobNotRetryable
 from shigoto.model.job import FailureKind, QueueSettings, State
 from shigoto.model.outcome import Ending, Verdict
 from shigoto.testing.conformance.fixture import EngineUnderTest
-
-NOT_A_SUCCESS = [ending for ending in Ending if ending is not Ending.COMPLETED]
-
-
-class TestCancel:
-    """T11, T12, T13."""
-
-    @pytest.mark.parametrize("delay", [0, 60_000])
-    def test_a_waiting_job_is_cancelled_at_once(self, store: EngineUnderTest, delay: int) -> None:
-        job = store.enqueue(delay=delay)
-
-        assert store.engine.run(store.engine.cancel([job.id])) == [State.CANCELLED]
-
-        cancelled = store.job(job)
-        assert (cancelled.state, cancelled.started_at) == (State.CANCELLED, None)
-        assert cancelled.finished_at == to_datetime(store.clock.now)
-        assert (store.counts().pending, store.counts().scheduled, store.counts().cancelled) == (0, 0, 1)
-
-    def test_a_running_job_is_only_asked_to_stop(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        lease = store.start(worker)
-
-        assert store.engine.run(store.engine.cancel([lease.id])) == [State.PROCESSING]
-
-        job = store.job(lease)
-        assert (job.state, job.cancel_requested_at) == (State.PROCESSING, to_datetime(store.clock.now))
-
-    def test_the_first_request_is_the_one_that_is_kept(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        lease = store.start(worker)
-        store.cancel(lease)
-        asked = store.job(lease).cancel_requested_at
-        store.clock.advance(5)
-
-        store.cancel(lease)
-
-        assert store.job(lease).cancel_requested_at == asked
-
-    @pytest.mark.parametrize("ending", NOT_A_SUCCESS)
-    def test_once_asked_every_end_but_success_is_cancelled(
-        self, store: EngineUnderTest, ending: Ending
-    ) -> None:
-        """A10."""
-        worker = store.announce()
-        lease = store.start(worker)
-        store.cancel(lease)
-
-        assert store.settle(worker, lease, ending, delay=5) is Verdict.ACCEPTED
-
-        job = store.job(lease)
-        assert (job.state, job.failure_kind) == (State.CANCELLED, None)
-        assert store.outcomes(lease) == [ending.name.lower()]
-
-    def test_success_wins_and_both_facts_are_kept(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        lease = store.start(worker)
-        store.cancel(lease)
-
-        store.settle(worker, lease, Ending.COMPLETED, result="1")
-
-        job = store.job(lease)
-        assert (job.state, job.result) == (State.COMPLETED, "1")
-        assert job.cancel_requested_at == to_datetime(store.clock.now)
-
-    @pytest.mark.parametrize(
-        ("ending", "state"),
-        [
-            (Ending.COMPLETED, State.COMPLETED),
-            (Ending.FAILED, State.FAILED),
-            (Ending.CANCELLED, State.CANCELLED),
-        ],
-    )
-    def test_an_ended_job_stays_as_it_is(self, store: EngineUnderTest, ending: Ending, state: State) -> None:
-        worker = store.announce()
-        lease = store.start(worker)
-        store.settle(worker, lease, ending)
-        before = store.job(lease)
-        store.clock.advance(5)
-
-        assert store.engine.run(store.engine.cancel([lease.id])) == [state]
-        assert store.job(lease) == before
-
-    def test_answers_come_in_order_and_unknown_ids_are_none(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        running = store.start(worker)
-        waiting = store.enqueue()
-
-        answers = store.engine.run(store.engine.cancel([store.new_id(), waiting.id, running.id, waiting.id]))
-
-        assert answers == [None, State.CANCELLED, State.PROCESSING, State.CANCELLED]
 
 
 class TestRetry:
@@ -139,10 +49,8 @@ class TestRetry:
         worker = store.announce()
         job = store.enqueue(max_crashes=2)
         for _ in range(3):
-            store.clock.advance(60_000)
-            store.promote()
             [lease] = store.claim(worker)
-            store.settle(worker, lease, Ending.CRASHED)
+            store.settle(worker, lease, Ending.CRASHED, alone=lease.solo)
         assert store.job(job).failure_kind is FailureKind.CRASH_LOOP
 
         store.retry(job)

@@ -188,59 +188,6 @@ class TestSnoozedAndReleased:
         assert store.job(lease).run_at == to_datetime(store.clock.now + 2_000)
 
 
-class TestCrashed:
-    """T9: the process died under the job."""
-
-    def test_a_crash_is_no_failure_and_makes_a_suspect(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        lease = store.start(worker, max_failures=1)
-
-        store.settle(worker, lease, Ending.CRASHED)
-
-        [again] = store.claim(worker)
-        assert (again.solo, again.failures, again.attempt) == (True, 0, 2)
-        assert store.job(lease).crashes == 1
-
-    def test_a_clean_run_alone_clears_the_suspicion(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        store.settle(worker, store.start(worker), Ending.CRASHED)
-        [suspect] = store.claim(worker)
-
-        store.settle(worker, suspect, Ending.ERRORED)
-
-        [again] = store.claim(worker)
-        assert (suspect.solo, again.solo) == (True, False)
-
-    def test_deaths_alone_end_in_quarantine(self, store: EngineUnderTest) -> None:
-        """I13."""
-        worker = store.announce()
-        job = store.enqueue(max_crashes=2)
-
-        runs = 0
-        while store.job(job).state is State.PENDING:
-            store.clock.advance(60_000)
-            store.promote()
-            [lease] = store.claim(worker)
-            store.settle(worker, lease, Ending.CRASHED)
-            runs += 1
-
-        assert (store.job(job).state, store.job(job).failure_kind) == (State.FAILED, FailureKind.CRASH_LOOP)
-        assert runs == 3, "one among others, two alone"
-
-    def test_without_a_bound_it_is_tried_for_ever(self, store: EngineUnderTest) -> None:
-        """S1-26."""
-        worker = store.announce()
-        job = store.enqueue(max_crashes=None)
-
-        for _ in range(20):
-            store.clock.advance(60_000)
-            store.promote()
-            [lease] = store.claim(worker)
-            store.settle(worker, lease, Ending.CRASHED)
-
-        assert (store.job(job).state, store.job(job).crashes) == (State.PENDING, 20)
-
-
 class TestGuard:
     """I4: one accepted settlement for each lease, and only by the one who holds it."""
 

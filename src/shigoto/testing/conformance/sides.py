@@ -10,9 +10,9 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import JobError
-from shigoto.model.job import Counts, Enqueued, Job, JobFilter, JobSpec, Lease, State
-from shigoto.model.outcome import Report, Settlement, Verdict
-from shigoto.model.worker import SweepOrder, Swept, Want
+from shigoto.model.job import Counts, Enqueued, FailureKind, Job, JobFilter, JobSpec, Lease, State
+from shigoto.model.outcome import Death, Report, Settlement, Verdict
+from shigoto.model.worker import Rescued, SweepOrder, Swept, Want
 from shigoto.testing.conformance.fixture import EngineUnderTest
 
 T = TypeVar("T")
@@ -79,12 +79,25 @@ class Sides:
             self._tokens[lease.id] = lease.token
         return [Pair(worker, *pair) for pair in zip(real, model, strict=True)]
 
-    def beat(self, worker: UUID, held: Sequence[Pair]) -> None:
+    def beat(self, worker: UUID, held: Sequence[Pair] | None) -> None:
         """The same orders."""
-        real = self.real.run(self.real.beat(worker, [_mark(pair.real) for pair in held]))
-        model = self.model.run(self.model.beat(worker, [_mark(pair.model) for pair in held]))
+        reals = None if held is None else [_mark(pair.real) for pair in held]
+        models = None if held is None else [_mark(pair.model) for pair in held]
+        real = self.real.run(self.real.beat(worker, reals))
+        model = self.model.run(self.model.beat(worker, models))
         assert (real.fenced, real.released) == (model.fenced, model.released)
         assert _named(self.real, real.cancels) == _named(self.model, model.cancels)
+        assert [reals and reals.index(mark) for mark in real.lost] == [
+            models and models.index(mark) for mark in model.lost
+        ]
+
+    def bury(self, worker: UUID, dead: Sequence[Pair], told: dict[str, Any]) -> None:
+        """The same jobs are freed, to the same states."""
+        reals = [Death(number=pair.real.number, **told) for pair in dead]
+        models = [Death(number=pair.model.number, **told) for pair in dead]
+        real = self.real.run(self.real.bury(worker, reals))
+        model = self.model.run(self.model.bury(worker, models))
+        assert _unlisted(real) == _unlisted(model)
 
     def report(self, pair: Pair, news: dict[str, Any]) -> None:
         """Both know, or both do not know, the lease."""
@@ -122,6 +135,7 @@ class Sides:
         assert _without_numbers(real) == _without_numbers(model)
         self._compare_view(JobFilter(state="scheduled", limit=1_000))
         self._compare_view(JobFilter(state="retrying", limit=1_000))
+        self._compare_view(JobFilter(failure_kind=FailureKind.CRASH_LOOP, limit=1_000))
         stats = self.both(lambda engine: engine.stats())
         assert _without_empty(stats[0]) == _without_empty(stats[1])
 
@@ -168,6 +182,10 @@ def _unnumbered(enqueued: Sequence[Enqueued]) -> list[tuple[UUID, str]]:
     return [(job.id, job.status) for job in enqueued]
 
 
+def _unlisted(rescued: Sequence[Rescued]) -> set[tuple[UUID, str, State]]:
+    return {(job.id, job.task, job.state) for job in rescued}
+
+
 def _without_numbers(jobs: Sequence[Job]) -> list[Job]:
     return [structs.replace(job, number=0) for job in jobs]
 
@@ -180,6 +198,6 @@ def _comparable(swept: Swept) -> object:
     return (
         set(swept.expired_workers),
         set(swept.fenced),
-        {(rescued.id, rescued.task, rescued.state) for rescued in swept.rescued},
+        _unlisted(swept.rescued),
         (swept.expired, swept.pruned, swept.clock_step),
     )

@@ -1,5 +1,6 @@
 """Every test class of the suite, to be imported by the test module of an engine."""
 
+from shigoto.testing.conformance.cancelling import TestCancel, TestForce
 from shigoto.testing.conformance.claiming import TestClaim, TestOrder, TestRefusals, TestWants
 from shigoto.testing.conformance.concurrency import (
     TestClosing,
@@ -8,6 +9,7 @@ from shigoto.testing.conformance.concurrency import (
     TestTasks,
     TestThreads,
 )
+from shigoto.testing.conformance.crashes import TestAlone, TestBlame, TestBury, TestCrashed
 from shigoto.testing.conformance.enqueue import TestEnqueue, TestTheSameId, TestWhen
 from shigoto.testing.conformance.keys import (
     TestKeyAndRetry,
@@ -23,14 +25,14 @@ from shigoto.testing.conformance.leases import (
     TestRescue,
     TestStrays,
 )
+from shigoto.testing.conformance.logs import TestLogs
 from shigoto.testing.conformance.looking import TestFind, TestGet, TestSettings, TestStats, TestWorkers
 from shigoto.testing.conformance.machine import TestMachine
-from shigoto.testing.conformance.managing import TestCancel, TestConfigure, TestDelete, TestRetry
+from shigoto.testing.conformance.managing import TestConfigure, TestDelete, TestRetry
 from shigoto.testing.conformance.reporting import TestHistory, TestReport
 from shigoto.testing.conformance.scheduling import TestExpiry, TestPromote, TestRetention
 from shigoto.testing.conformance.settling import (
     TestCompleted,
-    TestCrashed,
     TestErrored,
     TestFailed,
     TestGuard,
@@ -39,7 +41,10 @@ from shigoto.testing.conformance.settling import (
 from shigoto.testing.conformance.transactions import TestJoin, TestNoJoin
 
 __all__ = [
+    "TestAlone",
     "TestBeat",
+    "TestBlame",
+    "TestBury",
     "TestCancel",
     "TestClaim",
     "TestClockSteps",
@@ -55,6 +60,7 @@ __all__ = [
     "TestFailed",
     "TestFence",
     "TestFind",
+    "TestForce",
     "TestGet",
     "TestGuard",
     "TestHistory",
@@ -62,6 +68,7 @@ __all__ = [
     "TestKeyAndRetry",
     "TestKeyScope",
     "TestKeyTable",
+    "TestLogs",
     "TestMachine",
     "TestNoJoin",
     "TestOrder",

@@ -1,11 +1,18 @@
-"""Promises about the caller's own transaction: `TestJoin` or `TestNoJoin`, by the engine's capabilities."""
+"""Promises about the caller's own transaction: `TestJoin` or `TestNoJoin`, by the engine's capabilities.
 
-from collections.abc import Iterator
+The caller may bring an open transaction (`join`), or be given one, with an operation of ours at its end (`block`).
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
 
 import pytest
 
-from shigoto.model.errors import Unsupported
-from shigoto.model.job import Enqueued, State
+from shigoto.engine.op import Op, Steps
+from shigoto.model.errors import TransactionTooLong, Unsupported
+from shigoto.model.job import Enqueued, Lease, State
 from shigoto.model.outcome import Ending, Verdict
 from shigoto.testing.conformance.fixture import Connection, EngineUnderTest, ended
 
@@ -20,6 +27,16 @@ class TestNoJoin:
             store.engine.join(object(), store.engine.enqueue_many([store.spec()]))
 
         assert store.find() == []
+
+    async def test_so_it_is_in_async_code(self, store: EngineUnderTest) -> None:
+        with pytest.raises(Unsupported, match="after your commit"):
+            await store.engine.ajoin(object(), store.engine.enqueue_many([store.spec()]))
+
+        assert store.find() == []
+
+    def test_a_block_is_refused(self, store: EngineUnderTest) -> None:
+        with pytest.raises(Unsupported, match=store.engine.capabilities.name):
+            store.engine.block(lambda: store.engine.enqueue_many([]), limit=5)
 
 
 class TestJoin:
@@ -161,3 +178,155 @@ class TestJoin:
         connection.commit()
 
         assert heard == []
+
+    async def test_an_async_caller_joins_as_well(
+        self, store: EngineUnderTest, connection: Connection
+    ) -> None:
+        connection.execute("BEGIN")
+        await store.engine.ajoin(connection, store.engine.enqueue_many([store.spec()]))
+        assert store.find() == []
+
+        connection.commit()
+
+        assert store.counts().pending == 1
+
+    def test_a_block_commits_its_statements_with_the_last_operation(
+        self, store: EngineUnderTest, connection: Connection
+    ) -> None:
+        """I9."""
+        worker = store.announce()
+        lease = store.start(worker)
+
+        with store.engine.block(completing(store, worker, lease), limit=60) as block:
+            block.execute("INSERT INTO callers_own VALUES (1)")
+            store.engine.join(block, store.engine.enqueue_many([store.spec()]))
+            assert (store.job(lease).state, store.counts().pending) == (State.PROCESSING, 0)
+
+        assert (store.job(lease).state, store.counts().pending) == (State.COMPLETED, 1)
+        assert holds(connection, 1)
+
+    async def test_so_does_an_async_block(self, store: EngineUnderTest, connection: Connection) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+
+        async with store.engine.block(completing(store, worker, lease), limit=60) as block:
+            await block.execute("INSERT INTO callers_own VALUES (1)")
+            await store.engine.ajoin(block, store.engine.enqueue_many([store.spec()]))
+            assert (store.job(lease).state, store.counts().pending) == (State.PROCESSING, 0)
+
+        assert (store.job(lease).state, store.counts().pending) == (State.COMPLETED, 1)
+        assert holds(connection, 1)
+
+    def test_a_block_that_raises_is_rolled_back(self, store: EngineUnderTest, connection: Connection) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+
+        def fail() -> None:
+            with store.engine.block(completing(store, worker, lease), limit=60) as block:
+                block.execute("INSERT INTO callers_own VALUES (1)")
+                store.engine.join(block, store.engine.enqueue_many([store.spec()]))
+                raise KeyError("in the block")
+
+        with pytest.raises(KeyError, match="in the block"):
+            fail()
+
+        assert (store.job(lease).state, store.counts().pending) == (State.PROCESSING, 0)
+        assert not holds(connection, 1)
+
+    async def test_so_is_an_async_block(self, store: EngineUnderTest, connection: Connection) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+
+        async def fail() -> None:
+            async with store.engine.block(completing(store, worker, lease), limit=60) as block:
+                await block.execute("INSERT INTO callers_own VALUES (1)")
+                raise KeyError("in the block")
+
+        with pytest.raises(KeyError, match="in the block"):
+            await fail()
+
+        assert store.job(lease).state is State.PROCESSING
+        assert not holds(connection, 1)
+
+    def test_a_block_whose_last_operation_raises_is_rolled_back(
+        self, store: EngineUnderTest, connection: Connection
+    ) -> None:
+        """Also what that operation itself has written by then."""
+        worker = store.announce()
+        lease = store.start(worker)
+        settle = completing(store, worker, lease)()
+
+        def complain() -> Steps[None]:
+            yield from settle.start()
+            raise KeyError("at the end")
+
+        with (
+            pytest.raises(KeyError, match="at the end"),
+            store.engine.block(lambda: Op(start=complain), limit=60) as block,
+        ):
+            block.execute("INSERT INTO callers_own VALUES (1)")
+
+        assert store.job(lease).state is State.PROCESSING
+        assert not holds(connection, 1)
+
+    def test_what_follows_a_commit_is_done_after_that_of_a_block(
+        self, store: EngineUnderTest, connection: Connection
+    ) -> None:
+        """The engine itself began it."""
+        worker = store.announce()
+        lease = store.start(worker)
+        settle = completing(store, worker, lease)()
+        seen: list[State] = []
+
+        def committed(_: object) -> None:
+            seen.append(store.job(lease).state)
+
+        op = Op(start=settle.start, committed=committed)
+        with store.engine.block(lambda: op, limit=60) as block:
+            block.execute("INSERT INTO callers_own VALUES (1)")
+            assert seen == []
+
+        assert seen == [State.COMPLETED]
+
+    def test_a_block_that_stays_open_is_rolled_back_and_others_write(
+        self, store: EngineUnderTest, connection: Connection
+    ) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        written = threading.Event()
+
+        def write() -> None:
+            store.enqueue()
+            written.set()
+
+        other = threading.Thread(target=write)
+
+        def stay() -> None:
+            with store.engine.block(completing(store, worker, lease), limit=0.2) as block:
+                block.execute("INSERT INTO callers_own VALUES (1)")
+                other.start()
+                assert written.wait(10)
+
+        with pytest.raises(TransactionTooLong, match=r"0\.2 s"):
+            stay()
+
+        other.join(10)
+        assert (store.job(lease).state, store.counts().pending) == (State.PROCESSING, 1)
+        assert not holds(connection, 1)
+
+
+def completing(store: EngineUnderTest, worker: UUID, lease: Lease) -> Callable[[], Op[Any]]:
+    """The usual end of a block."""
+    return lambda: store.engine.settle(worker, [ended(lease, Ending.COMPLETED)])
+
+
+def holds(connection: Connection, number: int) -> bool:
+    """Whether the caller's table has this number: then it cannot be inserted again."""
+    connection.execute("BEGIN")
+    try:
+        connection.execute(f"INSERT INTO callers_own VALUES ({number})")
+    except Exception:
+        return True
+    finally:
+        connection.rollback()
+    return False

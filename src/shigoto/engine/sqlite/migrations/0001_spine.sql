@@ -3,13 +3,15 @@
 -- so a state change touches a few dozen bytes, history stays out of the claim's way, and the state of a job is the table
 -- that holds its number. Times are integer milliseconds since the Unix epoch.
 
--- A lane is one task in one queue. The ready set is ordered inside each lane, and a claim merges only the lanes it
--- wants: jobs of unknown tasks, paused queues or busy pools cost a claim nothing, however many wait at the head.
+-- A lane is one task in one queue, apart for the jobs that need a process of their own (alone). The ready set is ordered
+-- inside each lane, and a claim merges only the lanes it wants: jobs of unknown tasks, paused queues or busy pools, and
+-- suspects that nobody can isolate now, cost a claim nothing, however many wait at the head.
 CREATE TABLE shigoto_lane (
   lane  INTEGER PRIMARY KEY,
   queue TEXT NOT NULL,
   task  TEXT NOT NULL,
-  UNIQUE (task, queue)
+  alone INTEGER NOT NULL,
+  UNIQUE (task, queue, alone)
 );
 
 CREATE TABLE shigoto_queue (
@@ -22,8 +24,8 @@ CREATE TABLE shigoto_queue (
 
 -- No AUTOINCREMENT: it would dirty one more page per enqueue. Numbers still never repeat, because the row with the
 -- highest one is emptied instead of deleted (lane 0, the husk).
--- run_at is the one column that changes (retry, snooze, replace), so that the waiting row of any job can be found by
--- (lane, -priority, run_at, number) without an index on number.
+-- run_at changes (retry, snooze, replace), and lane when a job becomes a suspect or is cleared, so that the waiting row of
+-- any job can be found by (lane, -priority, run_at, number) without an index on number. alone is what was asked for.
 CREATE TABLE shigoto_job (
   number       INTEGER PRIMARY KEY,
   id           BLOB NOT NULL,
@@ -39,8 +41,10 @@ CREATE TABLE shigoto_job (
   expires_at   INTEGER,
   retry        TEXT,
   timeout      INTEGER,
+  soft_timeout INTEGER,
   tags         TEXT,
-  meta         TEXT
+  meta         TEXT,
+  alone        INTEGER NOT NULL DEFAULT 0
 );
 CREATE UNIQUE INDEX shigoto_job_by_id ON shigoto_job (id);
 CREATE INDEX shigoto_job_by_key ON shigoto_job (key, number) WHERE key IS NOT NULL;
@@ -158,6 +162,17 @@ CREATE TABLE shigoto_progress (
   checkpoint TEXT
 );
 
+-- What runs have written: the last lines of each, as many as its worker wants to be kept.
+CREATE TABLE shigoto_log (
+  number INTEGER NOT NULL,
+  token  INTEGER NOT NULL,
+  line   INTEGER NOT NULL,
+  at     INTEGER NOT NULL,
+  level  TEXT NOT NULL,
+  text   TEXT NOT NULL,
+  PRIMARY KEY (number, token, line)
+) WITHOUT ROWID;
+
 CREATE TABLE shigoto_worker (
   number      INTEGER PRIMARY KEY,
   id          BLOB NOT NULL UNIQUE,
@@ -166,6 +181,10 @@ CREATE TABLE shigoto_worker (
   queues      TEXT,
   slots       INTEGER NOT NULL,
   version     TEXT NOT NULL,
+  host        TEXT NOT NULL,
+  pid         INTEGER NOT NULL,
+  isolates    INTEGER NOT NULL,
+  stopping    INTEGER NOT NULL,
   lease       INTEGER NOT NULL,
   started_at  INTEGER NOT NULL,
   lease_until INTEGER NOT NULL,

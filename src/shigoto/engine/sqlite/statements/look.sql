@@ -5,7 +5,7 @@
 -- A waiting row is found through the body: (lane, -priority, run_at, number) is its key.
 -- name: details
 SELECT b.number, b.id, l.task, l.queue, b.tenant, b.payload, b.priority, b.run_at, b.created_at, b.expires_at,
-  b.max_failures, b.key, b.tags, b.meta,
+  b.max_failures, b.max_crashes, b.alone, b.retry, b.timeout, b.soft_timeout, b.key, b.tags, b.meta,
   CASE
     WHEN d.number IS NOT NULL THEN d.state
     WHEN n.number IS NOT NULL THEN 2
@@ -17,6 +17,7 @@ SELECT b.number, b.id, l.task, l.queue, b.tenant, b.payload, b.priority, b.run_a
   coalesce(d.crashes, n.crashes, r.crashes, s.crashes, 0),
   coalesce(d.releases, n.releases, r.releases, s.releases, 0),
   coalesce(d.snoozes, n.snoozes, r.snoozes, s.snoozes, 0),
+  coalesce(d.solo, n.solo, r.solo, s.solo, 0),
   coalesce(d.started_at, n.claimed_at), d.finished_at,
   coalesce(d.cancel_requested_at, n.cancel_requested_at),
   p.fraction, p.text,
@@ -45,8 +46,14 @@ FROM shigoto_attempt
 WHERE number = (SELECT number FROM shigoto_job WHERE id = ?1)
 ORDER BY token
 
+-- name: logs
+SELECT token, line, at, level, text
+FROM shigoto_log
+WHERE number = (SELECT number FROM shigoto_job WHERE id = ?1)
+ORDER BY token, line
+
 -- name: waiting_row
-SELECT b.lane, b.priority, b.run_at, b.expires_at, l.queue, b.id,
+SELECT b.lane, l.alone, b.alone, b.priority, b.run_at, b.expires_at, l.queue, b.id,
   coalesce(r.token, s.token), coalesce(r.settled_token, s.settled_token), coalesce(r.failures, s.failures),
   coalesce(r.crashes, s.crashes), coalesce(r.solo_crashes, s.solo_crashes), coalesce(r.releases, s.releases),
   coalesce(r.snoozes, s.snoozes), coalesce(r.solo, s.solo)
@@ -73,8 +80,18 @@ WHERE b.number = ?1
 -- name: request_cancel
 UPDATE shigoto_running SET cancel_requested_at = coalesce(cancel_requested_at, ?2) WHERE number = ?1
 
+-- name: running_lease
+SELECT token, worker FROM shigoto_running WHERE number = ?1
+
+-- name: unblock
+DELETE FROM shigoto_blocked WHERE number = ?1
+
+-- name: queue_of
+SELECT l.queue FROM shigoto_job b CROSS JOIN shigoto_lane l ON l.lane = b.lane WHERE b.number = ?1
+
 -- name: done_row
-SELECT d.state, d.token, d.settled_token, d.crashes, d.releases, d.snoozes, d.solo, b.lane, b.priority, b.tenant, b.key, b.expires_at, l.queue
+SELECT d.state, d.token, d.settled_token, d.crashes, d.releases, d.snoozes, d.solo, b.lane, l.alone, b.alone,
+  b.priority, b.tenant, b.key, b.expires_at, l.queue
 FROM shigoto_done d
 CROSS JOIN shigoto_job b ON b.number = d.number
 CROSS JOIN shigoto_lane l ON l.lane = b.lane
@@ -123,7 +140,8 @@ ON CONFLICT (name) DO UPDATE SET
 SELECT name, paused, keep_completed_for, keep_failed_for, keep_cancelled_for FROM shigoto_queue ORDER BY name
 
 -- name: workers
-SELECT w.id, w.name, w.tasks, w.queues, w.slots, w.version, w.started_at, w.lease_until, w.fenced_at,
+SELECT w.id, w.name, w.tasks, w.queues, w.slots, w.version, w.host, w.pid, w.isolates, w.stopping,
+  w.started_at, w.lease_until, w.fenced_at,
   (SELECT count(*) FROM shigoto_running r WHERE r.worker = w.id)
 FROM shigoto_worker w
 WHERE w.fenced_at IS NULL

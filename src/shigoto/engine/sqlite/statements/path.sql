@@ -15,19 +15,22 @@ FROM json_each(?1) e
 WHERE NOT EXISTS (SELECT 1 FROM shigoto_queue q WHERE q.name = e.value ->> 0)
 
 -- name: add_lanes
-INSERT INTO shigoto_lane (queue, task)
-SELECT e.value ->> 0, e.value ->> 1
+INSERT INTO shigoto_lane (queue, task, alone)
+SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2
 FROM json_each(?1) e
-WHERE NOT EXISTS (SELECT 1 FROM shigoto_lane l WHERE l.task = e.value ->> 1 AND l.queue = e.value ->> 0)
+WHERE NOT EXISTS (
+  SELECT 1 FROM shigoto_lane l
+  WHERE l.task = e.value ->> 1 AND l.queue = e.value ->> 0 AND l.alone = e.value ->> 2)
 
 -- name: lane
-SELECT lane FROM shigoto_lane WHERE task = ?1 AND queue = ?2
+SELECT lane FROM shigoto_lane WHERE task = ?1 AND queue = ?2 AND alone = ?3
 
 -- The triggers put the job into ready or scheduled. A known id changes nothing; a lane that is not there is an error.
 -- name: insert_job
 INSERT INTO shigoto_job (lane, id, payload, priority, run_at, created_at, max_failures, max_crashes,
-  tenant, key, expires_at, retry, timeout, tags, meta)
-VALUES ((SELECT lane FROM shigoto_lane WHERE task = ? AND queue = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  tenant, key, expires_at, retry, timeout, soft_timeout, tags, meta, alone)
+VALUES ((SELECT lane FROM shigoto_lane WHERE task = ? AND queue = ? AND alone = ?),
+  ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
 -- name: number_of_id
@@ -49,7 +52,7 @@ UPDATE shigoto_running SET superseded = 1 WHERE number = ?1
 -- name: replace_job
 UPDATE shigoto_job
 SET lane = ?2, payload = ?3, priority = ?4, run_at = ?5, max_failures = ?6, max_crashes = ?7, expires_at = ?8,
-  retry = ?9, timeout = ?10, tags = ?11, meta = ?12
+  retry = ?9, timeout = ?10, soft_timeout = ?11, tags = ?12, meta = ?13, alone = ?14
 WHERE number = ?1
 
 -- CLAIM --------------------------------------------------------------------------------------------------------------
@@ -70,6 +73,7 @@ FROM (
   FROM shigoto_lane l
   WHERE l.task IN (SELECT value FROM json_each(?1))
     AND (?2 IS NULL OR l.queue IN (SELECT value FROM json_each(?2)))
+    AND (?3 IS NULL OR l.alone = ?3)
     AND NOT EXISTS (SELECT 1 FROM shigoto_queue q WHERE q.name = l.queue AND q.paused))
 WHERE head IS NOT NULL
 
@@ -78,7 +82,8 @@ WHERE head IS NOT NULL
 SELECT json_group_array(json_array(
   t.number, t.token + 1, hex(b.id), l.task, l.queue, b.payload,
   t.token + 1 - t.releases - t.snoozes, t.failures, t.snoozes, b.max_failures, b.priority, b.run_at, ?3,
-  json(iif(t.solo, 'true', 'false')), b.tenant, b.key, b.retry, b.timeout, b.tags, b.meta, p.checkpoint))
+  json(iif(t.solo, 'true', 'false')), b.tenant, b.key, b.retry, b.timeout, b.soft_timeout,
+  b.tags, b.meta, p.checkpoint, json(iif(l.alone, 'true', 'false'))))
 FROM temp.shigoto_taken t
 CROSS JOIN shigoto_job b ON b.number = t.number
 CROSS JOIN shigoto_lane l ON l.lane = b.lane
@@ -122,7 +127,7 @@ DELETE FROM shigoto_running WHERE number IN (SELECT value FROM json_each(?1))
 -- name: held
 SELECT r.number, r.token, r.claimed_at, r.failures, r.crashes, r.solo_crashes, r.releases, r.snoozes, r.solo,
   b.max_failures, b.max_crashes, r.cancel_requested_at, r.superseded, b.lane, b.priority, b.run_at, b.expires_at,
-  r.settled_token, l.queue
+  r.settled_token, l.queue, l.task, b.id, l.alone, b.alone
 FROM json_each(?1) e
 CROSS JOIN shigoto_running r ON r.number = e.value ->> 0
 CROSS JOIN shigoto_job b ON b.number = r.number
@@ -147,6 +152,21 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 INSERT INTO shigoto_scheduled (run_at, number, lane, token, settled_token,
   failures, crashes, solo_crashes, releases, snoozes, solo)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- The same task in the same queue, on the other side of the line between jobs that run alone and jobs that do not.
+-- name: add_other_lane
+INSERT INTO shigoto_lane (queue, task, alone)
+SELECT queue, task, 1 - alone FROM shigoto_lane WHERE lane = ?1
+ON CONFLICT (task, queue, alone) DO NOTHING
+
+-- name: other_lane
+SELECT o.lane
+FROM shigoto_lane l
+CROSS JOIN shigoto_lane o ON o.task = l.task AND o.queue = l.queue AND o.alone = 1 - l.alone
+WHERE l.lane = ?1
+
+-- name: set_lane
+UPDATE shigoto_job SET lane = ?2 WHERE number = ?1
 
 -- name: set_run_at
 UPDATE shigoto_job SET run_at = ?2 WHERE number = ?1

@@ -22,12 +22,22 @@ ON CONFLICT (number) DO UPDATE SET
   text = coalesce(excluded.text, text),
   checkpoint = coalesce(excluded.checkpoint, checkpoint)
 
+-- A line that was told before is told again when its report was committed and the answer was lost.
+-- name: add_log_line
+INSERT INTO shigoto_log (number, token, line, at, level, text) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING
+
+-- name: drop_log_lines
+DELETE FROM shigoto_log WHERE number = ? AND token = ? AND line < ?
+
 -- name: announce
-INSERT INTO shigoto_worker (id, name, tasks, queues, slots, version, lease, started_at, lease_until)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8 + ?7)
+INSERT INTO shigoto_worker (id, name, tasks, queues, slots, version, lease, started_at, lease_until,
+  host, pid, isolates, stopping)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8 + ?7, ?9, ?10, ?11, ?12)
 ON CONFLICT (id) DO UPDATE SET
   name = excluded.name, tasks = excluded.tasks, queues = excluded.queues, slots = excluded.slots,
-  version = excluded.version, lease = excluded.lease, lease_until = excluded.lease_until
+  version = excluded.version, lease = excluded.lease, lease_until = excluded.lease_until,
+  host = excluded.host, pid = excluded.pid, isolates = excluded.isolates, stopping = excluded.stopping
 WHERE fenced_at IS NULL
 
 -- name: leave
@@ -65,14 +75,13 @@ UPDATE shigoto_worker SET lease_until = ?1 + lease WHERE fenced_at IS NULL
 -- "Orphan" is no unfenced worker, not a lease older than something: a claim that was in flight when its worker was
 -- fenced is found here too.
 -- name: orphans
-SELECT r.number, r.token, r.worker, l.queue, l.task, b.id
+SELECT r.number, r.token, r.worker, w.name, w.isolates
 FROM (
   SELECT number, token, worker FROM shigoto_running
   WHERE worker NOT IN (SELECT id FROM shigoto_worker WHERE fenced_at IS NULL)
   ORDER BY number
   LIMIT ?1) r
-CROSS JOIN shigoto_job b ON b.number = r.number
-CROSS JOIN shigoto_lane l ON l.lane = b.lane
+LEFT JOIN shigoto_worker w ON w.id = r.worker
 
 -- A fenced worker is remembered until nothing points at it, so that its late beat is answered with the truth.
 -- name: forget_fenced
@@ -152,6 +161,9 @@ WHERE (run_at, number) IN
 
 -- name: delete_attempts
 DELETE FROM shigoto_attempt WHERE number IN (SELECT value FROM json_each(?1))
+
+-- name: delete_logs
+DELETE FROM shigoto_log WHERE number IN (SELECT value FROM json_each(?1))
 
 -- name: delete_progress
 DELETE FROM shigoto_progress WHERE number IN (SELECT value FROM json_each(?1))

@@ -1,0 +1,342 @@
+"""Showing one job: what it is, what it does now, and everything that has happened to it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, assert_never
+
+import click
+from msgspec import Struct
+
+from shigoto.cli import output
+from shigoto.cli.pick import pick, split_jobs
+from shigoto.cli.target import takes_target, target_of
+from shigoto.engine.op import Op, Steps
+from shigoto.model.errors import JobNotFound
+from shigoto.model.job import Attempt, FailureKind, Job, LoggedLine, QueueSettings, State
+from shigoto.model.worker import WorkerRecord
+
+if TYPE_CHECKING:
+    from shigoto.engine.protocol import Engine
+
+LOG_LINES = 20
+LABEL = 10  # cells
+LONGEST = 2_000  # letters of an argument or a result that are worth showing
+GIVEN_BACK = ("released", "snoozed")  # outcomes of runs that do not count as attempts
+
+KINDS = {
+    FailureKind.ERROR: "It raised an error, and has no retries left.",
+    FailureKind.TIMEOUT: "It ran into its time limit, and has no retries left.",
+    FailureKind.REJECTED: "It was given up without a retry, by the handler itself or by its retry policy.",
+    FailureKind.PAYLOAD_INVALID: "Its arguments do not fit the task.",
+    FailureKind.RESULT_INVALID: "It ran to its end, but what it returned cannot be stored.",
+    FailureKind.UNKNOWN_TASK: "No worker knew its task.",
+    FailureKind.EXPIRED: "It was not started before it expired.",
+    FailureKind.SNOOZED_OUT: "It put itself off too often.",
+    FailureKind.SUPERSEDED: "A newer job with its key has taken its place.",
+    FailureKind.CRASH_LOOP: "It is in quarantine: its process died under it again and again, with nobody else in it.",
+}
+
+
+class Story(Struct, frozen=True, kw_only=True):
+    """A job and all that is kept beside it, as of one moment."""
+
+    job: Job
+    attempts: list[Attempt] = []
+    logs: list[LoggedLine] = []
+    workers: list[WorkerRecord] = []
+    settings: list[QueueSettings] = []
+
+    @property
+    def worker(self) -> WorkerRecord | None:
+        """The worker that has the job now."""
+        return next((worker for worker in self.workers if worker.id == self.job.worker), None)
+
+    @property
+    def paused(self) -> bool:
+        """Whether its queue is."""
+        return any(queue.paused for queue in self.settings if queue.name == self.job.queue)
+
+
+def telling(engine: "Engine", job: Job) -> Op[Story]:
+    """The story of a job, read in one go."""
+
+    def steps() -> Steps[Story]:
+        [fresh] = yield from engine.get([job.id]).start()
+        if fresh is None:
+            raise JobNotFound(f"Job #{job.number} ({job.id}) was deleted a moment ago.")
+        return Story(
+            job=fresh,
+            attempts=(yield from engine.attempts(job.id).start()),
+            logs=(yield from engine.logs(job.id).start()),
+            workers=(yield from engine.workers().start()),
+            settings=(yield from engine.settings().start()),
+        )
+
+    return Op(start=steps, mode="read")
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[STORE] JOB")
+@click.option("--traceback", "all_traces", is_flag=True, help="The tracebacks of all attempts.")
+@click.option(
+    "--logs",
+    "log_lines",
+    metavar="N",
+    type=click.IntRange(0),
+    help=f"So many of the last log lines.  [default: {LOG_LINES}]",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="For programs: the job, its attempts and its log lines."
+)
+@takes_target
+def show(
+    ctx: click.Context, words: tuple[str, ...], *, all_traces: bool, log_lines: int | None, as_json: bool
+) -> None:
+    """Show one job: its state, what has happened to it, its errors, its log.
+
+    A JOB is a number, such as 42, or an id.
+    """
+    store, jobs = split_jobs(ctx, words)
+    if len(jobs) > 1:
+        raise click.UsageError(f"{jobs[1]!r} is one word too many: show takes a store and a job.", ctx)
+    with closing(target_of(ctx).existing_store(store)) as engine:
+        story = engine.run(telling(engine, pick(engine, jobs[0])))
+
+    if as_json:
+        output.print_json(record(story, log_lines))
+        return
+    log_lines = LOG_LINES if log_lines is None else log_lines
+    lines = page(
+        story, datetime.now(UTC), width=output.width_of(), all_traces=all_traces, log_lines=log_lines
+    )
+    click.echo("\n".join(lines), color=output.in_colour())
+
+
+def record(story: Story, log_lines: int | None) -> dict[str, object]:
+    """The story for programs; all its log lines, unless a number was given."""
+    return {
+        "job": output.record(story.job),
+        "worker": story.worker,
+        "attempts": story.attempts,
+        "logs": story.logs if log_lines is None else story.logs[len(story.logs) - log_lines :],
+    }
+
+
+def page(story: Story, now: datetime, *, width: int | None, all_traces: bool, log_lines: int) -> list[str]:
+    """The lines for people. On a terminal (one with a width) times are local and short, else ISO 8601 in UTC."""
+    job = story.job
+    title = f"#{job.number} {output.one_line(job.task)}: "
+    state = f"{job.state} ({job.failure_kind})" if job.failure_kind else str(job.state)
+    lines = [click.style(title, bold=True) + output.paint_state(state)]
+    for sentence in meaning(story, now):
+        lines += output.wrapped(sentence, width, first="  ", later="  ")
+    lines.append("")
+    for label, text in facts(job, now, width):
+        lines += _labelled(label, text, width)
+    lines += ["", click.style("Timeline", bold=True)]
+    lines += [f"  {_clipped(line, width, 2)}" for line in timeline(story, now, brief=width is not None)]
+    for title, trace in traces(story, every=all_traces):
+        lines += ["", click.style(title, bold=True), *(f"  {line}" for line in output.lines_of(trace))]
+    if story.logs and log_lines:
+        lines += ["", *_log(story, now, count=log_lines, brief=width is not None)]
+    return lines
+
+
+def meaning(story: Story, now: datetime) -> Iterator[str]:
+    """What the state of the job comes to, in sentences."""
+    job = story.job
+    match job.state:
+        case State.PENDING:
+            yield from _waiting(story, now)
+        case State.PROCESSING:
+            yield from _running(story, now)
+        case State.COMPLETED:
+            asked = ", although it was asked to stop" if job.cancel_requested_at else ""
+            yield f"It completed on attempt {job.attempt}{asked}."
+        case State.FAILED:
+            yield KINDS[job.failure_kind or FailureKind.ERROR]
+            yield f"`shigoto retry {job.number}` gives it another chance."
+        case State.CANCELLED:
+            yield f"It was cancelled. `shigoto retry {job.number}` gives it another chance."
+        case State.BLOCKED:
+            yield "It waits for other jobs."
+        case _:
+            assert_never(job.state)
+
+
+def _waiting(story: Story, now: datetime) -> Iterator[str]:
+    job = story.job
+    if job.run_at > now:
+        again = "is tried again" if job.failures else "is due"
+        yield f"It {again} in {output.span(job.run_at - now)}."
+    else:
+        yield f"It has been ready for {output.span(now - job.run_at)} and waits for a worker."
+    if job.suspect:
+        yield "Its process died under it, so it runs next in a process of its own, to see whether it is to blame."
+    if story.paused:
+        yield f"Its queue, {job.queue}, is paused."
+    live = [worker for worker in story.workers if worker.lease_until >= now]
+    if not live:
+        yield "No worker is alive."
+    elif not any(job.task in worker.tasks for worker in live):
+        yield "No live worker knows its task."
+    elif not any(worker.queues is None or job.queue in worker.queues for worker in live):
+        yield f"No live worker takes jobs from its queue, {job.queue}."
+
+
+def _running(story: Story, now: datetime) -> Iterator[str]:
+    job, worker = story.job, story.worker
+    since = now - (job.started_at or now)
+    if worker is None:
+        yield "Its worker is gone; a sweep of any other one frees it within a minute."
+    else:
+        where = output.one_line(f"{worker.name} (process {worker.pid} on {worker.host})")
+        yield f"It has been running for {output.span(since)}, attempt {job.attempt}, on {where}."
+        if worker.lease_until < now:
+            yield f"That worker has given no sign of life and is overdue by {output.span(now - worker.lease_until)}."
+    if job.suspect:
+        yield "It runs in a process of its own: it is suspected of having killed another."
+    if job.cancel_requested_at is not None:
+        yield (
+            f"It was asked to stop {output.span(now - job.cancel_requested_at)} ago."
+            f" `shigoto cancel --force {job.number}` does not wait for it."
+        )
+
+
+def facts(job: Job, now: datetime, width: int | None) -> Iterator[tuple[str, str]]:
+    """What was asked for and what was counted, as labels and texts; only what there is."""
+    yield "id", str(job.id)
+    yield "queue", f"{job.queue}, priority {job.priority}"
+    for label, text in (("tenant", job.tenant), ("key", job.key), ("tags", ", ".join(job.tags))):
+        if text:
+            yield label, text
+    yield "counts", counts(job)
+    if limits := ", ".join(_limits(job, now, brief=width is not None)):
+        yield "limits", limits
+    for label, text in (("retry", job.retry), ("meta", job.meta), ("payload", job.payload)):
+        if text is not None:
+            yield label, text
+    if job.progress is not None or job.progress_text is not None:
+        share = "" if job.progress is None else f"{output.bar(job.progress)} {job.progress:.0%}  "
+        yield "progress", f"{share}{job.progress_text or ''}"
+    if job.result is not None:
+        yield "result", job.result
+
+
+def counts(job: Job) -> str:
+    """How often what has happened; failures of how many, since those decide."""
+    words = [
+        f"attempt {job.attempt}" if job.attempt else "not started yet",
+        f"{job.failures} of {job.max_failures} failures",
+    ]
+    for count, name in ((job.crashes, "crash"), (job.releases, "release"), (job.snoozes, "snooze")):
+        if count:
+            words.append(f"{count} {name}{'' if count == 1 else 'es' if name == 'crash' else 's'}")
+    return ", ".join(words)
+
+
+def _limits(job: Job, now: datetime, *, brief: bool) -> Iterator[str]:
+    for millis, name in ((job.timeout, "time limit"), (job.soft_timeout, "soft time limit")):
+        if millis is not None:
+            yield f"{name} {output.span(timedelta(milliseconds=millis))}" if millis else f"no {name}"
+    if job.expires_at is not None:
+        yield f"expires {_at(job.expires_at, now, brief=brief)}"
+    if job.alone:
+        yield "a process of its own"
+    if job.max_crashes is None:
+        yield "any number of crashes"
+
+
+def timeline(story: Story, now: datetime, *, brief: bool) -> list[str]:
+    """What has happened, oldest first, a line each."""
+    job = story.job
+    events = [(job.created_at, "created")]
+    if job.run_at != job.created_at:
+        events.append((job.run_at, "due"))
+    events += [(attempt.started_at, text) for attempt, text in _runs(story.attempts)]
+    if job.state is State.PROCESSING and job.started_at is not None:
+        events.append((job.started_at, f"attempt {job.attempt} started"))
+    if job.state is State.COMPLETED and job.started_at is not None and job.finished_at is not None:
+        length = output.span(job.finished_at - job.started_at)
+        events.append((job.started_at, f"attempt {job.attempt} completed after {length}"))
+    if job.cancel_requested_at is not None:
+        events.append((job.cancel_requested_at, "asked to stop"))
+    if job.finished_at is not None:
+        events.append((job.finished_at, str(job.state)))
+    events.sort(key=lambda event: event[0])  # stable: what has the same time stays in the order of its kind
+    return [f"{_at(at, now, brief=brief)}  {text}" for at, text in events]
+
+
+def _runs(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, str]]:
+    for attempt, number in numbered(attempts):
+        length = output.span(attempt.finished_at - attempt.started_at)
+        error = f": {output.one_line(attempt.error[: output.PREVIEW])}" if attempt.error else ""
+        yield attempt, f"attempt {number} {attempt.outcome} after {length}{error}"
+
+
+def numbered(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, int]]:
+    """The runs with the numbers that people know them by: a run that was given back is not counted."""
+    given_back = 0
+    for attempt in attempts:
+        yield attempt, attempt.token - given_back
+        given_back += attempt.outcome in GIVEN_BACK
+
+
+def traces(story: Story, *, every: bool) -> list[tuple[str, str]]:
+    """Tracebacks with their titles: of all attempts; or of the last one with an error, unless the job completed."""
+    titled = [
+        (f"Attempt {number}, {attempt.outcome}", attempt.traceback or attempt.error or "")
+        for attempt, number in numbered(story.attempts)
+        if attempt.traceback or attempt.error
+    ]
+    if every:
+        return titled
+    return [] if story.job.state is State.COMPLETED else titled[-1:]
+
+
+def _log(story: Story, now: datetime, *, count: int, brief: bool) -> list[str]:
+    shown = story.logs[-count:]
+    given_back = [attempt.token for attempt in story.attempts if attempt.outcome in GIVEN_BACK]
+    rest = f", the last {len(shown)} of {len(story.logs)} lines" if len(shown) < len(story.logs) else ""
+    lines = [click.style(f"Log{rest}", bold=True)]
+    for line in shown:
+        number = line.token - sum(token < line.token for token in given_back)
+        first, *more = output.lines_of(line.text)
+        lines.append(f"  {_at(line.at, now, brief=brief)}  attempt {number}  {line.level:<7}  {first}")
+        lines += [f"    {each}" for each in more]
+    return lines
+
+
+def _labelled(label: str, text: str, width: int | None) -> list[str]:
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}… ({len(text)} characters; --json has them all)"
+    first, *more = output.lines_of(text)
+    room = None if width is None else width - LABEL - 2
+    lines = [first] if room is None else _cut(first, room)
+    for line in more:
+        lines += [line] if room is None else _cut(line, room)
+    return [f"  {label if place == 0 else '':<{LABEL}}{line}" for place, line in enumerate(lines)]
+
+
+def _cut(text: str, width: int) -> list[str]:
+    """The text in pieces of at most so many cells, broken anywhere: an argument has no words, and all of it counts."""
+    width = max(width, 2)
+    pieces = [""]
+    taken = 0
+    for letter in text:
+        size = output.cells(letter)
+        if taken + size > width:
+            pieces.append("")
+            taken = 0
+        pieces[-1] += letter
+        taken += size
+    return pieces
+
+
+def _clipped(text: str, width: int | None, indent: int) -> str:
+    return text if width is None else output.clip(text, max(1, width - indent))
+
+
+def _at(at: datetime, now: datetime, *, brief: bool) -> str:
+    return output.moment(at, now) if brief else output.iso(at)

@@ -1,0 +1,103 @@
+"""What there is to know of the file's health. Nothing here changes anything.
+
+The file and its companions are looked at with `stat` and `access` alone: closing a descriptor of one of them would drop
+the locks that this process holds on it.
+"""
+
+import os
+import shutil
+import sqlite3
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from shigoto.engine.op import Op
+from shigoto.engine.sqlite import files
+from shigoto.engine.sqlite.statement import Statement, Steps, sql
+from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, StoreFacts
+from shigoto.model.clock import to_datetime
+from shigoto.model.errors import StoreError
+
+COMPANIONS = ("", "-wal", "-shm", "-bell")
+MOST_DAMAGE = 10  # lines
+
+
+def examine(
+    path: Path, run: Callable[[Op[StoreFacts]], StoreFacts], *, synchronous: str, deep: bool
+) -> Checkup:
+    """Look at the file from outside first, since closing it can make its log vanish; then from inside."""
+    outside = look_at(path)
+    if not os.path.exists(path):
+        return Checkup(
+            version=sqlite3.sqlite_version, file=outside, refusal=f"There is no such file: {path}."
+        )
+    try:
+        inside = run(Op(start=lambda: look_into(synchronous=synchronous, deep=deep), mode="read"))
+    except StoreError as error:
+        return Checkup(version=sqlite3.sqlite_version, file=outside, refusal=str(error))
+    return Checkup(version=sqlite3.sqlite_version, file=outside, store=inside)
+
+
+def look_at(path: Path) -> FileFacts:
+    """The file, its companions and its folder."""
+    found = [Path(f"{path}{end}") for end in COMPANIONS if os.path.exists(f"{path}{end}")]
+    return FileFacts(
+        path=str(path),
+        file_system=files.file_system(path.parent),
+        size=_size(path),
+        log_size=_size(Path(f"{path}-wal")),
+        free=_free(path.parent),
+        forbidden=tuple(str(each) for each in (*found, path.parent) if not _may_write(each)),
+        exposed=tuple(str(each) for each in (*found, path.parent) if _is_exposed(each)),
+    )
+
+
+def look_into(*, synchronous: str, deep: bool) -> Steps[StoreFacts]:
+    """The settings, the clock, and what waits or runs without anybody."""
+    [mode] = (yield Statement("PRAGMA journal_mode")).fetchone()
+    [clock] = (yield sql("meta", "clock")).fetchone()
+    lanes = (yield sql("ready_by_lane")).fetchall()
+    [orphans] = (yield sql("count_orphans")).fetchone()
+    return StoreFacts(
+        journal_mode=mode,
+        synchronous=synchronous,
+        clock=clock,
+        lanes=tuple(
+            LaneFacts(queue=queue, task=task, alone=bool(alone), ready=ready, oldest=to_datetime(oldest))
+            for queue, task, alone, ready, oldest in lanes
+        ),
+        orphans=orphans,
+        damage=(yield from _damage()) if deep else None,
+    )
+
+
+def _damage() -> Steps[tuple[str, ...]]:
+    rows = (yield Statement(f"PRAGMA quick_check({MOST_DAMAGE})")).fetchall()
+    return tuple(text for (text,) in rows if text != "ok")
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _free(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK | (os.X_OK if os.path.isdir(path) else 0))
+
+
+def _is_exposed(path: Path) -> bool:
+    """Whether anybody may change it; in a sticky folder, such as /tmp, only its owner may replace a file."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return bool(mode & stat.S_IWOTH) and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX)

@@ -1,0 +1,356 @@
+"""One job in the store: what can be asked about it, and what can be done to it.
+
+Every waiting form has a sync and an async twin that share everything but the wait itself.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import cache
+from math import inf
+from typing import Any, Generic, Literal, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from shigoto.engine.op import Op, Steps
+from shigoto.engine.protocol import Engine
+from shigoto.model.errors import (
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobNotFound,
+    JobNotRetryable,
+    KeyTaken,
+    OptionInvalid,
+    ResultPruned,
+    ResultTimeout,
+)
+from shigoto.model.ids import uuid7
+from shigoto.model.job import Attempt, Enqueued, FailureKind, Job, JobFilter, JobSpec, LoggedLine, State
+from shigoto.options import shown
+
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
+
+FIRST_WAIT, LONGEST_WAIT = 0.002, 0.25
+
+Decode = Callable[[str], Any]
+
+logger = logging.getLogger("shigoto")
+
+
+class JobHandle(Generic[R_co]):
+    """One job in the store: its id, and what can be asked and done about it.
+
+    `enqueued` says what became of the request: `inserted`, `existing` or `replaced`; or `not_enqueued`,
+    when it failed under `using(on_error="log")`. Everything else is read from the store when asked for.
+
+    A job enqueued in a transaction of your own is not there for others, this handle included, until you
+    commit.
+    """
+
+    __slots__ = ("_decode", "_engine", "enqueued", "id", "number")
+
+    def __init__(
+        self,
+        engine: Engine,
+        job_id: UUID,
+        *,
+        number: int,
+        enqueued: Literal["inserted", "existing", "replaced", "not_enqueued"],
+        decode: Decode | None,
+    ) -> None:
+        self._engine = engine
+        self._decode = decode
+        self.id = job_id
+        self.number = number
+        self.enqueued = enqueued
+
+    def __repr__(self) -> str:
+        return f"<JobHandle #{self.number} {self.id} {self.enqueued}>"
+
+    def job(self) -> Job:
+        """The job as it is now. Raises JobNotFound."""
+        return self._engine.run(_reading(self._engine, self.id))
+
+    async def ajob(self) -> Job:
+        """The job as it is now. Raises JobNotFound."""
+        return await self._engine.arun(_reading(self._engine, self.id))
+
+    def status(self) -> State:
+        """The state the job is in now. Raises JobNotFound."""
+        return self.job().state
+
+    async def astatus(self) -> State:
+        """The state the job is in now. Raises JobNotFound."""
+        return (await self.ajob()).state
+
+    def attempts(self) -> list[Attempt]:
+        """The runs that did not end completed, oldest first, with their errors. Raises JobNotFound."""
+        return self._engine.run(_reading_beside(self._engine, self.id, self._engine.attempts))
+
+    async def aattempts(self) -> list[Attempt]:
+        """The runs that did not end completed, oldest first, with their errors. Raises JobNotFound."""
+        return await self._engine.arun(_reading_beside(self._engine, self.id, self._engine.attempts))
+
+    def logs(self) -> list[LoggedLine]:
+        """The lines that its runs have written, as far as they are kept, oldest first. Raises JobNotFound."""
+        return self._engine.run(_reading_beside(self._engine, self.id, self._engine.logs))
+
+    async def alogs(self) -> list[LoggedLine]:
+        """The lines that its runs have written, as far as they are kept, oldest first. Raises JobNotFound."""
+        return await self._engine.arun(_reading_beside(self._engine, self.id, self._engine.logs))
+
+    def result(self, timeout: float | timedelta | None = None) -> R_co:
+        """Wait until the job has ended and return what it returned.
+
+        Raises JobFailed, JobExpired, JobCancelled, ResultPruned, or ResultTimeout after `timeout` seconds;
+        without one it waits for as long as it takes. Not for event loops, which it blocks: see `aresult`.
+        """
+        if on_event_loop():
+            _warn_of_waiting()
+        for wait in self._looks(timeout):
+            [job] = self._engine.run(self._engine.get([self.id]))
+            if self._ended(job):
+                result: R_co = self._result(job)
+                return result
+            time.sleep(wait)
+        raise self._timed_out(timeout)
+
+    async def aresult(self, timeout: float | timedelta | None = None) -> R_co:
+        """Wait until the job has ended and return what it returned; see `result`."""
+        import asyncio
+
+        for wait in self._looks(timeout):
+            [job] = await self._engine.arun(self._engine.get([self.id]))
+            if self._ended(job):
+                result: R_co = self._result(job)
+                return result
+            await asyncio.sleep(wait)
+        raise self._timed_out(timeout)
+
+    def cancel(self, *, force: bool = False) -> State:
+        """Cancel the job and tell the state it is in now. Raises JobNotFound.
+
+        A pending job is cancelled at once. A running one is asked to stop and stays `processing` until it
+        has; if it completes first, it is completed. An ended job stays as it is.
+
+        By `force` a running job is cancelled at once, and whatever its worker still reports of it is refused.
+        What the job was to do may have happened all the same, and its code may run on for a while.
+        """
+        return self._cancelled(self._engine.run(self._engine.cancel([self.id], force=force)))
+
+    async def acancel(self, *, force: bool = False) -> State:
+        """Cancel the job and tell the state it is in now; see `cancel`."""
+        return self._cancelled(await self._engine.arun(self._engine.cancel([self.id], force=force)))
+
+    def retry(self) -> None:
+        """Make a failed or cancelled job ready again, with all its retries.
+
+        Raises JobNotFound, JobNotRetryable or KeyTaken.
+        """
+        self._engine.run(_retrying(self._engine, self.id))
+
+    async def aretry(self) -> None:
+        """Make a failed or cancelled job ready again, with all its retries; see `retry`."""
+        await self._engine.arun(_retrying(self._engine, self.id))
+
+    def rerun(self) -> "JobHandle[R_co]":
+        """Make a new job like this one, which has ended, to run now.
+
+        It has the same task, arguments, queue, priority, limits, tags and so on, but no key and no expiry.
+        Raises JobNotFound, or JobNotRetryable while the job still waits or runs.
+        """
+        return self._like(self._engine.run(_rerunning(self._engine, self.id)))
+
+    async def arerun(self) -> "JobHandle[R_co]":
+        """Make a new job like this one, which has ended, to run now; see `rerun`."""
+        return self._like(await self._engine.arun(_rerunning(self._engine, self.id)))
+
+    def _like(self, made: Enqueued) -> "JobHandle[R_co]":
+        return JobHandle(self._engine, made.id, number=made.number, enqueued=made.status, decode=self._decode)
+
+    def _cancelled(self, states: list[State | None]) -> State:
+        [state] = states
+        if state is None:
+            raise _not_found(self.id)
+        return state
+
+    def _looks(self, timeout: float | timedelta | None) -> Iterator[float]:
+        """How long to wait after each look until the time is over: short at first, for short jobs."""
+        deadline = time.monotonic() + _seconds(timeout)
+        wait = FIRST_WAIT
+        while (left := deadline - time.monotonic()) > 0:
+            yield min(wait, left)
+            wait = min(wait * 2, LONGEST_WAIT)
+        yield 0
+
+    def _ended(self, job: Job | None) -> bool:
+        return job is None or job.state.terminal
+
+    def _result(self, job: Job | None) -> Any:
+        if job is None:
+            raise ResultPruned(
+                f"Job {self.id} is not in the store: its retention has passed, or it never was there."
+            )
+        name = _called(job)
+        if job.state is State.CANCELLED:
+            raise JobCancelled(f"{name} was cancelled, so it has no result.")
+        if job.failure_kind is FailureKind.EXPIRED:
+            raise JobExpired(f"{name} expired before a worker could start it.")
+        if job.state is State.FAILED:
+            raise JobFailed(f"{name} failed ({job.failure_kind}): {job.error or 'no error was recorded'}")
+        if job.result is None:
+            return None
+        return msgspec.json.decode(job.result) if self._decode is None else self._decode(job.result)
+
+    def _timed_out(self, timeout: float | timedelta | None) -> ResultTimeout:
+        return ResultTimeout(f"Job {self.id} has not ended within {timeout}; it goes on by itself.")
+
+
+def found(engine: Engine, job: Job | None, *, job_id: UUID, decode: Decode | None) -> JobHandle[Any]:
+    """The handle of a job that was looked up by its id. Raises JobNotFound."""
+    if job is None:
+        raise _not_found(job_id)
+    return JobHandle(engine, job.id, number=job.number, enqueued="existing", decode=decode)
+
+
+def on_event_loop() -> bool:
+    """Whether the calling thread runs an event loop right now, which a wait would block."""
+    # Where nobody has imported asyncio no loop is running; importing it here would double the cost of
+    # `import shigoto`.
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+@cache
+def _warn_of_waiting() -> None:
+    """Once per process: the next thousand such calls have the same cause."""
+    logger.warning(
+        "result() was called on an event loop and blocks it until the job has ended, for ever if the job's own"
+        " worker runs on it; await aresult() does not. This is said once."
+    )
+
+
+def _stored(engine: Engine, job_id: UUID) -> Steps[Job]:
+    [job] = yield from engine.get([job_id]).start()
+    if job is None:
+        raise _not_found(job_id)
+    return job
+
+
+def _reading(engine: Engine, job_id: UUID) -> Op[Job]:
+    return Op(start=lambda: _stored(engine, job_id), mode="read")
+
+
+def _reading_beside(engine: Engine, job_id: UUID, read: Callable[[UUID], Op[T]]) -> Op[T]:
+    """What is kept beside a job; where that is nothing, the job itself must at least be there."""
+
+    def steps() -> Steps[T]:
+        yield from _stored(engine, job_id)
+        return (yield from read(job_id).start())
+
+    return Op(start=steps, mode="read")
+
+
+def _retrying(engine: Engine, job_id: UUID) -> Op[None]:
+    """T15; why it is refused is said here, in the same words for every engine."""
+
+    def steps() -> Steps[None]:
+        job = yield from _stored(engine, job_id)
+        if job.state not in (State.FAILED, State.CANCELLED):
+            remedy = (
+                "Use rerun, which makes a new job like it." if job.state.terminal else "It goes on by itself."
+            )
+            raise JobNotRetryable(
+                f"{_called(job)} is {job.state}; only failed and cancelled jobs can be retried. {remedy}"
+            )
+        try:
+            yield from engine.retry([job_id]).start()
+        except KeyTaken as error:
+            raise (yield from _key_taken(engine, job)) from error
+
+    return Op(start=steps, rings=_always)
+
+
+def _key_taken(engine: Engine, job: Job) -> Steps[KeyTaken]:
+    """Who has the key now; the newest jobs with it are looked at, of which one is alive."""
+    jobs = yield from engine.find(JobFilter(key=job.key, tenant=job.tenant)).start()
+    holder = next(
+        (f"{_called(each)}, which is {each.state}," for each in jobs if not each.state.terminal), "another"
+    )
+    return KeyTaken(
+        f"{_called(job)} cannot be retried: {holder} holds its unique key {job.key!r} now."
+        " Wait until that one has ended, or cancel it."
+    )
+
+
+def _rerunning(engine: Engine, job_id: UUID) -> Op[Enqueued]:
+    new_id = uuid7()  # one for all starts of the op
+
+    def steps() -> Steps[Enqueued]:
+        job = yield from _stored(engine, job_id)
+        if not job.state.terminal:
+            raise JobNotRetryable(
+                f"{_called(job)} is {job.state}; only jobs that have ended can be rerun."
+                " Wait until it has, or enqueue another one."
+            )
+        [made] = yield from engine.enqueue_many([_again(job, new_id)]).start()
+        return made
+
+    return Op(start=steps, rings=_always)
+
+
+def _again(job: Job, new_id: UUID) -> JobSpec:
+    """A new job like an old one, due now. An expiry was counted from back then, and a key may be another's by now."""
+    return JobSpec(
+        id=new_id,
+        task=job.task,
+        queue=job.queue,
+        payload=job.payload,
+        tenant=job.tenant,
+        priority=job.priority,
+        max_failures=job.max_failures,
+        max_crashes=job.max_crashes,
+        retry=job.retry,
+        timeout=job.timeout,
+        soft_timeout=job.soft_timeout,
+        tags=msgspec.json.encode(job.tags).decode() if job.tags else None,
+        meta=job.meta,
+        alone=job.alone,
+    )
+
+
+def _always(_: object) -> bool:
+    return True
+
+
+def _seconds(timeout: object) -> float:
+    """How long to wait at most; callers without a type checker hand in anything."""
+    if timeout is None:
+        return inf
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or timeout != timeout:
+        raise OptionInvalid(f"timeout must be a timedelta or a number of seconds, not {shown(timeout)}.")
+    try:
+        return float(timeout)
+    except OverflowError:
+        return inf
+
+
+def _called(job: Job) -> str:
+    return f"Job #{job.number} ({job.task}, {job.id})"
+
+
+def _not_found(job_id: UUID) -> JobNotFound:
+    return JobNotFound(f"There is no job {job_id}: it never was in this store, or its retention has passed.")

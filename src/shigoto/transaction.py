@@ -1,0 +1,273 @@
+"""A handler's own SQL and the completion of its job, in one commit.
+
+    with ctx.transaction() as tx:            one of the store's own: begins, writes the completion, commits
+    with ctx.transaction(connection) as tx:  the caller's: writes the completion and leaves the commit to the caller
+
+Both may be `async with`. Leaving the block completes the job, with the result that was given to `tx.finish`, under the
+same guard as every settlement; if the lease is lost, LeaseLost is raised and nothing has happened. If the block raises,
+nothing has happened either: the run goes on, and may even try another block.
+
+An answer that never came is not made up for here. When the commit itself raises, so does the block; the worker then
+settles the run in the ordinary way, and the store knows whether this very lease was settled before.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import iscoroutine, iscoroutinefunction
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+
+from shigoto.engine.op import Op, Steps
+from shigoto.engine.protocol import Block
+from shigoto.handle import on_event_loop
+from shigoto.model.errors import JobError, LeaseLost, TransactionTooLong
+from shigoto.model.job import Lease
+from shigoto.model.outcome import Ending, Settlement, Verdict
+
+if TYPE_CHECKING:
+    from shigoto.context import Desk, Signals
+
+C = TypeVar("C")
+
+LIMIT = 5.0  # seconds; on SQLite a block holds the only write lock
+
+
+class Rows(Protocol):
+    """What a statement in an async block has found."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were written; -1 for a query."""
+        ...
+
+    async def fetchone(self) -> Any:
+        """The next row, or None."""
+        ...
+
+    async def fetchall(self) -> list[Any]:
+        """The rows that are left."""
+        ...
+
+
+class AsyncTransaction(Protocol):
+    """What `async with ctx.transaction()` gives: a connection whose statements are awaited."""
+
+    async def execute(self, statement: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows:
+        """Run one statement."""
+        ...
+
+    async def executemany(
+        self, statement: str, parameters: Sequence[Sequence[Any] | Mapping[str, Any]], /
+    ) -> Rows:
+        """Run one statement for each of many rows."""
+        ...
+
+    def finish(self, result: object) -> None:
+        """Say what is stored as the job's result. Raises ResultInvalid."""
+        ...
+
+
+class Completion:
+    """How a block ends its job: the result it was given, and the settlement that goes into the transaction."""
+
+    def __init__(self, lease: Lease, signals: "Signals", desk: "Desk", encode: Callable[[Any], str]) -> None:
+        self._lease = lease
+        self._signals = signals
+        self._encode = encode
+        self._result = "null"
+        self.desk = desk
+
+    def begin(self) -> None:
+        """Sign in. Raises JobError while another block is open, and once a block has ended the job."""
+        state = self._signals.ended or self._signals.block
+        if state is not None:
+            raise JobError(
+                f"task {self._lease.task!r}: a transaction block ends its job, so a run has only one, and this one"
+                f" {_STATES[state]}. Put everything that belongs together into one block."
+            )
+        self._signals.block = "open"
+
+    def finish(self, result: object) -> None:
+        """Take the result. Raises ResultInvalid here, where everything can still be rolled back."""
+        if self._signals.block != "open":
+            raise JobError(
+                f"task {self._lease.task!r}: finish() comes too late, the transaction block is over."
+            )
+        self._result = "null" if result is None else self._encode(result)
+
+    def op(self) -> Op[list[Verdict]]:
+        """What is written last in the block. Raises LeaseLost."""
+        lease, signals = self._lease, self._signals
+        settlement = Settlement(
+            number=lease.number,
+            token=lease.token,
+            queue=lease.queue,
+            ending=Ending.COMPLETED,
+            result=self._result,
+            progress=signals.progress,
+            progress_text=signals.progress_text,
+            log=None if signals.lines is None else signals.lines.whole(),
+        )
+        settle = self.desk.engine.settle(self.desk.worker, [settlement])
+        return Op(
+            start=lambda: self._guarded(settle),
+            mode=settle.mode,
+            rings=settle.rings,
+            committed=lambda _: self._ended("committed"),
+        )
+
+    def joined(self) -> None:
+        """The settlement is part of the caller's transaction now."""
+        self._ended("joined")
+
+    def over(self, error: BaseException | None) -> None:
+        """The block has been left, by this error of its end if there was one."""
+        signals = self._signals
+        signals.lost = signals.lost or isinstance(error, LeaseLost)
+        surely = error is None or isinstance(error, LeaseLost | TransactionTooLong)
+        signals.block = None if surely else "unknown"
+
+    def _ended(self, how: Literal["committed", "joined"]) -> None:
+        self._signals.result = self._result
+        self._signals.ended = how
+
+    def _guarded(self, settle: Op[list[Verdict]]) -> Steps[list[Verdict]]:
+        verdicts = yield from settle.start()
+        if verdicts != [Verdict.ACCEPTED]:
+            raise LeaseLost(
+                f"task {self._lease.task!r}: job {self._lease.number} is no longer this worker's, so the transaction"
+                " must not be committed. Another run has it, or somebody has cancelled it by force; end this one."
+            )
+        return verdicts
+
+
+_STATES = {
+    "open": "is already in one",
+    "unknown": "has left one of which nobody knows whether it was committed",
+    "committed": "has committed one",
+    "joined": "has written one into your transaction",
+}
+
+
+class Transaction:
+    """What `ctx.transaction()` gives: a block in a transaction of the store's own, entered once.
+
+    `with` gives the database driver's own connection, which can be passed to everything that takes one; it has a
+    method more, `finish(result)`. `async with` gives an `AsyncTransaction`.
+    """
+
+    def __init__(self, completion: Completion) -> None:
+        self._completion = completion
+        self._block: Block = completion.desk.engine.block(completion.op, limit=LIMIT)
+
+    def __enter__(self) -> Any:
+        if on_event_loop():  # a wait for another task's block would keep that one from ending
+            raise JobError("A transaction block on an event loop would block it: write `async with`.")
+        with self._completion.desk.shield():
+            self._completion.begin()
+            try:
+                return self._with_finish(self._block.__enter__())
+            except BaseException:
+                self._completion.over(None)
+                raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._completion.desk.shield():
+            try:
+                self._block.__exit__(kind, error, trace)
+            except BaseException as failed:
+                self._completion.over(failed)
+                raise
+            self._completion.over(None)
+
+    async def __aenter__(self) -> AsyncTransaction:
+        self._completion.begin()
+        try:
+            connection: AsyncTransaction = self._with_finish(await self._block.__aenter__())
+            return connection
+        except BaseException:
+            self._completion.over(None)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._block.__aexit__(kind, error, trace)
+        except BaseException as failed:
+            self._completion.over(failed)
+            raise
+        self._completion.over(None)
+
+    def _with_finish(self, connection: Any) -> Any:
+        connection.finish = self._completion.finish
+        return connection
+
+
+class JoinedTransaction(Generic[C]):
+    """What `ctx.transaction(connection)` gives: a block in the caller's own transaction, entered once.
+
+    We never begin, commit or roll back on it.
+    """
+
+    def __init__(self, completion: Completion, connection: C) -> None:
+        self._completion = completion
+        self.connection = connection
+
+    def finish(self, result: object) -> None:
+        """Say what is stored as the job's result. Raises ResultInvalid."""
+        self._completion.finish(result)
+
+    def __enter__(self) -> "JoinedTransaction[C]":
+        self._completion.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._completion.desk.engine.join(self.connection, self._completion.op())
+                self._completion.joined()
+        except BaseException as failed:
+            self._completion.over(failed)
+            raise
+        self._completion.over(None)
+
+    async def __aenter__(self) -> "JoinedTransaction[C]":
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self._completion.desk.engine.ajoin(self.connection, self._completion.op())
+                self._completion.joined()
+        except BaseException as failed:
+            self._completion.over(failed)
+            raise
+        self._completion.over(None)
+
+
+def transact(transaction: Transaction, fn: Callable[[Any], Any]) -> Any:
+    """Commit what `fn` does with the connection, with what it returns as the job's result; awaitable if it is async."""
+    if iscoroutinefunction(fn):
+        return _atransact(transaction, fn)
+    with transaction as tx:
+        value = fn(tx)
+        if iscoroutine(value):
+            value.close()
+            raise JobError(
+                "transact() was given a function that is not async and returns a coroutine: make it async def."
+            )
+        tx.finish(value)
+    return value
+
+
+async def _atransact(transaction: Transaction, fn: Callable[[Any], Any]) -> Any:
+    async with transaction as tx:
+        value = await fn(tx)
+        tx.finish(value)
+    return value

@@ -1,0 +1,379 @@
+"""The pool of child processes: one job each at a time, and each can be killed without harm to any other.
+
+Here run sync tasks with a time limit, tasks declared with `executor="process"`, and every job that must run alone,
+because it may have killed a process before. Children are started when there is work for them, and kept.
+
+    place   empty ──► child starts ──► ready ──► runs a job ──► ready ──► …
+                          │                          ├──► died under it: the job has crashed, alone
+                          └──► unfit: rest a while   └──► halted: gives in within the grace, or is killed
+
+How a run is halted: the child raises JobCancelled in a sync handler, or cancels an async one. If that has not helped
+after a grace, it writes down where it is, and is killed. A child in which an exception was raised from outside is not
+used again: it may have struck between any two steps.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from shigoto.model.job import Lease
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.observe.events import ChildFailed, JobStarted
+from shigoto.worker import endings
+from shigoto.worker.children.messages import (
+    Began,
+    Begin,
+    Ended,
+    Halt,
+    Leave,
+    News,
+    Ready,
+    Run,
+    Said,
+    Tell,
+    Unfit,
+    Warn,
+)
+from shigoto.worker.children.place import Place
+from shigoto.worker.children.process import ChildProcess
+from shigoto.worker.limits import Limits
+from shigoto.worker.plans import too_long
+from shigoto.worker.pool import Settle, tell_started
+from shigoto.worker.runner import Runner
+from shigoto.worker.slots import Slots
+from shigoto.worker.station import Station
+from shigoto.worker.wakeup import Wakeup
+
+GRACE = 2.0  # seconds from the word to end a run to the end of its process
+DUMP = 0.1  # seconds for a child to write down where it is
+LOOK = 0.5  # seconds between looks at children whose sockets others hold open
+BEGINS_WITHIN = 60.0  # seconds for a child to load the app and to enter its lifespan
+LEAVES_WITHIN = 5.0  # seconds for a child that is not needed any more
+DIES_WITHIN = 1.0  # seconds from a kill to the end
+FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds without a try, after a child could not begin
+
+
+class Children:
+    """Runs jobs in child processes, at most `size` at once."""
+
+    def __init__(
+        self,
+        station: Station,
+        runner: Runner,
+        begin: Begin,
+        *,
+        size: int,
+        settle: Settle,
+        room: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.slots = Slots(size, self._loop.time())
+        self._station = station
+        self._runner = runner
+        self._begin = begin
+        self._settle = settle
+        self._room = room
+        self._limits = Limits(self.hands)
+        self._places = [
+            Place(self._limits, self._loop.time, warn=self.warn, halt=self.halt, cell=cell)
+            for cell in station.take_places(size)
+        ]
+        self._buffer: deque[Lease] = deque()
+        self._tell = False
+        self._leaving: set[ChildProcess] = set()
+        self._changed = Wakeup()
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._failures = 0
+        self._told: str | None = None
+        self._warm = False
+        self._closed = False
+
+    @property
+    def resting(self) -> bool:
+        """Whether a child could not begin a short while ago."""
+        return self._rest_timer is not None
+
+    @property
+    def buffered(self) -> int:
+        """How many leases wait for a place."""
+        return len(self._buffer)
+
+    def hands(self) -> list[Place]:
+        """The places that hold a job right now."""
+        return [place for place in self._places if place.lease is not None]
+
+    def keep_warm(self) -> None:
+        """Always have a child ready."""
+        self._warm = True
+        if not self._closed and not self.resting and all(place.child is None for place in self._places):
+            self._start(self._places[0])
+
+    def give(self, leases: Sequence[Lease]) -> None:
+        """Run these, in this order."""
+        self._tell = self._station.bus.wants(JobStarted)
+        self._buffer.extend(leases)
+        if self.resting or self._closed:
+            self._release_unsent()
+        else:
+            self._feed()
+
+    def take_back(self) -> list[Lease]:
+        """Every lease that has not been sent to a child yet."""
+        leases = list(self._buffer)
+        self._buffer.clear()
+        for place in self._places:
+            if place.lease is not None and not place.sent:
+                leases.append(place.lease)
+                place.empty()
+        return leases
+
+    def cancel(self, lease: Lease) -> bool:
+        """Tell a running job that it should stop, and see to it that it does."""
+        place = self._place_of(lease)
+        if place is None:
+            return False
+        if not place.sent:
+            self._put_out(place, endings.cancelled(lease))
+        elif not place.signals.cancelled:
+            place.signals.cancelled = True
+            self._tell_child(place, cancelled=True)
+            self.halt(place, Ending.CANCELLED)
+        return True
+
+    def lose(self, lease: Lease) -> bool:
+        """Kill a running job that somebody has taken away."""
+        place = self._place_of(lease)
+        if place is not None:
+            place.signals.lost = True
+            self._cut(place)
+        return place is not None
+
+    def cut(self, lease: Lease) -> None:
+        """Kill a running job; it is released."""
+        place = self._place_of(lease)
+        if place is not None:
+            self._cut(place)
+
+    def tell_stopping(self) -> None:
+        """Let running jobs know that the worker is about to stop, and idle children go."""
+        self._closed = True
+        for place in self._places:
+            if place.sent and not place.signals.stopping:
+                place.signals.stopping = True
+                self._tell_child(place, stopping=True)
+            elif place.lease is None and place.child is not None:
+                self._retire(place)
+
+    def stop_all(self) -> None:
+        """Halt every running job; what gives in is released, and the rest is killed by `close`."""
+        for place in self.hands():
+            self.halt(place, Ending.RELEASED, kill=False)
+
+    async def close(self, patience: float) -> None:
+        """Kill every running job, and see the others off; they have `patience` seconds to go by themselves."""
+        self.tell_stopping()
+        for place in self.hands():
+            self._cut(place)
+        deadline = self._loop.time() + patience
+        await self._until_gone(deadline)
+        for child in self._leaving:
+            child.kill()
+        await self._until_gone(max(deadline, self._loop.time() + DIES_WITHIN))
+        self._limits.close()
+        for timer in (self._look_timer, self._rest_timer, *(place.killing for place in self._places)):
+            if timer is not None:
+                timer.cancel()
+
+    def warn(self, place: Place) -> None:
+        """The run has reached its soft limit."""
+        lease = place.lease
+        if lease is not None and place.child is not None and place.wanted is None:
+            place.signals.overdue = True
+            text = too_long("soft limit", self._runner.limits(lease)[1])
+            place.child.send(Warn(number=lease.number, token=lease.token, text=text))
+
+    def halt(self, place: Place, wanted: Ending, *, kill: bool = True) -> None:
+        """End the run, as `wanted` or as an earlier word wanted it; by force after a grace, if `kill`."""
+        lease, child = place.lease, place.child
+        if lease is None or child is None or not place.sent:
+            return
+        if place.wanted is None:
+            place.wanted = wanted
+            child.send(Halt(number=lease.number, token=lease.token, wanted=wanted))
+        if kill and place.killing is None:
+            place.killing = self._loop.call_later(GRACE, self._dump, place, child)
+
+    def _dump(self, place: Place, child: ChildProcess) -> None:
+        child.dump()
+        place.killing = self._loop.call_later(DUMP, child.kill)
+
+    def _cut(self, place: Place) -> None:
+        if place.lease is not None and not place.sent:
+            self._put_out(place, endings.released(place.lease))
+        elif place.child is not None:
+            place.wanted = place.wanted or Ending.RELEASED
+            place.child.kill()
+
+    def _tell_child(self, place: Place, *, cancelled: bool = False, stopping: bool = False) -> None:
+        lease, child = place.lease, place.child
+        if lease is not None and child is not None:
+            child.send(Tell(number=lease.number, token=lease.token, cancelled=cancelled, stopping=stopping))
+
+    def _place_of(self, lease: Lease) -> Place | None:
+        return next((place for place in self._places if place.lease is lease), None)
+
+    def _feed(self) -> None:
+        """Give what is buffered to places that are free, to those with a child that is ready first."""
+        while self._buffer:
+            free = [place for place in self._places if place.lease is None]
+            if not free:
+                return
+            place = max(free, key=lambda place: place.warmth)
+            place.take(self._buffer.popleft())
+            if place.child is None:
+                self._start(place)
+            elif place.child.ready:
+                self._send(place)
+
+    def _start(self, place: Place) -> None:
+        try:
+            child = place.child = ChildProcess(self._begin, self._heard, self._ended)
+        except OSError as error:
+            self._failed(f"it cannot be started: {error}.")
+            return
+        self._loop.call_later(BEGINS_WITHIN, self._expect_ready, child)
+        if self._look_timer is None:
+            self._look_timer = self._loop.call_later(LOOK, self._look)
+
+    def _expect_ready(self, child: ChildProcess) -> None:
+        if not child.ready:
+            child.error = f"it was not ready within {BEGINS_WITHIN:g} s."
+            child.kill()
+
+    def _look(self) -> None:
+        """Notice the death of children whose sockets are held open by others."""
+        children = [*self._leaving, *(place.child for place in self._places if place.child is not None)]
+        self._look_timer = self._loop.call_later(LOOK, self._look) if children else None
+        for child in children:
+            child.look()
+
+    def _send(self, place: Place) -> None:
+        station, lease, child = self._station, place.lease, place.child
+        if lease is None or child is None:
+            return
+        place.started = station.clock()
+        if place.started >= station.may_start_until:
+            # Perhaps somebody else's by now. The store knows; it takes back only what is still ours.
+            self._put_out(place, endings.released(lease))
+            return
+        if self._tell:
+            tell_started(station.bus, station.name, lease)
+        station.slate.cells[place.cell] = -lease.number
+        place.sent = True
+        place.limit(*self._runner.limits(lease))
+        child.send(Run(lease))
+
+    def _heard(self, child: ChildProcess, news: News) -> None:
+        place = next((place for place in self._places if place.child is child), None)
+        if isinstance(news, Unfit):
+            child.error = news.error
+        elif isinstance(news, Ready):
+            child.ready = True
+        if place is None:
+            return
+        if isinstance(news, Ready) and place.lease is not None:
+            self._send(place)
+        elif isinstance(news, Began):
+            place.begun = True
+            child.jobs += 1
+        elif isinstance(news, Said) and place.is_about(news):
+            place.hear(news)
+        elif isinstance(news, Ended) and place.sent:
+            self._finished(place, news.settlement)
+
+    def _finished(self, place: Place, settlement: Settlement) -> None:
+        self._failures, self._told = 0, None
+        disturbed = place.wanted is not None or place.signals.overdue
+        place.hear_last(settlement)
+        self._put_out(place, endings.with_signals(settlement, place.signals))
+        if disturbed or self._closed:
+            self._retire(place)
+        self._go_on()
+
+    def _put_out(self, place: Place, settlement: Settlement) -> None:
+        """The job leaves its place."""
+        lease, seconds = place.lease, self._station.clock() - place.started if place.sent else 0.0
+        self._station.slate.cells[place.cell] = 0
+        place.empty()
+        if lease is not None:
+            self._settle(lease, settlement, seconds)
+
+    def _ended(self, child: ChildProcess) -> None:
+        place = next((place for place in self._places if place.child is child), None)
+        self._leaving.discard(child)
+        if place is not None:
+            place.child = None
+            killed = place.wanted is not None
+            if place.sent and place.lease is not None:
+                self._put_out(place, self._epitaph(place, place.lease, child))
+            if child.jobs == 0 and not killed:
+                self._failed(child.error or f"it {child.how()}")
+        child.close()
+        self._changed.ring()
+        self._go_on()
+
+    def _epitaph(self, place: Place, lease: Lease, child: ChildProcess) -> Settlement:
+        """How a run has ended whose process is gone: as we wanted it, before it began, or by a crash."""
+        if place.wanted is None and not place.begun:
+            return endings.released(lease)
+        if place.wanted is None:
+            settlement = endings.crashed(
+                lease, f"The process of this job {child.how()}", child.words(), place.lines
+            )
+        else:
+            trace = endings.last_words("", child.words(), place.lines)
+            settlement = self._runner.cut_short(place.wanted, lease, trace)
+        return endings.with_signals(settlement, place.signals)
+
+    def _failed(self, error: str) -> None:
+        """A child could not begin. That is no fault of the job that waited for it; and try no more for a while."""
+        self._release_unsent()
+        if self._closed or self.resting:
+            return
+        pause = min(LONGEST_REST, FIRST_REST * 2.0 ** min(self._failures, 30))
+        pause *= self._station.random.uniform(0.8, 1)
+        self._failures += 1
+        self._rest_timer = self._loop.call_later(pause, self._rested)
+        if error != self._told:
+            self._told = error
+            self._station.bus.publish(ChildFailed(self._station.name, error, pause))
+
+    def _rested(self) -> None:
+        self._rest_timer = None
+        self._go_on()
+
+    def _release_unsent(self) -> None:
+        for lease in self.take_back():
+            self._settle(lease, endings.released(lease), 0.0)
+
+    def _go_on(self) -> None:
+        if not self._closed:
+            if not self.resting:
+                self._feed()
+                if self._warm:
+                    self.keep_warm()
+            self._room()
+
+    def _retire(self, place: Place) -> None:
+        """See a child off: it has done enough. One that has not even begun has nothing to put away."""
+        child, place.child = place.child, None
+        if child is not None:
+            self._leaving.add(child)
+            child.send(Leave())
+            self._loop.call_later(LEAVES_WITHIN if child.ready else 0, child.kill)
+
+    async def _until_gone(self, deadline: float) -> None:
+        while self._leaving or any(place.child is not None for place in self._places):
+            if not await self._changed.wait(max(0.0, deadline - self._loop.time())):
+                return

@@ -1,0 +1,196 @@
+"""A child process, as its worker sees it: started, spoken to, killed, and buried.
+
+Its end shows in two ways. Mostly the socket ends with it. But a process that the child has started may hold the socket
+open for longer, so the worker also looks (`look`) from time to time. What arrived before the end is always read first:
+a run that had ended before the process died has ended.
+
+Each child is the head of a process group of its own. So a handler that kills its group kills nobody else, and what a
+handler has started goes with its child.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+from shigoto.worker.children.messages import Begin, News, Order
+from shigoto.worker.process.slate import unnamed_file
+from shigoto.worker.process.wire import BrokenWire, Inbox, encode
+
+PORTION = 262_144  # bytes to read at once
+FIRST_LOOK, LAST_LOOK = 0.002, 0.25  # seconds between looks, once the socket has ended
+MOST_WORDS = 64 * 1024  # bytes
+HERE = os.path.dirname(__file__)
+LISTENER = " in _listen\n"
+RUNTIME = (f'File "{HERE}{os.sep}', 'File "<frozen runpy>"')
+MEMORY = " The system does that when memory runs out; but people and programs can, too."
+
+
+class ChildProcess:
+    """Made on the event loop's thread, which must last as long as the child: see `kin`. May raise OSError.
+
+    `hear` is called with what it says, and `ended` once, after its death; `code` is how it ended then.
+    """
+
+    def __init__(
+        self,
+        begin: Begin,
+        hear: Callable[["ChildProcess", News], None],
+        ended: Callable[["ChildProcess"], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._hear = hear
+        self._ended = ended
+        self._inbox = Inbox[News](News)
+        self._outbox = bytearray()
+        self._pause = FIRST_LOOK
+        with ExitStack() as in_case:
+            self._line, theirs = socket.socketpair()
+            in_case.callback(self._line.close)
+            self._line.setblocking(False)
+            with theirs:
+                self._words = unnamed_file("shigoto-words")
+                in_case.callback(os.close, self._words)
+                self._process = _launch(theirs.fileno(), self._words)
+            in_case.pop_all()
+        self._loop.add_reader(self._line, self._read)
+        self.code: int | None = None
+        self.ready = False
+        self.jobs = 0
+        self.error: str | None = None
+        self.send(begin)
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also the id of its process group."""
+        return self._process.pid
+
+    def send(self, order: Order) -> None:
+        """Tell it something; never blocks. A child that is gone hears nothing."""
+        self._outbox += encode(order)
+        self._write()
+
+    def dump(self) -> None:
+        """Let it write down where it is, for `words`; that takes a moment, whatever it is doing."""
+        self._process.send_signal(signal.SIGUSR2)
+
+    def kill(self) -> None:
+        """Kill it and what it has started. It has ended when `ended` is called."""
+        if self.code is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def look(self) -> None:
+        """See whether it has ended, although its socket has not."""
+        if self.code is None and self._process.poll() is not None:
+            while self._read():
+                pass
+            self._bury()
+
+    def words(self) -> str:
+        """What it has written down about its crash."""
+        return _about_handlers(os.pread(self._words, MOST_WORDS, 0).decode("utf-8", "replace"))
+
+    def close(self) -> None:
+        """Let go of what is left of it."""
+        os.close(self._words)
+
+    def how(self) -> str:
+        """How it ended, in words that go on from what it was."""
+        code = self.code or 0
+        if code >= 0:
+            return f"ended with exit code {code}."
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"was killed by {name}.{MEMORY if code == -signal.SIGKILL else ''}"
+
+    def _read(self) -> bool:
+        """Read once; whether there may be more."""
+        if self._line.fileno() < 0:
+            return False
+        try:
+            data = self._line.recv(PORTION)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if data and self._understood(data):
+            return True
+        self._loop.remove_reader(self._line)
+        self._await_death()
+        return False
+
+    def _understood(self, data: bytes) -> bool:
+        try:
+            for news in self._inbox.feed(data):
+                self._hear(self, news)
+        except BrokenWire:
+            # A handler has written to a file that is not its own: nothing this child says can be trusted.
+            self.kill()
+            return False
+        return True
+
+    def _await_death(self) -> None:
+        """The socket has ended, so the process has or soon will; or else it cannot be reached any more."""
+        if self.code is not None:
+            return
+        if self._process.poll() is not None:
+            self._bury()
+        else:
+            if self._pause > LAST_LOOK:
+                self.kill()
+            self._loop.call_later(self._pause, self._await_death)
+            self._pause *= 2
+
+    def _bury(self) -> None:
+        if self.code is not None:
+            return
+        # What it has started goes too. Nobody else can have its id as a group yet, a moment after its end.
+        self.kill()
+        self.code = self._process.returncode
+        self._loop.remove_reader(self._line)
+        self._loop.remove_writer(self._line)
+        self._line.close()
+        self._ended(self)
+
+    def _write(self) -> None:
+        if self._line.fileno() < 0:
+            return
+        try:
+            sent = self._line.send(self._outbox) if self._outbox else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            sent = len(self._outbox)
+        del self._outbox[:sent]
+        if self._outbox:
+            self._loop.add_writer(self._line, self._write)
+        else:
+            self._loop.remove_writer(self._line)
+
+
+def _about_handlers(words: str) -> str:
+    """What faulthandler has written, without the thread that listens to the worker and the frames of the runtime."""
+    threads = [part for part in words.split("\n\n") if LISTENER not in part]
+    lines = "\n\n".join(threads).splitlines()
+    return "\n".join(line for line in lines if not any(place in line for place in RUNTIME))
+
+
+def _launch(line: int, words: int) -> "subprocess.Popen[bytes]":
+    # -P: a file in the current directory that is called like a module of Python's own is nothing to us.
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "shigoto.worker.children.program",
+        str(line),
+        str(os.getpid()),
+        str(words),
+    ]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(line, words), process_group=0)

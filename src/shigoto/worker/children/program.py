@@ -1,0 +1,265 @@
+"""What one child process runs. A worker starts it, with two open files: a socket, and one for the words of a crash.
+
+    python -m shigoto.worker.children.program SOCKET PARENT WORDS
+
+It runs one job at a time: a sync one in its main thread, where an exception can be raised in it, an async one on its
+event loop. Another thread listens to the worker, and ends the process as soon as the worker is gone.
+
+    listener   Run ──► queue ──► main   run it ──► Ended
+               Tell, Warn, Halt ──► the job in hand: flags, an exception, a cancel
+
+Log lines are sent by the thread that writes them, before it goes on: they must survive a crash in the next line of the
+handler. Progress is sent by the listener, a few times a second.
+"""
+
+import asyncio
+import faulthandler
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
+from queue import SimpleQueue
+from random import Random
+from typing import Any
+
+from shigoto.app import Shigoto
+from shigoto.context import Desk, Signals, SoftTimeout
+from shigoto.lines import Lines
+from shigoto.model.clock import Millis
+from shigoto.model.errors import JobCancelled, ShigotoError
+from shigoto.model.job import Lease
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.observe.log import configure_logging
+from shigoto.worker.children.interrupts import Interrupts
+from shigoto.worker.children.messages import (
+    Began,
+    Begin,
+    Ended,
+    Halt,
+    Leave,
+    News,
+    Order,
+    Ready,
+    Run,
+    Said,
+    Tell,
+    Unfit,
+    Warn,
+)
+from shigoto.worker.errortext import ERROR_LIMIT, fit
+from shigoto.worker.lifespan import Lifespan
+from shigoto.worker.logfields import capturing, job_fields
+from shigoto.worker.process import kin
+from shigoto.worker.process.wire import Inbox, encode
+from shigoto.worker.runner import Runner
+
+EXPENDABLE = 500  # what is added to the badness by which Linux chooses whom to kill when memory runs out
+PORTION = 262_144  # bytes to read at once
+TICK = 0.2  # seconds between looks at the progress
+FAREWELL = 10.0  # seconds for the app's lifespan to end; the worker may have less patience
+
+
+class Post:
+    """The child's end of the socket."""
+
+    def __init__(self, line: socket.socket, interrupts: Interrupts) -> None:
+        self.line = line
+        self._interrupts = interrupts
+        self._lock = threading.Lock()
+        self._mute = False
+        os.register_at_fork(after_in_child=self._fall_silent)
+
+    def send(self, message: News) -> None:
+        """Send it now, from any thread. What is half sent would make all the rest unreadable, so nothing interrupts."""
+        data = encode(message)
+        with self._interrupts.shield(), self._lock, suppress(OSError):
+            # An error means that the worker is gone; the listener has noticed, or will.
+            if not self._mute:
+                self.line.sendall(data)
+
+    def _fall_silent(self) -> None:
+        """Processes that handlers fork have this socket too, and must not speak in our name."""
+        self._mute = True
+        self._lock = threading.Lock()
+
+
+class Hand:
+    """The job in hand. The listener writes down what is wanted of it, the main thread runs it."""
+
+    task: asyncio.Task[Any]
+
+    def __init__(self, lease: Lease, post: Post) -> None:
+        self.job = lease
+        self.lease: Lease | None = lease
+        self.signals = Signals()
+        self.signals.lines = Lines(self._line_added)
+        self.wanted: Ending | None = None
+        self.cancels = 0
+        self.worn = False
+        self.limit_at = inf
+        self._post = post
+        self._said = partial(Said, number=lease.number, token=lease.token)
+
+    def limit(self, hard: Millis | None, soft: Millis | None) -> None:
+        """The worker watches the time."""
+
+    def is_about(self, order: Tell | Warn | Halt) -> bool:
+        """Whether the order is for this run."""
+        return (order.number, order.token) == (self.job.number, self.job.token)
+
+    def cancel(self) -> None:
+        """Cancel the run, on its event loop."""
+        self.cancels += 1
+        self.task.cancel()
+
+    def tell_progress(self) -> None:
+        """Send the newest progress, if there is any."""
+        signals = self.signals
+        if signals.progress_changed:
+            signals.progress_changed = False
+            text = fit(signals.progress_text or "", ERROR_LIMIT)
+            self._post.send(self._said(progress=signals.progress, progress_text=text))
+
+    def _line_added(self) -> None:
+        lines = self.signals.lines
+        tail = None if lines is None else lines.tail()
+        if tail is not None:
+            self._post.send(self._said(log=tail))
+
+
+class Child:
+    """Takes orders from the worker until there are no more."""
+
+    def __init__(self, post: Post, interrupts: Interrupts) -> None:
+        self._post = post
+        self._interrupts = interrupts
+        self._loop = asyncio.new_event_loop()
+        self._queue: SimpleQueue[Begin | Run | Leave] = SimpleQueue()
+        self._async_tasks: frozenset[str] = frozenset()
+        self._hand: Hand | None = None
+
+    def live(self) -> int:
+        """Load the app, run jobs, and return the exit code."""
+        threading.Thread(target=self._listen, name="shigoto-listen", daemon=True).start()
+        begin = self._queue.get()
+        if not isinstance(begin, Begin):
+            return 1
+        if begin.log is not None:
+            configure_logging(format=begin.log.format, level=begin.log.level, fields=job_fields)
+        with asyncio.Runner(loop_factory=lambda: self._loop) as loops:
+            loop = loops.get_loop()
+            try:
+                app = begin.source.load()
+                lifespan = loop.run_until_complete(self._lifespan_of(app))
+                state = loop.run_until_complete(lifespan.enter())
+                desk = Desk(app.engine, begin.worker, state, self._interrupts.shield)
+            except ShigotoError as error:
+                self._post.send(Unfit(fit(str(error), ERROR_LIMIT)))
+                return 1
+            with capturing():
+                self._serve(app, desk)
+            loop.run_until_complete(lifespan.exit(FAREWELL))
+        app.close()
+        return 0
+
+    async def _lifespan_of(self, app: Shigoto) -> Lifespan:
+        """Made on the event loop that it will live on. If it breaks, there are no more jobs: the worker starts another
+        child."""
+        return Lifespan(app.enter_lifespan, lambda: self._queue.put(Leave()))
+
+    def _serve(self, app: Shigoto, desk: Desk) -> None:
+        tasks = {name: task for task in app.tasks.values() for name in (task.name, *task.aliases)}
+        self._async_tasks = frozenset(name for name, task in tasks.items() if task.is_async)
+        runner = Runner(tasks, Random(), desk=desk, signals=self._signals, guard=self._interrupts)
+        self._post.send(Ready())
+        while isinstance(self._queue.get(), Run) and (hand := self._hand) is not None:
+            self._interrupts.begin(hand)
+            self._post.send(Began())
+            settlement = self._run(runner, hand)
+            self._hand = None
+            self._post.send(Ended(settlement))
+
+    def _run(self, runner: Runner, hand: Hand) -> Settlement:
+        if hand.job.task not in self._async_tasks:
+            return runner.run_in_thread(hand, hand.job)
+        running = self._loop.create_task(runner.run(hand, hand.job))
+        hand.task = running
+        return self._loop.run_until_complete(running)
+
+    def _signals(self) -> Signals:
+        return Signals() if self._hand is None else self._hand.signals
+
+    def _listen(self) -> None:
+        """Listen until the worker is gone; then nobody wants us any more, whatever we are doing."""
+        inbox, line = Inbox[Order](Order), self._post.line
+        selector = selectors.DefaultSelector()
+        selector.register(line, selectors.EVENT_READ)
+        try:
+            while True:
+                if selector.select(None if self._hand is None else TICK):
+                    data = line.recv(PORTION)
+                    if not data:
+                        return
+                    for order in inbox.feed(data):
+                        self._obey(order)
+                self._tick()
+        finally:
+            os._exit(kin.ORPHANED)
+
+    def _tick(self) -> None:
+        hand = self._hand
+        if hand is not None:
+            hand.tell_progress()
+            self._interrupts.nudge()
+
+    def _obey(self, order: Order) -> None:
+        if isinstance(order, Run):
+            self._hand = Hand(order.lease, self._post)
+        if isinstance(order, Begin | Run | Leave):
+            self._queue.put(order)
+            return
+        hand = self._hand
+        if hand is None or not hand.is_about(order):
+            return
+        match order:
+            case Tell():
+                hand.signals.cancelled = hand.signals.cancelled or order.cancelled
+                hand.signals.stopping = hand.signals.stopping or order.stopping
+            case Warn():
+                hand.signals.overdue = True
+                self._interrupt(hand, SoftTimeout(order.text), signal.SIGUSR1)
+            case Halt():
+                hand.wanted = hand.wanted or order.wanted
+                self._interrupt(hand, JobCancelled("the worker has ended this run"), signal.SIGTERM)
+
+    def _interrupt(self, hand: Hand, error: Exception, by: signal.Signals) -> None:
+        if hand.job.task in self._async_tasks:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(hand.cancel)
+        else:
+            self._interrupts.order(hand, error, by)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Be a child process of the worker that has this process id."""
+    line, parent, words = map(int, arguments)
+    kin.die_with_parent(parent)
+    for fd in (line, words):
+        # They were passed on to us, and to nobody that a handler starts.
+        os.set_inheritable(fd, False)
+    faulthandler.enable(words, all_threads=True)
+    faulthandler.register(signal.SIGUSR2, words, all_threads=True)
+    kin.be_expendable(EXPENDABLE)
+    interrupts = Interrupts()
+    interrupts.install()
+    return Child(Post(socket.socket(fileno=line), interrupts), interrupts).live()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""What running a job of one task takes, looked up once when the worker starts."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from shigoto.codec import Signature
+from shigoto.model.clock import Millis
+from shigoto.model.errors import PayloadInvalid
+from shigoto.model.job import Lease
+from shigoto.retry import Retry
+from shigoto.task import Task
+
+
+class Plan(Struct, frozen=True, eq=False):
+    """What running a job of one task takes, looked up once. `bare` says that no argument is required."""
+
+    fn: Callable[..., Any]
+    takes_context: bool
+    decode: Callable[[str], dict[str, Any]]
+    encode: Callable[[Any], str]
+    bare: bool
+    timeout: Millis | None
+    soft_timeout: Millis | None
+    limited: bool
+    retry: Retry
+
+
+class Guard(Protocol):
+    """What may raise in a sync handler from outside, but only between these two."""
+
+    def arm(self) -> None:
+        """The handler begins."""
+        ...
+
+    def disarm(self) -> None:
+        """The handler has ended."""
+        ...
+
+
+def plan_of(task: Task[..., Any], guard: Guard | None) -> Plan:
+    """The plan of a task; `guard` surrounds its function, if that is a sync one."""
+    signature, options = task.signature, task.options
+    return Plan(
+        fn=task.fn if guard is None or task.is_async else _guarded(task.fn, guard),
+        takes_context=task.takes_context,
+        decode=signature.decode,
+        encode=signature.encode_result,
+        bare=_is_bare(signature),
+        timeout=options.timeout,
+        soft_timeout=options.soft_timeout,
+        limited=bool(options.timeout or options.soft_timeout),
+        retry=options.retry,
+    )
+
+
+def _guarded(fn: Callable[..., Any], guard: Guard) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            guard.arm()
+            return fn(*args, **kwargs)
+        finally:
+            guard.disarm()
+
+    return call
+
+
+def _is_bare(signature: Signature) -> bool:
+    try:
+        return signature.decode("{}") == {}
+    except PayloadInvalid:
+        return False
+
+
+def limits_of(lease: Lease, plan: Plan) -> tuple[Millis | None, Millis | None]:
+    """The limits in force; those given with the job come first, where 0 is for none."""
+    hard = plan.timeout if lease.timeout is None else lease.timeout
+    soft = plan.soft_timeout if lease.soft_timeout is None else lease.soft_timeout
+    return hard or None, soft or None
+
+
+def too_long(which: str, limit: Millis | None) -> str:
+    """What is said of a run that reached this limit."""
+    return f"the run took longer than its {which} of {(limit or 0) / 1000:g} s"

@@ -1,0 +1,1 @@
+"""The supervisor, and the runner processes that it looks after: what `shigoto worker` is."""

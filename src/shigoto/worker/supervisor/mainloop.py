@@ -1,0 +1,102 @@
+"""The event loop of a process that exists for one worker, and how that process ends.
+
+Whatever handlers have left behind, tasks or threads that do not give in, is not waited for: jobs that could not
+be finished have been given back, and run elsewhere by the time this process would linger.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NoReturn
+
+from shigoto.app import Shigoto
+from shigoto.worker.stop import Stopped
+from shigoto.worker.supervisor.watchdog import FAREWELL, Watchdog
+from shigoto.worker.worker import Worker
+
+TIDY = 0.1  # seconds for the tasks and threads that handlers have left behind
+
+
+def run_to_the_end(
+    app: Shigoto,
+    worker: Worker,
+    watchdog: Watchdog,
+    *,
+    begin: Callable[[], None],
+    beside: Callable[[], Coroutine[Any, Any, None]],
+    ended: Callable[[Stopped], None],
+) -> int:
+    """Run the worker, and tell the exit code; unless the process ends in here.
+
+    `begin` is called on the event loop before the worker does anything, `beside` runs as long as it does, and `ended`
+    is called at once when it has ended.
+    """
+    others = set(threading.enumerate())
+    with asyncio.Runner(loop_factory=event_loop()) as runner:
+        code = runner.run(_run(worker, watchdog, begin, beside, ended))
+    app.close()
+    if any(not thread.daemon for thread in set(threading.enumerate()) - others):
+        # The interpreter would wait for them.
+        leave_now(code)
+    return code
+
+
+def exit_code(stopped: Stopped) -> int:
+    """1 if jobs could not be given back or were taken away, else 0."""
+    return 1 if stopped.unreleased or stopped.reason == "fenced" else 0
+
+
+def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the event loop: uvloop where it is installed."""
+    if find_spec("uvloop") is None:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+    return factory
+
+
+def leave_now(code: int) -> NoReturn:
+    """End the process now; the watchdog sees to it that nobody who reads our output can hold it up."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+async def _run(
+    worker: Worker,
+    watchdog: Watchdog,
+    begin: Callable[[], None],
+    beside: Callable[[], Coroutine[Any, Any, None]],
+    ended: Callable[[Stopped], None],
+) -> int:
+    begin()
+    other = asyncio.create_task(beside(), name="shigoto-beside")
+    try:
+        stopped = await worker.run()
+        watchdog.code = exit_code(stopped)
+    finally:
+        other.cancel()
+        watchdog.allow(FAREWELL)
+    ended(stopped)
+    if stopped.running or not await _tidy():
+        # They would keep the process alive, at work on jobs that are no longer its own.
+        leave_now(watchdog.code)
+    return watchdog.code
+
+
+async def _tidy() -> bool:
+    """Whether all tasks that are left give in to a cancel, and all threads of `to_thread` are idle."""
+    loop = asyncio.get_running_loop()
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    tasks.add(asyncio.create_task(loop.shutdown_default_executor(), name="shigoto-executor"))
+    _, left = await asyncio.wait(tasks, timeout=TIDY)
+    return not left

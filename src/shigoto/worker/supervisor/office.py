@@ -1,0 +1,92 @@
+"""What a supervisor does at the store: it sweeps, buries runner processes that have died, and counts.
+
+Where the store is, only the app knows; so the supervisor learns it from its runners. After a reload that may be
+another one.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+from shigoto.engine.open import open_engine
+from shigoto.model.errors import StoreError
+from shigoto.model.ids import uuid7
+from shigoto.model.outcome import Death
+from shigoto.observe.bus import Bus
+from shigoto.observe.events import JobsRescued
+from shigoto.worker.station import Station, Trouble, lease_clock
+from shigoto.worker.supervisor.messages import Hello
+from shigoto.worker.supervisor.stats import tell_counts
+from shigoto.worker.sweeper import Sweeper
+
+PART = "supervisor"
+
+
+class Office:
+    """The supervisor's stations, one for each store that its runners have named. Its tasks are the group's."""
+
+    def __init__(self, group: asyncio.TaskGroup, name: str, bus: Bus, *, stats_every: float) -> None:
+        self._group = group
+        self._name = name
+        self._bus = bus
+        self._stats_every = stats_every
+        self._stations: dict[str, Station] = {}
+        self._beside: list[asyncio.Task[None]] = []
+        self._burials: set[asyncio.Task[None]] = set()
+
+    def station(self, hello: Hello) -> Station:
+        """The station at this runner's store, which is swept from now on."""
+        station = self._stations.get(hello.url)
+        if station is None:
+            clock = lease_clock()
+            station = self._stations[hello.url] = Station(
+                id=uuid7(),
+                name=self._name,
+                engine=open_engine(hello.url),
+                bus=self._bus,
+                random=Random(),
+                lease=hello.lease,
+                poll=hello.lease,
+                clock=clock,
+                announced_at=clock(),
+            )
+            self._beside += [
+                self._group.create_task(Sweeper(station).run(), name="shigoto-sweeper"),
+                self._group.create_task(tell_counts(station.engine, self._stats_every), name="shigoto-stats"),
+            ]
+        return station
+
+    def bury(self, hello: Hello, deaths: Sequence[Death]) -> None:
+        """Tell the store that this runner's process has ended, however long the store takes to listen."""
+        burial = self._group.create_task(
+            self._bury(self.station(hello), hello, deaths), name="shigoto-burial"
+        )
+        self._burials.add(burial)
+        burial.add_done_callback(self._burials.discard)
+
+    async def close(self, patience: float) -> bool:
+        """End everything, and tell whether all who died are buried; burials get so many seconds."""
+        left = set(self._burials)
+        if left:
+            _, left = await asyncio.wait(left, timeout=patience)
+        for task in (*self._beside, *left):
+            task.cancel()
+        return not left
+
+    def leave(self) -> None:
+        """Close every store. This waits for what is under way there."""
+        for station in self._stations.values():
+            station.engine.close()
+
+    async def _bury(self, station: Station, hello: Hello, deaths: Sequence[Death]) -> None:
+        engine, trouble = station.engine, Trouble(station, PART)
+        while True:
+            try:
+                rescued = await engine.arun(engine.bury(hello.worker, deaths))
+            except StoreError as error:
+                await asyncio.sleep(trouble.met(error))
+                continue
+            trouble.over()
+            if rescued:
+                self._bus.publish(JobsRescued(self._name, tuple(rescued)))
+            return

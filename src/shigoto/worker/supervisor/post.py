@@ -1,0 +1,51 @@
+"""One place for a runner process, filled again and again; and when to fill it next.
+
+start ──► starting ──hello──► announcing ──ready──► at work ──► ended, failed, killed or dead
+  ▲                                                                  │
+  └──── at once, or after a pause that doubles while starts fail ────┘   or never: stopped, drained
+"""
+
+from math import inf
+
+from shigoto.worker.supervisor.runnerprocess import RunnerProcess
+from shigoto.worker.wakeup import Wakeup
+
+SOUND = 1.0  # seconds at work that make a start a good one
+FORGIVEN = 2  # short lives in a row before there is a pause, if they got to work at all
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+
+
+class Post:
+    """One place. `name` is what its runner processes are called, None for a name of their own."""
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self.runner: RunnerProcess | None = None
+        self.wakeup = Wakeup()
+        self._in_vain = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether its runner is at work."""
+        runner = self.runner
+        return runner is not None and runner.alive and runner.ready_at is not None
+
+    def pause(self, runner: RunnerProcess, *, wait_for_change: bool) -> float:
+        """How many seconds to wait before the next start, now that this runner is gone."""
+        if runner.failed is not None and wait_for_change:
+            return inf
+        recycled = runner.ended is not None and runner.ended.reason == "recycled"
+        if recycled or runner.retiring or runner.ready_for() >= SOUND:
+            self._in_vain = 0
+            return 0.0
+        if runner.ready_for() > 0 and self._in_vain < FORGIVEN:
+            self._in_vain += 1
+            return 0.0
+        return self.next_pause()
+
+    def next_pause(self) -> float:
+        """One more start was in vain."""
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._in_vain, 30))
+        self._in_vain += 1
+        return pause

@@ -1,0 +1,43 @@
+"""What Linux tells of processes and lets us ask for; elsewhere these know nothing and do nothing."""
+
+import os
+import resource
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+SET_CHILD_SUBREAPER = 36  # of prctl
+
+
+def is_paused(pid: int) -> bool:
+    """Whether a process is stopped by a signal, and does nothing until it is continued."""
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+        # The name comes before it, in parentheses, and may hold anything.
+        return status[status.rindex(b")") + 2 :].startswith(b"T")
+    return False
+
+
+def memory_of(pid: int) -> int | None:
+    """The bytes of memory that a process has in use, None if that cannot be known."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * resource.getpagesize()
+    return None
+
+
+@contextmanager
+def orphans_adopted() -> Generator[None]:
+    """Let processes that descend from this one become its children when their own parents die."""
+    _adopt(1)
+    try:
+        yield
+    finally:
+        _adopt(0)
+
+
+def _adopt(yes: int) -> None:
+    if os.path.exists("/proc/self/stat"):
+        import ctypes
+
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, yes, 0, 0, 0)

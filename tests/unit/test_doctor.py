@@ -1,0 +1,618 @@
+"""The doctor: every check on made-up facts, and every check once on a real file."""
+
+import json
+import os
+import platform
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from msgspec import structs
+
+from shigoto import cli
+from shigoto.cli import check_store, check_work, output
+from shigoto.cli.doctor import examine, gather, report
+from shigoto.cli.findings import Facts, Finding, Level
+from shigoto.engine.memory import MemoryEngine
+from shigoto.engine.sqlite import SqliteEngine, files
+from shigoto.engine.sqlite.checkup import look_at
+from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, StoreFacts
+from shigoto.model.clock import to_millis
+from shigoto.model.ids import uuid7
+from shigoto.model.job import Counts, FailureKind, JobSpec, QueueSettings
+from shigoto.model.outcome import Ending
+from shigoto.model.worker import WorkerRecord
+from tests.unit.commands import Command, Store, command
+
+NOW = datetime(2030, 5, 6, 12, tzinfo=UTC)
+MIB = 1024 * 1024
+
+
+def ago(**length: float) -> datetime:
+    return NOW - timedelta(**length)
+
+
+def file(**changes: Any) -> FileFacts:
+    fields: dict[str, Any] = {"path": "/data/jobs.db", "file_system": "ext4", "size": 5 * MIB}
+    return FileFacts(**{**fields, "log_size": MIB, "free": 9_000 * MIB, **changes})
+
+
+def inside(**changes: Any) -> StoreFacts:
+    fields: dict[str, Any] = {
+        "journal_mode": "wal",
+        "synchronous": "full",
+        "clock": to_millis(ago(seconds=2)),
+    }
+    return StoreFacts(**{**fields, **changes})
+
+
+def lane(**changes: Any) -> LaneFacts:
+    fields: dict[str, Any] = {"queue": "mail", "task": "send", "alone": False, "ready": 3}
+    return LaneFacts(**{**fields, "oldest": ago(seconds=20), **changes})
+
+
+def worker(**changes: Any) -> WorkerRecord:
+    fields: dict[str, Any] = {"id": uuid7(), "name": "anvil", "tasks": ("send",), "queues": None, "slots": 4}
+    fields |= {"version": "1.2", "host": "smithy", "pid": 4711, "isolates": True, "stopping": False}
+    fields |= {"started_at": ago(hours=1), "lease_until": NOW + timedelta(seconds=20), "fenced_at": None}
+    return WorkerRecord(**{**fields, "processing": 1, **changes})
+
+
+def facts(
+    *,
+    version: str = "3.51.3",
+    outside: FileFacts | None = None,
+    store: StoreFacts | None = None,
+    **changes: Any,
+) -> Facts:
+    checkup = Checkup(version=version, file=outside or file(), store=store or inside())
+    fields: dict[str, Any] = {"now": NOW, "python": "3.13.1", "engine": "sqlite", "checkup": checkup}
+    return Facts(**{**fields, "workers": [worker()], **changes})
+
+
+def refused(text: str) -> Facts:
+    return structs.replace(facts(), checkup=Checkup(version="3.51.3", file=file(), refusal=text), workers=[])
+
+
+def no_store() -> Facts:
+    """What is known of an engine that does not look after itself."""
+    return structs.replace(facts(), checkup=None, engine="other")
+
+
+def level(finding: Finding | None) -> Level:
+    assert finding is not None
+    assert (finding.remedy is None) == (finding.level is Level.OK)
+    return finding.level
+
+
+# The checks, on made-up facts
+
+
+def test_a_healthy_store_has_nothing_but_good_findings() -> None:
+    found = examine(facts(store=inside(lanes=(lane(),), damage=())))
+
+    assert {finding.level for finding in found} == {Level.OK}
+    assert [finding.check for finding in found] == [
+        *("python", "store", "sqlite", "file system", "permissions", "disk", "log", "journal", "integrity"),
+        *("clock", "workers", "backlog"),
+    ]
+    assert all(finding.text.endswith(".") for finding in found)
+
+
+def test_of_a_store_that_cannot_be_opened_only_its_surroundings_are_told() -> None:
+    found = examine(refused("/data/jobs.db is damaged."))
+
+    assert [finding.check for finding in found] == [
+        *("python", "store", "sqlite", "file system", "permissions", "disk", "log")
+    ]
+    assert level(found[1]) is Level.PROBLEM
+    assert found[1].text == "/data/jobs.db is damaged."
+
+
+def test_an_engine_that_does_not_look_after_itself_gets_the_common_checks() -> None:
+    known = structs.replace(
+        no_store(),
+        queues={"mail": Counts(pending=5, scheduled=2)},
+        settings=[QueueSettings(name="mail", paused=True)],
+        quarantined=1,
+    )
+
+    assert [finding.check for finding in examine(known)] == ["python", "workers", "queues", "quarantine"]
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("3.40.1", Level.NOTE),
+        ("3.51.2", Level.NOTE),
+        ("3.51.3", Level.OK),
+        ("3.53.0", Level.OK),
+        ("4.0.0", Level.OK),
+    ],
+)
+def test_an_sqlite_with_the_wal_reset_bug_is_noted(version: str, expected: Level) -> None:
+    finding = check_store.version(facts(version=version))
+
+    assert level(finding) is expected
+    assert finding is not None
+    assert version in finding.text
+    if expected is Level.NOTE:
+        assert "Shigoto's own checkpoints keep writers out." in finding.text
+        assert "app.connect()" in str(finding.remedy)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("ext4", Level.OK), ("", Level.OK), ("overlay", Level.WARNING), ("tmpfs", Level.WARNING)],
+)
+def test_a_file_system_that_forgets_is_warned_of(kind: str, expected: Level) -> None:
+    assert level(check_store.file_system(facts(outside=file(file_system=kind)))) is expected
+
+
+def test_files_that_we_may_not_write_are_a_problem_and_those_that_all_may_a_warning() -> None:
+    assert level(check_store.permissions(facts(outside=file(forbidden=("/data",))))) is Level.PROBLEM
+    assert level(check_store.permissions(facts(outside=file(exposed=("/data",))))) is Level.WARNING
+
+
+@pytest.mark.parametrize(
+    ("free", "expected"), [(10 * MIB, Level.PROBLEM), (100 * MIB, Level.WARNING), (600 * MIB, Level.OK)]
+)
+def test_a_disk_that_fills_up_is_noticed(free: int, expected: Level) -> None:
+    assert level(check_store.space(facts(outside=file(free=free)))) is expected
+
+
+def test_a_disk_of_which_nothing_is_known_is_passed_over() -> None:
+    assert check_store.space(facts(outside=file(free=None))) is None
+
+
+@pytest.mark.parametrize(("size", "expected"), [(17 * MIB, Level.OK), (64 * MIB, Level.WARNING)])
+def test_a_log_that_only_grows_is_warned_of(size: int, expected: Level) -> None:
+    finding = check_store.log(facts(outside=file(log_size=size)))
+
+    assert level(finding) is expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Level.OK),
+        ({"journal_mode": "delete"}, Level.PROBLEM),
+        ({"synchronous": "normal"}, Level.NOTE),
+    ],
+)
+def test_how_safe_a_commit_is_is_told(changes: dict[str, Any], expected: Level) -> None:
+    assert level(check_store.journal(facts(store=inside(**changes)))) is expected
+
+
+def test_damage_is_told_only_if_somebody_has_looked() -> None:
+    assert check_store.integrity(facts()) is None
+    assert level(check_store.integrity(facts(store=inside(damage=())))) is Level.OK
+    found = check_store.integrity(facts(store=inside(damage=("Page 5 is never used",))))
+    assert level(found) is Level.PROBLEM
+    assert found is not None
+    assert "Page 5 is never used" in found.text
+
+
+@pytest.mark.parametrize(
+    ("lead", "expected", "text"),
+    [
+        (timedelta(hours=3), Level.PROBLEM, "a time that lies 3 h 0 min ahead of this machine's clock"),
+        (timedelta(seconds=30), Level.WARNING, "for the next 30 s time stands still"),
+        (timedelta(milliseconds=500), Level.OK, "agrees with this machine's."),
+        (timedelta(seconds=-90), Level.OK, "and was last heard of 90 s ago"),
+    ],
+)
+def test_a_clock_that_went_back_is_noticed(lead: timedelta, expected: Level, text: str) -> None:
+    finding = check_store.clock(facts(store=inside(clock=to_millis(NOW + lead))))
+
+    assert level(finding) is expected
+    assert finding is not None
+    assert text in finding.text
+
+
+def test_a_store_that_no_worker_has_used_has_no_clock() -> None:
+    assert check_store.clock(facts(store=inside(clock=0))) is None
+
+
+@pytest.mark.parametrize(
+    ("oldest", "expected"), [(ago(seconds=20), Level.WARNING), (ago(minutes=2), Level.PROBLEM)]
+)
+def test_work_without_workers_is_a_problem_once_it_has_waited(oldest: datetime, expected: Level) -> None:
+    dead = facts(store=inside(lanes=(lane(oldest=oldest),)), workers=[worker(lease_until=ago(minutes=9))])
+
+    finding = check_work.workers(dead)
+
+    assert level(finding) is expected
+    assert finding is not None
+    assert finding.text == "No worker is alive, and 3 jobs could run."
+
+
+def test_work_in_a_paused_queue_needs_no_worker() -> None:
+    paused = facts(
+        store=inside(lanes=(lane(oldest=ago(hours=1)),)),
+        workers=[],
+        settings=[QueueSettings(name="mail", paused=True)],
+        queues={"mail": Counts(pending=3), "other": Counts(pending=3)},
+    )
+
+    assert level(check_work.workers(paused)) is Level.OK
+    finding = check_work.paused(paused)
+    assert level(finding) is Level.NOTE
+    assert finding is not None
+    assert finding.text == "Jobs wait in paused queues: mail (3 jobs)."
+
+
+def test_where_only_counts_are_known_they_tell_of_work_without_workers() -> None:
+    waiting = structs.replace(no_store(), workers=[], queues={"mail": Counts(pending=3, scheduled=1)})
+
+    finding = check_work.workers(waiting)
+
+    assert level(finding) is Level.PROBLEM
+    assert finding is not None
+    assert "2 jobs could run" in finding.text
+    assert level(check_work.workers(structs.replace(waiting, queues={}))) is Level.OK
+
+
+def test_a_worker_without_a_sign_of_life_is_warned_of() -> None:
+    finding = check_work.workers(facts(workers=[worker(lease_until=ago(seconds=40)), worker()]))
+
+    assert level(finding) is Level.WARNING
+    assert finding is not None
+    assert finding.text == "No sign of life from anvil (by 40 s); 1 job in hand."
+    assert "any live worker takes their jobs over" in str(finding.remedy)
+    alone = check_work.workers(facts(workers=[worker(lease_until=ago(seconds=40))]))
+    assert alone is not None
+    assert "start a worker" in str(alone.remedy)
+
+
+def test_jobs_of_workers_that_are_gone_are_told() -> None:
+    assert check_work.orphans(facts()) is None
+    assert level(check_work.orphans(facts(store=inside(orphans=2)))) is Level.NOTE
+    assert level(check_work.orphans(facts(store=inside(orphans=2), workers=[]))) is Level.WARNING
+
+
+def test_jobs_that_no_live_worker_would_take_are_told_with_the_reason() -> None:
+    lanes = (
+        lane(task="sand", oldest=ago(minutes=2), ready=1),
+        lane(queue="slow", oldest=ago(minutes=1)),
+        lane(),
+    )
+
+    finding = check_work.unserved(facts(store=inside(lanes=lanes), workers=[worker(queues=("mail",))]))
+
+    assert level(finding) is Level.WARNING
+    assert finding is not None
+    assert finding.text == (
+        "No live worker takes sand in mail (1 job, for 2 min, nobody knows the task),"
+        " send in slow (3 jobs, for 60 s, no worker takes that queue)."
+    )
+
+
+def test_jobs_that_nobody_has_taken_for_long_are_a_problem() -> None:
+    lanes = tuple(lane(task=f"task{number}", oldest=ago(hours=2)) for number in range(7))
+
+    finding = check_work.unserved(facts(store=inside(lanes=lanes)))
+
+    assert level(finding) is Level.PROBLEM
+    assert finding is not None
+    assert finding.text.endswith(" and 2 more.")
+    assert check_work.unserved(facts(store=inside(lanes=lanes), workers=[])) is None
+
+
+def test_suspects_that_no_live_worker_can_isolate_are_warned_of() -> None:
+    store = inside(lanes=(lane(alone=True), lane()))
+
+    assert level(check_work.alone(facts(store=store, workers=[worker(isolates=False)]))) is Level.WARNING
+    assert check_work.alone(facts(store=store)) is None
+    assert check_work.alone(facts(store=store, workers=[])) is None
+    assert check_work.alone(facts(workers=[worker(isolates=False)])) is None
+
+
+def test_quarantined_jobs_are_told_with_the_way_out() -> None:
+    finding = check_work.quarantined(facts(quarantined=2))
+
+    assert level(finding) is Level.WARNING
+    assert finding is not None
+    assert "shigoto redrive --kind crash_loop" in str(finding.remedy)
+
+
+def test_workers_that_do_not_keep_up_are_noticed() -> None:
+    late = inside(lanes=(lane(), lane(queue="slow", oldest=ago(minutes=12))))
+
+    finding = check_work.backlog(facts(store=late))
+
+    assert level(finding) is Level.WARNING
+    assert finding is not None
+    assert finding.text == "A job of send in slow has been ready for 12 min."
+    assert level(check_work.backlog(facts(store=late, workers=[worker(queues=("mail",))]))) is Level.OK
+
+
+@pytest.mark.parametrize("width", [40, 80, None])
+def test_a_report_fits_the_terminal_and_sums_up(width: int | None) -> None:
+    found = examine(facts(version="3.40.1", outside=file(free=MIB), store=inside(synchronous="normal")))
+
+    lines = [click.unstyle(line) for line in report(found, width)]
+
+    assert lines[-1] == "1 problem, 2 notes."
+    assert any(line.startswith("           → ") for line in lines)
+    if width is not None:
+        assert max(output.cells(line) for line in lines) <= width
+    assert report([], width)[-1] == "All is well."
+
+
+# The checks, on a real file
+
+
+@pytest.fixture
+def shigoto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command in an empty current directory."""
+    for name in ("SHIGOTO_APP", "SHIGOTO_URL", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return command(capsys)
+
+
+@pytest.fixture
+def store(shigoto: Command) -> Iterator[Store]:
+    """The store jobs.db in the current directory."""
+    store = Store()
+    yield store
+    store.engine.close()
+
+
+def diagnosis(shigoto: Command, *words: str) -> dict[str, dict[str, Any]]:
+    """What the doctor found in jobs.db, by the name of the check."""
+    return {finding["check"]: finding for finding in shigoto("doctor", *words, "--json").json["findings"]}
+
+
+def sql(*statements: str, path: str = "jobs.db") -> None:
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def test_the_doctor_finds_a_working_store_well(shigoto: Command, store: Store) -> None:
+    store.ended(Ending.COMPLETED)
+    store.engine.run(store.engine.beat(store.worker, None))
+
+    outcome = shigoto("doctor", "jobs.db", "--deep")
+    found = diagnosis(shigoto, "jobs.db", "--deep")
+
+    assert outcome.code == 0
+    assert platform.python_version() in found["python"]["text"]
+    assert sqlite3.sqlite_version in found["sqlite"]["text"]
+    assert files.file_system(Path.cwd()) in found["file system"]["text"]
+    for check in (
+        "store",
+        "permissions",
+        "disk",
+        "log",
+        "journal",
+        "integrity",
+        "clock",
+        "workers",
+        "backlog",
+    ):
+        assert found[check]["level"] == "ok", found[check]
+
+
+def test_looking_changes_nothing(shigoto: Command, store: Store) -> None:
+    store.enqueue()
+    store.engine.close()
+    before = [(path.name, path.read_bytes()) for path in sorted(Path().iterdir())]
+
+    assert shigoto("doctor", "jobs.db", "--deep").code == 0
+
+    assert [(path.name, path.read_bytes()) for path in sorted(Path().iterdir())] == before
+
+
+def test_somebody_elses_database_is_a_problem_and_stays_as_it_is(shigoto: Command) -> None:
+    sql("CREATE TABLE mine (x)", path="other.db")
+
+    outcome = shigoto("doctor", "other.db")
+
+    assert outcome.code == 1
+    assert "problem    store: " in outcome.out
+    assert "Run `shigoto migrate`" in outcome.out
+    connection = sqlite3.connect("other.db")
+    assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("mine",)]
+    connection.close()
+
+
+def test_a_file_that_is_no_database_is_a_problem(shigoto: Command) -> None:
+    Path("text.db").write_text("no database" * 100)
+
+    assert shigoto("doctor", "text.db").code == 1
+    assert "is not an SQLite database" in diagnosis(shigoto, "text.db")["store"]["text"]
+
+
+def test_a_store_on_a_network_is_a_problem(
+    shigoto: Command, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "file_system", lambda folder: "nfs4")
+
+    found = diagnosis(shigoto, "jobs.db")
+
+    assert found["store"]["level"] == "problem"
+    assert "network file system (nfs4)" in found["store"]["text"]
+    assert "nfs4" in found["file system"]["text"]
+
+
+def test_damage_is_found_in_the_file(shigoto: Command, store: Store) -> None:
+    for _ in range(300):
+        store.enqueue(payload=json.dumps({"to": "x" * 500}))
+    store.engine.close()
+    connection = sqlite3.connect("jobs.db")
+    [root] = connection.execute(
+        "SELECT rootpage FROM sqlite_schema WHERE name = 'shigoto_job_by_id'"
+    ).fetchone()
+    [size] = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    with Path("jobs.db").open("r+b") as opened:
+        opened.seek((root - 1) * size)
+        opened.write(b"\x00" * size)
+
+    found = diagnosis(shigoto, "jobs.db", "--deep")
+
+    assert shigoto("doctor", "jobs.db", "--deep").code == 1
+    assert "integrity" not in diagnosis(shigoto, "jobs.db")
+    assert found["integrity"]["level"] == "problem"
+
+
+def test_another_journal_mode_is_a_problem(shigoto: Command, store: Store) -> None:
+    store.engine.close()
+    sql("PRAGMA journal_mode = delete")
+
+    assert diagnosis(shigoto, "jobs.db")["journal"]["level"] == "problem"
+
+
+def test_fewer_syncs_are_noted(shigoto: Command, store: Store) -> None:
+    assert diagnosis(shigoto, "sqlite:///jobs.db?synchronous=normal")["journal"]["level"] == "note"
+
+
+def test_a_long_log_is_warned_of(shigoto: Command, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.enqueue()
+    monkeypatch.setattr(check_store, "LONG_LOG", 100)
+
+    assert Path("jobs.db-wal").stat().st_size > 100
+    assert diagnosis(shigoto, "jobs.db")["log"]["level"] == "warning"
+
+
+def test_rights_are_looked_at(shigoto: Command, store: Store) -> None:
+    os.chmod("jobs.db", 0o666)
+
+    found = diagnosis(shigoto, "jobs.db")["permissions"]
+
+    assert found["level"] == "warning"
+    assert found["text"].endswith("jobs.db.")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_folder_that_we_may_not_write_is_a_problem(shigoto: Command, store: Store) -> None:
+    Path().chmod(0o500)
+    try:
+        assert diagnosis(shigoto, "jobs.db")["permissions"]["level"] == "problem"
+    finally:
+        Path().chmod(0o700)
+
+
+def test_a_shared_folder_where_files_cannot_be_replaced_is_fine(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    assert look_at(folder / "jobs.db").exposed == (str(folder),)
+
+    folder.chmod(0o777 | stat.S_ISVTX)
+    assert look_at(folder / "jobs.db").exposed == ()
+
+
+def test_what_is_not_there_can_be_looked_at(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / "absent" / "jobs.db")
+
+    found = engine.checkup()
+
+    assert found.refusal == f"There is no such file: {tmp_path}/absent/jobs.db."
+    assert (found.file.free, found.file.size, found.store) == (None, 0, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_clock_that_was_ahead_is_a_problem(shigoto: Command, store: Store) -> None:
+    ahead = int(time.time() * 1_000) + 3_600_000
+    sql(f"UPDATE shigoto_meta SET value = {ahead} WHERE name = 'clock'")
+
+    assert diagnosis(shigoto, "jobs.db")["clock"]["level"] == "problem"
+    assert shigoto("doctor", "jobs.db").code == 1
+
+
+def test_work_that_nobody_does_is_found(shigoto: Command, store: Store) -> None:
+    long_ago = int(time.time() * 1_000) - 3_600_000
+    store.enqueue(run_at=long_ago)
+    store.enqueue(task="unheard_of", run_at=long_ago)
+    store.enqueue(queue="idle")
+    store.engine.run(store.engine.configure(QueueSettings(name="idle", paused=True)))
+
+    found = diagnosis(shigoto, "jobs.db")
+    assert found["tasks"]["level"] == "problem"
+    assert "unheard_of in mail (1 job, for 60 min, nobody knows the task)" in found["tasks"]["text"]
+    assert found["queues"]["text"] == "Jobs wait in paused queues: idle (1 job)."
+    assert found["backlog"]["level"] == "warning"
+
+    store.engine.run(store.engine.leave(store.worker))
+    found = diagnosis(shigoto, "jobs.db")
+    assert found["workers"]["level"] == "problem"
+    assert found["workers"]["text"] == "No worker is alive, and 2 jobs could run."
+
+
+def test_workers_that_are_gone_and_what_they_left_are_found(shigoto: Command, store: Store) -> None:
+    store.enqueue()
+    store.claim()
+    sql("UPDATE shigoto_worker SET lease_until = 1")
+
+    overdue = diagnosis(shigoto, "jobs.db")["workers"]
+    assert overdue["level"] == "warning"
+    assert "No sign of life from anvil" in overdue["text"]
+    assert overdue["text"].endswith("; 1 job in hand.")
+
+    sql("UPDATE shigoto_worker SET fenced_at = 2")
+    assert diagnosis(shigoto, "jobs.db")["leases"]["level"] == "warning"
+
+
+def test_suspects_and_quarantined_jobs_are_found(shigoto: Command, store: Store) -> None:
+    store.enqueue()
+    store.settle(store.claim(), Ending.CRASHED, delay=0)
+    store.announce(tasks=("send", "burn"))
+    for _ in range(2):
+        store.enqueue(task="burn")
+        store.settle(store.claim("burn"), Ending.FAILED, failure_kind=FailureKind.CRASH_LOOP)
+
+    found = diagnosis(shigoto, "jobs.db")
+
+    assert found["isolation"]["level"] == "warning"
+    assert found["isolation"]["text"].startswith("1 job must run in a process of their own")
+    assert found["quarantine"]["text"].startswith("2 jobs killed their process")
+    store.announce(isolates=True)
+    assert "isolation" not in diagnosis(shigoto, "jobs.db")
+
+
+def test_more_quarantined_jobs_than_a_page_holds_are_counted() -> None:
+    engine = MemoryEngine()
+    many = Store(engine)
+    for _ in range(101):
+        many.enqueue()
+        many.settle(many.claim(), Ending.FAILED, failure_kind=FailureKind.CRASH_LOOP)
+
+    known = gather(engine, datetime.now(UTC), deep=False)
+
+    assert (known.quarantined, known.checkup, known.engine) == (101, None, "memory")
+    assert level(check_work.quarantined(known)) is Level.WARNING
+
+
+def test_the_exit_code_tells_programs_of_a_problem(shigoto: Command, store: Store) -> None:
+    store.engine.close()
+    sql("PRAGMA journal_mode = delete")
+
+    outcome = shigoto("doctor", "jobs.db", "--json")
+
+    assert outcome.code == 1
+    assert {"check", "level", "text", "remedy"} == outcome.json["findings"][0].keys()
+    assert cli.execute(["doctor", "--help"]) == 0
+
+
+def test_jobs_without_a_due_time_are_no_lane(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / "jobs.db")
+    later = JobSpec(id=uuid7(), task="send", queue="mail", payload="{}", delay=60_000)
+    engine.run(engine.enqueue_many([later]))
+
+    found = engine.checkup().store
+
+    assert found is not None
+    assert found.lanes == ()
+    engine.close()

@@ -1,0 +1,286 @@
+"""The decisions of a supervisor, by themselves; its processes are seen at work among the journeys."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from shigoto import Shigoto
+from shigoto.engine.open import open_engine
+from shigoto.model.errors import OptionInvalid, StoreRefused
+from shigoto.model.ids import uuid7
+from shigoto.model.states import CRASH_DELAY
+from shigoto.worker.process.source import Source
+from shigoto.worker.process.wire import Inbox, encode
+from shigoto.worker.supervisor import procfs
+from shigoto.worker.supervisor.address import InFile, expect_shared, lasting_address, name_of_store
+from shigoto.worker.supervisor.burial import MOST_TRACE, deaths_in, how_it_ended
+from shigoto.worker.supervisor.messages import Ended, Failed, Hello, News, Start, Stop
+from shigoto.worker.supervisor.post import Post
+from shigoto.worker.supervisor.reload import Watch, own_files
+from shigoto.worker.supervisor.runnerprocess import RunnerProcess
+from shigoto.worker.supervisor.supervisor import room_for_runners
+from shigoto.worker.supervisor.watchdog import Brake, Watchdog
+
+# Death
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended with exit code 0"),
+        (3, "ended with exit code 3"),
+        (-signal.SIGSEGV, "was killed by SIGSEGV"),
+        (-99, "was killed by signal 99"),
+    ],
+)
+def test_an_end_is_told_in_words(code: int, words: str) -> None:
+    assert how_it_ended(code) == words
+
+
+def test_one_job_alone_in_a_dead_process_waits_before_it_runs_again() -> None:
+    [death] = deaths_in(7, -signal.SIGSEGV, inside=[42], in_children=[], trace="Fatal Python error")
+
+    assert (death.number, death.delay, death.traceback) == (42, CRASH_DELAY, "Fatal Python error")
+    assert death.error == "The runner process 7 was killed by SIGSEGV with 1 job inside."
+
+
+def test_several_jobs_in_a_dead_process_run_again_at_once() -> None:
+    deaths = deaths_in(7, -signal.SIGKILL, inside=[1, 2], in_children=[], trace="")
+
+    assert [(death.number, death.delay, death.traceback) for death in deaths] == [
+        (1, None, None),
+        (2, None, None),
+    ]
+    assert deaths[0].error == "The runner process 7 was killed by SIGKILL with 2 jobs inside."
+
+
+def test_jobs_in_child_processes_die_with_the_runner_and_nothing_is_said_of_their_number() -> None:
+    inside, child = deaths_in(7, 1, inside=[1], in_children=[2], trace="x" * 2 * MOST_TRACE)
+
+    assert len(inside.traceback or "") == MOST_TRACE
+    assert (inside.delay, child.number, child.delay, child.traceback) == (CRASH_DELAY, 2, None, None)
+    assert child.error is not None
+    assert "together with the runner process 7, which ended with exit code 1" in child.error
+
+
+# When to start the next one
+
+
+def ended_runner(**facts: Any) -> RunnerProcess:
+    ready_for: float = facts.pop("ready_for", 0.0)
+    defaults = {"failed": None, "ended": None, "retiring": False, "ready_for": lambda: ready_for}
+    return cast(RunnerProcess, SimpleNamespace(**(defaults | facts)))
+
+
+def test_a_runner_that_had_worked_is_replaced_at_once() -> None:
+    post = Post(None)
+
+    for runner in (
+        ended_runner(ready_for=1.0),
+        ended_runner(ended=Ended("recycled", 0)),
+        ended_runner(retiring=True),
+    ):
+        assert post.pause(runner, wait_for_change=False) == 0
+
+
+def test_starts_in_vain_make_the_pauses_longer_until_one_is_good() -> None:
+    post = Post(None)
+
+    pauses = [post.pause(ended_runner(), wait_for_change=False) for _ in range(9)]
+
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+    post.pause(ended_runner(ready_for=2), wait_for_change=False)
+    assert post.pause(ended_runner(ended=Ended("fenced", 0)), wait_for_change=False) == 0.5
+
+
+def test_a_runner_that_got_to_work_is_forgiven_two_early_deaths() -> None:
+    post = Post(None)
+
+    pauses = [post.pause(ended_runner(ready_for=0.1), wait_for_change=False) for _ in range(4)]
+
+    assert pauses == [0, 0, 2, 4]
+
+
+def test_a_mistake_in_the_code_is_waited_out_if_changes_are_watched_for() -> None:
+    runner = ended_runner(failed=Failed("WORKER.DECLARATION", "no"))
+
+    assert Post(None).pause(runner, wait_for_change=True) == inf
+    assert Post(None).pause(runner, wait_for_change=False) == 0.5
+
+
+@pytest.mark.parametrize(("limit", "room"), [(28, 26), (6, 4), (3, 2), (0, 0)])
+def test_runners_get_less_time_to_stop_than_the_whole_has(limit: float, room: float) -> None:
+    assert room_for_runners(limit) == room
+
+
+# Stopping
+
+
+def test_a_request_that_arrives_on_two_ways_is_one() -> None:
+    asked: list[str] = []
+    with Watchdog() as watchdog:
+        brake = Brake(lambda: asked.append("stop"), 60, watchdog)
+
+        brake.press(1)
+        brake.press(1)
+        assert asked == ["stop"]
+        brake.press(2)
+        assert asked == ["stop"] * 2
+        brake.press_harder()
+        assert (asked, brake.level) == (["stop"] * 2, 2)
+
+
+def test_a_request_to_hurry_that_comes_first_is_both() -> None:
+    asked: list[str] = []
+    with Watchdog() as watchdog:
+        Brake(lambda: asked.append("stop"), 60, watchdog).press(2)
+
+    assert asked == ["stop"] * 2
+
+
+# Where the store is
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:///jobs.db", "sqlite:///{folder}/jobs.db"),
+        ("jobs.db", "sqlite:///{folder}/jobs.db"),
+        ("sqlite:///jobs.db?synchronous=normal", "sqlite:///{folder}/jobs.db?synchronous=normal"),
+        ("a?b #c.db", "sqlite:///{folder}/a%3Fb%20%23c.db"),
+    ],
+)
+def test_the_address_of_a_store_means_the_same_in_every_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = Shigoto(url)
+    path = name_of_store(app)
+
+    address = lasting_address(app)
+
+    assert address == expected.format(folder=tmp_path.resolve())
+    monkeypatch.chdir("/")
+    engine = open_engine(address)
+    assert isinstance(engine, InFile)
+    assert str(engine.path) == path
+
+
+def test_a_store_of_one_process_is_refused_and_has_no_other_address() -> None:
+    app = Shigoto("memory:")
+
+    assert (lasting_address(app), name_of_store(app)) == ("memory:", "memory")
+    with pytest.raises(StoreRefused, match="lives in one process only"):
+        expect_shared(app.engine)
+
+
+def test_a_path_that_cannot_be_told_is_refused() -> None:
+    with pytest.raises(OptionInvalid, match="The path of the store"):
+        lasting_address(Shigoto("\udcff.db"))
+
+
+# What is said
+
+
+def test_every_message_arrives_as_it_was_sent() -> None:
+    start = Start(
+        source=Source(reference="shop:app", path=(os.fsencode("/a\udcff"),)), slate=3, queues=("a",)
+    )
+    hello = Hello(worker=uuid7(), name="w", url="sqlite:///x", lease=1.5)
+
+    assert Inbox[Start | Stop](Start | Stop).feed(encode(start) + encode(Stop(2))) == [start, Stop(2)]
+    assert Inbox[News](News).feed(encode(hello) + encode(Ended("drained", 0))) == [hello, Ended("drained", 0)]
+
+
+# The code
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_own_files_are_those_in_the_working_directory_that_were_loaded_or_tried(folder: Path) -> None:
+    (folder / "well_made.py").write_text("")
+    (folder / "ill_made.py").write_text("this is no Python")
+    (folder / "untouched.py").write_text("")
+
+    __import__("well_made")
+    with pytest.raises(SyntaxError) as caught:
+        __import__("ill_made")
+
+    assert own_files() == {folder / "well_made.py"}
+    assert own_files(caught.value) == {folder / "well_made.py", folder / "ill_made.py"}
+
+
+def test_what_is_installed_in_the_working_directory_is_nobodys_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "venv").mkdir()
+    (folder / "venv" / "borrowed.py").write_text("")
+    monkeypatch.syspath_prepend(str(folder / "venv"))
+    monkeypatch.setattr(sys, "prefix", str(folder / "venv"))
+
+    __import__("borrowed")
+
+    assert own_files() == set()
+
+
+@pytest.mark.parametrize("change", ["edited", "added beside", "removed"])
+async def test_a_change_of_the_code_is_noticed_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr("shigoto.worker.supervisor.reload.LOOK_EVERY", 0.01)
+    (folder / "parts").mkdir()
+    module = folder / "parts" / "module.py"
+    module.write_text("1")
+    changed, times = asyncio.Event(), []
+
+    def note() -> None:
+        times.append(1)
+        changed.set()
+
+    watch = Watch(note)
+    watch.add([os.fsencode(module)])
+    looking = asyncio.create_task(watch.run())
+    await asyncio.sleep(0.05)
+    assert times == []
+
+    if change == "edited":
+        module.write_text("12")
+    elif change == "removed":
+        module.unlink()
+    else:
+        (folder / "parts" / "another.py").touch()
+
+    await asyncio.wait_for(changed.wait(), 5)
+    await asyncio.sleep(0.05)
+    assert times == [1]
+    looking.cancel()
+
+
+# The system
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_linux_tells_how_a_process_fares() -> None:
+    assert not procfs.is_paused(os.getpid())
+    assert (procfs.memory_of(os.getpid()) or 0) > 1 << 20
+
+
+def test_of_a_process_that_is_not_there_nothing_is_known() -> None:
+    assert not procfs.is_paused(2**30)
+    assert procfs.memory_of(2**30) is None
