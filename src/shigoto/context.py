@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from threading import Lock
+from threading import RLock
 from typing import Any, Literal, TypeVar, overload
 from uuid import UUID
 
@@ -25,10 +25,12 @@ from shigoto.model.errors import JobError, LeaseLost
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Report
+from shigoto.model.text import fit
 from shigoto.options import MAX_DEPTH, MAX_PAYLOAD, choice
 from shigoto.transaction import Completion, JoinedTransaction, Transaction, transact
 
 MAX_PROGRESS_TEXT = 500
+MAX_PROGRESS_BYTES = 4 * 1024
 MAX_CHECKPOINT = 64 * 1024
 
 C = TypeVar("C")
@@ -65,7 +67,10 @@ class Signals(Struct, eq=False):
     ended, result                        said by a transaction: it has ended the job, with this result (JSON
                                          text), "committed" for good, or "joined" to the caller's own
                                          transaction, of which only the store can tell whether it was committed
-    block                                the transaction is open, or nobody knows what became of it
+    block                                the transaction is open, or was thrown away without an error that
+                                         anybody saw, or nobody knows what became of it
+    give_up                              how to roll the open one back without waiting
+    trouble                              what the store has raised instead of taking the transaction
 
     The worker clears `progress_changed` before it reads the progress, so news is sent twice rather than lost.
     """
@@ -80,10 +85,19 @@ class Signals(Struct, eq=False):
     lines: Lines | None = None
     ended: Literal["committed", "joined"] | None = None
     result: str | None = None
-    block: Literal["open", "unknown"] | None = None
+    block: Literal["open", "dropped", "unknown"] | None = None
+    give_up: Callable[[], None] | None = None
+    trouble: Exception | None = None
+
+    @property
+    def news(self) -> bool:
+        """Whether there is more to say of the run than how its handler ended."""
+        return bool(
+            self.cancelled or self.progress is not None or self.lines is not None or self.ended or self.block
+        )
 
 
-_first_line = Lock()
+_first_line = RLock()
 
 
 class Context:
@@ -201,7 +215,7 @@ class Context:
             )
         signals = self._signals
         signals.progress = float(fraction)
-        signals.progress_text = str(text)[:MAX_PROGRESS_TEXT]
+        signals.progress_text = fit(str(text)[:MAX_PROGRESS_TEXT], MAX_PROGRESS_BYTES)
         signals.progress_changed = True
 
     @property
@@ -225,8 +239,10 @@ class Context:
         signals = self._signals
         lines = signals.lines
         if lines is None:  # most runs write none
+            # Made before the lock is taken, and then in one step: a destructor that logs may come in between.
+            fresh = Lines()
             with _first_line:
-                lines = signals.lines = signals.lines or Lines()
+                lines = signals.lines = signals.lines or fresh
         lines.add(host_clock(), level, text)
 
     @property
@@ -238,7 +254,7 @@ class Context:
         """Store where the next run may resume, if this one is cut short; returns when it is committed.
 
         At most 64 KiB of JSON; the newest replaces the one before. Raises LeaseLost if the job is no longer this
-        worker's, PayloadInvalid, PayloadTooLarge, StoreError.
+        worker's, JobError once a transaction block has ended it, PayloadInvalid, PayloadTooLarge, StoreError.
         """
         text = self._checkpoint_text(value)
         if self._desk is not None:
@@ -269,7 +285,8 @@ class Context:
         Use `with` in plain functions, where it gives the driver's own connection, and `async with` in async ones,
         where statements are awaited. Or pass a connection of your own with an open transaction, which you commit
         afterwards. On SQLite a block holds the only write lock: 5 s at most, then TransactionTooLong. Raises
-        LeaseLost at the end of the block if the job is no longer this worker's.
+        LeaseLost at the end of the block if the job is no longer this worker's. Foreign keys are enforced in it;
+        SQLite ignores the PRAGMA that turns them off, but there is `PRAGMA defer_foreign_keys`.
         """
         completion = self._completion()
         return JoinedTransaction(completion, *connections) if connections else Transaction(completion)
@@ -293,6 +310,11 @@ class Context:
         return Completion(self._lease, self._signals, self._desk, self._encode or _encode_freely)
 
     def _checkpoint_text(self, value: object) -> str:
+        if self._signals.ended is not None:
+            raise JobError(
+                f"task {self.task!r}: a transaction block has ended this job, so no run will resume from a checkpoint."
+                " Checkpoints come before the block."
+            )
         what = f"task {self.task!r}: the checkpoint"
         return encode_json(value, what=what, max_bytes=MAX_CHECKPOINT, max_depth=MAX_DEPTH)
 

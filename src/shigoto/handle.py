@@ -30,6 +30,7 @@ from shigoto.model.errors import (
 )
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Attempt, Enqueued, FailureKind, Job, JobFilter, JobSpec, LoggedLine, State
+from shigoto.model.states import not_retryable
 from shigoto.options import shown
 
 R_co = TypeVar("R_co", covariant=True)
@@ -263,17 +264,12 @@ def _reading_beside(engine: Engine, job_id: UUID, read: Callable[[UUID], Op[T]])
 
 
 def _retrying(engine: Engine, job_id: UUID) -> Op[None]:
-    """T15; why it is refused is said here, in the same words for every engine."""
+    """T15; why it is refused is said here, with the names that people know the job by."""
 
     def steps() -> Steps[None]:
         job = yield from _stored(engine, job_id)
         if job.state not in (State.FAILED, State.CANCELLED):
-            remedy = (
-                "Use rerun, which makes a new job like it." if job.state.terminal else "It goes on by itself."
-            )
-            raise JobNotRetryable(
-                f"{_called(job)} is {job.state}; only failed and cancelled jobs can be retried. {remedy}"
-            )
+            raise not_retryable(_called(job), job.state)
         try:
             yield from engine.retry([job_id]).start()
         except KeyTaken as error:

@@ -3,12 +3,16 @@
 A run may write more than anybody wants to keep, so this is a ring: the newest thousand lines, or fewer if they are
 long. `tail` gives what is new since the last time, and the number of the oldest line that still counts; the store drops
 what lies before it, so both sides keep the same.
+
+The collector calls destructors between any two steps, and some of them log. So a line may be added in the midst of
+anything here, by the thread that is at it: it waits in `_fresh` until that is done.
 """
 
 import re
 from collections import deque
-from collections.abc import Callable
-from threading import Lock
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from threading import RLock
 
 from shigoto.model.clock import Millis
 from shigoto.model.job import LogLine
@@ -17,6 +21,7 @@ from shigoto.model.outcome import LogTail
 MOST_LINES = 1_000
 MOST_BYTES = 64 * 1024
 LONGEST_LINE = 2_000
+LONGEST_LEVEL = 20
 LONGEST_TEXT = 4 * MOST_BYTES
 
 # What a database or a terminal would trip over: control characters but the tab, and half a surrogate pair.
@@ -26,12 +31,14 @@ _UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 class Lines:
     """The lines of one run. Safe across threads."""
 
-    __slots__ = ("_added", "_bytes", "_last", "_lines", "_lock", "_sent")
+    __slots__ = ("_added", "_busy", "_bytes", "_fresh", "_last", "_lines", "_lock", "_sent")
 
     def __init__(self, added: Callable[[], None] | None = None) -> None:
         """`added` is called after every text, in the thread that has added it."""
         self._added = added
-        self._lock = Lock()
+        self._lock = RLock()
+        self._busy = False
+        self._fresh: deque[tuple[Millis, str, str]] = deque()
         self._lines: deque[tuple[LogLine, int]] = deque()
         self._bytes = 0
         self._last = 0
@@ -39,24 +46,30 @@ class Lines:
 
     def add(self, at: Millis, level: str, text: str) -> None:
         """Write a line, or several if the text has several."""
+        lines = text[:LONGEST_TEXT].splitlines() or [""]
+        level = _storable_level(level)
+        self._fresh.extend([(at, level, _storable(line)) for line in lines])
         with self._lock:
-            for line in text[:LONGEST_TEXT].splitlines() or [""]:
-                self._add(at, level, _storable(line))
+            if self._busy:
+                return
+            with self._undisturbed():
+                pass
         if self._added is not None:
             self._added()
 
     def tail(self) -> LogTail | None:
         """What is new since the last call; None if nothing is."""
-        with self._lock:
+        with self._undisturbed():
             if self._sent == self._last:
                 return None
             fresh = tuple(line for line, _ in self._lines if line.line > self._sent)
+            tail = LogTail(first=self._lines[0][0].line, lines=fresh)
             self._sent = self._last
-            return LogTail(first=self._lines[0][0].line, lines=fresh)
+            return tail
 
     def whole(self) -> LogTail | None:
         """Everything that is kept, told or not."""
-        with self._lock:
+        with self._undisturbed():
             if not self._lines:
                 return None
             return LogTail(first=self._lines[0][0].line, lines=tuple(line for line, _ in self._lines))
@@ -66,13 +79,30 @@ class Lines:
         with self._lock:
             self._sent = min(self._sent, tail.lines[0].line - 1)
 
-    def _add(self, at: Millis, level: str, text: str) -> None:
-        size = len(text.encode())
+    @contextmanager
+    def _undisturbed(self) -> Generator[None]:
+        """Alone with the lines, and with all that were added before."""
+        with self._lock:
+            self._busy = True
+            try:
+                while self._fresh:
+                    self._keep(*self._fresh.popleft())
+                yield
+            finally:
+                self._busy = False
+
+    def _keep(self, at: Millis, level: str, text: str) -> None:
+        size = len(level.encode()) + len(text.encode())
+        self._lines.append((LogLine(self._last + 1, at, level, text), size))
         self._last += 1
-        self._lines.append((LogLine(self._last, at, level, text), size))
         self._bytes += size
         while len(self._lines) > MOST_LINES or self._bytes > MOST_BYTES:
             self._bytes -= self._lines.popleft()[1]
+
+
+def _storable_level(level: str) -> str:
+    """A level has any name that somebody gives it with `logging.addLevelName`."""
+    return level if level.isalpha() and len(level) <= LONGEST_LEVEL else _storable(level)[:LONGEST_LEVEL]
 
 
 def _storable(line: str) -> str:

@@ -5,6 +5,8 @@
 Choosing comes first and as a whole, so that a limit means the jobs that a list with the same limit shows, that they run
 in their old order, and that a job which fails again is not met twice. Every batch is a transaction of its own; one that
 holds a job which cannot be retried is halved until that job stands alone.
+
+Of several jobs with one unique key only one can live. It is the newest: what was enqueued last says what is wanted now.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -45,9 +47,10 @@ class Redriven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Which jobs match, newest first, and which of them are left alone."""
+    """Which jobs match, newest first. `rivals` have the unique key of a newer one; `quarantined` are left alone."""
 
     jobs: list[JobHandle[Any]] = field(default_factory=list[JobHandle[Any]])
+    rivals: list[JobHandle[Any]] = field(default_factory=list[JobHandle[Any]])
     quarantined: list[JobHandle[Any]] = field(default_factory=list[JobHandle[Any]])
 
 
@@ -89,7 +92,9 @@ def redriving(
     """Choose, and retry unless it is a dry run."""
     chosen = yield from choosing(engine, filters, decoder=decoder)
     if dry_run:
-        return Redriven(retried=chosen.jobs[::-1], quarantined=chosen.quarantined)
+        return Redriven(
+            retried=chosen.jobs[::-1], quarantined=chosen.quarantined, key_taken=chosen.rivals[::-1]
+        )
     return (yield from retrying(engine, chosen))
 
 
@@ -103,6 +108,7 @@ def _choosing(
     engine: Engine, page: JobFilter, most: int | None, decoder: Callable[[Job], Decode | None]
 ) -> Plan[Chosen]:
     chosen = Chosen()
+    keys: set[tuple[str, str]] = set()
     while True:
         jobs: list[Job] = yield engine.find(page)
         for job in jobs:
@@ -112,8 +118,10 @@ def _choosing(
             if job.failure_kind is FailureKind.CRASH_LOOP and page.failure_kind is None:
                 chosen.quarantined.append(handle)
                 continue
-            chosen.jobs.append(handle)
-            if len(chosen.jobs) == most:
+            (chosen.rivals if job.key and (job.tenant, job.key) in keys else chosen.jobs).append(handle)
+            if job.key:
+                keys.add((job.tenant, job.key))
+            if len(chosen.jobs) + len(chosen.rivals) == most:
                 return chosen
         if len(jobs) < page.limit:
             return chosen
@@ -123,12 +131,16 @@ def _choosing(
 def retrying(
     engine: Engine, chosen: Chosen, *, watch: Callable[[int], None] = lambda done: None
 ) -> Plan[Redriven]:
-    """Retry what was chosen, oldest first; `watch` hears how many are dealt with."""
+    """Retry what was chosen, oldest first; `watch` hears how many are dealt with.
+
+    Rivals come last, the newest first, in case that the one before them is gone.
+    """
     redriven = Redriven(quarantined=chosen.quarantined)
-    jobs = chosen.jobs[::-1]
+    jobs = [*chosen.jobs[::-1], *chosen.rivals]
     for start in range(0, len(jobs), PAGE):
         yield from _retrying(engine, jobs[start : start + PAGE], redriven)
         watch(min(start + PAGE, len(jobs)))
+    redriven.key_taken.sort(key=lambda handle: handle.number or 0)
     return redriven
 
 
@@ -158,5 +170,9 @@ def _page_and_limit(filters: Filters) -> tuple[JobFilter, int | None]:
     if page.state not in (State.FAILED, State.CANCELLED):
         raise OptionInvalid(
             f"Only failed and cancelled jobs can be redriven, not those that are {page.state}."
+        )
+    if page.state is State.CANCELLED and page.failure_kind is not None:
+        raise OptionInvalid(
+            "Only failed jobs have a kind of failure: leave that out to redrive cancelled ones."
         )
     return page, most

@@ -8,10 +8,14 @@ same guard as every settlement; if the lease is lost, LeaseLost is raised and no
 nothing has happened either: the run goes on, and may even try another block.
 
 An answer that never came is not made up for here. When the commit itself raises, so does the block; the worker then
-settles the run in the ordinary way, and the store knows whether this very lease was settled before.
+settles the run in the ordinary way, and the store knows whether this very lease was settled before. If it was not, the
+job is given back and counts as nothing: that a store is full or locked says nothing about the job.
+
+A run that returns inside its block has done nothing, and has failed: a generator that nobody exhausted, a task that
+outlives its handler. The block is rolled back at once, since it would keep everybody else from writing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import iscoroutine, iscoroutinefunction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -19,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Block
 from shigoto.handle import on_event_loop
-from shigoto.model.errors import JobError, LeaseLost, TransactionTooLong
+from shigoto.model.errors import JobError, LeaseLost, StoreUnavailable, TransactionTooLong
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Ending, Settlement, Verdict
 
@@ -39,6 +43,11 @@ class Rows(Protocol):
         """How many rows were written; -1 for a query."""
         ...
 
+    @property
+    def lastrowid(self) -> int | None:
+        """The row that an INSERT has made last."""
+        ...
+
     async def fetchone(self) -> Any:
         """The next row, or None."""
         ...
@@ -56,7 +65,7 @@ class AsyncTransaction(Protocol):
         ...
 
     async def executemany(
-        self, statement: str, parameters: Sequence[Sequence[Any] | Mapping[str, Any]], /
+        self, statement: str, parameters: Iterable[Sequence[Any] | Mapping[str, Any]], /
     ) -> Rows:
         """Run one statement for each of many rows."""
         ...
@@ -76,15 +85,19 @@ class Completion:
         self._result = "null"
         self.desk = desk
 
-    def begin(self) -> None:
-        """Sign in. Raises JobError while another block is open, and once a block has ended the job."""
+    def begin(self, give_up: Callable[[], None] | None = None) -> None:
+        """Sign in. Raises JobError while another block is open, and once a block has ended the job.
+
+        `give_up` rolls the block back if the run ends inside it.
+        """
         state = self._signals.ended or self._signals.block
-        if state is not None:
+        if state is not None and state != "dropped":
             raise JobError(
                 f"task {self._lease.task!r}: a transaction block ends its job, so a run has only one, and this one"
                 f" {_STATES[state]}. Put everything that belongs together into one block."
             )
         self._signals.block = "open"
+        self._signals.give_up = give_up
 
     def finish(self, result: object) -> None:
         """Take the result. Raises ResultInvalid here, where everything can still be rolled back."""
@@ -119,12 +132,30 @@ class Completion:
         """The settlement is part of the caller's transaction now."""
         self._ended("joined")
 
-    def over(self, error: BaseException | None) -> None:
-        """The block has been left, by this error of its end if there was one."""
+    def refused(self, error: BaseException) -> None:
+        """The block could not be entered."""
+        self._note_trouble(error)
+        self._left(None)
+
+    def over(self, error: BaseException | None, kind: type[BaseException] | None) -> None:
+        """The block has been left, by this error of its end if there was one; `kind` is what was raised inside."""
         signals = self._signals
         signals.lost = signals.lost or isinstance(error, LeaseLost)
-        surely = error is None or isinstance(error, LeaseLost | TransactionTooLong)
-        signals.block = None if surely else "unknown"
+        if kind is not None and issubclass(kind, GeneratorExit):
+            self._left("dropped")  # nobody has seen an error, and nothing was committed
+        elif error is None or isinstance(error, LeaseLost | TransactionTooLong):
+            self._left(None)
+        else:
+            self._note_trouble(error)
+            self._left("unknown")
+
+    def _left(self, how: Literal["dropped", "unknown"] | None) -> None:
+        self._signals.block = how
+        self._signals.give_up = None
+
+    def _note_trouble(self, error: BaseException) -> None:
+        if isinstance(error, StoreUnavailable):
+            self._signals.trouble = error
 
     def _ended(self, how: Literal["committed", "joined"]) -> None:
         self._signals.result = self._result
@@ -163,11 +194,11 @@ class Transaction:
         if on_event_loop():  # a wait for another task's block would keep that one from ending
             raise JobError("A transaction block on an event loop would block it: write `async with`.")
         with self._completion.desk.shield():
-            self._completion.begin()
+            self._completion.begin(self._block.give_up)
             try:
                 return self._with_finish(self._block.__enter__())
-            except BaseException:
-                self._completion.over(None)
+            except BaseException as failed:
+                self._completion.refused(failed)
                 raise
 
     def __exit__(
@@ -177,17 +208,17 @@ class Transaction:
             try:
                 self._block.__exit__(kind, error, trace)
             except BaseException as failed:
-                self._completion.over(failed)
+                self._completion.over(failed, kind)
                 raise
-            self._completion.over(None)
+            self._completion.over(None, kind)
 
     async def __aenter__(self) -> AsyncTransaction:
-        self._completion.begin()
+        self._completion.begin(self._block.give_up)
         try:
             connection: AsyncTransaction = self._with_finish(await self._block.__aenter__())
             return connection
-        except BaseException:
-            self._completion.over(None)
+        except BaseException as failed:
+            self._completion.refused(failed)
             raise
 
     async def __aexit__(
@@ -196,9 +227,9 @@ class Transaction:
         try:
             await self._block.__aexit__(kind, error, trace)
         except BaseException as failed:
-            self._completion.over(failed)
+            self._completion.over(failed, kind)
             raise
-        self._completion.over(None)
+        self._completion.over(None, kind)
 
     def _with_finish(self, connection: Any) -> Any:
         connection.finish = self._completion.finish
@@ -231,9 +262,9 @@ class JoinedTransaction(Generic[C]):
                 self._completion.desk.engine.join(self.connection, self._completion.op())
                 self._completion.joined()
         except BaseException as failed:
-            self._completion.over(failed)
+            self._completion.over(failed, kind)
             raise
-        self._completion.over(None)
+        self._completion.over(None, kind)
 
     async def __aenter__(self) -> "JoinedTransaction[C]":
         return self.__enter__()
@@ -246,9 +277,9 @@ class JoinedTransaction(Generic[C]):
                 await self._completion.desk.engine.ajoin(self.connection, self._completion.op())
                 self._completion.joined()
         except BaseException as failed:
-            self._completion.over(failed)
+            self._completion.over(failed, kind)
             raise
-        self._completion.over(None)
+        self._completion.over(None, kind)
 
 
 def transact(transaction: Transaction, fn: Callable[[Any], Any]) -> Any:

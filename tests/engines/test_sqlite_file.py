@@ -137,7 +137,6 @@ class TestTheFile:
         self, engine: SqliteEngine, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(checkpoint, "WAL_LIMIT", 200_000)
-        monkeypatch.setattr(checkpoint, "LOOK_EVERY", 4)
 
         for _ in range(300):
             engine.run(engine.enqueue_many([spec(payload='"' + "x" * 10_000 + '"')]))
@@ -367,6 +366,22 @@ os._exit(0)
 
         assert {type(result) for result in results} == {StoreUnavailable}
         assert time.monotonic() - started < 50 * 0.2 / 2, "they waited one after the other"
+
+    def test_a_lock_that_is_held_for_long_is_told_of_once(
+        self, engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        engine.migrate()
+        monkeypatch.setattr("shigoto.engine.sqlite.driver.LOCK_SUSPICION", 0.05)
+        monkeypatch.setattr("shigoto.engine.sqlite.driver.LOCK_DEADLINE", 0.2)
+        holder = sqlite3.connect(engine.path, isolation_level=None)
+        holder.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StoreUnavailable):
+            engine.run(engine.enqueue_many([spec()]))
+        holder.close()
+
+        [record] = caplog.records
+        assert "is locked by another's transaction" in record.getMessage()
 
     def test_a_file_that_was_replaced_is_noticed_before_anything_is_written(
         self, engine: SqliteEngine, path: Path
@@ -652,7 +667,6 @@ class TestACallersTransaction:
         self, engine: SqliteEngine, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(checkpoint, "WAL_LIMIT", 200_000)
-        monkeypatch.setattr(checkpoint, "LOOK_EVERY", 4)
         connection = engine.connect()
         for _ in range(300):
             with connection:

@@ -35,6 +35,16 @@ def exits() -> None:
     os._exit(3)
 
 
+@app.task
+def exits_like_a_watchdog() -> None:
+    os._exit(70)
+
+
+@app.task
+async def exits_like_an_orphan() -> None:
+    os._exit(71)
+
+
 @app.task(executor="process")
 def exits_in_a_process() -> None:
     os._exit(4)

@@ -21,7 +21,14 @@ def test_poison_is_quarantined_and_bystanders_never_are(tmp_path: Path) -> None:
     """S1-26: each kind of poison takes one crowd down, then only itself, and ends as failed(crash_loop) after
     `max_crashes` runs alone; its signal or exit code, its stack and its last lines are kept."""
     app = app_of("poison", tmp_path / "jobs.db")
-    poisons = ["kills_itself", "follows_a_null_pointer", "exits", "exits_in_a_process"]
+    poisons = [
+        "kills_itself",
+        "follows_a_null_pointer",
+        "exits",
+        "exits_like_a_watchdog",
+        "exits_like_an_orphan",
+        "exits_in_a_process",
+    ]
     innocents = [app.tasks["innocent"].call(milliseconds=20) for _ in range(400)]
     app.enqueue_many(innocents[:200])
     handles = {name: app.tasks[name].using(max_crashes=MAX_CRASHES).enqueue() for name in poisons}

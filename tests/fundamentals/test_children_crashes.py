@@ -14,7 +14,9 @@ import pytest
 from shigoto import FailureKind, State
 from shigoto.observe import events
 from shigoto.worker import Stopped
+from shigoto.worker.children import children
 from shigoto.worker.children import process as childprocess
+from shigoto.worker.process.launch import launch
 from tests.fundamentals.nursery import Nursery, alive, make, own_children, until, until_gone
 
 CODE = """
@@ -269,7 +271,7 @@ def test_a_signal_for_all_processes_of_a_service_leaves_the_child_to_its_worker(
 
 UNFIT = """
 if os.getppid() != {parent} and not (FOLDER / "fit").exists():
-    raise RuntimeError("not in a child")
+    {error}
 
 
 @app.task(executor="process")
@@ -281,10 +283,8 @@ def work() -> str:
 def test_a_child_that_cannot_begin_says_why_once_and_costs_the_job_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shigoto.worker import children
-
     monkeypatch.setattr(children, "FIRST_REST", 0.05)
-    kids = make(tmp_path, monkeypatch, UNFIT.format(parent=os.getppid()))
+    kids = make(tmp_path, monkeypatch, UNFIT.format(parent=os.getppid(), error=ERRORS[0][0]))
     handle = kids.work.enqueue()
 
     async def main() -> None:
@@ -303,14 +303,41 @@ def test_a_child_that_cannot_begin_says_why_once_and_costs_the_job_nothing(
     kids.close()
 
 
+ERRORS = [
+    ('raise RuntimeError("not in a child")', "RuntimeError: not in a child"),
+    ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+    ('sys.exit("no licence for a child")', "wanted to exit while it was loaded: no licence for a child"),
+    (
+        'app.lifespan(lambda app: (_ for _ in ()).throw(ValueError("no resources")))',
+        "lifespan failed at the start: ValueError: no resources",
+    ),
+    ("Shigoto.engine = property(lambda app: 1 / 0)", "ZeroDivisionError: division by zero"),
+]
+
+
+@pytest.mark.parametrize(("error", "told"), ERRORS)
+def test_whatever_keeps_a_child_from_beginning_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str, told: str
+) -> None:
+    kids = make(tmp_path, monkeypatch, UNFIT.format(parent=os.getppid(), error=error))
+    kids.work.enqueue()
+
+    async def main() -> None:
+        async with kids.working():
+            await kids.until(events.ChildFailed)
+
+    kids.play(main)
+    assert told in kids.all(events.ChildFailed)[0].error
+    kids.close()
+
+
 def test_a_child_that_cannot_even_be_started_is_tried_again_later(
     kids: Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def out_of_processes(line: int, words: int) -> "subprocess.Popen[bytes]":
+    def out_of_processes(*_: object, **__: object) -> "subprocess.Popen[bytes]":
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    launch = childprocess._launch
-    monkeypatch.setattr(childprocess, "_launch", out_of_processes)
+    monkeypatch.setattr(childprocess, "launch", out_of_processes)
     handle = kids.suspect.enqueue()
     crash(kids, handle.job().number)
 
@@ -318,7 +345,7 @@ def test_a_child_that_cannot_even_be_started_is_tried_again_later(
         worker = kids.worker()
         run = asyncio.create_task(worker.run())
         await kids.until(events.ChildFailed)
-        monkeypatch.setattr(childprocess, "_launch", launch)
+        monkeypatch.setattr(childprocess, "launch", launch)
         await kids.until(events.JobCompleted)
         worker.stop()
         stopped: Stopped = await run

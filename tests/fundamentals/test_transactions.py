@@ -23,6 +23,7 @@ from shigoto import (
     JobError,
     LeaseLost,
     ResultInvalid,
+    Shigoto,
     State,
     StoreRefused,
     StoreUnavailable,
@@ -221,6 +222,23 @@ class TestTheConnection:
 
         assert (shop.paid(), run.state) == ([1, 2], State.COMPLETED)
 
+    @pytest.mark.parametrize("pragma", ["query_only", "locking_mode", "journal_mode", "WAL_autocheckpoint"])
+    def test_so_is_what_would_keep_the_completion_from_being_written(self, shop: Shop, pragma: str) -> None:
+        run = shop.start()
+        with run.context.transaction() as tx:
+            with pytest.raises(
+                JobError, match=f"PRAGMA {pragma.lower()} cannot be set in a transaction block"
+            ):
+                tx.execute(f"PRAGMA {pragma} = 1")
+            tx.execute(f"PRAGMA {pragma}")
+            with pytest.raises(JobError, match="an authorizer of its own"):
+                tx.set_authorizer(None)
+            with pytest.raises(JobError, match="not ended by hand"):
+                tx.execute("COMMIT")
+            tx.execute("INSERT INTO paid VALUES (1)")
+
+        assert (shop.paid(), run.state) == ([1], State.COMPLETED)
+
     def test_so_are_the_methods_that_do_it(self, shop: Shop) -> None:
         run = shop.start()
         with run.context.transaction() as tx:
@@ -236,6 +254,25 @@ class TestTheConnection:
                 tx.cursor(sqlite3.Cursor)
 
         assert run.state is State.COMPLETED
+
+    def test_foreign_keys_are_enforced(self, shop: Shop) -> None:
+        """SQLite ignores the PRAGMA inside a transaction, so nobody could turn them on there."""
+        with closing(shop.connect()) as connection, connection:
+            connection.execute("CREATE TABLE refund (invoice REFERENCES paid (invoice))")
+        run = shop.start()
+        with run.context.transaction() as tx:
+            with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"):
+                tx.execute("INSERT INTO refund VALUES (99)")
+            tx.execute("PRAGMA defer_foreign_keys = ON")
+            tx.execute("INSERT INTO refund VALUES (1)")
+            tx.execute("INSERT INTO paid VALUES (1)")
+
+        with (
+            closing(shop.connect()) as connection,
+            pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"),
+        ):
+            connection.execute("INSERT INTO refund VALUES (99)")
+        assert (shop.paid(), run.state) == ([1], State.COMPLETED)
 
     def test_a_part_that_may_fail_has_a_savepoint(self, shop: Shop) -> None:
         run = shop.start()
@@ -381,6 +418,20 @@ class TestWaitingForOneself:
         assert other.receipts() == 1
         other.engine.close()
 
+    def test_but_one_by_another_app_on_the_same_file_is(self, shop: Shop) -> None:
+        other = Shigoto(shop.path)
+
+        @other.task
+        def receipt(invoice: int) -> None: ...
+
+        run = shop.start()
+        with closing(other), run.context.transaction() as tx:
+            with pytest.raises(JobError, match="would wait for the transaction block"):
+                receipt.enqueue(1)
+            receipt.using(connection=tx).enqueue(2)
+
+        assert (shop.receipts(), run.state) == (1, State.COMPLETED)
+
     def test_other_threads_wait_their_turn(self, shop: Shop) -> None:
         run = shop.start()
         other = threading.Thread(target=lambda: shop.receipt.enqueue(2))
@@ -445,6 +496,35 @@ class TestLimit:
 
         shop.receipt.enqueue(1)
         assert (shop.paid(), run.state) == ([], State.PROCESSING)
+
+    def test_it_strikes_while_the_block_waits_for_a_statement_of_another_thread(self, shop: Shop) -> None:
+        endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+        run = shop.start()
+        raised: list[Exception] = []
+        running = threading.Event()
+
+        def count(tx: sqlite3.Connection) -> None:
+            try:
+                tx.execute(endless).fetchone()
+            except Exception as error:
+                raised.append(error)
+
+        def leave() -> None:
+            with run.context.transaction() as tx:
+                tx.execute("INSERT INTO paid VALUES (1)")
+                tx.set_progress_handler(running.set, 1_000)
+                other = threading.Thread(target=count, args=(tx,), daemon=True)
+                other.start()
+                assert running.wait(10)
+                tx.finish("paid")
+
+        with pytest.raises(TransactionTooLong):
+            leave()
+
+        until(lambda: bool(raised))
+        assert isinstance(raised[0], TransactionTooLong)
+        assert (shop.paid(), run.state) == ([], State.PROCESSING)
+        shop.receipt.enqueue(1)
 
     def test_a_cursor_made_past_the_connection_cannot_write_afterwards(self, shop: Shop) -> None:
         run = shop.start()
@@ -533,7 +613,7 @@ class TestTrouble:
                 tx.execute("INSERT INTO paid VALUES (1)")
                 tx.execute("ALTER TABLE shigoto_done RENAME TO gone")
 
-        with pytest.raises(StoreUnavailable, match="no such table"):
+        with pytest.raises(JobError, match="cannot be written after what the block did: no such table"):
             destroy()
 
         assert (shop.paid(), run.state) == ([], State.PROCESSING)
@@ -560,7 +640,6 @@ class TestTrouble:
         with closing(shop.connect()) as connection:
             before = shop.path.stat().st_size
             monkeypatch.setattr(checkpoint, "WAL_LIMIT", 0)
-            monkeypatch.setattr(checkpoint, "LOOK_EVERY", 1)
             with run.context.transaction() as tx:
                 tx.execute("CREATE TABLE large AS SELECT zeroblob(1000000) AS bytes")
             assert connection.in_transaction is False

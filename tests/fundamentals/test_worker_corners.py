@@ -15,12 +15,13 @@ from shigoto import Context, FailureKind, OptionInvalid, Retry, Shigoto, State, 
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.model.job import Lease
+from shigoto.model.text import fit
 from shigoto.model.worker import Orders
 from shigoto.observe import events
 from shigoto.observe.log import configure_logging
 from shigoto.testing.clock import VirtualClock
 from shigoto.worker import Stopped, Worker
-from shigoto.worker.errortext import LIMIT, describe, fit
+from shigoto.worker.errortext import LIMIT, describe
 from shigoto.worker.logfields import job_fields
 from shigoto.worker.station import start_thread
 from tests.fundamentals.stage import DAY, Stage

@@ -430,6 +430,22 @@ def test_after_a_committed_block_the_job_is_completed_whatever_the_handler_does(
     assert ("changes nothing" in caplog.text) == (then in ("raise", "snooze"))
 
 
+def test_what_a_handler_writes_after_its_block_is_kept(books: Shigoto) -> None:
+    """The job has ended with the commit; the worker's own word comes later, and brings the lines."""
+
+    @books.task
+    async def pay(ctx: Context) -> None:
+        ctx.log("before")
+        async with ctx.transaction() as tx:
+            tx.finish("paid")
+        ctx.log("after")
+
+    handle = pay.enqueue()
+    drained(books)
+
+    assert [line.text for line in handle.logs()] == ["before", "after"]
+
+
 @pytest.mark.parametrize("commits", [True, False])
 def test_with_a_connection_of_the_callers_the_store_knows_whether_it_was_committed(
     books: Shigoto, *, commits: bool

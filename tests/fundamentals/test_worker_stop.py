@@ -13,6 +13,7 @@ from shigoto import (
 )
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
+from shigoto.model.worker import Want
 from shigoto.observe import events
 from shigoto.worker import Stopped, Worker
 from tests.fundamentals.stage import DAY, Stage
@@ -46,6 +47,36 @@ def test_a_drain_runs_what_its_jobs_enqueue_but_not_what_is_due_later(stage: Sta
     assert len(stage.all(events.JobCompleted)) == 6
     assert stage.now == 3_000
     assert stage.job(7).state is State.PENDING
+
+
+def test_what_only_lay_in_a_buffer_leaves_no_trace_in_the_history_and_what_ran_does(stage: Stage) -> None:
+    @stage.app.task
+    async def work() -> None:
+        await asyncio.sleep(DAY)
+
+    handles = [work.enqueue() for _ in range(2)]
+
+    async def main() -> None:
+        worker = stage.worker(concurrency=1)
+        run = asyncio.create_task(worker.run())
+        await stage.until(events.JobStarted)
+        # Claimed for the one that runs already, as a busy worker claims ahead.
+        crew = worker._crew
+        assert crew is not None
+        leases = await stage.engine.arun(
+            stage.engine.claim(worker.id, [Want(tasks=("work",), queues=None, limit=1)])
+        )
+        crew.station.held.update({lease.number: lease for lease in leases})
+        crew.strands.give(leases)
+        worker.stop()
+        await run
+
+    stage.play(main)
+
+    ran, waited = handles
+    assert (ran.job().releases, waited.job().releases) == (1, 1)
+    assert [attempt.outcome for attempt in ran.attempts()] == ["released"]
+    assert waited.attempts() == []
 
 
 def test_a_drain_of_nothing_ends_at_once(stage: Stage) -> None:

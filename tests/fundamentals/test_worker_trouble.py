@@ -124,6 +124,52 @@ def test_a_settlement_whose_answer_was_lost_is_sent_again_and_recognised(shaky: 
     assert all(batch == first for batch in others[:3])
 
 
+@pytest.mark.parametrize("error", [ValueError("a fault of ours"), StoreUnavailable("not now")])
+def test_that_the_store_cannot_tell_what_became_of_a_job_keeps_nobody_from_hearing_of_its_end(
+    shaky: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    @shaky.app.task(retries=0)
+    async def work() -> None:
+        raise RuntimeError("as always")
+
+    def broken(_: object) -> Op[Any]:
+        raise error
+
+    monkeypatch.setattr(shaky.engine, "get", broken)
+    work.enqueue()
+    store(shaky).lose = 1
+
+    assert shaky.drain() == Stopped(reason="drained")
+    [told] = shaky.all(events.JobFailed)
+    assert told.error == "RuntimeError: as always"
+
+
+def test_a_drain_is_not_over_before_the_store_has_told_what_became_of_every_job(
+    shaky: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @shaky.app.task(retries=0)
+    async def work() -> None:
+        raise RuntimeError("as always")
+
+    asked: list[int] = []
+    arun = shaky.engine.arun
+
+    async def slowly(op: Op[Any]) -> Any:
+        if op.mode == "read" and store(shaky).settled:
+            asked.append(shaky.now)
+            await asyncio.sleep(60)
+        return await arun(op)
+
+    monkeypatch.setattr(shaky.engine, "arun", slowly)
+    work.enqueue()
+    store(shaky).lose = 1
+
+    assert shaky.drain() == Stopped(reason="drained")
+    assert asked
+    assert len(shaky.all(events.JobFailed)) == 1
+    assert shaky.times(events.JobFailed)[0] >= asked[0] + 60_000
+
+
 def test_a_worker_out_of_touch_claims_no_more_but_runs_on(shaky: Stage) -> None:
     """Semantics §4: no claims from 2/3 of a lease after the last confirmed beat."""
     shaky = Stage(DeafToBeats)

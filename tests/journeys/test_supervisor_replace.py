@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.journeys.yard import SHOP, Yard, ended_within, eventually, runners_of
+from shigoto import State
+from tests.journeys.yard import SHOP, Yard, ended_within, eventually, is_alive, runners_of
 
 pytestmark = [
     pytest.mark.engine("sqlite"),
@@ -20,6 +21,14 @@ VERSION = """
 async def version() -> str:
     import parts
     return parts.VERSION
+
+@app.task
+async def told(ctx: Context, seconds: float) -> list[object]:
+    note("began")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        await asyncio.sleep(0.05)
+    return [os.getpid(), ctx.stopping]
 """
 
 
@@ -77,19 +86,53 @@ def test_a_runner_is_replaced_after_so_many_jobs(yard: Yard) -> None:
     assert process.poll() is None
 
 
-def test_a_runner_that_uses_too_much_memory_is_replaced_when_its_jobs_are_done(yard: Yard) -> None:
-    process = yard.start("--max-memory", "150")
+def test_a_runner_that_has_run_enough_jobs_finishes_what_runs_however_long_it_takes(yard: Yard) -> None:
+    """The job runs for longer than a stop would let it, and its worker's place is taken at once."""
+    long = yard.enqueue("told", seconds=4.0)
+    process = yard.start("--max-jobs", "1", "--stop-timeout", "1", "--concurrency", "2")
+    yard.until_it_began()
+    [runner] = runners_of(process)
+
+    assert yard.enqueue("count", number=1).result(timeout=20) == runner
+
+    assert yard.enqueue("count", number=2).result(timeout=20) != runner
+    assert long.status() is State.PROCESSING
+    assert long.result(timeout=20) == [runner, False]
+    assert long.job().attempt == 1
+    eventually(lambda: not is_alive(runner), yard.log, within=5)
+    assert "did not end in time" not in yard.log()
+
+
+def test_a_runner_that_uses_too_much_memory_finishes_what_runs_however_long_it_takes(yard: Yard) -> None:
+    process = yard.start("--max-memory", "150", "--stop-timeout", "1")
     yard.until_at_work(1)
     [runner] = runners_of(process)
-    waiting = yard.enqueue("wait", file="go")
+    long = yard.enqueue("told", seconds=5.0)
     yard.until_it_began()
 
     assert yard.enqueue("hoard", megabytes=200).result(timeout=20) == runner
     yard.until_logged("is replaced: it uses .* MB of memory")
-    assert runners_of(process) == [runner]
-    yard.touch("go")
 
-    yard.until_done(waiting)
-    eventually(lambda: runners_of(process) not in ([], [runner]), yard.log)
-    assert waiting.job().attempt == 1
+    eventually(lambda: len(runners_of(process)) == 2, yard.log)
+    eventually(lambda: len(set(yard.workers())) == 2, yard.log)
     assert yard.enqueue("count", number=1).result(timeout=20) != runner
+    assert long.result(timeout=20) == [runner, False]
+    assert long.job().attempt == 1
+    eventually(lambda: runner not in runners_of(process), yard.log, within=5)
+
+
+def test_a_stop_ends_runners_that_only_finish_their_jobs_too(yard: Yard) -> None:
+    waiting = yard.enqueue("wait", file="never")
+    process = yard.start("--max-jobs", "1", "--stop-timeout", "3")
+    yard.until_it_began()
+    assert yard.enqueue("count", number=1).result(timeout=20) in runners_of(process)
+    yard.until_logged("started worker=", times=2)
+    family = runners_of(process)
+    assert len(family) == 2
+
+    process.send_signal(signal.SIGTERM)
+
+    assert ended_within(process, 3) == 0
+    assert not any(map(is_alive, family))
+    assert (waiting.status(), waiting.job().releases) == (State.PENDING, 1)
+    assert yard.workers() == []

@@ -223,6 +223,49 @@ def test_as_process_1_it_reaps_orphans_and_ends_cleanly(yard: Yard, new_namespac
     assert yard.workers() == []
 
 
+@pytest.mark.parametrize("processes", ["0", "1"])
+@pytest.mark.parametrize("milliseconds", [100, 250, 400])
+def test_process_1_hears_a_stop_while_it_starts(
+    yard: Yard, new_namespace: list[str], processes: str, milliseconds: int
+) -> None:
+    """F52: whatever the system throws away because nobody asks for it yet, is asked for first."""
+    (yard.folder / "sitecustomize.py").write_text(SLOW_IMPORTS)
+    with (yard.folder / "log").open("wb") as log:
+        unshare = subprocess.Popen(
+            [*new_namespace, *SHIGOTO, "--app", "shop", "worker", "--processes", processes],
+            cwd=yard.folder,
+            env=yard.environment | {"PYTHONPATH": str(yard.folder)},
+            stdin=subprocess.DEVNULL,
+            stderr=log,
+        )
+    try:
+        eventually((yard.folder / "importing").exists)
+        time.sleep(milliseconds / 1000)
+        [init] = runners_of(unshare)
+
+        os.kill(init, signal.SIGTERM)
+
+        assert unshare.wait(10) in (0, 130)
+        assert "Traceback" not in yard.log()
+    finally:
+        unshare.kill()
+        unshare.wait()
+
+
+SLOW_IMPORTS = """
+import importlib.abc, pathlib, sys, time
+
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name in ("shigoto.worker.process.source", "shigoto.cli.work"):
+            pathlib.Path("importing").touch()
+            time.sleep(0.5)
+        return None
+
+sys.meta_path.insert(0, Slow())
+"""
+
+
 def zombies_below(pid: int) -> list[int]:
     """The dead children of a process that it has not reaped."""
     children = [

@@ -144,6 +144,7 @@ class Yard:
     def __init__(self, folder: Path, shop: str = SHOP) -> None:
         (folder / "shop.py").write_text(shop)
         self.folder = folder
+        self.command = SHIGOTO
         self.app = Shigoto(f"sqlite:///{folder / 'shop.db'}")
         self._processes: list[subprocess.Popen[bytes]] = []
         self.environment = {
@@ -156,7 +157,7 @@ class Yard:
         self, *options: str, app: str | None = "shop", log: str = "log", stdin: int = subprocess.DEVNULL
     ) -> "subprocess.Popen[bytes]":
         """`shigoto worker` in a process group of its own."""
-        words = [*SHIGOTO, *([] if app is None else ["--app", app]), "worker", *options]
+        words = [*self.command, *([] if app is None else ["--app", app]), "worker", *options]
         with (self.folder / log).open("ab") as file:
             process = subprocess.Popen(
                 words,

@@ -213,6 +213,8 @@ async def async_transactions(ctx: Context, connection: sqlite3.Connection) -> st
         found = await tx.execute("SELECT id FROM cart WHERE id = :id", {"id": 1})
         row = await found.fetchone()
         await tx.executemany("DELETE FROM cart WHERE id = ?", [(row[0],)])
+        await tx.executemany("DELETE FROM cart WHERE id = ?", ((number,) for number in range(3)))
+        assert_type(found.lastrowid, int | None)
         assert_type(await send.using(connection=tx).aenqueue("x"), JobHandle[bool])
         tx.finish(found.rowcount)
     async with ctx.transaction(connection) as joined:

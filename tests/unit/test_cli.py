@@ -1,6 +1,7 @@
 """The command line, called as the console script calls it but within this process."""
 
 import json
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -84,7 +85,13 @@ def shigoto(
         captured = capsys.readouterr()
         return Outcome(code, captured.out, captured.err)
 
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = {number: signal.getsignal(number) for number in numbers}
     yield run
+    # A worker's process ends with its command, and this one does not.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    for number, handler in former.items():
+        signal.signal(number, handler)
     for name in set(sys.modules) - modules:
         if not name.startswith("shigoto"):
             del sys.modules[name]

@@ -245,6 +245,35 @@ def test_show_takes_one_job(shigoto: Command, store: Store) -> None:
             ],
         ),
         (
+            Story(job=job(), workers=[worker(stopping=True)]),
+            ["It has been ready for 60 s and waits for a worker.", "Every live worker is about to stop."],
+        ),
+        (
+            Story(job=job(alone=True), workers=[worker(isolates=False), worker(tasks=("other",))]),
+            [
+                "It has been ready for 60 s and waits for a worker.",
+                (
+                    "It needs a process of its own, and no live worker has one to give."
+                    " Start one by `shigoto worker`: those that are part of another program have none."
+                ),
+            ],
+        ),
+        (
+            Story(job=job(run_at=ago(9_000), created_at=ago(20)), workers=[worker()]),
+            ["It has been ready for 20 s and waits for a worker."],
+        ),
+        (
+            Story(
+                job=job(run_at=ago(9_000), created_at=ago(9_000)),
+                workers=[worker()],
+                attempts=[
+                    attempt(1, "released", finished_at=ago(90)),
+                    attempt(2, "released", finished_at=ago(30)),
+                ],
+            ),
+            ["It has been ready for 30 s and waits for a worker."],
+        ),
+        (
             Story(
                 job=job(state=State.PROCESSING, attempt=3, started_at=ago(12), worker=ANVIL, suspect=True),
                 workers=[worker(lease_until=ago(7))],
@@ -374,7 +403,7 @@ def test_nothing_that_a_job_says_on_its_page_can_command_the_terminal() -> None:
             payload=hostile, progress_text=hostile, result=hostile, meta=hostile, key=hostile, tags=(hostile,)
         ),
         attempts=[attempt(1, "errored", error=hostile, traceback=hostile)],
-        logs=[LoggedLine(token=1, line=1, at=ago(5), level="INFO", text=hostile)],
+        logs=[LoggedLine(token=1, line=1, at=ago(5), level=hostile, text=hostile)],
     )
 
     for width in (None, 80):
@@ -546,7 +575,80 @@ def test_what_was_done_is_a_success_even_if_it_cannot_be_told(shigoto: Command, 
     assert "#1 (send) runs again as #2" in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_what_a_redrive_did_is_told_on_the_other_stream_if_need_be(
+    shigoto: Command, store: Store, words: tuple[str, ...]
+) -> None:
+    store.ended(Ending.FAILED)
+    store.ended(Ending.FAILED)
+
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "shigoto", "redrive", "jobs.db", "--yes", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert done.returncode == 0
+    assert "2 of 2 failed jobs retried: #1, #2." in done.stderr
+    assert store.state(1) == "pending"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell closes it")
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ("redrive jobs.db", 2, "There is no terminal to ask on"),
+        ("redrive jobs.db --yes", 0, ""),
+        ("cancel jobs.db 2 --force", 0, ""),
+        ("show jobs.db 1", 0, ""),
+    ],
+)
+def test_a_standard_input_that_is_closed_answers_nothing(
+    shigoto: Command, store: Store, words: str, code: int, text: str
+) -> None:
+    store.ended(Ending.FAILED)
+    store.enqueue()
+    store.claim()
+
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "{sys.executable}" -m shigoto {words} <&-'],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    assert text in done.stderr
+
+
 # redrive
+
+
+def test_of_several_jobs_with_one_key_redrive_takes_the_newest(shigoto: Command, store: Store) -> None:
+    for _ in range(3):
+        store.ended(Ending.FAILED, key="k")
+
+    dry = shigoto("redrive", "jobs.db", "--dry-run")
+    wet = shigoto("redrive", "jobs.db", "--yes")
+
+    assert dry.out == "1 failed job would be retried: #3.\n"
+    assert dry.err == "Not retried, a newer one has the same unique key: #1, #2.\n"
+    assert wet.out == "1 of 3 failed jobs retried.\n"
+    assert wet.err == "Not retried, another job holds the unique key: #1, #2.\n"
+    assert [store.state(number) for number in (1, 2, 3)] == ["failed", "failed", "pending"]
+
+
+def test_a_kind_of_failure_of_cancelled_jobs_is_refused(shigoto: Command, store: Store) -> None:
+    outcome = shigoto("redrive", "jobs.db", "--state", "cancelled", "--kind", "error", "--yes")
+
+    assert outcome.code != 0
+    assert "Only failed jobs have a kind of failure" in outcome.err
 
 
 def test_redrive_retries_what_has_failed_and_tells_what_it_left(shigoto: Command, store: Store) -> None:

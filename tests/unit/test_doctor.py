@@ -176,6 +176,9 @@ def test_a_log_that_only_grows_is_warned_of(size: int, expected: Level) -> None:
     finding = check_store.log(facts(outside=file(log_size=size)))
 
     assert level(finding) is expected
+    assert finding is not None
+    if expected is Level.WARNING:  # from one look nobody can tell which
+        assert "by one large commit, or because somebody reads" in finding.text
 
 
 @pytest.mark.parametrize(
@@ -312,6 +315,31 @@ def test_suspects_that_no_live_worker_can_isolate_are_warned_of() -> None:
     assert check_work.alone(facts(store=store)) is None
     assert check_work.alone(facts(store=store, workers=[])) is None
     assert check_work.alone(facts(workers=[worker(isolates=False)])) is None
+    elsewhere = worker(tasks=("other",))
+    assert level(check_work.alone(facts(store=store, workers=[worker(isolates=False), elsewhere])))
+    assert check_work.alone(facts(store=store, workers=[elsewhere])) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (1, "1 job must run in a process of its own, because"),
+        (2, "2 jobs must run in a process of their own, because"),
+    ],
+)
+def test_one_is_not_many(count: int, text: str) -> None:
+    lanes = (lane(alone=True, ready=count),)
+    finding = check_work.alone(facts(store=inside(lanes=lanes), workers=[worker(isolates=False)]))
+
+    assert finding is not None
+    assert finding.text.startswith(text)
+    put_away = check_work.quarantined(facts(quarantined=count))
+    assert put_away is not None
+    assert put_away.text == (
+        "1 job killed its process again and again, and was put away."
+        if count == 1
+        else "2 jobs killed their process again and again, and were put away."
+    )
 
 
 def test_quarantined_jobs_are_told_with_the_way_out() -> None:
@@ -402,6 +430,23 @@ def test_the_doctor_finds_a_working_store_well(shigoto: Command, store: Store) -
         "backlog",
     ):
         assert found[check]["level"] == "ok", found[check]
+
+
+def test_a_job_has_waited_since_it_could_run_and_not_since_it_was_due(shigoto: Command, store: Store) -> None:
+    """One may be due for a time before it was made, and one that was given back has run in between."""
+    an_hour_ago = to_millis(datetime.now(UTC) - timedelta(hours=1))
+    store.enqueue(run_at=an_hour_ago)
+    found = diagnosis(shigoto, "jobs.db")
+    assert found["backlog"]["level"] == "ok", found["backlog"]
+
+    sql(f"UPDATE shigoto_job SET created_at = {an_hour_ago}")
+    store.engine.run(store.engine.beat(store.worker, None))
+    assert diagnosis(shigoto, "jobs.db")["backlog"]["level"] == "warning"
+
+    store.settle(store.claim(), Ending.RELEASED)
+    store.engine.run(store.engine.beat(store.worker, None))
+    found = diagnosis(shigoto, "jobs.db")
+    assert found["backlog"]["level"] == "ok", found["backlog"]
 
 
 def test_looking_changes_nothing(shigoto: Command, store: Store) -> None:
@@ -538,6 +583,7 @@ def test_work_that_nobody_does_is_found(shigoto: Command, store: Store) -> None:
     store.enqueue(task="unheard_of", run_at=long_ago)
     store.enqueue(queue="idle")
     store.engine.run(store.engine.configure(QueueSettings(name="idle", paused=True)))
+    sql(f"UPDATE shigoto_job SET created_at = {long_ago}")
 
     found = diagnosis(shigoto, "jobs.db")
     assert found["tasks"]["level"] == "problem"
@@ -576,7 +622,7 @@ def test_suspects_and_quarantined_jobs_are_found(shigoto: Command, store: Store)
     found = diagnosis(shigoto, "jobs.db")
 
     assert found["isolation"]["level"] == "warning"
-    assert found["isolation"]["text"].startswith("1 job must run in a process of their own")
+    assert found["isolation"]["text"].startswith("1 job must run in a process of its own")
     assert found["quarantine"]["text"].startswith("2 jobs killed their process")
     store.announce(isolates=True)
     assert "isolation" not in diagnosis(shigoto, "jobs.db")

@@ -1,17 +1,27 @@
 """The lines of a run: which are kept, which are told, and what is made of `logging`."""
 
 import logging
+import socket
 import threading
+from collections.abc import Callable
 from contextvars import copy_context
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+import shigoto.context
+import shigoto.lines
 from shigoto.context import Context, Desk, Signals, current_context
 from shigoto.engine.memory import MemoryEngine
 from shigoto.lines import LONGEST_LINE, MOST_BYTES, Lines
+from shigoto.model.job import LogLine
 from shigoto.model.outcome import LogTail
+from shigoto.worker.children.interrupts import Interrupts
+from shigoto.worker.children.messages import Began, News, Unfit
+from shigoto.worker.children.program import Mouth
 from shigoto.worker.logfields import Capture, capturing
+from shigoto.worker.process.wire import Inbox
 from tests.unit.test_context import LEASE
 
 
@@ -214,3 +224,100 @@ class TestCapture:
 
         assert signals.lines is None
         assert "Logging error" in capsys.readouterr().err
+
+
+# Destructors that log, in the midst of the writing of a line
+
+
+class Once:
+    """Calls something, the first time only; and does what it stands for."""
+
+    def __init__(self, real: Callable[..., Any], call: Callable[[], object]) -> None:
+        self._real = real
+        self._calls = [call]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._calls:
+            self._calls.pop()()
+        return self._real(*args, **kwargs)
+
+
+def in_time(work: Callable[[], object]) -> None:
+    """Do it in a thread that may hang."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive(), "it hangs"
+
+
+def test_a_line_that_is_written_in_the_midst_of_another_hangs_nobody_and_none_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The collector calls destructors wherever it likes, and some of them log."""
+    heard: list[tuple[int, str]] = []
+
+    def listen() -> None:
+        while (tail := lines.tail()) is not None:
+            heard.extend(told(tail))
+
+    lines = Lines(listen)
+    monkeypatch.setattr(
+        shigoto.lines, "LogLine", Once(LogLine, lambda: lines.add(1, "info", "from a destructor"))
+    )
+
+    in_time(lambda: lines.add(1, "info", "first\nsecond"))
+
+    assert [number for number, _ in heard] == [1, 2, 3]
+    assert sorted(text for _, text in heard) == ["first", "from a destructor", "second"]
+    assert sorted(told(lines.whole())) == sorted(heard)
+
+
+def test_a_line_that_is_written_while_others_are_told_is_told_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = filled(2)
+    monkeypatch.setattr(shigoto.lines, "LogTail", Once(LogTail, lambda: lines.add(1, "info", "late")))
+    tails: list[LogTail | None] = []
+
+    in_time(lambda: tails.append(lines.tail()))
+
+    assert [told(tail) for tail in tails] == [[(1, "x"), (2, "x")]]
+    assert told(lines.tail()) == [(3, "late")]
+
+
+def test_the_first_line_of_a_run_may_be_interrupted_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    signals = Signals()
+    context = Context(LEASE, signals, Desk(MemoryEngine(), UUID(int=1)))
+    monkeypatch.setattr(
+        shigoto.context, "Lines", Once(Lines, lambda: context.write("info", "from a destructor"))
+    )
+
+    in_time(lambda: context.write("info", "first"))
+
+    assert signals.lines is not None
+    assert told(signals.lines.tail()) == [(1, "from a destructor"), (2, "first")]
+
+
+def test_a_child_that_is_interrupted_by_itself_while_it_speaks_says_one_thing_after_the_other() -> None:
+    mine, theirs = socket.socketpair()
+    with theirs, mine:
+        interrupts = Interrupts()
+        mouth = Mouth(mine, interrupts)
+        mouth.line = cast("socket.socket", Interrupted(mine, lambda: mouth.send(Began())))
+
+        in_time(lambda: mouth.send(Unfit("a word")))
+
+        inbox = Inbox[News](News)
+        assert inbox.feed(theirs.recv(4_096)) == [Unfit("a word"), Began()]
+
+
+class Interrupted:
+    """A socket whose first `sendall` is interrupted when half is sent."""
+
+    def __init__(self, real: socket.socket, call: Callable[[], object]) -> None:
+        self._real = real
+        self._calls = [call]
+
+    def sendall(self, data: bytes) -> None:
+        self._real.sendall(data[:5])
+        if self._calls:
+            self._calls.pop()()
+        self._real.sendall(data[5:])

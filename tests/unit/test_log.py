@@ -84,6 +84,33 @@ def test_every_event_has_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
         json.loads(JsonFormatter().format(record))
 
 
+def test_a_long_list_is_cut_short(stream: io.StringIO) -> None:
+    """A thousand jobs of one dead process must not become one line of a hundred kilobytes."""
+    configure_logging(format="json", stream=stream)
+    bus = Bus()
+    log_events(bus)
+
+    bus.publish(events.JobsRescued("2", (Rescued(ID, 42, "resize", State.PENDING),) * 1000))
+
+    fields = json.loads(stream.getvalue())
+    assert "1000 jobs" in fields["message"]
+    assert len(fields["jobs"]) == 21
+    assert fields["jobs"][0]["number"] == 42
+    assert fields["jobs"][-1] == "and 980 more"
+
+
+def test_trouble_with_the_store_is_a_warning_once_and_ends_with_one_full_stop(stream: io.StringIO) -> None:
+    configure_logging(stream=stream)
+    bus = Bus()
+    log_events(bus)
+
+    bus.publish(events.StoreTrouble("2", "settler", "The disk is full.", 1.5))
+    bus.publish(events.StoreTrouble("2", "settler", "The disk is full.", 1.5, repeated=True))
+
+    [line] = stream.getvalue().splitlines()
+    assert "cannot reach the store: The disk is full. It tries again in 1.5 s" in line
+
+
 def test_lines_that_are_off_cost_no_event() -> None:
     bus = Bus()
     logger = logging.getLogger("shigoto.worker")

@@ -217,21 +217,25 @@ class TestTheStoresOwnWord:
     def test_what_was_not_running_is_released(self) -> None:
         assert buried(1, 2, "q", None).ending is Ending.RELEASED
 
+    def test_what_was_alone_when_a_worker_died_has_crashed_alone(self) -> None:
+        assert buried(1, 2, "q", Death(number=1, alone=True)).alone
+
+    @pytest.mark.parametrize("only", [False, True])
     @pytest.mark.parametrize("isolates", [False, True])
     @pytest.mark.parametrize("solo", [False, True])
-    def test_an_orphan_is_blamed_only_if_it_was_suspected_and_nobody_kept_it_apart(
-        self, solo: bool, isolates: bool
+    def test_an_orphan_is_blamed_only_if_it_was_suspected_and_nobody_kept_it_apart_or_nobody_else_was_there(
+        self, solo: bool, isolates: bool, only: bool
     ) -> None:
         """A18."""
-        crash = orphaned(1, 2, "q", Counters(solo=solo), worker="w", isolates=isolates)
+        crash = orphaned(1, 2, "q", Counters(solo=solo), worker="w", isolates=isolates, only=only)
 
         assert crash.ending is Ending.CRASHED
-        assert crash.alone == (solo and not isolates)
+        assert crash.alone == (solo and (only or not isolates))
         assert crash.delay == (CRASH_DELAY if crash.alone else None)
         assert crash.error == "the worker w did not beat for its whole lease and was fenced"
 
     def test_an_orphan_of_a_worker_that_nobody_remembers_is_not_blamed(self) -> None:
-        crash = orphaned(1, 2, "q", Counters(solo=True), worker=None, isolates=False)
+        crash = orphaned(1, 2, "q", Counters(solo=True), worker=None, isolates=False, only=True)
 
         assert (crash.alone, crash.error) == (False, "its worker is not registered any more")
 

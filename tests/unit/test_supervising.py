@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from math import inf
@@ -12,16 +13,19 @@ from typing import Any, cast
 
 import pytest
 
+import shigoto
 from shigoto import Shigoto
 from shigoto.engine.open import open_engine
-from shigoto.model.errors import OptionInvalid, StoreRefused
+from shigoto.model.errors import OptionInvalid, StoreRefused, Unsupported
 from shigoto.model.ids import uuid7
 from shigoto.model.states import CRASH_DELAY
+from shigoto.worker.process.launch import command, how_it_ended
+from shigoto.worker.process.slate import Mark, Slate
 from shigoto.worker.process.source import Source
 from shigoto.worker.process.wire import Inbox, encode
-from shigoto.worker.supervisor import procfs
-from shigoto.worker.supervisor.address import InFile, expect_shared, lasting_address, name_of_store
-from shigoto.worker.supervisor.burial import MOST_TRACE, deaths_in, how_it_ended
+from shigoto.worker.supervisor import procfs, runnerprocess
+from shigoto.worker.supervisor.address import InFile, expect_shared, name_of_store
+from shigoto.worker.supervisor.burial import MOST_TRACE, deaths_in, end_groups
 from shigoto.worker.supervisor.messages import Ended, Failed, Hello, News, Start, Stop
 from shigoto.worker.supervisor.post import Post
 from shigoto.worker.supervisor.reload import Watch, own_files
@@ -69,6 +73,82 @@ def test_jobs_in_child_processes_die_with_the_runner_and_nothing_is_said_of_thei
     assert (inside.delay, child.number, child.delay, child.traceback) == (CRASH_DELAY, 2, None, None)
     assert child.error is not None
     assert "together with the runner process 7, which ended with exit code 1" in child.error
+
+
+def test_the_only_job_there_was_is_blamed_even_in_a_child_process() -> None:
+    [death] = deaths_in(7, -signal.SIGKILL, inside=[], in_children=[2], trace="")
+
+    assert (death.number, death.delay, death.alone) == (2, CRASH_DELAY, True)
+
+
+@pytest.mark.parametrize(("inside", "in_children"), [([1], []), ([1, 2], []), ([1], [2]), ([], [1, 2])])
+def test_nobody_else_is_blamed_for_the_death_of_a_runner(inside: list[int], in_children: list[int]) -> None:
+    """I13: those in the runner itself will be known when they have run alone."""
+    deaths = deaths_in(7, -signal.SIGKILL, inside=inside, in_children=in_children, trace="")
+
+    assert not any(death.alone for death in deaths)
+
+
+async def test_a_process_group_is_dead_when_it_was_ended() -> None:
+    head = await asyncio.create_subprocess_exec("sleep", "60", process_group=0)
+
+    await end_groups([head.pid, 0, 1, os.getpgrp(), 2**22 + 1])
+
+    with pytest.raises(ProcessLookupError):
+        os.killpg(head.pid, 0)
+    assert await head.wait() == -signal.SIGKILL
+
+
+def test_a_slate_has_the_processes_of_jobs_in_children_and_marks_that_only_grow() -> None:
+    created = Slate.create(3)
+    assert created.fd is not None
+    attached = Slate.attach(created.fd, 3)
+    attached.pids[1] = 4711
+    assert (created.children(), created.in_children()) == ([], [])
+
+    attached.cells[1] = -42
+    attached.mark(Mark.OVERDUE)
+
+    assert (created.children(), created.in_children()) == ([4711], [42])
+    assert (created.has(Mark.OVERDUE), created.has(Mark.LEAVING)) == (True, False)
+    created.close()
+
+
+# How processes are started
+
+
+def test_a_module_of_the_working_directory_never_stands_before_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert command("shigoto.x", [3, 4]) == [sys.executable, "-P", "-m", "shigoto.x", "3", "4"]
+
+
+def test_where_the_working_directory_has_this_package_itself_it_is_looked_for_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(Path(shigoto.__file__).parents[1])
+
+    assert command("shigoto.x", [3]) == [sys.executable, "-m", "shigoto.x", "3"]
+
+
+async def test_a_runner_that_dies_before_it_has_heard_anything_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def dead(*_: object, files: tuple[int, ...], **__: object) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(["true"], pass_fds=files)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        return process
+
+    monkeypatch.setattr(runnerprocess, "launch", dead)
+    before = set(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(BrokenPipeError):
+        RunnerProcess(Start(source=Source(reference="shop:app"), slate=1), lambda *_: None)
+
+    assert set(os.listdir("/proc/self/fd")) == before
+    os.waitpid(-1, 0)
 
 
 # When to start the next one
@@ -165,7 +245,7 @@ def test_the_address_of_a_store_means_the_same_in_every_folder(
     app = Shigoto(url)
     path = name_of_store(app)
 
-    address = lasting_address(app)
+    address = app.engine.address
 
     assert address == expected.format(folder=tmp_path.resolve())
     monkeypatch.chdir("/")
@@ -174,17 +254,19 @@ def test_the_address_of_a_store_means_the_same_in_every_folder(
     assert str(engine.path) == path
 
 
-def test_a_store_of_one_process_is_refused_and_has_no_other_address() -> None:
+def test_a_store_of_one_process_is_refused_and_has_no_address() -> None:
     app = Shigoto("memory:")
 
-    assert (lasting_address(app), name_of_store(app)) == ("memory:", "memory")
+    assert name_of_store(app) == "memory"
+    with pytest.raises(Unsupported, match="this process only"):
+        _ = app.engine.address
     with pytest.raises(StoreRefused, match="lives in one process only"):
         expect_shared(app.engine)
 
 
 def test_a_path_that_cannot_be_told_is_refused() -> None:
     with pytest.raises(OptionInvalid, match="The path of the store"):
-        lasting_address(Shigoto("\udcff.db"))
+        _ = Shigoto("\udcff.db").engine.address
 
 
 # What is said

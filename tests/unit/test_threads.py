@@ -16,6 +16,7 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.observe.bus import Bus
+from shigoto.worker import threads
 from shigoto.worker.runner import Runner
 from shigoto.worker.station import Station
 from shigoto.worker.threads import Threads
@@ -178,6 +179,31 @@ async def test_a_handler_that_outlives_the_pool_is_left_behind_and_its_outcome_d
     await asyncio.sleep(0.01)
 
     assert desk.settled == []
+
+
+async def test_threads_that_will_not_end_hold_up_the_loop_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many they are: a thread between two jobs counts as idle, and may yet be kept by something."""
+    monkeypatch.setattr(threads, "JOIN_TIMEOUT", 0.2)
+    both, let_go = threading.Barrier(8), threading.Event()
+
+    def meet() -> None:
+        both.wait(5)
+
+    desk = Desk(meet, size=8)
+    desk.pool.give([lease(number) for number in range(1, 9)])
+    await desk.until(8)
+    for seat in desk.pool._seats:
+        # As if each were busy with something that is no job.
+        seat.thread = threading.Thread(target=let_go.wait, daemon=True)
+        seat.thread.start()
+
+    began = asyncio.get_running_loop().time()
+    desk.pool.close()
+
+    assert asyncio.get_running_loop().time() - began < 1.0
+    let_go.set()
 
 
 async def test_a_running_job_is_told_that_it_is_cancelled_and_no_other_is() -> None:

@@ -124,10 +124,13 @@ def log(facts: Facts) -> Finding | None:
     return Finding(
         check="log",
         level=Level.WARNING,
-        text=f"The write-ahead log has grown to {_bytes(size)}: somebody has been reading for a long time.",
+        text=(
+            f"The write-ahead log has grown to {_bytes(size)}: by one large commit, or because somebody reads for a"
+            " long time and keeps it from being copied back."
+        ),
         remedy=(
-            "Find the connection that keeps a transaction open, perhaps a backup, a browser of the file or code of"
-            " your own, and end it. The next commits then copy the log back."
+            "The next commits will tell: if the log stays as long, find the connection that keeps a transaction open,"
+            " perhaps a backup, a browser of the file or code of your own, and end it."
         ),
     )
 

@@ -99,15 +99,16 @@ def paused(facts: Facts) -> Finding | None:
 
 def alone(facts: Facts) -> Finding | None:
     """Whether jobs wait for a process of their own and no live worker has one to give."""
-    lanes = [lane for lane in facts.lanes if lane.alone]
-    if not lanes or not facts.live or any(worker.isolates for worker in facts.live):
+    lanes = [lane for lane in facts.lanes if lane.alone and _is_refused(facts.live, lane)]
+    if not lanes:
         return None
+    count = sum(lane.ready for lane in lanes)
     return Finding(
         check="isolation",
         level=Level.WARNING,
         text=(
-            f"{_jobs(sum(lane.ready for lane in lanes))} must run in a process of their own, because of a crash or a"
-            " time limit, and no live worker can do that."
+            f"{_jobs(count)} must run in a process of {_own(count)} own, because of a crash or a time limit, and no"
+            " live worker can do that."
         ),
         remedy="Start a worker by `shigoto worker`: those that are part of another program have no such processes.",
     )
@@ -120,7 +121,10 @@ def quarantined(facts: Facts) -> Finding | None:
     return Finding(
         check="quarantine",
         level=Level.WARNING,
-        text=f"{_jobs(facts.quarantined)} killed their process again and again and were put away.",
+        text=(
+            f"{_jobs(facts.quarantined)} killed {_own(facts.quarantined)} process again and again, and"
+            f" {'was' if facts.quarantined == 1 else 'were'} put away."
+        ),
         remedy=(
             "shigoto list --kind crash_loop names them, and shigoto show has the signal and the stack of each. Mend the"
             " code, then shigoto redrive --kind crash_loop."
@@ -150,6 +154,12 @@ def _serves(worker: WorkerRecord, lane: LaneFacts) -> bool:
     return lane.task in worker.tasks and (worker.queues is None or lane.queue in worker.queues)
 
 
+def _is_refused(live: Sequence[WorkerRecord], lane: LaneFacts) -> bool:
+    """Whether workers would take this lane, and none of them can run a job by itself."""
+    serving = [worker for worker in live if _serves(worker, lane)]
+    return bool(serving) and not any(worker.isolates for worker in serving)
+
+
 def _due(facts: Facts) -> int:
     """How many pending jobs are due, where only counts are known."""
     return sum(
@@ -159,6 +169,10 @@ def _due(facts: Facts) -> int:
 
 def _jobs(count: int) -> str:
     return f"{count} job{'' if count == 1 else 's'}"
+
+
+def _own(count: int) -> str:
+    return "its" if count == 1 else "their"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ def cancel(ctx: click.Context, words: tuple[str, ...], *, force: bool, yes: bool
 
 def _agreed_to_force(engine: "Engine", words: Sequence[str]) -> bool:
     """Ask, if there is somebody to ask and a job that runs."""
-    if not sys.stdin.isatty():
+    if not output.can_ask():
         return True
     running = [word for word in words if _is_running(engine, word)]
     return not running or _agreed(f"{FORCED}\nCancel {_names(running)} by force?")
@@ -163,16 +163,24 @@ def _each(engine: "Engine", words: Sequence[str], act: Callable[[str, Job], Told
 
 
 def tell(told: Sequence[Told], *, as_json: bool) -> None:
-    """Say what was done. If that cannot be written it goes to the other stream: doing it again would be wrong."""
-    try:
+    """Say what was done."""
+
+    def say() -> None:
         if as_json:
             output.print_json([one.record() for one in told])
             return
         for one in told:
             click.echo(f"Error [{one.code}]: {one.text}" if one.code else one.text, err=one.code is not None)
+
+    _surely(say, " ".join(one.text for one in told if not one.code))
+
+
+def _surely(say: Callable[[], None], done: str) -> None:
+    """Say it. If that cannot be written, what was done goes to the other stream: doing it again would be wrong."""
+    try:
+        say()
     except OSError as error:
         output.discard_output()
-        done = " ".join(one.text for one in told if not one.code)
         click.echo(f"Warning: standard output cannot be written: {error.strerror}. {done}", err=True)
 
 
@@ -202,24 +210,29 @@ def redrive(
     """Retry all failed jobs that match, oldest first.
 
     Jobs in quarantine (--kind crash_loop) are left alone unless they are asked for. Jobs whose unique key
-    belongs to another one by now are passed over, and told. Without a terminal to ask on it needs --yes.
+    belongs to another one by now are passed over, and told; of several with one key the newest is retried.
+    Without a terminal to ask on it needs --yes.
     """
     from shigoto.redrive import carry_out, choosing, retrying
 
-    if not (yes or dry_run or sys.stdin.isatty()):
+    if not (yes or dry_run or output.can_ask()):
         raise click.UsageError("There is no terminal to ask on: add --yes, or --dry-run to look first.", ctx)
     given = cast("Filters", {name: value for name, value in filters.items() if value is not None})
     with closing(target_of(ctx).existing_store(store)) as engine:
         chosen = carry_out(engine, choosing(engine, given, decoder=lambda _: None))
-        count = f"{len(chosen.jobs)} {filters['state']} job{'' if len(chosen.jobs) == 1 else 's'}"
+        whole = len(chosen.jobs) + len(chosen.rivals)
         if dry_run:
-            _tell_dry_run(chosen, count, as_json=as_json)
+            _tell_dry_run(chosen, _counted(len(chosen.jobs), filters["state"]), as_json=as_json)
             return 0
-        if chosen.jobs and not yes and not _agreed(f"Retry {count}?"):
+        if whole and not yes and not _agreed(f"Retry {_counted(len(chosen.jobs), filters['state'])}?"):
             return 1
-        redriven = carry_out(engine, retrying(engine, chosen, watch=_progress(len(chosen.jobs))))
-    _tell_redriven(redriven, count, as_json=as_json)
+        redriven = carry_out(engine, retrying(engine, chosen, watch=_progress(whole)))
+    _tell_redriven(redriven, _counted(whole, filters["state"]), as_json=as_json)
     return 0
+
+
+def _counted(count: int, state: str) -> str:
+    return f"{count} {state} job{'' if count == 1 else 's'}"
 
 
 def _progress(whole: int) -> Callable[[int], None]:
@@ -238,27 +251,42 @@ def _progress(whole: int) -> Callable[[int], None]:
 
 def _tell_dry_run(chosen: "Chosen", count: str, *, as_json: bool) -> None:
     if as_json:
-        groups = {"retried": chosen.jobs[::-1], "quarantined": chosen.quarantined}
+        groups = {
+            "retried": chosen.jobs[::-1],
+            "quarantined": chosen.quarantined,
+            "key_taken": chosen.rivals[::-1],
+        }
         output.print_json({"dry_run": True, **_records(groups)})
         return
     named = f": {_names([f'#{job.number}' for job in chosen.jobs[::-1]])}" if chosen.jobs else ""
     click.echo(f"{count} would be retried{named}.")
+    _tell_left(chosen.rivals[::-1], "a newer one has the same unique key")
     _tell_quarantined(chosen.quarantined)
 
 
 def _tell_redriven(redriven: "Redriven", count: str, *, as_json: bool) -> None:
-    if as_json:
-        groups = {name: getattr(redriven, name) for name in ("retried", "quarantined", "key_taken", "gone")}
-        output.print_json({"dry_run": False, **_records(groups)})
-        return
-    click.echo(f"{len(redriven.retried)} of {count} retried.")
-    for jobs, why in (
-        (redriven.key_taken, "another job holds the unique key"),
-        (redriven.gone, "retried or deleted by somebody else meanwhile"),
-    ):
-        if jobs:
-            click.echo(f"Not retried, {why}: {_names([f'#{job.number}' for job in jobs])}.", err=True)
-    _tell_quarantined(redriven.quarantined)
+    done = f"{len(redriven.retried)} of {count} retried"
+
+    def say() -> None:
+        if as_json:
+            groups = {
+                name: getattr(redriven, name) for name in ("retried", "quarantined", "key_taken", "gone")
+            }
+            output.print_json({"dry_run": False, **_records(groups)})
+        else:
+            click.echo(f"{done}.")
+
+    named = f": {_names([f'#{job.number}' for job in redriven.retried])}" if redriven.retried else ""
+    _surely(say, f"{done}{named}.")
+    if not as_json:
+        _tell_left(redriven.key_taken, "another job holds the unique key")
+        _tell_left(redriven.gone, "retried or deleted by somebody else meanwhile")
+        _tell_quarantined(redriven.quarantined)
+
+
+def _tell_left(jobs: Sequence[JobHandle[Any]], why: str) -> None:
+    if jobs:
+        click.echo(f"Not retried, {why}: {_names([f'#{job.number}' for job in jobs])}.", err=True)
 
 
 def _tell_quarantined(jobs: Sequence[JobHandle[Any]]) -> None:

@@ -162,7 +162,16 @@ def wrapped(text: str, width: int | None, *, first: str = "", later: str = "") -
 
 def is_terminal(stream: TextIO | None = None) -> bool:
     """Whether the stream, standard output unless another is given, is a terminal."""
-    return (stream or sys.stdout).isatty()
+    return _is_terminal(stream or sys.stdout)
+
+
+def can_ask() -> bool:
+    """Whether somebody sits at a terminal and can answer."""
+    return _is_terminal(sys.stdin)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()  # Python has no stream where the shell has closed one
 
 
 def discard_output() -> None:

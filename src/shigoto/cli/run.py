@@ -16,6 +16,7 @@ from msgspec.structs import asdict
 
 from shigoto.cli.target import Target, takes_target, target_of
 from shigoto.model.errors import storable
+from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 
 if TYPE_CHECKING:
     from shigoto.demo.show import Report
@@ -35,7 +36,9 @@ MOST_PROCESSES = 1_000
     type=click.IntRange(0, MOST_PROCESSES),
     help="Runner processes; 0 for none but this one.  [default: 1; without --app $WORKER_COUNT, or 3]",
 )
-@click.option("--concurrency", type=int, default=100, show_default=True, help="Async jobs at once, in each.")
+@click.option(
+    "--concurrency", type=int, default=CONCURRENCY, show_default=True, help="Async jobs at once, in each."
+)
 @click.option("--threads", type=int, help="Sync jobs at once, in each.  [default: 4 per core, at most 32]")
 @click.option("--children", type=int, help="Jobs in processes of their own, of each.  [default: 1 per core]")
 @click.option("--drain", is_flag=True, help="Stop when there is nothing left to do.")
@@ -47,17 +50,17 @@ MOST_PROCESSES = 1_000
 @click.option(
     "--lease",
     type=float,
-    default=30.0,
+    default=LEASE / 1000,
     show_default=True,
     help="Seconds without a beat until others get the jobs.",
 )
 @click.option(
-    "--poll", type=float, default=1.0, show_default=True, help="Seconds between looks at the store."
+    "--poll", type=float, default=POLL / 1000, show_default=True, help="Seconds between looks at the store."
 )
 @click.option(
     "--stop-timeout",
     type=click.FloatRange(0, 86_400),
-    default=28.0,
+    default=STOP_TIMEOUT / 1000,
     show_default=True,
     help="Seconds that a stop may take.",
 )
@@ -75,6 +78,8 @@ def worker(ctx: click.Context, store: str | None, **options: Any) -> int:
     them gracefully: what runs may finish for a while, the rest is given back. A second signal makes them hurry.
     The exit code is 0, or 1 if jobs could not be given back.
     """
+    # A stop that is asked for while all the rest is imported and started is heard later: process 1 would never hear it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     target = target_of(ctx)
     wishes = Wishes(**options)
     if wishes.stop_on_eof:
@@ -134,7 +139,7 @@ def _count(target: Target) -> int:
 
 
 def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) -> int:
-    from shigoto.worker.process.source import Source, here
+    from shigoto.worker.process.source import Source, folder_here, here
     from shigoto.worker.supervisor.messages import Start
     from shigoto.worker.supervisor.supervisor import Duties, supervise
 
@@ -144,6 +149,7 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
             reference=storable("--app", target.app or BUILT_IN),
             url=None if address is None else storable("The store", address),
             path=here(),
+            folder=folder_here(),
         ),
         log_format=wishes.log_format,
         log_level=wishes.log_level,
@@ -158,10 +164,9 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
         max_memory=None if wishes.max_memory is None else wishes.max_memory << 20,
         ready_file=wishes.ready_file,
     )
-    outcome = supervise(start, duties)
-    if outcome.failed is not None:
-        click.echo(f"Error [{outcome.failed.code}]: {outcome.failed.text}", err=True)
-    return outcome.code
+    return supervise(
+        start, duties, lambda failed: click.echo(f"Error [{failed.code}]: {failed.text}", err=True)
+    )
 
 
 def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
@@ -173,10 +178,13 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
         if getattr(wishes, name):
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} needs a supervisor: use --processes 1 or more.")
-    app = target.load()
-    target.aim(app, store)
-    expect_shared(app.engine)
-    made = Worker(app, stop_timeout=wishes.stop_timeout, **wishes.for_worker())
+    with _signals_interrupt():
+        # Nothing is held yet. Loading may take long, and whoever is impatient need not wait for it.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+        app = target.load()
+        target.aim(app, store)
+        expect_shared(app.engine)
+        made = Worker(app, stop_timeout=wishes.stop_timeout, **wishes.for_worker())
     shift = Shift(
         stats_every=wishes.stats_every or 0.0,
         stop_on_eof=wishes.stop_on_eof,

@@ -53,6 +53,11 @@ class Story(Struct, frozen=True, kw_only=True):
         return next((worker for worker in self.workers if worker.id == self.job.worker), None)
 
     @property
+    def ready_since(self) -> datetime:
+        """Since when it could have run: it may be due for a time before it was made, or before its last run ended."""
+        return max(self.job.run_at, self.job.created_at, *(attempt.finished_at for attempt in self.attempts))
+
+    @property
     def paused(self) -> bool:
         """Whether its queue is."""
         return any(queue.paused for queue in self.settings if queue.name == self.job.queue)
@@ -171,18 +176,33 @@ def _waiting(story: Story, now: datetime) -> Iterator[str]:
         again = "is tried again" if job.failures else "is due"
         yield f"It {again} in {output.span(job.run_at - now)}."
     else:
-        yield f"It has been ready for {output.span(now - job.run_at)} and waits for a worker."
+        yield f"It has been ready for {output.span(now - story.ready_since)} and waits for a worker."
     if job.suspect:
         yield "Its process died under it, so it runs next in a process of its own, to see whether it is to blame."
     if story.paused:
         yield f"Its queue, {job.queue}, is paused."
-    live = [worker for worker in story.workers if worker.lease_until >= now]
+    yield from _untaken(job, [worker for worker in story.workers if worker.lease_until >= now])
+
+
+def _untaken(job: Job, live: list[WorkerRecord]) -> Iterator[str]:
+    """Why none of the live workers takes the job, if that is known."""
     if not live:
         yield "No worker is alive."
-    elif not any(job.task in worker.tasks for worker in live):
+        return
+    staying = [worker for worker in live if not worker.stopping]
+    knowing = [worker for worker in staying if job.task in worker.tasks]
+    serving = [worker for worker in knowing if worker.queues is None or job.queue in worker.queues]
+    if not staying:
+        yield "Every live worker is about to stop."
+    elif not knowing:
         yield "No live worker knows its task."
-    elif not any(worker.queues is None or job.queue in worker.queues for worker in live):
+    elif not serving:
         yield f"No live worker takes jobs from its queue, {job.queue}."
+    elif (job.alone or job.suspect) and not any(worker.isolates for worker in serving):
+        yield (
+            "It needs a process of its own, and no live worker has one to give."
+            " Start one by `shigoto worker`: those that are part of another program have none."
+        )
 
 
 def _running(story: Story, now: datetime) -> Iterator[str]:
@@ -303,7 +323,8 @@ def _log(story: Story, now: datetime, *, count: int, brief: bool) -> list[str]:
     for line in shown:
         number = line.token - sum(token < line.token for token in given_back)
         first, *more = output.lines_of(line.text)
-        lines.append(f"  {_at(line.at, now, brief=brief)}  attempt {number}  {line.level:<7}  {first}")
+        level = f"{output.one_line(line.level):<7}"
+        lines.append(f"  {_at(line.at, now, brief=brief)}  attempt {number}  {level}  {first}")
         lines += [f"    {each}" for each in more]
     return lines
 

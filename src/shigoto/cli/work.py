@@ -4,9 +4,7 @@ There is no supervisor: the worker beats from a thread, and a crash takes everyt
 """
 
 import logging
-import os
 import signal
-import sys
 from asyncio import get_running_loop
 
 from msgspec import Struct
@@ -16,14 +14,13 @@ from shigoto.observe.log import configure_logging
 from shigoto.worker import Worker
 from shigoto.worker.logfields import job_fields
 from shigoto.worker.supervisor.address import name_of_store
+from shigoto.worker.supervisor.eof import call_at_eof
 from shigoto.worker.supervisor.mainloop import run_to_the_end
 from shigoto.worker.supervisor.messages import LogFormat
 from shigoto.worker.supervisor.stats import tell_counts
 from shigoto.worker.supervisor.watchdog import Brake, SignalWatch, Watchdog
 
 logger = logging.getLogger("shigoto.worker")
-
-EOF_LOOK = 65_536  # bytes; whatever is written to standard input is thrown away
 
 
 class Shift(Struct, frozen=True, kw_only=True):
@@ -43,7 +40,7 @@ def work(app: Shigoto, worker: Worker, shift: Shift) -> int:
 
         def begin() -> None:
             if shift.stop_on_eof:
-                get_running_loop().add_reader(sys.stdin.fileno(), _stop_at_the_end, brake)
+                call_at_eof(get_running_loop(), brake.press_harder)
             logger.info("Tasks: %s; store: %s", ", ".join(app.tasks) or "none", name_of_store(app))
 
         with SignalWatch(dict.fromkeys((signal.SIGINT, signal.SIGTERM), brake.press_harder)):
@@ -55,9 +52,3 @@ def work(app: Shigoto, worker: Worker, shift: Shift) -> int:
                 beside=lambda: tell_counts(app.engine, shift.stats_every),
                 ended=lambda _: None,
             )
-
-
-def _stop_at_the_end(brake: Brake) -> None:
-    if not os.read(sys.stdin.fileno(), EOF_LOOK):
-        get_running_loop().remove_reader(sys.stdin.fileno())
-        brake.press_harder()

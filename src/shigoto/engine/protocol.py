@@ -71,6 +71,10 @@ class Block(Protocol):
     too. It commits at the end of the block, and rolls back if the block raises.
     """
 
+    def give_up(self) -> None:
+        """Roll back soon, whoever is in it: the job has ended without it. Never waits."""
+        ...
+
     def __enter__(self) -> Any: ...
 
     def __exit__(
@@ -146,13 +150,22 @@ class Transport(Protocol):
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
         """T4-T8, T13: end runs, any mix of endings in one batch, each guarded by (number, token, worker).
 
-        Idempotent: a settlement that did commit earlier is answered REPEATED and changes nothing.
+        Idempotent: a settlement that did commit earlier is answered REPEATED and changes nothing, but its log lines
+        are kept: some are written after a transaction block has ended the job.
         """
         ...
 
 
 class Engine(Transport, Protocol):
     """A store that also keeps time, history and order."""
+
+    @property
+    def address(self) -> str:
+        """Where any other process, whatever its working directory is, opens the same store: for `open_engine`.
+
+        Raises Unsupported if no other process can, OptionInvalid if there is no way to say it.
+        """
+        ...
 
     def block(self, last: Callable[[], Op[Any]], *, limit: float) -> Block:
         """A transaction for a handler's own statements, which runs `last` in itself just before it commits.
@@ -176,7 +189,8 @@ class Engine(Transport, Protocol):
 
     def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         """Forget a worker whose process is known to have ended: the jobs in `deaths` have crashed (T9), everything else
-        that it held is released (T8), and both count as not settled. Tells of all of them.
+        that it held is released (T8), and both count as not settled. Tells of all of them. A death counts towards
+        quarantine only if it says that the job was alone.
 
         A death of a job that it does not hold is ignored; so is a worker that is unknown or fenced.
         """
@@ -190,7 +204,8 @@ class Engine(Transport, Protocol):
         """Repair: fence the named workers if they are still expired, then free the jobs of every worker that is gone
         (T10, T13), fail what has expired (T16), prune what was kept long enough (T18).
 
-        Such a crash counts towards quarantine only if a suspect ran on a worker that does not isolate.
+        Such a crash counts towards quarantine only if a suspect ran on a worker that does not isolate, or was the only
+        job of the worker when this sweep fenced it.
         """
         ...
 
@@ -222,7 +237,7 @@ class Engine(Transport, Protocol):
         ...
 
     def attempts(self, id: UUID) -> Op[list[Attempt]]:
-        """The runs of a job that did not end completed, oldest first."""
+        """The runs of a job that did not end completed, oldest first; of released ones, the last."""
         ...
 
     def logs(self, id: UUID) -> Op[list[LoggedLine]]:

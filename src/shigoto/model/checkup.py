@@ -25,7 +25,10 @@ class FileFacts(Struct, frozen=True, kw_only=True):
 
 
 class LaneFacts(Struct, frozen=True, kw_only=True):
-    """Jobs of one task in one queue that could run now; `alone` for those that need a process of their own."""
+    """Jobs of one task in one queue that could run now; `alone` for those that need a process of their own.
+
+    `oldest` is since when the one that has waited longest could: since it was due, was made, and was given back.
+    """
 
     queue: str
     task: str

@@ -7,6 +7,8 @@ from msgspec import Struct
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, LogLine
 
+KEPT_RELEASES = 100  # a released run is kept for so many claims of its job; nothing else bounds them
+
 
 class Ending(IntEnum):
     """How a run ended, as its worker saw it; the store decides what that means for the job."""
@@ -32,7 +34,8 @@ class Settlement(Struct, frozen=True, kw_only=True):
 
     `delay` is the wait before the next run for ERRORED, SNOOZED and CRASHED, computed by the retry policy; a RELEASED
     or CRASHED job keeps its run_at unless a delay is given. `alone` says of a crash that nobody else was in the
-    process, so that it counts towards quarantine.
+    process, so that it counts towards quarantine. `ran` says whether the handler was called: a lease that was given
+    back without that leaves no trace in the job's history.
     """
 
     number: int
@@ -45,18 +48,28 @@ class Settlement(Struct, frozen=True, kw_only=True):
     failure_kind: FailureKind = FailureKind.ERROR
     delay: Millis | None = None
     alone: bool = False
+    ran: bool = True
     progress: float | None = None
     progress_text: str | None = None
     log: LogTail | None = None
 
 
+def leaves_a_trace(settlement: Settlement) -> bool:
+    """Whether a run that ended so belongs into the history of its job."""
+    return settlement.ran or settlement.ending is not Ending.RELEASED
+
+
 class Death(Struct, frozen=True, kw_only=True):
-    """One job that was running when its worker's process died, and what is known of that death."""
+    """One job that was running when its worker's process died, and what is known of that death.
+
+    `alone` says that nothing else ran there, so that it counts towards quarantine.
+    """
 
     number: int
     error: str | None = None
     traceback: str | None = None
     delay: Millis | None = None
+    alone: bool = False
 
 
 class Verdict(StrEnum):

@@ -18,6 +18,7 @@ from typing import assert_never
 from msgspec import Struct, structs
 
 from shigoto.model.clock import Millis
+from shigoto.model.errors import JobNotRetryable
 from shigoto.model.job import FailureKind, State
 from shigoto.model.outcome import Death, Ending, Settlement
 
@@ -145,13 +146,19 @@ def _replace(was: Counters, **changes: int) -> Counters:
     return structs.replace(was, **changes)
 
 
+def not_retryable(called: str, state: State) -> JobNotRetryable:
+    """Why the job that is called so cannot be retried (T15)."""
+    remedy = "Use rerun, which makes a new job like it." if state.terminal else "It goes on by itself."
+    return JobNotRetryable(f"{called} is {state}; only failed and cancelled jobs can be retried. {remedy}")
+
+
 # What the store itself says of a run, when its worker cannot or must not.
 
 
 def buried(number: int, token: int, queue: str, death: Death | None) -> Settlement:
     """The end of a run whose worker's process is known to have ended, with or without it running."""
     if death is None:
-        return Settlement(number=number, token=token, queue=queue, ending=Ending.RELEASED)
+        return Settlement(number=number, token=token, queue=queue, ending=Ending.RELEASED, ran=False)
     return Settlement(
         number=number,
         token=token,
@@ -160,18 +167,28 @@ def buried(number: int, token: int, queue: str, death: Death | None) -> Settleme
         error=death.error,
         traceback=death.traceback,
         delay=death.delay,
+        alone=death.alone,
     )
 
 
 def orphaned(
-    number: int, token: int, queue: str, counters: Counters, *, worker: str | None, isolates: bool
+    number: int,
+    token: int,
+    queue: str,
+    counters: Counters,
+    *,
+    worker: str | None,
+    isolates: bool,
+    only: bool,
 ) -> Settlement:
     """The end of a run whose worker is gone (T10): fenced, or not even known by name any more.
 
-    A worker that cannot isolate has run its suspects beside others, because nobody else would run them; then this is
-    the only death by which a poison job can be told from its neighbours.
+    A suspect that was the `only` job of its worker has most likely taken the worker with it. One that had others around
+    it is not blamed, for it was kept apart from them. But a worker that cannot isolate has run its suspects beside
+    others, because nobody else would run them; then this is the only death by which a poison job can be told from its
+    neighbours.
     """
-    alone = counters.solo and worker is not None and not isolates
+    alone = counters.solo and worker is not None and (only or not isolates)
     gone = "its worker is not registered any more"
     fenced = f"the worker {worker} did not beat for its whole lease and was fenced"
     return Settlement(

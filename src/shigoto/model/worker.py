@@ -8,7 +8,12 @@ from msgspec import Struct
 from shigoto.model.clock import Millis
 from shigoto.model.job import State
 
+# What a worker does unless it is told otherwise; how many threads and child processes it has depends on the machine.
 LEASE: Millis = 30_000
+POLL: Millis = 1_000
+STOP_TIMEOUT: Millis = 28_000
+CONCURRENCY = 100
+
 CLAIM_DEADLINE: Millis = 10_000
 
 

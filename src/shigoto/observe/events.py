@@ -3,6 +3,7 @@
     Event                  worker: the name of the worker that speaks
     ├── WorkerStarted      it is registered and begins to claim
     ├── WorkerStopping     it was asked to stop, and claims no more
+    ├── WorkerLeaving      it gives back what it could not finish, and leaves
     ├── WorkerStopped      it has left
     ├── JobEvent           one job: id, number, task, queue, tenant, attempt
     │   ├── JobStarted     the handler is about to be called
@@ -13,7 +14,7 @@
     │   ├── JobReleased    │
     │   ├── JobCancelled   │
     │   ├── JobCrashed     ┘
-    │   ├── JobStuck       it still runs in its thread, after its soft limit
+    │   ├── JobStuck       it still runs, although it should have ended
     │   └── LeaseLost      the outcome was refused: the job is no longer this worker's
     ├── WorkersFenced      workers that are gone lost the right to settle
     ├── JobsRescued        jobs of workers that are gone are free again, or have failed
@@ -67,6 +68,15 @@ class WorkerStopping(Event, frozen=True):
     """The worker claims no more; what runs may end by itself for a while."""
 
     reason: str
+
+
+class WorkerLeaving(Event, frozen=True):
+    """The worker is about to give back what it could not finish, and to leave the store.
+
+    `running` handlers are still at work, or may have left something at work: their process should end soon.
+    """
+
+    running: int
 
 
 class WorkerStopped(Event, frozen=True):
@@ -149,10 +159,15 @@ class JobCrashed(JobEvent, frozen=True):
 
 
 class JobStuck(JobEvent, frozen=True):
-    """The run has passed its soft limit in a thread, which cannot be stopped; `stack` is where it is. Told once."""
+    """The run goes on although it should have ended; `stack` is where it is. Told once.
 
-    limit: Millis
+    `why` it should have: "soft limit" in a thread, which cannot be stopped; on the event loop "limit", "cancel" or
+    "loss", if it was told to end and did not give in. The `limit` is the one it has passed, if it has one.
+    """
+
+    limit: Millis | None
     stack: str
+    why: str = "soft limit"
 
 
 class LeaseLost(JobEvent, frozen=True):
@@ -226,11 +241,15 @@ class RunnerDied(Event, frozen=True):
 
 
 class StoreTrouble(Event, frozen=True):
-    """One step (`part`) could not reach the store, and will try again in `retry_in` seconds."""
+    """One step (`part`) could not reach the store, and will try again in `retry_in` seconds.
+
+    `repeated` if it has told the same a short while ago.
+    """
 
     part: str
     error: str
     retry_in: float
+    repeated: bool = False
 
 
 class StoreRecovered(Event, frozen=True):

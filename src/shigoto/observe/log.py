@@ -13,9 +13,9 @@ nothing at all if they are switched off when the worker starts.
 import json
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO
+from typing import Any, Literal, Protocol, cast
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
@@ -23,10 +23,13 @@ from msgspec.structs import asdict
 from shigoto.observe import events
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import Event
+from shigoto.observe.outlet import Outlet
 
 Fields = Mapping[str, object]
 
 logger = logging.getLogger("shigoto.worker")
+
+MOST_LISTED = 20  # of what an event names one by one
 
 PER_JOB: tuple[type[Event], ...] = (events.JobStarted, events.JobCompleted)
 
@@ -47,9 +50,12 @@ def configure_logging(
     format: Literal["text", "json"] = "text",
     level: int | str = logging.INFO,
     fields: Callable[[], Fields] | None = None,
-    stream: TextIO | None = None,
+    stream: "Stream | None" = None,
+    never_wait: bool = False,
 ) -> None:
     """Set up the root logger of a program of ours: one handler, one line per record, to standard error.
+
+    If whoever reads it is too slow, we wait; or `never_wait`, and leave out what finds no room any more.
 
     `fields` is asked at every record, so that what a handler logs by itself names its job too.
     Calling it again replaces the earlier set-up. Handlers of others stay.
@@ -57,7 +63,8 @@ def configure_logging(
     The level is that of what is written there. Records of others down to INFO are made in any case, because the
     logs of jobs have them; our own, one or two per job, only if they are written.
     """
-    handler = _Handler(sys.stderr if stream is None else stream)
+    outlet = Outlet.instead_of(sys.stderr) if stream is None and never_wait else None
+    handler = _Handler(outlet or stream or sys.stderr)
     handler.setLevel(level)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     if fields is not None:
@@ -113,8 +120,25 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-class _Handler(logging.StreamHandler[TextIO]):
+class Stream(Protocol):
+    """Where lines are written."""
+
+    def write(self, text: str, /) -> object:
+        """Take this text."""
+        ...
+
+    def flush(self) -> object:
+        """Pass it on."""
+        ...
+
+
+class _Handler(logging.StreamHandler[Stream]):
     """A class of its own, to be recognised when logging is set up again."""
+
+    def close(self) -> None:
+        if isinstance(self.stream, Outlet):
+            self.stream.drain()
+        super().close()
 
 
 class _AddFields(logging.Filter):
@@ -160,9 +184,20 @@ def _value(value: object) -> str:
 
 def _write(event: Event) -> None:
     level, sentence = _SENTENCES[type(event)]
+    if isinstance(event, events.StoreTrouble) and event.repeated:
+        level = logging.DEBUG
     if logger.isEnabledFor(level):
-        fields: dict[str, Any] = to_builtins(asdict(event))
+        fields = {name: _some(value) for name, value in to_builtins(asdict(event)).items()}
         logger.log(level, "%s", sentence(event), extra={"shigoto": fields})
+
+
+def _some(value: object) -> object:
+    """A value of an event for the log; of a long list, its beginning and how much is left out."""
+    if not isinstance(value, tuple | list):
+        return value
+    every = cast("Sequence[object]", value)
+    left_out = len(every) - MOST_LISTED
+    return every if left_out <= 0 else [*every[:MOST_LISTED], f"and {left_out} more"]
 
 
 def _seconds(seconds: float) -> str:
@@ -171,15 +206,28 @@ def _seconds(seconds: float) -> str:
 
 def _next_runner(event: events.RunnerDied | events.RunnerFailed) -> str:
     if event.retry_in is None:
+        if isinstance(event, events.RunnerDied):
+            return "No other one takes its place"
         return "No other one is started until something changes"
     return f"The next one starts {f'in {_seconds(event.retry_in)}' if event.retry_in else 'at once'}"
 
+
+_STUCK = {
+    "soft limit": "still runs after its soft limit of {}; a thread cannot be stopped",
+    "limit": "does not give in at its limit of {}; it is told again every few seconds",
+    "cancel": "does not give in to its cancel; it is told again every few seconds",
+    "loss": "still runs, but is no longer held by this worker; it is told again every few seconds",
+}
 
 _Sentence = Callable[[Any], str]
 
 _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     events.WorkerStarted: (logging.INFO, lambda e: f"Worker {e.worker} started"),
     events.WorkerStopping: (logging.INFO, lambda e: f"Worker {e.worker} received stop signal"),
+    events.WorkerLeaving: (
+        logging.DEBUG,
+        lambda e: f"Worker {e.worker} leaves, with {e.running} handlers at work",
+    ),
     events.WorkerStopped: (logging.INFO, lambda e: f"Worker {e.worker} stopped"),
     events.JobStarted: (
         logging.INFO,
@@ -209,13 +257,14 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     events.JobStuck: (
         logging.WARNING,
         lambda e: (
-            f"Worker {e.worker}: Job {e.number} still runs after its soft limit of {_seconds(e.limit / 1000)};"
-            " a thread cannot be stopped"
+            f"Worker {e.worker}: Job {e.number} {_STUCK[e.why].format(_seconds((e.limit or 0) / 1000))}"
         ),
     ),
     events.LeaseLost: (
         logging.WARNING,
-        lambda e: f"Worker {e.worker}: Job {e.number} now belongs to another worker; this outcome is dropped",
+        lambda e: (
+            f"Worker {e.worker}: Job {e.number} is no longer held by this worker; its outcome is dropped"
+        ),
     ),
     events.WorkersFenced: (
         logging.WARNING,
@@ -262,7 +311,7 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     events.StoreTrouble: (
         logging.WARNING,
         lambda e: (
-            f"Worker {e.worker}: The {e.part} cannot reach the store: {e.error}."
+            f"Worker {e.worker}: The {e.part} cannot reach the store: {e.error.rstrip('.')}."
             f" It tries again in {_seconds(e.retry_in)}"
         ),
     ),

@@ -211,7 +211,7 @@ class Crew:
 
     def _obey(self, orders: Orders) -> None:
         if orders.fenced:
-            self.settler.drop()
+            self.settler.drop(lost=True)
             for lease in list(self.station.held.values()):
                 self._lose(lease)
             self.switch.fence()

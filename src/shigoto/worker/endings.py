@@ -25,13 +25,16 @@ from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import FailureKind, Lease, LogLine
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.states import CRASH_DELAY
+from shigoto.model.text import fit
 from shigoto.outcomes import Cancel, Fail, RetryLater, Snooze
 from shigoto.retry import Retry
-from shigoto.worker.errortext import ERROR_LIMIT, LIMIT, describe, fit, message_of
+from shigoto.worker.errortext import ERROR_LIMIT, LIMIT, describe, message_of
 
 logger = logging.getLogger("shigoto.worker")
 
 NOT_COMMITTED = "the transaction that finished this job was not committed"
+LEFT_OPEN = "the handler returned inside its transaction block: nothing of it was committed"
+TROUBLE_DELAY = 5_000
 NO_DELAY = (
     "its delay is no whole number of milliseconds; it counts as a failure, and the retry policy decides"
 )
@@ -81,6 +84,11 @@ def undescribed(lease: Lease, error: BaseException, kind: FailureKind, random: R
     return _ended(lease, ending, delay=delay, error=text, kind=kind)
 
 
+def silent(settlement: Settlement) -> Settlement:
+    """The same end without what the run has said: that it cannot be stored must not make a success a failure."""
+    return structs.replace(settlement, progress=None, progress_text=None, log=None)
+
+
 def unstorable(lease: Lease, settlement: Settlement, error: Exception) -> Settlement:
     """What is settled instead of something that the store cannot write; final, for it would come back."""
     done = settlement.ending is Ending.COMPLETED
@@ -96,9 +104,15 @@ def cancelled(lease: Lease, reason: str | None = None) -> Settlement:
     return _ended(lease, Ending.CANCELLED, error=reason)
 
 
-def released(lease: Lease, delay: Millis | None = None) -> Settlement:
-    """A lease goes back as if it had never been claimed (T8)."""
-    return _ended(lease, Ending.RELEASED, delay=delay)
+def released(lease: Lease, delay: Millis | None = None, *, ran: bool = True) -> Settlement:
+    """A lease goes back as if it had never been claimed (T8); `ran` if its handler was called."""
+    return _ended(lease, Ending.RELEASED, delay=delay, ran=ran)
+
+
+def troubled(lease: Lease, error: Exception) -> Settlement:
+    """The store could not take the transaction of the job, which says nothing about the job."""
+    logger.warning("Job %d is given back: the store did not take its transaction: %s", lease.number, error)
+    return released(lease, TROUBLE_DELAY)
 
 
 def crashed(lease: Lease, error: str, stack: str, lines: Iterable[LogLine]) -> Settlement:
@@ -122,13 +136,12 @@ def with_signals(settlement: Settlement, signals: Signals) -> Settlement:
     """The same with what the run has said last, progress and log lines, which are kept after the end; and cancelled,
     if the job was asked to stop and did anything but succeed (T13)."""
     cancelled = signals.cancelled and settlement.ending is not Ending.COMPLETED
-    text = signals.progress_text
     return structs.replace(
         settlement,
         ending=Ending.CANCELLED if cancelled else settlement.ending,
         delay=None if cancelled else settlement.delay,
         progress=signals.progress,
-        progress_text=None if text is None else fit(text, ERROR_LIMIT),
+        progress_text=signals.progress_text,
         log=None if signals.lines is None else signals.lines.tail(),
     )
 
@@ -158,6 +171,7 @@ def _ended(
     error: str | None = None,
     trace: str | None = None,
     kind: FailureKind = FailureKind.ERROR,
+    ran: bool = True,
 ) -> Settlement:
     return Settlement(
         number=lease.number,
@@ -168,6 +182,7 @@ def _ended(
         traceback=trace,
         failure_kind=kind,
         delay=delay,
+        ran=ran,
     )
 
 

@@ -5,14 +5,17 @@ pair, which stores refuse. Describing an error must not become the next error. (
 SystemExit still is: `runner.py` stands behind this.)
 """
 
+import asyncio
 import traceback
 from collections.abc import Collection
 from types import FrameType, TracebackType
+from typing import Any
+
+from shigoto.model.text import fit
 
 LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together
 ERROR_LIMIT = 4 * 1024
 FRAMES = 40
-CUT = " … (cut)"
 
 
 def describe(error: BaseException, *, skip: Collection[str] = ()) -> tuple[str, str | None]:
@@ -42,17 +45,24 @@ def stack_of(frame: FrameType, *, skip: Collection[str] = ()) -> str:
     return fit("".join(lines), LIMIT, keep_end=True)
 
 
-def fit(text: str, limit: int, *, keep_end: bool = False) -> str:
-    """The text in at most `limit` bytes of valid UTF-8 without NUL; a cut is marked."""
-    # Sliced first: a character has at least one byte, and 50 MB need not be encoded to be cut.
-    cut = text[-limit - 1 :] if keep_end else text[: limit + 1]
-    written = cut.replace("\0", "\\x00").encode("utf-8", "backslashreplace")
-    if len(written) <= limit:
-        return written.decode()
-    room = limit - len(CUT.encode())
-    part = written[-room:] if keep_end else written[:room]
-    kept = part.decode("utf-8", "ignore")
-    return CUT + kept if keep_end else kept + CUT
+def stack_of_task(task: "asyncio.Task[Any]", *, skip: Collection[str] = ()) -> str:
+    """Where a task that is suspended waits, without the frames of the files `skip`; the most recent call last."""
+    frames: list[tuple[FrameType, int]] = []
+    awaited: Any = task.get_coro()
+    while awaited is not None and len(frames) < FRAMES:
+        frame = _attribute_of(awaited, "frame")
+        if isinstance(frame, FrameType):
+            frames.append((frame, frame.f_lineno))
+        awaited = _attribute_of(awaited, "await") or _attribute_of(awaited, "yieldfrom")
+    entries = traceback.StackSummary.extract(iter(frames))
+    lines = traceback.format_list([entry for entry in entries if entry.filename not in skip])
+    return fit("".join(lines), LIMIT, keep_end=True)
+
+
+def _attribute_of(awaited: object, name: str) -> Any:
+    """What a coroutine, a generator or an asynchronous generator knows under this name."""
+    found = (getattr(awaited, f"{kind}_{name}", None) for kind in ("cr", "gi", "ag"))
+    return next((value for value in found if value is not None), None)
 
 
 def _reason(error: BaseException) -> str:

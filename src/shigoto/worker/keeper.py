@@ -107,7 +107,7 @@ class Keeper:
                 pause = self._pause()
 
     async def _watch_thread(self) -> None:
-        self._station.spawn(self._beat_in_thread, "shigoto-beat")
+        await self._start_thread()
         try:
             await asyncio.shield(self._thread_ended)
         finally:
@@ -115,6 +115,16 @@ class Keeper:
             self._thread_wakeup.set()
             # A beat may hang in the store; then the thread is left behind, and ends when the store answers.
             await asyncio.wait([self._thread_ended], timeout=FAREWELL)
+
+    async def _start_thread(self) -> None:
+        while True:
+            try:
+                self._station.spawn(self._beat_in_thread, "shigoto-beat")
+            except RuntimeError as error:
+                # The system is short of threads. Without a beat nothing is claimed or started for long.
+                await asyncio.sleep(self._trouble.met(error))
+            else:
+                return
 
     def _beat_in_thread(self) -> None:
         pause = self._pause()

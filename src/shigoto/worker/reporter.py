@@ -1,21 +1,24 @@
 """Carries what running jobs say, progress and log lines, to the store: one batch, at most once a second.
 
-The last words of a run do not depend on this: they travel with the settlement.
+The last words of a run do not depend on this: they travel with the settlement. So what cannot be written is dropped,
+and never keeps the reports of others back.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 
 from shigoto.context import Signals
 from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Report
-from shigoto.worker.errortext import ERROR_LIMIT, fit
 from shigoto.worker.pool import Pool
 from shigoto.worker.station import Station, Trouble
 
 SOONEST = 1.0
 LATEST = 5.0
+
+logger = logging.getLogger("shigoto.worker")
 
 
 class Reporter:
@@ -26,6 +29,7 @@ class Reporter:
         self._pools = pools
         self._time = asyncio.get_running_loop().time
         self._trouble = Trouble(station, "reporter")
+        self._complained = False
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -49,15 +53,37 @@ class Reporter:
                         yield signals, report
 
     async def _report(self, news: list[tuple[Signals, Report]]) -> None:
-        engine = self._station.engine
         try:
-            await engine.arun(engine.report(self._station.id, [report for _, report in news]))
+            await self._write(news)
         except StoreError as error:
             for signals, report in news:
                 _take_back(signals, report)
             await asyncio.sleep(self._trouble.met(error))
         else:
             self._trouble.over()
+
+    async def _write(self, news: Sequence[tuple[Signals, Report]]) -> None:
+        """Write them together; if one of them cannot be written, each by itself, and that one not at all."""
+        engine = self._station.engine
+        try:
+            await engine.arun(engine.report(self._station.id, [report for _, report in news]))
+        except StoreError:
+            raise
+        except Exception as error:
+            if len(news) == 1:
+                self._complain(news[0][1].number, error)
+                return
+            for one in news:
+                await self._write([one])
+
+    def _complain(self, number: int, error: Exception) -> None:
+        if not self._complained:
+            self._complained = True
+            logger.error(
+                "What job %d reports cannot be written and is dropped, as more of its kind will be: %r",
+                number,
+                error,
+            )
 
 
 def _report(lease: Lease, signals: Signals) -> Report | None:
@@ -70,7 +96,7 @@ def _report(lease: Lease, signals: Signals) -> Report | None:
         number=lease.number,
         token=lease.token,
         progress=signals.progress,
-        progress_text=fit(signals.progress_text or "", ERROR_LIMIT),
+        progress_text=signals.progress_text,
         log=log,
     )
 

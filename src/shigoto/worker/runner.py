@@ -43,7 +43,7 @@ from msgspec import structs
 
 from shigoto.context import Context, Desk, Signals, SoftTimeout, current_context
 from shigoto.model.clock import Millis
-from shigoto.model.errors import JobCancelled, JobError, PayloadInvalid
+from shigoto.model.errors import JobCancelled, JobError, PayloadInvalid, StoreUnavailable
 from shigoto.model.job import FailureKind, Lease
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.retry import Retry
@@ -116,7 +116,7 @@ class Runner:
         """Run a job of an async task in the calling strand; if it never suspends, without a task switch."""
         plan = self._plans.get(lease.task)
         if plan is None:
-            return endings.released(lease, UNKNOWN_DELAY)
+            return endings.released(lease, UNKNOWN_DELAY, ran=False)
         signals = strand.signals = self._signals()
         context = Context(lease, signals, self._desk, plan.encode)
         current_context.set(context)
@@ -142,7 +142,7 @@ class Runner:
                 settlement = self._raised(strand, lease, plan, error)
             else:
                 settlement = self._returned(lease, plan, value)
-        if signals.cancelled or signals.progress is not None or signals.lines is not None or signals.ended:
+        if signals.news:
             settlement = self._with_signals(lease, plan, signals, settlement)
         if limited:
             strand.limit_at = inf
@@ -170,7 +170,7 @@ class Runner:
     def _run_sync(self, hand: Hand, lease: Lease) -> Settlement:
         plan = self._plans.get(lease.task)
         if plan is None:
-            return endings.released(lease, UNKNOWN_DELAY)
+            return endings.released(lease, UNKNOWN_DELAY, ran=False)
         signals = hand.signals = self._signals()
         context = Context(lease, signals, self._desk, plan.encode)
         current_context.set(context)
@@ -181,7 +181,7 @@ class Runner:
         settlement = self._call_sync(hand, lease, plan, context)
         if limited:
             hand.limit_at = inf
-        if signals.cancelled or signals.progress is not None or signals.lines is not None or signals.ended:
+        if signals.news:
             settlement = self._with_signals(lease, plan, signals, settlement)
         hand.lease = None
         return settlement
@@ -227,11 +227,15 @@ class Runner:
                 error = _too_long(SoftTimeout, "soft limit", limits_of(lease, plan)[1], error)
             elif strand.task.cancelling() and self._is_first_disturbance(lease):
                 return endings.released(lease)
+        if isinstance(error, StoreUnavailable) and error is strand.signals.trouble:
+            return endings.troubled(lease, error)
         return self._failed(lease, plan.retry, error, _kind(strand.wanted, error))
 
     def _raised_sync(self, hand: Hand, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
         if isinstance(error, JobCancelled) and hand.wanted is not None:
             return self._gave_in(hand.wanted, lease, plan, error)
+        if isinstance(error, StoreUnavailable) and error is hand.signals.trouble and not self.forked:
+            return endings.troubled(lease, error)
         return self._failed(lease, plan.retry, error, _kind(hand.wanted, error))
 
     def _gave_in(self, wanted: Ending, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
@@ -259,9 +263,16 @@ class Runner:
             settlement = endings.after_commit(lease, settlement, signals)
         elif signals.ended == "joined" and settlement.ending is Ending.COMPLETED:
             # If the caller's transaction was committed, the store knows, and this is not even written.
-            failed = self._failed(lease, plan.retry, JobError(endings.NOT_COMMITTED))
-            settlement = structs.replace(failed, error=endings.NOT_COMMITTED)
+            settlement = self._undone(lease, plan, endings.NOT_COMMITTED)
+        elif signals.block in ("open", "dropped") and settlement.ending is Ending.COMPLETED:
+            settlement = self._undone(lease, plan, endings.LEFT_OPEN)
+        if signals.give_up is not None:
+            signals.give_up()
         return endings.with_signals(settlement, signals)
+
+    def _undone(self, lease: Lease, plan: Plan, why: str) -> Settlement:
+        """The end of a run that returned although its transaction came to nothing."""
+        return structs.replace(self._failed(lease, plan.retry, JobError(why)), error=why)
 
     def _is_first_disturbance(self, lease: Lease) -> bool:
         if lease.number in self._disturbed or len(self._disturbed) >= MOST_DISTURBED:
@@ -308,6 +319,7 @@ def _tidy(strand: StrandHand, before: Variables) -> None:
         strand.task.uncancel()
     strand.cancels = 0
     strand.wanted = None
+    strand.limit_at = inf
     strand.worn = strand.worn or strand.task.cancelling() > 0 or _changed(before)
 
 

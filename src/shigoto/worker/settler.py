@@ -9,10 +9,12 @@ already accepted.
                                │                 LOST          told as LeaseLost; somebody else has the job
                                ├── StoreError: back off, then the same batch again
                                └── any other error: one of them cannot be written. Each by itself, and that
-                                   one as failed, so that one job's nonsense costs nobody else anything
+                                   one without what it has said on the way, or else as failed, so that one
+                                   job's nonsense costs nobody else anything
 
-Sometimes only the store knows what has become of a job: after a crash, and when this lease was settled before, by a
-transaction block of the handler perhaps. Then it is asked before anything is told.
+Sometimes only the store knows what has become of a job: after a crash, when a run that was cut short may have been
+cancelled meanwhile, and when this lease was settled before, by a transaction block of the handler perhaps. Then it is
+asked before anything is told.
 
 Until the verdict a lease stays in `station.held`, so that beats go on saying that its job is in good hands.
 """
@@ -34,6 +36,7 @@ from shigoto.worker.wakeup import Wakeup
 
 MOST_AT_ONCE = 2_000
 MANY_RELEASES = 100
+MOST_TOLD = 1_000  # of what a fenced worker drops
 SHORT_RUN = 1.0  # seconds
 MOST_BYTES = 16 * 1024 * 1024  # of results; a batch travels as one text, and a store has a limit for that
 
@@ -55,7 +58,7 @@ class Settler:
         self._trouble = Trouble(station, "settler")
         self._idle = False
         self._closed = False
-        self._dropping = False
+        self._dropping = self._lost = False
         self._careful: Callable[[], bool] | None = None
         self._special = False
         self._held_back = 0
@@ -73,7 +76,7 @@ class Settler:
 
     def add(self, lease: Lease, settlement: Settlement, seconds: float) -> None:
         """Report that a run has ended; never blocks."""
-        if self._special and self._must_not_tell(settlement):
+        if self._special and self._must_not_tell(lease, settlement, seconds):
             return
         self._waiting.append((lease, settlement, seconds))
         if self._idle:
@@ -81,9 +84,9 @@ class Settler:
             self._wakeup.ring()
 
     def release(self, leases: Iterable[Lease], delay: Millis | None = None) -> None:
-        """Give back leases that were not run, or not to the end."""
+        """Give back leases that were not run."""
         for lease in leases:
-            self.put(lease, endings.released(lease, delay), 0.0)
+            self.put(lease, endings.released(lease, delay, ran=False), 0.0)
 
     def put(self, lease: Lease, settlement: Settlement, seconds: float) -> None:
         """The same as `add` for a run that has surely left nothing behind."""
@@ -92,6 +95,8 @@ class Settler:
             if self._idle:
                 self._idle = False
                 self._wakeup.ring()
+        elif self._lost:
+            self._tell_lost([(lease, settlement, seconds)])
 
     def be_careful(self, left_behind: Callable[[], bool]) -> None:
         """From now on, hold back the release of a run that may have left something behind, until `release_last`."""
@@ -103,9 +108,12 @@ class Settler:
         self._closed = self._special = True
         self._waiting += [(lease, endings.released(lease, delay), 0.0) for lease in leases]
 
-    def drop(self) -> None:
-        """Forget what waits and whatever will be added: this worker has lost the right to settle."""
+    def drop(self, *, lost: bool = False) -> None:
+        """Forget what waits and whatever will be added; `lost` if this worker has lost the right to settle."""
         self._closed = self._special = True
+        self._lost = self._lost or lost
+        if lost:
+            self._tell_lost(self._waiting[:MOST_TOLD])
         self._waiting.clear()
         self._dropping = True
 
@@ -128,8 +136,16 @@ class Settler:
         while self.backlog:
             await self._send()
 
-    def _must_not_tell(self, settlement: Settlement) -> bool:
+    def _tell_lost(self, dropped: list[Ended]) -> None:
+        """Tell of handlers that have run to their end, for nothing."""
+        for lease, settlement, seconds in dropped:
+            if settlement.ending is not Ending.RELEASED:
+                self._station.bus.publish(events.LeaseLost(*named(self._station.name, lease), seconds))
+
+    def _must_not_tell(self, lease: Lease, settlement: Settlement, seconds: float) -> bool:
         if self._closed:
+            if self._lost:
+                self._tell_lost([(lease, settlement, seconds)])
             return True
         if settlement.ending is Ending.RELEASED and self._careful is not None and self._careful():
             self._held_back += 1
@@ -140,7 +156,9 @@ class Settler:
     async def _send(self) -> None:
         """Report one batch. If this is cut short, the batch stays, and is sent again next time."""
         if self._dropping:
-            self._sending.clear()
+            if self._lost:
+                self._tell_lost(self._sending[:MOST_TOLD])
+            self._sending = []
             return
         if not self._sending:
             count = _portion(self._waiting)
@@ -180,13 +198,15 @@ class Settler:
                 self._conclude([ended], verdicts, fates)
 
     async def _settle_somehow(self, ended: Ended) -> tuple[Ended, list[Verdict]]:
-        """Settle one by itself; if the store cannot write it, as failed."""
+        """Settle one by itself; if the store cannot write it, without progress and log, or else as failed."""
+        lease, settlement, seconds = ended
         try:
             return ended, await self._settle([ended])
         except StoreError:
             raise
         except Exception as error:
-            lease, settlement, seconds = ended
+            if settlement.progress is not None or settlement.log is not None:
+                return await self._settle_somehow((lease, endings.silent(settlement), seconds))
             instead = lease, endings.unstorable(lease, settlement, error), seconds
             return instead, await self._settle([instead])
 
@@ -198,15 +218,25 @@ class Settler:
     async def _fates(self, batch: list[Ended], verdicts: list[Verdict]) -> Fates:
         """What has become of those jobs of which only the store can tell; mostly there are none."""
         unsure = [
-            ended[0]
+            (ended[0], ended[1].ending is Ending.RELEASED and verdict is Verdict.ACCEPTED)
             for ended, verdict in zip(batch, verdicts, strict=True)
             if ended[1].ending is not Ending.COMPLETED and _only_the_store_knows(ended[1], verdict)
         ]
         if not unsure or not self._station.bus.active:
             return {}
         engine = self._station.engine
-        jobs = await engine.arun(engine.get([lease.id for lease in unsure]))
-        return {lease.number: job for lease, job in zip(unsure, jobs, strict=True) if job is not None}
+        try:
+            jobs = await engine.arun(engine.get([lease.id for lease, _ in unsure]))
+        except Exception as error:
+            # They are settled, and that counts; what is told of them may then be what their worker believes.
+            logger.warning("What became of %d jobs could not be asked of the store: %r", len(unsure), error)
+            return {}
+        # What was given back may have been taken by another worker since; that is not for us to tell.
+        return {
+            lease.number: job
+            for (lease, released), job in zip(unsure, jobs, strict=True)
+            if job is not None and (not released or job.state is State.CANCELLED)
+        }
 
     def _conclude(self, batch: list[Ended], verdicts: list[Verdict], fates: Fates) -> None:
         """Let go of the leases, and tell what happened and when jobs will be due again."""
@@ -234,8 +264,9 @@ class Settler:
 
 def _only_the_store_knows(settlement: Settlement, verdict: Verdict) -> bool:
     """Whether this end of a run, though accepted, does not say what became of the job."""
+    cut_short = settlement.ending is Ending.RELEASED and settlement.ran
     return verdict is Verdict.REPEATED or (
-        settlement.ending is Ending.CRASHED and verdict is Verdict.ACCEPTED
+        verdict is Verdict.ACCEPTED and (cut_short or settlement.ending is Ending.CRASHED)
     )
 
 

@@ -21,6 +21,7 @@ from contextlib import suppress
 
 from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreError
+from shigoto.observe.events import WorkerLeaving
 from shigoto.worker.crew import Crew
 from shigoto.worker.stop import Stopped
 
@@ -32,8 +33,9 @@ LAST_DELAY: Millis = 2_000
 
 async def wind_down(crew: Crew, timeout: float) -> None:
     """Phases 0 to 2; returns as soon as nothing is held, or there is a hurry."""
-    began_at = asyncio.get_running_loop().time()
     crew.stop_seeking()
+    await _until_asked(crew)
+    began_at = asyncio.get_running_loop().time()
     await _until_idle(crew, began_at + timeout * SOFT)
     if not crew.switch.hurried:
         crew.settler.be_careful(strangers_at_work)
@@ -69,6 +71,13 @@ def strangers_at_work() -> bool:
     )
 
 
+async def _until_asked(crew: Crew) -> None:
+    """A worker that is recycled has run enough; what still runs is not disturbed until somebody really asks for it."""
+    switch = crew.switch
+    while switch.reason == "recycled" and not (switch.asked or switch.hurried or crew.idle()):
+        await switch.changed.wait(None)
+
+
 async def _until_idle(crew: Crew, deadline: float) -> None:
     time, switch = asyncio.get_running_loop().time, crew.switch
     while not crew.idle() and not switch.hurried:
@@ -81,12 +90,15 @@ async def _until_idle(crew: Crew, deadline: float) -> None:
 
 async def _give_back_the_rest(crew: Crew) -> None:
     """Settle what has ended, then release what has not, then leave; again until the store answers."""
-    station, engine = crew.station, crew.station.engine
+    station, engine, told = crew.station, crew.station.engine, False
     while True:
         try:
             await crew.settler.flush()
             crew.threads.close()
             await crew.settler.flush()
+            if not told:
+                station.bus.publish(WorkerLeaving(station.name, crew.running() + crew.settler.held_back))
+                told = True
             crew.settler.release_last(list(station.held.values()), LAST_DELAY)
             await crew.settler.flush()
             await engine.arun(engine.leave(station.id))

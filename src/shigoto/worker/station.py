@@ -13,7 +13,7 @@ from shigoto.observe.bus import Bus
 from shigoto.observe.events import StoreRecovered, StoreTrouble
 from shigoto.worker.process.slate import Slate
 
-PLACES = 1_024  # on a slate that nobody else has made
+CELLS = 1_024  # on a slate that nobody else has made
 
 Spawn = Callable[[Callable[[], None], str], threading.Thread]
 
@@ -63,8 +63,8 @@ class Station:
         self.poll = poll
         self.clock = clock
         self.spawn = spawn
-        self.slate = Slate.private(PLACES) if slate is None else slate
-        self._places = 0
+        self.slate = Slate.private(CELLS) if slate is None else slate
+        self._cells = 0
         self.confirmed_at = 0.0
         self.may_start_until = 0.0
         self.confirm(announced_at)
@@ -79,10 +79,10 @@ class Station:
         """Whether the lease was confirmed recently enough to claim more and to start what was claimed."""
         return self.clock() < self.may_start_until
 
-    def take_places(self, count: int) -> range:
-        """So many places on the slate, for one pool."""
-        first, self._places = self._places, self._places + count
-        return range(first, self._places)
+    def take_cells(self, count: int) -> range:
+        """So many cells of the slate, for one pool."""
+        first, self._cells = self._cells, self._cells + count
+        return range(first, self._cells)
 
     def held_tokens(self) -> list[tuple[int, int]]:
         """The (number, token) of everything held. Safe from any thread."""
@@ -98,11 +98,13 @@ class Trouble:
 
     FIRST = 0.1
     LONGEST = 5.0
+    TELL_EVERY = 30.0
 
     def __init__(self, station: Station, part: str, *, longest: float = LONGEST) -> None:
         self._station = station
         self._part = part
         self._longest = longest
+        self._told: tuple[str, float] | None = None
         self.tries = 0
 
     def met(self, error: Exception) -> float:
@@ -120,13 +122,19 @@ class Trouble:
 
     def tell(self, error: Exception, pause: float) -> None:
         """Publish it, on the event loop."""
-        self._station.bus.publish(StoreTrouble(self._station.name, self._part, str(error), pause))
+        text, now = str(error), self._station.clock()
+        told, told_at = self._told or ("", 0.0)
+        repeated = told == text and now - told_at < self.TELL_EVERY
+        if not repeated:
+            self._told = text, now
+        self._station.bus.publish(StoreTrouble(self._station.name, self._part, text, pause, repeated))
 
     def over(self) -> None:
         """The store answered."""
         if self.tries:
             self._station.bus.publish(StoreRecovered(self._station.name, self._part, self.tries))
             self.tries = 0
+            self._told = None
 
 
 def lease_clock() -> Callable[[], float]:

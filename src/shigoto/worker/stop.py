@@ -24,27 +24,28 @@ class Stopped(Struct, frozen=True, kw_only=True):
 class StopSwitch:
     """Thrown once, it asks a worker to stop; thrown twice, to hurry. For the event loop only.
 
-    A worker that stops by itself, because it is done, is in a hurry only if somebody asks twice. `changed` is for
+    A worker that stops by itself, because it is done, is in a hurry only if somebody asks twice; `asked` says that
+    somebody has. `changed` is for
     the one who waits: it rings when the switch is thrown, and when there is less left to wait for.
     """
 
     def __init__(self) -> None:
         self.reason: Reason | None = None
         self.hurried = False
-        self._asked = False
+        self.asked = False
         self.changed = Wakeup()
 
     def throw(self, reason: Reason = "stopped") -> None:
         """Stop; asked again, hurry."""
         if reason == "stopped":
-            self.hurried = self.hurried or self._asked
-            self._asked = True
+            self.hurried = self.hurried or self.asked
+            self.asked = True
         self.reason = self.reason or reason
         self.changed.ring()
 
     def hurry(self) -> None:
         """Stop, and hurry."""
-        self._asked = True
+        self.asked = True
         self.throw()
 
     def fence(self) -> None:

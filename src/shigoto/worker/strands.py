@@ -11,6 +11,8 @@ If handlers do suspend, all strands fill within a few turns of the loop; if they
 woken for nothing park again. All strands together take about a millisecond of each turn of the loop, so that
 claims and settlements travel meanwhile, and so that the store's thread gets the interpreter lock. A strand that
 a handler left worn ends, and another takes its place.
+
+A run is ended by a cancel, and a handler may let that pass. So it is cancelled again and again, and people are told.
 """
 
 import asyncio
@@ -22,36 +24,45 @@ from math import inf
 from shigoto.context import Signals
 from shigoto.model.clock import Millis
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending
-from shigoto.observe.events import JobStarted
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.observe.events import JobStarted, JobStuck
 from shigoto.worker import endings
+from shigoto.worker.errortext import stack_of_task
 from shigoto.worker.limits import Limits, first_of
-from shigoto.worker.pool import Settle, tell_started
-from shigoto.worker.runner import Runner
+from shigoto.worker.pool import Settle, named, tell_started
+from shigoto.worker.runner import HERE, Runner
 from shigoto.worker.slots import Slots
 from shigoto.worker.station import Station
 
 SLICE = 0.001  # seconds that strands may run before the loop turns
 MOST_WAKING = 8
+GRACE = 2.0  # seconds from one cancel of a run to the next
+CLEANUP = 10.0  # seconds for a handler that was cancelled by somebody to clean up, undisturbed
+WHY = {Ending.ERRORED: "limit", Ending.CANCELLED: "cancel", Ending.RELEASED: "loss"}
+OURS = (*HERE, __file__)
 
 logger = logging.getLogger("shigoto.worker")
 
 
 class Strand:
-    """One place on the event loop, which is `place` on the slate.
+    """One place on the event loop, which is `cell` on the slate.
 
-    `wanted` is how the run shall end once a cancel of ours has got through, `cancels` how many we sent.
+    `wanted` is how the run shall end once a cancel of ours has got through, `cancels` how many we sent. If the run of
+    `limited` is still there at `late_at`, by the station's clock, it has passed its hard limit unhindered.
     """
 
     __slots__ = (
         "_hard_at",
-        "_limits",
+        "_pool",
+        "_pressed",
         "_softly",
-        "_time",
+        "_told",
         "cancels",
+        "cell",
+        "late_at",
         "lease",
         "limit_at",
-        "place",
+        "limited",
         "signals",
         "task",
         "wanted",
@@ -60,42 +71,62 @@ class Strand:
 
     task: asyncio.Task[None]
 
-    def __init__(self, limits: Limits, time: Callable[[], float], place: int) -> None:
-        self._limits = limits
-        self._time = time
-        self.place = place
+    def __init__(self, pool: "Strands", cell: int) -> None:
+        self._pool = pool
+        self.cell = cell
         self.lease: Lease | None = None
         self.signals = Signals()
         self.wanted: Ending | None = None
         self.cancels = 0
         self.worn = False
         self.limit_at = inf
+        self.limited: Lease | None = None
+        self.late_at = inf
         self._hard_at = inf
         self._softly = False
+        self._pressed: Lease | None = None
+        self._told: Lease | None = None
 
     def limit(self, hard: Millis | None, soft: Millis | None) -> None:
         """Cancel the run if it takes longer than one of these."""
-        self.limit_at, self._hard_at, self._softly = first_of(self._time(), hard, soft)
+        self.limit_at, self._hard_at, self._softly = first_of(self._pool.time(), hard, soft)
         if self.limit_at < inf:
-            self._limits.watch(self.limit_at)
+            self._pool.limits.watch(self.limit_at)
+        self.limited = self.lease
+        self.late_at = inf if hard is None else self._pool.clock() + hard / 1000
 
     def time_out(self) -> None:
-        """The run took too long; if it gives in, it has failed. At the soft limit it may go on."""
-        if not self._softly:
-            self.stop(Ending.ERRORED)
+        """The run took too long, or was told to end and did not. At the soft limit it may go on."""
+        if self._softly:
+            self._warn()
             return
+        if self._pressed is self.lease and self._told is not self.lease:
+            self._told = self.lease
+            self._pool.stuck(self)
+        self.late_at = inf
+        self.press(Ending.ERRORED)
+
+    def press(self, wanted: Ending, *, grace: float = GRACE) -> None:
+        """Stop the run, and again after a grace, until it gives in."""
+        self.stop(wanted)
+        self._pressed = self.lease
         self._softly = False
-        self.limit_at = self._hard_at
-        self.signals.overdue = True
-        if self.wanted is None:
-            self.cancels += 1
-            self.task.cancel()
+        self.limit_at = self._pool.time() + grace
+        self._pool.limits.watch(self.limit_at)
 
     def stop(self, wanted: Ending) -> None:
         """Cancel the run; if it gives in, it ends as `wanted`, or as an earlier cancel wanted it."""
         self.wanted = self.wanted or wanted
         self.cancels += 1
         self.task.cancel()
+
+    def _warn(self) -> None:
+        self._softly = False
+        self.limit_at = self._hard_at
+        self.signals.overdue = True
+        if self.wanted is None:
+            self.cancels += 1
+            self.task.cancel()
 
 
 class Strands:
@@ -113,14 +144,15 @@ class Strands:
         room: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self.slots = Slots(size, self._loop.time())
+        self.time, self.clock = self._loop.time, station.clock
+        self.slots = Slots(size, self.time())
         self._station = station
         self._runner = runner
         self._settle = settle
         self._room = room
-        self._limits = Limits(self.hands)
+        self.limits = Limits(self.hands)
         self._tell = False
-        self._places = list(station.take_places(size))
+        self._cells = list(station.take_cells(size))
         self._buffer: deque[Lease] = deque()
         self._strands: set[Strand] = set()
         self._parked: list[asyncio.Future[None]] = []
@@ -151,30 +183,26 @@ class Strands:
         return leases
 
     def cancel(self, lease: Lease) -> bool:
-        """Cancel a running job, once: a handler that cleans up must not be disturbed again."""
-        for strand in self.hands():
-            if strand.lease is lease:
-                if not strand.signals.cancelled:
-                    strand.signals.cancelled = True
-                    strand.stop(Ending.CANCELLED)
-                return True
-        return False
+        """Cancel a running job. A handler that cleans up must not be disturbed again for a while."""
+        strand = self._strand_of(lease)
+        if strand is not None and not strand.signals.cancelled:
+            strand.signals.cancelled = True
+            strand.press(Ending.CANCELLED, grace=CLEANUP)
+        return strand is not None
 
     def lose(self, lease: Lease) -> bool:
-        """Cancel a running job that somebody has taken away, once."""
-        for strand in self.hands():
-            if strand.lease is lease:
-                if not strand.signals.lost:
-                    strand.signals.lost = True
-                    strand.stop(Ending.RELEASED)
-                return True
-        return False
+        """Cancel a running job that somebody has taken away."""
+        strand = self._strand_of(lease)
+        if strand is not None and not strand.signals.lost:
+            strand.signals.lost = True
+            strand.press(Ending.RELEASED, grace=CLEANUP)
+        return strand is not None
 
     def cut(self, lease: Lease) -> None:
         """Cancel a running job; if it gives in, it is released."""
-        for strand in self.hands():
-            if strand.lease is lease and strand.wanted is None:
-                strand.stop(Ending.RELEASED)
+        strand = self._strand_of(lease)
+        if strand is not None and strand.wanted is None:
+            strand.press(Ending.RELEASED)
 
     def tell_stopping(self) -> None:
         """Let running jobs know that the worker is about to stop."""
@@ -189,16 +217,28 @@ class Strands:
     async def close(self, patience: float) -> None:
         """End the strands. A handler that will not be cancelled is left behind after `patience` seconds."""
         self._closed = True
-        self._limits.close()
+        self.limits.close()
         for strand in self._strands:
             strand.worn = True
             strand.stop(Ending.RELEASED)
         if tasks := [strand.task for strand in self._strands]:
             await asyncio.wait(tasks, timeout=patience)
 
+    def stuck(self, strand: Strand) -> None:
+        """The run of a strand has let a cancel pass."""
+        lease, wanted = strand.lease, strand.wanted
+        if lease is not None and wanted is not None:
+            limit = self._runner.limits(lease)[0] if wanted is Ending.ERRORED else None
+            stack = stack_of_task(strand.task, skip=OURS)
+            job = named(self._station.name, lease)
+            self._station.bus.publish(JobStuck(*job, limit, stack, WHY[wanted]))
+
+    def _strand_of(self, lease: Lease) -> Strand | None:
+        return next((strand for strand in self._strands if strand.lease is lease), None)
+
     async def _work(self, strand: Strand) -> None:
         station, buffer, run, settle = self._station, self._buffer, self._runner.run, self._settle
-        cells, place = station.slate.cells, strand.place
+        cells, cell = station.slate.cells, strand.cell
         # Not the loop's time: uvloop's stands still during a turn, and a whole pause may fit into one.
         time = station.clock
         self._waking -= 1
@@ -211,7 +251,7 @@ class Strands:
             lease = buffer.popleft()
             if ended >= station.may_start_until:
                 # Perhaps somebody else's by now. The store knows; it takes back only what is still ours.
-                settle(lease, endings.released(lease), 0.0)
+                settle(lease, endings.released(lease, ran=False), 0.0)
                 continue
             left = len(buffer)
             if left == self.slots.low_water:
@@ -222,14 +262,28 @@ class Strands:
                 tell_started(station.bus, station.name, lease)
             # One reading of the clock per job: a strand has nothing else to do between two of them.
             started = ended
-            cells[place] = lease.number
+            cells[cell] = lease.number
             settlement = await run(strand, lease)
-            cells[place] = 0
+            cells[cell] = 0
             ended = time()
             settle(lease, settlement, ended - started)
+            if ended > strand.late_at:
+                self._was_late(strand, lease, settlement, ended - started)
             if ended > self._slice_ends and self._slice_is_over(ended):
                 await asyncio.sleep(0)
                 ended = time()
+
+    def _was_late(self, strand: Strand, lease: Lease, settlement: Settlement, seconds: float) -> None:
+        strand.late_at = inf
+        if strand.limited is lease and settlement.ending is Ending.COMPLETED:
+            logger.warning(
+                "Job %d (%s) is completed, but it took %.3g s, longer than its limit of %g s: it kept the event loop"
+                " busy, so nobody could stop it",
+                lease.number,
+                lease.task,
+                seconds,
+                (self._runner.limits(lease)[0] or 0) / 1000,
+            )
 
     def _slice_is_over(self, now: float) -> bool:
         """Whether strands have run for long enough in this turn of the loop; in a new turn, begin a slice."""
@@ -267,7 +321,7 @@ class Strands:
             self._waking += 1
 
     def _make_strand(self) -> None:
-        strand = Strand(self._limits, self._loop.time, self._places.pop())
+        strand = Strand(self, self._cells.pop())
         strand.task = self._loop.create_task(
             self._work(strand), name=f"shigoto-strand-{len(self._strands) + 1}"
         )
@@ -277,8 +331,8 @@ class Strands:
     def _ended(self, strand: Strand) -> None:
         """Replace a strand that is gone. If it went down with a job in hand, that job has failed."""
         self._strands.discard(strand)
-        self._station.slate.cells[strand.place] = 0
-        self._places.append(strand.place)
+        self._station.slate.cells[strand.cell] = 0
+        self._cells.append(strand.cell)
         error = asyncio.CancelledError() if strand.task.cancelled() else strand.task.exception()
         if strand.lease is not None and error is not None:
             self._settle(strand.lease, self._runner.broke(strand.lease, error), 0.0)

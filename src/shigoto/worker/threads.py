@@ -10,11 +10,16 @@ slower in the whole worker.
 A thread cannot be stopped from outside. At its soft limit a handler is told, if it looks, and people are told where
 it is. At the end of a worker the idle threads are ended; one that still runs a handler is left behind, its lease is
 given back, and what it returns is dropped.
+
+A system that is short of threads may refuse to start one. Then the pool asks for no more jobs than it has threads, and
+for none without any, until it tries again.
 """
 
 import asyncio
+import logging
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -36,9 +41,12 @@ from shigoto.worker.runner import HERE, Runner
 from shigoto.worker.slots import Slots
 from shigoto.worker.station import Station
 
-JOIN_TIMEOUT = 1.0
+JOIN_TIMEOUT = 1.0  # seconds for all threads together: the event loop stands still meanwhile
+REST = 5.0  # seconds without a try, after a thread could not be started
 CURRENT_FRAMES = "_current_frames"
 OURS = (*HERE, __file__, threading.__file__)
+
+logger = logging.getLogger("shigoto.worker")
 
 
 class Seat:
@@ -47,13 +55,13 @@ class Seat:
     `limit_at` is for the lease `limited`: by the time the event loop looks, the thread may have gone on to another.
     """
 
-    __slots__ = ("_pool", "lease", "limit_at", "limited", "place", "signals", "thread", "wanted")
+    __slots__ = ("_pool", "cell", "lease", "limit_at", "limited", "signals", "thread", "wanted")
 
     thread: threading.Thread
 
-    def __init__(self, pool: "Threads", place: int) -> None:
+    def __init__(self, pool: "Threads", cell: int) -> None:
         self._pool = pool
-        self.place = place
+        self.cell = cell
         self.lease: Lease | None = None
         self.signals = Signals()
         self.wanted: Ending | None = None
@@ -74,8 +82,6 @@ class Seat:
 class Threads:
     """Runs jobs of sync tasks, at most `size` at once; threads are started when there is work for them."""
 
-    resting = False
-
     def __init__(
         self,
         station: Station,
@@ -85,6 +91,7 @@ class Threads:
         settle: Settle,
         room: Callable[[], None],
     ) -> None:
+        self._size = size
         self._loop = asyncio.get_running_loop()
         self.slots = Slots(size, self._loop.time())
         self._station = station
@@ -93,7 +100,7 @@ class Threads:
         self._room = room
         self._tell = False
         self._limits = Limits(self.hands)
-        self._places = station.take_places(size)
+        self._cells = station.take_cells(size)
         self._seats: list[Seat] = []
         self._queue: SimpleQueue[Lease | None] = SimpleQueue()
         # What threads have put out: a lease and None when it starts, its settlement and seconds when it has
@@ -101,7 +108,14 @@ class Threads:
         self._out: deque[tuple[Lease, Settlement | None, float]] = deque()
         self._outstanding = 0
         self._ringing = False
+        self._rest_timer: asyncio.TimerHandle | None = None
+        self._complained = False
         self._closed = False
+
+    @property
+    def resting(self) -> bool:
+        """Whether there is no thread at all, because none could be started a short while ago."""
+        return self._rest_timer is not None and not self._seats
 
     @property
     def buffered(self) -> int:
@@ -118,8 +132,10 @@ class Threads:
         self._outstanding += len(leases)
         for lease in leases:
             self._queue.put(lease)
-        while len(self._seats) < min(self._outstanding, self.slots.size):
+        while self._rest_timer is None and len(self._seats) < min(self._outstanding, self.slots.size):
             self._start_thread()
+        if not self._seats:
+            self._release()
 
     def take_back(self) -> list[Lease]:
         """Every lease that no thread has taken yet."""
@@ -179,12 +195,15 @@ class Threads:
         self._limits.close()
         self._collect()
         self._closed = True
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
         self.take_back()
         for _ in self._seats:
             self._queue.put(None)
+        deadline = time.monotonic() + JOIN_TIMEOUT
         for seat in self._seats:
             if seat.lease is None:
-                seat.thread.join(JOIN_TIMEOUT)
+                seat.thread.join(max(0.0, deadline - time.monotonic()))
 
     def _signals_of(self, lease: Lease) -> Signals | None:
         for seat in self._seats:
@@ -200,15 +219,45 @@ class Threads:
             self._limits.watch(seat.limit_at)
 
     def _start_thread(self) -> None:
-        seat = Seat(self, self._places[len(self._seats)])
+        seat = Seat(self, self._cells[len(self._seats)])
         name = f"shigoto-thread-{len(self._seats) + 1}"
         self._seats.append(seat)
-        seat.thread = self._station.spawn(partial(self._work, seat), name)
+        try:
+            seat.thread = self._station.spawn(partial(self._work, seat), name)
+        except RuntimeError as error:
+            self._seats.pop()
+            self._rest(error)
+        else:
+            self._complained = self._complained and len(self._seats) < self._size
+
+    def _rest(self, error: RuntimeError) -> None:
+        self.slots.size = len(self._seats)
+        self._rest_timer = self._loop.call_later(REST, self._rested)
+        if not self._complained:
+            self._complained = True
+            logger.warning(
+                "Worker %s cannot start a thread (%s); it goes on with those it has, %d, and tries again soon",
+                self._station.name,
+                error,
+                len(self._seats),
+            )
+
+    def _rested(self) -> None:
+        self._rest_timer = None
+        self.slots.size = self._size
+        self._room()
+
+    def _release(self) -> None:
+        leases = self.take_back()
+        self.slots.took_back(len(leases))
+        self.slots.collapse()
+        for lease in leases:
+            self._settle(lease, endings.released(lease, ran=False), 0.0)
 
     def _work(self, seat: Seat) -> None:
         take, run, out = self._queue.get, self._runner.run_in_thread, self._out
         station, clock = self._station, self._station.clock
-        cells, place = station.slate.cells, seat.place
+        cells, cell = station.slate.cells, seat.cell
         while (lease := take()) is not None:
             if self._closed:
                 # Taken in the very moment of the close, which gives it back.
@@ -216,15 +265,15 @@ class Threads:
             started = clock()
             if started >= station.may_start_until:
                 # Perhaps somebody else's by now. The store knows; it takes back only what is still ours.
-                out.append((lease, endings.released(lease), 0.0))
+                out.append((lease, endings.released(lease, ran=False), 0.0))
                 self._ring()
                 continue
             if self._tell:
                 out.append((lease, None, 0.0))
                 self._ring()
-            cells[place] = lease.number
+            cells[cell] = lease.number
             settlement = run(seat, lease)
-            cells[place] = 0
+            cells[cell] = 0
             out.append((lease, settlement, clock() - started))
             self._ring()
 

@@ -28,7 +28,7 @@ from typing import Any
 from shigoto.app import Shigoto
 from shigoto.model.errors import OptionInvalid, StoreError
 from shigoto.model.ids import uuid7
-from shigoto.model.worker import Announcement
+from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT, Announcement
 from shigoto.observe.events import WorkerStarted, WorkerStopped, WorkerStopping
 from shigoto.observe.log import log_events
 from shigoto.task import Task
@@ -41,7 +41,7 @@ from shigoto.worker.process.slate import Slate
 from shigoto.worker.process.source import Source
 from shigoto.worker.shutdown import LEAST_PATIENCE, RELEASE, leave, wind_down
 from shigoto.worker.station import Spawn, Station, lease_clock, start_thread
-from shigoto.worker.stop import Stopped, StopSwitch
+from shigoto.worker.stop import Reason, Stopped, StopSwitch
 
 MOST_SLOTS = 10_000
 MOST_JOBS = 10**12
@@ -69,15 +69,15 @@ class Worker:
         app: Shigoto,
         *,
         queues: Sequence[str] | None = None,
-        concurrency: int = 100,
+        concurrency: int = CONCURRENCY,
         threads: int | None = None,
         children: int | None = None,
         drain: bool = False,
-        lease: float = 30.0,
-        poll: float = 1.0,
+        lease: float = LEASE / 1000,
+        poll: float = POLL / 1000,
         name: str | None = None,
         random: Random | None = None,
-        stop_timeout: float = 28.0,
+        stop_timeout: float = STOP_TIMEOUT / 1000,
         max_jobs: int | None = None,
         source: Source | None = None,
         slate: Slate | None = None,
@@ -93,7 +93,7 @@ class Worker:
         self._settings = Settings(
             queues=_checked_queues(queues),
             concurrency=_whole("concurrency", concurrency),
-            threads=min(32, 4 * _cores()) if threads is None else _whole("threads", threads),
+            threads=_threads() if threads is None else _whole("threads", threads),
             children=_cores() if children is None else _whole("children", children, least=0),
             drain=drain,
             lease=_seconds("lease", lease, 1.0, DAY),
@@ -140,12 +140,19 @@ class Worker:
 
         A worker that has not begun will not begin. Stopping one that has stopped is fine.
         """
+        self._throw("stopped")
+
+    def recycle(self) -> None:
+        """Let the worker claim no more, and end when nothing runs any more, however long that takes. From anywhere."""
+        self._throw("recycled")
+
+    def _throw(self, reason: Reason) -> None:
         if self._loop is None:
-            self._switch.throw()
+            self._switch.throw(reason)
         else:
             # A closed loop has no worker left to stop.
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._switch.throw)
+                self._loop.call_soon_threadsafe(self._switch.throw, reason)
 
     async def __aenter__(self) -> "Worker":
         await self._start()
@@ -345,12 +352,26 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
+def _threads() -> int:
+    return min(32, 4 * _cores())
+
+
+def places(concurrency: int, threads: int | None, children: int | None) -> int:
+    """How many jobs can run at once in a worker with these options, be they good or not, and its children."""
+    wanted = (
+        concurrency,
+        _threads() if threads is None else threads,
+        _cores() if children is None else children,
+    )
+    return sum(max(0, min(count, MOST_SLOTS)) for count in wanted)
+
+
 def _checked_slate(slate: Slate | None, settings: Settings) -> Slate:
-    places = settings.concurrency + settings.threads + settings.children
+    needed = places(settings.concurrency, settings.threads, settings.children)
     if slate is None:
-        return Slate.private(places)
-    if slate.size < places:
-        raise OptionInvalid(f"slate has {slate.size} places, and this worker needs {places}.")
+        return Slate.private(needed)
+    if slate.size < needed:
+        raise OptionInvalid(f"slate has {slate.size} places, and this worker needs {needed}.")
     return slate
 
 

@@ -55,6 +55,11 @@ class MemoryEngine:
         """Nothing but speed and simplicity."""
         return Capabilities(name="memory", durable=False, shared=False, joins=False)
 
+    @property
+    def address(self) -> NoReturn:
+        """Refuse: nobody else can look into this process."""
+        raise Unsupported("A memory store has no address: it lives in this process only. Use a file.")
+
     def run(self, op: Op[T]) -> T:
         """Run an op in the calling thread; no op takes long, so neither does the wait for the lock."""
         with self._lock:

@@ -8,9 +8,9 @@ from shigoto.engine.memory.row import Row
 from shigoto.engine.memory.store import Store
 from shigoto.engine.memory.work import end_run
 from shigoto.model.clock import Millis
-from shigoto.model.errors import JobNotFound, JobNotRetryable, KeyTaken
+from shigoto.model.errors import JobNotFound, KeyTaken
 from shigoto.model.job import TERMINAL, Enqueued, QueueSettings, State
-from shigoto.model.states import forced, renewed
+from shigoto.model.states import forced, not_retryable, renewed
 
 DELETABLE = TERMINAL | {State.PENDING}
 
@@ -64,11 +64,7 @@ def _retryable(store: Store, job: UUID) -> Row:
     if row is None:
         raise JobNotFound(f"There is no job {job}: it never existed here, or its retention has passed.")
     if row.state not in (State.FAILED, State.CANCELLED):
-        remedy = "Enqueue a new job." if row.state is State.COMPLETED else "It will run by itself."
-        raise JobNotRetryable(
-            f"Job {job} ({row.spec.task}) is {row.state}; only failed and cancelled jobs can be retried. "
-            f"{remedy}"
-        )
+        raise not_retryable(f"Job {job}", row.state)
     return row
 
 

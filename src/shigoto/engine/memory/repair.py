@@ -1,5 +1,6 @@
 """What any long-lived process does for all: promote what is due, repair what broke, forget what is old."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from uuid import UUID
@@ -31,7 +32,11 @@ def sweep(store: Store, order: SweepOrder) -> Swept:
     now = store.now()
     step = _forgive(store, now)
     fenced = tuple(worker for worker in order.fence if _fence(store, worker, now))
-    rescued = tuple(_rescue(store, row, now) for row in _batch(store, order, _orphaned(store)))
+    held = Counter(row.worker for row in store.rows.values())
+    # Of those that were fenced just now: later, with one job left, nobody could tell any more.
+    with_one_job = frozenset(worker for worker in fenced if held[worker] == 1)
+    orphans = _batch(store, order, _orphaned(store))
+    rescued = tuple(_rescue(store, row, now, only=row.worker in with_one_job) for row in orphans)
     expired = _expire(store, _batch(store, order, _lapsed(now)), now)
     pruned = _prune(store, _batch(store, order, _outlived(store, order, now)))
     return Swept(
@@ -97,7 +102,7 @@ def _keep_for(state: State, settings: QueueSettings, order: SweepOrder) -> Milli
     return default if chosen is None else chosen
 
 
-def _rescue(store: Store, row: Row, now: Millis) -> Rescued:
+def _rescue(store: Store, row: Row, now: Millis, *, only: bool) -> Rescued:
     """T10: to the job, a worker that is gone is a crash. Its token stays; the next claim outdates it."""
     worker = None if row.worker is None else store.workers.get(row.worker)
     crashed = orphaned(
@@ -107,6 +112,7 @@ def _rescue(store: Store, row: Row, now: Millis) -> Rescued:
         row.counters,
         worker=None if worker is None else worker.announcement.name,
         isolates=worker is not None and worker.announcement.isolates,
+        only=only,
     )
     end_run(store, row, crashed, now)
     return Rescued(row.spec.id, row.number, row.spec.task, row.state)

@@ -54,7 +54,10 @@ class Row(Struct, kw_only=True, eq=False):
         """The newest error of its runs, while a failure counts against it, or if its last run ended it."""
         errors = [attempt.error for attempt in self.attempts if attempt.error is not None]
         ended_by_a_run = self.finished_at is not None and self.started_at is not None
-        ended_in_error = ended_by_a_run and bool(self.attempts) and self.attempts[-1].error is not None
+        last = self.attempts[-1] if self.attempts else None  # of another claim, if the last one was never run
+        ended_in_error = (
+            ended_by_a_run and last is not None and last.token == self.token and last.error is not None
+        )
         if self.state is State.COMPLETED or not errors:
             return None
         return errors[-1] if ended_in_error or self.counters.failures > 0 else None

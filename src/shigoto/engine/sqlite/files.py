@@ -28,6 +28,10 @@ PRAGMA temp_store = memory;
 PRAGMA cache_size = -16000;
 """
 
+# SQLite ignores this one inside a transaction, so that nobody could turn it on in a block. Our own tables have no
+# foreign keys; on connections of our own it stays off, in case somebody's table has one into ours.
+FOR_USERS = "PRAGMA foreign_keys = ON;"
+
 SCRATCH = """
 CREATE TEMP TABLE IF NOT EXISTS shigoto_taken (
   place INTEGER PRIMARY KEY,
@@ -93,10 +97,11 @@ def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
 def connect_for_user(path: Path, *, synchronous: str) -> sqlite3.Connection:
     """A connection for the user's own statements, set up so that it does not disturb the queue.
 
-    Transactions begin IMMEDIATE: one that reads first and then writes cannot lose its snapshot half-way.
+    Transactions begin IMMEDIATE: one that reads first and then writes cannot lose its snapshot half-way. Foreign keys
+    are enforced, as in a transaction block.
     """
     connection = sqlite3.connect(path, timeout=30, isolation_level="IMMEDIATE")
-    connection.executescript(PRAGMAS.format(synchronous=synchronous))
+    connection.executescript(PRAGMAS.format(synchronous=synchronous) + FOR_USERS)
     connection.execute("PRAGMA busy_timeout = 30000")
     return connection
 
@@ -132,6 +137,20 @@ def _in_transaction(connection: sqlite3.Connection) -> sqlite3.Connection:
             " Execute BEGIN first, so that the job and your own changes are committed together."
         )
     return connection
+
+
+# Errors that say something about the file and its machine, and nothing about the statement.
+# fmt: off
+PASSING = frozenset({
+    "BUSY", "CANTOPEN", "CORRUPT", "FULL", "IOERR", "LOCKED", "NOMEM", "NOTADB", "PERM", "PROTOCOL", "READONLY",
+})
+# fmt: on
+
+
+def is_passing(error: sqlite3.Error) -> bool:
+    """Whether the same may work at another time; an error that has no name may be anything."""
+    name = getattr(error, "sqlite_errorname", "")
+    return not name or name.split("_")[1] in PASSING
 
 
 def wrapped(error: sqlite3.Error, path: Path) -> Exception:

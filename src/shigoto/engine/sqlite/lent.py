@@ -136,5 +136,8 @@ class LentConnection(sqlite3.Connection):
     def close(self) -> None:
         raise JobError(NOT_YOURS)
 
+    def set_authorizer(self, authorizer_callback: object) -> NoReturn:
+        raise JobError("A transaction block has an authorizer of its own, which keeps it in one piece.")
+
     def __exit__(self, *error: object) -> Literal[False]:
         raise JobError(NOT_YOURS)

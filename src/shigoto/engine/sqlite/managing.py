@@ -11,9 +11,9 @@ from shigoto.engine.sqlite.settling import guarded, move
 from shigoto.engine.sqlite.statement import Steps, sql
 from shigoto.engine.sqlite.waiting import Waiting, remove_waiting, wait_again
 from shigoto.model.clock import Millis
-from shigoto.model.errors import JobNotFound, JobNotRetryable, KeyTaken
+from shigoto.model.errors import JobNotFound, KeyTaken
 from shigoto.model.job import Enqueued, FailureKind, State
-from shigoto.model.states import Counters, forced, renewed
+from shigoto.model.states import Counters, forced, not_retryable, renewed
 
 
 def cancel(now: Millis, ids: Sequence[UUID], *, force: bool) -> Steps[list[State | None]]:
@@ -81,12 +81,11 @@ def retry(now: Millis, ids: Sequence[UUID]) -> Steps[list[Enqueued]]:
 def _retryable(id: UUID) -> Steps[int]:
     row = (yield sql("number_of_id", id.bytes)).fetchone()
     if row is None:
-        raise JobNotFound(f"There is no job {id}. It never existed here, or its retention has passed.")
+        raise JobNotFound(f"There is no job {id}: it never existed here, or its retention has passed.")
     number: int = row[0]
     state = STATES[(yield sql("state_of", number)).fetchone()[0]]
     if state not in (State.FAILED, State.CANCELLED):
-        remedy = " Enqueue it anew to run it once more." if state is State.COMPLETED else ""
-        raise JobNotRetryable(f"Job {id} is {state}; only failed and cancelled jobs can be retried.{remedy}")
+        raise not_retryable(f"Job {id}", state)
     return number
 
 

@@ -106,7 +106,9 @@ def _taken(leases: Sequence[tuple[int, int]]) -> Steps[tuple[tuple[int, int], ..
 
 def _release(now: Millis, worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[None]:
     for row in (yield from guarded(worker, leases)).values():
-        released = Settlement(number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED)
+        released = Settlement(
+            number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED, ran=False
+        )
         yield from move(now, row, released, settled_token=row.settled_token)
 
 
@@ -142,7 +144,7 @@ def sweep(clock: StoreClock, order: SweepOrder) -> Steps[Swept]:
         yield sql("renew_all", now)
     fenced = yield from _fence(now, order.fence)
     expired_workers = (yield sql("expired_workers", now)).fetchall()
-    rescued = yield from _rescue(now, order.batch)
+    rescued = yield from _rescue(now, order.batch, (yield from _with_one_job(fenced)))
     yield sql("forget_fenced", now - 86_400_000)
     expired, expiries = yield from _expire(now, order.batch)
     pruned, walked = yield from _prune(now, order)
@@ -166,11 +168,28 @@ def _fence(now: Millis, workers: Sequence[UUID]) -> Steps[list[UUID]]:
     return fenced
 
 
-def _rescue(now: Millis, batch: int) -> Steps[list[Rescued]]:
+def _with_one_job(workers: Sequence[UUID]) -> Steps[frozenset[bytes]]:
+    """Of workers that were fenced just now, those with one job: later, with one left, nobody could tell any more."""
+    found: set[bytes] = set()
+    for worker in workers:
+        if len((yield sql("held_by", worker.bytes)).fetchall()) == 1:
+            found.add(worker.bytes)
+    return frozenset(found)
+
+
+def _rescue(now: Millis, batch: int, with_one_job: frozenset[bytes]) -> Steps[list[Rescued]]:
     rescued: list[Rescued] = []
     for number, token, worker, name, isolates in (yield sql("orphans", batch)).fetchall():
         row = (yield from guarded(UUID(bytes=worker), [(number, token)]))[number, token]
-        crashed = orphaned(number, token, row.queue, row.held.counters, worker=name, isolates=bool(isolates))
+        crashed = orphaned(
+            number,
+            token,
+            row.queue,
+            row.held.counters,
+            worker=name,
+            isolates=bool(isolates),
+            only=worker in with_one_job,
+        )
         # The token counts as settled only when its worker settled it: a late answer must hear that it was lost.
         to = yield from move(now, row, crashed, settled_token=row.settled_token)
         rescued.append(Rescued(row.id, number, row.task, to.state))

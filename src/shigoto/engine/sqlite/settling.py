@@ -11,7 +11,7 @@ from shigoto.engine.sqlite.statement import Steps, sql, sql_many
 from shigoto.engine.sqlite.waiting import Waiting, counters_of, wait_again
 from shigoto.model.clock import Millis
 from shigoto.model.job import State
-from shigoto.model.outcome import Ending, Report, Settlement, Verdict
+from shigoto.model.outcome import KEPT_RELEASES, Ending, Report, Settlement, Verdict, leaves_a_trace
 from shigoto.model.states import Held, Move, after
 
 
@@ -55,6 +55,10 @@ def settle(now: Millis, worker: UUID, settlements: Sequence[Settlement]) -> Step
         yield from move(now, row, first[lease], settled_token=row.token)
     yield from _note_progress([first[lease] for lease in accepted])
     yield from write_logs([first[lease] for lease in accepted])
+    if len(accepted) < len(settlements):
+        for settlement, verdict in zip(settlements, verdicts, strict=True):
+            if verdict is Verdict.REPEATED:
+                yield from write_logs([settlement])
     return verdicts
 
 
@@ -110,10 +114,9 @@ def move(now: Millis, row: Running, settlement: Settlement, *, settled_token: in
     """Take a running job to where its run's end leads, and write the attempt down."""
     to = after(row.held, settlement)
     yield sql("stop_running", f"[{row.number}]")
-    yield sql(
-        "add_attempt", row.number, row.token, settlement.ending.name.lower(), settlement.error, settlement.traceback,
-        row.claimed_at, now,
-    )  # fmt: skip
+    traced = leaves_a_trace(settlement)
+    if traced:
+        yield from _write_down(now, row, settlement)
     if to.state is State.PENDING:
         run_at = row.run_at if to.delay is None else now + to.delay
         if run_at != row.run_at:
@@ -123,10 +126,19 @@ def move(now: Millis, row: Running, settlement: Settlement, *, settled_token: in
     yield sql(
         "add_done", row.number, NUMBERS_OF_STATES[to.state], row.token, settled_token, to.counters.failures,
         to.counters.crashes, to.counters.releases, to.counters.snoozes, int(to.counters.solo), row.claimed_at, now,
-        row.cancel_requested_at, to.failure_kind, settlement.error,
+        row.cancel_requested_at, to.failure_kind, settlement.error if traced else None,
     )  # fmt: skip
     yield from count(ended=[(row.queue, to.state)])
     return to
+
+
+def _write_down(now: Millis, row: Running, settlement: Settlement) -> Steps[None]:
+    yield sql(
+        "add_attempt", row.number, row.token, settlement.ending.name.lower(), settlement.error, settlement.traceback,
+        row.claimed_at, now,
+    )  # fmt: skip
+    if settlement.ending is Ending.RELEASED and row.token > KEPT_RELEASES:
+        yield sql("drop_released_attempts", row.number, row.token - KEPT_RELEASES)
 
 
 def _waiting(row: Running, to: Move, run_at: Millis, settled_token: int) -> Waiting:

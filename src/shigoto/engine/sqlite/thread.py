@@ -29,6 +29,14 @@ class Outcome:
 _Waiting = tuple[Op[Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
 
 
+def started(thread: threading.Thread) -> None:
+    """Start it. Raises StoreUnavailable where the system has no room for one more."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise StoreUnavailable(f"No thread for the store could be started: {error}.") from error
+
+
 class DatabaseThread:
     """One thread."""
 
@@ -42,7 +50,7 @@ class DatabaseThread:
         self._door = threading.Lock()
         self._stopping = False
         self._thread = threading.Thread(target=self._serve, name=f"shigoto-{name}", daemon=True)
-        self._thread.start()
+        started(self._thread)
 
     def submit(self, op: Op[Any]) -> "asyncio.Future[Any]":
         """Queue an op; the future belongs to the running event loop."""

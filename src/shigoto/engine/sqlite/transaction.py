@@ -2,6 +2,7 @@
 
     open ── left ──► ending ── last, COMMIT (or ROLLBACK) ──► over
       └──── the limit passes: the watchdog rolls back ─────► expired
+      └──── its job has ended without it: the same, at once ► expired
       └──── the process forks: the child must not touch it ─► foreign
 
 It holds the only write lock there is, so it may not last: a timer rolls it back even while its owner sleeps. From then
@@ -16,6 +17,7 @@ transaction is still there, and SQLite's authorizer refuses COMMIT, ROLLBACK and
 
 import ctypes
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -38,6 +40,10 @@ T = TypeVar("T")
 log = logging.getLogger("shigoto.sqlite")
 
 NOT_AUTHORIZED = 23
+PRAGMAS = ("journal_mode", "locking_mode", "query_only", "wal_autocheckpoint", "writable_schema")
+NO_PRAGMA = (
+    "PRAGMA {} cannot be set in a transaction block: its connection also writes the completion of the job."
+)
 INTERRUPT_EVERY = 0.05  # seconds; one that comes before a statement has begun is lost
 
 Stage = Literal["new", "open", "ending", "over", "expired", "foreign"]
@@ -85,6 +91,8 @@ class Block:
         self._stepping = threading.Lock()  # from stage to stage
         self.use = Use(self)
         self._ending_thread = 0
+        self._given_up = False
+        self._refused_pragma = ""
         self._rolled_back = threading.Event()  # by the watchdog
 
     @property
@@ -107,7 +115,7 @@ class Block:
             self.host.connections.sign_in(self)
             self._begin()
             self._watchdog = self.host.watchdog
-            self._watchdog.watch(self, self._limit)
+            self._watchdog.watch(self, 0.0 if self._given_up else self._limit)
         except BaseException as error:
             self.stage = "over"
             try:
@@ -125,30 +133,37 @@ class Block:
             if error is None:
                 self.expect_usable()
             return
-        with self._stepping:
-            in_time = self.stage == "open"
-            self.stage = "ending" if in_time else "expired"
+        with self.use.lock:  # another thread's statement may have it; until then the watchdog stays
+            with self._stepping:
+                in_time = self.stage == "open"
+                self.stage = "ending" if in_time else "expired"
+            committed = self._end_in_time(error) if in_time else None
         if not in_time:
             self._leave_late(error)
-            return
+        elif committed is not None:
+            committed()
+
+    def _end_in_time(self, error: BaseException | None) -> Callable[[], None] | None:
         self._watchdog.forget(self)
-        committed: Callable[[], None] | None = None
+        self._ending_thread = threading.get_ident()
         try:
-            with self.use.lock:
-                self._ending_thread = threading.get_ident()
-                if error is None:
-                    committed = self._commit()
-                else:
-                    with suppress(sqlite3.Error):  # the close does the same
-                        self._roll_back()
+            if error is None:
+                return self._commit()
+            with suppress(sqlite3.Error):  # the close does the same
+                self._roll_back()
+            return None
         finally:
             self.stage = "over"
             try:
                 self._close()
             finally:
                 self._turn.release()
-        if committed is not None:
-            committed()
+
+    def give_up(self) -> None:
+        """Roll back soon, whoever is in it: its job has ended without it. Never waits."""
+        self._given_up = True
+        if self.stage == "open":
+            self._watchdog.watch(self, 0.0)
 
     def abandon(self) -> None:
         """Roll back if it was opened; for an owner who has not waited for that."""
@@ -169,7 +184,7 @@ class Block:
         """Raise if the transaction is not there, so that nothing is written beside it."""
         match self.stage:
             case "expired":
-                raise self._too_long()
+                raise self._late()
             case "foreign":
                 raise StoreUnavailable(
                     "This process was forked inside a transaction block, which belongs to the process that opened it."
@@ -188,9 +203,10 @@ class Block:
     def explain(self, error: sqlite3.Error) -> None:
         """Raise what an error of SQLite means here, if it means something more."""
         if self.stage == "expired":
-            raise self._too_long() from error
+            raise self._late() from error
         if getattr(error, "sqlite_errorcode", 0) == NOT_AUTHORIZED:
-            raise JobError(NOT_YOURS) from error
+            refused, self._refused_pragma = self._refused_pragma, ""
+            raise JobError(NO_PRAGMA.format(refused) if refused else NOT_YOURS) from error
 
     def _begin(self) -> None:
         host = self.host
@@ -200,12 +216,13 @@ class Block:
                 host.path, timeout=0, isolation_level=None, check_same_thread=False, factory=LentConnection
             )
             connection.block = self
-            sqlite3.Cursor(connection).executescript(files.PRAGMAS.format(synchronous=host.synchronous))
+            pragmas = files.PRAGMAS.format(synchronous=host.synchronous) + files.FOR_USERS
+            sqlite3.Cursor(connection).executescript(pragmas)
             return connection
 
         self._connection = host.patiently(connect)
         host.patiently(lambda: self._plainly("BEGIN IMMEDIATE"))
-        self._connection.set_authorizer(self._authorize)
+        sqlite3.Connection.set_authorizer(self._connection, self._authorize)
         self.stage = "open"
 
     def _commit(self) -> Callable[[], None]:
@@ -218,13 +235,20 @@ class Block:
         except BaseException as error:
             with suppress(sqlite3.Error):
                 self._roll_back()
-            if isinstance(error, sqlite3.Error):
-                raise files.wrapped(error, self.host.path) from error
+            # What a constraint says at the commit, it says about the block's own rows.
+            if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
+                raise self._refusal(error) from error
             raise
         if op.committed is not None:
             op.committed(value)
         ring = self.rings or (op.rings is not None and op.rings(value))
         return lambda: self.host.wrote(ring=ring)
+
+    def _refusal(self, error: sqlite3.Error) -> Exception:
+        """What it means that the completion was not written: the file's trouble, or what the block has done to it."""
+        if files.is_passing(error):
+            return files.wrapped(error, self.host.path)
+        return JobError(f"The completion of the job cannot be written after what the block did: {error}")
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
@@ -234,7 +258,7 @@ class Block:
         self._rolled_back.wait()
         self._close()
         if error is None or isinstance(error, sqlite3.Error):
-            raise self._too_long() from error
+            raise self._late() from error
 
     def expire(self) -> None:
         """The limit has passed: roll back, and let others write."""
@@ -270,11 +294,19 @@ class Block:
     def _plainly(self, statement: str) -> None:
         sqlite3.Cursor(self._connection).execute(statement)
 
-    def _authorize(self, action: int, *_: object) -> int:
-        ours = self._ending_thread == threading.get_ident()
-        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION and not ours else sqlite3.SQLITE_OK
+    def _authorize(self, action: int, name: str | None, value: str | None, *_: object) -> int:
+        if self._ending_thread == threading.get_ident():
+            return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_PRAGMA and value is not None and (name or "").lower() in PRAGMAS:
+            self._refused_pragma = (name or "").lower()
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
-    def _too_long(self) -> TransactionTooLong:
+    def _late(self) -> JobError | TransactionTooLong:
+        if self._given_up:
+            return JobError(
+                "The handler has returned while this transaction block was open, so it was rolled back."
+            )
         return TransactionTooLong(
             f"The transaction block was open for more than {self._limit:g} s and was rolled back: it keeps everybody"
             " else from writing. Do slow work before the block, and only write in it."
@@ -297,11 +329,19 @@ def mark_here(block: Block) -> Callable[[], None]:
     return unmark
 
 
-def expect_outside(host: object) -> None:
-    """Raise JobError where a write to the same store would wait for the block that it is in."""
+def expect_outside(path: Path) -> None:
+    """Raise JobError where a write to the same file would wait for the block that it is in."""
     block = _inside.get()
-    if block is not None and block.host is host and block.is_open:
+    if block is not None and block.is_open and _is_same_file(block.host.path, path):
         raise JobError(
             "This write would wait for the transaction block that it is in, for ever. Enqueue with"
             " using(connection=tx) to make it a part of the block, or do it before the block or after it."
         )
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    """Whether both name one file; by `stat`, since two apps may each have an engine for it."""
+    try:
+        return one == other or os.path.samefile(one, other)
+    except OSError:
+        return False

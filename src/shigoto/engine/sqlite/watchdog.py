@@ -8,6 +8,8 @@ import threading
 import time
 from typing import Protocol
 
+from shigoto.engine.sqlite.thread import started
+
 LOOK_EVERY = 0.1  # seconds
 IDLE_FOR = 10.0  # seconds without a block, then the thread ends
 
@@ -34,10 +36,11 @@ class Watchdog:
         """Expire the block in so many seconds, or a little later."""
         with self._lock:
             self._used_at = time.monotonic()
-            self._deadlines[block] = self._used_at + limit
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="shigoto-watchdog", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._serve, name="shigoto-watchdog", daemon=True)
+                started(thread)
+                self._thread = thread
+            self._deadlines[block] = self._used_at + limit
 
     def forget(self, block: Watched) -> None:
         """The block has ended."""

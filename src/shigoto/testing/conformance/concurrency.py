@@ -10,6 +10,8 @@ from uuid import UUID
 import pytest
 
 from shigoto.engine.op import Op
+from shigoto.engine.open import open_engine
+from shigoto.model.errors import Unsupported
 from shigoto.model.job import State
 from shigoto.model.outcome import Death, Ending, Verdict
 from shigoto.testing.conformance.fixture import EngineUnderTest, ended, want
@@ -290,6 +292,19 @@ class TestSecondEngine:
             return
         job = store.enqueue()
 
+        [found] = other.run(other.get([job.id]))
+        other.close()
+
+        assert found == store.job(job)
+
+    def test_the_address_leads_every_process_to_the_same_store(self, store: EngineUnderTest) -> None:
+        job = store.enqueue()
+        if not store.engine.capabilities.shared:
+            with pytest.raises(Unsupported, match="this process only"):
+                _ = store.engine.address
+            return
+
+        other = open_engine(store.engine.address)
         [found] = other.run(other.get([job.id]))
         other.close()
 

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from shigoto.model.clock import to_datetime
-from shigoto.model.job import FailureKind, Lease, QueueSettings, State
+from shigoto.model.job import FailureKind, Lease, State
 from shigoto.model.outcome import Death, Ending, Verdict
 from shigoto.model.states import CRASH_DELAY
 from shigoto.model.worker import LEASE, SweepOrder
@@ -103,100 +103,6 @@ class TestCrashed:
         assert (again.id, again.solo, store.job(lease).suspect) == (lease.id, True, True)
 
 
-class TestAlone:
-    """Jobs that need a process of their own, and who gets them."""
-
-    def test_a_want_chooses_by_whether_jobs_run_alone(self, store: EngineUnderTest) -> None:
-        """A18."""
-        worker = store.announce()
-        apart, ordinary = store.enqueue(alone=True), store.enqueue()
-
-        assert ids(store.claim(worker, alone=False)) == [ordinary.id]
-        [lease] = store.claim(worker, alone=True)
-        assert (lease.id, lease.alone, lease.solo) == (apart.id, True, False)
-
-    def test_a_want_that_takes_either_keeps_the_order_of_all(self, store: EngineUnderTest) -> None:
-        """A3."""
-        worker = store.announce()
-        jobs = [store.enqueue(alone=alone) for alone in (True, False, False, True, False)]
-        urgent = store.enqueue(priority=1, alone=True)
-
-        assert ids(store.claim(worker)) == [urgent.id, *(job.id for job in jobs)]
-
-    def test_suspects_wait_beside_the_others_of_their_task(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        suspect = store.start(worker)
-        store.settle(worker, suspect, Ending.CRASHED)
-        ordinary = store.enqueue()
-
-        assert ids(store.claim(worker, alone=False)) == [ordinary.id]
-        assert ids(store.claim(worker, alone=True)) == [suspect.id]
-
-    def test_one_that_is_cleared_waits_with_the_others_again(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        store.settle(worker, store.start(worker), Ending.CRASHED)
-        [suspect] = store.claim(worker, alone=True)
-        store.settle(worker, suspect, Ending.ERRORED, delay=500)
-        store.clock.advance(500)
-        store.promote()
-
-        assert store.claim(worker, alone=True) == []
-        assert ids(store.claim(worker, alone=False)) == [suspect.id]
-
-    def test_one_that_asked_for_it_is_never_with_the_others(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        job = store.enqueue(alone=True)
-        for ending in (Ending.CRASHED, Ending.ERRORED, Ending.RELEASED):
-            assert store.claim(worker, alone=False) == []
-            [lease] = store.claim(worker, alone=True)
-            store.settle(worker, lease, ending)
-
-        assert (store.job(job).alone, store.job(job).suspect) == (True, False)
-
-    @pytest.mark.parametrize("delay", [0, 60_000])
-    def test_a_suspect_can_be_cancelled_and_deleted(self, store: EngineUnderTest, delay: int) -> None:
-        worker = store.announce()
-        leases = [store.start(worker) for _ in range(2)]
-        for lease in leases:
-            store.settle(worker, lease, Ending.CRASHED, delay=delay)
-
-        assert store.cancel(leases[0]) is State.CANCELLED
-        assert store.engine.run(store.engine.delete([State.PENDING], queue=None, limit=9)) == 1
-
-        assert not store.stored(leases[1])
-        assert (store.counts().pending, store.counts().cancelled) == (0, 1)
-
-    def test_a_suspect_that_is_replaced_stays_one(self, store: EngineUnderTest) -> None:
-        """A1, A11."""
-        worker = store.announce(tasks=("work", "mail"))
-        lease = store.start(worker, key="k")
-        store.settle(worker, lease, Ending.CRASHED)
-
-        replaced = store.enqueue("mail", key="k", key_mode="replace", queue="letters")
-
-        assert replaced.id == lease.id
-        assert store.claim(worker, tasks=("work", "mail"), alone=False) == []
-        [again] = store.claim(worker, tasks=("work", "mail"), alone=True)
-        assert (again.id, again.task, again.queue, again.solo) == (lease.id, "mail", "letters", True)
-
-    def test_they_count_for_their_queue_as_all_others(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        here, there = store.start(worker), store.start(worker, queue="b")
-        store.settle(worker, here, Ending.CRASHED)
-        store.settle(worker, there, Ending.CRASHED, delay=5_000)
-        for alone in (True, False):
-            store.enqueue(alone=alone)
-
-        assert (store.counts().pending, store.counts("b").pending, store.counts("b").scheduled) == (3, 1, 1)
-
-    def test_a_paused_queue_keeps_them_too(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        store.enqueue(alone=True, queue="b")
-        store.engine.run(store.engine.configure(QueueSettings(name="b", paused=True)))
-
-        assert store.claim(worker, alone=True) == []
-
-
 class TestBury:
     """T8, T9: a worker's process is known to have ended, and what was running in it."""
 
@@ -228,7 +134,7 @@ class TestBury:
 
         [attempt] = store.engine.run(store.engine.attempts(running.id))
         assert (attempt.outcome, attempt.error, attempt.traceback) == ("crashed", "exit code 3", "stack")
-        assert store.outcomes(idle) == ["released"]
+        assert store.outcomes(idle) == []
 
     def test_such_a_crash_counts_against_nobody(self, store: EngineUnderTest) -> None:
         """I13: the process may have been killed from outside."""
@@ -239,6 +145,19 @@ class TestBury:
             store.bury(worker, Death(number=lease.number))
 
         assert (store.job(job).state, store.job(job).crashes) == (State.PENDING, 3)
+
+    def test_a_death_alone_counts(self, store: EngineUnderTest) -> None:
+        """S1-26: nothing else ran in the process, nor in any that died with it."""
+        job = store.enqueue(max_crashes=2)
+        for state in (State.PENDING, State.FAILED):
+            store.clock.advance(CRASH_DELAY)
+            store.promote()
+            worker = store.announce()
+            [lease] = store.claim(worker)
+            [buried] = store.bury(worker, Death(number=lease.number, alone=True, delay=CRASH_DELAY))
+            assert buried.state is state
+
+        assert (store.job(job).failure_kind, store.job(job).crashes) == (FailureKind.CRASH_LOOP, 2)
 
     def test_the_worker_is_gone_and_what_it_said_too_late_is_refused(self, store: EngineUnderTest) -> None:
         """I4."""
@@ -306,15 +225,47 @@ class TestBlame:
         assert rescued.state is State.PENDING
         assert ids(store.claim(store.announce(), alone=True)) == [lease.id]
 
-    def test_a_suspect_on_a_worker_that_isolates_is_not_blamed(self, store: EngineUnderTest) -> None:
+    def test_a_suspect_beside_others_on_a_worker_that_isolates_is_not_blamed(
+        self, store: EngineUnderTest
+    ) -> None:
         """Its process was its own: what took the whole worker down was somebody else."""
-        job = store.enqueue(max_crashes=1)
+        jobs = [store.enqueue(max_crashes=1) for _ in range(2)]
         for _ in range(3):
             worker = store.announce(isolates=True)
-            assert ids(store.claim(worker)) == [job.id]
+            assert ids(store.claim(worker)) == [job.id for job in jobs]
             store.fence(worker)
 
-        assert (store.job(job).state, store.job(job).crashes) == (State.PENDING, 3)
+        assert [(store.job(job).state, store.job(job).crashes) for job in jobs] == [(State.PENDING, 3)] * 2
+
+    def test_a_suspect_that_was_all_its_worker_had_is_blamed_and_waits(self, store: EngineUnderTest) -> None:
+        """A18: whatever it does, it takes the whole worker with it."""
+        job = store.enqueue(max_crashes=2)
+        for waits in (0, CRASH_DELAY, None):
+            worker = store.announce(isolates=True)
+            assert ids(store.claim(worker)) == [job.id]
+            due = store.job(job).run_at
+            store.fence(worker)
+            if waits is not None:
+                assert store.job(job).run_at == (to_datetime(store.clock.now + waits) if waits else due)
+                store.clock.advance(waits)
+                store.promote()
+
+        assert (store.job(job).state, store.job(job).failure_kind) == (State.FAILED, FailureKind.CRASH_LOOP)
+        assert store.job(job).crashes == 3
+
+    def test_the_last_of_many_that_are_rescued_in_portions_is_not_taken_for_the_only_one(
+        self, store: EngineUnderTest
+    ) -> None:
+        """I13."""
+        jobs = [store.enqueue(max_crashes=1) for _ in range(2)]
+        for _ in range(3):
+            worker = store.announce(isolates=True)
+            assert len(store.claim(worker)) == 2
+            store.clock.advance(LEASE + 1)
+            store.sweep(SweepOrder(fence=(worker,), batch=1))
+            store.sweep(SweepOrder(batch=1))
+
+        assert [(store.job(job).state, store.job(job).crashes) for job in jobs] == [(State.PENDING, 3)] * 2
 
     def test_a_suspect_on_a_worker_that_does_not_is_blamed_and_waits(self, store: EngineUnderTest) -> None:
         """A18: nobody could isolate it, so this is the only death that can count."""

@@ -48,6 +48,7 @@ class EndOptions(TypedDict, total=False):
     failure_kind: FailureKind
     delay: Millis | None
     alone: bool
+    ran: bool
     progress: float | None
     progress_text: str | None
     log: LogTail | None

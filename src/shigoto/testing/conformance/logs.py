@@ -1,5 +1,7 @@
 """Promises about the lines that runs write: kept in order, as many as are wanted, for as long as the job."""
 
+import pytest
+
 from shigoto.model.clock import to_datetime
 from shigoto.model.job import LoggedLine, LogLine, State
 from shigoto.model.outcome import Ending, LogTail, Report, Verdict
@@ -103,14 +105,31 @@ class TestLogs:
 
         assert store.logs(lease) == []
 
-    def test_a_repeated_settlement_writes_nothing(self, store: EngineUnderTest) -> None:
+    @pytest.mark.parametrize("ending", [Ending.COMPLETED, Ending.ERRORED])
+    def test_a_repeated_settlement_brings_what_was_written_since(
+        self, store: EngineUnderTest, ending: Ending
+    ) -> None:
+        """A transaction block ends the job; what its handler writes afterwards comes with the worker's own word."""
         worker = store.announce()
         lease = store.start(worker)
-        store.settle(worker, lease, Ending.COMPLETED, log=tail(1))
+        store.settle(worker, lease, ending, log=tail(1, 2))
 
-        assert store.settle(worker, lease, Ending.COMPLETED, log=tail(2, first=2)) is Verdict.REPEATED
+        assert store.settle(worker, lease, Ending.COMPLETED, log=tail(2, 3, first=2)) is Verdict.REPEATED
 
-        assert [line for _, line, _ in store.logs(lease)] == [1]
+        assert [line for _, line, _ in store.logs(lease)] == [2, 3]
+        assert store.settle(worker, lease, Ending.COMPLETED) is Verdict.REPEATED
+
+    def test_lines_of_the_same_settlement_twice_in_a_batch_are_there_once(
+        self, store: EngineUnderTest
+    ) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+        twice = [ended(lease, Ending.COMPLETED, log=tail(1, 2))] * 2
+
+        verdicts = store.engine.run(store.engine.settle(worker, twice))
+
+        assert verdicts == [Verdict.ACCEPTED, Verdict.REPEATED]
+        assert [line for _, line, _ in store.logs(lease)] == [1, 2]
 
     def test_they_go_with_the_job(self, store: EngineUnderTest) -> None:
         worker = store.announce()

@@ -80,6 +80,7 @@ ends = st.fixed_dictionaries(
         "error": texts,
         "failure_kind": st.sampled_from([FailureKind.ERROR, FailureKind.TIMEOUT]),
         "alone": st.booleans(),
+        "ran": st.booleans(),
         "progress": st.sampled_from([None, 0.0, 0.5]),
         "log": logs,
     }
@@ -200,11 +201,17 @@ class EngineMachine(RuleBasedStateMachine):
         self.sides.same(lambda engine: engine.leave(worker))
 
     @precondition(lambda self: self.leases)
-    @rule(pick=pick, knows=st.integers(0, 3), delay=st.sampled_from([None, 0, 20_000]), error=texts)
-    def bury(self, pick: int, knows: int, delay: Millis | None, error: str | None) -> None:
+    @rule(
+        pick=pick,
+        knows=st.integers(0, 3),
+        delay=st.sampled_from([None, 0, 20_000]),
+        error=texts,
+        alone=st.booleans(),
+    )
+    def bury(self, pick: int, knows: int, delay: Millis | None, error: str | None, alone: bool) -> None:
         worker = _newest(self.leases, pick).worker
         dead = [held for held in reversed(self.leases) if held.worker == worker][:knows]
-        self.sides.bury(worker, dead, {"delay": delay, "error": error})
+        self.sides.bury(worker, dead, {"delay": delay, "error": error, "alone": alone})
         if worker in self.workers:
             self.workers.remove(worker)
             self.fenced.append(worker)

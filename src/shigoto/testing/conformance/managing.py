@@ -170,7 +170,12 @@ class TestRetry:
         waiting = store.enqueue()
 
         for job in (completed, running, waiting):
-            with pytest.raises(JobNotRetryable, match=str(job.id)):
+            state = store.job(job).state
+            remedy = (
+                "Use rerun, which makes a new job like it." if state.terminal else "It goes on by itself."
+            )
+            text = f"^Job {job.id} is {state}; only failed and cancelled jobs can be retried. {remedy}$"
+            with pytest.raises(JobNotRetryable, match=text):
                 store.retry(job)
 
     def test_all_or_none(self, store: EngineUnderTest) -> None:

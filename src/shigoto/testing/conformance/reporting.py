@@ -4,7 +4,7 @@ import pytest
 
 from shigoto.model.clock import to_datetime
 from shigoto.model.job import Attempt, State
-from shigoto.model.outcome import Ending
+from shigoto.model.outcome import KEPT_RELEASES, Ending
 from shigoto.testing.conformance.fixture import EngineUnderTest
 
 
@@ -38,6 +38,48 @@ class TestHistory:
             store.settle(worker, lease, ending)
 
         assert store.outcomes(job) == ["released", "errored", "snoozed", "failed"]
+
+    def test_a_lease_that_was_given_back_unrun_leaves_no_row(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+
+        store.settle(worker, lease, Ending.RELEASED, ran=False)
+
+        assert store.outcomes(lease) == []
+        assert (store.job(lease).state, store.job(lease).releases) == (State.PENDING, 1)
+
+    @pytest.mark.parametrize("ending", [Ending.ERRORED, Ending.CANCELLED])
+    def test_any_other_end_leaves_one_even_if_nothing_ran(
+        self, store: EngineUnderTest, ending: Ending
+    ) -> None:
+        worker = store.announce()
+        lease = store.start(worker)
+
+        store.settle(worker, lease, ending, ran=False)
+
+        assert store.outcomes(lease) == [ending.name.lower()]
+
+    def test_of_released_runs_only_those_of_the_last_hundred_claims_are_kept(
+        self, store: EngineUnderTest
+    ) -> None:
+        """A job that is cut short every few seconds for a year must not fill the store."""
+        worker = store.announce()
+        job, other = store.enqueue(), store.enqueue(task="other")
+        [lease] = store.claim(worker)
+        store.settle(worker, lease, Ending.ERRORED)
+        [untouched] = store.claim(worker, tasks=("other",))
+        store.settle(worker, untouched, Ending.RELEASED)
+        for _ in range(KEPT_RELEASES + 5):
+            [lease] = store.claim(worker)
+            store.settle(worker, lease, Ending.RELEASED)
+
+        attempts = store.engine.run(store.engine.attempts(job.id))
+        assert attempts[0].outcome == "errored"
+        assert [attempt.token for attempt in attempts[1:]] == list(
+            range(lease.token - KEPT_RELEASES + 1, lease.token + 1)
+        )
+        assert store.outcomes(other) == ["released"]
+        assert store.job(job).releases == KEPT_RELEASES + 5
 
     def test_a_refused_settlement_leaves_no_row(self, store: EngineUnderTest) -> None:
         worker = store.announce()

@@ -1,5 +1,6 @@
 """Every test class of the suite, to be imported by the test module of an engine."""
 
+from shigoto.testing.conformance.alone import TestAlone
 from shigoto.testing.conformance.cancelling import TestCancel, TestForce
 from shigoto.testing.conformance.claiming import TestClaim, TestOrder, TestRefusals, TestWants
 from shigoto.testing.conformance.concurrency import (
@@ -9,7 +10,7 @@ from shigoto.testing.conformance.concurrency import (
     TestTasks,
     TestThreads,
 )
-from shigoto.testing.conformance.crashes import TestAlone, TestBlame, TestBury, TestCrashed
+from shigoto.testing.conformance.crashes import TestBlame, TestBury, TestCrashed
 from shigoto.testing.conformance.enqueue import TestEnqueue, TestTheSameId, TestWhen
 from shigoto.testing.conformance.keys import (
     TestKeyAndRetry,

@@ -9,7 +9,11 @@ because it may have killed a process before. Children are started when there is 
 
 How a run is halted: the child raises JobCancelled in a sync handler, or cancels an async one. If that has not helped
 after a grace, it writes down where it is, and is killed. A child in which an exception was raised from outside is not
-used again: it may have struck between any two steps.
+used again: it may have struck between any two steps. It is killed even if the run gave in, with all that the handler
+has started, and only then is the run settled: the next run of the job must not meet what this one has left behind.
+
+A worker whose event loop is blocked by a bad handler halts nobody. So a child ends by itself, a little later than its
+worker would have killed it.
 """
 
 import asyncio
@@ -45,6 +49,7 @@ from shigoto.worker.station import Station
 from shigoto.worker.wakeup import Wakeup
 
 GRACE = 2.0  # seconds from the word to end a run to the end of its process
+SLACK = 3.0  # seconds after that, until a child that nobody has killed ends by itself
 DUMP = 0.1  # seconds for a child to write down where it is
 LOOK = 0.5  # seconds between looks at children whose sockets others hold open
 BEGINS_WITHIN = 60.0  # seconds for a child to load the app and to enter its lifespan
@@ -76,7 +81,7 @@ class Children:
         self._limits = Limits(self.hands)
         self._places = [
             Place(self._limits, self._loop.time, warn=self.warn, halt=self.halt, cell=cell)
-            for cell in station.take_places(size)
+            for cell in station.take_cells(size)
         ]
         self._buffer: deque[Lease] = deque()
         self._tell = False
@@ -210,7 +215,7 @@ class Children:
 
     def _cut(self, place: Place) -> None:
         if place.lease is not None and not place.sent:
-            self._put_out(place, endings.released(place.lease))
+            self._put_out(place, endings.released(place.lease, ran=False))
         elif place.child is not None:
             place.wanted = place.wanted or Ending.RELEASED
             place.child.kill()
@@ -265,14 +270,16 @@ class Children:
         place.started = station.clock()
         if place.started >= station.may_start_until:
             # Perhaps somebody else's by now. The store knows; it takes back only what is still ours.
-            self._put_out(place, endings.released(lease))
+            self._put_out(place, endings.released(lease, ran=False))
             return
         if self._tell:
             tell_started(station.bus, station.name, lease)
+        station.slate.pids[place.cell] = child.pid
         station.slate.cells[place.cell] = -lease.number
         place.sent = True
-        place.limit(*self._runner.limits(lease))
-        child.send(Run(lease))
+        hard, soft = self._runner.limits(lease)
+        place.limit(hard, soft)
+        child.send(Run(lease, None if hard is None else hard / 1000 + GRACE + SLACK))
 
     def _heard(self, child: ChildProcess, news: News) -> None:
         place = next((place for place in self._places if place.child is child), None)
@@ -289,15 +296,18 @@ class Children:
             child.jobs += 1
         elif isinstance(news, Said) and place.is_about(news):
             place.hear(news)
-        elif isinstance(news, Ended) and place.sent:
-            self._finished(place, news.settlement)
+        elif isinstance(news, Ended) and place.sent and place.settlement is None:
+            self._finished(place, child, news.settlement)
 
-    def _finished(self, place: Place, settlement: Settlement) -> None:
+    def _finished(self, place: Place, child: ChildProcess, settlement: Settlement) -> None:
         self._failures, self._told = 0, None
-        disturbed = place.wanted is not None or place.signals.overdue
         place.hear_last(settlement)
+        if place.wanted is not None or place.signals.overdue:
+            place.keep(settlement)
+            child.kill()
+            return
         self._put_out(place, endings.with_signals(settlement, place.signals))
-        if disturbed or self._closed:
+        if self._closed:
             self._retire(place)
         self._go_on()
 
@@ -317,23 +327,28 @@ class Children:
             killed = place.wanted is not None
             if place.sent and place.lease is not None:
                 self._put_out(place, self._epitaph(place, place.lease, child))
-            if child.jobs == 0 and not killed:
+            if not child.ready and not killed:
                 self._failed(child.error or f"it {child.how()}")
         child.close()
         self._changed.ring()
         self._go_on()
 
     def _epitaph(self, place: Place, lease: Lease, child: ChildProcess) -> Settlement:
-        """How a run has ended whose process is gone: as we wanted it, before it began, or by a crash."""
-        if place.wanted is None and not place.begun:
-            return endings.released(lease)
-        if place.wanted is None:
+        """How a run has ended whose process is gone: by itself, as we wanted it, before it began, or by a crash."""
+        wanted = place.wanted
+        if wanted is None and place.is_over_limit() and child.ran_out_of_time():
+            wanted = Ending.ERRORED
+        if place.settlement is not None:
+            settlement = place.settlement
+        elif wanted is not None:
+            trace = endings.last_words("", child.words(), place.lines)
+            settlement = self._runner.cut_short(wanted, lease, trace)
+        elif place.begun:
             settlement = endings.crashed(
                 lease, f"The process of this job {child.how()}", child.words(), place.lines
             )
         else:
-            trace = endings.last_words("", child.words(), place.lines)
-            settlement = self._runner.cut_short(place.wanted, lease, trace)
+            return endings.released(lease, ran=False)
         return endings.with_signals(settlement, place.signals)
 
     def _failed(self, error: str) -> None:
@@ -355,7 +370,7 @@ class Children:
 
     def _release_unsent(self) -> None:
         for lease in self.take_back():
-            self._settle(lease, endings.released(lease), 0.0)
+            self._settle(lease, endings.released(lease, ran=False), 0.0)
 
     def _go_on(self) -> None:
         if not self._closed:

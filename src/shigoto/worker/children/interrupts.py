@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 ORDERED = (signal.SIGTERM, signal.SIGUSR1)
+FROM_TERMINALS = (signal.SIGTTOU, signal.SIGTTIN)
 
 
 class Interrupts:
@@ -34,9 +35,16 @@ class Interrupts:
         self._due: tuple[object, Exception, signal.Signals] | None = None
 
     def install(self) -> None:
-        """Answer the signals from now on, whatever we have inherited. Ctrl-C at a terminal is for the worker."""
-        for number in (*ORDERED, signal.SIGINT):
+        """Answer the signals from now on, whatever we have inherited.
+
+        Ctrl-C at a terminal, and its end, are for the worker. And since children are never in the foreground, a
+        terminal would stop whoever writes to it, and nobody would ever wake that one up.
+        """
+        hangup = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+        for number in (*ORDERED, signal.SIGINT, *hangup):
             self._former[number] = signal.signal(number, self._heard)
+        for number in FROM_TERMINALS:
+            signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ORDERED)
 
     def begin(self, run: object) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from shigoto.app import Shigoto
-from shigoto.model.errors import DeclarationError, StoreError
+from shigoto.model.errors import DeclarationError, OptionInvalid, StoreError, Unsupported
 from shigoto.task import Task
 from shigoto.worker.pool import Line
 from shigoto.worker.process.source import NOT_IMPORTABLE, Source
@@ -51,7 +51,7 @@ def isolation_of(app: Shigoto, source: Source | None, *, children: int, virtual:
         raise DeclarationError("\n".join(refused))
     if source is None or not able:
         return Isolation(None, frozenset())
-    return Isolation(source.with_modules_of(app), frozenset(able))
+    return Isolation(source.with_modules_of(app).settled(app), frozenset(able))
 
 
 def _obstacle(app: Shigoto, source: Source | None, *, children: int, virtual: bool) -> str | None:
@@ -61,6 +61,8 @@ def _obstacle(app: Shigoto, source: Source | None, *, children: int, virtual: bo
             f"the {app.engine.capabilities.name} engine exists in one process only;"
             " use a store that several can open, such as sqlite:///jobs.db"
         )
+    if not _has_address(app):
+        return "the path of the store is no text that could be told to another process; rename its folder"
     if os.name != "posix" or not sys.executable:
         return "this system cannot start one; run the worker on Linux or macOS"
     if virtual:
@@ -73,6 +75,13 @@ def _obstacle(app: Shigoto, source: Source | None, *, children: int, virtual: bo
             " or tell the worker where it is: Worker(app, source=Source(reference='module:attr'))"
         )
     return None
+
+
+def _has_address(app: Shigoto) -> bool:
+    try:
+        return bool(app.engine.address)
+    except (OptionInvalid, Unsupported):
+        return False
 
 
 def _obstacle_of(task: Task[..., Any]) -> str | None:

@@ -35,9 +35,10 @@ class Begin(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Run(Struct, frozen=True, tag=True):
-    """Run this job; there is no other."""
+    """Run this job; there is no other. After `within` seconds the child ends, whatever it is doing."""
 
     lease: Lease
+    within: float | None = None
 
 
 class Tell(Struct, frozen=True, kw_only=True, tag=True):

@@ -21,7 +21,8 @@ class Place:
     """One place of the pool, which is `cell` on the slate. A job that is not `sent` waits for its child, and one that
     has not `begun` has not been run by it.
 
-    `signals` mirrors what the child has: what the handler says is written here when it arrives.
+    `signals` mirrors what the child has: what the handler says is written here when it arrives. `settlement` is the end
+    of a run that is not told yet, because its process must be gone first.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Place:
         self.lease: Lease | None = None
         self.signals = Signals()
         self.wanted: Ending | None = None
+        self.settlement: Settlement | None = None
         self.sent = False
         self.begun = False
         self.started = 0.0
@@ -58,16 +60,25 @@ class Place:
 
     def take(self, lease: Lease) -> None:
         """Hold this job."""
-        self.lease, self.signals, self.wanted = lease, Signals(), None
+        self.lease, self.signals, self.wanted, self.settlement = lease, Signals(), None, None
         self.sent = self.begun = False
         self.lines.clear()
 
     def empty(self) -> None:
         """The job is gone from here."""
-        self.lease, self.wanted, self.sent, self.limit_at = None, None, False, inf
+        self.lease, self.wanted, self.settlement = None, None, None
+        self.sent, self.limit_at = False, inf
         if self.killing is not None:
             self.killing.cancel()
             self.killing = None
+
+    def keep(self, settlement: Settlement) -> None:
+        """The run has ended so; tell it later."""
+        self.settlement, self.limit_at = settlement, inf
+
+    def is_over_limit(self) -> bool:
+        """Whether the run that is here, or was until now, has passed its hard limit."""
+        return self._time() >= self._hard_at
 
     def is_about(self, said: Said) -> bool:
         """Whether the job that runs here has said it."""

@@ -6,26 +6,30 @@ a run that had ended before the process died has ended.
 
 Each child is the head of a process group of its own. So a handler that kills its group kills nobody else, and what a
 handler has started goes with its child.
+
+A handler in the worker's own process may close files that are not its own, ours among them. That must not keep the
+worker from seeing the end of its child.
 """
 
 import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from shigoto.worker.children.messages import Begin, News, Order
+from shigoto.worker.process.launch import how_it_ended, launch
+from shigoto.worker.process.line import read
 from shigoto.worker.process.slate import unnamed_file
 from shigoto.worker.process.wire import BrokenWire, Inbox, encode
 
-PORTION = 262_144  # bytes to read at once
+PROGRAM = "shigoto.worker.children.program"
 FIRST_LOOK, LAST_LOOK = 0.002, 0.25  # seconds between looks, once the socket has ended
 MOST_WORDS = 64 * 1024  # bytes
-HERE = os.path.dirname(__file__)
+HERE = os.path.dirname(os.path.dirname(__file__))
 LISTENER = " in _listen\n"
+RAN_OUT = "Timeout ("  # what faulthandler writes down before it ends a process that has run out of time
 RUNTIME = (f'File "{HERE}{os.sep}', 'File "<frozen runpy>"')
 MEMORY = " The system does that when memory runs out; but people and programs can, too."
 
@@ -55,7 +59,11 @@ class ChildProcess:
             with theirs:
                 self._words = unnamed_file("shigoto-words")
                 in_case.callback(os.close, self._words)
-                self._process = _launch(theirs.fileno(), self._words)
+                files = theirs.fileno(), self._words
+                arguments = files[0], os.getpid(), files[1]
+                self._process = launch(
+                    PROGRAM, arguments, files=files, own_group=True, folder=begin.source.folder
+                )
             in_case.pop_all()
         self._loop.add_reader(self._line, self._read)
         self.code: int | None = None
@@ -83,43 +91,46 @@ class ChildProcess:
         if self.code is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
+            # A handler may have moved it to another group.
+            self._process.kill()
 
     def look(self) -> None:
         """See whether it has ended, although its socket has not."""
         if self.code is None and self._process.poll() is not None:
             while self._read():
                 pass
-            self._bury()
+            self._reaped()
 
     def words(self) -> str:
         """What it has written down about its crash."""
-        return _about_handlers(os.pread(self._words, MOST_WORDS, 0).decode("utf-8", "replace"))
+        return _about_handlers(self._all_words())
+
+    def ran_out_of_time(self) -> bool:
+        """Whether it has ended by itself because its run took too long."""
+        return self.code == 1 and self._all_words().startswith(RAN_OUT)
 
     def close(self) -> None:
         """Let go of what is left of it."""
-        os.close(self._words)
+        with suppress(OSError):
+            os.close(self._words)
 
     def how(self) -> str:
         """How it ended, in words that go on from what it was."""
         code = self.code or 0
-        if code >= 0:
-            return f"ended with exit code {code}."
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"was killed by {name}.{MEMORY if code == -signal.SIGKILL else ''}"
+        return f"{how_it_ended(code)}.{MEMORY if code == -signal.SIGKILL else ''}"
+
+    def _all_words(self) -> str:
+        with suppress(OSError):
+            return os.pread(self._words, MOST_WORDS, 0).decode("utf-8", "replace")
+        return ""
 
     def _read(self) -> bool:
         """Read once; whether there may be more."""
         if self._line.fileno() < 0:
             return False
-        try:
-            data = self._line.recv(PORTION)
-        except BlockingIOError:
+        data = read(self._line)
+        if data is None:
             return False
-        except OSError:
-            data = b""
         if data and self._understood(data):
             return True
         self._loop.remove_reader(self._line)
@@ -141,22 +152,24 @@ class ChildProcess:
         if self.code is not None:
             return
         if self._process.poll() is not None:
-            self._bury()
+            self._reaped()
         else:
             if self._pause > LAST_LOOK:
                 self.kill()
             self._loop.call_later(self._pause, self._await_death)
             self._pause *= 2
 
-    def _bury(self) -> None:
+    def _reaped(self) -> None:
         if self.code is not None:
             return
         # What it has started goes too. Nobody else can have its id as a group yet, a moment after its end.
         self.kill()
         self.code = self._process.returncode
-        self._loop.remove_reader(self._line)
-        self._loop.remove_writer(self._line)
-        self._line.close()
+        with suppress(OSError):
+            self._loop.remove_reader(self._line)
+            self._loop.remove_writer(self._line)
+        with suppress(OSError):
+            self._line.close()
         self._ended(self)
 
     def _write(self) -> None:
@@ -180,17 +193,3 @@ def _about_handlers(words: str) -> str:
     threads = [part for part in words.split("\n\n") if LISTENER not in part]
     lines = "\n\n".join(threads).splitlines()
     return "\n".join(line for line in lines if not any(place in line for place in RUNTIME))
-
-
-def _launch(line: int, words: int) -> "subprocess.Popen[bytes]":
-    # -P: a file in the current directory that is called like a module of Python's own is nothing to us.
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "shigoto.worker.children.program",
-        str(line),
-        str(os.getpid()),
-        str(words),
-    ]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(line, words), process_group=0)

@@ -20,6 +20,8 @@ import signal
 import socket
 import sys
 import threading
+import traceback
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -35,6 +37,7 @@ from shigoto.model.clock import Millis
 from shigoto.model.errors import JobCancelled, ShigotoError
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.text import fit
 from shigoto.observe.log import configure_logging
 from shigoto.worker.children.interrupts import Interrupts
 from shigoto.worker.children.messages import (
@@ -52,41 +55,55 @@ from shigoto.worker.children.messages import (
     Unfit,
     Warn,
 )
-from shigoto.worker.errortext import ERROR_LIMIT, fit
+from shigoto.worker.errortext import ERROR_LIMIT, describe
 from shigoto.worker.lifespan import Lifespan
 from shigoto.worker.logfields import capturing, job_fields
 from shigoto.worker.process import kin
 from shigoto.worker.process.wire import Inbox, encode
 from shigoto.worker.runner import Runner
 
-EXPENDABLE = 500  # what is added to the badness by which Linux chooses whom to kill when memory runs out
 PORTION = 262_144  # bytes to read at once
 TICK = 0.2  # seconds between looks at the progress
 FAREWELL = 10.0  # seconds for the app's lifespan to end; the worker may have less patience
 
 
-class Post:
+class Mouth:
     """The child's end of the socket."""
 
     def __init__(self, line: socket.socket, interrupts: Interrupts) -> None:
         self.line = line
         self._interrupts = interrupts
-        self._lock = threading.Lock()
+        self._unsaid: deque[bytes] = deque()
+        self._lock = threading.RLock()
+        self._speaking = False
         self._mute = False
         os.register_at_fork(after_in_child=self._fall_silent)
 
     def send(self, message: News) -> None:
-        """Send it now, from any thread. What is half sent would make all the rest unreadable, so nothing interrupts."""
-        data = encode(message)
-        with self._interrupts.shield(), self._lock, suppress(OSError):
-            # An error means that the worker is gone; the listener has noticed, or will.
-            if not self._mute:
-                self.line.sendall(data)
+        """Send it now, from any thread. What is half sent would make all the rest unreadable, so nothing interrupts.
+
+        A destructor that logs may call this in the midst of it; then its words follow.
+        """
+        if self._mute:
+            return
+        self._unsaid.append(encode(message))
+        with self._interrupts.shield(), self._lock:
+            if self._speaking:
+                return
+            self._speaking = True
+            try:
+                while self._unsaid:
+                    self.line.sendall(self._unsaid.popleft())
+            except OSError:
+                # The worker is gone; the listener has noticed, or will.
+                self._mute = True
+            finally:
+                self._speaking = False
 
     def _fall_silent(self) -> None:
         """Processes that handlers fork have this socket too, and must not speak in our name."""
         self._mute = True
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 class Hand:
@@ -94,7 +111,7 @@ class Hand:
 
     task: asyncio.Task[Any]
 
-    def __init__(self, lease: Lease, post: Post) -> None:
+    def __init__(self, lease: Lease, mouth: Mouth) -> None:
         self.job = lease
         self.lease: Lease | None = lease
         self.signals = Signals()
@@ -103,7 +120,7 @@ class Hand:
         self.cancels = 0
         self.worn = False
         self.limit_at = inf
-        self._post = post
+        self._mouth = mouth
         self._said = partial(Said, number=lease.number, token=lease.token)
 
     def limit(self, hard: Millis | None, soft: Millis | None) -> None:
@@ -123,22 +140,22 @@ class Hand:
         signals = self.signals
         if signals.progress_changed:
             signals.progress_changed = False
-            text = fit(signals.progress_text or "", ERROR_LIMIT)
-            self._post.send(self._said(progress=signals.progress, progress_text=text))
+            self._mouth.send(self._said(progress=signals.progress, progress_text=signals.progress_text))
 
     def _line_added(self) -> None:
         lines = self.signals.lines
-        tail = None if lines is None else lines.tail()
-        if tail is not None:
-            self._post.send(self._said(log=tail))
+        # Until nothing is left: a destructor may write one while we are at it.
+        while lines is not None and (tail := lines.tail()) is not None:
+            self._mouth.send(self._said(log=tail))
 
 
 class Child:
     """Takes orders from the worker until there are no more."""
 
-    def __init__(self, post: Post, interrupts: Interrupts) -> None:
-        self._post = post
+    def __init__(self, mouth: Mouth, interrupts: Interrupts, words: int) -> None:
+        self._mouth = mouth
         self._interrupts = interrupts
+        self._words = words
         self._loop = asyncio.new_event_loop()
         self._queue: SimpleQueue[Begin | Run | Leave] = SimpleQueue()
         self._async_tasks: frozenset[str] = frozenset()
@@ -150,54 +167,68 @@ class Child:
         begin = self._queue.get()
         if not isinstance(begin, Begin):
             return 1
-        if begin.log is not None:
-            configure_logging(format=begin.log.format, level=begin.log.level, fields=job_fields)
         with asyncio.Runner(loop_factory=lambda: self._loop) as loops:
             loop = loops.get_loop()
             try:
-                app = begin.source.load()
-                lifespan = loop.run_until_complete(self._lifespan_of(app))
-                state = loop.run_until_complete(lifespan.enter())
-                desk = Desk(app.engine, begin.worker, state, self._interrupts.shield)
-            except ShigotoError as error:
-                self._post.send(Unfit(fit(str(error), ERROR_LIMIT)))
+                app, lifespan, runner = self._begin(begin)
+            except (Exception, SystemExit) as error:
+                self._mouth.send(Unfit(_words(error)))
                 return 1
             with capturing():
-                self._serve(app, desk)
+                self._serve(runner)
             loop.run_until_complete(lifespan.exit(FAREWELL))
         app.close()
         return 0
+
+    def _begin(self, begin: Begin) -> tuple[Shigoto, Lifespan, Runner]:
+        if begin.log is not None:
+            configure_logging(format=begin.log.format, level=begin.log.level, fields=job_fields)
+        app = begin.source.load()
+        lifespan = self._loop.run_until_complete(self._lifespan_of(app))
+        state = self._loop.run_until_complete(lifespan.enter())
+        desk = Desk(app.engine, begin.worker, state, self._interrupts.shield)
+        tasks = {name: task for task in app.tasks.values() for name in (task.name, *task.aliases)}
+        self._async_tasks = frozenset(name for name, task in tasks.items() if task.is_async)
+        runner = Runner(tasks, Random(), desk=desk, signals=self._signals, guard=self._interrupts)
+        return app, lifespan, runner
 
     async def _lifespan_of(self, app: Shigoto) -> Lifespan:
         """Made on the event loop that it will live on. If it breaks, there are no more jobs: the worker starts another
         child."""
         return Lifespan(app.enter_lifespan, lambda: self._queue.put(Leave()))
 
-    def _serve(self, app: Shigoto, desk: Desk) -> None:
-        tasks = {name: task for task in app.tasks.values() for name in (task.name, *task.aliases)}
-        self._async_tasks = frozenset(name for name, task in tasks.items() if task.is_async)
-        runner = Runner(tasks, Random(), desk=desk, signals=self._signals, guard=self._interrupts)
-        self._post.send(Ready())
-        while isinstance(self._queue.get(), Run) and (hand := self._hand) is not None:
+    def _serve(self, runner: Runner) -> None:
+        self._mouth.send(Ready())
+        while isinstance(order := self._queue.get(), Run) and (hand := self._hand) is not None:
             self._interrupts.begin(hand)
-            self._post.send(Began())
+            if order.within is not None:
+                # In a thread that needs no interpreter: it works whatever the handler does.
+                faulthandler.dump_traceback_later(order.within, exit=True, file=self._words)
+            self._mouth.send(Began())
             settlement = self._run(runner, hand)
+            faulthandler.cancel_dump_traceback_later()
             self._hand = None
-            self._post.send(Ended(settlement))
+            self._mouth.send(Ended(settlement))
 
     def _run(self, runner: Runner, hand: Hand) -> Settlement:
         if hand.job.task not in self._async_tasks:
             return runner.run_in_thread(hand, hand.job)
         running = self._loop.create_task(runner.run(hand, hand.job))
         hand.task = running
-        return self._loop.run_until_complete(running)
+        try:
+            return self._loop.run_until_complete(running)
+        finally:
+            if not running.done():
+                # It has ended the event loop under itself. To cancel what runs there could take for ever.
+                os.write(self._words, traceback.format_exc().encode("utf-8", "backslashreplace"))
+                os._exit(1)
 
     def _signals(self) -> Signals:
         return Signals() if self._hand is None else self._hand.signals
 
     def _listen(self) -> None:
         """Listen until the worker is gone; then nobody wants us any more, whatever we are doing."""
-        inbox, line = Inbox[Order](Order), self._post.line
+        inbox, line = Inbox[Order](Order), self._mouth.line
         selector = selectors.DefaultSelector()
         selector.register(line, selectors.EVENT_READ)
         try:
@@ -220,7 +251,7 @@ class Child:
 
     def _obey(self, order: Order) -> None:
         if isinstance(order, Run):
-            self._hand = Hand(order.lease, self._post)
+            self._hand = Hand(order.lease, self._mouth)
         if isinstance(order, Begin | Run | Leave):
             self._queue.put(order)
             return
@@ -255,10 +286,18 @@ def main(arguments: Sequence[str]) -> int:
         os.set_inheritable(fd, False)
     faulthandler.enable(words, all_threads=True)
     faulthandler.register(signal.SIGUSR2, words, all_threads=True)
-    kin.be_expendable(EXPENDABLE)
     interrupts = Interrupts()
     interrupts.install()
-    return Child(Post(socket.socket(fileno=line), interrupts), interrupts).live()
+    return Child(Mouth(socket.socket(fileno=line), interrupts), interrupts, words).live()
+
+
+def _words(error: Exception | SystemExit) -> str:
+    """Why this child cannot begin."""
+    if isinstance(error, ShigotoError):
+        return fit(str(error), ERROR_LIMIT)
+    if isinstance(error, SystemExit):
+        return fit(f"The app wanted to exit while it was loaded: {error.code}.", ERROR_LIMIT)
+    return describe(error)[0]
 
 
 if __name__ == "__main__":

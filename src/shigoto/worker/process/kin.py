@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 ORPHANED = 71  # the exit code of a process whose parent is gone
+EXPENDABLE = 100  # what is added to the badness by which Linux chooses whom to kill when memory runs out
 WORST = 1_000
 
 _PR_SET_PDEATHSIG = 1
@@ -29,8 +30,12 @@ def die_with_parent(parent: int) -> None:
         os._exit(ORPHANED)
 
 
-def be_expendable(points: int) -> None:
-    """When memory runs out, be killed before others: add to the badness by which Linux chooses, where there is one."""
+def be_expendable() -> None:
+    """When memory runs out, be killed before the parent, which shall live and tell of it; where Linux chooses.
+
+    Whatever this process starts inherits that, and must not add to it: among processes that run jobs the largest shall
+    go. A small one that offers itself first dies for the greed of others, again and again.
+    """
     badness = Path("/proc/self/oom_score_adj")
     with suppress(OSError, ValueError):
-        badness.write_text(str(min(WORST, int(badness.read_text()) + points)))
+        badness.write_text(str(min(WORST, int(badness.read_text()) + EXPENDABLE)))

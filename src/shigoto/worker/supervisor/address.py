@@ -1,12 +1,11 @@
-"""Where a runner's jobs are, said so that its supervisor finds them."""
+"""Where a runner's jobs are: for other processes, and for people."""
 
 from pathlib import Path
 from typing import Protocol, runtime_checkable
-from urllib.parse import quote
 
 from shigoto.app import Shigoto
 from shigoto.engine.protocol import Engine
-from shigoto.model.errors import StoreRefused, storable
+from shigoto.model.errors import StoreRefused
 
 
 @runtime_checkable
@@ -26,16 +25,6 @@ def expect_shared(engine: Engine) -> None:
             f"A {engine.capabilities.name} store lives in one process only: no other could give this worker a job."
             " Use a file."
         )
-
-
-def lasting_address(app: Shigoto) -> str:
-    """The address of the app's store, which means the same in every folder. Raises OptionInvalid."""
-    engine = app.engine
-    if not isinstance(engine, InFile):
-        return app.url
-    path = quote(storable("The path of the store", str(engine.path)))
-    _, question, options = app.url.partition("?") if app.url.startswith("sqlite:") else ("", "", "")
-    return f"sqlite:///{path}{question}{options}"
 
 
 def name_of_store(app: Shigoto) -> str:

@@ -6,20 +6,22 @@ be finished have been given back, and run elsewhere by the time this process wou
 
 import asyncio
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from shigoto.app import Shigoto
+from shigoto.observe.events import WorkerLeaving
 from shigoto.worker.stop import Stopped
-from shigoto.worker.supervisor.watchdog import FAREWELL, Watchdog
+from shigoto.worker.supervisor.watchdog import FAREWELL, Watchdog, exit_after
 from shigoto.worker.worker import Worker
 
+LAST_MOMENT = 1.0  # seconds from the last release until nothing runs here any more; others wait for two
 TIDY = 0.1  # seconds for the tasks and threads that handlers have left behind
 
 
@@ -31,20 +33,34 @@ def run_to_the_end(
     begin: Callable[[], None],
     beside: Callable[[], Coroutine[Any, Any, None]],
     ended: Callable[[Stopped], None],
+    cut_off: Callable[[], None] = lambda: None,
 ) -> int:
     """Run the worker, and tell the exit code; unless the process ends in here.
 
     `begin` is called on the event loop before the worker does anything, `beside` runs as long as it does, and `ended`
-    is called at once when it has ended.
+    is called at once when it has ended. If a handler has ended the event loop under it, `cut_off` is called instead,
+    before anything is cancelled or closed.
     """
     others = set(threading.enumerate())
+    app.bus.subscribe(partial(_hurry, watchdog), WorkerLeaving)
+    over = threading.Event()
     with asyncio.Runner(loop_factory=event_loop()) as runner:
-        code = runner.run(_run(worker, watchdog, begin, beside, ended))
+        try:
+            code = runner.run(_run(worker, watchdog, begin, beside, ended, over))
+        finally:
+            if not over.is_set():
+                cut_off()
     app.close()
     if any(not thread.daemon for thread in set(threading.enumerate()) - others):
         # The interpreter would wait for them.
         leave_now(code)
     return code
+
+
+def _hurry(watchdog: Watchdog, event: WorkerLeaving) -> None:
+    """What still runs here is given back now, and soon runs elsewhere."""
+    if event.running:
+        watchdog.allow(LAST_MOMENT)
 
 
 def exit_code(stopped: Stopped) -> int:
@@ -61,15 +77,32 @@ def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def leave_now(code: int) -> NoReturn:
-    """End the process now; the watchdog sees to it that nobody who reads our output can hold it up."""
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
+    """End the process now; nobody who reads our output can hold it up."""
+
+    def flush() -> None:
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+
+    exit_after(flush, code)
 
 
 async def _run(
+    worker: Worker,
+    watchdog: Watchdog,
+    begin: Callable[[], None],
+    beside: Callable[[], Coroutine[Any, Any, None]],
+    ended: Callable[[Stopped], None],
+    over: threading.Event,
+) -> int:
+    try:
+        return await _work(worker, watchdog, begin, beside, ended)
+    finally:
+        over.set()
+
+
+async def _work(
     worker: Worker,
     watchdog: Watchdog,
     begin: Callable[[], None],

@@ -1,11 +1,13 @@
 """What a supervisor and its runner processes tell each other.
 
 supervisor ──► runner   Start         everything it must know, once
+                        Recycle       claim no more, and end when nothing runs any more
                         Stop          stop (1), or hurry (2)
 runner ──► supervisor   Hello         who it is and where its jobs are; from now on it may hold some
                         Ready         it is announced and begins to claim
                         Files         which of the user's files it has loaded, whenever that changes
                         Failed        it could not begin
+                        Finishing     it claims no more, and ends when nothing runs any more
                         Ended         it has stopped, and this is how
 """
 
@@ -14,10 +16,13 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 from shigoto.worker.process.source import Source
 from shigoto.worker.stop import Reason
 
 LogFormat = Literal["text", "json"]
+
+NO_START = "WORKER.NO_START"  # the code of an error that has no other
 
 
 class Start(Struct, frozen=True, kw_only=True, tag=True):
@@ -28,13 +33,13 @@ class Start(Struct, frozen=True, kw_only=True, tag=True):
     slate: int = 0
     name: str | None = None
     queues: tuple[str, ...] | None = None
-    concurrency: int = 100
+    concurrency: int = CONCURRENCY
     threads: int | None = None
     children: int | None = None
     drain: bool = False
-    lease: float = 30.0
-    poll: float = 1.0
-    stop_timeout: float = 28.0
+    lease: float = LEASE / 1000
+    poll: float = POLL / 1000
+    stop_timeout: float = STOP_TIMEOUT / 1000
     max_jobs: int | None = None
     log_format: LogFormat = "text"
     log_level: str = "info"
@@ -45,6 +50,10 @@ class Stop(Struct, frozen=True, tag=True):
     """Stop at level 1, hurry at level 2; a level that was reached already is no news."""
 
     level: int
+
+
+class Recycle(Struct, frozen=True, tag=True):
+    """Finish what runs, however long it takes, and end."""
 
 
 class Hello(Struct, frozen=True, kw_only=True, tag=True):
@@ -73,6 +82,10 @@ class Failed(Struct, frozen=True, tag=True):
     text: str
 
 
+class Finishing(Struct, frozen=True, tag=True):
+    """It has run enough jobs, or was asked to; another one can take its place."""
+
+
 class Ended(Struct, frozen=True, tag=True):
     """How the worker ended; `unreleased` jobs could not be given back."""
 
@@ -80,5 +93,5 @@ class Ended(Struct, frozen=True, tag=True):
     unreleased: int
 
 
-Order = Start | Stop
-News = Hello | Ready | Files | Failed | Ended
+Order = Start | Recycle | Stop
+News = Hello | Ready | Files | Failed | Finishing | Ended

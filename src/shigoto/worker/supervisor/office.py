@@ -5,7 +5,7 @@ another one.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random
 
 from shigoto.engine.open import open_engine
@@ -15,7 +15,9 @@ from shigoto.model.outcome import Death
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import JobsRescued
 from shigoto.worker.station import Station, Trouble, lease_clock
+from shigoto.worker.supervisor.burial import end_groups
 from shigoto.worker.supervisor.messages import Hello
+from shigoto.worker.supervisor.persist import persist
 from shigoto.worker.supervisor.stats import tell_counts
 from shigoto.worker.sweeper import Sweeper
 
@@ -38,29 +40,13 @@ class Office:
         """The station at this runner's store, which is swept from now on."""
         station = self._stations.get(hello.url)
         if station is None:
-            clock = lease_clock()
-            station = self._stations[hello.url] = Station(
-                id=uuid7(),
-                name=self._name,
-                engine=open_engine(hello.url),
-                bus=self._bus,
-                random=Random(),
-                lease=hello.lease,
-                poll=hello.lease,
-                clock=clock,
-                announced_at=clock(),
-            )
-            self._beside += [
-                self._group.create_task(Sweeper(station).run(), name="shigoto-sweeper"),
-                self._group.create_task(tell_counts(station.engine, self._stats_every), name="shigoto-stats"),
-            ]
+            station = self._stations[hello.url] = self._open(hello)
         return station
 
-    def bury(self, hello: Hello, deaths: Sequence[Death]) -> None:
-        """Tell the store that this runner's process has ended, however long the store takes to listen."""
-        burial = self._group.create_task(
-            self._bury(self.station(hello), hello, deaths), name="shigoto-burial"
-        )
+    def bury(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
+        """Tell the store that this runner's process has ended, however long the store takes to listen; but first end
+        these process groups, which it has left behind."""
+        burial = self._begin("burial", lambda: self._bury(hello, deaths, groups))
         self._burials.add(burial)
         burial.add_done_callback(self._burials.discard)
 
@@ -78,7 +64,31 @@ class Office:
         for station in self._stations.values():
             station.engine.close()
 
-    async def _bury(self, station: Station, hello: Hello, deaths: Sequence[Death]) -> None:
+    def _open(self, hello: Hello) -> Station:
+        clock = lease_clock()
+        station = Station(
+            id=uuid7(),
+            name=self._name,
+            engine=open_engine(hello.url),
+            bus=self._bus,
+            random=Random(),
+            lease=hello.lease,
+            poll=hello.lease,
+            clock=clock,
+            announced_at=clock(),
+        )
+        self._beside += [
+            self._begin("sweeper", lambda: Sweeper(station).run()),
+            self._begin("statistics", lambda: tell_counts(station.engine, self._stats_every)),
+        ]
+        return station
+
+    def _begin(self, part: str, work: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
+        return self._group.create_task(persist(part, work), name=f"shigoto-{part}")
+
+    async def _bury(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
+        await end_groups(groups)
+        station = self.station(hello)
         engine, trouble = station.engine, Trouble(station, PART)
         while True:
             try:

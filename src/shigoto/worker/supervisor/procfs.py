@@ -6,6 +6,8 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from msgspec import Struct
+
 SET_CHILD_SUBREAPER = 36  # of prctl
 
 
@@ -16,6 +18,26 @@ def is_paused(pid: int) -> bool:
         # The name comes before it, in parentheses, and may hold anything.
         return status[status.rindex(b")") + 2 :].startswith(b"T")
     return False
+
+
+class Process(Struct, frozen=True):
+    """A process as the system lists it; one that is not alive only waits to be reaped."""
+
+    parent: int
+    group: int
+    alive: bool
+
+
+def processes() -> dict[int, Process]:
+    """Every process that there is."""
+    found: dict[int, Process] = {}
+    for name in os.listdir("/proc") if os.path.exists("/proc/self/stat") else ():
+        if name.isdecimal():
+            with suppress(OSError):
+                status = Path(f"/proc/{name}/stat").read_bytes()
+                state, parent, group = status[status.rindex(b")") + 2 :].split(maxsplit=3)[:3]
+                found[int(name)] = Process(int(parent), int(group), state not in (b"Z", b"X"))
+    return found
 
 
 def memory_of(pid: int) -> int | None:

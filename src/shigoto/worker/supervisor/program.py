@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -27,26 +28,37 @@ from msgspec import Struct
 
 from shigoto.app import Shigoto
 from shigoto.model.errors import ShigotoError
-from shigoto.observe.events import WorkerStarted
+from shigoto.observe.events import WorkerLeaving, WorkerStarted, WorkerStopping
 from shigoto.observe.log import configure_logging
 from shigoto.worker.logfields import job_fields
 from shigoto.worker.process.kin import ORPHANED, be_expendable, die_with_parent
-from shigoto.worker.process.slate import Slate
+from shigoto.worker.process.line import read
+from shigoto.worker.process.slate import Mark, Slate
 from shigoto.worker.process.wire import Inbox, encode
 from shigoto.worker.stop import Stopped
-from shigoto.worker.supervisor.address import expect_shared, lasting_address, name_of_store
+from shigoto.worker.supervisor.address import expect_shared, name_of_store
 from shigoto.worker.supervisor.mainloop import run_to_the_end
-from shigoto.worker.supervisor.messages import Ended, Failed, Files, Hello, Order, Ready, Start, Stop
+from shigoto.worker.supervisor.messages import (
+    NO_START,
+    Ended,
+    Failed,
+    Files,
+    Finishing,
+    Hello,
+    Order,
+    Ready,
+    Recycle,
+    Start,
+    Stop,
+)
 from shigoto.worker.supervisor.reload import own_files
-from shigoto.worker.supervisor.watchdog import OVERDUE, Brake, SignalWatch, Watchdog
+from shigoto.worker.supervisor.watchdog import OVERDUE, Brake, SignalWatch, Watchdog, exit_after
 from shigoto.worker.worker import Worker
 
 logger = logging.getLogger("shigoto.worker")
 
-NO_START = "WORKER.NO_START"
-EXPENDABLE = 100  # the supervisor shall live longer, and tell what has happened
-LOOK_FOR_FILES = 1.0  # seconds
-READ = 65_536
+CUT_OFF = "The %s was ended by a handler, or by what it has left behind; so this process ends, too"
+LOOK_EVERY = 1.0  # seconds
 
 
 def main(line: int, slate: int, words: int) -> int:
@@ -54,21 +66,22 @@ def main(line: int, slate: int, words: int) -> int:
     for fd in (line, slate, words):
         os.set_inheritable(fd, False)
     faulthandler.enable(words)
-    be_expendable(EXPENDABLE)
-    supervisor = Line(line)
+    be_expendable()
+    supervisor = Wire(line)
     start = supervisor.receive()
     if not isinstance(start, Start):
         return ORPHANED
     die_with_parent(start.parent)
     configure_logging(format=start.log_format, level=start.log_level.upper(), fields=job_fields)
-    return Program(supervisor, start, Slate.attach(slate, start.slate)).run()
+    return Program(supervisor, start, Slate.attach(slate, start.slate), words).run()
 
 
-class Line:
+class Wire:
     """The runner's end of the line to its supervisor: blocking, and safe from any thread."""
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
+        self._identity = _identity(fd)
         self._sending = threading.Lock()
         self._inbox = Inbox[Order](Order)
         self._received: list[Order] = []
@@ -78,13 +91,14 @@ class Line:
         with self._sending, suppress(OSError):
             self._socket.sendall(encode(message))
 
+    def is_open(self) -> bool:
+        """Whether nobody in this process has closed it. Who waits for the next word would not notice that."""
+        return _identity(self._socket.fileno()) == self._identity
+
     def receive(self) -> Order | None:
-        """Wait for the next word; None means that the supervisor is gone."""
+        """Wait for the next word; None means that the supervisor is gone. Raises BrokenWire."""
         while not self._received:
-            try:
-                some = self._socket.recv(READ)
-            except OSError:
-                some = b""
+            some = read(self._socket)
             if not some:
                 return None
             self._received = self._inbox.feed(some)[::-1]
@@ -94,11 +108,13 @@ class Line:
 class Program:
     """One runner process, from its start message to its exit code."""
 
-    def __init__(self, line: Line, start: Start, slate: Slate) -> None:
-        self._line = line
+    def __init__(self, wire: Wire, start: Start, slate: Slate, words: int) -> None:
+        self._wire = wire
         self._start = start
         self._slate = slate
-        self._watchdog = Watchdog(OVERDUE)
+        self._words = words
+        self._watchdog = Watchdog(OVERDUE, lambda: slate.mark(Mark.OVERDUE))
+        self._worker: Worker | None = None
         self._brake: Brake | None = None
         self._begun = False
 
@@ -129,11 +145,18 @@ class Program:
         return {signal.SIGTERM: partial(self.stop, 1), **dict.fromkeys(left_to_the_supervisor, _do_nothing)}
 
     def _listen(self) -> None:
-        """Do what the supervisor says, in a thread of its own: the event loop may be blocked."""
-        while (order := self._line.receive()) is not None:
-            if isinstance(order, Stop):
-                self.stop(order.level)
-        os._exit(ORPHANED)
+        """Do what the supervisor says, in a thread of its own: the event loop may be blocked.
+
+        If it is gone, or cannot be understood any more, nobody looks after this process.
+        """
+        try:
+            while (order := self._wire.receive()) is not None:
+                if isinstance(order, Stop):
+                    self.stop(order.level)
+                elif isinstance(order, Recycle) and self._worker is not None:
+                    self._worker.recycle()
+        finally:
+            os._exit(ORPHANED)
 
     def _work(self, app: Shigoto) -> int:
         expect_shared(app.engine)
@@ -155,11 +178,19 @@ class Program:
             sweeps=False,
         )
         app.bus.subscribe(self._ready, WorkerStarted)
+        app.bus.subscribe(self._stopping, WorkerStopping)
+        app.bus.subscribe(lambda _: self._slate.mark(Mark.LEAVING), WorkerLeaving)
         logger.info("Tasks: %s; store: %s", ", ".join(app.tasks) or "none", name_of_store(app))
-        hello = Hello(worker=worker.id, name=worker.name, url=lasting_address(app), lease=start.lease)
+        hello = Hello(worker=worker.id, name=worker.name, url=app.engine.address, lease=start.lease)
         begin = partial(self._begin, worker, hello)
         return run_to_the_end(
-            app, worker, self._watchdog, begin=begin, beside=self._beside, ended=self._ended
+            app,
+            worker,
+            self._watchdog,
+            begin=begin,
+            beside=self._beside,
+            ended=self._ended,
+            cut_off=self._cut_off,
         )
 
     def _begin(self, worker: Worker, hello: Hello) -> None:
@@ -170,24 +201,39 @@ class Program:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(worker.stop)
 
+        self._worker = worker
         self._brake = Brake(stop, worker.stop_timeout, self._watchdog)
-        self._line.send(hello)
+        self._wire.send(hello)
 
     def _ready(self, _: WorkerStarted) -> None:
         self._begun = True
-        self._line.send(Ready())
+        self._wire.send(Ready())
+
+    def _stopping(self, event: WorkerStopping) -> None:
+        if event.reason == "recycled":
+            self._wire.send(Finishing())
 
     async def _beside(self) -> None:
-        """Tell which files are loaded, and whenever handlers have imported more of them."""
+        """See that the line is there; tell which files are loaded, and whenever handlers have imported more of them."""
         told: set[Path] = set()
-        while self._start.tell_files:
-            if (files := own_files()) != told:
+        while True:
+            if not self._wire.is_open():
+                exit_after(lambda: logger.critical(CUT_OFF, "line to the supervisor"), 1)
+            if self._start.tell_files and (files := own_files()) != told:
                 self._tell_files(files)
                 told = files
-            await asyncio.sleep(LOOK_FOR_FILES)
+            await asyncio.sleep(LOOK_EVERY)
 
     def _ended(self, stopped: Stopped) -> None:
-        self._line.send(Ended(stopped.reason, stopped.unreleased))
+        self._wire.send(Ended(stopped.reason, stopped.unreleased))
+
+    def _cut_off(self) -> None:
+        """A handler has ended the event loop. End at once: as the slate is now, it says who may have done it."""
+        if self._begun:
+            error = sys.exc_info()
+            with suppress(OSError):
+                os.write(self._words, traceback.format_exc().encode("utf-8", "backslashreplace"))
+            exit_after(lambda: logger.critical(CUT_OFF, "event loop", exc_info=error), 1)
 
     def _fail(self, error: Exception | SystemExit) -> None:
         if self._start.tell_files:
@@ -199,10 +245,19 @@ class Program:
         else:
             logger.error("The worker could not begin", exc_info=error)
             failed = Failed(NO_START, f"{type(error).__name__}: {error}.")
-        self._line.send(failed)
+        self._wire.send(failed)
 
     def _tell_files(self, files: set[Path]) -> None:
-        self._line.send(Files(tuple(os.fsencode(path) for path in files)))
+        self._wire.send(Files(tuple(os.fsencode(path) for path in files)))
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    """Which file is open under this number, None if none is."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _do_nothing() -> None: ...

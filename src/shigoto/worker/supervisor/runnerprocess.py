@@ -9,20 +9,31 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 
-from shigoto.worker.process.slate import Slate, unnamed_file
+from shigoto.worker.process.launch import interrupts_held_back, launch
+from shigoto.worker.process.line import read
+from shigoto.worker.process.slate import Mark, Slate, unnamed_file
 from shigoto.worker.process.wire import BrokenWire, Inbox, encode
-from shigoto.worker.supervisor.messages import Ended, Failed, Files, Hello, News, Ready, Start, Stop
+from shigoto.worker.supervisor.messages import (
+    Ended,
+    Failed,
+    Files,
+    Finishing,
+    Hello,
+    News,
+    Ready,
+    Recycle,
+    Start,
+    Stop,
+)
 
 logger = logging.getLogger("shigoto.worker")
 
-READ = 65_536
+PROGRAM = "shigoto.worker.supervisor.program"
 MOST_WORDS = 65_536  # bytes of what a crash has left behind
+DIE_WITHIN = 1.0  # seconds from the end of its line to its own
 
 Heard = Callable[["RunnerProcess", News], None]
 
@@ -31,34 +42,40 @@ class RunnerProcess:
     """One runner process, started when this is made. For the main thread and its event loop.
 
     The parent-death signal belongs to the thread that starts a process, so it must be one that does not end.
-    `killed` says that we have killed it, `retiring` that we have asked it to end and will replace it.
+    `killed` says that we have killed it, `retiring` that we have asked it to end and will replace it, and `finishing`
+    is done when it claims no more, so that another can take its place.
     """
 
     def __init__(self, start: Start, heard: Heard) -> None:
         self._loop = asyncio.get_running_loop()
         self._heard = heard
-        self._slate = Slate.create(start.slate)
-        self._words = unnamed_file("shigoto-words")
         self._inbox = Inbox[News](News)
-        self._line, theirs = socket.socketpair()
-        assert self._slate.fd is not None
-        try:
-            with theirs:
-                self._process = _launch(theirs.fileno(), self._slate.fd, self._words)
-        except OSError:
-            self._line.close()
-            self.forget()
-            raise
-        self.pid = self._process.pid
+        with ExitStack() as in_case:
+            self._slate = Slate.create(start.slate)
+            in_case.callback(self._slate.close)
+            self._words = unnamed_file("shigoto-words")
+            in_case.callback(os.close, self._words)
+            self._line, theirs = socket.socketpair()
+            in_case.callback(self._line.close)
+            assert self._slate.fd is not None
+            with theirs, interrupts_held_back():
+                files = theirs.fileno(), self._slate.fd, self._words
+                self._process = launch(PROGRAM, files, files=files, own_group=False)
+            self.pid = self._process.pid
+            in_case.callback(self._give_up)
+            # It may have died by now, and then nobody reads this.
+            self._line.sendall(encode(start))
+            in_case.pop_all()
         self.hello: Hello | None = None
         self.ready_at: float | None = None
         self.failed: Failed | None = None
         self.ended: Ended | None = None
         self.killed = False
         self.retiring = False
+        self._broken = False
+        self.finishing: asyncio.Future[None] = self._loop.create_future()
         self.dead: asyncio.Future[int] = self._loop.create_future()
         self._ready = asyncio.Event()
-        self._line.sendall(encode(start))
         self._line.setblocking(False)
         self._loop.add_reader(self._line, self._read)
         self._deadline: asyncio.TimerHandle | None = None
@@ -80,12 +97,25 @@ class RunnerProcess:
 
     def stop(self, level: int) -> None:
         """Ask it to stop, or to hurry. One that has not said hello holds nothing, and is not worth waiting for."""
+        if self.hello is None and self.alive:
+            # It may have said so, and we were busy.
+            self._read()
         if self.hello is None:
             self.kill()
         else:
             # A line that is broken, or full because nobody reads: then it is killed in time.
             with suppress(OSError):
                 self._line.send(encode(Stop(level)))
+
+    def recycle(self) -> None:
+        """Let it claim no more, and end when nothing runs any more, however long that takes."""
+        if self.hello is None:
+            self.retiring = True
+            self.kill()
+        else:
+            with suppress(OSError):
+                self._line.send(encode(Recycle()))
+            self._finish()
 
     def retire(self, patience: float) -> None:
         """Ask it to stop, and kill it if it has not ended after so many seconds."""
@@ -114,11 +144,19 @@ class RunnerProcess:
 
     def inside(self) -> list[int]:
         """The numbers of the jobs that run in it, or ran in it when it died."""
-        return list(self._slate.running())
+        return self._slate.running()
 
     def in_children(self) -> list[int]:
         """The same of the jobs in processes of their own, which die with it."""
-        return list(self._slate.in_children())
+        return self._slate.in_children()
+
+    def groups(self) -> list[int]:
+        """The process groups of these."""
+        return self._slate.children()
+
+    def has(self, mark: Mark) -> bool:
+        """Whether it has said this of its own end."""
+        return self._slate.has(mark)
 
     def words(self) -> str:
         """What it has written about its own crash."""
@@ -130,23 +168,19 @@ class RunnerProcess:
         os.close(self._words)
 
     def _read(self) -> None:
-        while True:
-            try:
-                some = self._line.recv(READ)
-            except BlockingIOError:
+        while not self._broken:
+            some = read(self._line)
+            if some is None:
                 return
-            except OSError:
-                some = b""
             if not some:
                 # The end, or nearly: the process itself is what we wait for.
                 self._loop.remove_reader(self._line)
+                self._loop.call_later(DIE_WITHIN, self._break, "has closed its line to the supervisor")
                 return
             try:
                 told = self._inbox.feed(some)
-            except BrokenWire:
-                logger.exception("Runner process %d does not speak our language, and is replaced", self.pid)
-                self.retiring = True
-                self.kill()
+            except BrokenWire as error:
+                self._break(f"does not speak our language ({error})")
                 return
             for news in told:
                 self._note(news)
@@ -160,11 +194,31 @@ class RunnerProcess:
                 self._ready.set()
             case Failed():
                 self.failed = news
+            case Finishing():
+                self._finish()
             case Ended():
                 self.ended = news
             case Files():
                 pass
         self._heard(self, news)
+
+    def _break(self, how: str) -> None:
+        """Nobody can look after it any more. Who was in it may have done that, so this is a death like any other."""
+        if self.alive and not self._broken and self.ended is None and self.failed is None:
+            self._broken = True
+            self._loop.remove_reader(self._line)
+            logger.error("Runner process %d %s, and is killed", self.pid, how)
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _give_up(self) -> None:
+        """It is reaped like any orphan, and never by the object that has started it."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._process.returncode = -signal.SIGKILL
+
+    def _finish(self) -> None:
+        if not self.finishing.done():
+            self.finishing.set_result(None)
 
 
 class Reaper:
@@ -172,6 +226,11 @@ class Reaper:
 
     def __init__(self) -> None:
         self._expected: dict[int, Callable[[int], None]] = {}
+
+    @property
+    def expected(self) -> frozenset[int]:
+        """The runners that are alive."""
+        return frozenset(self._expected)
 
     def expect(self, runner: RunnerProcess) -> None:
         """Tell this runner when it is dead."""
@@ -187,30 +246,3 @@ class Reaper:
                 told = self._expected.pop(pid, None)
                 if told is not None:
                     told(os.waitstatus_to_exitcode(status))
-
-
-def _launch(line: int, slate: int, words: int) -> "subprocess.Popen[bytes]":
-    files = (line, slate, words)
-    # Modules in the working directory must not stand before those of the same name that we need; the app finds them
-    # later.
-    safely = [] if _is_in_working_directory() else ["-P"]
-    command = [sys.executable, *safely, "-m", "shigoto.worker.supervisor.program", *map(str, files)]
-    with _interrupts_held_back():
-        return subprocess.Popen(command, pass_fds=files, stdin=subprocess.DEVNULL)
-
-
-def _is_in_working_directory() -> bool:
-    """Whether this very package is found there, and perhaps nowhere else."""
-    with suppress(OSError):  # somebody may have removed that folder
-        return Path(__file__).is_relative_to(Path.cwd() / "shigoto")
-    return False
-
-
-@contextmanager
-def _interrupts_held_back() -> Generator[None]:
-    """Let a new process begin with Ctrl-C held back, until it is able to leave that to us."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -3,8 +3,12 @@
 It never imports user code, and does nothing that could take long: whatever handlers do to their own process, this
 one beats for them, sweeps the store, and notices their death at once.
 
-    runner dies ──► its slate is read ──► it is buried in the store: what ran has crashed, the rest is given back
-              └───► a new one starts, at once if the last one had worked; nothing waits for the burial
+    runner dies ──► its slate is read ──► what it left is killed ──► it is buried in the store: what ran has crashed,
+      │                                                              the rest is given back
+      └───► a new one starts, at once if the last one had worked; nothing waits for the burial
+
+A runner that has run enough jobs, or uses too much memory, claims no more and finishes what runs, however long that
+takes; a new one takes its place at once.
 
 A stop has `stop_timeout` seconds, 28 unless told otherwise:
 
@@ -20,39 +24,43 @@ import logging
 import os
 import signal
 import socket
-import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from msgspec import Struct, structs
 
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import RunnerDied, RunnerFailed, RunnerRetired, RunnerStarted
 from shigoto.observe.log import configure_logging, log_events
-from shigoto.worker.supervisor.burial import deaths_in, how_it_ended
-from shigoto.worker.supervisor.messages import Failed, Files, News, Ready, Start
+from shigoto.worker.process.launch import how_it_ended
+from shigoto.worker.process.slate import Mark
+from shigoto.worker.supervisor.burial import deaths_in
+from shigoto.worker.supervisor.eof import call_at_eof
+from shigoto.worker.supervisor.messages import NO_START, Failed, Files, News, Ready, Start
 from shigoto.worker.supervisor.office import Office
+from shigoto.worker.supervisor.persist import persist
 from shigoto.worker.supervisor.post import Post
 from shigoto.worker.supervisor.procfs import memory_of, orphans_adopted
+from shigoto.worker.supervisor.readyfile import ReadyFile
 from shigoto.worker.supervisor.reload import Watch
 from shigoto.worker.supervisor.runnerprocess import Reaper, RunnerProcess
-from shigoto.worker.supervisor.vouch import vouch
-from shigoto.worker.supervisor.watchdog import FAREWELL, OVERDUE, Watchdog
-from shigoto.worker.worker import MOST_SLOTS
+from shigoto.worker.supervisor.strangers import Strangers
+from shigoto.worker.supervisor.vouch import FENCED, vouch
+from shigoto.worker.supervisor.watchdog import FAREWELL, Watchdog
+from shigoto.worker.worker import places
 
 logger = logging.getLogger("shigoto.worker")
 
 RUNNERS_LESS, KILL_BEFORE, BURY_BEFORE = 2.0, 1.0, 0.1  # seconds before the limit of a stop
 HURRY = 5.0  # seconds that a stop may still take after the second request
 TRIFLE = 0.3  # seconds beyond the limit until the watchdog bites
+LEAST = 1.0  # seconds that a stop may take in any case: to kill runners and to give back what they held
 RELOAD_WITHIN = 5.0
-FENCED_WITHIN = 2.0
-SECOND_THOUGHT = 0.5  # seconds: the store does not know a runner that has just left, either
 WEIGH_EVERY = 1.0
-FENCED = "the store has fenced it"
-EOF_LOOK = 65_536  # bytes; whatever is written to standard input is thrown away
 
 
 class Duties(Struct, frozen=True, kw_only=True):
@@ -74,21 +82,25 @@ class Outcome(Struct, frozen=True):
     failed: Failed | None = None
 
 
-def supervise(start: Start, duties: Duties) -> Outcome:
-    """Run runner processes until told to stop. Takes over the signals meanwhile; for the main thread.
+def supervise(start: Start, duties: Duties, tell: Callable[[Failed], None]) -> int:
+    """Run runner processes until told to stop, and return the exit code. For the main thread of a process that ends
+    afterwards: signals that come later are ignored.
 
-    What `start` says of names and limits is adapted for each runner.
+    What `start` says of names and limits is adapted for each runner. `tell` hears why the first ones could not begin.
     """
-    configure_logging(format=start.log_format, level=start.log_level.upper())
-    with Watchdog() as watchdog, orphans_adopted():
-        supervisor = Supervisor(start, duties, watchdog)
+    configure_logging(format=start.log_format, level=start.log_level.upper(), never_wait=True)
+    strangers = Strangers()
+    with Watchdog(biting=strangers.kill_all) as watchdog, orphans_adopted():
+        supervisor = Supervisor(start, duties, watchdog, strangers)
         # Never another kind of loop: this one hears signals whatever happens, and needs nothing that is not there.
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             outcome = runner.run(supervisor.run())
         watchdog.code = outcome.code
         watchdog.allow(FAREWELL)
         supervisor.leave()
-    return outcome
+        if outcome.failed is not None:
+            tell(outcome.failed)
+    return outcome.code
 
 
 def room_for_runners(stop_timeout: float) -> float:
@@ -99,16 +111,17 @@ def room_for_runners(stop_timeout: float) -> float:
 class Supervisor:
     """Holds the posts. For one run, on the event loop of the main thread."""
 
-    def __init__(self, start: Start, duties: Duties, watchdog: Watchdog) -> None:
+    def __init__(self, start: Start, duties: Duties, watchdog: Watchdog, strangers: Strangers) -> None:
         self._start = structs.replace(
             start,
             parent=os.getpid(),
-            slate=_places(start),
+            slate=places(start.concurrency, start.threads, start.children),
             stop_timeout=room_for_runners(duties.stop_timeout),
             tell_files=duties.reload,
         )
         self._duties = duties
         self._watchdog = watchdog
+        self._strangers = strangers
         self._name = start.name or f"{socket.gethostname()}:{os.getpid()}"
         self._bus = Bus()
         log_events(self._bus)
@@ -117,7 +130,10 @@ class Supervisor:
         self._posts = [
             Post(names[0] if names else f"{start.name}-{number}") for number in range(1, duties.processes + 1)
         ]
+        self._runners: dict[RunnerProcess, asyncio.Task[float | None]] = {}
         self._watch = Watch(self._reload) if duties.reload else None
+        self._ready_file = ReadyFile(duties.ready_file)
+        self._signals_heard = 0
         self._level = 0
         self._limit = inf
         self._was_ready = False
@@ -129,15 +145,19 @@ class Supervisor:
     async def run(self) -> Outcome:
         """Keep every post filled, until all of them are given up."""
         self._loop = asyncio.get_running_loop()
-        with self._signals(), self._ready_file():
+        with self._signals(), self._ready_file:
             async with asyncio.TaskGroup() as group:
                 self._office = Office(group, self._name, self._bus, stats_every=self._duties.stats_every)
-                watching = [group.create_task(self._watch.run())] if self._watch else []
-                posts = [group.create_task(self._hold(post), name="shigoto-post") for post in self._posts]
-                await asyncio.wait(posts)
-                patience = min(self._limit, self._loop.time() + self._duties.stop_timeout) - BURY_BEFORE
+                watch = self._watch
+                watching = [group.create_task(persist("reload", watch.run))] if watch else []
+                await asyncio.wait([group.create_task(self._hold(post)) for post in self._posts])
+                while self._runners:
+                    await asyncio.wait(self._runners.values())
+                room = max(self._duties.stop_timeout, LEAST)
+                patience = min(self._limit, self._loop.time() + room) - BURY_BEFORE
                 if not await self._office.close(max(0.0, patience - self._loop.time())):
                     self._code = 1
+                await self._strangers.end(self._reaper.expected)
                 for task in watching:
                     task.cancel()
         return Outcome(self._code, self._failed)
@@ -149,15 +169,15 @@ class Supervisor:
     def stop(self) -> None:
         """Stop; asked again, hurry; and again, kill."""
         self._level += 1
-        timeout = self._duties.stop_timeout if self._level == 1 else HURRY
-        self._limit = min(self._limit, self._loop.time() + timeout)
-        self._watchdog.allow(timeout + TRIFLE)
-        self._hide_ready_file()
-        self._loop.call_at(self._limit - min(KILL_BEFORE, timeout / 6), self._kill)
+        timeout, now = self._timeout(self._level), self._loop.time()
+        self._limit = min(self._limit, now + max(timeout, LEAST))
+        self._watchdog.allow(max(timeout, LEAST) + TRIFLE)
+        self._ready_file.hide()
+        self._loop.call_at(now + timeout - min(KILL_BEFORE, timeout / 6), self._kill)
         for post in self._posts:
             post.wakeup.ring()
-            if post.runner is not None:
-                post.runner.stop(self._level)
+        for runner in self._runners:
+            runner.stop(self._level)
         if self._level > 2:
             self._kill()
 
@@ -165,14 +185,18 @@ class Supervisor:
 
     async def _hold(self, post: Post) -> None:
         while not self._level:
-            pause = await self._fill(post)
+            try:
+                pause = await self._fill(post)
+            except Exception:
+                pause = post.next_pause()
+                logger.exception("A runner process cannot be kept at work; it is tried again in %g s", pause)
             if pause is None:
                 return
             if pause:
                 await post.wakeup.wait(None if pause == inf else pause)
 
     async def _fill(self, post: Post) -> float | None:
-        """Start a runner and wait for its end; how long to wait before the next one, None if there is none."""
+        """Start a runner, and wait until its place is free; how long to wait before the next one, None if none."""
         try:
             runner = RunnerProcess(structs.replace(self._start, name=post.name), self._heard)
         except OSError as error:
@@ -181,15 +205,33 @@ class Supervisor:
             return in_vain
         self._reaper.expect(runner)
         post.runner = runner
+        attending = self._runners[runner] = asyncio.create_task(self._attend(post, runner))
+        either: list[asyncio.Future[Any]] = [attending, runner.finishing]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        post.runner = None
+        if attending.done():
+            return attending.result()
+        await post.leave_to_finish(attending)
+        return 0.0
+
+    async def _attend(self, post: Post, runner: RunnerProcess) -> float | None:
+        """See a runner through to its end; how long to wait before the next one, None if there is none."""
         self._bus.publish(RunnerStarted(self._name, runner.pid))
         async with asyncio.TaskGroup() as beside:
-            tasks = [beside.create_task(self._vouch(runner)), beside.create_task(self._weigh(runner))]
+            tasks = [
+                beside.create_task(persist("vouching", lambda: self._vouch(runner))),
+                beside.create_task(persist("weighing", lambda: self._weigh(runner))),
+            ]
             await asyncio.wait([runner.dead])
             for task in tasks:
                 task.cancel()
-        post.runner = None
-        pause = self._next(post, runner)
-        self._clear_up(runner, pause)
+        try:
+            # Before anybody else can get its jobs, and be it from this very process.
+            await self._strangers.end(self._reaper.expected)
+            pause = self._next(post, runner)
+            self._clear_up(runner, pause)
+        finally:
+            del self._runners[runner]
         return pause
 
     def _next(self, post: Post, runner: RunnerProcess) -> float | None:
@@ -201,21 +243,28 @@ class Supervisor:
         if failed is None:
             if ended is not None and ended.reason == "fenced" and not runner.retiring:
                 self._bus.publish(RunnerRetired(self._name, runner.pid, FENCED))
+            if not (self._was_ready or self._duties.reload) and post.is_hopeless(runner):
+                how = how_it_ended(runner.dead.result())
+                self._give_up(Failed(NO_START, f"Every process that loads the app dies: the last one {how}."))
+                return None
             return post.pause(runner, wait_for_change=False)
         if not (self._was_ready or self._duties.reload):
-            self._code, self._failed = 1, self._failed or failed
-            self.stop()
+            self._give_up(failed)
             return None
         pause = post.pause(runner, wait_for_change=self._duties.reload)
         self._bus.publish(RunnerFailed(self._name, failed.text, None if pause == inf else pause))
         return pause
 
+    def _give_up(self, failed: Failed) -> None:
+        self._code, self._failed = 1, self._failed or failed
+        self.stop()
+
     def _clear_up(self, runner: RunnerProcess, pause: float | None) -> None:
         """Bury it, unless it has given back everything by itself or never had anything."""
         hello, ended, code = runner.hello, runner.ended, runner.dead.result()
-        on_purpose = code == OVERDUE or (runner.killed and code == -signal.SIGKILL)
+        on_purpose = runner.has(Mark.OVERDUE) or (runner.killed and code == -signal.SIGKILL)
         unhurt = ended is not None or runner.failed is not None
-        words = runner.words()
+        words, groups = runner.words(), runner.groups()
         deaths = deaths_in(
             runner.pid, code, inside=runner.inside(), in_children=runner.in_children(), trace=words
         )
@@ -224,24 +273,24 @@ class Supervisor:
             how = how_it_ended(code)
             self._bus.publish(RunnerDied(self._name, runner.pid, how, len(deaths), pause, words))
         if hello is not None and not (unhurt and (ended is None or not ended.unreleased)):
-            self._office.bury(hello, () if on_purpose or unhurt else deaths)
+            self._office.bury(hello, () if on_purpose or unhurt else deaths, groups)
 
     async def _vouch(self, runner: RunnerProcess) -> None:
         hello = await runner.ready()
-        await vouch(runner, hello, self._office.station(hello))
-        await asyncio.sleep(SECOND_THOUGHT)
-        if runner.ended is None:
-            self._retire(runner, FENCED, FENCED_WITHIN)
+        doubt = await vouch(runner, hello, self._office.station(hello))
+        if doubt is not None:
+            self._retire(runner, doubt.reason, doubt.patience)
 
     async def _weigh(self, runner: RunnerProcess) -> None:
         most = self._duties.max_memory
-        while most is not None:
+        while most is not None and not runner.finishing.done():
             await asyncio.sleep(WEIGH_EVERY)
             memory = memory_of(runner.pid) or 0
-            if memory > most:
-                reason = f"it uses {memory >> 20} MB of memory"
-                self._retire(runner, reason, self._duties.stop_timeout - KILL_BEFORE)
-                return
+            if memory > most and not self._level:
+                self._bus.publish(
+                    RunnerRetired(self._name, runner.pid, f"it uses {memory >> 20} MB of memory")
+                )
+                runner.recycle()
 
     def _retire(self, runner: RunnerProcess, reason: str, patience: float) -> None:
         if runner.alive and not self._level:
@@ -251,8 +300,8 @@ class Supervisor:
     def _heard(self, runner: RunnerProcess, news: News) -> None:
         if isinstance(news, Ready):
             self._was_ready = True
-            if all(post.ready for post in self._posts):
-                self._show_ready_file()
+            if all(post.ready for post in self._posts) and not self._level:
+                self._ready_file.show()
         elif isinstance(news, Files) and self._watch is not None:
             self._watch.add(news.paths)
 
@@ -260,13 +309,12 @@ class Supervisor:
         for post in self._posts:
             if post.runner is None:
                 post.wakeup.ring()
-            else:
-                self._retire(post.runner, "the code has changed", RELOAD_WITHIN)
+        for runner in self._runners:
+            self._retire(runner, "the code has changed", RELOAD_WITHIN)
 
     def _kill(self) -> None:
-        for post in self._posts:
-            if post.runner is not None:
-                post.runner.kill()
+        for runner in self._runners:
+            runner.kill()
 
     # The world around it.
 
@@ -277,46 +325,26 @@ class Supervisor:
             numbers.append(signal.SIGHUP)
         self._loop.add_signal_handler(signal.SIGCHLD, self._reaper.reap)
         for number in numbers:
-            self._loop.add_signal_handler(number, self.stop)
+            signal.signal(number, self._signalled)
         if self._duties.stop_on_eof:
-            self._loop.add_reader(sys.stdin.fileno(), self._look_for_the_end)
+            call_at_eof(self._loop, self.stop)
+        # A stop that was asked for during the start has waited for this.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             yield
         finally:
-            for number in (signal.SIGCHLD, *numbers):
-                self._loop.remove_signal_handler(number)
+            self._loop.remove_signal_handler(signal.SIGCHLD)
+            # All is done; one that comes late must not look like a death.
+            for number in numbers:
+                signal.signal(number, signal.SIG_IGN)
 
-    def _look_for_the_end(self) -> None:
-        with suppress(OSError):
-            if os.read(sys.stdin.fileno(), EOF_LOOK):
-                return
-        self._loop.remove_reader(sys.stdin.fileno())
-        self.stop()
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        """Between any two steps of this thread, whatever holds up the event loop: the watchdog hears it in any case."""
+        self._signals_heard += 1
+        self._watchdog.allow(max(self._timeout(self._signals_heard), LEAST) + TRIFLE)
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.stop)
 
-    @contextmanager
-    def _ready_file(self) -> Generator[None]:
-        # One that a killed supervisor has left behind would be a lie.
-        self._hide_ready_file()
-        try:
-            yield
-        finally:
-            self._hide_ready_file()
-
-    def _show_ready_file(self) -> None:
-        if self._duties.ready_file is not None and not self._level:
-            try:
-                self._duties.ready_file.write_text(f"{os.getpid()}\n")
-            except OSError:
-                logger.exception("The ready file cannot be written; the worker goes on without it")
-
-    def _hide_ready_file(self) -> None:
-        if self._duties.ready_file is not None:
-            with suppress(OSError):
-                self._duties.ready_file.unlink()
-
-
-def _places(start: Start) -> int:
-    """How many jobs can run at once in a runner and its children; what is left out is decided there."""
-    cores = os.cpu_count() or 1
-    wanted = (start.concurrency, start.threads or 4 * cores, start.children or cores)
-    return sum(max(1, min(count, MOST_SLOTS)) for count in wanted)
+    def _timeout(self, level: int) -> float:
+        """How many seconds a stop may still take when it was asked for so often."""
+        return self._duties.stop_timeout if level == 1 else HURRY

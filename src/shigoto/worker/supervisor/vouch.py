@@ -2,40 +2,67 @@
 
 The runner beats, too: so it learns of cancels, and gives back what it does not know of. But one long call into
 native code can keep its threads from running at all, for longer than its lease. Its supervisor knows that it lives,
-and says so. A runner that is paused by a signal does nothing for its jobs, and nobody vouches for it.
+and says so. A runner that is paused by a signal does nothing for its jobs, and nobody vouches for it; after its lease
+others have them. But its child processes go on, so it is killed before, and they die with it. (Where the system does
+not say who is paused, such a runner is vouched for, and keeps its jobs.)
 """
 
 import asyncio
 
+from msgspec import Struct
+
 from shigoto.model.errors import StoreError
 from shigoto.observe.events import RunnerPaused
+from shigoto.worker.process.slate import Mark
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.supervisor import procfs
 from shigoto.worker.supervisor.messages import Hello
 from shigoto.worker.supervisor.runnerprocess import RunnerProcess
 
+FENCED = "the store has fenced it"
+PAUSED = "it was stopped by a signal for nearly as long as its lease"
+GIVEN_UP = (
+    0.9  # of the lease since its last beat: when others may have its jobs, nothing of it may be at work
+)
+FENCED_WITHIN = 2.0  # seconds to end by itself
 
-async def vouch(runner: RunnerProcess, hello: Hello, station: Station) -> None:
-    """Beat for a runner until the store does not count it any more."""
-    engine, pause, paused = station.engine, _until_next(hello, station), False
+
+class Doubt(Struct, frozen=True):
+    """Why a runner cannot be vouched for any more, and how many seconds it has to end."""
+
+    reason: str
+    patience: float
+
+
+async def vouch(runner: RunnerProcess, hello: Hello, station: Station) -> Doubt | None:
+    """Beat for a runner until the store does not count it any more, or it is leaving by itself."""
+    engine, pause = station.engine, _until_next(hello, station)
+    sent_at, paused = station.clock(), False
     # The store forgives no more than L/3 between two looks at an expired worker, so tries come at least so often.
     trouble = Trouble(station, "supervisor", longest=hello.lease / 6)
     while True:
         await asyncio.sleep(pause)
-        was_paused, paused = paused, procfs.is_paused(runner.pid)
         pause = _until_next(hello, station)
-        if paused:
-            if not was_paused:
+        if procfs.is_paused(runner.pid):
+            left = sent_at + GIVEN_UP * hello.lease - station.clock()
+            if left <= 0:
+                return Doubt(PAUSED, 0.0)
+            if not paused:
+                paused = True
                 station.bus.publish(RunnerPaused(hello.name, runner.pid))
+            pause = min(pause, left)
             continue
+        paused, now = False, station.clock()
         try:
             orders = await engine.arun(engine.beat(hello.worker, None))
         except StoreError as error:
             pause = trouble.met(error)
             continue
         trouble.over()
+        sent_at = now
         if orders.fenced:
-            return
+            # Nor does the store know one that has just left; it has said so before.
+            return None if runner.has(Mark.LEAVING) else Doubt(FENCED, FENCED_WITHIN)
 
 
 def _until_next(hello: Hello, station: Station) -> float:

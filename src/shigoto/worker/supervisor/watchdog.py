@@ -20,7 +20,7 @@ logger = logging.getLogger("shigoto.worker")
 OVERTIME = 2.0  # seconds beyond the stop time-out until the watchdog bites
 HURRY = 5.0  # seconds from a second request until it bites
 FAREWELL = 5.0  # seconds for closing the store, once the worker has ended
-OVERDUE = 70  # the exit code of a runner process that its own watchdog has ended: nothing in it has crashed
+OVERDUE = 70  # the exit code of a runner process that its own watchdog has ended
 TELL = 0.5  # seconds for the last words: whoever reads the log may be stuck, too
 
 TOO_SLOW = (
@@ -30,10 +30,14 @@ TOO_SLOW = (
 
 
 class Watchdog:
-    """Ends the process, with the exit code `code`, if it lives longer than it was last allowed to."""
+    """Ends the process, with the exit code `code`, if it lives longer than it was last allowed to.
 
-    def __init__(self, code: int = 1) -> None:
+    `biting` is called first, and must be quick and sure.
+    """
+
+    def __init__(self, code: int = 1, biting: Callable[[], None] | None = None) -> None:
         self.code = code
+        self._biting = biting
         # How long the process may still live, whenever that changes; None ends the watch. This queue, unlike
         # events and locks, may be used in a signal handler that has interrupted another.
         self._news: SimpleQueue[float | None] = SimpleQueue()
@@ -64,10 +68,24 @@ class Watchdog:
             bite_at = min(bite_at, time.monotonic() + patience)
 
     def _bite(self) -> NoReturn:
-        teller = threading.Thread(target=logger.error, args=(TOO_SLOW,), daemon=True)
+        if self._biting is not None:
+            self._biting()
+        exit_after(_last_words, self.code)
+
+
+def _last_words() -> None:
+    logger.error(TOO_SLOW)
+    logging.shutdown()
+
+
+def exit_after(last_words: Callable[[], None], code: int) -> NoReturn:
+    """End the process when this is said, or cannot be said: whoever reads our output may be stuck."""
+    teller = threading.Thread(target=last_words, name="shigoto-last-words", daemon=True)
+    try:
         teller.start()
         teller.join(TELL)
-        os._exit(self.code)
+    finally:
+        os._exit(code)
 
 
 class Brake:

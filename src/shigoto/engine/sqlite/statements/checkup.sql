@@ -2,7 +2,14 @@
 
 -- name: ready_by_lane
 SELECT l.queue, l.task, l.alone, c.jobs, c.oldest
-FROM (SELECT lane, count(*) AS jobs, min(pos) AS oldest FROM shigoto_ready GROUP BY lane) c
+FROM (
+  SELECT r.lane, count(*) AS jobs,
+    min(max(r.pos, b.created_at, CASE r.token WHEN 0 THEN 0 ELSE coalesce(
+      (SELECT max(a.finished_at) FROM shigoto_attempt a WHERE a.number = r.number), 0) END)) AS oldest
+  FROM shigoto_ready r
+  CROSS JOIN shigoto_job b ON b.number = r.number
+  GROUP BY r.lane
+) c
 CROSS JOIN shigoto_lane l ON l.lane = c.lane
 ORDER BY l.queue, l.task, l.alone
 

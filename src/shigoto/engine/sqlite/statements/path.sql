@@ -180,6 +180,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 INSERT INTO shigoto_attempt (number, token, outcome, error, traceback, started_at, finished_at)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 
+-- name: drop_released_attempts
+DELETE FROM shigoto_attempt WHERE number = ?1 AND token <= ?2 AND outcome = 'released'
+
 -- name: count
 INSERT INTO shigoto_counter (queue, total, completed, failed, cancelled) VALUES (?1, ?2, ?3, ?4, ?5)
 ON CONFLICT (queue) DO UPDATE SET

@@ -1,0 +1,16 @@
+"""Text that any store can hold, made of what people and programs say."""
+
+CUT = " … (cut)"
+
+
+def fit(text: str, limit: int, *, keep_end: bool = False) -> str:
+    """The text in at most `limit` bytes of valid UTF-8 without NUL; a cut is marked."""
+    # Sliced first: a character has at least one byte, and 50 MB need not be encoded to be cut.
+    cut = text[-limit - 1 :] if keep_end else text[: limit + 1]
+    written = cut.replace("\0", "\\x00").encode("utf-8", "backslashreplace")
+    if len(written) <= limit:
+        return written.decode()
+    room = limit - len(CUT.encode())
+    part = written[-room:] if keep_end else written[:room]
+    kept = part.decode("utf-8", "ignore")
+    return CUT + kept if keep_end else kept + CUT
