@@ -49,7 +49,7 @@ def kill_some(worker: int, ledger: Path, random: Random, count: int) -> list[Rec
             pid = random.choice(busy)
             os.kill(pid, signal.SIGKILL)
             kills.append(Record(what="kill", pid=pid, at=time.monotonic()))
-            time.sleep(random.uniform(0.2, 0.8))
+            time.sleep(random.uniform(0.05, 0.3))
         else:
             time.sleep(0.005)
     return kills
@@ -80,7 +80,7 @@ def test_killed_runners_cost_no_job_and_no_unlicensed_run(tmp_path: Path) -> Non
     print(f"\nseed {SEED}: {JOBS} jobs, {KILLS} kills")
     ids = enqueue(app, JOBS, random)
 
-    options = ["--processes", "3", "--concurrency", "16", "--threads", "8", "--log-level", "error"]
+    options = ["--processes", "3", "--concurrency", "10", "--threads", "6", "--log-level", "error"]
     with working("jobs", store, ledger, *options) as worker:
         kills = kill_some(worker.pid, ledger, random, KILLS)
         wait_until(

@@ -15,6 +15,7 @@ from shigoto.worker.wakeup import Wakeup
 
 SOUND = 1.0  # seconds at work that make a start a good one
 FORGIVEN = 2  # short lives in a row before there is a pause, if they got to work at all
+SHORT_PAUSE = 1.0  # seconds, for these
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 STILLBORN = 3  # deaths in a row, before anything was at work, that tell enough
@@ -46,9 +47,10 @@ class Post:
         if recycled or runner.retiring or runner.ready_for() >= SOUND:
             self._in_vain = 0
             return 0.0
-        if runner.ready_for() > 0 and self._in_vain < FORGIVEN:
+        if runner.ready_for() > 0:
+            # It got to work, so another one will: what killed it runs alone from now on.
             self._in_vain += 1
-            return 0.0
+            return 0.0 if self._in_vain <= FORGIVEN else SHORT_PAUSE
         return self.next_pause()
 
     def is_hopeless(self, runner: RunnerProcess) -> bool:
