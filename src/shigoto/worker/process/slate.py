@@ -81,11 +81,6 @@ class Slate:
         """Whether this was said."""
         return bool(self._marks[mark])
 
-    def wipe(self) -> None:
-        """Nothing runs any more: the process that wrote here is gone, and has been accounted for."""
-        for place in range(self.size):
-            self.cells[place] = 0
-
     def close(self) -> None:
         """Close the open file; the memory stays for as long as somebody looks at it."""
         if self.fd is not None:
