@@ -5,6 +5,7 @@
 """
 
 import logging
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -60,3 +61,12 @@ def logging_as_it_was() -> Iterator[None]:
         logger.setLevel(level)
         logger.propagate = propagate
         logger.handlers[:] = handlers
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_heard() -> Iterator[None]:
+    """`shigoto worker` holds signals back while it starts; run inside of a test it would leave them so, for all
+    processes that later tests start."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)

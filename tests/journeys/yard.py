@@ -102,7 +102,8 @@ async def fork() -> None:
     if not child:
         # Python forgets signals that come before it has set up the child.
         os.write(write, b"ready")
-        block()
+        while True:  # a signal that comes just before a sleep is heard after it
+            time.sleep(0.01)
     os.read(read, 5)
     os.kill(child, signal.SIGTERM)
     note(f"child {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}")
