@@ -1,1 +1,1 @@
-"""Measurements. Every figure stands beside a limit or a peer that was measured in the same run."""
+"""Measures of this package on this machine; `python3 dev.py bench --help` lists them."""

@@ -73,7 +73,7 @@ def read_stamp(path: Path) -> dict[str, object] | None:
 
 
 def fingerprint_of(root: Path, sets: Sequence[str], python: str) -> str:
-    """Changes with the locks, the package's metadata (version, scripts), the place and the running Python."""
+    """Changes with the locks, the package's metadata (names, scripts), the place and the running Python."""
     metadata = {key: value for key, value in read_pyproject(root).items() if key != "tool"}
     digest = hashlib.sha256(f"{python}\n{root}\n{json.dumps(metadata, sort_keys=True)}".encode())
     for name in sets:

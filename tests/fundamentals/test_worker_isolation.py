@@ -257,7 +257,8 @@ def test_elsewhere_it_waits_for_a_worker_that_isolates_but_not_for_ever() -> Non
             await stage.engine.arun(stage.engine.leave(other))
             left = stage.now
             await stage.until(events.JobCompleted, 2)
-            assert 600_000 <= stage.now - left <= 661_000
+            # It asks once a minute, so it may have seen the other for the last time a minute before that left.
+            assert 540_000 <= stage.now - left <= 661_000
 
     stage.play(main)
     assert stage.job().state is State.COMPLETED

@@ -18,6 +18,7 @@
     │   └── LeaseLost      the outcome was refused: the job is no longer this worker's
     ├── WorkersFenced      workers that are gone lost the right to settle
     ├── JobsRescued        jobs of workers that are gone are free again, or have failed
+    ├── TasksUnknown       jobs have failed because nobody knows their task
     ├── JobsPromoted       due jobs became ready
     ├── ChildFailed        a process for single jobs could not begin; the worker tries again by itself
     ├── RunnerStarted      a supervisor has started a runner process
@@ -186,6 +187,12 @@ class JobsRescued(Event, frozen=True):
     """Jobs that a sweep took from workers that are gone."""
 
     jobs: tuple[Rescued, ...]
+
+
+class TasksUnknown(Event, frozen=True):
+    """Jobs of these tasks waited for longer than `Shigoto(unknown_after=…)` allows, known to no worker, and failed."""
+
+    tasks: tuple[str, ...]
 
 
 class JobsPromoted(Event, frozen=True):

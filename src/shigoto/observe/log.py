@@ -12,10 +12,11 @@ nothing at all if they are switched off when the worker starts.
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TextIO, cast
 
 from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
@@ -66,7 +67,7 @@ def configure_logging(
     outlet = Outlet.instead_of(sys.stderr) if stream is None and never_wait else None
     handler = _Handler(outlet or stream or sys.stderr)
     handler.setLevel(level)
-    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    handler.setFormatter(_formatter(format, to_journal=stream is None and _is_journal(sys.stderr)))
     if fields is not None:
         handler.addFilter(_AddFields(fields))
     root = logging.getLogger()
@@ -103,6 +104,20 @@ class TextFormatter(logging.Formatter):
         return "\n".join([" ".join(words), *_traces(self, record)])
 
 
+class JournalFormatter(TextFormatter):
+    """For the journal of systemd, which has a clock of its own and takes the level from a number in front."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line and its traceback, each line with its number: each is an entry of its own there."""
+        _, _, text = super().format(record).partition(" ")
+        mark = next((mark for level, mark in _PRIORITIES if record.levelno >= level), _DEBUG)
+        return "\n".join(f"<{mark}>{line}" for line in text.splitlines())
+
+
+_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_DEBUG = 7
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, the fields, and the traceback if there is one."""
 
@@ -118,6 +133,21 @@ class JsonFormatter(logging.Formatter):
         if traces := _traces(self, record):
             line["exception"] = "\n".join(traces)
         return json.dumps(line, default=str)
+
+
+def _formatter(format: Literal["text", "json"], *, to_journal: bool) -> logging.Formatter:
+    if format == "json":
+        return JsonFormatter()
+    return JournalFormatter() if to_journal else TextFormatter()
+
+
+def _is_journal(stream: TextIO | None) -> bool:
+    """Whether systemd says that this very file leads to its journal; it may have been turned elsewhere since."""
+    try:
+        status = None if stream is None else os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return status is not None and os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
 class Stream(Protocol):
@@ -204,6 +234,12 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
+def _named(tasks: Sequence[str]) -> str:
+    left_out = len(tasks) - MOST_LISTED
+    names = ", ".join(tasks[:MOST_LISTED]) + (f" and {left_out} more" if left_out > 0 else "")
+    return f"the {'task' if len(tasks) == 1 else 'tasks'} {names}"
+
+
 def _next_runner(event: events.RunnerDied | events.RunnerFailed) -> str:
     if event.retry_in is None:
         if isinstance(event, events.RunnerDied):
@@ -273,6 +309,13 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     events.JobsRescued: (
         logging.WARNING,
         lambda e: f"Worker {e.worker}: {len(e.jobs)} jobs rescued from workers that are gone",
+    ),
+    events.TasksUnknown: (
+        logging.WARNING,
+        lambda e: (
+            f"Worker {e.worker}: Jobs failed because no worker knows {_named(e.tasks)}."
+            " Start one whose app does, then redrive them"
+        ),
     ),
     events.JobsPromoted: (
         logging.DEBUG,

@@ -11,6 +11,7 @@ The keeper, the reporter and the sweeper work beside them.
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
+from math import inf
 from typing import Any
 
 from msgspec import Struct
@@ -41,10 +42,10 @@ from shigoto.worker.strands import Strands
 from shigoto.worker.sweeper import Sweeper
 from shigoto.worker.threads import Threads
 
-# Seconds until a supervised worker has a child ready, although no task asks for one: when another runner dies, its jobs
-# are run alone, and starting a child for them takes 0.3 s on an idle machine and 1 s on a busy one. Short drains are
-# over before.
-WARM_AFTER = 1.0
+# A supervised worker has a child ready while it has work, although no task asks for one: when another runner dies, its
+# jobs are run alone, and starting a child for them takes 0.3 s on an idle machine and 1 s on a busy one. But not in its
+# first second, when short drains are over; and an idle worker need not be so quick, and leaves the memory to others.
+WARM_AFTER, WARM_FOR = 1.0, 60.0
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -62,6 +63,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     sweeps: bool
     supervised: bool
     max_jobs: int | None
+    unknown_after: Millis | None
 
 
 class Crew:
@@ -100,13 +102,14 @@ class Crew:
         routes = routes_of(tasks, isolation, pools, shared=station.engine.capabilities.shared)
         self.lines = routes.lines
         self.pools: list[Pool] = list(dict.fromkeys(line.pool for line in self.lines))
-        self._listener = Listener(station, self.claimer, self._rung)
+        self._listener = Listener(station, self._look, self._rung)
         self._reporter = Reporter(station, self.pools)
-        self._sweeper = Sweeper(station) if settings.sweeps else None
+        self._sweeper = Sweeper(station, lambda: settings.unknown_after) if settings.sweeps else None
         self._loners = Loners(station, routes.unable, self.claimer.look) if routes.unable else None
         self._exclusives = Exclusives(station, self.pools, tasks)
         self._needs_child = any(task.executor == "process" for task in tasks.values())
-        self._supervised = settings.supervised
+        self._time = asyncio.get_running_loop().time
+        self._warm_from = self._time() + WARM_AFTER if settings.supervised else inf
         self._group: asyncio.TaskGroup | None = None
         self._seekers: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
@@ -121,9 +124,7 @@ class Crew:
         if self._exclusives.tasks:
             self.aside("exclusives", self._exclusives.run())
         if self.children is not None and self._needs_child:
-            self.children.keep_warm()
-        elif self.children is not None and self._supervised:
-            asyncio.get_running_loop().call_later(WARM_AFTER, self.children.keep_warm)
+            self.children.keep_warm(inf)
         self._claiming = self._begin(group, "claimer", self.claimer.run(self.lines))
         self._claiming.add_done_callback(lambda _: self.switch.changed.ring())
         seekers = [("promoter", self.promoter.run()), ("listener", self._listener.run())]
@@ -196,6 +197,8 @@ class Crew:
 
     def _flushed(self, delays: list[Millis]) -> None:
         self.claimer.room()
+        if self.children is not None and self._time() >= self._warm_from:
+            self.children.keep_warm(WARM_FOR)
         self.switch.changed.ring()
         if 0 in delays:
             self.claimer.look()
@@ -204,8 +207,12 @@ class Crew:
         if self._max_jobs is not None and self.settler.ended >= self._max_jobs and self.switch.reason is None:
             self.switch.throw("recycled")
 
-    def _rung(self) -> None:
+    def _look(self) -> None:
+        # In one moment, so that the store is asked once for both.
+        self.claimer.look()
         self.promoter.look()
+
+    def _rung(self) -> None:
         if self.station.held:
             self.keeper.nudge()
 

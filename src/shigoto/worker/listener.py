@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 
-from shigoto.worker.claimer import Claimer
 from shigoto.worker.station import Station
 
 # A bell may ring for every job, and even for the worker's own commits. The first ring is answered at once;
@@ -12,11 +11,11 @@ BREATH = 0.003
 
 
 class Listener:
-    """Turns rings into looks. `rung` is called for a ring only, not for a poll."""
+    """Calls `look` for every ring and every poll, and `rung` for a ring only."""
 
-    def __init__(self, station: Station, claimer: Claimer, rung: Callable[[], None]) -> None:
+    def __init__(self, station: Station, look: Callable[[], None], rung: Callable[[], None]) -> None:
         self._station = station
-        self._claimer = claimer
+        self._look = look
         self._rung = rung
 
     async def run(self) -> None:
@@ -25,7 +24,7 @@ class Listener:
         try:
             while True:
                 rang = await bell.wait(self._station.jittered_poll())
-                self._claimer.look()
+                self._look()
                 if rang:
                     self._rung()
                     await asyncio.sleep(BREATH)

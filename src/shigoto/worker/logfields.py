@@ -3,11 +3,14 @@
 import logging
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from threading import Lock
 
 from shigoto.context import SoftTimeout, current_context
 from shigoto.model.errors import JobCancelled
 
 OURS = "shigoto"
+
+_changing = Lock()
 
 
 def job_fields() -> Mapping[str, object]:
@@ -32,16 +35,18 @@ def capturing() -> Generator[None]:
     The handler sits at the root: loggers that do not propagate, or are set to a higher level, are not heard.
     """
     root = logging.getLogger()
-    capture = next((handler for handler in root.handlers if isinstance(handler, Capture)), None) or Capture()
-    # One for all workers of this process, or each line would be written once for each of them.
-    capture.users += 1
-    root.addHandler(capture)
+    with _changing:
+        capture = next((each for each in root.handlers if isinstance(each, Capture)), None) or Capture()
+        # One for all workers of this process, or each line would be written once for each of them.
+        capture.users += 1
+        root.addHandler(capture)
     try:
         yield
     finally:
-        capture.users -= 1
-        if not capture.users:
-            root.removeHandler(capture)
+        with _changing:
+            capture.users -= 1
+            if not capture.users:
+                root.removeHandler(capture)
 
 
 class Capture(logging.Handler):

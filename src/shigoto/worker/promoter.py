@@ -1,8 +1,8 @@
 """Makes scheduled jobs ready at their instant.
 
 The store says when the next one is due, and the promoter sleeps until then. It wakes early for what it could
-not know: the doorbell rang, or a job of this very worker will be due sooner. And it looks once per poll in
-any case, because a doorbell may be missed.
+not know: the doorbell rang, or a job of this very worker will be due sooner. And the listener tells it to look
+once per poll in any case, because a doorbell may be missed.
 """
 
 import asyncio
@@ -67,8 +67,7 @@ class Promoter:
             self._promoted()
         if promoted.count == limit:
             return 0.0
-        pause = self._station.jittered_poll()
-        return pause if promoted.next_in is None else min(pause, promoted.next_in / 1000)
+        return inf if promoted.next_in is None else promoted.next_in / 1000
 
     async def _sleep(self, soonest: float) -> None:
         """Wait until the next job is due; a ring may shorten that, but not below the shortest pause."""
@@ -76,5 +75,5 @@ class Promoter:
             if self._rung:
                 self._due_at = min(self._due_at, soonest)
             pause = self._due_at - self._time()
-            if not await self._wakeup.wait(max(0.0, pause)) or pause <= 0:
+            if pause <= 0 or not await self._wakeup.wait(None if pause == inf else pause):
                 return

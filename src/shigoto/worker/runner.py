@@ -86,7 +86,8 @@ class Runner:
     """Runs jobs of known tasks, one call each, on the event loop or in the calling thread.
 
     Made by the task that runs the worker: when that one is being cancelled, so are all others, and the jobs
-    in them are not to blame. `signals` makes what a run and its worker share, `guard` surrounds sync handlers.
+    in them are not to blame. `signals` makes what a run and its worker share, `guard` surrounds sync handlers, and
+    `failed` is shown what they raise, before it becomes text.
     """
 
     def __init__(
@@ -97,11 +98,13 @@ class Runner:
         desk: Desk | None = None,
         signals: Callable[[], Signals] = Signals,
         guard: Guard | None = None,
+        failed: Callable[[Lease, BaseException], None] | None = None,
     ) -> None:
         self._plans = {name: plan_of(task, guard) for name, task in tasks.items()}
         self._random = random
         self._desk = desk
         self._signals = signals
+        self._tell_failed = failed
         self._variables = copy_context()
         self._owner = _current_task()
         # A cancel that was swallowed long before the worker began says nothing about it.
@@ -151,10 +154,12 @@ class Runner:
         strand.lease = None
         return settlement
 
-    def run_in_thread(self, hand: Hand, lease: Lease) -> Settlement:
-        """Run a job of a sync task in the calling thread, with context variables of its own."""
+    def run_in_thread(self, hand: Hand, lease: Lease, variables: Variables | None = None) -> Settlement:
+        """Run a job of a sync task in the calling thread, with these context variables, or else its own copy of those
+        that the runner was made with."""
         try:
-            return self._variables.copy().run(self._run_sync, hand, lease)
+            own = self._variables.copy() if variables is None else variables
+            return own.run(self._run_sync, hand, lease)
         except BaseException as error:
             # Nothing is left to raise but a fault of ours, and it must not take the thread and the job with
             # it.
@@ -285,6 +290,8 @@ class Runner:
     ) -> Settlement:
         if self.forked:
             _end_child(error)
+        if self._tell_failed is not None:
+            self._tell_failed(lease, error)
         try:
             return endings.raised(lease, error, retry, self._random, kind=kind, skip=HERE)
         except BaseException:
@@ -292,6 +299,8 @@ class Runner:
             return endings.undescribed(lease, error, kind, self._random)
 
     def _refused(self, lease: Lease, error: BaseException, kind: FailureKind) -> Settlement:
+        if self._tell_failed is not None:
+            self._tell_failed(lease, error)
         try:
             return endings.refused(lease, error, kind, skip=HERE)
         except BaseException:

@@ -11,14 +11,19 @@ jobs would run twice. The lease alone does not decide; three rules guard it.
 
     seen expired ──1/3 lease──► seen again ──at once──► ordered to be fenced
          └── not seen any more, or the clock was set back: forgotten
+
+Jobs of a task that nobody knows wait for somebody who does, for ever unless the app says how long. Where nobody swept
+for a whole lease, nobody was there, and that time does not count.
 """
 
 import asyncio
+from collections.abc import Callable
 from uuid import UUID
 
+from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreError
 from shigoto.model.worker import SweepOrder, Swept
-from shigoto.observe.events import ClockStepped, JobsRescued, WorkersFenced
+from shigoto.observe.events import ClockStepped, JobsRescued, TasksUnknown, WorkersFenced
 from shigoto.worker.station import Station, Trouble
 
 MORE_AT_ONCE = 0.010
@@ -67,9 +72,13 @@ class Looks:
 
 
 class Sweeper:
-    """Sweeps about six times per lease: every five seconds with the usual one."""
+    """Sweeps about six times per lease: every five seconds with the usual one.
 
-    def __init__(self, station: Station) -> None:
+    `unknown_after` tells how long jobs may wait for somebody who knows their task; it is asked every time.
+    """
+
+    def __init__(self, station: Station, unknown_after: Callable[[], Millis | None]) -> None:
+        self._unknown_after = unknown_after
         self._station = station
         self._time = asyncio.get_running_loop().time
         self._looks = Looks(station.id, station.lease)
@@ -84,8 +93,13 @@ class Sweeper:
     async def _sweep(self) -> float:
         """Sweep once, and return how many seconds to wait."""
         engine = self._station.engine
+        order = SweepOrder(
+            fence=self._looks.to_fence,
+            unknown_after=self._unknown_after(),
+            longest_gap=round(self._station.lease * 1000),
+        )
         try:
-            swept = await engine.arun(engine.sweep(SweepOrder(fence=self._looks.to_fence)))
+            swept = await engine.arun(engine.sweep(order))
         except StoreError as error:
             self._looks.lost_contact()
             return self._trouble.met(error)
@@ -113,3 +127,5 @@ class Sweeper:
             bus.publish(WorkersFenced(name, swept.fenced))
         if swept.rescued:
             bus.publish(JobsRescued(name, swept.rescued))
+        if swept.unknown:
+            bus.publish(TasksUnknown(name, swept.unknown))

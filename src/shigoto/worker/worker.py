@@ -20,7 +20,6 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import metadata
 from random import Random
 from types import TracebackType
 from typing import Any
@@ -28,6 +27,7 @@ from typing import Any
 from shigoto.app import Shigoto
 from shigoto.model.errors import OptionInvalid, StoreError
 from shigoto.model.ids import uuid7
+from shigoto.model.version import VERSION
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT, Announcement
 from shigoto.observe.events import WorkerStarted, WorkerStopped, WorkerStopping
 from shigoto.observe.log import log_events
@@ -103,6 +103,7 @@ class Worker:
             sweeps=sweeps,
             supervised=slate is not None,
             max_jobs=None if max_jobs is None else _whole("max_jobs", max_jobs, most=MOST_JOBS),
+            unknown_after=app.unknown_after,
         )
         self._source = source
         self._slate = _checked_slate(slate, self._settings)
@@ -252,7 +253,7 @@ class Worker:
             tasks=tuple(tasks),
             queues=settings.queues,
             slots=settings.concurrency + settings.threads + self._children(),
-            version=_version(),
+            version=VERSION,
             lease=round(settings.lease * 1000),
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -381,10 +382,3 @@ def _seconds(option: str, value: object, shortest: float, longest: float) -> flo
             f"{option} must be a number of seconds from {shortest:g} to {longest:g}, not {value!r}."
         )
     return float(value)
-
-
-def _version() -> str:
-    try:
-        return metadata.version("shigoto")
-    except metadata.PackageNotFoundError:
-        return "unknown"

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from hashlib import sha256
-from importlib.resources import files
 
 from msgspec import Struct
 
+from shigoto.engine.sql.statements import sql_files
 from shigoto.model.errors import SchemaTooNew, StoreRefused
 
 
@@ -29,11 +29,10 @@ class Applied(Struct, frozen=True):
 def load_migrations(package: str) -> list[Migration]:
     """The shipped migrations in order."""
     found: list[Migration] = []
-    for entry in sorted(files(package).iterdir(), key=lambda entry: entry.name):
-        if entry.name.endswith(".sql"):
-            sql = entry.read_text("utf-8")
-            number, _, name = entry.name.removesuffix(".sql").partition("_")
-            found.append(Migration(int(number), name, sql, sha256(sql.encode()).hexdigest()))
+    for file in sql_files(package):
+        sql = file.read_text("utf-8")
+        number, _, name = file.stem.partition("_")
+        found.append(Migration(int(number), name, sql, sha256(sql.encode()).hexdigest()))
     return found
 
 

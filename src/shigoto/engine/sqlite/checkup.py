@@ -5,7 +5,6 @@ the locks that this process holds on it.
 """
 
 import os
-import shutil
 import sqlite3
 import stat
 from collections.abc import Callable
@@ -84,6 +83,8 @@ def _size(path: Path) -> int:
 
 
 def _free(folder: Path) -> int | None:
+    import shutil  # brings half a megabyte along, for doctors only
+
     try:
         return shutil.disk_usage(folder).free
     except OSError:

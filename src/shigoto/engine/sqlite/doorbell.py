@@ -2,8 +2,10 @@
 
 A touch costs the producer a few microseconds and wakes every listener within a millisecond, also in other processes.
 A caller's own transaction cannot ring after its commit, so listeners watch the write-ahead log too. There the event
-comes with the write, before the commit can be seen: the ear rings again a few times, for as long as a disk may take to
-sync. Writes meanwhile start no new round, so that a listener beside a busy writer is not kept busy too.
+comes with the write, before the commit can be seen: the ear looks a few times, for as long as a disk may take to sync,
+whether there has been a commit, and rings for that. Looking costs a fiftieth of a millisecond; to ring for every write
+would cost a claim each time, in vain, also for every beat of an idle worker. Writes meanwhile start no new round, so
+that a listener beside a busy writer is not kept busy too.
 Where the kernel offers no inotify, the two files are looked at every 50 ms.
 Missing a ring costs no more than the worker's poll interval.
 """
@@ -14,6 +16,7 @@ import ctypes
 import os
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 LOOK_AGAIN = (0.0005, 0.0015, 0.0035, 0.0075, 0.025, 0.075)  # seconds after a write to the log
@@ -40,21 +43,25 @@ def hang(bell: Path, store: Path) -> None:
 
 
 class Ear:
-    """One listener on the running event loop."""
+    """One listener on the running event loop.
 
-    def __init__(self, bell: Path, wal: Path) -> None:
+    `version` tells what changes with every commit, None if that cannot be known. It is asked on the event loop.
+    """
+
+    def __init__(self, bell: Path, wal: Path, version: Callable[[], object | None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._bell, self._wal = bell, wal
+        self._version, self._known = version, version()
         self._rung = asyncio.Event()
-        self._timers: list[asyncio.Handle] = []
-        self._looking_until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._looks: list[float] = []
         self._inotify = _Inotify.open()
         if self._inotify is not None:
             self._inotify.watch(bell, wal)
             self._loop.add_reader(self._inotify.fd, self._heard)
         else:
             self._seen = _stamps(bell, wal)
-            self._timers = [self._loop.call_later(POLL, self._look)]
+            self._timer = self._loop.call_later(POLL, self._look)
 
     async def wait(self, timeout: float) -> bool:
         """Return True when work may be ready, False after `timeout` seconds."""
@@ -68,8 +75,8 @@ class Ear:
 
     def close(self) -> None:
         """Stop listening."""
-        for timer in self._timers:
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._inotify is not None:
             self._loop.remove_reader(self._inotify.fd)
             self._inotify.close()
@@ -80,17 +87,34 @@ class Ear:
             return
         bell, wal = self._inotify.read()
         if bell:
+            self._note()  # whoever is woken looks later than this, and sees all that is committed by now
             self._rung.set()
-        if wal and self._loop.time() >= self._looking_until:
-            self._looking_until = self._loop.time() + LOOK_AGAIN[-1]
-            self._timers = [self._loop.call_later(delay, self._rung.set) for delay in LOOK_AGAIN]
+        if wal and not self._looks:
+            now = self._loop.time()
+            self._looks = [now + delay for delay in LOOK_AGAIN]
+            self._timer = self._loop.call_at(self._looks[0], self._look_for_commit)
+
+    def _note(self) -> bool:
+        """Whether there may have been a commit since this was last asked."""
+        known, self._known = self._known, None if self._inotify is None else self._version()
+        return self._known is None or self._known != known
+
+    def _look_for_commit(self) -> None:
+        if self._note():
+            self._rung.set()
+            # Most often that was all. But two commits in a row may have come as one event, so the last look remains.
+            self._looks[:-1] = []
+        now = self._loop.time()
+        self._looks = [at for at in self._looks if at > now]
+        if self._looks:
+            self._timer = self._loop.call_at(self._looks[0], self._look_for_commit)
 
     def _look(self) -> None:
         seen = _stamps(self._bell, self._wal)
         if seen != self._seen:
             self._seen = seen
             self._rung.set()
-        self._timers = [self._loop.call_later(POLL, self._look)]
+        self._timer = self._loop.call_later(POLL, self._look)
 
 
 def _stamps(*paths: Path) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """The pool of child processes: one job each at a time, and each can be killed without harm to any other.
 
 Here run sync tasks with a time limit, tasks declared with `executor="process"`, and every job that must run alone,
-because it may have killed a process before. Children are started when there is work for them, and kept.
+because it may have killed a process before. Children are started when there is work for them, and kept for a while.
 
     place   empty ──► child starts ──► ready ──► runs a job ──► ready ──► …
                           │                          ├──► died under it: the job has crashed, alone
@@ -40,6 +40,7 @@ from shigoto.worker.children.messages import (
 )
 from shigoto.worker.children.place import Place
 from shigoto.worker.children.process import ChildProcess
+from shigoto.worker.children.warmth import Warmth
 from shigoto.worker.limits import Limits
 from shigoto.worker.plans import too_long
 from shigoto.worker.pool import Settle, tell_started
@@ -91,7 +92,7 @@ class Children:
         self._rest_timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._told: str | None = None
-        self._warm = False
+        self._warmth = Warmth(self._loop.time)
         self._closed = False
 
     @property
@@ -108,15 +109,17 @@ class Children:
         """The places that hold a job right now."""
         return [place for place in self._places if place.lease is not None]
 
-    def keep_warm(self) -> None:
-        """Always have a child ready."""
-        self._warm = True
-        if not self._closed and not self.resting and all(place.child is None for place in self._places):
+    def keep_warm(self, seconds: float = 0.0) -> None:
+        """Have a child ready for so long, or for as long as was said before."""
+        self._warmth.want(seconds)
+        may_start = self._warmth.wanted and not self._closed and not self.resting
+        if may_start and all(place.child is None for place in self._places):
             self._start(self._places[0])
 
     def give(self, leases: Sequence[Lease]) -> None:
         """Run these, in this order."""
         self._tell = self._station.bus.wants(JobStarted)
+        self._warmth.use()
         self._buffer.extend(leases)
         if self.resting or self._closed:
             self._release_unsent()
@@ -262,6 +265,9 @@ class Children:
         self._look_timer = self._loop.call_later(LOOK, self._look) if children else None
         for child in children:
             child.look()
+        for place in self._places if self._warmth.over else ():
+            if place.lease is None:
+                self._retire(place)
 
     def _send(self, place: Place) -> None:
         station, lease, child = self._station, place.lease, place.child
@@ -316,6 +322,7 @@ class Children:
         lease, seconds = place.lease, self._station.clock() - place.started if place.sent else 0.0
         self._station.slate.cells[place.cell] = 0
         place.empty()
+        self._warmth.use()
         if lease is not None:
             self._settle(lease, settlement, seconds)
 
@@ -376,8 +383,7 @@ class Children:
         if not self._closed:
             if not self.resting:
                 self._feed()
-                if self._warm:
-                    self.keep_warm()
+                self.keep_warm()
             self._room()
 
     def _retire(self, place: Place) -> None:

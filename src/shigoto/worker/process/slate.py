@@ -15,7 +15,6 @@ Marks are for what an exit code cannot prove, since any handler can end its proc
 import mmap
 import os
 from enum import IntEnum
-from tempfile import TemporaryFile
 
 WIDTH = 8  # bytes of one number
 
@@ -92,6 +91,8 @@ def unnamed_file(label: str) -> int:
     """An open file without a name, in memory where the system has such files; `label` is for people who look."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(label)
+    from tempfile import TemporaryFile
+
     with TemporaryFile() as file:
         return os.dup(file.fileno())
 

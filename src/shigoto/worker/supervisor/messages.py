@@ -16,6 +16,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from shigoto.model.clock import Millis
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 from shigoto.worker.process.source import Source
 from shigoto.worker.stop import Reason
@@ -57,12 +58,13 @@ class Recycle(Struct, frozen=True, tag=True):
 
 
 class Hello(Struct, frozen=True, kw_only=True, tag=True):
-    """The worker's id, and the address of the store, which means the same in every folder."""
+    """The worker's id, the address of the store, which means the same in every folder, and what to sweep there."""
 
     worker: UUID
     name: str
     url: str
     lease: float
+    unknown_after: Millis | None = None
 
 
 class Ready(Struct, frozen=True, tag=True):

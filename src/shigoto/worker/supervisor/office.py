@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random
 
 from shigoto.engine.open import open_engine
+from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.outcome import Death
@@ -33,6 +34,7 @@ class Office:
         self._bus = bus
         self._stats_every = stats_every
         self._stations: dict[str, Station] = {}
+        self._unknown_after: dict[str, Millis | None] = {}
         self._beside: list[asyncio.Task[None]] = []
         self._burials: set[asyncio.Task[None]] = set()
 
@@ -42,6 +44,11 @@ class Office:
         if station is None:
             station = self._stations[hello.url] = self._open(hello)
         return station
+
+    def serve(self, hello: Hello) -> Station:
+        """The same for a runner that is at work: from now on the store is swept as this one's app wants it."""
+        self._unknown_after[hello.url] = hello.unknown_after
+        return self.station(hello)
 
     def bury(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
         """Tell the store that this runner's process has ended, however long the store takes to listen; but first end
@@ -78,10 +85,13 @@ class Office:
             announced_at=clock(),
         )
         self._beside += [
-            self._begin("sweeper", lambda: Sweeper(station).run()),
+            self._begin("sweeper", lambda: self._sweep(hello.url, station)),
             self._begin("statistics", lambda: tell_counts(station.engine, self._stats_every)),
         ]
         return station
+
+    async def _sweep(self, url: str, station: Station) -> None:
+        await Sweeper(station, lambda: self._unknown_after.get(url)).run()
 
     def _begin(self, part: str, work: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
         return self._group.create_task(persist(part, work), name=f"shigoto-{part}")

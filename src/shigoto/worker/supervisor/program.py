@@ -181,7 +181,13 @@ class Program:
         app.bus.subscribe(self._stopping, WorkerStopping)
         app.bus.subscribe(lambda _: self._slate.mark(Mark.LEAVING), WorkerLeaving)
         logger.info("Tasks: %s; store: %s", ", ".join(app.tasks) or "none", name_of_store(app))
-        hello = Hello(worker=worker.id, name=worker.name, url=app.engine.address, lease=start.lease)
+        hello = Hello(
+            worker=worker.id,
+            name=worker.name,
+            url=app.engine.address,
+            lease=start.lease,
+            unknown_after=app.unknown_after,
+        )
         begin = partial(self._begin, worker, hello)
         return run_to_the_end(
             app,

@@ -41,6 +41,7 @@ from shigoto.worker.process.slate import Mark
 from shigoto.worker.supervisor.burial import deaths_in
 from shigoto.worker.supervisor.eof import call_at_eof
 from shigoto.worker.supervisor.messages import NO_START, Failed, Files, News, Ready, Start
+from shigoto.worker.supervisor.notify import ServiceManager
 from shigoto.worker.supervisor.office import Office
 from shigoto.worker.supervisor.persist import persist
 from shigoto.worker.supervisor.post import Post
@@ -64,7 +65,10 @@ WEIGH_EVERY = 1.0
 
 
 class Duties(Struct, frozen=True, kw_only=True):
-    """How many runner processes, and what else was asked of the supervisor. `max_memory` is in bytes."""
+    """How many runner processes, and what else was asked of the supervisor. `max_memory` is in bytes.
+
+    If `numbered`, runners without a name are called 1, 2, 3 …
+    """
 
     processes: int
     stop_timeout: float
@@ -73,6 +77,14 @@ class Duties(Struct, frozen=True, kw_only=True):
     stop_on_eof: bool = False
     max_memory: int | None = None
     ready_file: Path | None = None
+    numbered: bool = False
+
+    def names(self, name: str | None) -> list[str | None]:
+        """What the runners are called; None for a name of their own."""
+        numbers = range(1, self.processes + 1)
+        if name is None:
+            return [str(number) if self.numbered else None for number in numbers]
+        return [name] if self.processes == 1 else [f"{name}-{number}" for number in numbers]
 
 
 class Outcome(Struct, frozen=True):
@@ -126,13 +138,11 @@ class Supervisor:
         self._bus = Bus()
         log_events(self._bus)
         self._reaper = Reaper()
-        names = [start.name] if duties.processes == 1 or start.name is None else []
-        self._posts = [
-            Post(names[0] if names else f"{start.name}-{number}") for number in range(1, duties.processes + 1)
-        ]
+        self._posts = [Post(name) for name in duties.names(start.name)]
         self._runners: dict[RunnerProcess, asyncio.Task[float | None]] = {}
         self._watch = Watch(self._reload) if duties.reload else None
         self._ready_file = ReadyFile(duties.ready_file)
+        self._manager = ServiceManager(os.environ)
         self._signals_heard = 0
         self._level = 0
         self._limit = inf
@@ -148,8 +158,9 @@ class Supervisor:
         with self._signals(), self._ready_file:
             async with asyncio.TaskGroup() as group:
                 self._office = Office(group, self._name, self._bus, stats_every=self._duties.stats_every)
-                watch = self._watch
-                watching = [group.create_task(persist("reload", watch.run))] if watch else []
+                watching = [group.create_task(persist("service manager", self._manager.run))]
+                if self._watch is not None:
+                    watching.append(group.create_task(persist("reload", self._watch.run)))
                 await asyncio.wait([group.create_task(self._hold(post)) for post in self._posts])
                 while self._runners:
                     await asyncio.wait(self._runners.values())
@@ -173,6 +184,7 @@ class Supervisor:
         self._limit = min(self._limit, now + max(timeout, LEAST))
         self._watchdog.allow(max(timeout, LEAST) + TRIFLE)
         self._ready_file.hide()
+        self._manager.stopping()
         self._loop.call_at(now + timeout - min(KILL_BEFORE, timeout / 6), self._kill)
         for post in self._posts:
             post.wakeup.ring()
@@ -277,7 +289,7 @@ class Supervisor:
 
     async def _vouch(self, runner: RunnerProcess) -> None:
         hello = await runner.ready()
-        doubt = await vouch(runner, hello, self._office.station(hello))
+        doubt = await vouch(runner, hello, self._office.serve(hello))
         if doubt is not None:
             self._retire(runner, doubt.reason, doubt.patience)
 
@@ -302,6 +314,7 @@ class Supervisor:
             self._was_ready = True
             if all(post.ready for post in self._posts) and not self._level:
                 self._ready_file.show()
+                self._manager.ready(len(self._posts))
         elif isinstance(news, Files) and self._watch is not None:
             self._watch.add(news.paths)
 

@@ -1,0 +1,207 @@
+"""Writes the pages of the reference that are made from the code: commands, settings, error codes.
+
+`python3 dev.py docs` runs it; a test says when a page is out of date.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from shigoto.cli import COMMANDS, program
+from shigoto.cli.settings import key_of, worker_options
+from shigoto.model import errors
+from shigoto.model.errors import ShigotoError
+from shigoto.model.job import FailureKind
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "reference"
+WIDTH = 88
+MADE = "<!-- Made by `python3 dev.py docs reference` from the code. Do not edit. -->"
+
+KINDS = {
+    FailureKind.ERROR: "The handler raised, and no retries are left, or the policy gave up.",
+    FailureKind.TIMEOUT: "The run passed its time limit, and no retries are left.",
+    FailureKind.REJECTED: "The handler raised `Fail`.",
+    FailureKind.PAYLOAD_INVALID: "The stored arguments do not fit the task's function.",
+    FailureKind.RESULT_INVALID: "The return value cannot be stored, or is too large. The effect has happened.",
+    FailureKind.UNKNOWN_TASK: "No worker knew the task for too long.",
+    FailureKind.EXPIRED: "It was not started before its `expires`.",
+    FailureKind.SNOOZED_OUT: "It was snoozed more than 1 000 times.",
+    FailureKind.SUPERSEDED: "A newer job took its key over while it ran, and it did not complete.",
+    FailureKind.CRASH_LOOP: "It killed its process `max_crashes` times while it ran alone: quarantine.",
+}
+
+
+COMMANDS_PAGE = f"""# Command line
+
+{MADE}
+
+[The command line](../guides/cli.md) shows how these are used.
+Exit codes: 0 for success, 1 for an error, 2 for a misuse, 130 after Ctrl-C.
+With `--json` an error is one JSON object on standard error, with its [code](errors.md).
+
+%(overview)s
+
+%(commands)s
+"""
+
+SETTINGS_PAGE = f"""# Configuration
+
+{MADE}
+
+Settings stand in `shigoto.toml`, or else in the table `[tool.shigoto]` of `pyproject.toml`, in the current folder.
+`$SHIGOTO_CONFIG` names another file.
+A variable wins over the file, and a flag over both.
+The store is that of `--url`, of the `STORE` of the command, of the variable, of the file or of the app, in this order.
+`shigoto config --origin` shows what holds and where it comes from.
+A key that does not exist, or a value that cannot be meant, is an error.
+
+```toml
+# shigoto.toml
+app = "shop:app"
+url = "sqlite:///jobs.db"
+
+[worker]
+processes = 4
+queues = ["mail", "reports"]
+stop-timeout = 28
+```
+
+## All commands
+
+| key | variable | flag | what |
+| --- | --- | --- | --- |
+| `app` | `SHIGOTO_APP` | `--app` | Your app, as `module:attr`. |
+| `url` | `SHIGOTO_URL` | `--url` | The store: a file, or `sqlite:///FILE`. |
+
+## The worker
+
+In the table `[worker]`.
+
+%(worker)s
+
+`$WORKER_COUNT` is the number of processes where no app is given and nothing else says how many.
+"""
+
+ERRORS_PAGE = f"""# Error codes
+
+{MADE}
+
+Every error has a `code`, which is stable and made for programs; the text is made for people.
+The command line prints it in brackets, and as `code` with `--json`.
+
+%(errors)s
+
+The dots show the tree: `except JobError` catches all that stand below it.
+Two more codes belong to the command line alone: `CLI.USAGE` and `CLI.SYSTEM`.
+The first is for words that cannot be understood, the second for what the operating system refused.
+
+## Kinds of failure
+
+A job that is `failed` says why, as `job.failure_kind` and in the lists of the command line.
+
+%(kinds)s
+"""
+
+
+def pages() -> dict[Path, str]:
+    """The generated pages as they should be."""
+    return {
+        FOLDER / "cli.md": COMMANDS_PAGE % {"overview": _help(program, "shigoto"), "commands": commands()},
+        FOLDER / "configuration.md": SETTINGS_PAGE % {"worker": settings()},
+        FOLDER / "errors.md": ERRORS_PAGE % {"errors": codes(), "kinds": kinds()},
+    }
+
+
+def commands() -> str:
+    """Every command, with its help."""
+    parts = []
+    for name in COMMANDS:
+        command = program.get_command(click.Context(program), name)
+        assert command is not None
+        parts.append(f"## {name}\n\n{_help(command, f'shigoto {name}')}")
+    return "\n\n".join(parts)
+
+
+def settings() -> str:
+    """Every setting of the worker: its key in a file, its variable, its flag."""
+    return _table(
+        ["key", "variable", "flag", "what", "default"],
+        [
+            [
+                f"`{key_of(option)}`",
+                f"`{option.envvar}`",
+                f"`{option.opts[0]}`",
+                _meaning(option),
+                _default(option),
+            ]
+            for option in worker_options().values()
+        ],
+    )
+
+
+def codes() -> str:
+    """The tree of errors, with their codes."""
+    return _table(
+        ["class", "code", "meaning"],
+        [
+            [f"{'· ' * depth}`{error.__name__}`", f"`{error.code}`", _first_line(error)]
+            for depth, error in _tree(ShigotoError)
+        ],
+    )
+
+
+def kinds() -> str:
+    """Why a job can have failed."""
+    return _table(["kind", "meaning"], [[f"`{kind}`", KINDS[kind]] for kind in FailureKind])
+
+
+def _help(command: click.Command, name: str) -> str:
+    context = click.Context(command, info_name=name, terminal_width=WIDTH, help_option_names=["-h", "--help"])
+    return f"```text\n{command.get_help(context).rstrip()}\n```"
+
+
+def _meaning(option: click.Option) -> str:
+    if isinstance(option.type, click.Choice):
+        return f"{option.help or ''} One of {', '.join(option.type.choices)}.".lstrip()
+    return option.help or ""
+
+
+def _default(option: click.Option) -> str:
+    if isinstance(option.show_default, str):
+        return option.show_default
+    if option.is_flag:
+        return "no"
+    return f"{option.default}" if isinstance(option.default, int | float | str) else ""
+
+
+def _tree(root: type[ShigotoError], depth: int = 0) -> Iterator[tuple[int, type[ShigotoError]]]:
+    yield depth, root
+    for error in root.__subclasses__():
+        if inspect.getmodule(error) is errors:
+            yield from _tree(error, depth + 1)
+
+
+def _first_line(error: type[ShigotoError]) -> str:
+    return inspect.cleandoc(error.__doc__ or "").split("\n\n")[0].replace("\n", " ")
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+
+
+def main() -> int:
+    """Write what has changed."""
+    for path, text in pages().items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"written: {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
