@@ -4,6 +4,7 @@ The names below are the public face. A worker is `from shigoto.worker import Wor
 """
 
 from shigoto.app import Shigoto
+from shigoto.bulk import Cancelled
 from shigoto.codec import JSON
 from shigoto.context import Context, SoftTimeout, current
 from shigoto.enqueue import Call
@@ -38,6 +39,7 @@ from shigoto.model.errors import (
 from shigoto.model.job import Attempt, Counts, FailureKind, Job, LoggedLine, State
 from shigoto.model.worker import WorkerRecord
 from shigoto.outcomes import Cancel, Fail, RetryLater, Snooze
+from shigoto.queues import Queue
 from shigoto.redrive import Redriven
 from shigoto.retry import Retry
 from shigoto.task import Task, Tasks
@@ -49,6 +51,7 @@ __all__ = [
     "Attempt",
     "Call",
     "Cancel",
+    "Cancelled",
     "Context",
     "Counts",
     "DeclarationError",
@@ -68,6 +71,7 @@ __all__ = [
     "OptionInvalid",
     "PayloadInvalid",
     "PayloadTooLarge",
+    "Queue",
     "Redriven",
     "ResultError",
     "ResultInvalid",

@@ -1,12 +1,13 @@
 """The app: tasks, a store and a bus, put together. The only place that composes them."""
 
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from threading import Lock
 from types import MappingProxyType
 from typing import (
+    TYPE_CHECKING,
     Any,
     Concatenate,
     ParamSpec,
@@ -18,31 +19,26 @@ from typing import (
     runtime_checkable,
 )
 from urllib.parse import quote
-from uuid import UUID
 
-from shigoto import enqueue, query
-from shigoto.checks import check_task_options
+from shigoto import enqueue
+from shigoto.checks import check_defaults, check_patience
 from shigoto.context import Context
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
-from shigoto.handle import Decode, JobHandle, found
+from shigoto.handle import Decode, JobHandle
 from shigoto.lifespan import Lifespan, called, entered
-from shigoto.model.errors import (
-    DeclarationError,
-    OptionInvalid,
-    ShigotoError,
-    StoreRefused,
-    Unsupported,
-    storable,
-)
-from shigoto.model.job import Counts, Job
-from shigoto.model.worker import WorkerRecord
+from shigoto.model.duration import Duration
+from shigoto.model.errors import DeclarationError, ShigotoError, StoreRefused, Unsupported, storable
+from shigoto.model.job import Job
+from shigoto.model.text import without_secrets
 from shigoto.observe.bus import Bus
-from shigoto.options import CallOptions, Options, TaskOptions, expect_limits_in_order, lay_over, shown
-from shigoto.query import Filters
-from shigoto.redrive import Redriven, acarry_out, carry_out, redriving
+from shigoto.options import CallOptions, TaskOptions, shown
+from shigoto.query import Query
 from shigoto.task import Decorate, Task, Tasks
+
+if TYPE_CHECKING:
+    from shigoto.testing.jobs import Jobs, JobsOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,7 +57,7 @@ class Connects(Protocol):
         ...
 
 
-class Shigoto:
+class Shigoto(Query):
     """An app: the tasks it knows, and the store their jobs live in.
 
         app = Shigoto("sqlite:///jobs.db", imports=["shop.tasks"], defaults={"queue": "shop"})
@@ -74,6 +70,9 @@ class Shigoto:
 
     Without a URL the store is $SHIGOTO_URL, or else the file workers.db. Nothing is opened before the first
     use, and a forked process opens its own.
+
+    Jobs of a task that no worker knows wait for one that does. With `unknown_after` they fail, as unknown_task, once
+    they have been due for that long; the app's workers see to it, and a retry brings them back.
     """
 
     def __init__(
@@ -83,13 +82,16 @@ class Shigoto:
         imports: Sequence[str] = (),
         defaults: TaskOptions | None = None,
         engine: Engine | None = None,
+        unknown_after: Duration | None = None,
     ) -> None:
         self.bus = Bus()
-        self.options = _app_options(defaults or {})
+        self.unknown_after = check_patience(unknown_after)
+        self.options = check_defaults(defaults or {})
         own = None if engine is None else f"{engine.capabilities.name}:"
         self._url = _address(url) or own or os.environ.get("SHIGOTO_URL") or DEFAULT_URL
         self._engine = engine
         self._opening = Lock()
+        self._lent = False
         self._imports = (imports,) if isinstance(imports, str) else tuple(imports)
         self._loaded = False
         self._lifespan: Lifespan | None = None
@@ -106,7 +108,9 @@ class Shigoto:
     @url.setter
     def url(self, url: str) -> None:
         if self._engine is not None:
-            raise DeclarationError(f"The app uses {self._url} already; choose a store before its first use.")
+            raise DeclarationError(
+                f"The app uses {without_secrets(self._url)} already; choose a store before its first use."
+            )
         self._url = url
 
     @property
@@ -176,6 +180,11 @@ class Shigoto:
             raise DeclarationError(f"lifespan takes an async generator function of the app, not {shown(fn)}.")
         self._lifespan = fn
         return fn
+
+    @property
+    def has_lifespan(self) -> bool:
+        """Whether there is a lifespan to enter."""
+        return self._lifespan is not None
 
     @asynccontextmanager
     async def enter_lifespan(self) -> AsyncGenerator[Any]:
@@ -250,77 +259,6 @@ class Shigoto:
             self, name, payload, allow_unknown=allow_unknown, options=options
         )
 
-    def job(self, job_id: UUID | str) -> JobHandle[Any]:
-        """The handle of a stored job. Raises JobNotFound."""
-        job_id = query.parse_id(job_id)
-        [job] = self.engine.run(self.engine.get([job_id]))
-        return found(self.engine, job, job_id=job_id, decode=self._decoder(job))
-
-    async def ajob(self, job_id: UUID | str) -> JobHandle[Any]:
-        """The handle of a stored job. Raises JobNotFound."""
-        job_id = query.parse_id(job_id)
-        [job] = await self.engine.arun(self.engine.get([job_id]))
-        return found(self.engine, job, job_id=job_id, decode=self._decoder(job))
-
-    def find(self, **filters: Unpack[Filters]) -> list[Job]:
-        """A page of jobs, newest first: `app.find(state="failed", queue="mail", limit=50)`.
-
-        The next page is the one `before=` the last number of this one. States may also be called waiting,
-        running and succeeded; scheduled and retrying are parts of pending.
-        """
-        return self.engine.run(self.engine.find(query.wanted(filters)))
-
-    async def afind(self, **filters: Unpack[Filters]) -> list[Job]:
-        """A page of jobs, newest first; see `find`."""
-        return await self.engine.arun(self.engine.find(query.wanted(filters)))
-
-    def stats(self) -> dict[str, Counts]:
-        """How many jobs each queue holds, by state."""
-        return self.engine.run(self.engine.stats())
-
-    async def astats(self) -> dict[str, Counts]:
-        """How many jobs each queue holds, by state."""
-        return await self.engine.arun(self.engine.stats())
-
-    def workers(self) -> list[WorkerRecord]:
-        """The workers that the store knows of, oldest first; one past its `lease_until` may be gone."""
-        return self.engine.run(self.engine.workers())
-
-    async def aworkers(self) -> list[WorkerRecord]:
-        """The workers that the store knows of, oldest first; one past its `lease_until` may be gone."""
-        return await self.engine.arun(self.engine.workers())
-
-    def redrive(self, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Redriven:
-        """Retry all failed jobs that match: `app.redrive(task="send", failure_kind="timeout")`.
-
-        The filters are those of `find`; `state` may be failed or cancelled, and a `limit` takes the newest. Quarantined
-        jobs are left alone unless `failure_kind="crash_loop"` asks for them. A dry run changes nothing and tells which
-        jobs would be retried; that a key is taken shows only when it is tried.
-        """
-        plan = redriving(self.engine, filters, dry_run=dry_run, decoder=self._decoder)
-        return carry_out(self.engine, plan)
-
-    async def aredrive(self, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Redriven:
-        """Retry all failed jobs that match; see `redrive`."""
-        plan = redriving(self.engine, filters, dry_run=dry_run, decoder=self._decoder)
-        return await acarry_out(self.engine, plan)
-
-    def pause(self, queue: str) -> None:
-        """Let no worker start jobs of this queue; those that run go on."""
-        self.engine.run(query.pausing(self.engine, queue, paused=True))
-
-    async def apause(self, queue: str) -> None:
-        """Let no worker start jobs of this queue; those that run go on."""
-        await self.engine.arun(query.pausing(self.engine, queue, paused=True))
-
-    def resume(self, queue: str) -> None:
-        """Let workers start jobs of this queue again."""
-        self.engine.run(query.pausing(self.engine, queue, paused=False))
-
-    async def aresume(self, queue: str) -> None:
-        """Let workers start jobs of this queue again."""
-        await self.engine.arun(query.pausing(self.engine, queue, paused=False))
-
     def connect(self) -> Any:
         """A new connection to the store's database for your own statements, to be closed by you.
 
@@ -332,6 +270,37 @@ class Shigoto:
         if not isinstance(engine, Connects):
             raise Unsupported(f"The {engine.capabilities.name} engine has no connections to give away.")
         return engine.connect()
+
+    def test(self, **options: Unpack["JobsOptions"]) -> "Jobs":
+        """For tests: a block in which jobs live in memory, or in a file, on a clock that obeys, and run when told.
+
+            with app.test() as jobs:
+                sign_up("ada@example.org")
+                jobs.assert_enqueued(send_welcome.call("ada@example.org"))
+                jobs.run_all()
+
+        See `shigoto.testing.Jobs`. The app's own store is not even opened. Raises DeclarationError inside of another.
+        """
+        from shigoto.testing.jobs import Jobs
+
+        return Jobs(self, **options)
+
+    @contextmanager
+    def lend(self, engine: Engine, url: str) -> Generator[None]:
+        """Use another engine for a while, and leave the app's own alone; for `test`. Raises DeclarationError."""
+        with self._opening:
+            if self._lent:
+                raise DeclarationError(
+                    "app.test() is open already, and the jobs of an app are in one place at a time."
+                    " Use what the outer one gave you."
+                )
+            own = self._url, self._engine
+            self._url, self._engine, self._lent = url, engine, True
+        try:
+            yield
+        finally:
+            with self._opening:
+                (self._url, self._engine), self._lent = own, False
 
     def close(self) -> None:
         """Release the store. Closing twice is fine; a later use opens it again."""
@@ -351,7 +320,8 @@ class Shigoto:
                     )
                 taken[name] = task
 
-    def _decoder(self, job: Job | None) -> Decode | None:
+    def decoder(self, job: Job | None) -> Decode | None:
+        """What reads the result of the job, if its task is known."""
         self.load()
         task = None if job is None else self.resolve(job.task)
         return None if task is None else task.signature.decode_result
@@ -363,16 +333,6 @@ def open_store(url: str) -> Engine:
         return open_engine(url)
     except RuntimeError as error:  # what Python 3.11 and 3.12 raise for links that lead in a circle
         raise StoreRefused(f"{url!r} cannot be the path of a store: {error}.") from error
-
-
-def _app_options(defaults: TaskOptions) -> Options:
-    for option in ("name", "aliases"):
-        if option in defaults:
-            raise OptionInvalid(f"{option} belongs to one task and cannot be a default of the app.")
-    where = "Shigoto(defaults=…)"
-    options = lay_over(Options(), check_task_options(defaults, where=where))
-    expect_limits_in_order(options, where=where)
-    return options
 
 
 def _address(url: object) -> str | None:

@@ -18,11 +18,14 @@ from shigoto.options import (
     CallOptions,
     Changes,
     Executor,
+    Options,
     TaskOptions,
     check_name,
     choice,
     duration,
+    expect_limits_in_order,
     instant,
+    lay_over,
     several,
     shown,
     text,
@@ -50,6 +53,30 @@ def check_call_options(given: CallOptions, *, where: str) -> Changes:
     if "retry" in changes:
         changes["retry"].dump()
     return changes
+
+
+def check_defaults(defaults: TaskOptions) -> Options:
+    """What an app says of all its tasks."""
+    for option in ("name", "aliases"):
+        if option in defaults:
+            raise OptionInvalid(f"{option} belongs to one task and cannot be a default of the app.")
+    where = "Shigoto(defaults=…)"
+    options = lay_over(Options(), check_task_options(defaults, where=where))
+    expect_limits_in_order(options, where=where)
+    return options
+
+
+def check_patience(unknown_after: Duration | None) -> Millis | None:
+    """How long an app's jobs may be due and unknown to everybody."""
+    if unknown_after is None:
+        return None
+    patience = duration(unknown_after, "unknown_after")
+    if not patience:
+        raise OptionInvalid(
+            "unknown_after must be at least a millisecond: with no patience at all, jobs would fail before the worker"
+            " that knows them has started. None lets them wait for ever."
+        )
+    return patience
 
 
 def _check(given: Mapping[str, object], table: Mapping[str, Callable[[Any], Changes]], where: str) -> Changes:

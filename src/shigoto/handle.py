@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache
 from math import inf
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 import msgspec
@@ -41,6 +41,19 @@ FIRST_WAIT, LONGEST_WAIT = 0.002, 0.25
 Decode = Callable[[str], Any]
 
 logger = logging.getLogger("shigoto")
+
+
+@runtime_checkable
+class Foresees(Protocol):
+    """An engine that knows whether anybody will run a job while somebody else waits for it."""
+
+    def expect_end(self, job_id: UUID) -> None:
+        """See to it that the job gets on. Raises ResultTimeout if to wait for it would be in vain."""
+        ...
+
+    async def aexpect_end(self, job_id: UUID) -> None:
+        """See to it on the running event loop; see `expect_end`."""
+        ...
 
 
 class JobHandle(Generic[R_co]):
@@ -114,6 +127,8 @@ class JobHandle(Generic[R_co]):
         if on_event_loop():
             _warn_of_waiting()
         for wait in self._looks(timeout):
+            if isinstance(self._engine, Foresees):
+                self._engine.expect_end(self.id)
             [job] = self._engine.run(self._engine.get([self.id]))
             if self._ended(job):
                 result: R_co = self._result(job)
@@ -126,6 +141,8 @@ class JobHandle(Generic[R_co]):
         import asyncio
 
         for wait in self._looks(timeout):
+            if isinstance(self._engine, Foresees):
+                await self._engine.aexpect_end(self.id)
             [job] = await self._engine.arun(self._engine.get([self.id]))
             if self._ended(job):
                 result: R_co = self._result(job)

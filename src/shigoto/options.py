@@ -79,7 +79,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     `retry`, `timeout` and `soft_timeout` are what is in force; what was given for this one call is in `stored_…`
     as well, and the rest is left to the worker's own task. 0 is a limit that the call has lifted. `executor` is
-    None where the function decides, `alone` asks for a process of its own.
+    None where the function decides, `alone` asks for a process of its own. `said` are the fields that `using` named.
     """
 
     queue: str = "default"
@@ -106,6 +106,7 @@ class Options(Struct, frozen=True, kw_only=True):
     id: UUID | None = None
     connection: object = None
     on_error: OnError = "raise"
+    said: tuple[str, ...] = ()
 
     def spec(self, task: str) -> JobSpec:
         """The job that such a call asks for, with its id and payload still to be filled in."""
@@ -163,6 +164,7 @@ def lay_call_over(base: Options, changes: Changes, *, where: str, stoppable: boo
         stored_timeout=changes.get("timeout"),
         stored_soft_timeout=changes.get("soft_timeout"),
         alone=bool(changes.get("timeout")) and not stoppable,
+        said=tuple(changes),
     )
 
 

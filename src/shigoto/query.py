@@ -1,163 +1,199 @@
-"""Finding jobs: the filters of `app.find`, `app.redrive` and the command line; and pausing their queues."""
+"""What can be asked about jobs that are stored, and done to them: the read-and-manage face of an app."""
 
-from contextlib import suppress
-from typing import Literal, TypedDict, get_args
+from abc import ABC, abstractmethod
+from typing import Any, Protocol, Unpack, runtime_checkable
 from uuid import UUID
 
-from msgspec import structs
-
-from shigoto.engine.op import Op, Steps
+from shigoto.bulk import (
+    Cancelled,
+    Plan,
+    acarry_out,
+    cancelling,
+    carry_out,
+    choosing_live,
+    clearing,
+    counting,
+)
 from shigoto.engine.protocol import Engine
-from shigoto.model.errors import OptionInvalid, nearest, storable
-from shigoto.model.job import FailureKind, JobFilter, QueueSettings, State
-from shigoto.options import check_name, shown
-
-MAX_PAGE = 1_000
-MAX_NUMBER = 2**63 - 1
-
-View = Literal["scheduled", "retrying"]
-StateName = Literal[
-    "pending",
-    "processing",
-    "completed",
-    "failed",
-    "cancelled",
-    "blocked",
-    "scheduled",
-    "retrying",
-    "waiting",
-    "running",
-    "succeeded",
-]
-KindName = Literal[
-    "error",
-    "timeout",
-    "rejected",
-    "payload_invalid",
-    "result_invalid",
-    "unknown_task",
-    "expired",
-    "snoozed_out",
-    "superseded",
-    "crash_loop",
-]
+from shigoto.filters import Filters, parse_id, wanted
+from shigoto.handle import Decode, JobHandle, found
+from shigoto.language import together
+from shigoto.model.clock import Millis, host_clock
+from shigoto.model.job import Counts, Job, JobFilter
+from shigoto.model.worker import WorkerRecord
+from shigoto.queues import Queue, listing, pausing
+from shigoto.redrive import Redriven, redriving
 
 
-class Filters(TypedDict, total=False):
-    """Which jobs to find; every one given must match."""
+@runtime_checkable
+class KeepsTime(Protocol):
+    """An engine that knows store time without asking the store."""
 
-    state: State | StateName | None
-    queue: str | None
-    task: str | None
-    tag: str | None
-    key: str | None
-    tenant: str | None
-    failure_kind: FailureKind | KindName | None
-    before: int | None
-    limit: int
+    def now(self) -> Millis:
+        """Store time."""
+        ...
 
 
-def wanted(filters: Filters) -> JobFilter:
-    """The filter in the store's words. Raises OptionInvalid for what cannot be meant."""
-    for name in filters:
-        if name not in Filters.__annotations__:
-            raise OptionInvalid(
-                f"There is no filter {name!r}.{nearest(name, tuple(Filters.__annotations__))}"
-            )
-    limit, before, kind = filters.get("limit", 20), filters.get("before"), filters.get("failure_kind")
-    state = filters.get("state") or (None if kind is None else State.FAILED)
-    if not is_whole(limit) or not 1 <= limit <= MAX_PAGE:
-        raise OptionInvalid(
-            f"limit must be a whole number from 1 to {MAX_PAGE}, not {shown(limit)};"
-            " for the next page there is before=."
+class Query(ABC):
+    """The part of an app that looks at jobs and manages them; the app itself brings the store.
+
+    Whatever takes filters takes them one by one, as a text in the filter language, or both:
+
+        app.find(state="failed", since=timedelta(hours=2), args={"store": 7})
+        app.find("failed since:2h args.store:7", limit=50)
+
+    Only `find` takes `before`, which is for its pages; everywhere else all jobs are meant that match.
+    """
+
+    @property
+    @abstractmethod
+    def engine(self) -> Engine:
+        """The engine of the store."""
+
+    @abstractmethod
+    def decoder(self, job: Job | None) -> Decode | None:
+        """What reads the result of the job, if its task is known."""
+
+    def now(self) -> Millis:
+        """The time from which `since=timedelta(…)` counts back: the store's, where it is known without asking."""
+        engine = self.engine
+        return engine.now() if isinstance(engine, KeepsTime) else host_clock()
+
+    def job(self, job_id: UUID | str) -> JobHandle[Any]:
+        """The handle of a stored job. Raises JobNotFound."""
+        job_id = parse_id(job_id)
+        [job] = self.engine.run(self.engine.get([job_id]))
+        return found(self.engine, job, job_id=job_id, decode=self.decoder(job))
+
+    async def ajob(self, job_id: UUID | str) -> JobHandle[Any]:
+        """The handle of a stored job. Raises JobNotFound."""
+        job_id = parse_id(job_id)
+        [job] = await self.engine.arun(self.engine.get([job_id]))
+        return found(self.engine, job, job_id=job_id, decode=self.decoder(job))
+
+    def find(self, text: str = "", /, **filters: Unpack[Filters]) -> list[Job]:
+        """A page of jobs, those first that were stored last: `app.find(state="failed", queue="mail", limit=50)`.
+
+        The next page is the one `before=` the last number of this one. States may also be called waiting,
+        running and succeeded; scheduled and retrying are parts of pending. Raises OptionInvalid.
+        """
+        return self.engine.run(self.engine.find(self._wanted(text, filters)))
+
+    async def afind(self, text: str = "", /, **filters: Unpack[Filters]) -> list[Job]:
+        """A page of jobs, newest first; see `find`."""
+        return await self.engine.arun(self.engine.find(self._wanted(text, filters)))
+
+    def count(self, text: str = "", /, **filters: Unpack[Filters]) -> int:
+        """How many jobs match the filters of `find`; with a `limit` no more than that.
+
+        It may have to look at all jobs; for counts by state and queue `stats` is cheap.
+        """
+        plan = counting(self.engine, together(text, filters), clock=self.now)
+        return carry_out(self.engine, plan)
+
+    async def acount(self, text: str = "", /, **filters: Unpack[Filters]) -> int:
+        """How many jobs match; see `count`."""
+        plan = counting(self.engine, together(text, filters), clock=self.now)
+        return await acarry_out(self.engine, plan)
+
+    def stats(self) -> dict[str, Counts]:
+        """How many jobs each queue holds, by state."""
+        return self.engine.run(self.engine.stats())
+
+    async def astats(self) -> dict[str, Counts]:
+        """How many jobs each queue holds, by state."""
+        return await self.engine.arun(self.engine.stats())
+
+    def workers(self) -> list[WorkerRecord]:
+        """The workers that the store knows of, oldest first; one past its `lease_until` may be gone."""
+        return self.engine.run(self.engine.workers())
+
+    async def aworkers(self) -> list[WorkerRecord]:
+        """The workers that the store knows of, oldest first; one past its `lease_until` may be gone."""
+        return await self.engine.arun(self.engine.workers())
+
+    def queues(self) -> list[Queue]:
+        """Every queue that has had a job or a setting, by name: what it holds, and whether it is paused."""
+        return self.engine.run(listing(self.engine))
+
+    async def aqueues(self) -> list[Queue]:
+        """Every queue that has had a job or a setting, by name."""
+        return await self.engine.arun(listing(self.engine))
+
+    def redrive(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Redriven:
+        """Retry all failed jobs that match: `app.redrive(task="send", failure_kind="timeout")`.
+
+        The filters are those of `find`; `state` may be failed or cancelled, and a `limit` takes the newest. Quarantined
+        jobs are left alone unless `failure_kind="crash_loop"` asks for them. A dry run changes nothing and tells which
+        jobs would be retried; that a key is taken shows only when it is tried.
+        """
+        return carry_out(self.engine, self._redriving(text, filters, dry_run=dry_run))
+
+    async def aredrive(
+        self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]
+    ) -> Redriven:
+        """Retry all failed jobs that match; see `redrive`."""
+        return await acarry_out(self.engine, self._redriving(text, filters, dry_run=dry_run))
+
+    def cancel(
+        self, text: str = "", /, *, force: bool = False, dry_run: bool = False, **filters: Unpack[Filters]
+    ) -> Cancelled:
+        """Cancel all jobs that match and have not ended: `app.cancel(queue="mail", since=timedelta(hours=1))`.
+
+        The filters are those of `find`; at least one must be given, and `state="all"` is enough. Running jobs are asked
+        to stop, or taken from their workers by `force`. A `limit` takes the newest. A dry run changes nothing and tells
+        what would be done.
+        """
+        return carry_out(self.engine, self._cancelling(text, filters, force=force, dry_run=dry_run))
+
+    async def acancel(
+        self, text: str = "", /, *, force: bool = False, dry_run: bool = False, **filters: Unpack[Filters]
+    ) -> Cancelled:
+        """Cancel all jobs that match and have not ended; see `cancel`."""
+        return await acarry_out(self.engine, self._cancelling(text, filters, force=force, dry_run=dry_run))
+
+    def clear(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> int:
+        """Delete all jobs that match, with everything that is known of them: `app.clear(state="completed")`.
+
+        The filters are those of `find`, and a `limit` takes the oldest. The state must be named: completed, failed,
+        cancelled, pending, or all of these. Pending jobs will then never run; processing ones are never touched.
+        Returns how many were deleted, or would be in a dry run.
+        """
+        plan = clearing(self.engine, together(text, filters), dry_run=dry_run, clock=self.now)
+        return carry_out(self.engine, plan)
+
+    async def aclear(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> int:
+        """Delete all jobs that match; see `clear`."""
+        plan = clearing(self.engine, together(text, filters), dry_run=dry_run, clock=self.now)
+        return await acarry_out(self.engine, plan)
+
+    def pause(self, queue: str) -> None:
+        """Let no worker start jobs of this queue; those that run go on."""
+        self.engine.run(pausing(self.engine, queue, paused=True))
+
+    async def apause(self, queue: str) -> None:
+        """Let no worker start jobs of this queue; those that run go on."""
+        await self.engine.arun(pausing(self.engine, queue, paused=True))
+
+    def resume(self, queue: str) -> None:
+        """Let workers start jobs of this queue again."""
+        self.engine.run(pausing(self.engine, queue, paused=False))
+
+    async def aresume(self, queue: str) -> None:
+        """Let workers start jobs of this queue again."""
+        await self.engine.arun(pausing(self.engine, queue, paused=False))
+
+    def _wanted(self, text: str, filters: Filters) -> JobFilter:
+        return wanted(together(text, filters), self.now)
+
+    def _redriving(self, text: str, filters: Filters, *, dry_run: bool) -> Plan[Redriven]:
+        return redriving(
+            self.engine, together(text, filters), dry_run=dry_run, decoder=self.decoder, clock=self.now
         )
-    if before is not None and (not is_whole(before) or not 0 <= before <= MAX_NUMBER):
-        raise OptionInvalid(f"before must be the number of a job, not {shown(before)}.")
-    return JobFilter(
-        state=None if state is None else parse_state(state),
-        queue=_text_of("queue", filters),
-        task=_text_of("task", filters),
-        tag=_text_of("tag", filters),
-        key=_text_of("key", filters),
-        tenant=_text_of("tenant", filters),
-        failure_kind=None if kind is None else parse_kind(kind),
-        before=before,
-        limit=limit,
-    )
 
-
-def parse_id(job_id: object) -> UUID:
-    """The id of a job, given as one or as its text. Raises OptionInvalid."""
-    if isinstance(job_id, UUID):
-        return job_id
-    if isinstance(job_id, str):
-        with suppress(ValueError):
-            return UUID(job_id)
-    raise OptionInvalid(f"The id of a job is a UUID or its text, not {shown(job_id)}.")
-
-
-def parse_state(name: object) -> State | View:
-    """The state, or view of pending, that a word means; the aliases of other systems are understood."""
-    known = get_args(StateName)
-    if not isinstance(name, str):
-        raise OptionInvalid(f"A state is one of {', '.join(known)}, not {shown(name)}.")
-    match name:
-        case "scheduled" | "retrying":
-            return name
-        case "waiting":
-            return State.PENDING
-        case "running":
-            return State.PROCESSING
-        case "succeeded":
-            return State.COMPLETED
-        case _:
-            pass
-    try:
-        return State(name)
-    except ValueError:
-        raise OptionInvalid(
-            f"There is no state {name!r}.{nearest(name, known)} States are: {', '.join(known)}."
-        ) from None
-
-
-def parse_kind(name: object) -> FailureKind:
-    """The kind of failure that a word means."""
-    known = [str(kind) for kind in FailureKind]
-    if not isinstance(name, str):
-        raise OptionInvalid(f"A kind of failure is one of {', '.join(known)}, not {shown(name)}.")
-    try:
-        return FailureKind(name)
-    except ValueError:
-        raise OptionInvalid(
-            f"There is no kind of failure {name!r}.{nearest(name, known)} Kinds are: {', '.join(known)}."
-        ) from None
-
-
-def pausing(engine: Engine, queue: str, *, paused: bool) -> Op[None]:
-    """Pause or resume a queue, and leave its other settings as they are, in one transaction."""
-    queue = check_name(queue, "The queue")
-
-    def steps() -> Steps[None]:
-        stored = yield from engine.settings().start()
-        settings = next((each for each in stored if each.name == queue), QueueSettings(name=queue))
-        yield from engine.configure(structs.replace(settings, paused=paused)).start()
-
-    return Op(start=steps, rings=None if paused else _always)
-
-
-def _always(_: None) -> bool:
-    return True
-
-
-def _text_of(name: Literal["queue", "task", "tag", "key", "tenant"], filters: Filters) -> str | None:
-    value: object = filters.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise OptionInvalid(f"{name} must be a string, not {shown(value)}.")
-    return storable(name, str.__str__(value))
-
-
-def is_whole(value: object) -> bool:
-    """Whether it is a whole number, and no truth value in disguise."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    def _cancelling(self, text: str, filters: Filters, *, force: bool, dry_run: bool) -> Plan[Cancelled]:
+        engine = self.engine
+        chosen = yield from choosing_live(
+            engine, together(text, filters), decoder=self.decoder, clock=self.now
+        )
+        return chosen if dry_run else (yield from cancelling(engine, chosen, force=force))

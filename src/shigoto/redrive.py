@@ -9,25 +9,19 @@ holds a job which cannot be retried is halved until that job stands alone.
 Of several jobs with one unique key only one can live. It is the newest: what was enqueued last says what is wanted now.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import structs
 
-from shigoto.engine.op import Op
+from shigoto.bulk import PAGE, AfterBatch, Decoder, Plan, go_on, handle_of, page_and_limit, walking
 from shigoto.engine.protocol import Engine
-from shigoto.handle import Decode, JobHandle
-from shigoto.model.errors import JobError, JobNotFound, JobNotRetryable, KeyTaken, OptionInvalid
+from shigoto.filters import Filters
+from shigoto.handle import JobHandle
+from shigoto.model.clock import Clock, host_clock
+from shigoto.model.errors import JobNotFound, JobNotRetryable, KeyTaken, OptionInvalid
 from shigoto.model.job import FailureKind, Job, JobFilter, State
-from shigoto.options import shown
-from shigoto.query import Filters, is_whole, wanted
-
-T = TypeVar("T")
-
-PAGE = 100  # jobs come with their payloads, and others want to write too
-
-Plan = Generator[Op[Any], Any, T]  # ops, each run by itself; what one raises is thrown back in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,43 +48,11 @@ class Chosen:
     quarantined: list[JobHandle[Any]] = field(default_factory=list[JobHandle[Any]])
 
 
-def carry_out(engine: Engine, plan: Plan[T]) -> T:
-    """Run the ops of a plan in the calling thread."""
-    try:
-        op = next(plan)
-        while True:
-            try:
-                value = engine.run(op)
-            except JobError as error:
-                op = plan.throw(error)
-            else:
-                op = plan.send(value)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-
-
-async def acarry_out(engine: Engine, plan: Plan[T]) -> T:
-    """Run the ops of a plan without blocking the event loop."""
-    try:
-        op = next(plan)
-        while True:
-            try:
-                value = await engine.arun(op)
-            except JobError as error:
-                op = plan.throw(error)
-            else:
-                op = plan.send(value)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-
-
 def redriving(
-    engine: Engine, filters: Filters, *, dry_run: bool, decoder: Callable[[Job], Decode | None]
+    engine: Engine, filters: Filters, *, dry_run: bool, decoder: Decoder, clock: Clock = host_clock
 ) -> Plan[Redriven]:
     """Choose, and retry unless it is a dry run."""
-    chosen = yield from choosing(engine, filters, decoder=decoder)
+    chosen = yield from choosing(engine, filters, decoder=decoder, clock=clock)
     if dry_run:
         return Redriven(
             retried=chosen.jobs[::-1], quarantined=chosen.quarantined, key_taken=chosen.rivals[::-1]
@@ -98,40 +60,34 @@ def redriving(
     return (yield from retrying(engine, chosen))
 
 
-def choosing(engine: Engine, filters: Filters, *, decoder: Callable[[Job], Decode | None]) -> Plan[Chosen]:
+def choosing(
+    engine: Engine, filters: Filters, *, decoder: Decoder, clock: Clock = host_clock
+) -> Plan[Chosen]:
     """Find what matches. Raises OptionInvalid."""
-    page, most = _page_and_limit(filters)
+    page, most = _page_and_limit(filters, clock)
     return _choosing(engine, page, most, decoder)
 
 
-def _choosing(
-    engine: Engine, page: JobFilter, most: int | None, decoder: Callable[[Job], Decode | None]
-) -> Plan[Chosen]:
+def _choosing(engine: Engine, page: JobFilter, most: int | None, decoder: Decoder) -> Plan[Chosen]:
     chosen = Chosen()
     keys: set[tuple[str, str]] = set()
-    while True:
-        jobs: list[Job] = yield engine.find(page)
-        for job in jobs:
-            handle = JobHandle[Any](
-                engine, job.id, number=job.number, enqueued="existing", decode=decoder(job)
-            )
-            if job.failure_kind is FailureKind.CRASH_LOOP and page.failure_kind is None:
-                chosen.quarantined.append(handle)
-                continue
-            (chosen.rivals if job.key and (job.tenant, job.key) in keys else chosen.jobs).append(handle)
-            if job.key:
-                keys.add((job.tenant, job.key))
-            if len(chosen.jobs) + len(chosen.rivals) == most:
-                return chosen
-        if len(jobs) < page.limit:
-            return chosen
-        page = structs.replace(page, before=jobs[-1].number)
+
+    def take(job: Job) -> bool:
+        handle = handle_of(engine, job, decoder)
+        if job.failure_kind is FailureKind.CRASH_LOOP and page.failure_kind is None:
+            chosen.quarantined.append(handle)
+            return True
+        (chosen.rivals if job.key and (job.tenant, job.key) in keys else chosen.jobs).append(handle)
+        if job.key:
+            keys.add((job.tenant, job.key))
+        return len(chosen.jobs) + len(chosen.rivals) != most
+
+    yield from walking(engine, page, take)
+    return chosen
 
 
-def retrying(
-    engine: Engine, chosen: Chosen, *, watch: Callable[[int], None] = lambda done: None
-) -> Plan[Redriven]:
-    """Retry what was chosen, oldest first; `watch` hears how many are dealt with.
+def retrying(engine: Engine, chosen: Chosen, *, after_batch: AfterBatch = go_on) -> Plan[Redriven]:
+    """Retry what was chosen, oldest first.
 
     Rivals come last, the newest first, in case that the one before them is gone.
     """
@@ -139,7 +95,8 @@ def retrying(
     jobs = [*chosen.jobs[::-1], *chosen.rivals]
     for start in range(0, len(jobs), PAGE):
         yield from _retrying(engine, jobs[start : start + PAGE], redriven)
-        watch(min(start + PAGE, len(jobs)))
+        if not after_batch(min(start + PAGE, len(jobs))):
+            break
     redriven.key_taken.sort(key=lambda handle: handle.number or 0)
     return redriven
 
@@ -159,12 +116,11 @@ def _retrying(engine: Engine, batch: Sequence[JobHandle[Any]], redriven: Redrive
     yield from _retrying(engine, batch[half:], redriven)
 
 
-def _page_and_limit(filters: Filters) -> tuple[JobFilter, int | None]:
+def _page_and_limit(filters: Filters, clock: Clock) -> tuple[JobFilter, int | None]:
     """The filter of the first page, and how many jobs are wanted in all."""
-    most = filters.get("limit")
-    if most is not None and (not is_whole(most) or most < 1):
-        raise OptionInvalid(f"limit must be a whole number from 1 on, not {shown(most)}.")
-    page = wanted({**filters, "limit": PAGE})
+    page, most = page_and_limit(filters, clock)
+    if filters.get("state") == "all":
+        raise OptionInvalid("Only failed and cancelled jobs can be redriven: name one of these states.")
     if page.state is None:
         page = structs.replace(page, state=State.FAILED)
     if page.state not in (State.FAILED, State.CANCELLED):

@@ -197,6 +197,16 @@ class Task(Generic[P, R_co]):
         """How arguments and results are stored, resolved on first use. Raises DeclarationError."""
         return self._declaration.signature
 
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schemas of `arguments`, the object that is a payload, and of the `result`. Raises DeclarationError.
+
+        For programs in other languages, which have only JSON; the Context is no part of it.
+        """
+        return {
+            "arguments": self.signature.json_schema(),
+            "result": self.signature.json_schema_of_result(),
+        }
+
     def expect_bindable(self, app: "Shigoto") -> None:
         """Raise DeclarationError if the task cannot be one of this app's."""
         self._declaration.options_in(app)

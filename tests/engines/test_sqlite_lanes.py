@@ -138,14 +138,19 @@ class TestWhatOthersPay:
         assert not any("shigoto_lane (" in text or "SET lane" in text for text in texts)
 
 
+def block(engine: SqliteEngine) -> None:
+    """A job that waits for others. Nothing blocks a job yet but this."""
+    enqueue(engine)
+    with sqlite3.connect(engine.path) as connection:
+        connection.execute("DELETE FROM shigoto_ready")
+        connection.execute("INSERT INTO shigoto_blocked (number, unmet) VALUES (1, 1)")
+    connection.close()
+
+
 class TestBlocked:
     def test_a_job_that_waits_for_others_can_be_cancelled(self, engine: SqliteEngine) -> None:
-        """A10, T21. Nothing blocks a job yet but this test."""
-        enqueue(engine)
-        with sqlite3.connect(engine.path) as connection:
-            connection.execute("DELETE FROM shigoto_ready")
-            connection.execute("INSERT INTO shigoto_blocked (number, unmet) VALUES (1, 1)")
-        connection.close()
+        """A10, T21."""
+        block(engine)
         [job] = engine.run(engine.find(JobFilter(state=State.BLOCKED)))
 
         assert engine.run(engine.cancel([job.id])) == [State.CANCELLED]
@@ -154,6 +159,22 @@ class TestBlocked:
         assert (cancelled.state, cancelled.started_at) == (State.CANCELLED, None)
         counts = engine.run(engine.stats())["q"]
         assert (counts.blocked, counts.pending, counts.cancelled) == (0, 0, 1)
+
+    def test_one_is_found_and_counted_but_never_deleted(self, engine: SqliteEngine) -> None:
+        block(engine)
+        [job] = engine.run(engine.find(JobFilter(state=State.BLOCKED)))
+
+        assert engine.run(engine.delete([job.number], list(State))) == 0
+
+        for wanted in (
+            JobFilter(),
+            JobFilter(state=State.BLOCKED),
+            JobFilter(state=State.BLOCKED, queue="q"),
+        ):
+            assert engine.run(engine.deletable(wanted)) == []
+            assert engine.run(engine.count(wanted)) == len(engine.run(engine.find(wanted))) == 1
+        assert engine.run(engine.count(JobFilter(state=State.BLOCKED, tenant=""))) == 1
+        assert engine.run(engine.find(JobFilter(state=State.BLOCKED, error=""))) == []
 
 
 def test_lines_of_a_deleted_job_do_not_stay_in_the_file(engine: SqliteEngine) -> None:
@@ -164,6 +185,6 @@ def test_lines_of_a_deleted_job_do_not_stay_in_the_file(engine: SqliteEngine) ->
     engine.run(engine.settle(WORKER, [end(lease, Ending.FAILED, tail) for lease in claim(engine)]))
     assert look(engine, "SELECT count(*) FROM shigoto_log") == [(2,)]
 
-    engine.run(engine.delete([State.FAILED], queue=None, limit=9))
+    assert engine.run(engine.delete([1, 2], [State.FAILED])) == 2
 
     assert look(engine, "SELECT count(*) FROM shigoto_log") == [(0,)]

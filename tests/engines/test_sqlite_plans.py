@@ -5,20 +5,23 @@ Cost is counted in steps of SQLite's virtual machine, not in seconds: the same s
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from shigoto.bulk import BATCH, Plan, clearing
 from shigoto.engine.op import Op, drive
 from shigoto.engine.sqlite import SqliteEngine, claiming, files
-from shigoto.engine.sqlite.looking import numbers_of
+from shigoto.engine.sqlite.finding import ALL, PLACES, numbers_of
 from shigoto.engine.sqlite.statement import SQL, Statement, execute
+from shigoto.filters import Filters
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobFilter, JobSpec, Lease, State
 from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.worker import Announcement, SweepOrder, Want
 
 MANY = 1_000_000
 WORKER = uuid7()
@@ -104,6 +107,28 @@ def steps_of(engine: SqliteEngine, op: Op[Any]) -> int:
     return steps * 100
 
 
+def costs_of_writes(engine: SqliteEngine, plan: Plan[Any]) -> list[int]:
+    """How many virtual machine steps each write of a plan takes; nothing is committed."""
+    connection = files.connect(engine.path, synchronous="normal")
+    costs: list[int] = []
+
+    def count() -> int:
+        costs[-1] += 100
+        return 0
+
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        op = next(plan)
+        while True:
+            costs.append(0)
+            connection.set_progress_handler(None if op.mode == "read" else count, 100)
+            op = plan.send(drive(op, lambda command: execute(connection, command)))
+    except StopIteration:
+        return costs
+    finally:
+        connection.close()
+
+
 def plan_of(engine: SqliteEngine, statement: Statement) -> list[str]:
     connection = files.connect(engine.path, synchronous="normal")
     rows = connection.execute("EXPLAIN QUERY PLAN " + statement.text, statement.values).fetchall()
@@ -115,15 +140,15 @@ def ready(engine: SqliteEngine, count: int) -> None:
     engine.run(engine.enqueue_many([spec("warm") for _ in range(count)]))
 
 
-def crowd(connection: sqlite3.Connection, *, lane: int, task: str, alone: int) -> None:
+def crowd(connection: sqlite3.Connection, *, lane: int, task: str, alone: int, pos: int = 0) -> None:
     """A hundred thousand jobs of the best priority in a lane of their own."""
     connection.execute(
         "INSERT INTO shigoto_lane (lane, queue, task, alone) VALUES (?, 'default', ?, ?)", (lane, task, alone)
     )
     connection.execute(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)"
-        " INSERT INTO shigoto_ready (lane, priority, pos, number) SELECT ?, -100, 0, -i FROM n",
-        (lane,),
+        " INSERT INTO shigoto_ready (lane, priority, pos, number) SELECT ?, -100, ?, -i FROM n",
+        (lane, pos),
     )
 
 
@@ -166,6 +191,71 @@ class TestWithAMillionFinishedAndAMillionScheduled:
             op = full.find(JobFilter(state=state, limit=20))
             assert steps_of(full, op) < 20_000, state
 
+    def test_filters_stop_early_too(self, full: SqliteEngine) -> None:
+        for wanted in (
+            JobFilter(since=0),
+            JobFilter(since=0, state=State.FAILED),
+            JobFilter(queue="default", state=State.COMPLETED),
+            JobFilter(error="x", state=State.PROCESSING),
+            JobFilter(worker="w"),
+        ):
+            assert steps_of(full, full.find(wanted)) < 20_000, wanted
+        assert steps_of(full, full.find(JobFilter(args=(("x", "1"),), worker="w"))) < 20_000
+
+    def test_counting_a_state_or_a_queue_does_not_grow_with_history(
+        self, empty: SqliteEngine, full: SqliteEngine
+    ) -> None:
+        full.run(full.sweep(SweepOrder()))  # the jobs that were put in by hand are counted once
+        for state in (State.COMPLETED, State.FAILED, State.PROCESSING):
+            for queue in (None, "default"):
+                wanted = JobFilter(state=state, queue=queue)
+                # Stats, and so every count, have to look at what is scheduled, and at nothing else that grows.
+                assert steps_of(full, full.count(wanted)) == steps_of(full, full.stats())
+
+    @pytest.mark.parametrize("queue", [None, "default"])
+    def test_deleting_a_batch_costs_the_same_whatever_is_left_and_was_deleted_before(
+        self, full: SqliteEngine, queue: str | None
+    ) -> None:
+        wanted = JobFilter(state=State.COMPLETED, queue=queue, limit=100)
+        costs: list[int] = []
+        for _ in range(20):
+            numbers = full.run(full.deletable(wanted))
+            delete = full.delete(numbers, [State.COMPLETED])
+            costs.append(steps_of(full, full.deletable(wanted)) + steps_of(full, delete))
+            assert full.run(delete) == 100
+
+        assert max(costs) <= 1.1 * costs[0]
+        assert costs[0] < 100_000
+
+    @pytest.mark.parametrize(
+        "filters",
+        [
+            {"state": "completed", "args": {"x": 1}},
+            {"state": "completed", "queue": "elsewhere"},
+            {"state": "failed", "error": "nothing"},
+            {"state": "failed"},
+            {"state": "failed", "since": datetime(1970, 1, 1, tzinfo=UTC)},
+            {"state": "pending", "limit": 1_200},
+            {"state": "scheduled", "tag": "none"},
+            {"state": "all", "tenant": "", "limit": 1_200},
+        ],
+    )
+    def test_clearing_never_holds_the_write_lock_for_longer_than_a_batch_takes(
+        self, empty: SqliteEngine, full: SqliteEngine, filters: Filters
+    ) -> None:
+        """Whoever waits to enqueue waits for one batch at most, however rare the jobs are that match."""
+        with sqlite3.connect(full.path) as connection:  # what was put in by hand was never counted
+            connection.execute("UPDATE shigoto_meta SET value = 0 WHERE name = 'counted_to'")
+            connection.execute("DELETE FROM shigoto_counter")
+        connection.close()
+        ready(empty, BATCH)
+        newest = empty.run(empty.find(JobFilter(state=State.PENDING, limit=1)))[0].number
+        batch = list(range(newest - BATCH, newest))
+
+        costs = costs_of_writes(full, clearing(full, filters, dry_run=False))
+
+        assert max(costs, default=0) <= 1.5 * steps_of(empty, empty.delete(batch, [State.PENDING]))
+
     def test_a_hundred_thousand_jobs_of_an_unknown_task_at_the_head_cost_a_claim_nothing(
         self, empty: SqliteEngine
     ) -> None:
@@ -177,6 +267,18 @@ class TestWithAMillionFinishedAndAMillionScheduled:
         connection.close()
 
         assert steps_of(empty, empty.claim(WORKER, want)) <= 1.1 * before
+
+    def test_a_hundred_thousand_jobs_of_an_unknown_task_cost_a_sweep_nothing_until_they_are_overdue(
+        self, empty: SqliteEngine
+    ) -> None:
+        order = SweepOrder(unknown_after=3_600_000)
+        before = steps_of(empty, empty.sweep(order))
+        with sqlite3.connect(empty.path) as connection:
+            crowd(connection, lane=97, task="nonsense", alone=0, pos=4102444800000)
+        connection.close()
+        empty.run(empty.sweep(order))
+
+        assert steps_of(empty, empty.sweep(order)) <= before + 500
 
     def test_a_hundred_thousand_suspects_at_the_head_cost_a_claim_of_other_jobs_nothing(
         self, empty: SqliteEngine
@@ -209,14 +311,28 @@ HOT = {
     "details": Statement(SQL["details"], ("[1]",)),
     "delete ready": Statement(SQL["delete_ready"], ("[1]",)),
     "delete scheduled": Statement(SQL["delete_scheduled"], ("[1]",)),
-    "newest completed": numbers_of(JobFilter(state=State.COMPLETED), many_pending=False),
-    "newest failed": numbers_of(JobFilter(state=State.FAILED), many_pending=False),
-    "newest of all": numbers_of(JobFilter(), many_pending=False),
-    "newest failed of a kind": numbers_of(JobFilter(failure_kind=FailureKind.CRASH_LOOP), many_pending=False),
-    "by key": numbers_of(JobFilter(key="k"), many_pending=False),
+    "what may be deleted": Statement(SQL["states_of"], ("[1]",)),
+    "newest completed": numbers_of(PLACES[State.COMPLETED], JobFilter(), "DESC"),
+    "newest failed": numbers_of(PLACES[State.FAILED], JobFilter(), "DESC"),
+    "newest of all": numbers_of(ALL, JobFilter(), "DESC"),
+    "newest failed of a kind": numbers_of(
+        PLACES[State.FAILED], JobFilter(failure_kind=FailureKind.CRASH_LOOP), "DESC"
+    ),
+    "by key": numbers_of(ALL, JobFilter(key="k"), "DESC"),
+    "newest since": numbers_of(ALL, JobFilter(since=5), "DESC"),
+    "newest failed by error": numbers_of(PLACES[State.FAILED], JobFilter(error="x"), "DESC"),
+    "newest completed by args": numbers_of(PLACES[State.COMPLETED], JobFilter(args=(("x", "1"),)), "DESC"),
+    "payloads": Statement(SQL["payloads"], ("[1]",)),
+    "running on a worker": numbers_of(PLACES[State.PROCESSING], JobFilter(worker="w"), "DESC"),
+    "oldest completed": numbers_of(PLACES[State.COMPLETED], JobFilter(queue="q"), "ASC"),
+    "oldest failed": numbers_of(PLACES[State.FAILED], JobFilter(), "ASC"),
+    "next to delete": numbers_of(PLACES[State.COMPLETED], JobFilter(), "ASC", after=5),
+    "next failed to delete": numbers_of(PLACES[State.FAILED], JobFilter(tag="t"), "ASC", after=5),
     "the lane beside": Statement(SQL["other_lane"], (1,)),
     "log lines": Statement(SQL["logs"], (b"",)),
     "log lines to drop": Statement(SQL["drop_log_lines"], (1, 1, 2)),
+    "lanes that nobody knows": Statement(SQL["unknown_lanes"]),
+    "overdue and unknown": Statement(SQL["overdue_unknown"], ("[1]", 0, 0, 10)),
     "due expiries": Statement(SQL["due_expiries"], (0, 10)),
     "history to prune": Statement(SQL["history_from"], (0, 10, 0, 0, 0)),
 }
@@ -230,7 +346,14 @@ GROWING = (
     "shigoto_log",
 )
 ALIASES = ("b", "d", "r", "s")
-WALKS = {"newest of all": "b", "newest completed": "s"}  # newest first, ended by LIMIT
+WALKS = {  # in order, ended by LIMIT or by whoever has enough
+    "newest of all": "b",
+    "newest since": "b",
+    "newest completed": "s",
+    "newest completed by args": "s",
+    "oldest completed": "s",
+    "running on a worker": "s",
+}
 SORTS = {
     "the next jobs",
     "lanes with work",

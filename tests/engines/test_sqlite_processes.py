@@ -66,7 +66,7 @@ def consume(path: Path, seed: int, jobs: int) -> list[tuple[UUID, str]]:
 
 
 def test_four_producers_and_four_consumers_lose_nothing_and_run_nothing_twice(tmp_path: Path) -> None:
-    """S0-57, S0-68, S1-12: workers that share a file never take the same job; each ends exactly once."""
+    """S0-35, S0-57, S0-68, S1-12: workers that share a file never take the same job; each ends exactly once."""
     path, jobs = tmp_path / "jobs.db", 2_000
     SqliteEngine(path).migrate()
 

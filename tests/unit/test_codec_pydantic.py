@@ -303,16 +303,17 @@ def test_the_schema_of_a_model_stands_in_the_schema_of_the_arguments() -> None:
 
     schema = signature(take).json_schema()
 
-    group = schema["properties"]["group"]
+    assert schema["properties"]["group"] == {"$ref": "#/$defs/Group"}
     assert schema["required"] == ["group"]
-    assert group["properties"]["members"]["items"] == {"$ref": "#/properties/group/$defs/User"}
-    assert "User" in group["$defs"]
+    assert schema["$defs"]["Group"]["properties"]["members"]["items"] == {"$ref": "#/$defs/User"}
+    assert schema["$defs"]["User"]["type"] == "object"
 
 
 def test_a_struct_with_a_model_has_a_schema() -> None:
     schema = taking(Envelope).json_schema()
 
-    assert schema["$defs"]["Envelope"]["properties"]["user"] == {"type": "object", "title": "User"}
+    assert schema["$defs"]["Envelope"]["properties"]["user"] == {"$ref": "#/$defs/User"}
+    assert schema["$defs"]["User"]["required"] == ["name"]
 
 
 def test_a_model_that_is_not_complete_is_refused() -> None:

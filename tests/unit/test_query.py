@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
 from shigoto import (
-    Job,
     JobCancelled,
     JobExpired,
     JobFailed,
@@ -26,64 +25,14 @@ from shigoto import (
     Shigoto,
     State,
 )
-from shigoto.engine.memory import MemoryEngine
-from shigoto.engine.protocol import Engine
-from shigoto.engine.sqlite import SqliteEngine
+from shigoto.bulk import PAGE
 from shigoto.handle import _warn_of_waiting
-from shigoto.model.ids import uuid7
-from shigoto.model.job import FailureKind, JobFilter, Lease, LogLine, QueueSettings
+from shigoto.model.job import FailureKind, JobFilter, LogLine, QueueSettings
 from shigoto.model.outcome import Ending, LogTail, Settlement
-from shigoto.model.worker import Announcement, SweepOrder, Want
-from shigoto.redrive import PAGE
+from shigoto.model.worker import Want
+from tests.unit.shop import Shop, numbers, opened_shop
 
 DAY = 86_400_000
-
-
-class Clock:
-    """Time that passes when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1_777_982_400_000
-
-    def __call__(self) -> int:
-        return self.now
-
-
-class Shop:
-    """An app with one task, and a hand that does a worker's part."""
-
-    def __init__(self, make: Callable[[Clock], Engine] = lambda clock: MemoryEngine(clock=clock)) -> None:
-        self.clock = Clock()
-        self.app = Shigoto(engine=make(self.clock))
-        self.engine = self.app.engine
-        self.worker = uuid7()
-        self.engine.run(
-            self.engine.announce(
-                Announcement(id=self.worker, name="w", tasks=("price",), queues=None, slots=9, version="1")
-            )
-        )
-
-        @self.app.task
-        def price(item: str) -> tuple[str, UUID | None]:
-            return item, None
-
-        self.price = price
-
-    def claim(self) -> Lease:
-        want = Want(tasks=("price",), queues=None, limit=1)
-        [lease] = self.engine.run(self.engine.claim(self.worker, [want]))
-        return lease
-
-    def settle(self, ending: Ending, **details: Any) -> None:
-        """Run the next job so that it ends like this."""
-        lease = self.claim()
-        settlement = Settlement(
-            number=lease.number, token=lease.token, queue=lease.queue, ending=ending, **details
-        )
-        self.engine.run(self.engine.settle(self.worker, [settlement]))
-
-    def sweep(self) -> None:
-        self.engine.run(self.engine.sweep(SweepOrder()))
 
 
 @pytest.fixture
@@ -94,17 +43,8 @@ def shop() -> Shop:
 @pytest.fixture(params=["memory", "sqlite"])
 def any_shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     """On either engine: what is said must not depend on it."""
-
-    def on_file(clock: Clock) -> Engine:
-        return SqliteEngine(tmp_path / "jobs.db", synchronous="normal", clock=clock)
-
-    shop = Shop(on_file) if request.param == "sqlite" else Shop()
-    yield shop
-    shop.app.close()
-
-
-def numbers(jobs: list[Job]) -> list[int]:
-    return [job.number for job in jobs]
+    with opened_shop(str(request.param), tmp_path) as shop:
+        yield shop
 
 
 async def test_a_handle_tells_the_state_of_its_job_as_it_is_now(shop: Shop) -> None:
@@ -372,7 +312,7 @@ def test_a_job_that_waits_or_runs_is_not_rerun(any_shop: Shop) -> None:
 async def test_a_job_that_is_not_there_is_an_error_with_its_id(shop: Shop) -> None:
     missing = uuid4()
     handle = shop.price.using(id=missing, expires=1).enqueue("tea")
-    shop.engine.run(shop.engine.delete([State.PENDING], queue=None, limit=9))
+    shop.app.clear(state="pending")
 
     actions: list[Callable[[], object]] = [handle.job, handle.status, handle.attempts, handle.logs]
     actions += [handle.cancel, handle.retry, handle.rerun, lambda: shop.app.job(missing)]
@@ -616,14 +556,19 @@ def test_a_job_whose_key_is_taken_is_told_and_holds_up_nobody(any_shop: Shop) ->
 
 
 def test_a_job_that_somebody_else_has_retried_meanwhile_is_told(any_shop: Shop) -> None:
-    from shigoto.redrive import carry_out, choosing, retrying
+    from shigoto.bulk import carry_out
+    from shigoto.redrive import choosing, retrying
 
     failed(any_shop, FailureKind.ERROR, FailureKind.ERROR, FailureKind.ERROR)
     chosen = carry_out(any_shop.engine, choosing(any_shop.engine, {}, decoder=lambda _: None))
     chosen.jobs[1].retry()
     seen: list[int] = []
 
-    redriven = carry_out(any_shop.engine, retrying(any_shop.engine, chosen, watch=seen.append))
+    def watch(done: int) -> bool:
+        seen.append(done)
+        return True
+
+    redriven = carry_out(any_shop.engine, retrying(any_shop.engine, chosen, after_batch=watch))
 
     assert (taken(redriven.retried), taken(redriven.gone), seen) == ([1, 3], [2], [3])
 

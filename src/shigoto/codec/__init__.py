@@ -9,6 +9,7 @@ enqueue is read back at once, by the very decoder the worker will use, so that a
     result        its return value ⇄ text
     slot          one annotated place: whether msgspec or pydantic reads it, and what has to be watched there
     adapter       pydantic's part
+    schema        the JSON Schema of all that
     annotations   annotations as they are written
     text          writing JSON within limits of size and depth (`encode_json`), and saying why it failed
     values        walks over values that refuse what JSON would lose or change without a word

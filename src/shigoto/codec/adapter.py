@@ -3,10 +3,9 @@
 pydantic is not needed to run; it is imported only when it is installed and an annotation asks for it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, TypeGuard, Union, cast, get_args, get_origin
 
 import msgspec
 
@@ -57,9 +56,70 @@ class Adapter:
         """Refuse a value that arrives as a model, or as another member of a union. Raises Unfit."""
         check_arms(value, arrived, self._unions)
 
-    def schema(self, name: str) -> dict[str, Any]:
-        """The JSON Schema, for use as the property `name` of an object."""
-        return self._types.json_schema(ref_template=f"#/properties/{quote(name)}/$defs/{{model}}")
+    @property
+    def types(self) -> "TypeAdapter[Any]":
+        """pydantic's own view of the annotation."""
+        return self._types
+
+
+def describe(
+    adapters: Mapping[str, Adapter], models: Mapping[str, Any], *, taken: Collection[str]
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """The JSON Schemas of adapters and of models, by their keys; and the definitions that they refer to.
+
+    The definitions are meant for the top of a document, where the `taken` names belong to others.
+    """
+    if not adapters and not models:
+        return {}, {}
+    from pydantic import TypeAdapter
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Generate(GenerateJsonSchema):
+        """Leaves open what has no schema, and leaves out defaults that have no JSON form."""
+
+        def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+            return {}
+
+        def emit_warning(self, kind: Any, detail: str) -> None:
+            pass
+
+    types = {key: each.types for key, each in adapters.items()}
+    types |= {key: TypeAdapter(kind) for key, kind in models.items()}
+    schemas, together = TypeAdapter.json_schemas(
+        [(key, "validation", each) for key, each in types.items()], schema_generator=Generate
+    )
+    definitions: dict[str, Any] = together.get("$defs", {})
+    names = {
+        name: _free(name, {*taken, *(other for other in definitions if other != name)})
+        for name in definitions
+    }
+    moved = {f"#/$defs/{name}": f"#/$defs/{free}" for name, free in names.items()}
+    return (
+        {str(key): _moved(schema, moved) for (key, _), schema in schemas.items()},
+        {names[name]: _moved(definition, moved) for name, definition in definitions.items()},
+    )
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free
+
+
+def _moved(schema: Any, moved: Mapping[str, str]) -> Any:
+    """The schema with references to where the definitions are now; a discriminator has them as plain values."""
+    if isinstance(schema, str):
+        return moved.get(schema, schema)
+    if isinstance(schema, dict):
+        members = cast("dict[str, Any]", schema)
+        return {key: _moved(value, moved) for key, value in members.items()}
+    return [_moved(each, moved) for each in schema] if _is_list(schema) else schema
+
+
+def _is_list(schema: object) -> TypeGuard[list[Any]]:
+    return isinstance(schema, list)
 
 
 def make_adapter(annotation: Any) -> Adapter | str:

@@ -16,7 +16,7 @@ from msgspec.structs import astuple
 
 from shigoto.codec.adapter import Adapter
 from shigoto.codec.annotations import shown
-from shigoto.codec.slot import Slot, make_slot, read_foreign, schema_of_foreign
+from shigoto.codec.slot import Slot, make_slot, read_foreign
 from shigoto.codec.text import ENCODER, Limits, TooLarge, check_limits, explain, is_json, with_numbers
 from shigoto.codec.values import Unfit
 from shigoto.model.errors import PayloadInvalid, PayloadTooLarge, nearest
@@ -38,6 +38,7 @@ class Arguments:
     numbered: tuple[tuple[int, str], ...]
     positional: tuple[str, ...]
     required: tuple[str, ...]
+    defaults: Mapping[str, object]
     adapters: Mapping[str, Adapter]
     opaque: bool
     limits: Limits
@@ -63,6 +64,7 @@ class Arguments:
                 each.name for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD
             ),
             required=required,
+            defaults={each.name: each.default for each in parameters if each.name not in required},
             adapters={name: slot.adapter for name, slot in slots.items() if slot.adapter},
             opaque=any(slot.opaque for slot in slots.values()),
             limits=limits,
@@ -100,16 +102,9 @@ class Arguments:
 
     def json_schema(self) -> dict[str, Any]:
         """The JSON Schema of the payload."""
-        (reference,), components = msgspec.json.schema_components(
-            [self.struct], schema_hook=schema_of_foreign
-        )
-        schema: dict[str, Any] = components.pop(reference["$ref"].rpartition("/")[2])
-        schema["title"] = self.task
-        for name, adapter in self.adapters.items():
-            schema["properties"][name] = adapter.schema(name)
-        if components:
-            schema["$defs"] = components
-        return schema
+        from shigoto.codec.schema import schema_of_arguments
+
+        return schema_of_arguments(self.task, self.struct, self.slots, self.defaults)
 
     def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Mapping[str, object]:
         if len(args) > len(self.positional):

@@ -48,6 +48,12 @@ class Result:
                 f"task {self.task!r}: the stored result{path} does not fit the return annotation: {reason}."
             ) from error
 
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the stored text."""
+        from shigoto.codec.schema import schema_of_result
+
+        return schema_of_result(self.task, self.slot)
+
     def _write(self, value: object) -> bytes:
         adapter = self.slot.adapter
         written = ENCODER.encode(value if adapter is None else adapter.write(value))

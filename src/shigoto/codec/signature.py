@@ -55,6 +55,10 @@ class Signature:
         """The JSON Schema of the arguments object."""
         return self.arguments.json_schema()
 
+    def json_schema_of_result(self) -> dict[str, Any]:
+        """The JSON Schema of the stored result."""
+        return self.result.json_schema()
+
 
 def resolve(
     fn: Callable[..., Any], *, task: str, context_type: type, max_bytes: int = 1_048_576, max_depth: int = 64

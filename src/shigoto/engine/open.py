@@ -1,11 +1,15 @@
 """From a store's address to its engine. The only place that names concrete engines, each imported when asked for."""
 
+import re
 from urllib.parse import parse_qsl, unquote
 
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreRefused, nearest
+from shigoto.model.text import without_secrets
 
 SCHEMES = ("sqlite", "memory")
+# One letter is a Windows drive. What looks like the address of a server is one, whatever its scheme is made of.
+_ADDRESS = re.compile(r"(?i)([a-z][a-z0-9+.-]+):|([^/:]*[^/:.]):(?=//)")
 
 
 def open_engine(url: str) -> Engine:
@@ -13,10 +17,10 @@ def open_engine(url: str) -> Engine:
 
     Opening is lazy: the store itself is touched by the first operation.
     """
-    scheme, colon, _ = url.partition(":")
-    if not colon or len(scheme) == 1:  # a bare path; one letter is a Windows drive
+    match = _ADDRESS.match(url)
+    if match is None:
         return _sqlite(url, {})
-    match scheme:
+    match scheme := match[1] or match[2]:
         case "memory":
             from shigoto.engine.memory import MemoryEngine
 
@@ -36,8 +40,8 @@ def _parts(url: str) -> tuple[str, dict[str, str]]:
     rest = url.removeprefix("sqlite:")
     if not rest.startswith("///"):
         raise StoreRefused(
-            f"{url!r} is not the address of a file. Write sqlite:///FILE with three slashes, or four for an absolute"
-            " path: SQLite knows no hosts."
+            f"{without_secrets(url)!r} is not the address of a file. Write sqlite:///FILE with three slashes, or four for"
+            " an absolute path: SQLite knows no hosts."
         )
     path, _, query = rest.removeprefix("///").partition("?")
     if path in ("", ":memory:"):

@@ -8,7 +8,7 @@ To add a method: write it here with its promise, then its tests in `shigoto.test
 sqlite, then the documentation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -202,7 +202,8 @@ class Engine(Transport, Protocol):
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         """Repair: fence the named workers if they are still expired, then free the jobs of every worker that is gone
-        (T10, T13), fail what has expired (T16), prune what was kept long enough (T18).
+        (T10, T13), fail what has expired (T16) and what nobody knows how to run (`unknown_after`), prune what was kept
+        long enough (T18).
 
         Such a crash counts towards quarantine only if a suspect ran on a worker that does not isolate, or was the only
         job of the worker when this sweep fenced it.
@@ -224,8 +225,23 @@ class Engine(Transport, Protocol):
         """
         ...
 
-    def delete(self, states: Sequence[State], *, queue: str | None, limit: int) -> Op[int]:
-        """Delete jobs in terminal states or pending, at most `limit`, oldest first; never a processing one."""
+    def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
+        """The numbers of matching jobs that may be deleted: the oldest after the number `after`, at most
+        `wanted.limit`. It may have to look at all of them, and keeps nobody waiting meanwhile.
+
+        Never a processing or blocked one: a filter without a state leaves those alone, one that names them has none.
+        """
+        ...
+
+    def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
+        """Delete those of the jobs that are now in one of the states, with all that is known of them, and count them.
+
+        Never a processing or blocked one, whatever `states` says. Looks at these jobs only.
+        """
+        ...
+
+    def count(self, wanted: JobFilter) -> Op[int]:
+        """How many jobs match, whatever `wanted.limit` and `wanted.before` say. It may have to look at all of them."""
         ...
 
     def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:

@@ -1,5 +1,6 @@
-"""How long, as people write it: a `timedelta`, or a number of seconds."""
+"""How long, as people write it: a `timedelta`, a number of seconds, or a text such as 90s, 5m or 2h."""
 
+import re
 from datetime import timedelta
 from math import isfinite
 
@@ -9,6 +10,10 @@ from shigoto.model.errors import OptionInvalid
 Duration = timedelta | float
 
 LONGEST: Millis = 100 * 366 * 86_400_000
+
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+FORMS = "90, 90s, 5m, 2h, 1d or 2w"
+_TEXT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([smhdw]?)", re.ASCII)
 
 
 def milliseconds(duration: Duration, what: str) -> Millis:
@@ -20,7 +25,8 @@ def milliseconds(duration: Duration, what: str) -> Millis:
         raise OptionInvalid(f"{what} must not be negative, but is {duration!r}.")
     millis = round(seconds * 1000)
     if millis > LONGEST:
-        raise OptionInvalid(f"{what} is longer than a hundred years: {duration!r}. Numbers are seconds.")
+        said = write_duration(duration) if isinstance(duration, timedelta) else repr(duration)
+        raise OptionInvalid(f"{what} is longer than a hundred years: {said}. Numbers are seconds.")
     return millis
 
 
@@ -31,3 +37,23 @@ def _seconds(duration: object, what: str) -> float:
     if isinstance(duration, int | float) and not isinstance(duration, bool):
         return duration
     raise OptionInvalid(f"{what} must be a timedelta or a number of seconds, not {duration!r}.")
+
+
+def read_duration(text: str) -> timedelta | None:
+    """The duration that a text says, in one of the forms 90, 90s, 5m, 2h, 1d, 2w; None for any other text."""
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        return None
+    try:
+        return timedelta(seconds=float(match[1]) * UNITS[match[2]])
+    except OverflowError:
+        return None
+
+
+def write_duration(duration: timedelta) -> str:
+    """The shortest text that `read_duration` reads as this duration, which must not be negative."""
+    seconds = duration.total_seconds()
+    if seconds % 1:
+        return f"{seconds:.6f}".rstrip("0") + "s"
+    unit = next((unit for unit in "wdhm" if seconds and seconds % UNITS[unit] == 0), "s")
+    return f"{seconds / UNITS[unit]:.0f}{unit}"

@@ -30,7 +30,6 @@ Exceptions that a handler raises to choose an outcome (`RetryLater`, `Snooze`, `
 live in `shigoto.context`.
 """
 
-from difflib import get_close_matches
 from typing import ClassVar
 
 
@@ -197,5 +196,7 @@ def storable(what: str, text: str) -> str:
 
 def nearest(name: str, known: "list[str] | tuple[str, ...] | set[str] | frozenset[str]") -> str:
     """A hint for a misspelt name: ` Did you mean 'x'?`, or an empty string when nothing is close."""
+    from difflib import get_close_matches  # who spells well never needs it
+
     matches = get_close_matches(name, sorted(known), n=1)
     return f" Did you mean {matches[0]!r}?" if matches else ""

@@ -199,16 +199,28 @@ class Job(Struct, frozen=True, kw_only=True):
     worker: UUID | None = None
 
 
-class JobFilter(Struct, frozen=True, kw_only=True):
-    """Which jobs to find; every given field must match. Newest first, in pages by `before`."""
+View = Literal["scheduled", "retrying"]  # parts of pending that have a name of their own
 
-    state: State | Literal["scheduled", "retrying"] | None = None
+
+class JobFilter(Struct, frozen=True, kw_only=True):
+    """Which jobs to find; every given field must match. Newest first by number, in pages by `before`.
+
+    `worker` is the name, or the id as text, of the one that runs the job now. `error` is part of the job's error,
+    whatever the case of ASCII letters. `since` is the earliest instant at which the job was stored. `args` are pairs of
+    a dotted path into the payload and the text of what stands there: of a string itself, of anything else its JSON.
+    """
+
+    state: State | View | None = None
     queue: str | None = None
     task: str | None = None
     tenant: str | None = None
     key: str | None = None
     tag: str | None = None
     failure_kind: FailureKind | None = None
+    worker: str | None = None
+    error: str | None = None
+    since: Millis | None = None
+    args: tuple[tuple[str, str], ...] = ()
     before: int | None = None
     limit: int = 20
 

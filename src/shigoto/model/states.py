@@ -34,6 +34,11 @@ MOVES: dict[State | None, frozenset[State | None]] = {
     State.CANCELLED: frozenset({State.PENDING, None}),
 }
 
+# What an operator may delete, with those first that have ended.
+DELETABLE: tuple[State, ...] = tuple(
+    sorted((state for state in State if None in MOVES[state]), key=lambda state: not state.terminal)
+)
+
 MAX_SNOOZES = 1_000
 CRASH_DELAY: Millis = 10_000
 
@@ -210,4 +215,12 @@ def forced(number: int, token: int, queue: str) -> Settlement:
         queue=queue,
         ending=Ending.CANCELLED,
         error="cancelled by force; its effects may have happened",
+    )
+
+
+def unknown_to_all(task: str, waited: Millis) -> str:
+    """The error of a job that was never started because nobody knows how."""
+    return (
+        f"no registered worker has known the task {task!r} for more than {waited / 1000:g} s;"
+        " start one whose app has it, then retry the job"
     )

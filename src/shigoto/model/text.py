@@ -1,6 +1,13 @@
-"""Text that any store can hold, made of what people and programs say."""
+"""Text that any store can hold and anybody may see, made of what people and programs say."""
+
+import re
 
 CUT = " … (cut)"
+HIDDEN = "***"
+
+# Greedy on purpose: a password may hold any letter, and to hide too much does no harm.
+_PASSWORD = re.compile(r"(?<=://)([^:@/]*):.*@")
+_SECRET = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token|key|credential|auth)[^=&]*=)[^&]*")
 
 
 def fit(text: str, limit: int, *, keep_end: bool = False) -> str:
@@ -14,3 +21,8 @@ def fit(text: str, limit: int, *, keep_end: bool = False) -> str:
     part = written[-room:] if keep_end else written[:room]
     kept = part.decode("utf-8", "ignore")
     return CUT + kept if keep_end else kept + CUT
+
+
+def without_secrets(address: str) -> str:
+    """The address of a store as it may be shown."""
+    return _SECRET.sub(rf"\1{HIDDEN}", _PASSWORD.sub(rf"\1:{HIDDEN}@", address))

@@ -88,12 +88,20 @@ class Promoted(Struct, frozen=True):
 
 
 class SweepOrder(Struct, frozen=True, kw_only=True):
-    """What one sweep may do: which workers to fence (seen expired twice), how long to keep what, how much at once."""
+    """What one sweep may do: which workers to fence (seen expired twice), how long to keep what, how much at once.
+
+    Jobs that have been due for longer than `unknown_after`, of a task that no registered worker has known for as long,
+    as far as sweeps have seen, are failed; None leaves them to wait. That the only worker of a task is away for a
+    moment must cost none of its jobs, nor may a night in which nobody ran at all: if for longer than `longest_gap` no
+    sweep has looked for such tasks, the time begins again.
+    """
 
     fence: tuple[UUID, ...] = ()
     keep_completed_for: Millis = 7 * 86_400_000
     keep_failed_for: Millis = 30 * 86_400_000
     keep_cancelled_for: Millis = 30 * 86_400_000
+    unknown_after: Millis | None = None
+    longest_gap: Millis = LEASE
     batch: int = 1_000
 
 
@@ -113,6 +121,7 @@ class Swept(Struct, frozen=True, kw_only=True):
     fenced: tuple[UUID, ...] = ()
     rescued: tuple[Rescued, ...] = ()
     expired: int = 0
+    unknown: tuple[str, ...] = ()  # the tasks of jobs that failed because nobody knows them
     pruned: int = 0
     clock_step: Millis = 0
     more: bool = False

@@ -1,6 +1,6 @@
 """The engine itself: every operation of the contract, one lock around each, doorbells rung after it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from threading import Lock
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
@@ -10,7 +10,7 @@ from shigoto.engine.memory.doorbell import MemoryDoorbell
 from shigoto.engine.memory.store import Store
 from shigoto.engine.op import Op, Steps, drive
 from shigoto.engine.protocol import Capabilities
-from shigoto.model.clock import Clock, host_clock
+from shigoto.model.clock import Clock, Millis, host_clock
 from shigoto.model.errors import Unsupported
 from shigoto.model.job import (
     Attempt,
@@ -59,6 +59,11 @@ class MemoryEngine:
     def address(self) -> NoReturn:
         """Refuse: nobody else can look into this process."""
         raise Unsupported("A memory store has no address: it lives in this process only. Use a file.")
+
+    def now(self) -> Millis:
+        """Store time."""
+        with self._lock:
+            return self._store.now()
 
     def run(self, op: Op[T]) -> T:
         """Run an op in the calling thread; no op takes long, so neither does the wait for the lock."""
@@ -163,9 +168,17 @@ class MemoryEngine:
         """T15: make failed or cancelled jobs ready again, all or none."""
         return _op(lambda: manage.retry(self._store, ids), rings=bool)
 
-    def delete(self, states: Sequence[State], *, queue: str | None, limit: int) -> Op[int]:
-        """Delete jobs in terminal states or pending, oldest first; never a processing one."""
-        return _op(lambda: manage.delete(self._store, states, queue, limit))
+    def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
+        """The numbers of matching jobs that may be deleted, oldest first."""
+        return _read(lambda: look.deletable(self._store, wanted, after))
+
+    def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
+        """Delete those of the jobs that are in one of the states; never a processing or blocked one."""
+        return _op(lambda: manage.delete(self._store, numbers, states))
+
+    def count(self, wanted: JobFilter) -> Op[int]:
+        """How many jobs match."""
+        return _read(lambda: look.count(self._store, wanted))
 
     def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
         """The jobs, in order; None where an id is not stored."""

@@ -1,14 +1,18 @@
 """What people see: jobs, runs, counts, queues, workers. Nothing here changes anything."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 from uuid import UUID
+
+from msgspec import structs
 
 from shigoto.engine.memory.row import Row, record, snapshot
 from shigoto.engine.memory.store import Store
 from shigoto.model.clock import to_datetime
 from shigoto.model.job import Attempt, Counts, Job, JobFilter, LoggedLine, QueueSettings, State
+from shigoto.model.matching import asks_for_counters_only, folded, has_args, sum_counts, worker_id
+from shigoto.model.states import DELETABLE
 from shigoto.model.worker import WorkerRecord
 
 
@@ -19,8 +23,27 @@ def get(store: Store, ids: Sequence[UUID]) -> list[Job | None]:
 
 def find(store: Store, wanted: JobFilter) -> list[Job]:
     """One page, newest first."""
-    found: Iterator[Row] = (row for row in reversed(store.rows.values()) if _matches(row, wanted))
+    found: Iterator[Row] = filter(matcher(store, wanted), reversed(store.rows.values()))
     return [snapshot(row) for row in islice(found, max(0, wanted.limit))]
+
+
+def count(store: Store, wanted: JobFilter) -> int:
+    """From the tally, if it can tell."""
+    if asks_for_counters_only(wanted):
+        return sum_counts(stats(store), wanted)
+    matches = matcher(store, structs.replace(wanted, before=None))
+    return sum(map(matches, store.rows.values()))
+
+
+def deletable(store: Store, wanted: JobFilter, after: int) -> list[int]:
+    """From the oldest on, which are first in the rows."""
+    matches = matcher(store, wanted)
+    found = (
+        row.number
+        for row in store.rows.values()
+        if row.number > after and row.state in DELETABLE and matches(row)
+    )
+    return list(islice(found, max(0, wanted.limit)))
 
 
 def attempts(store: Store, job: UUID) -> list[Attempt]:
@@ -58,10 +81,31 @@ def workers(store: Store) -> list[WorkerRecord]:
     ]
 
 
-def _matches(row: Row, wanted: JobFilter) -> bool:
+def matcher(store: Store, wanted: JobFilter) -> Callable[[Row], bool]:
+    """Whether a job is meant by the filter; what only the payload can tell is asked last."""
+    by_id = None if wanted.worker is None else worker_id(wanted.worker)
+
+    def run_by(row: Row) -> bool:
+        worker = None if row.worker is None else store.workers.get(row.worker)
+        named = worker is not None and worker.announcement.name == wanted.worker
+        return row.worker is not None and (row.worker == by_id or named)
+
+    def matches(row: Row) -> bool:
+        return (
+            _says_the_same(row, wanted)
+            and (wanted.worker is None or run_by(row))
+            and (wanted.error is None or _has_error(row, wanted.error))
+            and has_args(row.spec.payload, wanted.args)
+        )
+
+    return matches
+
+
+def _says_the_same(row: Row, wanted: JobFilter) -> bool:
     spec = row.spec
     return (
         (wanted.before is None or row.number < wanted.before)
+        and (wanted.since is None or row.created_at >= wanted.since)
         and (wanted.state is None or _in_view(row, wanted.state))
         and wanted.queue in (None, spec.queue)
         and wanted.task in (None, spec.task)
@@ -70,6 +114,11 @@ def _matches(row: Row, wanted: JobFilter) -> bool:
         and wanted.failure_kind in (None, row.failure_kind)
         and (wanted.tag is None or wanted.tag in row.tags())
     )
+
+
+def _has_error(row: Row, part: str) -> bool:
+    error = row.error()
+    return error is not None and folded(part) in folded(error)
 
 
 def _in_view(row: Row, view: str) -> bool:

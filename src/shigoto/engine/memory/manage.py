@@ -1,7 +1,6 @@
 """What an operator does to jobs and queues: cancel, retry, delete, configure."""
 
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from shigoto.engine.memory.row import Row
@@ -9,10 +8,8 @@ from shigoto.engine.memory.store import Store
 from shigoto.engine.memory.work import end_run
 from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotFound, KeyTaken
-from shigoto.model.job import TERMINAL, Enqueued, QueueSettings, State
-from shigoto.model.states import forced, not_retryable, renewed
-
-DELETABLE = TERMINAL | {State.PENDING}
+from shigoto.model.job import Enqueued, QueueSettings, State
+from shigoto.model.states import DELETABLE, forced, not_retryable, renewed
 
 
 def cancel(store: Store, ids: Sequence[UUID], *, force: bool) -> list[State | None]:
@@ -33,14 +30,13 @@ def retry(store: Store, ids: Sequence[UUID]) -> list[Enqueued]:
     return [Enqueued(row.spec.id, row.number, "existing") for row in rows]
 
 
-def delete(store: Store, states: Sequence[State], queue: str | None, limit: int) -> int:
-    """Forget jobs, oldest first; states that must not be deleted match nothing."""
-    wanted = DELETABLE.intersection(states)
-    found = (row for row in store.rows.values() if row.state in wanted and queue in (None, row.spec.queue))
-    rows = list(islice(found, max(0, limit)))
-    for row in rows:
+def delete(store: Store, numbers: Sequence[int], states: Collection[State]) -> int:
+    """Forget those that are in one of the states and may go."""
+    rows = [store.rows[number] for number in set(numbers) if number in store.rows]
+    gone = [row for row in rows if row.state in states and row.state in DELETABLE]
+    for row in gone:
         store.remove(row)
-    return len(rows)
+    return len(gone)
 
 
 def configure(store: Store, settings: QueueSettings) -> None:
@@ -88,6 +84,6 @@ def _renew(store: Store, row: Row, now: Millis) -> None:
         row.expires_at = None if row.expired(now) else row.expires_at
         row.counters = renewed(row.counters)
         row.started_at = row.finished_at = row.cancel_requested_at = None
-        row.result = row.failure_kind = None
+        row.result = row.failure_kind = row.never_run = None
         row.superseded = False
     store.take_key(row)

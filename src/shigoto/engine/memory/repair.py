@@ -10,7 +10,7 @@ from shigoto.engine.memory.store import Store
 from shigoto.engine.memory.work import end_run
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, QueueSettings, State
-from shigoto.model.states import orphaned
+from shigoto.model.states import orphaned, unknown_to_all
 from shigoto.model.worker import Promoted, Rescued, SweepOrder, Swept
 
 
@@ -28,7 +28,7 @@ def promote(store: Store, limit: int) -> Promoted:
 
 
 def sweep(store: Store, order: SweepOrder) -> Swept:
-    """Fence, then free, then expire, then prune; each kind in one bounded batch."""
+    """Fence, free, expire, fail what nobody knows, prune; each kind in one bounded batch."""
     now = store.now()
     step = _forgive(store, now)
     fenced = tuple(worker for worker in order.fence if _fence(store, worker, now))
@@ -38,15 +38,17 @@ def sweep(store: Store, order: SweepOrder) -> Swept:
     orphans = _batch(store, order, _orphaned(store))
     rescued = tuple(_rescue(store, row, now, only=row.worker in with_one_job) for row in orphans)
     expired = _expire(store, _batch(store, order, _lapsed(now)), now)
+    unknown = _fail_unknown(store, order, now)
     pruned = _prune(store, _batch(store, order, _outlived(store, order, now)))
     return Swept(
         expired_workers=tuple(worker for worker, row in store.workers.items() if row.expired(now)),
         fenced=fenced,
         rescued=rescued,
         expired=expired,
+        unknown=tuple(sorted(set(unknown))),
         pruned=pruned,
         clock_step=step,
-        more=order.batch in (len(rescued), expired, pruned),
+        more=order.batch in (len(rescued), expired, len(unknown), pruned),
     )
 
 
@@ -125,6 +127,48 @@ def _expire(store: Store, rows: list[Row], now: Millis) -> int:
             row.failure_kind = FailureKind.EXPIRED
             row.finished_at = now
     return len(rows)
+
+
+def _fail_unknown(store: Store, order: SweepOrder, now: Millis) -> list[str]:
+    """Fail what has been due and unknown for too long, and tell the task of each."""
+    waited = order.unknown_after
+    if waited is None:
+        return []
+    _note_unknown(store, now, order.longest_gap)
+    before = now - waited
+    rows = _batch(store, order, lambda row: _due_and_unknown(store, row, before) and not row.expired(now))
+    for row in rows:
+        with store.moving(row, State.FAILED, now):
+            row.failure_kind = FailureKind.UNKNOWN_TASK
+            row.never_run = unknown_to_all(row.spec.task, waited)
+            row.finished_at = now
+    return [row.spec.task for row in rows]
+
+
+def _note_unknown(store: Store, now: Millis, longest_gap: Millis) -> None:
+    """Since when: a job that a dead worker gave back has been due for as long as it ran; its task was not unknown."""
+    if now - store.looked_for_unknown_at > longest_gap:
+        store.unknown_since.clear()
+    store.looked_for_unknown_at = now
+    known = {
+        task for row in store.workers.values() if row.fenced_at is None for task in row.announcement.tasks
+    }
+    for (queue, task, _), line in store.ready.items():
+        if task not in known and not store.paused(queue) and line.head() is not None:
+            # The earlier instant stands, unless the clock was set back behind it.
+            store.unknown_since[task] = min(now, store.unknown_since.get(task, now))
+
+
+def _due_and_unknown(store: Store, row: Row, before: Millis) -> bool:
+    since = store.unknown_since.get(row.spec.task)
+    return (
+        row.state is State.PENDING
+        and row.ready
+        and max(row.run_at, row.created_at) < before
+        and since is not None
+        and since < before
+        and not store.paused(row.spec.queue)
+    )
 
 
 def _prune(store: Store, rows: list[Row]) -> int:

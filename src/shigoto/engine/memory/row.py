@@ -33,6 +33,7 @@ class Row(Struct, kw_only=True, eq=False):
     checkpoint: str | None = None
     result: str | None = None
     failure_kind: FailureKind | None = None
+    never_run: str | None = None  # why it failed without a run
     attempts: list[Attempt] = field(default_factory=list)
     lines: dict[tuple[int, int], LogLine] = field(default_factory=dict)  # by token and line
 
@@ -51,7 +52,12 @@ class Row(Struct, kw_only=True, eq=False):
         return self.expires_at is not None and self.expires_at < now
 
     def error(self) -> str | None:
-        """The newest error of its runs, while a failure counts against it, or if its last run ended it."""
+        """The newest error of its runs, while a failure counts against it, or if its last run ended it.
+
+        A job that failed without a run tells why.
+        """
+        if self.never_run is not None:
+            return self.never_run
         errors = [attempt.error for attempt in self.attempts if attempt.error is not None]
         ended_by_a_run = self.finished_at is not None and self.started_at is not None
         last = self.attempts[-1] if self.attempts else None  # of another claim, if the last one was never run

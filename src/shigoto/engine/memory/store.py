@@ -27,6 +27,8 @@ class Store:
         self.scheduled = Line()
         self.held: dict[UUID, dict[int, Row]] = defaultdict(dict)
         self.workers: dict[UUID, WorkerRow] = {}
+        self.unknown_since: dict[str, Millis] = {}  # by task
+        self.looked_for_unknown_at: Millis = 0
         self.settings: dict[str, QueueSettings] = {}
         self.tally: Counter[tuple[str, State]] = Counter()
         self.later: Counter[str] = Counter()

@@ -25,6 +25,9 @@ def announce(store: Store, announcement: Announcement) -> None:
     """A fenced id stays fenced: its jobs may already run elsewhere."""
     now = store.now()
     known = store.workers.get(announcement.id)
+    if known is None or known.fenced_at is None:
+        for task in announcement.tasks:
+            store.unknown_since.pop(task, None)
     if known is None:
         store.workers[announcement.id] = WorkerRow(
             announcement=announcement, started_at=now, lease_until=now + announcement.lease

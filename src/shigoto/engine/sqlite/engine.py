@@ -1,7 +1,7 @@
 """The engine's face: every verb of the protocol as an operation, and the few things that are not operations."""
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -15,6 +15,7 @@ from shigoto.engine.sqlite import (
     doorbell,
     enqueueing,
     files,
+    finding,
     looking,
     managing,
     repairing,
@@ -25,7 +26,7 @@ from shigoto.engine.sqlite.driver import Driver
 from shigoto.engine.sqlite.statement import SQL, Steps, sql
 from shigoto.engine.sqlite.time import StoreClock
 from shigoto.model.checkup import Checkup
-from shigoto.model.clock import Clock, host_clock
+from shigoto.model.clock import Clock, Millis, host_clock
 from shigoto.model.errors import storable
 from shigoto.model.job import (
     Attempt,
@@ -87,6 +88,10 @@ class SqliteEngine:
         """The file."""
         return self._path
 
+    def now(self) -> Millis:
+        """Store time, as far as this process knows."""
+        return self._clock.now()
+
     def run(self, op: Op[T]) -> T:
         return self._driver.run(op)
 
@@ -105,7 +110,7 @@ class SqliteEngine:
     def listen(self) -> Doorbell:
         self._driver.prepare()
         doorbell.hang(self._bell, self._path)
-        return doorbell.Ear(self._bell, self._wal)
+        return doorbell.Ear(self._bell, self._wal, self._driver.connections.version)
 
     def close(self) -> None:
         self._driver.close()
@@ -214,8 +219,14 @@ class SqliteEngine:
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
         return Op(start=lambda: managing.retry(self._clock.now(), ids), rings=bool)
 
-    def delete(self, states: Sequence[State], *, queue: str | None, limit: int) -> Op[int]:
-        return Op(start=lambda: managing.delete(states, queue, limit))
+    def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
+        return Op(start=lambda: finding.deletable(wanted, after), mode="read")
+
+    def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
+        return Op(start=lambda: managing.delete(numbers, states))
+
+    def count(self, wanted: JobFilter) -> Op[int]:
+        return Op(start=lambda: looking.count(wanted), mode="read")
 
     def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
         return Op(start=lambda: looking.get(list(ids)), mode="read")

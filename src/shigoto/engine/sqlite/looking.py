@@ -6,9 +6,11 @@ from uuid import UUID
 
 from msgspec import json
 
-from shigoto.engine.sqlite.statement import Statement, Steps, sql
+from shigoto.engine.sqlite.finding import counted_one_by_one, newest
+from shigoto.engine.sqlite.statement import Steps, sql
 from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.job import Attempt, Counts, FailureKind, Job, JobFilter, LoggedLine, QueueSettings, State
+from shigoto.model.matching import asks_for_counters_only, sum_counts
 from shigoto.model.worker import WorkerRecord
 
 STATES = {
@@ -20,9 +22,6 @@ STATES = {
     6: State.BLOCKED,
 }
 NUMBERS_OF_STATES = {state: number for number, state in STATES.items()}
-
-# With more pending jobs than this, walking the newest bodies finds a page of them sooner than sorting them all.
-MANY = 20_000
 
 
 def get(ids: list[UUID]) -> Steps[list[Job | None]]:
@@ -37,78 +36,15 @@ def get(ids: list[UUID]) -> Steps[list[Job | None]]:
 
 
 def find(wanted: JobFilter) -> Steps[list[Job]]:
-    """A page of matching jobs, newest first: their numbers from the table that holds the state, then the rest."""
-    many = False
-    if wanted.state is State.PENDING:
-        look = Statement(f"SELECT count(*) FROM (SELECT 1 FROM shigoto_ready LIMIT {MANY})")
-        many = (yield look).fetchone()[0] == MANY
-    numbers = (yield numbers_of(wanted, many_pending=many)).fetchall()
-    return (yield from _details([number for (number,) in numbers]))
+    """A page of matching jobs, newest first: their numbers from the tables that hold their states, then the rest."""
+    return (yield from _details((yield from newest(wanted))))
 
 
-def numbers_of(wanted: JobFilter, *, many_pending: bool) -> Statement:
-    """The statement that finds the numbers: it walks the table that holds the state, newest first, and stops early."""
-    # Only what has failed has a kind of failure.
-    state = State.FAILED if wanted.state is None and wanted.failure_kind is not None else wanted.state
-    source, number, conditions = _source(state, many_pending=many_pending)
-    values: dict[str, Any] = {"limit": wanted.limit}
-    for name, condition in (
-        ("before", f"{number} < :before"),
-        ("queue", "l.queue = :queue"),
-        ("task", "l.task = :task"),
-        ("tenant", "b.tenant = :tenant"),
-        ("key", "b.key = :key"),
-        ("tag", "EXISTS (SELECT 1 FROM json_each(b.tags) t WHERE t.value = :tag)"),
-        ("failure_kind", "s.failure_kind = :failure_kind" if state is State.FAILED else "FALSE"),
-    ):
-        value = getattr(wanted, name)
-        if value is not None:
-            conditions.append(condition)
-            values[name] = value
-    text = (
-        f"SELECT {number} FROM {source} CROSS JOIN shigoto_lane l ON l.lane = b.lane"
-        f" WHERE {' AND '.join(conditions)} ORDER BY {number} DESC LIMIT :limit"
-    )
-    return Statement(text, values)
-
-
-def _source(state: State | str | None, *, many_pending: bool) -> tuple[str, str, list[str]]:
-    """Where to look for a state: the tables, the column with the number, and what must hold there."""
-    if state is None:
-        return "shigoto_job b", "b.number", ["b.lane <> 0"]
-    if state is State.PENDING and many_pending:
-        elsewhere = ("shigoto_done", "shigoto_running", "shigoto_blocked")
-        absent = [f"NOT EXISTS (SELECT 1 FROM {table} x WHERE x.number = b.number)" for table in elsewhere]
-        return "shigoto_job b", "b.number", ["b.lane <> 0", *absent]
-    body = "CROSS JOIN shigoto_job b ON b.number = s.number"
-    waiting = "(SELECT number, failures FROM shigoto_ready UNION ALL SELECT number, failures FROM shigoto_scheduled) s"
-    match state:
-        case State.PENDING:
-            return f"{waiting} {body}", "s.number", ["TRUE"]
-        case "retrying":
-            return f"{waiting} {body}", "s.number", ["s.failures > 0"]
-        case "scheduled":
-            return f"shigoto_scheduled s {body}", "s.number", ["TRUE"]
-        case State.PROCESSING:
-            return f"shigoto_running s {body}", "s.number", ["TRUE"]
-        case State.BLOCKED:
-            return f"shigoto_blocked s {body}", "s.number", ["TRUE"]
-        case State.COMPLETED:
-            return f"shigoto_done s NOT INDEXED {body}", "s.number", ["s.state = 3"]
-        case State.FAILED:  # SQLite uses a partial index only when its condition is repeated word for word
-            return (
-                f"shigoto_done s INDEXED BY shigoto_done_not_completed {body}",
-                "s.number",
-                ["s.state = 4", "s.state <> 3"],
-            )
-        case State.CANCELLED:
-            return (
-                f"shigoto_done s INDEXED BY shigoto_done_not_completed {body}",
-                "s.number",
-                ["s.state = 5", "s.state <> 3"],
-            )
-        case _:
-            raise ValueError(f"unknown state {state!r}")
+def count(wanted: JobFilter) -> Steps[int]:
+    """How many jobs match: from the counters, if they can tell."""
+    if asks_for_counters_only(wanted):
+        return sum_counts((yield from stats()), wanted)
+    return (yield from counted_one_by_one(wanted))
 
 
 def _details(numbers: list[int]) -> Steps[list[Job]]:

@@ -1,11 +1,11 @@
 """T11, T12, T14, T15, T18, T21: what operators and clients do to jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from msgspec import json
 
-from shigoto.engine.sqlite.counting import count, fold_counters
+from shigoto.engine.sqlite.counting import count
 from shigoto.engine.sqlite.looking import NUMBERS_OF_STATES, STATES
 from shigoto.engine.sqlite.settling import guarded, move
 from shigoto.engine.sqlite.statement import Steps, sql
@@ -13,7 +13,7 @@ from shigoto.engine.sqlite.waiting import Waiting, remove_waiting, wait_again
 from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotFound, KeyTaken
 from shigoto.model.job import Enqueued, FailureKind, State
-from shigoto.model.states import Counters, forced, not_retryable, renewed
+from shigoto.model.states import DELETABLE, Counters, forced, not_retryable, renewed
 
 
 def cancel(now: Millis, ids: Sequence[UUID], *, force: bool) -> Steps[list[State | None]]:
@@ -57,13 +57,15 @@ def _end_blocked(now: Millis, number: int) -> Steps[None]:
     yield from count(ended=[(queue, State.CANCELLED)])
 
 
-def end_pending(now: Millis, number: int, state: State, kind: FailureKind | None) -> Steps[None]:
+def end_pending(
+    now: Millis, number: int, state: State, kind: FailureKind | None, error: str | None = None
+) -> Steps[None]:
     """Take a pending job to a terminal state without a run (T11, T16)."""
     job = yield from remove_waiting(number)
     counters = job.counters
     yield sql(
         "add_done", number, NUMBERS_OF_STATES[state], job.token, job.settled_token, counters.failures,
-        counters.crashes, counters.releases, counters.snoozes, int(counters.solo), None, now, None, kind, None,
+        counters.crashes, counters.releases, counters.snoozes, int(counters.solo), None, now, None, kind, error,
     )  # fmt: skip
     yield from count(ended=[(job.queue, state)])
 
@@ -148,17 +150,13 @@ def _take_key_back(id: UUID, number: int, tenant: str, key: str) -> Steps[None]:
     yield sql("take_key", tenant, key, number)
 
 
-def delete(states: Sequence[State], queue: str | None, limit: int) -> Steps[int]:
-    """Delete jobs that have ended or have not begun, oldest first."""
-    terminal = [NUMBERS_OF_STATES[state] for state in states if state.terminal]
-    found: list[tuple[int, int, str]] = []
-    if terminal:
-        found += (yield sql("deletable_done", json.encode(terminal).decode(), queue, limit)).fetchall()
-    if State.PENDING in states:
-        found += (yield sql("deletable_pending", queue, limit)).fetchall()
-    chosen = sorted(found)[:limit]
-    yield from remove([(number, STATES[state], queue_name) for number, state, queue_name in chosen])
-    return len(chosen)
+def delete(numbers: Sequence[int], states: Collection[State]) -> Steps[int]:
+    """Delete those that are in one of the states and may go."""
+    rows = yield sql("states_of", json.encode(sorted(set(numbers))).decode())
+    jobs = [(number, STATES[state], queue) for number, state, queue in rows.fetchall()]
+    gone = [job for job in jobs if job[1] in states and job[1] in DELETABLE]
+    yield from remove(gone)
+    return len(gone)
 
 
 def remove(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
@@ -166,7 +164,6 @@ def remove(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
     given out again."""
     if not jobs:
         return
-    yield from fold_counters()
     numbers = json.encode([number for number, _, _ in jobs]).decode()
     for statement in (
         "delete_keys",
@@ -187,4 +184,9 @@ def remove(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
         yield sql("set_meta", "husk", highest)
     yield sql("delete_jobs", numbers)
     yield sql("delete_husk")
-    yield from count(deleted=[(queue, state) for _, state, queue in jobs])
+    # What was enqueued since the last sweep is not in the totals yet.
+    counted_to: int = (yield sql("meta", "counted_to")).fetchone()[0]
+    yield from count(
+        deleted=[(queue, state) for number, state, queue in jobs if number <= counted_to],
+        revived=[(queue, state) for number, state, queue in jobs if number > counted_to and state.terminal],
+    )

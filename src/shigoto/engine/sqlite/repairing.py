@@ -1,4 +1,4 @@
-"""Leases and repair: beats, promotion of due jobs, and the sweep that frees, expires and prunes."""
+"""Leases and repair: beats, promotion of due jobs, and the sweep that frees, fails and prunes."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -10,12 +10,12 @@ from shigoto.engine.sqlite.counting import fold_counters
 from shigoto.engine.sqlite.looking import STATES
 from shigoto.engine.sqlite.managing import end_pending, remove
 from shigoto.engine.sqlite.settling import guarded, move, write_logs
-from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.engine.sqlite.statement import Steps, sql, sql_many
 from shigoto.engine.sqlite.time import StoreClock
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, State
 from shigoto.model.outcome import Death, Ending, Report, Settlement
-from shigoto.model.states import buried, orphaned
+from shigoto.model.states import buried, orphaned, unknown_to_all
 from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Orders, Promoted, Rescued, SweepOrder, Swept
 
 
@@ -23,7 +23,7 @@ def announce(now: Millis, worker: Announcement) -> Steps[None]:
     """Register a worker, or change what it said of itself."""
     tasks = json.encode(worker.tasks).decode()
     queues = None if worker.queues is None else json.encode(worker.queues).decode()
-    yield sql(
+    announced = yield sql(
         "announce",
         worker.id.bytes,
         worker.name,
@@ -38,6 +38,8 @@ def announce(now: Millis, worker: Announcement) -> Steps[None]:
         worker.isolates,
         worker.stopping,
     )
+    if announced.rowcount:
+        yield sql("forget_unknown", tasks)
 
 
 def leave(now: Millis, worker: UUID) -> Steps[int]:
@@ -137,7 +139,8 @@ def promote(now: Millis, limit: int) -> Steps[Promoted]:
 
 
 def sweep(clock: StoreClock, order: SweepOrder) -> Steps[Swept]:
-    """Repair, in this order: leases after a step of the clock, dead workers, their jobs, expiry, retention."""
+    """Repair, in this order: leases after a step of the clock, dead workers, their jobs, expiry, unknown tasks,
+    retention."""
     now = yield from _now(clock)
     clock_step = clock.step
     if clock_step:
@@ -147,6 +150,7 @@ def sweep(clock: StoreClock, order: SweepOrder) -> Steps[Swept]:
     rescued = yield from _rescue(now, order.batch, (yield from _with_one_job(fenced)))
     yield sql("forget_fenced", now - 86_400_000)
     expired, expiries = yield from _expire(now, order.batch)
+    unknown = yield from _fail_unknown(now, order)
     pruned, walked = yield from _prune(now, order)
     yield from fold_counters()
     return Swept(
@@ -154,9 +158,10 @@ def sweep(clock: StoreClock, order: SweepOrder) -> Steps[Swept]:
         fenced=tuple(fenced),
         rescued=tuple(rescued),
         expired=expired,
+        unknown=tuple(sorted(set(unknown))),
         pruned=pruned,
         clock_step=clock_step,
-        more=len(rescued) == order.batch or expiries == order.batch or walked,
+        more=order.batch in (len(rescued), expiries, len(unknown)) or walked,
     )
 
 
@@ -206,6 +211,32 @@ def _expire(now: Millis, batch: int) -> Steps[tuple[int, int]]:
             yield from end_pending(now, number, State.FAILED, FailureKind.EXPIRED)
             expired += 1
     return expired, len(due)
+
+
+def _fail_unknown(now: Millis, order: SweepOrder) -> Steps[list[str]]:
+    """Fail what has been due and unknown for too long, and tell the task of each."""
+    waited = order.unknown_after
+    if waited is None:
+        return []
+    lanes = yield from _note_unknown(now, order.longest_gap)
+    numbers = json.encode(lanes).decode()
+    overdue = (yield sql("overdue_unknown", numbers, now - waited, now, order.batch)).fetchall()
+    for number, task in overdue:
+        error = unknown_to_all(task, waited)
+        yield from end_pending(now, number, State.FAILED, FailureKind.UNKNOWN_TASK, error)
+    return [task for _, task in overdue]
+
+
+def _note_unknown(now: Millis, longest_gap: Millis) -> Steps[list[int]]:
+    """Note since when tasks are unknown, from the start if nobody has looked for too long, and tell their lanes."""
+    last = (yield sql("meta", "looked_for_unknown")).fetchone()
+    if last is not None and now - last[0] > longest_gap:
+        yield sql("forget_all_unknown")
+    yield sql("note_look_for_unknown", now)
+    lanes = (yield sql("unknown_lanes")).fetchall()
+    if lanes:
+        yield sql_many("note_unknown", [(task, now) for _, task in lanes])
+    return [lane for lane, _ in lanes]
 
 
 def _prune(now: Millis, order: SweepOrder) -> Steps[tuple[int, bool]]:

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from shigoto.model.job import Lease, QueueSettings, State
+from shigoto.model.job import JobFilter, Lease, QueueSettings, State
 from shigoto.model.outcome import Ending
 from shigoto.testing.conformance.fixture import EngineUnderTest
 
@@ -72,7 +72,7 @@ class TestAlone:
             store.settle(worker, lease, Ending.CRASHED, delay=delay)
 
         assert store.cancel(leases[0]) is State.CANCELLED
-        assert store.engine.run(store.engine.delete([State.PENDING], queue=None, limit=9)) == 1
+        assert store.delete(JobFilter(state=State.PENDING, limit=9)) == 1
 
         assert not store.stored(leases[1])
         assert (store.counts().pending, store.counts().cancelled) == (0, 1)

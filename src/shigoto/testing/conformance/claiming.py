@@ -160,7 +160,7 @@ class TestOrder:
         assert ids(store.claim(worker)) == [job.id for job in jobs]
 
     def test_one_at_a_time_gives_the_same_order(self, store: EngineUnderTest) -> None:
-        """S0-33."""
+        """S0-33, S1-2."""
         worker = store.announce()
         jobs = [store.enqueue(priority=priority) for priority in (1, 3, 1, 2)]
         order = [jobs[index].id for index in (1, 3, 0, 2)]

@@ -34,7 +34,7 @@ class TestThreads:
     """One engine object, many threads."""
 
     def test_every_job_is_run_exactly_once(self, store: EngineUnderTest) -> None:
-        """S0-68."""
+        """S0-35, S0-68."""
         store.engine.run(store.engine.enqueue_many([store.spec() for _ in range(JOBS)]))
         workers = [store.announce() for _ in range(THREADS)]
 
@@ -286,6 +286,7 @@ class TestSecondEngine:
     """Two engine objects on one store are like two processes."""
 
     def test_both_see_the_same_jobs(self, store: EngineUnderTest) -> None:
+        """S1-8."""
         other = store.open_again()
         assert (other is not None) is store.engine.capabilities.shared
         if other is None:
@@ -311,7 +312,7 @@ class TestSecondEngine:
         assert found == store.job(job)
 
     def test_no_job_is_given_out_twice(self, store: EngineUnderTest) -> None:
-        """S0-57, S0-68."""
+        """S0-35, S0-57, S0-68."""
         other = store.open_again()
         if other is None:
             return

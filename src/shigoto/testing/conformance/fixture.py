@@ -11,6 +11,7 @@ from shigoto.model.clock import Millis
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, Enqueued, FailureKind, Job, JobFilter, JobSpec, KeyMode, Lease, State
 from shigoto.model.outcome import Death, Ending, LogTail, Report, Settlement, Verdict
+from shigoto.model.states import DELETABLE
 from shigoto.model.worker import LEASE, Announcement, Orders, Promoted, Rescued, SweepOrder, Swept, Want
 from shigoto.testing.clock import VirtualClock
 
@@ -218,6 +219,18 @@ class EngineUnderTest:
     def find(self, wanted: JobFilter | None = None) -> list[Job]:
         """Find by a filter, or everything."""
         return self.engine.run(self.engine.find(wanted or JobFilter(limit=1_000)))
+
+    def count(self, wanted: JobFilter) -> int:
+        """How many match."""
+        return self.engine.run(self.engine.count(wanted))
+
+    def deletable(self, wanted: JobFilter, *, after: int = 0) -> list[int]:
+        """The numbers of what matches and may be deleted."""
+        return self.engine.run(self.engine.deletable(wanted, after=after))
+
+    def delete(self, wanted: JobFilter) -> int:
+        """Delete what matches, and count it."""
+        return self.engine.run(self.engine.delete(self.deletable(wanted), DELETABLE))
 
     def outcomes(self, job: Enqueued | Lease) -> list[str]:
         """How the runs ended that did not complete."""

@@ -4,7 +4,7 @@ import pytest
 
 from shigoto.model.clock import to_datetime
 from shigoto.model.errors import KeyTaken
-from shigoto.model.job import Counts, Enqueued, FailureKind, KeyMode, State
+from shigoto.model.job import Counts, Enqueued, FailureKind, JobFilter, KeyMode, State
 from shigoto.model.outcome import Ending, Verdict
 from shigoto.model.worker import SweepOrder
 from shigoto.testing.conformance.fixture import EngineUnderTest
@@ -136,7 +136,7 @@ class TestKeyScope:
 
     def test_a_deleted_job_frees_its_key(self, store: EngineUnderTest) -> None:
         holder_in(store, State.PENDING)
-        store.engine.run(store.engine.delete([State.PENDING], queue=None, limit=10))
+        store.delete(JobFilter(state=State.PENDING, limit=10))
 
         assert store.enqueue(key="k").status == "inserted"
 

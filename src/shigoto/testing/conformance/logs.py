@@ -3,7 +3,7 @@
 import pytest
 
 from shigoto.model.clock import to_datetime
-from shigoto.model.job import LoggedLine, LogLine, State
+from shigoto.model.job import JobFilter, LoggedLine, LogLine, State
 from shigoto.model.outcome import Ending, LogTail, Report, Verdict
 from shigoto.testing.conformance.fixture import EngineUnderTest, ended
 
@@ -137,7 +137,7 @@ class TestLogs:
         store.settle(worker, lease, Ending.FAILED, log=tail(1))
         assert len(store.logs(lease)) == 1
 
-        store.engine.run(store.engine.delete([State.FAILED], queue=None, limit=1))
+        store.delete(JobFilter(state=State.FAILED, limit=1))
         again = store.enqueue(id=lease.id)
 
         assert store.logs(again) == []

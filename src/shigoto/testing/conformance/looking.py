@@ -191,7 +191,7 @@ class TestStats:
         store.claim(worker)
         store.fence(worker)
         assert store.counts() == Counts(pending=1)
-        store.engine.run(store.engine.delete([State.PENDING], queue=None, limit=1))
+        store.delete(JobFilter(state=State.PENDING, limit=1))
         assert store.counts() == Counts()
 
     def test_a_refused_settlement_counts_nothing(self, store: EngineUnderTest) -> None:
@@ -221,7 +221,7 @@ class TestSettings:
 
     def test_and_stays_when_its_jobs_are_gone(self, store: EngineUnderTest) -> None:
         store.enqueue(queue="a")
-        store.engine.run(store.engine.delete([State.PENDING], queue=None, limit=1))
+        store.delete(JobFilter(state=State.PENDING, limit=1))
 
         assert store.engine.run(store.engine.settings()) == [QueueSettings(name="a")]
 

@@ -21,9 +21,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec import structs
 
 from shigoto.model.clock import MAX_HOLD, Millis
-from shigoto.model.job import KEY_MODES, FailureKind, LogLine, QueueSettings, State
+from shigoto.model.job import KEY_MODES, FailureKind, JobFilter, LogLine, QueueSettings, State
 from shigoto.model.outcome import Ending, LogTail
 from shigoto.model.worker import CLAIM_DEADLINE, LEASE, Announcement, Want
 from shigoto.testing.conformance.fixture import EngineUnderTest
@@ -47,6 +48,7 @@ asked = st.fixed_dictionaries(
     {
         "task": st.sampled_from(TASKS),
         "queue": queues,
+        "payload": st.sampled_from(["{}", '{"n":1}', '{"n":"1"}']),
         "priority": st.sampled_from([0, 0, 1, -1]),
         "delay": delays,
         "expires_in": st.sampled_from([None, None, None, 400, 30_000]),
@@ -86,6 +88,17 @@ ends = st.fixed_dictionaries(
     }
 )
 
+filters = st.builds(
+    JobFilter,
+    state=st.sampled_from([None, None, *State, "scheduled", "retrying"]),
+    queue=st.one_of(st.none(), queues),
+    error=st.sampled_from([None, None, "X"]),
+    worker=st.sampled_from([None, None, None, "w"]),
+    failure_kind=st.sampled_from([None, None, None, FailureKind.ERROR]),
+    args=st.sampled_from([(), (), (("n", "1"),)]),
+    limit=st.integers(1, 2),
+)
+
 
 class EngineMachine(RuleBasedStateMachine):
     """The steps a story is made of."""
@@ -123,12 +136,12 @@ class EngineMachine(RuleBasedStateMachine):
         specs = [self.store.spec(**options) for options in asked]
         self._know(self.sides.join(specs, commits=commits))
 
-    @rule(isolates=st.booleans())
-    def announce(self, isolates: bool = True) -> None:
+    @rule(isolates=st.booleans(), tasks=st.sampled_from([TASKS, ("work",)]))
+    def announce(self, isolates: bool = True, tasks: tuple[str, ...] = ("work",)) -> None:
         announcement = Announcement(
             id=self.store.new_id(),
             name="w",
-            tasks=TASKS,
+            tasks=tasks,
             queues=None,
             slots=2,
             version="1",
@@ -238,10 +251,16 @@ class EngineMachine(RuleBasedStateMachine):
         self.store.clock.advance(-by)
         self.sides.sweep(())
 
-    @rule(pick=pick, later=st.sampled_from([0, LEASE + 1]))
-    def sweep(self, pick: int, later: Millis) -> None:
+    @rule(
+        pick=pick,
+        later=st.sampled_from([0, LEASE + 1]),
+        unknown_after=st.sampled_from([None, 0, 500, LEASE]),
+        longest_gap=st.sampled_from([500, LEASE, 10 * LEASE]),
+    )
+    def sweep(self, pick: int, later: Millis, unknown_after: Millis | None, longest_gap: Millis) -> None:
         self.store.clock.advance(later)
-        for worker in self.sides.sweep([_newest(self.workers, pick)]):
+        fence = [_newest(self.workers, pick)]
+        for worker in self.sides.sweep(fence, unknown_after=unknown_after, longest_gap=longest_gap):
             self.workers.remove(worker)
             self.fenced.append(worker)
         if not self.workers:
@@ -257,13 +276,14 @@ class EngineMachine(RuleBasedStateMachine):
         over = [job.id for job in self.sides.jobs() if job.state in (State.FAILED, State.CANCELLED)]
         self.sides.retry([_newest(self.jobs if anything or not over else over, pick) for pick in picks])
 
-    @rule(
-        states=st.lists(st.sampled_from(State), min_size=1, max_size=2),
-        queue=st.one_of(st.none(), queues),
-        limit=st.integers(1, 2),
-    )
-    def delete(self, states: list[State], queue: str | None, limit: int) -> None:
-        self.sides.delete(states, queue, limit)
+    @rule(wanted=filters, back=leaps)
+    def look(self, wanted: JobFilter, back: Millis) -> None:
+        self.sides.look(wanted)
+        self.sides.look(structs.replace(wanted, since=self.store.clock.now - back))
+
+    @rule(wanted=filters, picks=picks, states=st.sets(st.sampled_from(State)))
+    def delete(self, wanted: JobFilter, picks: list[int], states: set[State]) -> None:
+        self.sides.delete(wanted, [_newest(self.jobs, pick) for pick in picks], states)
 
     @rule(
         queue=queues,

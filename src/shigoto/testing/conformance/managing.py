@@ -1,4 +1,4 @@
-"""Promises to operators: retry, delete, pause."""
+"""Promises to operators: retry, pause."""
 
 import pytest
 
@@ -198,75 +198,6 @@ class TestRetry:
 
         assert [job.id for job in retried] == [lease.id, lease.id]
         assert store.counts().pending == 1
-
-
-class TestDelete:
-    """Jobs go for good; what runs is left alone."""
-
-    def test_only_the_named_states_go(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        completed, failed = store.start(worker), store.start(worker)
-        store.settle(worker, completed, Ending.COMPLETED)
-        store.settle(worker, failed, Ending.FAILED)
-        waiting = store.enqueue()
-
-        assert store.engine.run(store.engine.delete([State.COMPLETED], queue=None, limit=10)) == 1
-
-        assert [store.stored(job) for job in (completed, failed, waiting)] == [False, True, True]
-
-    def test_scheduled_jobs_are_pending_jobs(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        store.enqueue()
-        store.enqueue(delay=1_000)
-
-        assert store.engine.run(store.engine.delete([State.PENDING], queue=None, limit=10)) == 2
-
-        assert store.claim(worker) == []
-        assert (store.counts().pending, store.counts().scheduled) == (0, 0)
-
-    def test_only_the_named_queue(self, store: EngineUnderTest) -> None:
-        mine, other = store.enqueue(queue="mine"), store.enqueue(queue="other")
-
-        assert store.engine.run(store.engine.delete([State.PENDING], queue="mine", limit=10)) == 1
-
-        assert (store.stored(mine), store.stored(other)) == (False, True)
-
-    def test_at_most_the_limit_and_the_oldest_first(self, store: EngineUnderTest) -> None:
-        jobs = [store.enqueue(priority=priority) for priority in (1, 2, 3)]
-
-        assert store.engine.run(store.engine.delete([State.PENDING], queue=None, limit=2)) == 2
-
-        assert [store.stored(job) for job in jobs] == [False, False, True]
-
-    def test_several_states_share_the_limit(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        store.settle(worker, store.start(worker), Ending.COMPLETED)
-        waiting = store.enqueue()
-        store.settle(worker, store.claim(worker)[0], Ending.FAILED)
-        newest = store.enqueue()
-
-        deleted = store.engine.run(
-            store.engine.delete([State.PENDING, State.FAILED, State.COMPLETED], queue=None, limit=2)
-        )
-
-        assert deleted == 2
-        assert (store.stored(waiting), store.stored(newest)) == (False, True)
-
-    def test_a_running_job_is_never_deleted(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        lease = store.start(worker)
-
-        assert store.engine.run(store.engine.delete(list(State), queue=None, limit=10)) == 0
-        assert store.settle(worker, lease, Ending.COMPLETED) is Verdict.ACCEPTED
-
-    def test_history_goes_with_the_job(self, store: EngineUnderTest) -> None:
-        worker = store.announce()
-        lease = store.start(worker)
-        store.settle(worker, lease, Ending.FAILED)
-
-        store.engine.run(store.engine.delete([State.FAILED], queue=None, limit=10))
-
-        assert store.outcomes(lease) == []
 
 
 class TestConfigure:

@@ -3,7 +3,7 @@
 import pytest
 
 from shigoto.model.clock import to_datetime
-from shigoto.model.job import FailureKind, State
+from shigoto.model.job import FailureKind, JobFilter, State
 from shigoto.model.outcome import Ending, Verdict
 from shigoto.model.states import MAX_SNOOZES
 from shigoto.testing.conformance.fixture import EngineUnderTest, ended
@@ -239,7 +239,7 @@ class TestGuard:
         worker = store.announce()
         lease = store.start(worker)
         store.settle(worker, lease, Ending.COMPLETED)
-        store.engine.run(store.engine.delete([State.COMPLETED], queue=None, limit=10))
+        store.delete(JobFilter(state=State.COMPLETED, limit=10))
 
         assert store.settle(worker, lease, Ending.COMPLETED) is Verdict.LOST
 

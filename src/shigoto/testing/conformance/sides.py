@@ -1,6 +1,6 @@
 """Two engines side by side, one real and one the model, that must answer the same and hold the same."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -9,10 +9,11 @@ from msgspec import structs
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
+from shigoto.model.clock import Millis
 from shigoto.model.errors import JobError
 from shigoto.model.job import Counts, Enqueued, FailureKind, Job, JobFilter, JobSpec, Lease, State
 from shigoto.model.outcome import Death, Report, Settlement, Verdict
-from shigoto.model.worker import Rescued, SweepOrder, Swept, Want
+from shigoto.model.worker import LEASE, Rescued, SweepOrder, Swept, Want
 from shigoto.testing.conformance.fixture import EngineUnderTest
 
 T = TypeVar("T")
@@ -113,16 +114,25 @@ class Sides:
         assert verdicts == self.model.run(self.model.settle(worker, models))
         assert verdicts.count(Verdict.ACCEPTED) <= len({_mark(pair.real) for pair, _ in settled})
 
-    def sweep(self, fence: Sequence[UUID]) -> tuple[UUID, ...]:
+    def sweep(
+        self, fence: Sequence[UUID], *, unknown_after: Millis | None = None, longest_gap: Millis = LEASE
+    ) -> tuple[UUID, ...]:
         """The same workers fenced, the same jobs rescued, as many expired and pruned; who was fenced."""
-        real, model = self.both(lambda engine: engine.sweep(SweepOrder(fence=tuple(fence))))
+        order = SweepOrder(fence=tuple(fence), unknown_after=unknown_after, longest_gap=longest_gap)
+        real, model = self.both(lambda engine: engine.sweep(order))
         assert _comparable(real) == _comparable(model)
         self._forget_what_is_gone()
         return real.fenced
 
-    def delete(self, states: Sequence[State], queue: str | None, limit: int) -> None:
-        """As many on both sides; that they are the same ones, the next look tells."""
-        self.same(lambda engine: engine.delete(states, queue=queue, limit=limit))
+    def delete(self, wanted: JobFilter, others: Sequence[UUID], states: Collection[State]) -> None:
+        """The same jobs may go; and as many go of these and of others that are in one of the states."""
+        real, model = self.both(lambda engine: engine.deletable(wanted))
+        assert _ids(self.real, real) == _ids(self.model, model)
+        real += _numbers(self.real, others)
+        model += _numbers(self.model, others)
+        assert self.real.run(self.real.delete(real, states)) == self.model.run(
+            self.model.delete(model, states)
+        )
         self._forget_what_is_gone()
 
     def retry(self, ids: Sequence[UUID]) -> None:
@@ -142,6 +152,11 @@ class Sides:
     def jobs(self) -> list[Job]:
         """All jobs, oldest first."""
         return self.model.run(self.model.find(EVERYTHING))[::-1]
+
+    def look(self, wanted: JobFilter) -> None:
+        """The same page, and as many in all."""
+        self._compare_view(wanted)
+        self.same(lambda engine: engine.count(wanted))
 
     def _compare_view(self, wanted: JobFilter) -> None:
         real, model = self.both(lambda engine: engine.find(wanted))
@@ -178,6 +193,15 @@ def _named(engine: Engine, marks: Sequence[tuple[int, int]]) -> set[tuple[UUID, 
     return {(ids[number], token) for number, token in marks}
 
 
+def _ids(engine: Engine, numbers: Sequence[int]) -> list[UUID]:
+    ids = {job.number: job.id for job in engine.run(engine.find(EVERYTHING))}
+    return [ids[number] for number in numbers]
+
+
+def _numbers(engine: Engine, ids: Sequence[UUID]) -> list[int]:
+    return [job.number for job in engine.run(engine.get(ids)) if job is not None]
+
+
 def _unnumbered(enqueued: Sequence[Enqueued]) -> list[tuple[UUID, str]]:
     return [(job.id, job.status) for job in enqueued]
 
@@ -199,5 +223,5 @@ def _comparable(swept: Swept) -> object:
         set(swept.expired_workers),
         set(swept.fenced),
         _unlisted(swept.rescued),
-        (swept.expired, swept.pruned, swept.clock_step),
+        (swept.expired, swept.unknown, swept.pruned, swept.clock_step),
     )

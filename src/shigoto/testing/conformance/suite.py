@@ -1,6 +1,7 @@
 """Every test class of the suite, to be imported by the test module of an engine."""
 
 from shigoto.testing.conformance.alone import TestAlone
+from shigoto.testing.conformance.arguments import TestByArgs
 from shigoto.testing.conformance.cancelling import TestCancel, TestForce
 from shigoto.testing.conformance.claiming import TestClaim, TestOrder, TestRefusals, TestWants
 from shigoto.testing.conformance.concurrency import (
@@ -11,7 +12,9 @@ from shigoto.testing.conformance.concurrency import (
     TestThreads,
 )
 from shigoto.testing.conformance.crashes import TestBlame, TestBury, TestCrashed
+from shigoto.testing.conformance.deleting import TestDelete
 from shigoto.testing.conformance.enqueue import TestEnqueue, TestTheSameId, TestWhen
+from shigoto.testing.conformance.filtering import TestByError, TestByWorker, TestCount, TestSince
 from shigoto.testing.conformance.keys import (
     TestKeyAndRetry,
     TestKeyScope,
@@ -29,7 +32,7 @@ from shigoto.testing.conformance.leases import (
 from shigoto.testing.conformance.logs import TestLogs
 from shigoto.testing.conformance.looking import TestFind, TestGet, TestSettings, TestStats, TestWorkers
 from shigoto.testing.conformance.machine import TestMachine
-from shigoto.testing.conformance.managing import TestConfigure, TestDelete, TestRetry
+from shigoto.testing.conformance.managing import TestConfigure, TestRetry
 from shigoto.testing.conformance.reporting import TestHistory, TestReport
 from shigoto.testing.conformance.scheduling import TestExpiry, TestPromote, TestRetention
 from shigoto.testing.conformance.settling import (
@@ -40,18 +43,23 @@ from shigoto.testing.conformance.settling import (
     TestSnoozedAndReleased,
 )
 from shigoto.testing.conformance.transactions import TestJoin, TestNoJoin
+from shigoto.testing.conformance.unknown import TestUnknown, TestUnknownAndDue
 
 __all__ = [
     "TestAlone",
     "TestBeat",
     "TestBlame",
     "TestBury",
+    "TestByArgs",
+    "TestByError",
+    "TestByWorker",
     "TestCancel",
     "TestClaim",
     "TestClockSteps",
     "TestClosing",
     "TestCompleted",
     "TestConfigure",
+    "TestCount",
     "TestCrashed",
     "TestDelete",
     "TestDoorbell",
@@ -82,6 +90,7 @@ __all__ = [
     "TestRetry",
     "TestSecondEngine",
     "TestSettings",
+    "TestSince",
     "TestSnoozedAndReleased",
     "TestStats",
     "TestStrays",
@@ -89,6 +98,8 @@ __all__ = [
     "TestTasks",
     "TestTheSameId",
     "TestThreads",
+    "TestUnknown",
+    "TestUnknownAndDue",
     "TestWants",
     "TestWhen",
     "TestWorkers",

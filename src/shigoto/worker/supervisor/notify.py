@@ -54,7 +54,7 @@ class ServiceManager:
         except OSError as error:
             if not self._deaf:
                 logger.warning(
-                    "The service manager cannot be told %s: %s. It may take this service for one that hangs, and end it.",
+                    "The service manager cannot be told %s: %s. It may think that this service hangs, and end it.",
                     words[0],
                     error,
                 )

@@ -40,6 +40,11 @@ LEFT JOIN shigoto_scheduled s ON s.run_at = b.run_at AND s.number = b.number
 LEFT JOIN shigoto_blocked k ON k.number = b.number
 LEFT JOIN shigoto_progress p ON p.number = b.number
 
+-- name: payloads
+SELECT b.number, b.payload
+FROM json_each(?1) e
+CROSS JOIN shigoto_job b ON b.number = e.value
+
 -- name: attempts
 SELECT token, outcome, error, traceback, started_at, finished_at
 FROM shigoto_attempt
@@ -76,6 +81,22 @@ LEFT JOIN shigoto_done d ON d.number = b.number
 LEFT JOIN shigoto_running n ON n.number = b.number
 LEFT JOIN shigoto_blocked k ON k.number = b.number
 WHERE b.number = ?1
+
+-- name: states_of
+SELECT b.number,
+  CASE
+    WHEN d.number IS NOT NULL THEN d.state
+    WHEN n.number IS NOT NULL THEN 2
+    WHEN k.number IS NOT NULL THEN 6
+    ELSE 1
+  END,
+  l.queue
+FROM json_each(?1) e
+CROSS JOIN shigoto_job b ON b.number = e.value
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+LEFT JOIN shigoto_done d ON d.number = b.number
+LEFT JOIN shigoto_running n ON n.number = b.number
+LEFT JOIN shigoto_blocked k ON k.number = b.number
 
 -- name: request_cancel
 UPDATE shigoto_running SET cancel_requested_at = coalesce(cancel_requested_at, ?2) WHERE number = ?1

@@ -40,6 +40,9 @@ ON CONFLICT (id) DO UPDATE SET
   host = excluded.host, pid = excluded.pid, isolates = excluded.isolates, stopping = excluded.stopping
 WHERE fenced_at IS NULL
 
+-- name: forget_unknown
+DELETE FROM shigoto_meta WHERE name IN (SELECT 'unknown ' || value FROM json_each(?1))
+
 -- name: leave
 DELETE FROM shigoto_worker WHERE id = ?1
 
@@ -105,6 +108,47 @@ UPDATE shigoto_job SET expires_at = NULL WHERE number = ?1
 
 -- name: drop_expiry
 DELETE FROM shigoto_expiry WHERE expires_at = ?1 AND number = ?2
+
+-- Where jobs wait that nobody knows how to run. A paused queue is left alone: nobody may start its jobs anyway.
+-- name: unknown_lanes
+SELECT l.lane, l.task
+FROM shigoto_lane l
+WHERE l.task NOT IN (
+    SELECT t.value FROM shigoto_worker w CROSS JOIN json_each(w.tasks) t WHERE w.fenced_at IS NULL)
+  AND NOT EXISTS (SELECT 1 FROM shigoto_queue q WHERE q.name = l.queue AND q.paused)
+  AND EXISTS (SELECT 1 FROM shigoto_ready r WHERE r.lane = l.lane)
+
+-- Since when: a job that a dead worker gave back has been due for as long as it ran; its task was not unknown.
+-- The earlier instant stands, unless the clock was set back behind it.
+-- name: note_unknown
+INSERT INTO shigoto_meta (name, value) VALUES ('unknown ' || ?, ?)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE excluded.value < value
+
+-- name: note_look_for_unknown
+INSERT INTO shigoto_meta (name, value) VALUES ('looked_for_unknown', ?1)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+
+-- name: forget_all_unknown
+DELETE FROM shigoto_meta WHERE name GLOB 'unknown *'
+
+-- From one priority of a lane to the next, so that what is not due for so long is not looked at.
+-- name: overdue_unknown
+WITH RECURSIVE
+level(lane, priority) AS (
+  SELECT e.value, (SELECT min(r.priority) FROM shigoto_ready r WHERE r.lane = e.value)
+  FROM json_each(?1) e
+  UNION ALL
+  SELECT v.lane, (SELECT min(r.priority) FROM shigoto_ready r WHERE r.lane = v.lane AND r.priority > v.priority)
+  FROM level v
+  WHERE v.priority IS NOT NULL)
+SELECT r.number, l.task
+FROM level v
+CROSS JOIN shigoto_lane l ON l.lane = v.lane
+CROSS JOIN shigoto_meta m ON m.name = 'unknown ' || l.task
+CROSS JOIN shigoto_ready r ON r.lane = v.lane AND r.priority = v.priority AND r.pos < ?2
+CROSS JOIN shigoto_job b ON b.number = r.number
+WHERE m.value < ?2 AND b.created_at < ?2 AND (r.expires_at IS NULL OR r.expires_at >= ?3)
+LIMIT ?4
 
 -- name: meta
 SELECT value FROM shigoto_meta WHERE name = ?1
@@ -184,20 +228,3 @@ DELETE FROM shigoto_job
 WHERE number = (SELECT value FROM shigoto_meta WHERE name = 'husk')
   AND lane = 0
   AND number < (SELECT max(number) FROM shigoto_job)
-
--- name: deletable_done
-SELECT d.number, d.state, l.queue
-FROM shigoto_done d
-CROSS JOIN shigoto_job b ON b.number = d.number
-CROSS JOIN shigoto_lane l ON l.lane = b.lane
-WHERE d.state IN (SELECT value FROM json_each(?1)) AND (?2 IS NULL OR l.queue = ?2)
-ORDER BY d.number
-LIMIT ?3
-
--- name: deletable_pending
-SELECT w.number, 1, l.queue
-FROM (SELECT number, lane FROM shigoto_ready UNION ALL SELECT number, lane FROM shigoto_scheduled) w
-CROSS JOIN shigoto_lane l ON l.lane = w.lane
-WHERE ?1 IS NULL OR l.queue = ?1
-ORDER BY w.number
-LIMIT ?2

@@ -1,0 +1,264 @@
+"""Acting on however many jobs match a filter: clear and cancel, and what redrive shares with them.
+
+An action is a plan: a generator of ops, each a transaction of its own. Looking may take long and keeps nobody waiting;
+whatever changes something is of bounded size, so that others get to write in between. One driver runs the plan in the
+calling thread, another on an event loop. `after_batch` hears how far it is, and may end it there.
+"""
+
+from array import array
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from msgspec import structs
+
+from shigoto.engine.op import Op
+from shigoto.engine.protocol import Engine
+from shigoto.filters import Filters, is_whole, wanted
+from shigoto.handle import Decode, JobHandle
+from shigoto.model.clock import Clock, host_clock
+from shigoto.model.errors import JobError, OptionInvalid
+from shigoto.model.job import Job, JobFilter, State, View
+from shigoto.model.states import DELETABLE
+from shigoto.options import shown
+
+T = TypeVar("T")
+
+PAGE = 100  # jobs come with their payloads, and others want to write too
+BATCH = 500  # jobs that are deleted in one transaction
+LOOK = 50_000  # numbers of jobs to delete that are looked up at once: of pending ones it takes a look at all of them
+
+LIVE = (State.PENDING, State.BLOCKED, State.PROCESSING)
+
+Plan = Generator[Op[Any], Any, T]  # ops, each run by itself; what one raises is thrown back in
+AfterBatch = Callable[[int], bool]  # hears how many jobs are dealt with, and says whether to go on
+Decoder = Callable[[Job], Decode | None]
+
+
+def go_on(_done: int) -> bool:
+    """Go on to the end."""
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """What a cancel by filter did. Jobs that run were `asked` to stop; `gone` had ended or vanished before that."""
+
+    cancelled: list[JobHandle[Any]] = field(default_factory=list[JobHandle[Any]])
+    asked: list[JobHandle[Any]] = field(default_factory=list[JobHandle[Any]])
+    gone: list[JobHandle[Any]] = field(default_factory=list[JobHandle[Any]])
+
+
+def carry_out(engine: Engine, plan: Plan[T]) -> T:
+    """Run the ops of a plan in the calling thread."""
+    try:
+        op = next(plan)
+        while True:
+            try:
+                value = engine.run(op)
+            except JobError as error:
+                op = plan.throw(error)
+            else:
+                op = plan.send(value)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+async def acarry_out(engine: Engine, plan: Plan[T]) -> T:
+    """Run the ops of a plan without blocking the event loop."""
+    try:
+        op = next(plan)
+        while True:
+            try:
+                value = await engine.arun(op)
+            except JobError as error:
+                op = plan.throw(error)
+            else:
+                op = plan.send(value)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+
+
+def counting(engine: Engine, filters: Filters, *, clock: Clock = host_clock) -> Plan[int]:
+    """How many jobs match, at most `limit` of them. Raises OptionInvalid."""
+    page, most = page_and_limit(filters, clock)
+    return _counting(engine, [page], most)
+
+
+def clearing(
+    engine: Engine,
+    filters: Filters,
+    *,
+    dry_run: bool,
+    clock: Clock = host_clock,
+    after_batch: AfterBatch = go_on,
+) -> Plan[int]:
+    """Delete what matches, oldest first, and count it; only count it in a dry run. Raises OptionInvalid."""
+    page, most = page_to_clear(filters, clock)
+    if not dry_run:
+        return _clearing(engine, page, most, after_batch)
+    states = DELETABLE if page.state is None else (page.state,)
+    return _counting(engine, [structs.replace(page, state=state) for state in states], most)
+
+
+def page_to_clear(filters: Filters, clock: Clock = host_clock) -> tuple[JobFilter, int | None]:
+    """The filter of what is to be deleted, and how many jobs at most. Raises OptionInvalid."""
+    page, most = page_and_limit(filters, clock)
+    names = ", ".join(DELETABLE)
+    if page.state is None and filters.get("state") is None:
+        raise OptionInvalid(f"Which jobs shall be deleted? Name a state: {names}, or all of these.")
+    if isinstance(page.state, State) and page.state not in DELETABLE:
+        raise OptionInvalid(
+            f"Jobs that are {page.state} cannot be deleted: cancel them first. States to clear are {names}."
+        )
+    return page, most
+
+
+def _counting(engine: Engine, pages: list[JobFilter], most: int | None) -> Plan[int]:
+    count = 0
+    for page in pages:
+        count += yield engine.count(page)
+    return count if most is None else min(count, most)
+
+
+def _clearing(engine: Engine, page: JobFilter, most: int | None, after_batch: AfterBatch) -> Plan[int]:
+    newest: list[Job] = yield engine.find(JobFilter(limit=1))
+    if not newest:
+        return 0
+    # What is stored from now on stays: else a busy producer would keep this going for ever.
+    page = structs.replace(page, before=newest[0].number + 1)
+    deleted = looked_to = 0
+    while most is None or deleted < most:
+        page = structs.replace(page, limit=LOOK if most is None else min(LOOK, most - deleted))
+        numbers: list[int] = yield engine.deletable(page, after=looked_to)
+        done, ended = yield from _deleting(engine, numbers, page, after_batch, deleted)
+        deleted += done
+        if ended or len(numbers) < page.limit:
+            break
+        looked_to = numbers[-1]
+    return deleted
+
+
+def choosing_deletable(engine: Engine, page: JobFilter, most: int | None) -> Plan["array[int]"]:
+    """The numbers of what would be deleted now, oldest first: eight bytes each, for whoever asks before it goes on."""
+    chosen = array("q")
+    while most is None or len(chosen) < most:
+        page = structs.replace(page, limit=LOOK if most is None else min(LOOK, most - len(chosen)))
+        numbers: list[int] = yield engine.deletable(page, after=chosen[-1] if chosen else 0)
+        chosen.extend(numbers)
+        if len(numbers) < page.limit:
+            break
+    return chosen
+
+
+def deleting(
+    engine: Engine, chosen: Sequence[int], page: JobFilter, *, after_batch: AfterBatch = go_on
+) -> Plan[int]:
+    """Delete what was chosen, as far as it is still in a state that the filter means, and count it."""
+    deleted, _ = yield from _deleting(engine, chosen, page, after_batch, 0)
+    return deleted
+
+
+def _deleting(
+    engine: Engine, numbers: Sequence[int], page: JobFilter, after_batch: AfterBatch, before: int
+) -> Plan[tuple[int, bool]]:
+    """How many were deleted, and whether somebody has ended it."""
+    states = DELETABLE if page.state is None else (_whole_state(page.state),)
+    deleted = 0
+    for start in range(0, len(numbers), BATCH):
+        count: int = yield engine.delete(list(numbers[start : start + BATCH]), states)
+        deleted += count
+        if not after_batch(before + deleted):
+            return deleted, True
+    return deleted, False
+
+
+def _whole_state(state: State | View) -> State:
+    """The state that a view is part of."""
+    return state if isinstance(state, State) else State.PENDING
+
+
+def choosing_live(
+    engine: Engine, filters: Filters, *, decoder: Decoder, clock: Clock = host_clock
+) -> Plan[Cancelled]:
+    """Find what matches and has not ended: what would be cancelled, and what asked to stop. Raises OptionInvalid."""
+    page, most = page_and_limit(filters, clock)
+    if all(filters.get(name) is None for name in Filters.__annotations__ if name != "limit"):
+        raise OptionInvalid(
+            "Which jobs shall be cancelled? Name the state all if every one of them is meant."
+        )
+    if isinstance(page.state, State) and page.state.terminal:
+        raise OptionInvalid(f"Jobs that are {page.state} have ended and cannot be cancelled.")
+    states = LIVE if page.state is None else (page.state,)
+    return _choosing_live(engine, [structs.replace(page, state=state) for state in states], most, decoder)
+
+
+def _choosing_live(
+    engine: Engine, pages: list[JobFilter], most: int | None, decoder: Decoder
+) -> Plan[Cancelled]:
+    found: dict[int, tuple[JobHandle[Any], State]] = {}  # a job may start while this looks, and be met twice
+    for page in pages:
+        met = 0
+
+        def take(job: Job) -> bool:
+            nonlocal met
+            met += 1
+            found[job.number] = handle_of(engine, job, decoder), job.state
+            return met != most
+
+        yield from walking(engine, page, take)
+    chosen = Cancelled()
+    for _, (handle, state) in sorted(found.items(), reverse=True)[:most]:
+        (chosen.asked if state is State.PROCESSING else chosen.cancelled).append(handle)
+    return chosen
+
+
+def cancelling(
+    engine: Engine, chosen: Cancelled, *, force: bool = False, after_batch: AfterBatch = go_on
+) -> Plan[Cancelled]:
+    """Cancel what was chosen. Those that wait come first, or else they would start where others have stopped."""
+    done = Cancelled()
+    jobs = [*chosen.cancelled, *chosen.asked]
+    for start in range(0, len(jobs), PAGE):
+        batch = jobs[start : start + PAGE]
+        states: list[State | None] = yield engine.cancel([handle.id for handle in batch], force=force)
+        for handle, state in zip(batch, states, strict=True):
+            match state:
+                case State.CANCELLED:
+                    done.cancelled.append(handle)
+                case State.PROCESSING:
+                    done.asked.append(handle)
+                case _:
+                    done.gone.append(handle)
+        if not after_batch(start + len(batch)):
+            break
+    return done
+
+
+def walking(engine: Engine, page: JobFilter, take: Callable[[Job], bool]) -> Plan[None]:
+    """Find page by page, newest first, until `take` has enough."""
+    while True:
+        jobs: list[Job] = yield engine.find(page)
+        for job in jobs:
+            if not take(job):
+                return
+        if len(jobs) < page.limit:
+            return
+        page = structs.replace(page, before=jobs[-1].number)
+
+
+def handle_of(engine: Engine, job: Job, decoder: Decoder) -> JobHandle[Any]:
+    """The handle of a job that was found."""
+    return JobHandle[Any](engine, job.id, number=job.number, enqueued="existing", decode=decoder(job))
+
+
+def page_and_limit(filters: Filters, clock: Clock = host_clock) -> tuple[JobFilter, int | None]:
+    """The filter of the first page, and how many jobs are wanted in all. Raises OptionInvalid."""
+    if filters.get("before") is not None:
+        raise OptionInvalid("before is for pages of find; here all jobs are meant that match.")
+    most = filters.get("limit")
+    if most is not None and (not is_whole(most) or most < 1):
+        raise OptionInvalid(f"limit must be a whole number from 1 on, not {shown(most)}.")
+    return wanted({**filters, "limit": PAGE}, clock), most
