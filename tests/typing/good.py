@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, assert_type
 from uuid import UUID, uuid4
 
@@ -11,10 +12,12 @@ from shigoto import (
     JSON,
     AsyncTransaction,
     Call,
+    Cancelled,
     Context,
     Job,
     JobHandle,
     LoggedLine,
+    Queue,
     Redriven,
     Retry,
     Shigoto,
@@ -23,6 +26,7 @@ from shigoto import (
     Tasks,
     WorkerRecord,
 )
+from shigoto.testing import Jobs, Ran, Run
 from tests.typing.declared import add, aggregate, app, resize, send
 
 P = ParamSpec("P")
@@ -83,6 +87,12 @@ async def handle() -> None:
     assert_type(add.enqueue(1, 2).rerun(), JobHandle[int])
     assert_type(await add.enqueue(1, 2).alogs(), list[LoggedLine])
     assert_type(app.redrive(state="failed", failure_kind="timeout", dry_run=True), Redriven)
+    assert_type(app.find("failed queue:mail", since=timedelta(hours=2), args={"store": 7}), list[Job])
+    assert_type(app.find(worker=uuid4(), error="refused", since=datetime.now(UTC), state="all"), list[Job])
+    assert_type(app.count(tag="vip", args={"user.name": "Ada", "paid": True, "note": None}), int)
+    assert_type(app.clear("completed", dry_run=True), int)
+    assert_type(app.cancel(queue="mail", force=True), Cancelled)
+    assert_type(app.queues(), list[Queue])
     assert_type(await app.aworkers(), list[WorkerRecord])
     covariant(add.enqueue(1, 2), send.call("x"))
 
@@ -225,3 +235,30 @@ async def async_transactions(ctx: Context, connection: sqlite3.Connection) -> st
 async def book_later(tx: AsyncTransaction) -> str:
     await tx.execute("DELETE FROM cart")
     return "booked"
+
+
+def jobs_of_a_test(jobs: Jobs) -> None:
+    """S0-74: what a test says of jobs is typed like the calls themselves."""
+    with app.test(run="inline", now=datetime.now(UTC), state=object(), store=Path("jobs.db")) as block:
+        assert_type(block, Jobs)
+    assert_type(jobs.assert_enqueued(add.call(1, 2)), list[Job])
+    assert_type(jobs.assert_enqueued(send, args={"to": "x"}, queue="mail", tag="a", count=2), list[Job])
+    assert_type(jobs.enqueued(resize.using(priority=3).call("a.png", width=1), state="retrying"), list[Job])
+    jobs.refute_enqueued("by-name", delay=timedelta(hours=2), tenant="t", key=None)
+    ran = jobs.run_all(raise_errors=True)
+    assert_type(ran, Ran)
+    assert_type(list(ran), list[Run])
+    assert_type(ran.completed, list[Job])
+    assert_type(jobs.now, datetime)
+    assert_type(jobs.advance(hours=2), Ran)
+    jobs.advance(timedelta(days=1))
+    assert_type(jobs.crash(add.enqueue(1, 2), when="before"), Job)
+    assert_type(jobs.crash(aggregate), Job)
+
+
+async def jobs_of_an_async_test() -> None:
+    async with app.test() as jobs:
+        assert_type(jobs, Jobs)
+        assert_type(await jobs.arun_all(), Ran)
+        assert_type(await jobs.aadvance(90), Ran)
+        assert_type(await jobs.acrash(jobs.enqueued()[0]), Job)

@@ -26,6 +26,9 @@ def values() -> None:
     app.task(priority="high")  # expect: mypy, pyright
     app.task(delay=1)  # expect: mypy, pyright
     app.find(state="done")  # expect: mypy, pyright
+    app.find(since="2h")  # expect: mypy, pyright
+    app.find(args={"store": [7]})  # expect: mypy, pyright
+    app.clear(state="finished")  # expect: mypy, pyright
     Retry.linear(hours=1)  # expect: mypy, pyright
     Retry.custom(lambda failures: 1, retries=1)  # expect: mypy, pyright
     app.task(executor="fiber")  # expect: mypy, pyright

@@ -1,0 +1,268 @@
+"""Which jobs a test asks for, and how far others are from them."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, TypedDict, TypeGuard
+
+import msgspec
+from msgspec import Struct
+
+from shigoto.app import Shigoto
+from shigoto.enqueue import Call
+from shigoto.filters import StateName, parse_state
+from shigoto.model.clock import Millis, to_datetime, to_millis
+from shigoto.model.duration import Duration
+from shigoto.model.errors import OptionInvalid, PayloadInvalid, nearest
+from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, Job, State, View
+from shigoto.options import Options, duration, instant, shown, whole
+from shigoto.task import Task
+from shigoto.testing.said import at, delay_of, described, unlike
+from shigoto.testing.store import OwnStore
+
+AROUND = 60  # letters shown on either side of where two long values part
+
+Target = Task[..., Any] | Call[Any] | str
+Compared = list[tuple[Job, list[str]]]
+
+
+class Sought(TypedDict, total=False):
+    """What else a job must be; everything given must match.
+
+    `args` are some of its arguments, by name. `run_at` and `delay` are what it was enqueued with, also if it has failed
+    since and runs again later.
+    """
+
+    args: Mapping[str, Any]
+    queue: str
+    priority: int
+    key: str | None
+    tag: str
+    tenant: str
+    state: State | StateName
+    run_at: datetime
+    delay: Duration
+
+
+class Search(Struct, frozen=True):
+    """Which jobs are meant: those of a task, or of one call of it with the arguments `payload`, as JSON; `args` are
+    some arguments as values, `exact` are further fields. What `using` has said is in `options`."""
+
+    names: tuple[str, ...] | None = None
+    task: Task[..., Any] | None = None
+    options: Options = Options()
+    payload: Mapping[str, Any] | None = None
+    args: Mapping[str, Any] = {}
+    exact: Mapping[str, object] = {}
+    tag: str | None = None
+    run_at: Millis | None = None
+    delay: Millis | None = None
+    state: State | View | None = None
+
+    def differences(self, job: Job, asked: Job, now: datetime) -> list[str]:
+        """Where a job is not what is sought; `asked` is the job as it was when it was enqueued."""
+        if not self.is_of_task(job):
+            return [f"it is of {job.task!r}"]
+        own = Options() if self.task is None else self.task.options
+        return [
+            *self._differ_in_arguments(job),
+            *unlike(self.options, own, asked),
+            *self._differ_otherwise(job, asked),
+            *([] if self._is_in_state(job, now) else [f"it is {job.state}, not {self.state}"]),
+        ]
+
+    def is_of_task(self, job: Job) -> bool:
+        """Whether it is a job of the task that is sought."""
+        return self.names is None or job.task in self.names
+
+    def __str__(self) -> str:
+        words = [f"job of {self.names[0]!r}" if self.names else "job"]
+        given = self.args if self.payload is None else self.payload
+        if given or self.payload is not None:
+            words.append(f"with {_listed(given) or 'no arguments'}")
+        words += described(self.options)
+        words += [f"with {name} {shown(value)}" for name, value in self.exact.items()]
+        words += [] if self.tag is None else [f"with tag {self.tag!r}"]
+        words += [] if self.run_at is None else [f"with run_at {at(self.run_at)}"]
+        words += [] if self.delay is None else [f"with a delay of {self.delay / 1000:g} s"]
+        words += [] if self.state is None else [f"that is {self.state}"]
+        return " ".join(words)
+
+    def _differ_in_arguments(self, job: Job) -> Iterator[str]:
+        stored = _object(job.payload)
+        values = _values(self.task, stored)
+        if self.payload is not None:
+            wanted = _values(self.task, self.payload)
+            for name in dict.fromkeys((*wanted, *values)):
+                if not _alike(name, self.payload, stored) and not _alike(name, wanted, values):
+                    yield _unequal(name, wanted, values)
+        for name, value in self.args.items():
+            said = {name: value}
+            if not _alike(name, said, values) and not _alike(name, _as_json(said), stored):
+                yield _unequal(name, said, values)
+
+    def _is_in_state(self, job: Job, now: datetime) -> bool:
+        match self.state:
+            case None:
+                return True
+            case "scheduled":
+                return job.state is State.PENDING and job.run_at > now
+            case "retrying":
+                return job.state is State.PENDING and job.failures > 0
+            case _:
+                return job.state == self.state
+
+    def _differ_otherwise(self, job: Job, asked: Job) -> Iterator[str]:
+        for name, value in self.exact.items():
+            if (got := getattr(job, name)) != value:
+                yield f"{name} is {shown(got)}, not {shown(value)}"
+        if self.tag is not None and self.tag not in job.tags:
+            yield f"its tags are {shown(list(job.tags))}, without {self.tag!r}"
+        run_at, delay = to_millis(asked.run_at), delay_of(asked)
+        if self.run_at is not None and run_at != self.run_at:
+            yield f"run_at is {at(run_at)}, not {at(self.run_at)}"
+        if self.delay is not None and delay != self.delay:
+            yield f"its delay is {delay / 1000:g} s, not {self.delay / 1000:g} s"
+
+
+def search(app: Shigoto, store: OwnStore, target: Target | None, sought: Sought) -> Search:
+    """What a test has asked for, checked: what cannot be meant would never match, which is just what
+    `refute_enqueued` waits for. Raises OptionInvalid."""
+    for name in sought:
+        if name not in Sought.__annotations__:
+            raise OptionInvalid(
+                f"There is nothing called {name!r} to look for.{nearest(name, tuple(Sought.__annotations__))}"
+            )
+    meant = _meant(app, store, target)
+    return msgspec.structs.replace(
+        meant,
+        args=_checked_args(meant.task, sought.get("args", {})),
+        exact={name: _checked(name, value) for name, value in sought.items() if name in EXACT},
+        tag=_text("tag", sought["tag"]) if "tag" in sought else None,
+        run_at=instant(sought["run_at"], "run_at") if "run_at" in sought else None,
+        delay=duration(sought["delay"], "delay") if "delay" in sought else None,
+        state=parse_state(sought["state"]) if "state" in sought else None,
+    )
+
+
+def compared(store: OwnStore, wanted: Search) -> Compared:
+    """Every job of the test, oldest first, and where it is not what is sought."""
+    now = to_datetime(store.clock.now)
+    return [(job, wanted.differences(job, store.asked.get(job.id, job), now)) for job in store.everything()]
+
+
+EXACT = ("queue", "priority", "key", "tenant")
+
+
+def _checked(name: str, value: object) -> object:
+    if name == "priority":
+        return whole(name, value, MIN_PRIORITY, MAX_PRIORITY)
+    return None if name == "key" and value is None else _text(name, value)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise OptionInvalid(f"{name} must be a string, not {shown(value)}.")
+    return value
+
+
+def _checked_args(task: Task[..., Any] | None, args: object) -> Mapping[str, Any]:
+    if not _is_mapping(args):
+        raise OptionInvalid(f"args takes a mapping of names to values, not {shown(args)}.")
+    known = () if task is None else tuple(task.signature.arguments.slots)
+    for name in args:
+        if task is not None and name not in known:
+            raise OptionInvalid(f"task {task.name!r} has no parameter {name!r}.{nearest(name, known)}")
+    return args
+
+
+def _is_mapping(args: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(args, Mapping)
+
+
+def _meant(app: Shigoto, store: OwnStore, target: object) -> Search:
+    app.load()
+    if target is None:
+        return Search()
+    if isinstance(target, str):
+        task = app.resolve(target)
+        return _by_name(app, store, target) if task is None else Search(_names(task), task)
+    if isinstance(target, Call):
+        name, payload = target.route.spec.task, _object(target.payload)
+        task = app.resolve(name)
+        names = (name,) if task is None else _names(task)
+        return Search(names, task, target.route.options, payload)
+    if not isinstance(target, Task):
+        raise OptionInvalid(
+            f"Jobs are looked for by a task, a call of one, or a name, not {shown(target)}: say send, or send.call(7)."
+        )
+    task = app.resolve(target.name)
+    if task is None:
+        raise OptionInvalid(f"{target!r} is no task of this app.")
+    return Search(_names(task), task, target.options)
+
+
+def _by_name(app: Shigoto, store: OwnStore, name: str) -> Search:
+    """A task whose code is elsewhere, unless it looks like a slip of the pen."""
+    seen = {job.task for job in store.everything()}
+    hint = "" if name in seen else nearest(name, seen | set(app.tasks))
+    if hint:
+        raise OptionInvalid(f"No task of this app is called {name!r}, and no job was enqueued for one.{hint}")
+    return Search((name,))
+
+
+def _names(task: Task[..., Any]) -> tuple[str, ...]:
+    return task.name, *task.aliases
+
+
+def _object(payload: str) -> dict[str, Any]:
+    return msgspec.json.decode(payload, type=dict[str, Any])
+
+
+def _values(task: Task[..., Any] | None, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments as the handler gets them, defaults included; those of an unknown task as JSON."""
+    if task is None:
+        return payload
+    signature = task.signature
+    try:
+        return {**signature.arguments.defaults, **signature.decode(msgspec.json.encode(payload))}
+    except PayloadInvalid:
+        return payload
+
+
+def _alike(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether both have it, and the same; what cannot even be compared is not."""
+    if name not in one or name not in other:
+        return False
+    wanted, got = one[name], other[name]
+    try:
+        return isinstance(wanted, bool) == isinstance(got, bool) and bool(wanted == got)
+    except Exception:  # whatever an author's __eq__ raises: an array's, for one
+        return False
+
+
+def _as_json(said: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        return msgspec.json.decode(msgspec.json.encode(said), type=dict[str, Any])
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        return {}
+
+
+def _unequal(name: str, wanted: Mapping[str, Any], got: Mapping[str, Any]) -> str:
+    if name not in wanted:
+        return f"{name} is passed, {shown(got[name])}, and should not be"
+    if name not in got:
+        return f"{name} is not passed, and should be {shown(wanted[name])}"
+    have, want = repr(got[name]), repr(wanted[name])
+    where = next((n for n, (one, other) in enumerate(zip(have, want, strict=False)) if one != other), 0)
+    if where <= AROUND:
+        return f"{name} is {shown(got[name])}, not {shown(wanted[name])}"
+    return f"{name} is {_excerpt(have, where)}, not {_excerpt(want, where)}, from letter {where} on"
+
+
+def _excerpt(text: str, where: int) -> str:
+    start, stop = where - AROUND // 3, where + AROUND
+    return f"…{text[start:stop]}{'…' if stop < len(text) else ''}"
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={shown(value)}" for name, value in values.items())

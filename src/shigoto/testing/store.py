@@ -1,0 +1,267 @@
+"""The store of a test: an engine on a clock that obeys, with a worker that moves only when it is told to.
+
+    drain    an enqueue stores its job, and nothing more
+    inline   whatever an operation makes ready is claimed with its commit, and has run when the operation returns
+
+What is committed and what is claimed for it is one step, so that two threads never take each other's jobs. The engine
+is one in memory (`in_memory.py`) or one in a file (`in_file.py`).
+"""
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from threading import Lock
+from typing import Any, NoReturn, Protocol, TypeVar
+from uuid import UUID
+
+from msgspec import structs
+
+from shigoto.engine.op import Op, Steps
+from shigoto.engine.protocol import Engine
+from shigoto.model.clock import Millis, host_clock
+from shigoto.model.errors import DeclarationError, ResultTimeout
+from shigoto.model.job import Enqueued, Job, JobFilter, JobSpec, Lease, State
+from shigoto.model.outcome import Report, Settlement, Verdict
+from shigoto.model.worker import Promoted, SweepOrder
+from shigoto.testing.clock import VirtualClock
+from shigoto.testing.relay import Relay
+
+T = TypeVar("T")
+
+EVERYTHING = 2**62
+BATCH = 1_000
+OVER = "This job lives in an app.test() whose block is over."
+
+
+class Died(BaseException):
+    """The process of a run has died, right after a checkpoint; no handler should be able to catch that."""
+
+
+class Attendant(Protocol):
+    """Whoever runs jobs in a test, as its store sees it."""
+
+    def claim_ready(self) -> list[Lease]:
+        """What is to be run now, because of what was just committed."""
+        ...
+
+    def run_ready(self, leases: Sequence[Lease]) -> None:
+        """Run these, and whatever they enqueue."""
+        ...
+
+    async def arun_ready(self, leases: Sequence[Lease]) -> None:
+        """Run these, and whatever they enqueue, on the running event loop."""
+        ...
+
+    def obey(self) -> None:
+        """Pass on what was asked of running jobs."""
+        ...
+
+    def awaited(self, job: Job) -> list[Lease]:
+        """What is to be run now, because somebody waits for this job. Raises ResultTimeout if nobody will run it."""
+        ...
+
+
+class OwnStore(Relay):
+    """The jobs of one test. `asked` has each job as it was when it was enqueued; `ours` are the workers of the test,
+    and `dying` those of them that die at their next checkpoint.
+
+    Its worker uses `engine` itself: what comes by way of this one comes from the test, from the code under test or
+    from handlers.
+    """
+
+    attendant: Attendant
+
+    def __init__(self, engine: Engine, clock: VirtualClock, *, follows_host: bool) -> None:
+        super().__init__(engine)
+        self.clock = clock
+        self._follows_host = follows_host
+        self._moved: Millis = 0
+        self._gate = Lock()
+        self._noted: dict[UUID, Job] = {}
+        self.asked: dict[UUID, Job] = {}
+        self.ours: set[UUID] = set()
+        self.dying: set[UUID] = set()
+        self.is_open = False
+
+    @property
+    def url(self) -> str:
+        """The address of the app's store, for as long as it is this one."""
+        return f"{self.capabilities.name}:"
+
+    def now(self) -> Millis:
+        """Store time."""
+        return self.clock.now
+
+    def begin(self) -> None:
+        """The block is entered."""
+        self.is_open = True
+
+    def end(self) -> None:
+        """The block is over; what was enqueued in it can still be asked for."""
+        try:
+            self.everything()
+        finally:
+            self.is_open = False
+            self.engine.close()
+
+    def run(self, op: Op[T]) -> T:
+        """Run an op in the calling thread, and then what it has made ready, if jobs run inline."""
+        value, leases = self._commit(op)
+        if leases:
+            self.attendant.run_ready(leases)
+        return value
+
+    async def arun(self, op: Op[T]) -> T:
+        """Run an op, and then what it has made ready, if jobs run inline, on the running event loop."""
+        value, leases = self._commit(op)
+        if leases:
+            await self.attendant.arun_ready(leases)
+        return value
+
+    def quietly(self, op: Op[T]) -> T:
+        """Run an op and nothing else."""
+        return self.engine.run(op)
+
+    def join(self, connection: object, op: Op[T]) -> T:
+        """Run an op in the caller's transaction. Nobody tells us of its commit, so nothing runs inline for it."""
+        self._expect_open(op)
+        return self.engine.join(connection, op)
+
+    async def ajoin(self, connection: object, op: Op[T]) -> T:
+        """The same as `join`, where the connection has a thread of its own without blocking the event loop."""
+        self._expect_open(op)
+        return await self.engine.ajoin(connection, op)
+
+    def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
+        """T1, T17; and note what was asked for."""
+        op, read = self.engine.enqueue_many(specs), self.engine.get
+
+        def steps() -> Steps[list[Enqueued]]:
+            if any(spec.run_at is not None or spec.expires_at is not None for spec in specs):
+                self._catch_up()
+            answers = yield from op.start()
+            new = [answer.id for answer in answers if answer.status != "existing"]
+            jobs = yield from read(new).start()
+            self.asked.update((job.id, job) for job in jobs if job is not None)
+            return answers
+
+        def committed(answers: list[Enqueued]) -> None:
+            if op.committed is not None:
+                op.committed(answers)
+            self._noted.update(
+                (answer.id, self.asked[answer.id]) for answer in answers if answer.id in self.asked
+            )
+
+        return structs.replace(op, start=steps, mode="write", committed=committed)
+
+    def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
+        """T3; a worker that is to die at a checkpoint does so when that is committed."""
+        op = self.engine.report(worker, reports)
+        fatal = worker in self.dying and any(report.checkpoint is not None for report in reports)
+        return structs.replace(op, committed=partial(self._die, worker)) if fatal else op
+
+    def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
+        """T11, T12, T14; and note what has ended by it."""
+        op = self.engine.cancel(ids, force=force)
+
+        def steps() -> Steps[list[State | None]]:
+            states = yield from op.start()
+            yield from self._noting(self.engine.get(ids))
+            return states
+
+        return structs.replace(op, start=steps)
+
+    def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
+        """Delete jobs; the test still knows of them."""
+        op = self.engine.delete(numbers, states)
+
+        def steps() -> Steps[int]:
+            yield from self._noting(self.engine.find(JobFilter(limit=EVERYTHING)))
+            return (yield from op.start())
+
+        return structs.replace(op, start=steps)
+
+    def settled(self, worker: UUID, settlement: Settlement, job_id: UUID) -> tuple[Verdict, Job | None]:
+        """Tell how a run ended; gives what the store makes of it, and the job as it is then."""
+        [verdict] = self.quietly(self.engine.settle(worker, [settlement]))
+        return verdict, self.read(job_id)
+
+    def read(self, job_id: UUID) -> Job | None:
+        """A job as it is now, which is noted."""
+        [job] = self.quietly(self.engine.get([job_id]))
+        if job is not None:
+            self._noted[job.id] = job
+        return job
+
+    def expect_end(self, job_id: UUID) -> None:
+        """Let the job get on. Raises ResultTimeout if nobody will run it while somebody waits for it."""
+        if leases := self._awaited(job_id):
+            self.attendant.run_ready(leases)
+
+    async def aexpect_end(self, job_id: UUID) -> None:
+        """The same on the running event loop."""
+        if leases := self._awaited(job_id):
+            await self.attendant.arun_ready(leases)
+
+    def everything(self) -> list[Job]:
+        """Every job that was enqueued, in order; of those that are gone from the store, what was last seen of them."""
+        if self.is_open:
+            jobs = self.quietly(self.engine.find(JobFilter(limit=EVERYTHING)))
+            self._noted.update((job.id, job) for job in jobs)
+        return sorted(self._noted.values(), key=lambda job: job.number)
+
+    def move(self, to: Millis) -> None:
+        """Set the clock forward."""
+        self._moved += max(0, to - self.clock.now)
+        self.clock.now = max(self.clock.now, to)
+
+    def promote_due(self) -> Millis | None:
+        """Make everything ready that is due, and tell in how many milliseconds the next job will be."""
+        promoted = Promoted(BATCH, None)
+        while promoted.count == BATCH:
+            promoted = self.quietly(self.engine.promote(BATCH))
+        return promoted.next_in
+
+    def tidy(self, order: SweepOrder) -> None:
+        """Promote what is due, then fence, expire and prune, as any worker does every few seconds."""
+        self.promote_due()
+        order = structs.replace(order, longest_gap=EVERYTHING)  # a worker would have swept all the while
+        more = True
+        while more:
+            swept = self.quietly(self.engine.sweep(order))
+            if swept.rescued or swept.expired or swept.unknown:
+                self.everything()  # they have ended without a run, and a later sweep may prune them
+            more = swept.more
+
+    def _commit(self, op: Op[T]) -> tuple[T, list[Lease]]:
+        self._expect_open(op)
+        with self._gate:
+            value = self.engine.run(op)
+            if op.rings is None or not op.rings(value):
+                return value, []
+            self.attendant.obey()
+            return value, self.attendant.claim_ready()
+
+    def _expect_open(self, op: Op[Any]) -> None:
+        if not self.is_open and (op.mode != "read" or self.capabilities.durable):
+            raise DeclarationError(f"{OVER} Do it inside of the block.")
+
+    def _awaited(self, job_id: UUID) -> list[Lease]:
+        job = self.read(job_id) if self.is_open else self._noted.get(job_id)
+        if job is None or job.state.terminal:
+            return []
+        if not self.is_open:
+            raise ResultTimeout(f"{OVER} Job #{job.number} ({job.task}) was {job.state} at its end.")
+        return self.attendant.awaited(job)
+
+    def _noting(self, op: Op[Any]) -> Steps[None]:
+        jobs: list[Job | None] = yield from op.start()
+        self._noted.update((job.id, job) for job in jobs if job is not None)
+
+    def _catch_up(self) -> None:
+        """Whoever names an instant has looked at the host's clock, which does not stand still."""
+        if self._follows_host:
+            self.clock.now = max(self.clock.now, host_clock() + self._moved)
+
+    def _die(self, worker: UUID, _: object) -> NoReturn:
+        self.dying.discard(worker)
+        raise Died
