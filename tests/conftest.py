@@ -64,9 +64,13 @@ def logging_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _signals_are_heard() -> Iterator[None]:
-    """`shigoto worker` holds signals back while it starts; run inside of a test it would leave them so, for all
-    processes that later tests start."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+def signals_as_they_were() -> Iterator[None]:
+    """`shigoto worker` holds signals back while it starts, and ignores them when it ends. Run inside of a test it would
+    leave them so, for all processes that later tests start."""
+    held_back = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, held_back)

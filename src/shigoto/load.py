@@ -8,7 +8,11 @@ from importlib import import_module
 from types import ModuleType
 
 from shigoto.app import Shigoto
-from shigoto.model.errors import DeclarationError, ShigotoError, nearest
+from shigoto.model.errors import DeclarationError, OptionInvalid, ShigotoError, nearest
+
+OWN = os.path.dirname(__file__)
+LIBRARY = os.path.dirname(os.__file__)
+INSTALLED = ("site-packages", "dist-packages")  # where others put their code, inside of the library
 
 
 def load_app(reference: str) -> Shigoto:
@@ -41,24 +45,44 @@ def told_in_one_line(reference: str) -> Generator[None]:
     """Whatever the user's code raises on import becomes a DeclarationError that names the place."""
     try:
         yield
+    except OptionInvalid as error:
+        raise DeclarationError(f"{reference!r} cannot be loaded: {error} ({_place(error)}).") from error
     except ShigotoError:
         raise
+    except SystemExit as error:
+        # Let through, it would end the command as a success that has done nothing.
+        said = "" if error.code is None else repr(error.code)
+        raise DeclarationError(
+            f"{reference!r} cannot be loaded: importing it ended the program (sys.exit({said}) at {_place(error)});"
+            " put that under `if __name__ == '__main__'`."
+        ) from error
     except Exception as error:
         raise DeclarationError(
             f"{reference!r} cannot be loaded: {type(error).__name__}: {error} ({_place(error)})."
         ) from error
 
 
-def _place(error: Exception) -> str:
-    """Where the error was raised; for a module that is not there, where it was looked for."""
+def _place(error: Exception | SystemExit) -> str:
+    """Where the user's code led to the error; for a module that is not there, where it was looked for."""
     if isinstance(error, ModuleNotFoundError):
         here = _current_directory()
         return f"looked for {'' if here is None else f'in {here} and '}among the installed ones"
-    trace, place = error.__traceback__, ""
+    trace = error.__traceback__
+    places: list[tuple[str, int]] = []
     while trace is not None:
-        place = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
+        places.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
         trace = trace.tb_next
-    return place
+    theirs = [place for place in places if not _is_library(place[0])]
+    file, line = (theirs or places)[-1]
+    return f"{file}, line {line}"
+
+
+def _is_library(file: str) -> bool:
+    """Whether a file is one of ours or of Python's, which says little to whoever has made a mistake elsewhere."""
+    if file.startswith("<frozen"):
+        return True
+    is_python = file.startswith(LIBRARY + os.sep) and not any(name in file for name in INSTALLED)
+    return is_python or file.startswith(OWN + os.sep)
 
 
 def _attribute(module: ModuleType, path: str) -> object:

@@ -8,7 +8,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -156,8 +156,10 @@ def make(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> Nursery:
 
 def own_children() -> set[int]:
     """The child processes that workers in this one have started and that still run; other tests may have others."""
-    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
-    pids = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    pids: set[int] = set()
+    for thread in Path(f"/proc/{os.getpid()}/task").iterdir():
+        with suppress(OSError):  # a thread that has ended meanwhile
+            pids |= {int(pid) for pid in (thread / "children").read_text().split()}
     return {pid for pid in pids if alive(pid) and b"shigoto.worker.children" in _command(pid)}
 
 

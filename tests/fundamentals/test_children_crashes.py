@@ -306,7 +306,7 @@ def test_a_child_that_cannot_begin_says_why_once_and_costs_the_job_nothing(
 ERRORS = [
     ('raise RuntimeError("not in a child")', "RuntimeError: not in a child"),
     ("import nowhere_to_be_found", "ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
-    ('sys.exit("no licence for a child")', "wanted to exit while it was loaded: no licence for a child"),
+    ('sys.exit("no licence for a child")', "ended the program (sys.exit('no licence for a child')"),
     (
         'app.lifespan(lambda app: (_ for _ in ()).throw(ValueError("no resources")))',
         "lifespan failed at the start: ValueError: no resources",

@@ -153,7 +153,7 @@ def test_a_job_that_does_not_listen_is_taken_by_force_and_its_late_end_changes_n
 
     night.run("cancel", "1")
     assert night.job(1)["job"]["state"] == "processing"
-    told = night.run("cancel", "1", "--force")
+    told = night.run("cancel", "1", "--force", "--yes")
     assert told == "#1 (stubborn) is cancelled by force; what it was to do may have happened.\n"
     assert night.job(1)["job"]["state"] == "cancelled"
 

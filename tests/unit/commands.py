@@ -1,7 +1,13 @@
 """Commands run within the test's own process, and stores for them to work on."""
 
 import json
-from collections.abc import Callable
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -47,6 +53,17 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
     return run
 
 
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """Signals are as before afterwards: a worker's process ends with its command, and that of a test does not."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    former = {number: signal.getsignal(number) for number in numbers}
+    yield
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
 class Store:
     """A store with a hand that does the part of a worker."""
 
@@ -87,3 +104,50 @@ class Store:
     def state(self, number: int) -> str:
         [job] = [job for job in self.jobs() if job.number == number]
         return job.state
+
+
+def on_terminal(
+    answer: str,
+    *words: str,
+    interrupt_at: str | None = None,
+    interrupt_with: signal.Signals = signal.SIGINT,
+    at_question: Callable[[], str] | None = None,
+    **environment: str,
+) -> tuple[int, str]:
+    """The exit code and what the terminal showed, of a command to which somebody answered.
+
+    As soon as it has shown `interrupt_at`, it gets a signal, which is that of Ctrl-C unless another is named. What
+    `at_question` returns is the answer to the first question.
+    """
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "shigoto", *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm", **environment},
+    )
+    os.close(theirs)
+    os.write(ours, answer.encode())
+    shown = b""
+    try:
+        while chunk := _read(ours):
+            shown += chunk
+            if interrupt_at is not None and interrupt_at in shown.decode(errors="replace"):
+                process.send_signal(interrupt_with)
+                interrupt_at = None
+            if at_question is not None and b"[y/N]" in shown:
+                os.write(ours, at_question().encode())
+                at_question = None
+        return process.wait(timeout=60), shown.decode()
+    finally:
+        os.close(ours)
+        process.kill()
+        process.wait()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4_096)
+    except OSError:  # the other side is closed
+        return b""

@@ -1,7 +1,8 @@
 """The command line, called as the console script calls it but within this process."""
 
 import json
-import signal
+import os
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 
 from shigoto import cli
 from shigoto.cli import output
+from shigoto.cli.canvas import Canvas
 from shigoto.cli.live import Screen, Ticker, picture, summary
 from shigoto.cli.look import jobs_table, stats_table
 from shigoto.cli.output import Column
@@ -32,10 +34,14 @@ from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.worker import Announcement, Want
 from shigoto.worker import Stopped
 from shigoto.worker.supervisor.mainloop import exit_code
+from tests.unit.commands import own_signals
 
 FOUR = ("user_created", "data_analysis", "email_notification", "data_export")
 
 SHOP = """
+from typing import Literal
+from uuid import UUID
+
 from shigoto import Shigoto
 
 app = Shigoto("sqlite:///shop.db")
@@ -43,6 +49,9 @@ other = 3
 
 @app.task(queue="mail")
 def send(to: str, copies: int = 1) -> None: ...
+
+@app.task
+def file(under: Literal["12", "x"], key: UUID | None = None) -> None: ...
 
 def make() -> Shigoto:
     return app
@@ -85,13 +94,8 @@ def shigoto(
         captured = capsys.readouterr()
         return Outcome(code, captured.out, captured.err)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    former = {number: signal.getsignal(number) for number in numbers}
-    yield run
-    # A worker's process ends with its command, and this one does not.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-    for number, handler in former.items():
-        signal.signal(number, handler)
+    with own_signals():
+        yield run
     for name in set(sys.modules) - modules:
         if not name.startswith("shigoto"):
             del sys.modules[name]
@@ -125,6 +129,11 @@ def settled(lease: Lease, ending: Ending) -> Settlement:
     return Settlement(
         number=lease.number, token=lease.token, queue=lease.queue, ending=ending, error=error, result="7"
     )
+
+
+def python_path() -> dict[str, str]:
+    """The environment of a process that finds what this one finds."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def job(**changes: Any) -> Job:
@@ -194,19 +203,24 @@ def test_a_misspelt_command_gets_a_suggestion(shigoto: Shigoto) -> None:
 
 
 def test_an_error_is_one_line_with_its_code(shigoto: Shigoto) -> None:
-    outcome = shigoto("list", "faild")
+    outcome = shigoto("list", "absent.db")
 
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err.startswith(
-        "Error [JOB.OPTION_INVALID]: There is no state 'faild'. Did you mean 'failed'?"
-    )
+    assert outcome.err.startswith("Error [STORE.UNAVAILABLE]: There is no such file: ")
     assert outcome.err.count("\n") == 1
+
+
+def test_a_misspelt_state_gets_a_suggestion(shigoto: Shigoto) -> None:
+    outcome = shigoto("list", "faild")
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "There is no state 'faild'. Did you mean 'failed'?" in outcome.err
 
 
 @pytest.mark.parametrize(
     ("words", "code", "error"),
     [
-        (("list", "faild", "--json"), 1, "JOB.OPTION_INVALID"),
+        (("list", "faild", "--json"), 2, "CLI.USAGE"),
         (("stats", "--json", "absent.db"), 1, "STORE.UNAVAILABLE"),
         (("enqueue", "--json"), 2, "CLI.USAGE"),
     ],
@@ -271,7 +285,8 @@ def test_the_store_is_the_url_then_the_word_then_the_environment_then_the_app_th
         ("shop.db", (*app, "enqueue", "send", '{"to": "Ada"}'), {}),
         ("env.db", ("enqueue", "user_created"), {"SHIGOTO_URL": "env.db"}),
         ("word.db", ("enqueue", "word.db", "user_created"), {"SHIGOTO_URL": "env.db"}),
-        ("url.db", ("--url", "url.db", "enqueue", "word.db", "user_created"), {"SHIGOTO_URL": "env.db"}),
+        ("url.db", ("--url", "url.db", "enqueue", "user_created"), {"SHIGOTO_URL": "env.db"}),
+        ("both.db", ("--url", "both.db", "enqueue", "both.db", "user_created"), {"SHIGOTO_URL": "env.db"}),
         ("late.db", ("enqueue", "--url", "late.db", "user_created"), {"SHIGOTO_URL": "env.db"}),
     ]
     for expected, words, environment in ways:
@@ -281,6 +296,109 @@ def test_the_store_is_the_url_then_the_word_then_the_environment_then_the_app_th
                 patch.setenv(name, value)
             assert shigoto(*words).code == 0
         assert {path.name for path in Path().glob("*.db")} - before == {expected}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--url", "prod.db", "clear", "test.db", "pending", "--yes"),
+        ("clear", "test.db", "pending", "--yes", "--url", "prod.db"),
+        ("--url", "prod.db", "stats", "--url", "test.db"),
+        ("--url", "prod.db", "stats", "test.db"),
+        ("--url", "prod.db", "enqueue", "test.db", "user_created"),
+        ("--url", "prod.db", "worker", "test.db", "--drain"),
+    ],
+)
+def test_two_stores_in_one_command_are_a_misuse_and_neither_is_touched(
+    shigoto: Shigoto, words: tuple[str, ...]
+) -> None:
+    store("prod.db", None)
+    store("test.db", None)
+
+    outcome = shigoto(*words)
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "Two stores are named" in outcome.err
+    assert "prod.db" in outcome.err
+    assert "test.db" in outcome.err
+    for name in ("prod.db", "test.db"):
+        assert shigoto("stats", name, "--json").json["total"]["pending"] == 1
+
+
+def test_two_apps_in_one_command_are_a_misuse(shigoto: Shigoto) -> None:
+    outcome = shigoto("--app", "one_shop", "stats", "--app", "other_shop")
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "Two apps are named: one_shop and other_shop." in outcome.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--url", "", "stats"),
+        ("stats", "--url", ""),
+        ("stats", ""),
+        ("stats", " "),
+        ("list", ""),
+        ("list", "", "failed"),
+        ("clear", "", "failed", "--yes"),
+        ("retry", "", "1"),
+        ("pause", "", "mail"),
+        ("enqueue", "", "user_created"),
+        ("--url", "", "enqueue", "user_created"),
+        ("migrate", ""),
+        ("worker", "", "--drain"),
+        ("doctor", ""),
+    ],
+)
+def test_an_empty_store_is_a_misuse_not_the_default_one(shigoto: Shigoto, words: tuple[str, ...]) -> None:
+    """It is what a shell makes of a variable that is not set."""
+    store("workers.db", Ending.FAILED)
+
+    outcome = shigoto(*words)
+
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "is empty" in outcome.err
+    assert shigoto("stats", "--json").json["total"] == {
+        **dict.fromkeys(("pending", "scheduled", "processing", "completed", "cancelled", "blocked"), 0),
+        "failed": 1,
+    }
+
+
+@pytest.mark.parametrize("folder", [".", "{here}", "sub"])
+def test_a_path_may_have_a_colon_in_it(shigoto: Shigoto, tmp_path: Path, folder: str) -> None:
+    Path("sub").mkdir()
+    path = f"{folder.format(here=tmp_path)}/ab:c.db"
+
+    assert shigoto("enqueue", path, "user_created", "hello").code == 0
+    assert shigoto("stats", path, "--json").json["total"]["pending"] == 1
+    assert len(shigoto("list", path).rows) == 1
+    assert len(shigoto("list", path, "pending", "task:user_created").rows) == 1
+    assert shigoto("--url", path, "worker", "--drain", "--processes", "1").code == 0
+    assert shigoto("show", path, "1", "--json").json["job"]["state"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("postgresql://ada:secret@host/jobs", "No engine for 'postgresql'"),
+        ("SQLITE:///jobs.db", "No engine for 'SQLITE'"),
+        ("my_engine://ada:secret@host/jobs", "No engine for 'my_engine'"),
+        ("sqlite://ada:secret@host/jobs.db", "'sqlite://ada:***@host/jobs.db' is not the address of a file"),
+        ("sqlite://host/jobs.db?key=secret", "'sqlite://host/jobs.db?key=***' is not the address of a file"),
+    ],
+)
+def test_an_address_of_no_store_is_refused_without_its_password(
+    shigoto: Shigoto, monkeypatch: pytest.MonkeyPatch, address: str, text: str
+) -> None:
+    monkeypatch.setenv("SHIGOTO_URL", address)
+
+    for words in (("stats",), ("enqueue", "user_created"), ("worker", "--drain")):
+        outcome = shigoto(*words)
+        assert outcome.code == 1
+        assert text in outcome.err
+        assert "secret" not in outcome.err
+    assert list(Path().iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -302,7 +420,8 @@ def test_looking_at_a_store_that_is_not_there_is_an_error_and_creates_nothing(
 
     assert outcome.code == 1
     assert "There is no such file" in outcome.err
-    assert "Run a worker or `shigoto migrate` to create it." in outcome.err
+    name = "a.db" if "a.db" in words else "workers.db"
+    assert f"Run a worker or `shigoto migrate {Path(name).resolve()}` to create it." in outcome.err
     assert list(Path().iterdir()) == []
 
 
@@ -409,8 +528,33 @@ def test_list_shows_what_a_manager_wants_to_know(shigoto: Shigoto) -> None:
     ]
     assert datetime.fromisoformat(created) - datetime.now(UTC) < timedelta(minutes=1)
     assert " ".join(payload) == '{"message":"all of it"}'
-    assert failed[5] == "1/0"
+    assert failed[5] == "0/0"
     assert " ".join(failed[7:]) == r"ValueError: no such \x1b[31maddress"
+
+
+@pytest.mark.parametrize(("failures", "told"), [(0, "0/3"), (1, "1/3"), (3, "3/3"), (4, "3/3")])
+def test_what_is_counted_as_retries_is_never_more_than_there_are(failures: int, told: str) -> None:
+    lines = jobs_table([job(failures=failures)], None, datetime.now(UTC))
+
+    assert lines[1].split()[5] == told
+
+
+def test_what_is_cut_is_marked_even_where_nobody_looks(shigoto: Shigoto) -> None:
+    shigoto("enqueue", "user_created", "x" * 300)
+    shigoto("enqueue", "user_created", "x")
+
+    [short, long] = shigoto("list").rows
+
+    assert short[7] == '{"message":"x"}'
+    assert long[7] == f'{{"message":"{"x" * 188}…'
+    assert len(long[7]) == output.PREVIEW + 1
+
+
+def test_what_is_too_long_ago_is_told_in_words(shigoto: Shigoto) -> None:
+    outcome = shigoto("list", "since:99999d")
+
+    assert outcome.code == 2
+    assert "since is longer than a hundred years: 99999d." in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -475,8 +619,31 @@ def test_an_empty_list_says_so(shigoto: Shigoto) -> None:
     assert shigoto("list", "jobs.db", "--json").json == []
 
 
-def test_list_takes_no_third_word(shigoto: Shigoto) -> None:
-    assert shigoto("list", "jobs.db", "failed", "please").code == 2
+def test_list_takes_no_word_that_says_nothing(shigoto: Shigoto) -> None:
+    outcome = shigoto("list", "jobs.db", "failed", "please")
+
+    assert outcome.code == 2
+    assert "There is no state 'please'." in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("show", "my shop.db", "1"), "shigoto retry 'my shop.db' 1"),
+        (("--url", "my shop.db", "show", "1"), "shigoto --url 'my shop.db' retry 1"),
+        (("--app", "named_shop", "show", "my shop.db", "1"), "shigoto --app named_shop retry 'my shop.db' 1"),
+        (("show", "#1"), "shigoto retry 1"),
+    ],
+)
+def test_a_hint_names_the_store_as_the_command_did(
+    shigoto: Shigoto, words: tuple[str, ...], hint: str
+) -> None:
+    Path("named_shop.py").write_text(SHOP)
+    for name in ("my shop.db", "workers.db"):
+        store(name, Ending.FAILED)
+
+    assert f"`{hint}` gives it another chance." in shigoto(*words).out
+    assert shigoto(*shlex.split(hint)[1:]).code == 0
 
 
 # enqueue
@@ -559,7 +726,37 @@ def test_a_second_job_with_the_key_is_the_first_one(shigoto: Shigoto) -> None:
         (("enqueue", "user_created", "--delay", "soon"), 2, "'soon' is no duration"),
         (("enqueue", "user_created", "--run-at", "noon"), 2, "'noon' is no time"),
         (("enqueue", "user_created", "--run-at", "2040-01-31T09:00:00"), 2, "has no time zone"),
-        (("enqueue", "user_created", "--delay", "1", "--run-at", "2040-01-31T09:00:00Z"), 1, "both"),
+        (("enqueue", "user_created", "--delay", "1", "--run-at", "2040-01-31T09:00:00Z"), 2, "both"),
+        (("enqueue", "user_created", "--retries", "-1"), 2, "[JOB.OPTION_INVALID]: retries"),
+        (("enqueue", "user_created", "--priority", "9999999999"), 2, "[JOB.OPTION_INVALID]: priority"),
+        (("enqueue", "user_created", "--queue", "a:b"), 2, "[JOB.OPTION_INVALID]: The queue 'a:b'"),
+        (("enqueue", "user_created", "--tag", ""), 2, "[JOB.OPTION_INVALID]: "),
+        (("enqueue", "user_created", "--delay", "99999d"), 2, "a hundred years: 99999d"),
+        (("enqueue", "user_created", "hello", "--arg", "message=x"), 2, "'message' is given twice"),
+        (
+            ("enqueue", "user_created", "--arg", "user_id=1", "--arg", "user_id=2"),
+            2,
+            "'user_id' is given twice",
+        ),
+        (
+            ("enqueue", "user_created", "--arg", "user_data={a"),
+            2,
+            "user_data begins like JSON and is none: {a",
+        ),
+        (
+            ("enqueue", "user_created", "--arg", "recipients=[a"),
+            2,
+            "For a text write --arg 'recipients=\"[a\"'.",
+        ),
+        (("enqueue", "user_created", "x", "-5", "-6"), 2, "'-6' is one word too many"),
+        (("enqueue", "user_created", "x", "-y"), 2, "No such option '-y'"),
+        (
+            ("--app", "error_shop", "enqueue", "send", '{"to": "A"}', "--arg", "to=B"),
+            2,
+            "'to' is given twice",
+        ),
+        (("--app", "error_shop", "enqueue", "file", "--arg", "under=12"), 1, "write --arg 'under=\"12\"'."),
+        (("enqueue", "farther", "hello", "--allow-unknown"), 1, "The arguments are no JSON object: hello"),
         (("--app", "error_shop", "enqueue", "send", "hello"), 1, "The arguments are no JSON object: hello"),
         (("--app", "error_shop", "enqueue", "send", "[1]"), 1, "The arguments are no JSON object: [1]"),
         (("--app", "error_shop", "enqueue", "send", "{}"), 1, "'to'"),
@@ -577,15 +774,81 @@ def test_enqueue_refuses_what_cannot_be_meant_and_stores_nothing(
     assert list(Path().glob("*.db")) == []
 
 
+def test_a_text_is_suggested_only_where_the_task_would_take_it(shigoto: Shigoto) -> None:
+    Path("hint_shop.py").write_text(SHOP)
+
+    for words in (("--arg", "under=x", "--arg", "key=12"), ("--arg", "under=13"), ("--arg", "under=y")):
+        outcome = shigoto("--app", "hint_shop", "enqueue", "file", *words)
+        assert outcome.code == 1
+        assert "JOB.PAYLOAD_INVALID" in outcome.err
+        assert "For a text" not in outcome.err
+
+
 def test_a_task_that_only_a_live_worker_knows_can_be_enqueued(shigoto: Shigoto) -> None:
     engine = open_engine("jobs.db")
     announcement = Announcement(id=uuid7(), name="w", tasks=("far",), queues=None, slots=1, version="1")
     engine.run(engine.announce(announcement))
     engine.close()
 
-    assert shigoto("enqueue", "jobs.db", "far", "hello").code == 0
-    assert shigoto("enqueue", "jobs.db", "farther", "hello").code == 1
-    assert shigoto("enqueue", "jobs.db", "farther", "hello", "--allow-unknown").code == 0
+    assert shigoto("enqueue", "jobs.db", "far", '{"to": 1}').code == 0
+    assert shigoto("enqueue", "jobs.db", "farther", '{"to": 2}').code == 1
+    assert shigoto("enqueue", "jobs.db", "farther", '{"to": 3}', "--allow-unknown").code == 0
+    assert [job["payload"] for job in shigoto("list", "jobs.db", "--json").json] == [{"to": 3}, {"to": 1}]
+
+
+TEXTS = """
+from typing import Annotated, NewType
+from pydantic import Field
+from shigoto import Shigoto
+
+app = Shigoto("sqlite:///shop.db")
+Code = NewType("Code", str)
+
+@app.task
+def note(
+    code: str = "", named: Code = Code(""), long: Annotated[str, Field(max_length=9)] = "",
+    maybe: str | None = None, mixed: str | int = "", many: list[int] = [],
+) -> None: ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("code=123", "123"),
+        ("code=null", "null"),
+        ('code="123"', '"123"'),
+        ("code={not json", "{not json"),
+        ("code=", ""),
+        ("named=1.5", "1.5"),
+        ("long=true", "true"),
+        ("maybe=12", "12"),
+        ("maybe=null", None),
+        ("mixed=12", 12),
+        ('mixed="12"', "12"),
+        ("mixed=twelve", "twelve"),
+        ("many=[1, 2]", [1, 2]),
+    ],
+)
+def test_an_argument_that_is_a_text_is_taken_as_it_is(shigoto: Shigoto, argument: str, value: object) -> None:
+    Path("text_shop.py").write_text(TEXTS)
+
+    outcome = shigoto("--app", "text_shop", "enqueue", "note", "--arg", argument)
+
+    assert outcome.code == 0, outcome.err
+    [record] = shigoto("list", "shop.db", "--json").json
+    assert record["payload"] == {argument.partition("=")[0]: value}
+
+
+@pytest.mark.parametrize(
+    "words", [("x", "-5"), ("--key", "k", "x", "-5"), ("x", "-5", "--retries", "3"), ("--", "x", "-5")]
+)
+def test_a_priority_may_be_negative(shigoto: Shigoto, words: tuple[str, ...]) -> None:
+    outcome = shigoto("enqueue", "workers.db", "email_notification", *words)
+
+    assert outcome.code == 0, outcome.err
+    [record] = shigoto("list", "--json").json
+    assert (record["priority"], record["payload"]) == (-5, {"message": "x"})
 
 
 # Which app
@@ -627,6 +890,61 @@ def test_an_app_that_cannot_be_had_is_explained_in_one_line(
     assert list(Path().glob("*.db")) == []
 
 
+def test_an_option_that_cannot_be_is_the_fault_of_the_app_that_declares_it(shigoto: Shigoto) -> None:
+    Path("strange_shop.py").write_text(SHOP.replace('queue="mail"', 'queue="a:b"'))
+
+    outcome = shigoto("--app", "strange_shop", "stats")
+
+    assert outcome.code == 1
+    assert outcome.err.startswith("Error [WORKER.DECLARATION]: ")
+    assert "a:b" in outcome.err
+    assert f"{Path('strange_shop.py').resolve()}, line 10" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "way", ["sys.exit(0)", "exit()", "sys.exit('no licence')", "raise SystemExit", "parse()"]
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("enqueue", "send", "--arg", "to=Ada"),
+        ("stats",),
+        ("tasks",),
+        ("worker", "--drain"),
+        ("worker", "--drain", "--processes", "0"),
+    ],
+)
+def test_an_app_that_ends_the_program_does_not_pass_for_a_success(
+    shigoto: Shigoto, way: str, words: tuple[str, ...]
+) -> None:
+    parse = "import argparse\ndef parse(): argparse.ArgumentParser(add_help=False).exit()\n"
+    Path("exiting_shop.py").write_text(f"import sys\n{parse}{way}\n")
+
+    outcome = shigoto("--app", "exiting_shop", *words)
+
+    assert (outcome.code, outcome.out) == (1, "")
+    begin = "Error [WORKER.DECLARATION]: 'exiting_shop' cannot be loaded: importing it ended the program (sys.exit("
+    line = 3 if way == "parse()" else 4
+    end = f"{Path('exiting_shop.py').resolve()}, line {line}); put that under `if __name__ == '__main__'`."
+    assert begin in outcome.err
+    assert end in outcome.err
+    assert ("'no licence'" in outcome.err) == ("licence" in way)
+    assert list(Path().glob("*.db")) == []
+
+
+def test_what_an_app_prints_does_not_get_into_the_answer(shigoto: Shigoto) -> None:
+    noise = "import os, sys\nprint('printed')\nos.system('echo started')\nos.write(1, b'written')\n"
+    Path("noisy_shop.py").write_text(noise + SHOP)
+    command = [sys.executable, "-m", "shigoto", "--app", "noisy_shop"]
+
+    for words in (["enqueue", "send", "--arg", "to=Ada", "--json"], ["stats", "--json"], ["tasks", "--json"]):
+        done = subprocess.run(
+            [*command, *words], capture_output=True, text=True, timeout=60, check=True, env=python_path()
+        )
+        assert json.loads(done.stdout)
+        assert all(word in done.stderr for word in ("printed", "started", "written"))
+
+
 # migrate
 
 
@@ -645,9 +963,12 @@ def test_migrate_creates_the_store_once(shigoto: Shigoto) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("--concurrency", "0"), "concurrency must be a whole number"),
-        (("--poll", "0"), "poll must be a number of seconds"),
-        (("--queues", ","), "queues takes a list of names"),
+        (("--concurrency", "0"), "Invalid value for --concurrency: 0 is not in the range"),
+        (("--poll", "0"), "Invalid value for --poll: 0.0 is not in the range"),
+        (("--lease", "nan"), "Invalid value for --lease: 'nan' is no number of seconds"),
+        (("--queues", ","), "Invalid value for --queues: ',' names no queue."),
+        (("--queues", ""), "Invalid value for --queues: '' names no queue."),
+        (("--queues", "mail,a:b"), "Invalid value for --queues: The queue 'a:b' must be"),
     ],
 )
 def test_a_worker_that_cannot_work_says_why_and_creates_nothing(
@@ -655,9 +976,20 @@ def test_a_worker_that_cannot_work_says_why_and_creates_nothing(
 ) -> None:
     outcome = shigoto("worker", *words)
 
-    assert outcome.code == 1
-    assert outcome.err.startswith("Error [JOB.OPTION_INVALID]: ")
+    assert outcome.code == 2
     assert text in outcome.err
+    assert list(Path().iterdir()) == []
+
+
+def test_a_worker_without_a_supervisor_cannot_tell_a_service_manager_that_it_is_ready(
+    shigoto: Shigoto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", "@somewhere")
+
+    outcome = shigoto("worker", "--processes", "0", "--drain")
+
+    assert outcome.code == 2
+    assert "NOTIFY_SOCKET" in outcome.err
     assert list(Path().iterdir()) == []
 
 
@@ -863,7 +1195,8 @@ def test_the_screen_draws_over_itself_and_gives_the_cursor_back(monkeypatch: pyt
     monkeypatch.setenv("LINES", "10")
     paper = Paper(terminal=True)
 
-    with Screen(paper) as screen:
+    with Canvas(paper) as canvas:
+        screen = Screen(canvas, colour=False)
         screen.show(snapshot())
         screen.show(snapshot())
 

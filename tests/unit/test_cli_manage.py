@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import Attempt, FailureKind, Job, LoggedLine, LogLine, QueueSettings, State
 from shigoto.model.outcome import Ending, LogTail
 from shigoto.model.worker import WorkerRecord
-from tests.unit.commands import Command, Store, command
+from tests.unit.commands import Command, Store, command, on_terminal
 
 NOW = datetime(2030, 5, 6, 12, tzinfo=UTC)
 ANVIL = UUID(int=7)
@@ -604,7 +603,8 @@ def test_what_a_redrive_did_is_told_on_the_other_stream_if_need_be(
     [
         ("redrive jobs.db", 2, "There is no terminal to ask on"),
         ("redrive jobs.db --yes", 0, ""),
-        ("cancel jobs.db 2 --force", 0, ""),
+        ("cancel jobs.db 2 --force", 2, "There is no terminal to ask on: add --yes."),
+        ("cancel jobs.db 2 --force --yes", 0, ""),
         ("show jobs.db 1", 0, ""),
     ],
 )
@@ -728,31 +728,6 @@ def test_without_a_terminal_to_ask_on_a_redrive_must_be_agreed_to(
 
 
 # On a terminal
-
-
-def on_terminal(answer: str, *words: str) -> tuple[int, str]:
-    """The exit code and what the terminal showed, of a command to which somebody answered."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "shigoto", *words],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"},
-    )
-    os.close(theirs)
-    os.write(ours, answer.encode())
-    shown = b""
-    while True:
-        try:
-            chunk = os.read(ours, 4_096)
-        except OSError:  # the other side is closed
-            break
-        if not chunk:
-            break
-        shown += chunk
-    os.close(ours)
-    return process.wait(timeout=60), shown.decode()
 
 
 def test_on_a_terminal_a_redrive_asks_first(shigoto: Command, store: Store) -> None:

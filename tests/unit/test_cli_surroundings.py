@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,12 +17,13 @@ from shigoto.engine.open import open_engine
 from shigoto.model.clock import to_datetime
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, Job, JobFilter, State
+from tests.unit.commands import own_signals
 
 UNDECODABLE = "\udcff"  # what Python makes of the byte 0xff in an argument
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A new store in the current directory."""
     for name in ("SHIGOTO_APP", "SHIGOTO_URL", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
@@ -29,12 +31,13 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     engine = open_engine("jobs.db")
     engine.migrate()
     engine.close()
-    return tmp_path / "jobs.db"
+    with own_signals():
+        yield tmp_path / "jobs.db"
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def complaint(capsys: pytest.CaptureFixture[str], *words: str, code: int = 1) -> str:
     """The one line of a command that fails."""
-    assert cli.execute(list(words)) == 1
+    assert cli.execute(list(words)) == code
     line = capsys.readouterr().err
     assert line.count("\n") == 1
     return line
@@ -93,30 +96,40 @@ def test_a_folder_that_may_not_be_searched_is_explained(
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "code"),
     [
         *[
-            ("enqueue", "jobs.db", "user_created", "x", option, UNDECODABLE)
-            for option in ("--key", "--tenant")
+            (("enqueue", "jobs.db", "user_created", "x", option, UNDECODABLE), 2)
+            for option in ("--key", "--tenant", "--tag", "--queue")
         ],
-        *[
-            ("enqueue", "jobs.db", "user_created", "x", option, UNDECODABLE)
-            for option in ("--tag", "--queue")
-        ],
-        ("enqueue", "jobs.db", "user_created", UNDECODABLE),
-        ("enqueue", "jobs.db", "user_created", "--arg", f"message={UNDECODABLE}"),
-        ("enqueue", "jobs.db", UNDECODABLE, "x"),
-        *[("list", "jobs.db", option, UNDECODABLE) for option in ("--key", "--tag", "--queue", "--task")],
-        ("list", "jobs.db", UNDECODABLE),
-        ("worker", "jobs.db", "--drain", "--name", UNDECODABLE),
-        ("worker", "jobs.db", "--drain", "--queues", UNDECODABLE),
+        (("enqueue", "jobs.db", "user_created", UNDECODABLE), 1),
+        (("enqueue", "jobs.db", "user_created", "--arg", f"message={UNDECODABLE}"), 1),
+        (("enqueue", "jobs.db", UNDECODABLE, "x"), 1),
+        (("worker", "jobs.db", "--drain", "--name", UNDECODABLE), 2),
     ],
 )
 def test_bytes_that_are_no_text_are_refused_where_they_are_given(
+    store: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int
+) -> None:
+    assert complaint(capsys, *words, code=code).startswith("Error [JOB.")
+    assert stored() == 0
+
+
+def test_a_queue_of_bytes_that_are_no_text_is_a_misuse(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.execute(["worker", "jobs.db", "--drain", "--queues", UNDECODABLE]) == 2
+    assert "Invalid value for --queues" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [(option, UNDECODABLE) for option in ("--key", "--tag", "--queue", "--task")] + [(UNDECODABLE,)]
+)
+def test_a_filter_of_bytes_that_are_no_text_is_a_misuse(
     store: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
-    assert complaint(capsys, *words).startswith("Error [JOB.")
-    assert stored() == 0
+    assert cli.execute(["list", "jobs.db", *words]) == 2
+    assert "is not valid text" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("stats", "jobs.db"), ("list", "jobs.db", "--json"), ("--help",)])

@@ -350,6 +350,25 @@ def test_quarantined_jobs_are_told_with_the_way_out() -> None:
     assert "shigoto redrive --kind crash_loop" in str(finding.remedy)
 
 
+def test_remedies_that_are_commands_name_the_store_as_the_doctor_was_told_it(
+    shigoto: Command, store: Store
+) -> None:
+    store.enqueue()
+    store.settle(store.claim(), Ending.FAILED, failure_kind=FailureKind.CRASH_LOOP)
+    store.enqueue(queue="idle")
+    store.engine.run(store.engine.configure(QueueSettings(name="idle", paused=True)))
+    store.enqueue()
+    store.engine.run(store.engine.leave(store.worker))
+
+    by_word, by_flag = diagnosis(shigoto, "jobs.db"), diagnosis(shigoto, "--url", "./jobs.db")
+
+    assert by_word["workers"]["remedy"] == "Start one: shigoto worker jobs.db."
+    assert by_flag["workers"]["remedy"] == "Start one: shigoto --url ./jobs.db worker."
+    assert by_word["queues"]["remedy"] == "shigoto resume jobs.db idle lets them run."
+    assert "shigoto list jobs.db --kind crash_loop names them" in by_word["quarantine"]["remedy"]
+    assert "then shigoto --url ./jobs.db redrive --kind crash_loop." in by_flag["quarantine"]["remedy"]
+
+
 def test_workers_that_do_not_keep_up_are_noticed() -> None:
     late = inside(lanes=(lane(), lane(queue="slow", oldest=ago(minutes=12))))
 

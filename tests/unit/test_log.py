@@ -67,6 +67,7 @@ def test_every_event_has_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
         events.LeaseLost(*JOB, 0.0),
         events.WorkersFenced("2", (ID,)),
         events.JobsRescued("2", (Rescued(ID, 42, "resize", State.PENDING),)),
+        events.TasksUnknown("2", ("resize",)),
         events.JobsPromoted("2", 3),
         events.StoreTrouble("2", "settler", "disk full", 1.5),
         events.StoreRecovered("2", "settler", 4),
@@ -97,6 +98,18 @@ def test_a_long_list_is_cut_short(stream: io.StringIO) -> None:
     assert len(fields["jobs"]) == 21
     assert fields["jobs"][0]["number"] == 42
     assert fields["jobs"][-1] == "and 980 more"
+
+
+def test_of_many_unknown_tasks_the_first_are_named(stream: io.StringIO) -> None:
+    configure_logging(format="json", stream=stream)
+    bus = Bus()
+    log_events(bus)
+
+    bus.publish(events.TasksUnknown("2", tuple(f"task-{number}" for number in range(25))))
+
+    message = json.loads(stream.getvalue())["message"]
+    assert "no worker knows the tasks task-0, task-1, " in message
+    assert "task-19 and 5 more. Start one whose app does" in message
 
 
 def test_trouble_with_the_store_is_a_warning_once_and_ends_with_one_full_stop(stream: io.StringIO) -> None:

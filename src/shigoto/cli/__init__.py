@@ -10,13 +10,25 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
 from shigoto.cli.target import Target
-from shigoto.model.errors import ShigotoError, nearest
+from shigoto.model.errors import OptionInvalid, ShigotoError, nearest
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+COMPLETE = "_SHIGOTO_COMPLETE"  # a shell asks how the words could go on
+EPILOG = """\b
+Exit codes:
+  0    success
+  1    error: what was asked for could not be done
+  2    misuse: an unknown word, a wrong value, a settings file with a mistake
+  130  interrupted by Ctrl-C
+"""
+MISUSED = 2
 INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
 
 
@@ -32,14 +44,24 @@ COMMANDS = {
     "demo": Entry("Run", "run:demo", "See jobs run: two workers on one SQLite file."),
     "worker": Entry("Run", "run:worker", "Run jobs until told to stop."),
     "stats": Entry("Look", "look:stats", "Count the jobs, by queue and state."),
-    "list": Entry("Look", "look:list_jobs", "Show the newest jobs of a state."),
+    "list": Entry("Look", "look:list_jobs", "Show the newest jobs of a state or filter."),
     "show": Entry("Look", "show:show", "Show one job: its state, its attempts, its errors, its log."),
+    "queues": Entry("Look", "queues:queues", "Show the queues: what they hold, and whether they are paused."),
     "workers": Entry("Look", "look:workers", "Show the workers and their leases."),
+    "top": Entry("Look", "top.command:top", "Watch jobs, queues and workers live, and act by keys."),
+    "tasks": Entry("Look", "tasks:tasks", "Show the tasks of the app, and what they take."),
     "enqueue": Entry("Act", "act:enqueue", "Store a job."),
     "cancel": Entry("Act", "manage:cancel", "Cancel jobs, or ask running ones to stop."),
     "retry": Entry("Act", "manage:retry", "Make failed or cancelled jobs ready again."),
     "rerun": Entry("Act", "manage:rerun", "Make new jobs like ones that have ended."),
-    "redrive": Entry("Act", "manage:redrive", "Retry all failed jobs that match."),
+    "redrive": Entry("Act", "many:redrive", "Retry all failed jobs that match."),
+    "clear": Entry("Act", "clear:clear", "Delete the jobs of a state."),
+    "pause": Entry("Act", "queues:pause", "Let no worker start jobs of a queue."),
+    "resume": Entry("Act", "queues:resume", "Let workers start jobs of a queue again."),
+    "config": Entry("Keep", "config:config", "Show the settings, and where they come from."),
+    "completion": Entry(
+        "Keep", "completion:completion", "Print the script that makes a shell complete words."
+    ),
     "migrate": Entry("Keep", "keep:migrate", "Create the store or bring its schema up to date."),
     "doctor": Entry("Keep", "doctor:doctor", "Look for what is wrong, and say what helps."),
 }
@@ -69,6 +91,14 @@ class Program(click.Group):
             ctx.fail(f"There is no command {args[0]!r}.{nearest(args[0], tuple(COMMANDS))}")
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem[str]]":
+        """The commands and options that begin so, without importing any."""
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=COMMANDS[name].summary) for name in names]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The overview, in sections, without importing anything."""
         for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
@@ -80,21 +110,21 @@ class Program(click.Group):
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    from shigoto.model.version import VERSION
 
-    try:
-        click.echo(f"shigoto {version('shigoto')}")
-    except PackageNotFoundError:
-        click.echo("shigoto, run from its source")
+    click.echo(f"shigoto {VERSION}")
     ctx.exit()
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EPILOG,
+)
 @click.option(
     "--app",
     metavar="MODULE:ATTR",
-    envvar="SHIGOTO_APP",
-    help="Your app; without it, the built-in demo tasks.",
+    help="Your app; without it, the built-in demo tasks.  [env var: SHIGOTO_APP]",
 )
 @click.option("--url", metavar="STORE", help="The store: a file, or sqlite:///FILE.  [env var: SHIGOTO_URL]")
 @click.option(
@@ -104,10 +134,11 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 def program(ctx: click.Context, app: str | None, url: str | None) -> None:
     """Durable background jobs for Python.
 
-    The store is taken from --url, the STORE of the command, $SHIGOTO_URL or the app, in this order, and is
-    the file workers.db if none of them names one.
+    The store is taken from --url, the STORE of the command, $SHIGOTO_URL, url in shigoto.toml or the app, in
+    this order, and is the file workers.db if none of them names one. `shigoto config --origin` shows it. Two
+    different ones in one command are refused.
     """
-    ctx.obj = Target(app=app, url=url)
+    ctx.obj = Target(app, url)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -116,11 +147,18 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     A job that is stored is a success, even if there was no way to say so on standard output: a script that
     tries again after an error would store it twice.
     """
-    _fill_closed_streams()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a letter is no reason to fail
-    sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
+    try:
+        _fill_closed_streams()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal that lacks a letter is no reason to fail
+        if COMPLETE in os.environ:
+            from shigoto.cli.completion import answer
+
+            sys.exit(answer(program))
+        sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
 def execute(words: list[str]) -> int:
@@ -138,7 +176,7 @@ def execute(words: list[str]) -> int:
         return INTERRUPTED
     except ShigotoError as error:
         _complain(error.code, str(error), as_json=as_json)
-        return 1
+        return MISUSED if isinstance(error, OptionInvalid) else 1
     except OSError as error:  # a full disk under standard output, a folder that went away
         from shigoto.cli.output import discard_output
 

@@ -2,15 +2,17 @@
 
 import re
 from contextlib import closing
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
-import msgspec
 
 from shigoto.cli import output
+from shigoto.cli.arguments import hinting_at_texts, read_arguments, read_object
+from shigoto.cli.suggest import suggest
 from shigoto.cli.target import is_there, shared, split_store, takes_target, target_of
-from shigoto.model.errors import PayloadInvalid, UnknownTask, nearest
+from shigoto.model.duration import read_duration
+from shigoto.model.errors import UnknownTask, nearest
 from shigoto.model.job import KEY_MODES
 
 if TYPE_CHECKING:
@@ -18,20 +20,20 @@ if TYPE_CHECKING:
     from shigoto.handle import JobHandle
     from shigoto.options import CallOptions
 
-UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
-DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 WHOLE = re.compile(r"-?\d{1,9}")
-FORMS = """Write '{"name": "value"}' or --arg name=value."""
+NEGATIVE = re.compile(r"-\d+")
 
 
-def read_duration(ctx: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """A duration in seconds: 90, 90s, 5m, 2h or 1d."""
+def read_length(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
+    """A duration: 90, 90s, 5m, 2h, 1d or 2w."""
     if text is None:
         return None
-    match = DURATION.fullmatch(text.strip())
-    if match is None:
-        raise click.BadParameter(f"{text!r} is no duration: write seconds, or 90s, 5m, 2h, 1d.", ctx, option)
-    return float(match[1]) * UNITS[match[2]]
+    length = read_duration(text)
+    if length is None:
+        raise click.BadParameter(
+            f"{text!r} is no duration: write seconds, or 90s, 5m, 2h, 1d, 2w.", ctx, option
+        )
+    return length
 
 
 def read_moment(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
@@ -47,18 +49,55 @@ def read_moment(ctx: click.Context, option: click.Parameter, text: str | None) -
     return moment
 
 
-@click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] TASK [MESSAGE | JSON] [PRIORITY]")
-@click.option(
-    "--arg", "arguments", multiple=True, metavar="NAME=VALUE", help="An argument; JSON, or else a string."
+class WithNumbers(click.Command):
+    """A command among whose words may be negative numbers, which other commands would take for options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words, with those that are no options after all options."""
+        valued = {
+            name
+            for option in self.params
+            if isinstance(option, click.Option) and not option.is_flag
+            for name in option.opts
+        }
+        options: list[str] = []
+        words: list[str] = []
+        rest = iter(args)
+        for word in rest:
+            if word == "--":
+                words += rest
+            elif NEGATIVE.fullmatch(word) or not word.startswith("-") or word == "-":
+                words.append(word)
+            elif word not in valued:
+                options.append(word)
+            elif (value := next(rest, None)) is not None:
+                options += [word, value]
+            else:  # nothing comes after it, and nothing may
+                return super().parse_args(ctx, [*words, word])
+        return super().parse_args(ctx, [*options, "--", *words])
+
+
+@click.command(cls=WithNumbers)
+@click.argument(
+    "words",
+    nargs=-1,
+    metavar="[STORE] TASK [MESSAGE | JSON] [PRIORITY]",
+    shell_complete=suggest("store_then_task"),
 )
-@click.option("--queue", help="Another queue than the task's own.")
+@click.option(
+    "--arg",
+    "arguments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An argument: a text where the task takes a str; else JSON, or a text if it is none.",
+)
+@click.option("--queue", shell_complete=suggest("queues"), help="Another queue than the task's own.")
 @click.option("--priority", type=int, help="Larger runs first.")
 @click.option(
-    "--delay", metavar="DURATION", callback=read_duration, help="Run it so much later: 90, 5m, 2h, 1d."
+    "--delay", metavar="DURATION", callback=read_length, help="Run it so much later: 90, 5m, 2h, 1d, 2w."
 )
 @click.option("--run-at", metavar="TIME", callback=read_moment, help="Run it then: 2030-01-31T09:00:00Z.")
-@click.option("--expires", metavar="DURATION", callback=read_duration, help="Fail it if not started by then.")
+@click.option("--expires", metavar="DURATION", callback=read_length, help="Fail it if not started by then.")
 @click.option("--key", help="Only one job with this key may be waiting or running.")
 @click.option("--key-mode", type=click.Choice(KEY_MODES), help="What to do if there is one.")
 @click.option("--retries", type=int, help="Another number of retries.")
@@ -86,18 +125,22 @@ def enqueue(
     app = target.load()
     store, rest = split_store(words, known=app.tasks)
     target.aim(app, store)
-    task, payload, priority = read_words(ctx, rest, takes_message=target.app is None)
-    if priority is not None:
+    said = read_words(ctx, rest)
+    if said.priority is not None:
         if options["priority"] is not None:
             raise click.UsageError("The priority is given twice, as a word and as --priority.", ctx)
-        options["priority"] = priority
-    payload |= dict(read_argument(argument) for argument in arguments)
+        options["priority"] = said.priority
     chosen = cast("CallOptions", {name: value for name, value in options.items() if value not in (None, ())})
     with closing(app):
         shared(app.engine)
         if not allow_unknown:
-            expect_known(app, task)
-        handle = app.enqueue_by_name(task, payload, allow_unknown=True, **chosen)
+            expect_known(app, said.task)
+        known = app.resolve(said.task)
+        payload = said.payload(takes_message=target.app is None and known is not None)
+        signature = None if known is None else known.signature
+        payload |= read_arguments(arguments, beside=payload, signature=signature)
+        with hinting_at_texts(arguments, payload, signature):
+            handle = app.enqueue_by_name(said.task, payload, allow_unknown=True, **chosen)
 
     report(handle, as_json=as_json)
 
@@ -119,43 +162,32 @@ def report(handle: "JobHandle[Any]", *, as_json: bool) -> None:
         )
 
 
-def read_words(
-    ctx: click.Context, words: list[str], *, takes_message: bool
-) -> tuple[str, dict[str, Any], int | None]:
-    """The task, its arguments and the priority, as far as they are given by position."""
+class Words(NamedTuple):
+    """What is said by position: the task, its arguments as one text, and the priority."""
+
+    task: str
+    text: str | None
+    priority: int | None
+
+    def payload(self, *, takes_message: bool) -> dict[str, Any]:
+        """The arguments in the text. Raises PayloadInvalid."""
+        if self.text is None:
+            return {}
+        return {"message": self.text} if takes_message else read_object(self.text)
+
+
+def read_words(ctx: click.Context, words: list[str]) -> Words:
+    """The words after the store. Raises a usage error."""
     if not words:
         raise click.UsageError("Which task? Write its name first.", ctx)
     if len(words) > 3:
         raise click.UsageError(f"{words[3]!r} is one word too many; put a text with blanks in quotes.", ctx)
-    text = words[1] if len(words) > 1 else None
     number = words[2] if len(words) > 2 else None
     if number is not None and not WHOLE.fullmatch(number):
         raise click.UsageError(
             f"The priority must be a whole number, not {number!r}; put a text with blanks in quotes.", ctx
         )
-    priority = None if number is None else int(number)
-    if text is None:
-        return words[0], {}, priority
-    return words[0], {"message": text} if takes_message else read_object(text), priority
-
-
-def read_object(text: str) -> dict[str, Any]:
-    """The arguments in a JSON object."""
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError):
-        raise PayloadInvalid(f"The arguments are no JSON object: {output.clip(text, 60)}. {FORMS}") from None
-
-
-def read_argument(argument: str) -> tuple[str, Any]:
-    """The name and value of one NAME=VALUE; a value that is no JSON is a string."""
-    name, sign, value = argument.partition("=")
-    if not sign or not name.isidentifier():
-        raise click.UsageError(f"--arg takes NAME=VALUE, not {argument!r}.")
-    try:
-        return name, msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeError):
-        return name, value
+    return Words(words[0], words[1] if len(words) > 1 else None, None if number is None else int(number))
 
 
 def expect_known(app: "Shigoto", task: str) -> None:

@@ -25,7 +25,7 @@ def workers(facts: Facts) -> Finding | None:
             check="workers",
             level=Level.PROBLEM if long else Level.WARNING,
             text=f"No worker is alive, and {_jobs(waiting)} could run.",
-            remedy="Start one: shigoto worker.",
+            remedy=f"Start one: {facts.said.command('worker')}.",
         )
     overdue = [worker for worker in facts.workers if worker.lease_until < facts.now]
     if overdue:
@@ -82,18 +82,19 @@ def unserved(facts: Facts) -> Finding | None:
 
 def paused(facts: Facts) -> Finding | None:
     """Whether jobs wait in queues that somebody has paused."""
-    names = [
-        f"{name} ({_jobs(counts.pending)})"
+    waiting = {
+        name: counts.pending
         for name, counts in facts.queues.items()
         if name in facts.paused and counts.pending
-    ]
-    if not names:
+    }
+    if not waiting:
         return None
+    names = [f"{name} ({_jobs(pending)})" for name, pending in waiting.items()]
     return Finding(
         check="queues",
         level=Level.NOTE,
         text=f"Jobs wait in paused queues: {_listed(names)}.",
-        remedy="app.resume(queue) lets them run.",
+        remedy=f"{facts.said.command('resume', *list(waiting)[:NAMED])} lets them run.",
     )
 
 
@@ -110,7 +111,10 @@ def alone(facts: Facts) -> Finding | None:
             f"{_jobs(count)} must run in a process of {_own(count)} own, because of a crash or a time limit, and no"
             " live worker can do that."
         ),
-        remedy="Start a worker by `shigoto worker`: those that are part of another program have no such processes.",
+        remedy=(
+            f"Start a worker by `{facts.said.command('worker')}`: those that are part of another program have no such"
+            " processes."
+        ),
     )
 
 
@@ -118,6 +122,7 @@ def quarantined(facts: Facts) -> Finding | None:
     """Whether jobs were put away because they kill their process."""
     if not facts.quarantined:
         return None
+    these = ("--kind", "crash_loop")
     return Finding(
         check="quarantine",
         level=Level.WARNING,
@@ -126,8 +131,8 @@ def quarantined(facts: Facts) -> Finding | None:
             f" {'was' if facts.quarantined == 1 else 'were'} put away."
         ),
         remedy=(
-            "shigoto list --kind crash_loop names them, and shigoto show has the signal and the stack of each. Mend the"
-            " code, then shigoto redrive --kind crash_loop."
+            f"{facts.said.command('list', *these)} names them, and {facts.said.command('show')} has the signal and the"
+            f" stack of each. Mend the code, then {facts.said.command('redrive', *these)}."
         ),
     )
 

@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import click
+from msgspec import structs
 
 from shigoto.cli import check_store, check_work, output
 from shigoto.cli.findings import Facts, Finding, Level
+from shigoto.cli.suggest import suggest
 from shigoto.cli.target import expect_there, takes_target, target_of
 from shigoto.engine.op import Op, Steps
 from shigoto.model.checkup import Checkup
@@ -52,7 +54,7 @@ class Checkable(Protocol):
 
 
 @click.command()
-@click.argument("store", required=False)
+@click.argument("store", required=False, shell_complete=suggest("files"))
 @click.option("--deep", is_flag=True, help="Read the whole file to look for damage, which may take a while.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @takes_target
@@ -61,9 +63,11 @@ def doctor(ctx: click.Context, store: str | None, *, deep: bool, as_json: bool) 
 
     Nothing is changed. The exit code is 1 if there is a problem; notes and warnings do not count.
     """
-    with closing(target_of(ctx).store(store)) as engine:
+    target = target_of(ctx)
+    with closing(target.store(store)) as engine:
         expect_there(engine)
-        found = examine(gather(engine, datetime.now(UTC), deep=deep))
+        facts = gather(engine, datetime.now(UTC), deep=deep)
+    found = examine(structs.replace(facts, said=target.said(store)))
 
     if as_json:
         output.print_json({"findings": found})

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from shigoto.cli.target import UNSAID, Said
 from shigoto.model.checkup import Checkup, LaneFacts, StoreFacts
 from shigoto.model.job import Counts, QueueSettings
 from shigoto.model.worker import WorkerRecord
@@ -30,7 +31,8 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """All that the checks may know. `checkup` is for engines that look after themselves."""
+    """All that the checks may know. `checkup` is for engines that look after themselves, `said` for remedies that are
+    commands."""
 
     now: datetime
     python: str
@@ -40,6 +42,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     settings: list[QueueSettings] = []
     workers: list[WorkerRecord] = []
     quarantined: int = 0
+    said: Said = UNSAID
 
     @property
     def store(self) -> StoreFacts | None:

@@ -1,19 +1,13 @@
 """The demo's display: a picture of the queue, drawn over itself, or plain lines for no terminal."""
 
-import shutil
-from types import TracebackType
 from typing import TextIO
 
 import click
 
-from shigoto.cli.output import bar, clip, in_colour, one_line, total, width_of
+from shigoto.cli.canvas import Canvas, filled
+from shigoto.cli.output import bar, clip, one_line, total
 from shigoto.demo.show import SHOWN_EVENTS, SHOWN_RUNNING, Report, Snapshot
 from shigoto.model.job import Job
-
-NARROW = 80  # cells, where the terminal does not say
-
-HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
-CLEAR_LINE, CLEAR_BELOW = "\x1b[K", "\x1b[J"
 
 PHASES = {
     "starting": "starting two worker processes",
@@ -23,33 +17,15 @@ PHASES = {
 
 
 class Screen:
-    """A few lines of a terminal that are drawn again and again in the same place."""
+    """The picture, drawn over itself."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._height = 0
-
-    def __enter__(self) -> "Screen":
-        self._stream.write(HIDE_CURSOR)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stream.write(SHOW_CURSOR)
-        self._stream.flush()
+    def __init__(self, canvas: Canvas, *, colour: bool) -> None:
+        self._canvas = canvas
+        self._colour = colour
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw it."""
-        self._draw(picture(snapshot, width_of(self._stream) or NARROW, colour=in_colour(self._stream)))
-
-    def _draw(self, lines: list[str]) -> None:
-        # In one write, so that it does not flicker; and never higher than the terminal, which would scroll.
-        lines = lines[: shutil.get_terminal_size().lines - 1]
-        up = f"\x1b[{self._height}F" if self._height else ""
-        self._stream.write(up + "".join(f"{line}{CLEAR_LINE}\n" for line in lines) + CLEAR_BELOW)
-        self._stream.flush()
-        self._height = len(lines)
+        self._canvas.draw(picture(snapshot, self._canvas.size.columns, colour=self._colour))
 
 
 class Ticker:
@@ -93,10 +69,10 @@ def picture(snapshot: Snapshot, width: int, *, colour: bool) -> list[str]:
         _gauge("failed", counts.failed, snapshot.enqueued),
         "",
         "Running",
-        *_filled([_running(job) for job in snapshot.running], SHOWN_RUNNING),
+        *filled([_running(job) for job in snapshot.running], SHOWN_RUNNING),
         "",
         "Last events",
-        *_filled([f"  {event}" for event in snapshot.events], SHOWN_EVENTS),
+        *filled([f"  {event}" for event in snapshot.events], SHOWN_EVENTS),
     ]
     return [_painted(clip(one_line(line), width - 1), colour=colour) for line in lines]
 
@@ -110,10 +86,6 @@ def _running(job: Job) -> str:
         return f"  #{job.number:<6}{job.task}"
     share = f"{bar(job.progress)} {job.progress:4.0%}"
     return f"  #{job.number:<6}{job.task:<14}{share}  {job.progress_text or ''}"
-
-
-def _filled(lines: list[str], count: int) -> list[str]:
-    return [*lines, *[""] * (count - len(lines))][:count]
 
 
 HUES = {

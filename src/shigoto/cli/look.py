@@ -3,35 +3,45 @@
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
-from typing import get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import asdict
 
 from shigoto.cli import output
 from shigoto.cli.output import Column
-from shigoto.cli.target import split_store, takes_target, target_of
+from shigoto.cli.pick import misuse, read_filter, split_filter, takes_filter
+from shigoto.cli.suggest import suggest
+from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.watch import Rates, Watching, json_line, takes_watch, watch
+from shigoto.filters import MAX_PAGE, Filters, wanted
 from shigoto.model.job import Counts, Job, State
 from shigoto.model.worker import WorkerRecord
-from shigoto.query import MAX_PAGE, Filters, KindName, StateName, parse_state, wanted
+
+if TYPE_CHECKING:
+    from shigoto.engine.protocol import Engine
 
 ROWS = 20
 # What a narrow terminal can do without, the highest first.
 SPARE = {"cancelled": 6, "scheduled": 5, "blocked": 4, "completed": 3, "processing": 2, "failed": 1}
-STATES = (*get_args(StateName), "all")
 
 
-@click.command()
-@click.argument("store", required=False)
+@click.command(cls=Watching)
+@click.argument("store", required=False, shell_complete=suggest("files"))
+@takes_watch
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @takes_target
-def stats(ctx: click.Context, store: str | None, as_json: bool) -> None:
+def stats(ctx: click.Context, store: str | None, *, watch: float | None, as_json: bool) -> None:
     """Count the jobs, by queue and state.
 
-    Scheduled jobs are those pending ones that are due later.
+    Scheduled jobs are those pending ones that are due later. With --watch, ended/s is how many jobs have
+    ended per second since the last look.
     """
     with closing(target_of(ctx).existing_store(store)) as engine:
-        queues = dict(sorted(engine.run(engine.stats()).items()))
+        if watch is not None:
+            _watch_stats(engine, watch, as_json=as_json)
+            return
+        queues = _counts(engine)
 
     if as_json:
         output.print_json({"total": output.total(queues), "queues": queues})
@@ -39,7 +49,27 @@ def stats(ctx: click.Context, store: str | None, as_json: bool) -> None:
         click.echo("\n".join(stats_table(queues, output.width_of())), color=output.in_colour())
 
 
-def stats_table(queues: dict[str, Counts], width: int | None) -> list[str]:
+def _counts(engine: "Engine") -> dict[str, Counts]:
+    return dict(sorted(engine.run(engine.stats()).items()))
+
+
+def _watch_stats(engine: "Engine", every: float, *, as_json: bool) -> None:
+    rates = Rates()
+
+    def look() -> list[str]:
+        queues = _counts(engine)
+        ended = rates.since_last(queues)
+        if as_json:
+            told = {"total": output.total(queues), "queues": queues, "ended_per_second": ended}
+            return [json_line(told)]
+        return stats_table(queues, output.width_of(), ended)
+
+    watch(look, every, as_json=as_json)
+
+
+def stats_table(
+    queues: dict[str, Counts], width: int | None, rates: dict[str, float | None] | None = None
+) -> list[str]:
     """A line per queue and one for all; blocked jobs have a column only where there are some."""
     sums = output.total(queues)
     states = [state for state in asdict(sums) if state != "blocked" or sums.blocked]
@@ -48,23 +78,22 @@ def stats_table(queues: dict[str, Counts], width: int | None) -> list[str]:
         *(Column(state, right=True, spare=SPARE.get(state, 0)) for state in states),
     ]
     rows = [[name, *(str(asdict(counts)[state]) for state in states)] for name, counts in queues.items()]
-    return output.table(columns, [*rows, ["total", *(str(asdict(sums)[state]) for state in states)]], width)
+    rows.append(["total", *(str(asdict(sums)[state]) for state in states)])
+    if rates is not None:
+        columns.append(Column("ended/s", right=True))
+        known = [rate for rate in rates.values() if rate is not None]
+        told = [*(rates[name] for name in queues), sum(known) if known else None]
+        rows = [[*row, "-" if rate is None else f"{rate:.1f}"] for row, rate in zip(rows, told, strict=True)]
+    return output.table(columns, rows, width)
 
 
-@click.command("list")
-@click.argument("words", nargs=-1, metavar="[STORE] [STATE]")
-@click.option("--limit", default=ROWS, show_default=True, type=click.IntRange(1, MAX_PAGE), help="How many.")
-@click.option("--queue", help="Only of this queue.")
-@click.option("--task", help="Only of this task.")
-@click.option("--tag", help="Only with this tag.")
-@click.option("--key", help="Only with this unique key.")
-@click.option("--tenant", help="Only of this tenant.")
-@click.option(
-    "--kind",
-    metavar="KIND",
-    type=click.Choice(get_args(KindName)),
-    help="Only with this kind of failure, such as timeout or crash_loop.",
+@click.command("list", cls=Watching)
+@click.argument(
+    "words", nargs=-1, metavar="[STORE] [STATE] [FILTER...]", shell_complete=suggest("store_then_filters")
 )
+@click.option("--limit", default=ROWS, show_default=True, type=click.IntRange(1, MAX_PAGE), help="How many.")
+@takes_filter
+@takes_watch
 @click.option("--json", "as_json", is_flag=True, help="For programs: complete records in one array.")
 @takes_target
 def list_jobs(
@@ -72,48 +101,60 @@ def list_jobs(
     words: tuple[str, ...],
     *,
     limit: int,
-    queue: str | None,
-    task: str | None,
-    tag: str | None,
-    key: str | None,
-    tenant: str | None,
-    kind: KindName | None,
+    watch: float | None,
     as_json: bool,
+    **flags: Any,
 ) -> None:
-    """Show the newest jobs of a state, pending if none is named.
+    """Show the newest jobs that match; the pending ones, if neither a state nor a filter is given.
 
     States are pending, processing, completed, failed, cancelled and blocked; also waiting, running and
     succeeded; scheduled and retrying are parts of pending; all is every job.
+
+    \b
+    A FILTER is made of such words, and all must match:
+      queue:mail  task:send  tag:vip  key:order-7  tenant:acme
+      worker:web-1               runs there now; its name or its id
+      kind:timeout               failed for this reason
+      error:"connection refused" has this in its error
+      since:2h                   stored since then; also 90s, 5m, 1d, 2w, 2030-01-31, 2030-01-31T09:00:00Z
+      args.store:7               has this argument; args.user.name:Ada looks into it
     """
-    store, rest = split_store(words, known=STATES)
-    if len(rest) > 1:
-        raise click.UsageError(f"{rest[1]!r} is one word too many: list takes a store and a state.", ctx)
-    name = rest[0] if rest else "pending" if kind is None else "failed"
-    state = None if name == "all" else parse_state(name)
-    chosen = wanted(
-        Filters(
-            state=state,
-            queue=queue,
-            task=task,
-            tag=tag,
-            key=key,
-            tenant=tenant,
-            failure_kind=kind,
-            limit=limit,
-        )
-    )
+    store, terms = split_filter(words)
+    filters = read_filter(ctx, terms, flags) or Filters(state=State.PENDING)
+    filters["limit"] = limit
+    with misuse(ctx):
+        wanted(filters)
     with closing(target_of(ctx).existing_store(store)) as engine:
-        jobs = engine.run(engine.find(chosen))
+        if watch is not None:
+            _watch_jobs(engine, filters, watch, as_json=as_json)
+            return
+        jobs = engine.run(engine.find(wanted(filters)))
 
     if as_json:
         output.print_json([output.record(job) for job in jobs])
-    elif not jobs:
-        click.echo("There are no jobs." if state is None else f"There are no {name} jobs.")
-    else:
-        width = output.width_of()
-        click.echo("\n".join(jobs_table(jobs, width, datetime.now(UTC))), color=output.in_colour())
-        if len(jobs) == limit and width is not None:
-            click.echo(f"These are the newest {limit}; see more with --limit.", err=True)
+        return
+    width = output.width_of()
+    click.echo("\n".join(_jobs_lines(jobs, filters, width)), color=output.in_colour())
+    if len(jobs) == limit and width is not None:
+        click.echo(f"These are the newest {limit}; see more with --limit.", err=True)
+
+
+def _watch_jobs(engine: "Engine", filters: Filters, every: float, *, as_json: bool) -> None:
+    def look() -> list[str]:
+        jobs = engine.run(engine.find(wanted(filters)))  # anew each time: `since:5m` moves along
+        if as_json:
+            return [json_line([output.record(job) for job in jobs])]
+        return _jobs_lines(jobs, filters, output.width_of())
+
+    watch(look, every, as_json=as_json)
+
+
+def _jobs_lines(jobs: Sequence[Job], filters: Filters, width: int | None) -> list[str]:
+    if jobs:
+        return jobs_table(jobs, width, datetime.now(UTC))
+    state = filters.get("state") or "all"
+    others = [name for name in filters if name not in ("state", "limit")]
+    return [f"There are no {'' if state == 'all' else f'{state} '}jobs{' that match' if others else ''}."]
 
 
 def jobs_table(jobs: Sequence[Job], width: int | None, now: datetime) -> list[str]:
@@ -139,14 +180,14 @@ def _row(job: Job, now: datetime, *, brief: bool) -> list[str]:
         job.queue,
         f"{job.state} {job.progress:.0%}" if running else job.state,
         str(job.priority),
-        f"{job.failures}/{job.max_failures - 1}",
+        f"{min(job.failures, job.max_failures - 1)}/{job.max_failures - 1}",
         output.moment(job.created_at, now) if brief else output.iso(job.created_at),
         output.preview(job),
     ]
 
 
 @click.command()
-@click.argument("store", required=False)
+@click.argument("store", required=False, shell_complete=suggest("files"))
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @takes_target
 def workers(ctx: click.Context, store: str | None, as_json: bool) -> None:

@@ -228,10 +228,10 @@ def iso(at: datetime) -> str:
     return at.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def bar(share: float) -> str:
+def bar(share: float, length: int = BAR) -> str:
     """A bar of fixed length, filled to this share; anything but nothing shows."""
-    full = min(BAR, ceil(share * BAR))
-    return FULL * full + EMPTY * (BAR - full)
+    full = min(length, ceil(share * length))
+    return FULL * full + EMPTY * (length - full)
 
 
 def total(queues: dict[str, Counts]) -> Counts:
@@ -245,7 +245,12 @@ def total(queues: dict[str, Counts]) -> Counts:
 def preview(job: Job) -> str:
     """What is most worth seeing of a job in one line: its error if it did not succeed, else its arguments."""
     text = job.error if job.error and job.state is not State.COMPLETED else job.payload
-    return one_line(text[:PREVIEW])
+    return brief(text)
+
+
+def brief(text: str) -> str:
+    """The beginning of a text in one line, with … where something is missing."""
+    return one_line(text[:PREVIEW]) + ("…" if len(text) > PREVIEW else "")
 
 
 def record(job: Job) -> dict[str, object]:

@@ -4,16 +4,28 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 from msgspec import Struct, structs
 from msgspec.structs import asdict
 
+from shigoto.cli.settings import (
+    Found,
+    Origin,
+    Queues,
+    Seconds,
+    Setting,
+    find_option,
+    from_environment,
+    variable,
+    worker_options,
+)
+from shigoto.cli.suggest import suggest
 from shigoto.cli.target import Target, takes_target, target_of
 from shigoto.model.errors import storable
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
@@ -25,51 +37,116 @@ STATS_EVERY = 30.0  # seconds, where no app is given
 SHOW_FOR = 12.0  # seconds
 LEVELS = ("debug", "info", "warning", "error", "critical")
 BUILT_IN = "shigoto.demo:app"
+COUNT = "WORKER_COUNT"  # what it was called in the first form of this program
 MOST_PROCESSES = 1_000
+MOST_SLOTS = 10_000
+MOST_JOBS = 10**12
+DAY = 86_400.0
+SLOTS = click.IntRange(1, MOST_SLOTS)
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.command()
-@click.argument("store", required=False)
-@click.option("--queues", metavar="A,B", help="Only from these queues; all, unless told otherwise.")
-@click.option(
+class Configured(click.Command):
+    """A command whose options the settings file of the current folder can set."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the words, over what the file says. Whoever asks for help needs no file, be it good or not."""
+        if not ctx.resilient_parsing and not set(args) & set(ctx.help_option_names):
+            ctx.default_map = dict(target_of(ctx).settings.worker)
+        return super().parse_args(ctx, args)
+
+
+def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
+    """An option that a variable and the settings file can set, too."""
+    return click.option(flag, cls=Setting, envvar=variable(flag), **attributes)
+
+
+@click.command(cls=Configured)
+@click.argument("store", required=False, shell_complete=suggest("files"))
+@setting(
+    "--queues",
+    type=Queues(),
+    metavar="A,B",
+    show_default="all",
+    shell_complete=suggest("queues"),
+    help="Only from these queues.",
+)
+@setting(
     "--processes",
     type=click.IntRange(0, MOST_PROCESSES),
-    help="Runner processes; 0 for none but this one.  [default: 1; without --app $WORKER_COUNT, or 3]",
+    show_default="1; without --app $WORKER_COUNT, or 3",
+    help="Runner processes; 0 for none but this one.",
 )
-@click.option(
-    "--concurrency", type=int, default=CONCURRENCY, show_default=True, help="Async jobs at once, in each."
+@setting(
+    "--concurrency",
+    type=SLOTS,
+    default=CONCURRENCY,
+    show_default=True,
+    metavar="N",
+    help="Async jobs at once, in each.",
 )
-@click.option("--threads", type=int, help="Sync jobs at once, in each.  [default: 4 per core, at most 32]")
-@click.option("--children", type=int, help="Jobs in processes of their own, of each.  [default: 1 per core]")
-@click.option("--drain", is_flag=True, help="Stop when there is nothing left to do.")
-@click.option("--reload", is_flag=True, help="Start anew when the code in this folder changes.")
-@click.option("--max-jobs", type=int, help="Replace a runner process after so many jobs.")
-@click.option(
+@setting(
+    "--threads",
+    type=SLOTS,
+    show_default="4 per core, at most 32",
+    metavar="N",
+    help="Sync jobs at once, in each.",
+)
+@setting(
+    "--children",
+    type=click.IntRange(0, MOST_SLOTS),
+    show_default="1 per core",
+    metavar="N",
+    help="Jobs in processes of their own, of each.",
+)
+@setting("--drain", is_flag=True, help="Stop when there is nothing left to do.")
+@setting("--reload", is_flag=True, help="Start anew when the code in this folder changes.")
+@setting(
+    "--max-jobs",
+    type=click.IntRange(1, MOST_JOBS),
+    metavar="N",
+    help="Replace a runner process after so many jobs.",
+)
+@setting(
     "--max-memory", type=click.IntRange(1), metavar="MB", help="Replace a runner process that uses more."
 )
-@click.option(
+@setting(
     "--lease",
-    type=float,
+    type=Seconds(1, DAY),
     default=LEASE / 1000,
     show_default=True,
-    help="Seconds without a beat until others get the jobs.",
+    metavar="SECONDS",
+    help="Without a beat for so long, others get the jobs.",
 )
-@click.option(
-    "--poll", type=float, default=POLL / 1000, show_default=True, help="Seconds between looks at the store."
+@setting(
+    "--poll",
+    type=Seconds(0.010, DAY),
+    default=POLL / 1000,
+    show_default=True,
+    metavar="SECONDS",
+    help="The longest wait between looks at the store.",
 )
-@click.option(
+@setting(
     "--stop-timeout",
-    type=click.FloatRange(0, 86_400),
+    type=Seconds(0, DAY),
     default=STOP_TIMEOUT / 1000,
     show_default=True,
-    help="Seconds that a stop may take.",
+    metavar="SECONDS",
+    help="How long a stop may take.",
 )
-@click.option("--name", help="What the logs call it.  [default: host and process]")
-@click.option("--ready-file", type=Path, metavar="FILE", help="A file that is there while it is ready.")
-@click.option("--stop-on-eof", is_flag=True, help="Stop when standard input ends, or whoever holds it.")
-@click.option("--stats-every", type=float, help="Seconds between lines of counts; 0 for none.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@setting("--name", show_default="host and process", help="What the logs call it.")
+@setting("--ready-file", type=Path, metavar="FILE", help="A file that is there while it is ready.")
+@setting("--stop-on-eof", is_flag=True, help="Stop when standard input ends, or whoever holds it.")
+@setting(
+    "--stats-every",
+    type=Seconds(0, DAY),
+    show_default="30; with --app 0",
+    metavar="SECONDS",
+    help="How often the log has a line of counts; 0 for never.",
+)
+@setting("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@setting("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @takes_target
 def worker(ctx: click.Context, store: str | None, **options: Any) -> int:
     """Run jobs until told to stop.
@@ -77,6 +154,15 @@ def worker(ctx: click.Context, store: str | None, **options: Any) -> int:
     A small process supervises others, which run the jobs, and replaces those that die. SIGINT or SIGTERM ends
     them gracefully: what runs may finish for a while, the rest is given back. A second signal makes them hurry.
     The exit code is 0, or 1 if jobs could not be given back.
+
+    Each option can also be a variable, such as SHIGOTO_STOP_TIMEOUT, or stand in the table [worker] of
+    shigoto.toml; `shigoto config --origin` shows what holds.
+
+    \b
+    Examples:
+      shigoto worker                          the built-in tasks, on workers.db
+      shigoto --app shop.tasks:app worker --processes 4 --queues mail,reports
+      shigoto --app shop.tasks:app worker --drain
     """
     # A stop that is asked for while all the rest is imported and started is heard later: process 1 would never hear it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -86,9 +172,8 @@ def worker(ctx: click.Context, store: str | None, **options: Any) -> int:
         _expect_stream()
     if wishes.ready_file is not None and not wishes.ready_file.parent.is_dir():
         raise click.UsageError(f"--ready-file needs a folder that is there, not {wishes.ready_file.parent}.")
-    count = _count(target) if wishes.processes is None else wishes.processes
-    if wishes.stats_every is None:
-        wishes = structs.replace(wishes, stats_every=STATS_EVERY if target.app is None else 0.0)
+    count = find_processes(ctx, target).value
+    wishes = structs.replace(wishes, stats_every=find_stats_every(ctx, target).value)
     return _alone(target, store, wishes) if count == 0 else _supervise(target, store, wishes, count)
 
 
@@ -117,7 +202,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
     def for_worker(self) -> dict[str, Any]:
         """Those that mean the same to a worker."""
         return {
-            "queues": None if self.queues is None else _names(self.queues),
+            "queues": None if self.queues is None else tuple(self.queues.split(",")),
             "name": None if self.name is None else storable("--name", self.name),
             **{
                 name: getattr(self, name)
@@ -126,16 +211,28 @@ class Wishes(Struct, frozen=True, kw_only=True):
         }
 
 
-def _count(target: Target) -> int:
-    """How many runner processes, if nobody says: the first form of this program had three."""
-    if target.app is not None:
-        return 1
-    text = os.environ.get("WORKER_COUNT") or "3"
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_PROCESSES:
-        raise click.UsageError(
-            f"WORKER_COUNT must be a whole number from 1 to {MOST_PROCESSES}, not {text!r}."
-        )
-    return int(text)
+def find_processes(ctx: click.Context, target: Target) -> Found:
+    """How many runner processes, and who says so; the first form of this program had three, or $WORKER_COUNT."""
+    found = find_option(ctx, worker_options()["processes"], target.settings)
+    if found.origin.kind in ("flag", "variable"):
+        return found
+    if target.app is None and (text := from_environment(COUNT)):
+        if not text.isdecimal() or not 1 <= int(text) <= MOST_PROCESSES:
+            raise click.UsageError(
+                f"{COUNT} must be a whole number from 1 to {MOST_PROCESSES}, not {text!r}."
+            )
+        return Found(int(text), Origin("variable", COUNT))
+    if found.value is not None:
+        return found
+    return found._replace(value=3 if target.app is None else 1)
+
+
+def find_stats_every(ctx: click.Context, target: Target) -> Found:
+    """How often the log has a line of counts, and who says so."""
+    found = find_option(ctx, worker_options()["stats_every"], target.settings)
+    if found.value is not None:
+        return found
+    return found._replace(value=STATS_EVERY if target.app is None else 0.0)
 
 
 def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) -> int:
@@ -163,6 +260,7 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
         stop_on_eof=wishes.stop_on_eof,
         max_memory=None if wishes.max_memory is None else wishes.max_memory << 20,
         ready_file=wishes.ready_file,
+        numbered=target.app is None,
     )
     return supervise(
         start, duties, lambda failed: click.echo(f"Error [{failed.code}]: {failed.text}", err=True)
@@ -178,12 +276,19 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
         if getattr(wishes, name):
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} needs a supervisor: use --processes 1 or more.")
+    if os.environ.get("NOTIFY_SOCKET"):
+        raise click.UsageError(
+            "A service manager waits to hear that the worker is ready ($NOTIFY_SOCKET), and only a supervisor says so:"
+            " use --processes 1 or more."
+        )
     with _signals_interrupt():
         # Nothing is held yet. Loading may take long, and whoever is impatient need not wait for it.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
-        app = target.load()
+        app = target.load(printing=True)
         target.aim(app, store)
         expect_shared(app.engine)
+        if target.app is None:
+            wishes = structs.replace(wishes, name=wishes.name or "1")
         made = Worker(app, stop_timeout=wishes.stop_timeout, **wishes.for_worker())
     shift = Shift(
         stats_every=wishes.stats_every or 0.0,
@@ -202,12 +307,6 @@ def _expect_stream() -> None:
         mode = 0
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and sys.stdin.isatty())):
         raise click.UsageError("--stop-on-eof needs a pipe, a socket or a terminal as standard input.")
-
-
-def _names(queues: str) -> tuple[str, ...]:
-    from shigoto.options import check_name
-
-    return tuple(check_name(queue.strip(), "The queue") for queue in queues.split(",") if queue.strip())
 
 
 @click.command()
@@ -244,13 +343,15 @@ def demo(seconds: float, keep: bool, as_json: bool) -> int:
 def _perform(seconds: float, *, keep: bool, as_json: bool) -> "tuple[Report, str | None]":
     """Put the show on, on a screen, in lines or unseen; and tell where the store is, if it is kept."""
     from shigoto.cli import live, output
+    from shigoto.cli.canvas import Canvas
     from shigoto.demo.show import put_on, temporary_folder
 
     with temporary_folder(keep=keep) as folder:
         if as_json:
             report = put_on(folder, seconds=seconds, watch=lambda _: None, complain=_complain)
         elif output.can_redraw():
-            with live.Screen(sys.stdout) as screen:
+            with Canvas(sys.stdout) as canvas:
+                screen = live.Screen(canvas, colour=output.in_colour())
                 report = put_on(folder, seconds=seconds, watch=screen.show, complain=_complain)
         else:
             watch = live.Ticker(sys.stdout).show

@@ -10,7 +10,8 @@ from msgspec import Struct
 
 from shigoto.cli import output
 from shigoto.cli.pick import pick, split_jobs
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.suggest import suggest
+from shigoto.cli.target import UNSAID, Said, takes_target, target_of
 from shigoto.engine.op import Op, Steps
 from shigoto.model.errors import JobNotFound
 from shigoto.model.job import Attempt, FailureKind, Job, LoggedLine, QueueSettings, State
@@ -82,7 +83,7 @@ def telling(engine: "Engine", job: Job) -> Op[Story]:
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[STORE] JOB")
+@click.argument("words", nargs=-1, metavar="[STORE] JOB", shell_complete=suggest("files"))
 @click.option("--traceback", "all_traces", is_flag=True, help="The tracebacks of all attempts.")
 @click.option(
     "--logs",
@@ -105,7 +106,8 @@ def show(
     store, jobs = split_jobs(ctx, words)
     if len(jobs) > 1:
         raise click.UsageError(f"{jobs[1]!r} is one word too many: show takes a store and a job.", ctx)
-    with closing(target_of(ctx).existing_store(store)) as engine:
+    target = target_of(ctx)
+    with closing(target.existing_store(store)) as engine:
         story = engine.run(telling(engine, pick(engine, jobs[0])))
 
     if as_json:
@@ -113,7 +115,12 @@ def show(
         return
     log_lines = LOG_LINES if log_lines is None else log_lines
     lines = page(
-        story, datetime.now(UTC), width=output.width_of(), all_traces=all_traces, log_lines=log_lines
+        story,
+        datetime.now(UTC),
+        width=output.width_of(),
+        all_traces=all_traces,
+        log_lines=log_lines,
+        said=target.said(store),
     )
     click.echo("\n".join(lines), color=output.in_colour())
 
@@ -128,13 +135,15 @@ def record(story: Story, log_lines: int | None) -> dict[str, object]:
     }
 
 
-def page(story: Story, now: datetime, *, width: int | None, all_traces: bool, log_lines: int) -> list[str]:
+def page(
+    story: Story, now: datetime, *, width: int | None, all_traces: bool, log_lines: int, said: Said = UNSAID
+) -> list[str]:
     """The lines for people. On a terminal (one with a width) times are local and short, else ISO 8601 in UTC."""
     job = story.job
     title = f"#{job.number} {output.one_line(job.task)}: "
     state = f"{job.state} ({job.failure_kind})" if job.failure_kind else str(job.state)
     lines = [click.style(title, bold=True) + output.paint_state(state)]
-    for sentence in meaning(story, now):
+    for sentence in meaning(story, now, said):
         lines += output.wrapped(sentence, width, first="  ", later="  ")
     lines.append("")
     for label, text in facts(job, now, width):
@@ -148,29 +157,30 @@ def page(story: Story, now: datetime, *, width: int | None, all_traces: bool, lo
     return lines
 
 
-def meaning(story: Story, now: datetime) -> Iterator[str]:
-    """What the state of the job comes to, in sentences."""
+def meaning(story: Story, now: datetime, said: Said = UNSAID) -> Iterator[str]:
+    """What the state of the job comes to, in sentences; hints name the store as it was said."""
     job = story.job
+    retry = said.command("retry", str(job.number))
     match job.state:
         case State.PENDING:
-            yield from _waiting(story, now)
+            yield from _waiting(story, now, said)
         case State.PROCESSING:
-            yield from _running(story, now)
+            yield from _running(story, now, said)
         case State.COMPLETED:
             asked = ", although it was asked to stop" if job.cancel_requested_at else ""
             yield f"It completed on attempt {job.attempt}{asked}."
         case State.FAILED:
             yield KINDS[job.failure_kind or FailureKind.ERROR]
-            yield f"`shigoto retry {job.number}` gives it another chance."
+            yield f"`{retry}` gives it another chance."
         case State.CANCELLED:
-            yield f"It was cancelled. `shigoto retry {job.number}` gives it another chance."
+            yield f"It was cancelled. `{retry}` gives it another chance."
         case State.BLOCKED:
             yield "It waits for other jobs."
         case _:
             assert_never(job.state)
 
 
-def _waiting(story: Story, now: datetime) -> Iterator[str]:
+def _waiting(story: Story, now: datetime, said: Said) -> Iterator[str]:
     job = story.job
     if job.run_at > now:
         again = "is tried again" if job.failures else "is due"
@@ -181,10 +191,10 @@ def _waiting(story: Story, now: datetime) -> Iterator[str]:
         yield "Its process died under it, so it runs next in a process of its own, to see whether it is to blame."
     if story.paused:
         yield f"Its queue, {job.queue}, is paused."
-    yield from _untaken(job, [worker for worker in story.workers if worker.lease_until >= now])
+    yield from _untaken(job, [worker for worker in story.workers if worker.lease_until >= now], said)
 
 
-def _untaken(job: Job, live: list[WorkerRecord]) -> Iterator[str]:
+def _untaken(job: Job, live: list[WorkerRecord], said: Said) -> Iterator[str]:
     """Why none of the live workers takes the job, if that is known."""
     if not live:
         yield "No worker is alive."
@@ -201,11 +211,11 @@ def _untaken(job: Job, live: list[WorkerRecord]) -> Iterator[str]:
     elif (job.alone or job.suspect) and not any(worker.isolates for worker in serving):
         yield (
             "It needs a process of its own, and no live worker has one to give."
-            " Start one by `shigoto worker`: those that are part of another program have none."
+            f" Start one by `{said.command('worker')}`: those that are part of another program have none."
         )
 
 
-def _running(story: Story, now: datetime) -> Iterator[str]:
+def _running(story: Story, now: datetime, said: Said) -> Iterator[str]:
     job, worker = story.job, story.worker
     since = now - (job.started_at or now)
     if worker is None:
@@ -220,7 +230,7 @@ def _running(story: Story, now: datetime) -> Iterator[str]:
     if job.cancel_requested_at is not None:
         yield (
             f"It was asked to stop {output.span(now - job.cancel_requested_at)} ago."
-            f" `shigoto cancel --force {job.number}` does not wait for it."
+            f" `{said.command('cancel', '--force', str(job.number))}` does not wait for it."
         )
 
 
@@ -291,7 +301,7 @@ def timeline(story: Story, now: datetime, *, brief: bool) -> list[str]:
 def _runs(attempts: Sequence[Attempt]) -> Iterator[tuple[Attempt, str]]:
     for attempt, number in numbered(attempts):
         length = output.span(attempt.finished_at - attempt.started_at)
-        error = f": {output.one_line(attempt.error[: output.PREVIEW])}" if attempt.error else ""
+        error = f": {output.brief(attempt.error)}" if attempt.error else ""
         yield attempt, f"attempt {number} {attempt.outcome} after {length}{error}"
 
 

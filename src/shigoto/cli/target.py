@@ -1,19 +1,25 @@
 """Which app a command works with, and which store.
 
-    --url  >  the positional STORE  >  $SHIGOTO_URL  >  the app's own  >  workers.db
+    --app  >  $SHIGOTO_APP  >  app in the settings file  >  the built-in tasks
+    --url  >  the positional STORE  >  $SHIGOTO_URL  >  url in the settings file  >  the app's own  >  workers.db
 
+One command that names two stores is refused: it may be about to delete from the wrong one.
 A positional store may stand before other words, so it is known by its looks (`looks_like_store`).
 """
 
 import os
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import click
 
+from shigoto.cli.settings import Folder, Found, Origin, Settings, from_environment
 from shigoto.model.errors import StoreRefused, StoreUnavailable
+from shigoto.model.text import without_secrets
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
@@ -37,23 +43,96 @@ class InFile(Protocol):
         ...
 
 
-class Target(NamedTuple):
-    """What `--app` and `--url` said; the rest is found when a command asks."""
+class Said(NamedTuple):
+    """How a command line names the app and the store, for hints to do the same."""
 
     app: str | None = None
     url: str | None = None
+    store: str | None = None
 
-    def load(self) -> "Shigoto":
-        """The app of --app, or one with the built-in tasks; its store is still to be chosen, by `aim`."""
-        if self.app is None:
+    def command(self, name: str, *words: str) -> str:
+        """Another command on the same store, as one writes it in a shell."""
+        from shlex import join
+
+        app = () if self.app is None else ("--app", self.app)
+        url = () if self.url is None else ("--url", without_secrets(self.url))
+        store = () if self.store is None else (without_secrets(self.store),)
+        return join(["shigoto", *app, *url, name, *store, *words])
+
+
+UNSAID = Said()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the flags `--app` and `--url` said; the rest is found when a command asks."""
+
+    app_flag: str | None = None
+    url_flag: str | None = None
+    folder: Folder = field(default_factory=Folder)
+
+    @property
+    def settings(self) -> Settings:
+        """What the files of the current folder say. Raises SettingsError."""
+        return self.folder.settings
+
+    @property
+    def app(self) -> str | None:
+        """The app, as module:attr; None stands for the built-in tasks."""
+        app: str | None = self.find_app().value
+        return app
+
+    def find_app(self) -> Found:
+        """The app, and who says so."""
+        if self.app_flag is not None:
+            return Found(self.app_flag, Origin("flag", "--app"))
+        if app := from_environment("SHIGOTO_APP"):
+            return Found(app, Origin("variable", "SHIGOTO_APP"))
+        if self.settings.app is not None:
+            return Found(self.settings.app, self.settings.origin("app"))
+        return Found(None, Origin("default"))
+
+    def find_url(self, positional: str | None = None) -> Found:
+        """The store that was asked for, and who says so; none is the app's own, or else workers.db.
+
+        Raises a usage error for two of them in one command, and for one that is empty.
+        """
+        for text, what in ((self.url_flag, "--url"), (positional, "STORE")):
+            if text is not None:
+                _expect_name(text, what)
+        if self.url_flag is not None:
+            if positional is not None:
+                _expect_same("stores", self.url_flag, positional)
+            return Found(self.url_flag, Origin("flag", "--url"))
+        if positional is not None:
+            return Found(positional, Origin("word", "STORE"))
+        if url := from_environment("SHIGOTO_URL"):
+            return Found(url, Origin("variable", "SHIGOTO_URL"))
+        if self.settings.url is not None:
+            return Found(self.settings.url, self.settings.origin("url"))
+        return Found(None, Origin("default"))
+
+    def said(self, positional: str | None = None) -> Said:
+        """How this very command was told which app and store to use."""
+        return Said(self.app_flag, self.url_flag, positional)
+
+    def load(self, *, printing: bool = False) -> "Shigoto":
+        """The app of --app, or one with the built-in tasks; its store is still to be chosen, by `aim`.
+
+        What it prints goes to standard error, unless `printing`, for a command that has no answer to give.
+        """
+        reference = self.app
+        if reference is None:
             from shigoto import demo
 
             return demo.app()
+        from shigoto.cli.streams import only_answers
         from shigoto.load import load_app, told_in_one_line
 
-        app = load_app(self.app)
-        with told_in_one_line(self.app):
-            app.load()
+        with nullcontext() if printing else only_answers():
+            app = load_app(reference)
+            with told_in_one_line(reference):
+                app.load()
         return app
 
     def aim(self, app: "Shigoto", positional: str | None) -> None:
@@ -64,21 +143,20 @@ class Target(NamedTuple):
 
     def existing_store(self, positional: str | None = None) -> "Engine":
         """The engine of a store that is there already. Looking creates nothing."""
-        engine = self.store(positional)
-        expect_there(engine)
-        if isinstance(engine, InFile):
-            engine.expect_schema()
-        return engine
+        return existing(self.store(positional))
 
     def store(self, positional: str | None = None) -> "Engine":
         """The engine of the store, which its first use creates."""
         return shared(self._engine(positional))
 
     def _engine(self, positional: str | None) -> "Engine":
-        if self.app is not None:
+        reference = self.app
+        if reference is not None:
+            from shigoto.cli.streams import only_answers
             from shigoto.load import load_app
 
-            app = load_app(self.app)
+            with only_answers():
+                app = load_app(reference)
             self.aim(app, positional)
             return app.engine
         from shigoto.app import DEFAULT_URL, open_store
@@ -87,7 +165,8 @@ class Target(NamedTuple):
 
     def address(self, positional: str | None) -> str | None:
         """The store that was asked for; None leaves it to the app."""
-        return self.url or positional or os.environ.get("SHIGOTO_URL") or None
+        url: str | None = self.find_url(positional).value
+        return url
 
 
 def takes_target(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,20 +177,52 @@ def takes_target(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _said_later(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        ctx.obj = target_of(ctx)._replace(**{str(parameter.name): value})
+    if value is None:
+        return
+    target = target_of(ctx)
+    is_app = parameter.name == "app"
+    before = target.app_flag if is_app else target.url_flag
+    if before is not None:
+        _expect_same("apps" if is_app else "stores", before, value)
+    ctx.obj = replace(target, app_flag=value) if is_app else replace(target, url_flag=value)
+
+
+def _expect_same(what: str, first: str, second: str) -> None:
+    if first != second:
+        raise click.UsageError(
+            f"Two {what} are named: {without_secrets(first)} and {without_secrets(second)}. Leave one out."
+        )
+
+
+def _expect_name(text: str, what: str) -> None:
+    if not text.strip():
+        raise click.UsageError(
+            f"{what} is empty: name a store, or leave it out. Is there a variable of the shell that is not set?"
+        )
 
 
 def target_of(ctx: click.Context) -> Target:
-    """The target of a command's context."""
-    return ctx.obj if isinstance(ctx.obj, Target) else Target()
+    """The target of a command's context; where words are only completed, nobody has made one yet."""
+    if isinstance(ctx.obj, Target):
+        return ctx.obj
+    said = ctx.find_root().params
+    return Target(said.get("app"), said.get("url"))
+
+
+def existing(engine: "Engine") -> "Engine":
+    """The engine, if its store is there and has a current schema. Raises StoreError."""
+    expect_there(engine)
+    if isinstance(engine, InFile):
+        engine.expect_schema()
+    return engine
 
 
 def expect_there(engine: "Engine") -> None:
     """Raise StoreUnavailable if the store does not exist yet."""
     if isinstance(engine, InFile) and not is_there(engine):
+        migrate = Said(store=str(engine.path)).command("migrate")
         raise StoreUnavailable(
-            f"There is no such file: {engine.path}. Run a worker or `shigoto migrate` to create it."
+            f"There is no such file: {engine.path}. Run a worker or `{migrate}` to create it."
         )
 
 
@@ -136,9 +247,15 @@ def shared(engine: "Engine") -> "Engine":
 
 
 def split_store(words: Sequence[str], known: Collection[str] = ()) -> tuple[str | None, list[str]]:
-    """The store and the words after it; none if the first word is known or does not look like one."""
-    first, rest = (words[0], list(words[1:])) if words else ("", [])
-    if first and first not in known and looks_like_store(first):
+    """The store and the words after it; none if the first word is known or does not look like one.
+
+    Raises a usage error for an empty first word.
+    """
+    if not words:
+        return None, []
+    first, *rest = words
+    _expect_name(first, "The first word")
+    if first not in known and looks_like_store(first):
         return first, rest
     return None, list(words)
 

@@ -40,8 +40,8 @@ def _parts(url: str) -> tuple[str, dict[str, str]]:
     rest = url.removeprefix("sqlite:")
     if not rest.startswith("///"):
         raise StoreRefused(
-            f"{without_secrets(url)!r} is not the address of a file. Write sqlite:///FILE with three slashes, or four for"
-            " an absolute path: SQLite knows no hosts."
+            f"{without_secrets(url)!r} is not the address of a file. Write sqlite:///FILE with three slashes, or four"
+            " for an absolute path: SQLite knows no hosts."
         )
     path, _, query = rest.removeprefix("///").partition("?")
     if path in ("", ":memory:"):

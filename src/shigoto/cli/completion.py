@@ -1,0 +1,240 @@
+"""Shell completion: the scripts that `shigoto completion` prints, and what they ask for while somebody types.
+
+Completing hurts nobody: no store is created, no error is shown, and what cannot be found out is not suggested. A key
+that is pressed in a strange folder runs none of its code: an app is imported only if whoever sits there has named it,
+by --app or $SHIGOTO_APP. Of one that a settings file names, the workers in the store know the tasks.
+"""
+
+import os
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing, contextmanager, suppress
+from pathlib import PurePath
+from typing import TYPE_CHECKING, get_args
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
+from click.shell_completion import split_arg_string as split_words
+
+from shigoto.cli import COMPLETE
+from shigoto.cli.streams import silence
+from shigoto.cli.target import Target, existing, split_store, target_of
+
+if TYPE_CHECKING:
+    from shigoto.engine.protocol import Engine
+
+Items = list["CompletionItem[str]"]
+
+LINE = "_SHIGOTO_LINE"
+
+# Bash ends words at ':' and '=' too. The program is given the whole line, answers with whole words, and what
+# stands before the part that bash is going to replace is cut off here.
+BASH = """\
+_shigoto_completion() {
+    local line=${COMP_LINE:0:COMP_POINT} kind value
+    local word=${line##*[[:space:]]}
+    local before=${word%"$2"}
+    COMPREPLY=()
+    while IFS=, read -r kind value; do
+        case $kind in
+            plain) COMPREPLY+=("${value#"$before"}") ;;
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+        esac
+    done < <(_SHIGOTO_COMPLETE=bash_complete _SHIGOTO_LINE=$line "$1" 2>/dev/null)
+    if [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *[:.] ]]; then
+        compopt -o nospace
+    fi
+} 2>/dev/null
+
+complete -o nosort -F _shigoto_completion shigoto
+"""
+
+
+class Bash(BashComplete):
+    """Completion for bash, with words that have colons in them."""
+
+    def source(self) -> str:
+        """The script."""
+        return BASH
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The complete words after the program's name, and the one that is being written."""
+        line = os.environ.get(LINE, "")
+        words = split_words(line)
+        incomplete = words.pop() if words and not line[-1].isspace() else ""
+        return words[1:], incomplete
+
+
+SHELLS: dict[str, type[ShellComplete]] = {"bash": Bash, "zsh": ZshComplete, "fish": FishComplete}
+INSTALL = {
+    "bash": (
+        "# Completion of shigoto for bash 4.4 and later. For every new shell, put this into ~/.bashrc:",
+        '#   eval "$(shigoto completion bash)"',
+    ),
+    "zsh": (
+        "# Completion of shigoto for zsh. For every new shell, put this into ~/.zshrc, after compinit:",
+        '#   eval "$(shigoto completion zsh)"',
+    ),
+    "fish": (
+        "# Completion of shigoto for fish. For every new shell:",
+        "#   shigoto completion fish > ~/.config/fish/completions/shigoto.fish",
+    ),
+}
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(SHELLS)), required=False)
+@click.pass_context
+def completion(ctx: click.Context, shell: str | None) -> None:
+    """Print the script that makes a shell complete commands, options, states, tasks and queues.
+
+    Without SHELL it is the one of $SHELL.
+
+    \b
+    Examples:
+      eval "$(shigoto completion bash)"
+      shigoto completion fish > ~/.config/fish/completions/shigoto.fish
+    """
+    shell = shell or PurePath(os.environ.get("SHELL", "")).name
+    if shell not in SHELLS:
+        raise click.UsageError(f"Which shell? Write one of {', '.join(SHELLS)}.", ctx)
+    script = SHELLS[shell](ctx.command, {}, "shigoto", COMPLETE).source()
+    # The first line of a script for zsh says what it completes, and must stay the first.
+    first, rest = script.split("\n", 1) if script.startswith("#compdef") else ("", script)
+    click.echo("\n".join([*([first] if first else []), *INSTALL[shell], rest]), nl=False)
+
+
+def answer(program: click.Command) -> int:
+    """Print what the words of the environment may go on with, as the script in the shell expects it."""
+    shell, _, _ = os.environ.pop(COMPLETE).partition("_")
+    text = ""
+    with suppress(Exception), silence():
+        text = SHELLS[shell](program, {}, "shigoto", COMPLETE).complete()
+    click.echo(text.encode())
+    return 0
+
+
+def files(ctx: click.Context, incomplete: str) -> Items:
+    """Files, which the shell knows best."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def tasks(ctx: click.Context, incomplete: str) -> Items:
+    """The tasks of the app, or of the workers if the app is not to be imported."""
+    return _matching(_tasks(ctx), incomplete)
+
+
+def queues(ctx: click.Context, incomplete: str) -> Items:
+    """The queues of the store; after a comma, one more of them."""
+    before, comma, last = incomplete.rpartition(",")
+    return _matching((f"{before}{comma}{name}" for name in _queues(ctx)), f"{before}{comma}{last}")
+
+
+def store_then_task(ctx: click.Context, incomplete: str) -> Items:
+    """For `enqueue`: a store or a task, and then its arguments, of which nothing is known here."""
+    _, words = split_store(ctx.params.get("words") or ())
+    return [] if words else [*tasks(ctx, incomplete), *_file_if_first(ctx, incomplete)]
+
+
+def store_then_queues(ctx: click.Context, incomplete: str) -> Items:
+    """For `pause` and `resume`: a store, and queues."""
+    return [*queues(ctx, incomplete), *_file_if_first(ctx, incomplete)]
+
+
+def store_then_filters(ctx: click.Context, incomplete: str) -> Items:
+    """For `list` and its like: a store, states, and what jobs can be told apart by."""
+    qualifier, colon, _ = incomplete.partition(":")
+    if colon:
+        values = VALUES.get(qualifier, _none)(ctx)
+        return _matching((f"{qualifier}:{value}" for value in values), incomplete)
+    from shigoto.language import QUALIFIERS
+
+    known = [*_states(ctx), *("args." if name == "args" else f"{name}:" for name in QUALIFIERS)]
+    return [*_matching(known, incomplete), *_file_if_first(ctx, incomplete)]
+
+
+def _states(ctx: click.Context) -> Iterable[str]:
+    from shigoto.filters import StateName
+
+    return get_args(StateName)
+
+
+def _kinds(ctx: click.Context) -> Iterable[str]:
+    from shigoto.filters import KindName
+
+    return get_args(KindName)
+
+
+def _ages(ctx: click.Context) -> Iterable[str]:
+    return ("10m", "1h", "1d", "7d")
+
+
+def _none(ctx: click.Context) -> Iterable[str]:
+    return ()
+
+
+def _tasks(ctx: click.Context) -> Iterable[str]:
+    with suppress(Exception):
+        target = target_of(ctx)
+        if _is_named(target):
+            return tuple(target.load().tasks)
+        with _store(ctx) as engine:
+            return sorted({task for worker in engine.run(engine.workers()) for task in worker.tasks})
+    return ()
+
+
+def _is_named(target: Target) -> bool:
+    """Whether whoever sits there has said which app it is, or that it is none."""
+    return target.find_app().origin.kind != "file"
+
+
+def _queues(ctx: click.Context) -> Iterable[str]:
+    with suppress(Exception), _store(ctx) as engine:
+        counts = engine.run(engine.stats())
+        return sorted(counts)
+    return ()
+
+
+def _workers(ctx: click.Context) -> Iterable[str]:
+    with suppress(Exception), _store(ctx) as engine:
+        return [worker.name for worker in engine.run(engine.workers())]
+    return ()
+
+
+VALUES: dict[str, Callable[[click.Context], Iterable[str]]] = {
+    "state": _states,
+    "queue": _queues,
+    "task": _tasks,
+    "worker": _workers,
+    "kind": _kinds,
+    "since": _ages,
+}
+
+
+@contextmanager
+def _store(ctx: click.Context) -> "Generator[Engine]":
+    """The store that the words so far mean; an error if it is not there, which is how nothing is suggested."""
+    from shigoto.cli.pick import split_filter
+
+    word = ctx.params.get("store") or split_filter(ctx.params.get("words") or ())[0]
+    target = target_of(ctx)
+    with closing(target.existing_store(word) if _is_named(target) else _existing(target, word)) as engine:
+        yield engine
+
+
+def _existing(target: Target, word: str | None) -> "Engine":
+    """The store without a look at the app; an error if nobody but the app knows where it is."""
+    from shigoto.app import open_store
+
+    address = target.address(word)
+    if address is None:
+        raise LookupError
+    return existing(open_store(address))
+
+
+def _file_if_first(ctx: click.Context, incomplete: str) -> Items:
+    return [] if ctx.params.get("words") else files(ctx, incomplete)
+
+
+def _matching(values: Iterable[str], incomplete: str) -> Items:
+    return [CompletionItem(value) for value in values if value.startswith(incomplete)]

@@ -1,0 +1,92 @@
+"""What commands share that act on many jobs: the question before, how far they are, and what was done."""
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType, TracebackType
+from typing import Any
+
+import click
+
+from shigoto.cli import output
+
+SHOWN = 10  # jobs named in a line of a report
+
+
+class Bar:
+    """How far long work is: a bar where somebody looks. Ctrl-C ends it after the batch in hand, a second at once."""
+
+    def __init__(self, whole: int, *, batch: int) -> None:
+        self._whole = whole
+        self._drawn = whole > batch and output.can_redraw(sys.stderr)
+        self._asked = False
+        self._former: Any = None
+        self.interrupted = False
+
+    def __enter__(self) -> "Bar":
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as behind nohup
+            self._former = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._former is not None:
+            signal.signal(signal.SIGINT, self._former)
+        if self._drawn:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def after_batch(self, done: int) -> bool:
+        """Show how many are done, and say whether to go on."""
+        if self._drawn:
+            share = min(1.0, done / self._whole)
+            text = f"{output.bar(share)} {done} of {self._whole}"
+            # A line that wraps could not be drawn over.
+            room = (output.width_of(sys.stderr) or len(text) + 1) - 1
+            click.echo(f"\r{output.clip(text, room)}", nl=False, err=True)
+        self.interrupted = self._asked
+        return not self.interrupted
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+
+
+def expect_consent(ctx: click.Context, *, given: bool, hint: str = "") -> None:
+    """Raise a usage error if nobody has agreed and nobody can be asked."""
+    if not given and not output.can_ask():
+        raise click.UsageError(f"There is no terminal to ask on: add --yes{hint}.", ctx)
+
+
+def agreed(question: str) -> bool:
+    """Ask whoever sits there."""
+    yes = click.confirm(question, err=True)
+    if not yes:
+        click.echo("Nothing was changed.", err=True)
+    return yes
+
+
+def surely(say: Callable[[], None], done: str) -> None:
+    """Say it. If that cannot be written, what was done goes to the other stream: doing it again would be wrong."""
+    try:
+        say()
+    except OSError as error:
+        output.discard_output()
+        click.echo(f"Warning: standard output cannot be written: {error.strerror}. {done}", err=True)
+
+
+def counted(count: int, state: str) -> str:
+    """So many jobs of a state, in words."""
+    return f"{count} {state} job{'' if count == 1 else 's'}" if state else jobs(count)
+
+
+def jobs(count: int) -> str:
+    """So many jobs, in words."""
+    return f"{count} job{'' if count == 1 else 's'}"
+
+
+def names(words: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
+    return ", ".join(words[:SHOWN]) + more

@@ -1,0 +1,143 @@
+"""Queues: what they hold, and pausing and resuming them."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import timedelta
+from typing import NamedTuple
+
+import click
+
+from shigoto.cli import output
+from shigoto.cli.consent import surely
+from shigoto.cli.output import Column
+from shigoto.cli.pick import misuse
+from shigoto.cli.suggest import suggest
+from shigoto.cli.target import looks_like_store, split_store, takes_target, target_of
+from shigoto.options import check_name
+from shigoto.queues import Queue, listing, pausing
+
+PAUSED, OPEN = "paused", "open"
+
+
+@click.command()
+@click.argument("store", required=False, shell_complete=suggest("files"))
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@takes_target
+def queues(ctx: click.Context, store: str | None, *, as_json: bool) -> None:
+    """Show every queue that has had a job or a setting.
+
+    The last column tells how long completed, failed and cancelled jobs are kept, where that was set for the
+    queue. Workers start no jobs of a queue that is paused.
+    """
+    with closing(target_of(ctx).existing_store(store)) as engine:
+        found = engine.run(listing(engine))
+
+    if as_json:
+        output.print_json(found)
+    elif not found:
+        click.echo("There are no queues: there was never a job.")
+    else:
+        click.echo("\n".join(queues_table(found, output.width_of())), color=output.in_colour())
+
+
+def queues_table(found: Sequence[Queue], width: int | None) -> list[str]:
+    """A line per queue."""
+    columns = [
+        Column("queue", least=5),
+        Column("state", paint=_paint),
+        Column("pending", right=True),
+        Column("scheduled", right=True, spare=4),
+        Column("processing", right=True, spare=1),
+        Column("failed", right=True, spare=2),
+        Column("completed", right=True, spare=3),
+        Column("kept for", spare=5),
+    ]
+    return output.table(columns, [_row(queue) for queue in found], width)
+
+
+def _row(queue: Queue) -> list[str]:
+    counts = queue.counts
+    numbers = (counts.pending, counts.scheduled, counts.processing, counts.failed, counts.completed)
+    kept = (queue.keep_completed_for, queue.keep_failed_for, queue.keep_cancelled_for)
+    return [
+        output.one_line(queue.name),
+        PAUSED if queue.paused else OPEN,
+        *(str(number) for number in numbers),
+        "default" if kept == (None, None, None) else ", ".join(_kept(length) for length in kept),
+    ]
+
+
+def _kept(length: timedelta | None) -> str:
+    return "default" if length is None else output.span(length)
+
+
+def _paint(text: str) -> str:
+    return click.style(text, fg="yellow") if text == PAUSED else text
+
+
+class Switched(NamedTuple):
+    """A queue that was paused or resumed, as it was just before."""
+
+    name: str
+    before: Queue | None
+
+    def sentence(self, *, paused: bool) -> str:
+        """What it means."""
+        if self.before is None:
+            note = " No job was ever in it: is the name right?"
+            return f"Queue {self.name} {'is paused' if paused else 'was not paused'}.{note}"
+        counts = self.before.counts
+        if self.before.paused is paused:
+            return f"Queue {self.name} was {'paused' if paused else 'open'} already."
+        if paused:
+            running = f", {counts.processing} still running" if counts.processing else ""
+            return f"Queue {self.name} is paused: {counts.pending} pending{running}."
+        return f"Queue {self.name} is open again: {counts.pending} pending."
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[STORE] QUEUE...", shell_complete=suggest("store_then_queues"))
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@takes_target
+def pause(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
+    """Let no worker start jobs of these queues; those that run go on.
+
+    It holds for every worker and until `shigoto resume`. Jobs can be stored in a paused queue as ever.
+    """
+    _switch(ctx, words, paused=True, as_json=as_json)
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[STORE] QUEUE...", shell_complete=suggest("store_then_queues"))
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@takes_target
+def resume(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None:
+    """Let workers start jobs of these queues again."""
+    _switch(ctx, words, paused=False, as_json=as_json)
+
+
+def _switch(ctx: click.Context, words: Sequence[str], *, paused: bool, as_json: bool) -> None:
+    store, given = split_store(words)
+    with misuse(ctx):
+        names = [check_name(name, "The queue") for name in dict.fromkeys(given)]
+    if not names:
+        hint = f" {store} is the store." if store and looks_like_store(store) else ""
+        raise click.UsageError(f"Which queue? Write its name.{hint}", ctx)
+    switched: list[Switched] = []
+    with closing(target_of(ctx).existing_store(store)) as engine:
+        before = {queue.name: queue for queue in engine.run(listing(engine))}
+        for name in names:
+            if paused or name in before:
+                engine.run(pausing(engine, name, paused=paused))
+            switched.append(Switched(name, before.get(name)))
+    told = [one.sentence(paused=paused) for one in switched]
+
+    def say() -> None:
+        if as_json:
+            output.print_json(
+                [{"queue": one.name, "paused": paused, "known": one.before is not None} for one in switched]
+            )
+        else:
+            click.echo("\n".join(told))
+
+    surely(say, " ".join(told))

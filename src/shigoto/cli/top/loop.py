@@ -1,0 +1,228 @@
+"""The live view at work: it looks, draws, waits for keys, and does what they ask for.
+
+Two questions may be out at the store at any time: a look, and the one thing that was asked for. Each has a thread of
+its own, so that a store that is locked is told on the screen and keeps nobody from leaving.
+"""
+
+import logging
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import structs
+
+from shigoto.cli.pace import Pace
+from shigoto.cli.target import InFile, expect_there
+from shigoto.cli.top import state
+from shigoto.cli.top.acting import Action, RetryAll, act
+from shigoto.cli.top.keys import Key
+from shigoto.cli.top.looking import Look, Sight, looking, panel_filter
+from shigoto.cli.top.state import Choices, Notice, press
+from shigoto.cli.top.terminal import ENDS, Terminal
+from shigoto.cli.top.view import Scene, drawn
+from shigoto.model.errors import ShigotoError
+
+if TYPE_CHECKING:
+    from shigoto.engine.protocol import Engine
+
+T = TypeVar("T")
+
+SHARE = 10  # times as long as a look takes, until the next one
+CLOCK = 1.0  # seconds between two pictures, however rarely the store is looked at
+LAST_WAIT = 2.0  # seconds that an action has to end when the view is left or put to sleep
+
+
+class Loop:
+    """One run of the live view."""
+
+    def __init__(
+        self,
+        engine: "Engine",
+        terminal: Terminal,
+        *,
+        store: str,
+        interval: float,
+        colour: bool,
+    ) -> None:
+        self._engine = engine
+        self._terminal = terminal
+        self._store = store
+        self._interval = interval
+        self._colour = colour
+        self._choices = Choices()
+        self._sight: Sight | None = None
+        self._pace = Pace()
+        self._look: Future[Sight] | None = None
+        self._action: Future[str | RetryAll] | None = None
+        self._began_look = self._next_look = 0.0
+        self._warnings: deque[str] = deque(maxlen=1)
+
+    def run(self) -> None:
+        """Until somebody leaves."""
+        with warnings_kept(self._warnings):
+            while not self._choices.over and not self._terminal.gone:
+                self._begin_look()
+                self._draw()
+                for key in self._terminal.wait(self._patience()):
+                    self._press(key)
+                self._hear_signals()
+                self._hear_answers()
+        come_back(self._action)
+
+    def _begin_look(self) -> None:
+        if self._look is not None or time.monotonic() < self._next_look:
+            return
+        self._began_look = time.monotonic()
+        self._next_look = self._began_look + self._interval
+        choices = self._choices
+        look = Look(
+            filtered=choices.filtered,
+            most=max(1, self._terminal.canvas.size.lines),
+            chosen=state.chosen_job(choices),
+            opened=choices.opened if choices.page == "job" else None,
+        )
+        self._look = errand("look", lambda: self._looked(look), self._terminal.wake)
+
+    def _looked(self, look: Look) -> Sight:
+        """Looking creates nothing, so the store must be there; whether it is, is asked again after every trouble."""
+        expect_there(self._engine)
+        if isinstance(self._engine, InFile):
+            self._engine.expect_schema()
+        return self._engine.run(looking(self._engine, look))
+
+    def _draw(self) -> None:
+        scene = Scene(
+            store=self._store,
+            sight=self._sight,
+            pace=self._pace,
+            choices=self._choices,
+            size=self._terminal.canvas.size,
+            now=datetime.now(UTC),
+            colour=self._colour,
+        )
+        self._terminal.draw(drawn(scene))
+
+    def _patience(self) -> float:
+        if self._look is not None:
+            return CLOCK
+        return max(0.0, min(CLOCK, self._next_look - time.monotonic()))
+
+    def _press(self, key: Key) -> None:
+        if key.name == "redraw":
+            self._terminal.canvas.redraw()
+            self._next_look = 0.0
+            return
+        before = self._choices
+        self._choices, action = press(before, key, self._sight or Sight(), panel_filter)
+        if action is not None:
+            self._begin(action)
+        if (self._choices.opened, self._choices.filtered) != (before.opened, before.filtered):
+            self._next_look = 0.0
+
+    def _begin(self, action: Action) -> None:
+        self._action = errand("action", lambda: act(self._engine, action), self._terminal.wake)
+
+    def _hear_signals(self) -> None:
+        come = self._terminal.signals()
+        if come.intersection(ENDS):
+            self._choices = structs.replace(self._choices, over=True)
+            return
+        if signal.SIGTSTP in come:
+            # A process that sleeps inside a transaction would keep all others from writing.
+            come_back(self._look, self._action)
+            self._terminal.suspend()
+        elif signal.SIGCONT in come:
+            self._terminal.take_again()
+        if signal.SIGWINCH in come:
+            self._terminal.canvas.redraw()
+
+    def _hear_answers(self) -> None:
+        if self._look is not None and self._look.done():
+            answer, self._look = self._look, None
+            self._hear_look(answer)
+        if self._action is not None and self._action.done():
+            done, self._action = self._action, None
+            self._hear_action(done)
+        if self._warnings:
+            self._choices = structs.replace(self._choices, told=Notice(self._warnings.pop(), bad=True))
+
+    def _hear_look(self, answer: Future[Sight]) -> None:
+        try:
+            self._sight = answer.result()
+        except (ShigotoError, OSError) as error:
+            self._choices = structs.replace(self._choices, trouble=f"{error} Trying again.")
+            self._pace = Pace()
+            self._engine.close()  # or it would remember a file that was replaced
+        else:
+            self._pace = self._pace.after(time.monotonic(), self._sight.queues)
+            self._choices = state.seen(self._choices, self._sight)
+            if self._next_look:  # else somebody waits for it
+                took = time.monotonic() - self._began_look
+                self._next_look = self._began_look + rest(self._interval, took)
+
+    def _hear_action(self, answer: Future[str | RetryAll]) -> None:
+        error = answer.exception()
+        if error is None:
+            came = answer.result()
+            if isinstance(came, RetryAll):
+                self._choices = state.asked(self._choices, came)
+            else:
+                self._choices = state.done(self._choices, came)
+        else:
+            self._choices = state.done(self._choices, str(error) or type(error).__name__, bad=True)
+        self._next_look = 0.0  # to see what it has changed
+
+
+def rest(interval: float, took: float) -> float:
+    """How long from one look to the next, in seconds: who only looks must not keep a store busy."""
+    return max(interval, SHARE * took)
+
+
+def come_back(*out: Future[Any] | None) -> None:
+    """Let what is out at the store come back, if that does not take long."""
+    wait([each for each in out if each is not None], LAST_WAIT)
+
+
+def errand(name: str, call: Callable[[], T], wake: Callable[[], None]) -> Future[T]:
+    """A call in a thread that dies with the process: who leaves does not wait for a locked store."""
+    answer: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:
+            answer.set_exception(error)
+        wake()
+
+    threading.Thread(target=run, name=f"shigoto-top-{name}", daemon=True).start()
+    return answer
+
+
+class Kept(logging.Handler):
+    """Keeps the last warning: written to the terminal it would go right across the picture."""
+
+    def __init__(self, warnings: deque[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._warnings = warnings
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        self._warnings.append(record.getMessage())
+
+
+@contextmanager
+def warnings_kept(warnings: deque[str]) -> Generator[None]:
+    """Our own log lines, which come from any thread, go here and nowhere else."""
+    logger, handler = logging.getLogger("shigoto"), Kept(warnings)
+    former, propagate = logger.handlers[:], logger.propagate
+    logger.handlers[:], logger.propagate = [handler], False
+    try:
+        yield
+    finally:
+        logger.handlers[:], logger.propagate = former, propagate
