@@ -294,12 +294,22 @@ def test_the_built_in_tasks_take_their_payload_and_their_time(yard: Yard) -> Non
     assert yard.start("worker", "--drain").wait(30) == 0
 
     jobs = {job["task"]: job for job in yard.jobs("completed")}
-    profile = {"user_id": 7, "hobby": "chess", "location": "London", "score": 9}
+    recipients = ["a@example.com", "b@example.com"]
     assert {task: job["result"] for task, job in jobs.items()} == {
-        "user_created": profile,
-        "data_analysis": {"user_id": 7, "values": 4, "validation_mode": "strict"},
-        "email_notification": 2,
-        "data_export": "export-7.json",
+        "user_created": {
+            "mail": "welcome",
+            "sign_up": {"user_id": 7, "location": "London"},
+            "profile": {"user_id": 7, "hobby": "chess", "location": "London", "score": 9},
+        },
+        "data_analysis": {
+            "user_id": 7,
+            "values": 4,
+            "numbers": 1,
+            "mean": 9.0,
+            "validation_mode": "strict",
+        },
+        "email_notification": [{"recipient": recipient, "message": "news"} for recipient in recipients],
+        "data_export": {"file": "export-7.json", "values": 1},
     }
     times = {"user_created": 0.5, "data_analysis": 2.0, "email_notification": 0.3, "data_export": 1.0}
     for task, seconds in times.items():
@@ -308,6 +318,9 @@ def test_the_built_in_tasks_take_their_payload_and_their_time(yard: Yard) -> Non
     assert "Sending a welcome mail to user 7: welcome" in log
     assert "Counting a sign-up from London" in log
     assert "Setting up the profile of user 7" in log
-    assert "The analysis gave Analysis(user_id=7, values=4, validation_mode='strict')" in log
+    assert (
+        "The analysis gave Analysis(user_id=7, values=4, numbers=1, mean=9.0, validation_mode='strict')"
+        in log
+    )
     assert "Delivered to b@example.com: news" in log
     assert "Exported export-7.json" in log

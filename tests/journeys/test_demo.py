@@ -23,7 +23,6 @@ from shigoto.demo.show import Rate, Show, Snapshot, Stories
 from shigoto.demo.troupe import Troupe
 from shigoto.engine.open import open_engine
 from shigoto.model.ids import uuid7
-from shigoto.model.job import State
 from shigoto.model.worker import Announcement, Want
 
 COMMAND = [sys.executable, "-m", "shigoto", "demo"]
@@ -199,7 +198,7 @@ def test_jobs_that_vanished_or_that_nobody_gave_back_are_lost(tmp_path: Path) ->
     engine.run(engine.announce(announcement))
 
     claimed = engine.run(engine.claim(worker, [Want(tasks=("demo_add",), queues=None, limit=2)]))
-    deleted = engine.run(engine.delete([State.PENDING], queue=None, limit=3))
+    deleted = app.clear(state="pending", limit=3)
     report = show.report()
 
     assert (len(claimed), deleted) == (2, 3)

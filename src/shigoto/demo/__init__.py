@@ -1,9 +1,10 @@
 """Tasks to try things out with, before there are any of one's own.
 
-    tasks   four built-in tasks with a shared payload, which commands use when no --app is given
-    acts    what `shigoto demo` puts on: tasks of every kind, and the programme in which they appear
+    tasks     four built-in tasks, which commands use when no --app is given
+    payload   what they have in common: a payload
+    acts      what `shigoto demo` puts on: tasks of every kind, and the programme in which they appear
     troupe    worker processes that never outlive the one that started them
-    show    the demo itself: a store, worker processes, a stream of jobs, and the reckoning
+    show      the demo itself: a store, worker processes, a stream of jobs, and the reckoning
 
 A task belongs to one app. So the apps are made by functions, one for each store: `--app shigoto.demo:app`
 calls them.

@@ -1,6 +1,10 @@
-"""The built-in tasks: they do nothing but take their time, and say what they would do.
+"""The built-in tasks: they do nothing but take their time, and write down what they would have done.
 
-All four take the same arguments, all optional, so that `shigoto enqueue TASK MESSAGE` fits every one.
+All four take the same payload, all of it optional, so that `shigoto enqueue TASK MESSAGE` fits every one. What they
+record is the job's result and its log, both in `shigoto show`.
+
+A payload that makes no sense fails at once. What may pass by itself is tried again after 5, 10 and 15 minutes; to see
+that, notify an address that ends in `.invalid`.
 """
 
 import logging
@@ -10,11 +14,16 @@ from msgspec import Struct
 
 from shigoto.app import Shigoto
 from shigoto.context import current
+from shigoto.demo.payload import Payload, by_field
+from shigoto.outcomes import Fail
 from shigoto.retry import Retry
 
-logger = logging.getLogger("shigoto.demo")
+# Not one of ours: what those write is about jobs, not by them, and is not kept with the job.
+logger = logging.getLogger("demo")
 
 RETRY = Retry.linear(minutes=5, retries=3)
+EVERYBODY = "everybody@example.com"
+UNREACHABLE = ".invalid"
 
 
 class Profile(Struct):
@@ -23,7 +32,22 @@ class Profile(Struct):
     user_id: int | None
     hobby: str
     location: str
-    score: int
+    score: int | float
+
+
+class SignUp(Struct):
+    """One sign-up, for the statistics."""
+
+    user_id: int | None
+    location: str
+
+
+class Welcome(Struct):
+    """What was done for a new user."""
+
+    mail: str
+    sign_up: SignUp
+    profile: Profile
 
 
 class Analysis(Struct):
@@ -31,89 +55,105 @@ class Analysis(Struct):
 
     user_id: int | None
     values: int
+    numbers: int
+    mean: float | None
     validation_mode: str
+
+
+class Delivery(Struct):
+    """One mail that went out."""
+
+    recipient: str
+    message: str
+
+
+class Export(Struct):
+    """The file that would hold what was exported."""
+
+    file: str
+    values: int
 
 
 def declare(app: Shigoto) -> None:
     """Make the four tasks the app's own."""
-    for function in (user_created, data_analysis, email_notification, data_export):
-        app.task(retry=RETRY)(function)
+    app.task(retry=RETRY)(by_field(user_created))
+    app.task(retry=RETRY)(by_field(data_analysis))
+    app.task(retry=RETRY)(by_field(email_notification))
+    app.task(retry=RETRY)(by_field(data_export))
 
 
-async def user_created(
-    user_id: int | None = None,
-    user_data: dict[str, Any] | None = None,
-    additional_properties: dict[str, Any] | None = None,
-    message: str = "",
-    recipients: list[str] | None = None,
-    validation_mode: str = "",
-) -> Profile:
+async def user_created(payload: Payload) -> Welcome:
     """Welcome a new user: a mail, a sign-up to count, a profile to begin with. Half a second."""
-    properties = additional_properties or {}
-    profile = Profile(
-        user_id=user_id,
-        hobby=str(properties.get("hobby", "")),
-        location=str(properties.get("location", "")),
-        score=int(properties.get("score", 0)),
-    )
-    logger.info("Sending a welcome mail to user %s: %s", user_id, message or "welcome!")
+    payload.check("user_id")
+    profile = _profile(payload)
+    user = "a new user" if payload.user_id is None else f"user {payload.user_id}"
+    mail = payload.message or "welcome!"
+    logger.info("Sending a welcome mail to %s: %s", user, mail)
     await _takes(0.3)
+    sign_up = SignUp(payload.user_id, profile.location)
     logger.info("Counting a sign-up from %s", profile.location or "somewhere")
     await _takes(0.1)
-    logger.info("Setting up the profile of user %s: %s", user_id, profile)
+    logger.info("Setting up the profile of %s: %s", user, profile)
     await _takes(0.1)
-    return profile
+    return Welcome(mail, sign_up, profile)
 
 
-async def data_analysis(
-    user_id: int | None = None,
-    user_data: dict[str, Any] | None = None,
-    additional_properties: dict[str, Any] | None = None,
-    message: str = "",
-    recipients: list[str] | None = None,
-    validation_mode: str = "",
-) -> Analysis:
+async def data_analysis(payload: Payload) -> Analysis:
     """Analyse what is given, at length: two seconds."""
-    values = {**(user_data or {}), **(additional_properties or {})}
-    logger.info("Analysing %d values: %s", len(values), message)
+    payload.check("user_data")
+    values = payload.values
+    logger.info("Analysing %d values: %s", len(values), payload.message)
     for step in range(1, 5):
         await _takes(0.5)
         current().progress(step / 4, f"Step {step} of 4")
-    analysis = Analysis(user_id=user_id, values=len(values), validation_mode=validation_mode or "normal")
+    numbers = [value for value in values.values() if _is_number(value)]
+    mean = sum(numbers) / len(numbers) if numbers else None
+    analysis = Analysis(payload.user_id, len(values), len(numbers), mean, payload.mode)
     logger.info("The analysis gave %s", analysis)
     return analysis
 
 
-async def email_notification(
-    user_id: int | None = None,
-    user_data: dict[str, Any] | None = None,
-    additional_properties: dict[str, Any] | None = None,
-    message: str = "",
-    recipients: list[str] | None = None,
-    validation_mode: str = "",
-) -> int:
-    """Send a message to all recipients, and tell how many there were. A third of a second."""
-    everybody = recipients or ["everybody@example.com"]
+async def email_notification(payload: Payload) -> list[Delivery]:
+    """Send a message to all recipients, and tell what was delivered. A third of a second."""
+    payload.check("recipients", "message")
+    recipients = payload.recipients or [EVERYBODY]
+    if wrong := [recipient for recipient in recipients if "@" not in recipient]:
+        raise Fail(f"not an e-mail address: {', '.join(wrong)}")
     await _takes(0.3)
-    for recipient in everybody:
-        logger.info("Delivered to %s: %s", recipient, message)
-    return len(everybody)
+    if any(recipient.endswith(UNREACHABLE) for recipient in recipients):
+        raise TimeoutError("connection timeout")
+    for recipient in recipients:
+        logger.info("Delivered to %s: %s", recipient, payload.message)
+    return [Delivery(recipient, payload.message) for recipient in recipients]
 
 
-async def data_export(
-    user_id: int | None = None,
-    user_data: dict[str, Any] | None = None,
-    additional_properties: dict[str, Any] | None = None,
-    message: str = "",
-    recipients: list[str] | None = None,
-    validation_mode: str = "",
-) -> str:
+async def data_export(payload: Payload) -> Export:
     """Export what is given, and tell the name of the file that would hold it. One second."""
-    name = f"export-{'all' if user_id is None else user_id}.json"
-    logger.info("Exporting %d values to %s: %s", len(user_data or {}), name, message)
+    payload.check("user_id")
+    export = Export(
+        f"export-{'all' if payload.user_id is None else payload.user_id}.json", len(payload.values)
+    )
+    logger.info("Exporting %d values to %s: %s", export.values, export.file, payload.message)
     await _takes(1.0)
-    logger.info("Exported %s", name)
-    return name
+    logger.info("Exported %s", export.file)
+    return export
+
+
+def _profile(payload: Payload) -> Profile:
+    properties = payload.additional_properties or {}
+    score = properties.get("score", 0)
+    if not _is_number(score):
+        raise Fail(f"the score must be a number, not {score!r}")
+    return Profile(
+        user_id=payload.user_id,
+        hobby=str(properties.get("hobby", "")),
+        location=str(properties.get("location", "")),
+        score=score,
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 async def _takes(seconds: float) -> None:

@@ -4,6 +4,7 @@ Each holds the reading end of a pipe whose writing end is here, and stops when t
 (`--stop-on-eof`). So they stop even if this process is killed and can tell them nothing.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -77,7 +78,12 @@ class Troupe:
     def _start(self, log: int) -> subprocess.Popen[bytes]:
         # A session of its own: a Ctrl-C at the terminal is for us, and we tell the workers.
         return subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            self._command,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
 
     def _gone_within(self, seconds: float) -> bool:
@@ -88,3 +94,9 @@ class Troupe:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+def _environment() -> dict[str, str]:
+    """Ours without settings, be they variables or a file here: they are meant for other workers."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("SHIGOTO_")}
+    return {**plain, "SHIGOTO_CONFIG": os.devnull}
