@@ -92,8 +92,15 @@ def bench(arguments: list[str]) -> int:
 
 
 def docs(arguments: list[str]) -> int:
-    """build the documentation into site/; `docs serve` shows it while you write"""
-    become(["zensical", *(arguments or ["build", "--clean"])], needs="docs")
+    """build the documentation into site/; `docs serve` shows it while you write, `docs reference` renews a part"""
+    from tools.environment import prepare
+
+    renewed = subprocess.run(
+        [str(prepare("docs") / "python"), "-m", "tools.reference"], cwd=ROOT, check=False
+    )
+    if not renewed.returncode and arguments != ["reference"]:
+        become(["zensical", *(arguments or ["build", "--clean", "--strict"])], needs="docs")
+    return renewed.returncode
 
 
 def requirements(arguments: list[str]) -> int:
