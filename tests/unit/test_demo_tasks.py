@@ -1,5 +1,6 @@
 """The built-in tasks, on virtual time: what they take, how long they take, and what they leave behind."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -166,7 +167,7 @@ def test_what_may_pass_by_itself_is_tried_again_after_5_10_and_15_minutes_and_th
     seen: list[tuple[State, int, str | None]] = []
 
     async def until_it_has_failed() -> None:
-        async with stage.working():
+        async with stage.working(), asyncio.timeout(3_600):
             for failures in range(1, 4):
                 await stage.until(events.JobRetried, failures)
                 job = handle.job()
