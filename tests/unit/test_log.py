@@ -100,6 +100,15 @@ def test_a_long_list_is_cut_short(stream: io.StringIO) -> None:
     assert fields["jobs"][-1] == "and 980 more"
 
 
+def test_seconds_are_told_to_the_microsecond(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "shigoto.worker"):
+        bus = Bus()
+        log_events(bus)
+        bus.publish(events.JobCompleted(*JOB, 1.1627002095337957e-05))
+
+    assert vars(caplog.records[0])["shigoto"]["duration"] == 0.000012
+
+
 def test_of_many_unknown_tasks_the_first_are_named(stream: io.StringIO) -> None:
     configure_logging(format="json", stream=stream)
     bus = Bus()

@@ -222,7 +222,9 @@ def _write(event: Event) -> None:
 
 
 def _some(value: object) -> object:
-    """A value of an event for the log; of a long list, its beginning and how much is left out."""
+    """A value of an event for the log: seconds to the microsecond, of a long list its beginning."""
+    if isinstance(value, float):
+        return round(value, 6)
     if not isinstance(value, tuple | list):
         return value
     every = cast("Sequence[object]", value)
