@@ -337,7 +337,14 @@ def open_store(url: str) -> Engine:
 
 def _address(url: object) -> str | None:
     """The address of a store, given as one or as the path of a file."""
-    if url is None or isinstance(url, str):
+    if url is None:
+        return None
+    if isinstance(url, str):
+        if not url.strip():
+            raise DeclarationError(
+                "The address of the store is empty: name one, or leave it out for $SHIGOTO_URL or workers.db."
+                " Is there a variable that is not set?"
+            )
         return url
     if not _is_path(url):
         raise DeclarationError(

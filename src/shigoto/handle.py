@@ -226,7 +226,8 @@ class JobHandle(Generic[R_co]):
         return msgspec.json.decode(job.result) if self._decode is None else self._decode(job.result)
 
     def _timed_out(self, timeout: float | timedelta | None) -> ResultTimeout:
-        return ResultTimeout(f"Job {self.id} has not ended within {timeout}; it goes on by itself.")
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        return ResultTimeout(f"Job {self.id} has not ended within {seconds} s; it goes on by itself.")
 
 
 def found(engine: Engine, job: Job | None, *, job_id: UUID, decode: Decode | None) -> JobHandle[Any]:

@@ -18,8 +18,11 @@ INSTALLED = ("site-packages", "dist-packages")  # where others put their code, i
 def load_app(reference: str) -> Shigoto:
     """The app of `module:attr`; `attr` is `app` if left out, and may be a function that makes the app."""
     module, _, attribute = reference.partition(":")
-    if not all(part.isidentifier() for part in module.split(".")):
-        raise DeclarationError(f"An app is named module:attr, such as shop.tasks:app, not {reference!r}.")
+    if not _is_dotted(module) or _is_file(module):
+        hint = _as_module(module, attribute)
+        raise DeclarationError(
+            f"An app is named module:attr, such as shop.tasks:app, not {reference!r}{hint}."
+        )
     here = _current_directory()
     if here is not None and here not in sys.path:
         sys.path.insert(0, here)
@@ -30,6 +33,22 @@ def load_app(reference: str) -> Shigoto:
     if not isinstance(value, Shigoto):
         raise DeclarationError(f"{reference!r} is no Shigoto app: it is of type {type(value).__name__}.")
     return value
+
+
+def _is_dotted(module: str) -> bool:
+    return all(part.isidentifier() for part in module.split("."))
+
+
+def _is_file(module: str) -> bool:
+    """Whether the name of a file stands where a module belongs; a module may be called `py`, too."""
+    return module.endswith(".py") and os.path.isfile(module)
+
+
+def _as_module(module: str, attribute: str) -> str:
+    """What to write instead of the path of a file."""
+    dotted = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+    is_path = module.endswith(".py") and _is_dotted(dotted)
+    return f": write {dotted}:{attribute or 'app'}" if is_path else ""
 
 
 def _current_directory() -> str | None:

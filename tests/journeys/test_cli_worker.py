@@ -323,4 +323,17 @@ def test_the_built_in_tasks_take_their_payload_and_their_time(yard: Yard) -> Non
         in log
     )
     assert "Delivered to b@example.com: news" in log
-    assert "Exported export-7.json" in log
+    assert "Would have exported export-7.json" in log
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_worker_without_an_app_says_once_that_none_is_named(yard: Yard, processes: str) -> None:
+    notice = "No app is named: these are the built-in tasks. Name yours with --app module:attr,"
+
+    yard.start("worker", "--drain", "--processes", processes).wait(30)
+    yard.start("--app", "shop", "worker", "--drain", "--processes", processes, log="shop.log").wait(30)
+
+    first, *others = yard.log().splitlines()
+    assert notice in first
+    assert all(notice not in line for line in others)
+    assert "No app is named" not in yard.log("shop.log")

@@ -113,7 +113,7 @@ def test_on_a_terminal_the_demo_draws_a_picture_over_itself(start: Start, tmp_pa
     assert "\x1b[?25h" in summary
     assert ", 0 failed, 0 lost." in summary
     assert workers.startswith("2 worker processes")
-    assert following.startswith("Next: `shigoto worker`")
+    assert following.startswith("Next: `shigoto worker`; in another terminal, in this folder, ")
     assert "\x1b" not in workers + following + kept
     [store] = tmp_path.glob("shigoto-demo-*/jobs.db")
     assert str(store) in kept

@@ -406,6 +406,7 @@ def test_an_address_of_no_store_is_refused_without_its_password(
     [
         ("stats",),
         ("list",),
+        ("doctor",),
         ("stats", "a.db"),
         ("list", "a.db", "failed"),
         *[(command, "a.db") for command in ("workers", "doctor")],
@@ -421,7 +422,8 @@ def test_looking_at_a_store_that_is_not_there_is_an_error_and_creates_nothing(
     assert outcome.code == 1
     assert "There is no such file" in outcome.err
     name = "a.db" if "a.db" in words else "workers.db"
-    assert f"Run a worker or `shigoto migrate {Path(name).resolve()}` to create it." in outcome.err
+    hint = "" if "a.db" in words else ", or name your app with --app"
+    assert f"Run a worker or `shigoto migrate {Path(name).resolve()}` to create it{hint}." in outcome.err
     assert list(Path().iterdir()) == []
 
 
@@ -467,7 +469,7 @@ def test_a_store_that_would_vanish_with_the_command_is_refused(
     outcome = shigoto("--url", "memory:", *words)
 
     assert outcome.code == 1
-    assert outcome.err.startswith("Error [STORE.REFUSED]")
+    assert outcome.err.splitlines()[-1].startswith("Error [STORE.REFUSED]")
 
 
 # stats, list
@@ -534,9 +536,39 @@ def test_list_shows_what_a_manager_wants_to_know(shigoto: Shigoto) -> None:
 
 @pytest.mark.parametrize(("failures", "told"), [(0, "0/3"), (1, "1/3"), (3, "3/3"), (4, "3/3")])
 def test_what_is_counted_as_retries_is_never_more_than_there_are(failures: int, told: str) -> None:
-    lines = jobs_table([job(failures=failures)], None, datetime.now(UTC))
+    due = job(failures=failures)
+    lines = jobs_table([due], None, due.run_at)
 
     assert lines[1].split()[5] == told
+
+
+@pytest.mark.parametrize("width", [None, 80, 40])
+def test_a_job_that_is_due_later_does_not_look_like_a_ready_one(width: int | None) -> None:
+    due = job()
+
+    [_, ready] = jobs_table([due], width, due.run_at)
+    [_, later] = jobs_table([due], width, due.run_at - timedelta(minutes=59))
+    [_, tomorrow] = jobs_table([due], width, due.run_at - timedelta(hours=23, minutes=59))
+    [_, ended] = jobs_table([job(state=State.FAILED)], width, due.run_at - timedelta(minutes=59))
+
+    assert "\x1b[33mpending\x1b" in ready
+    assert "\x1b[31mfailed\x1b" in ended
+    assert " pending in 59 min" in click.unstyle(later)
+    assert " pending in 23 h 59 min" in click.unstyle(tomorrow)
+    assert "\x1b[33mpending in 59 min\x1b" in later
+    for line in (ready, later, tomorrow, ended):
+        assert width is None or output.cells(click.unstyle(line)) <= width
+
+
+def test_a_job_with_a_delay_is_listed_with_its_delay(shigoto: Shigoto) -> None:
+    shigoto("enqueue", "user_created", "later", "--delay", "1h")
+    shigoto("enqueue", "user_created", "now")
+
+    now, later = shigoto("list").rows
+
+    assert now[3:5] == ["pending", "0"]
+    assert later[3:7] == ["pending", "in", "60", "min"]
+    assert [record["state"] for record in shigoto("list", "--json").json] == ["pending", "pending"]
 
 
 def test_what_is_cut_is_marked_even_where_nobody_looks(shigoto: Shigoto) -> None:
@@ -851,6 +883,36 @@ def test_a_priority_may_be_negative(shigoto: Shigoto, words: tuple[str, ...]) ->
     assert (record["priority"], record["payload"]) == (-5, {"message": "x"})
 
 
+@pytest.mark.parametrize(
+    ("text", "payload"),
+    [
+        ('{"user_id": 3}', {"user_id": 3}),
+        (' {"user_id": 3, "message": "hi"} ', {"user_id": 3, "message": "hi"}),
+        ("{}", {}),
+        ('{"user_id": 3', {"message": '{"user_id": 3'}),
+        ("{name} was here", {"message": "{name} was here"}),
+        ("[1, 2]", {"message": "[1, 2]"}),
+        ("3", {"message": "3"}),
+    ],
+)
+def test_a_built_in_task_takes_a_json_object_as_its_arguments_and_any_other_text_as_a_message(
+    shigoto: Shigoto, text: str, payload: dict[str, Any]
+) -> None:
+    assert shigoto("enqueue", "workers.db", "user_created", text, "2").code == 0
+
+    [record] = shigoto("list", "--json").json
+    assert (record["priority"], record["payload"]) == (2, payload)
+
+
+@pytest.mark.parametrize("text", ['{"user": 3}', '{"user_id": "three"}'])
+def test_the_arguments_of_a_built_in_task_are_checked_too(shigoto: Shigoto, text: str) -> None:
+    outcome = shigoto("enqueue", "workers.db", "user_created", text)
+
+    assert outcome.code == 1
+    assert "'user" in outcome.err
+    assert outcome.out == ""
+
+
 # Which app
 
 
@@ -869,7 +931,11 @@ def test_an_app_is_found_in_the_current_directory(shigoto: Shigoto, reference: s
         ("bad_shop:ap", "'bad_shop' has no 'ap'. Did you mean 'app'?"),
         ("bad_shop:zzz", "'bad_shop' has no 'zzz'. It has app."),
         ("bad_shop:other", "is no Shigoto app: it is of type int"),
-        ("bad_shop.py:app", "'bad_shop.py:app' cannot be loaded"),
+        ("bad_shop.py:app", "not 'bad_shop.py:app': write bad_shop:app."),
+        ("./bad_shop.py", "not './bad_shop.py': write bad_shop:app."),
+        ("shop/jobs.py:it", "not 'shop/jobs.py:it': write shop.jobs:it."),
+        ("/bad_shop.py:app", "not '/bad_shop.py:app'."),
+        ("bad_shop.absent:app", "'bad_shop.absent:app' cannot be loaded"),
         ("./bad_shop:app", "An app is named module:attr"),
         ("broken_shop:app", "ZeroDivisionError: division by zero ("),
         ("misdeclared_shop:app", "task 'send' has no option 'queu'. Did you mean 'queue'?"),

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
-from shigoto import Retry
+from shigoto import Retry, demo
 from shigoto.cli import output
-from shigoto.cli.tasks import in_words, page, waits
+from shigoto.cli.tasks import in_words, page, tasks_table, waits
 from shigoto.demo import tasks as demo_tasks
 from shigoto.demo.payload import Payload
 from shigoto.load import load_app
@@ -63,6 +63,20 @@ def shigoto(
     for name in set(sys.modules) - modules:
         if not name.startswith("shigoto"):
             del sys.modules[name]
+
+
+@pytest.mark.parametrize("width", [30, 40, 80, 100])
+def test_the_names_of_tasks_are_the_last_to_be_cut(width: int) -> None:
+    _, *rows = tasks_table(list(demo.app("memory:").tasks.values()), width)
+
+    assert [row.split()[0] for row in rows] == list(demo.app("memory:").tasks)
+    assert all(output.cells(row) <= width for row in rows)
+
+
+def test_a_name_that_is_wider_than_the_terminal_is_cut() -> None:
+    [_, row, *_] = tasks_table(list(demo.app("memory:").tasks.values()), 8)
+
+    assert row == "user_cr…"
 
 
 def test_without_an_app_the_built_in_tasks_are_shown(shigoto: Command) -> None:

@@ -286,6 +286,9 @@ def test_every_script_says_how_to_install_it(shigoto: Command) -> None:
         script = shigoto("completion", shell).out
         assert f"shigoto completion {shell}" in script
         assert f"{shell}_complete" in script
+        assert "# Set SHIGOTO_APP or give --app for tasks and queues of your app;" in script
+    words = " ".join(shigoto("completion", "--help").out.split())
+    assert "For tasks and queues of your app, set SHIGOTO_APP or give --app:" in words
     assert shigoto("completion", "zsh").out.startswith("#compdef shigoto\n")
 
 

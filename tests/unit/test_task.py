@@ -345,6 +345,14 @@ def test_a_store_may_be_given_as_a_path(tmp_path: Path) -> None:
         Shigoto(number)
 
 
+@pytest.mark.parametrize("url", ["", "  "])
+def test_an_empty_address_is_refused_instead_of_taken_for_the_default(url: str) -> None:
+    with pytest.raises(
+        DeclarationError, match=r"The address of the store is empty: .* variable that is not set"
+    ):
+        Shigoto(url)
+
+
 def test_the_url_can_be_changed_until_the_store_is_used() -> None:
     app = Shigoto("sqlite:///elsewhere.db")
     app.url = "memory:"

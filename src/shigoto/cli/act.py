@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import click
 
 from shigoto.cli import output
-from shigoto.cli.arguments import hinting_at_texts, read_arguments, read_object
+from shigoto.cli.arguments import hinting_at_texts, is_object, read_arguments, read_object
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import is_there, shared, split_store, takes_target, target_of
 from shigoto.model.duration import read_duration
@@ -117,9 +117,9 @@ def enqueue(
 ) -> None:
     """Store a job.
 
-    With --app the arguments are one JSON object or several --arg. The built-in tasks user_created,
-    data_analysis, email_notification and data_export take a MESSAGE. The exit code is 0 once the job is
-    stored, even if that cannot be printed.
+    The arguments are one JSON object or several --arg. Without --app, the built-in tasks user_created,
+    data_analysis, email_notification and data_export also take a MESSAGE: any text that is no JSON object.
+    The exit code is 0 once the job is stored, even if that cannot be printed.
     """
     target = target_of(ctx)
     app = target.load()
@@ -173,7 +173,9 @@ class Words(NamedTuple):
         """The arguments in the text. Raises PayloadInvalid."""
         if self.text is None:
             return {}
-        return {"message": self.text} if takes_message else read_object(self.text)
+        if takes_message and not is_object(self.text):
+            return {"message": self.text}
+        return read_object(self.text)
 
 
 def read_words(ctx: click.Context, words: list[str]) -> Words:

@@ -26,6 +26,14 @@ def read_object(text: str) -> dict[str, Any]:
         ) from None
 
 
+def is_object(text: str) -> bool:
+    """Whether a text is a JSON object, and not a message that merely begins like one."""
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.DecodeError, UnicodeError):
+        return False
+
+
 def read_arguments(
     given: Sequence[str], *, beside: Mapping[str, Any], signature: Signature | None
 ) -> dict[str, Any]:

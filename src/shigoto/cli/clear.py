@@ -61,16 +61,22 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
         found = _count(engine, page) if asks or output.can_redraw(sys.stderr) else {}
         clear_all = partial(clearing, engine, meant.filters, dry_run=False)
         if not asks or not any(found.values()):
-            return _clear(engine, meant, page, sum(found.values()), clear_all)
+            return _clear(engine, meant, page, sum(found.values()), clear_all, warned=False)
         # What is stored, ends or fails while the question stands was not asked about.
         chosen = carry_out(engine, choosing_deletable(engine, page, most))
         if not agreed(_question(page, found, most)):
             return 1
-        return _clear(engine, meant, page, len(chosen), partial(deleting, engine, chosen, page))
+        return _clear(engine, meant, page, len(chosen), partial(deleting, engine, chosen, page), warned=True)
 
 
 def _clear(
-    engine: "Engine", meant: Terms, page: JobFilter, whole: int, plan: Callable[..., Plan[int]]
+    engine: "Engine",
+    meant: Terms,
+    page: JobFilter,
+    whole: int,
+    plan: Callable[..., Plan[int]],
+    *,
+    warned: bool,
 ) -> int:
     with Bar(min(whole, meant.filters.get("limit") or whole), batch=BATCH) as bar:
         deleted = carry_out(engine, plan(after_batch=bar.after_batch))
@@ -83,7 +89,7 @@ def _clear(
             click.echo(text)
 
     surely(say, text)
-    if deleted and page.state not in TERMINAL and not meant.as_json:
+    if deleted and page.state not in TERMINAL and not meant.as_json and not warned:
         click.echo(f"Warning: {NEVER}", err=True)
     return INTERRUPTED if bar.interrupted else 0
 

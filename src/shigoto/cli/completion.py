@@ -81,6 +81,10 @@ INSTALL = {
     ),
 }
 
+NAME_IT = (
+    "# Set SHIGOTO_APP or give --app for tasks and queues of your app; that of shigoto.toml is not imported."
+)
+
 
 @click.command()
 @click.argument("shell", type=click.Choice(list(SHELLS)), required=False)
@@ -88,7 +92,8 @@ INSTALL = {
 def completion(ctx: click.Context, shell: str | None) -> None:
     """Print the script that makes a shell complete commands, options, states, tasks and queues.
 
-    Without SHELL it is the one of $SHELL.
+    Without SHELL it is the one of $SHELL. For tasks and queues of your app, set SHIGOTO_APP or give --app: an
+    app that only shigoto.toml names is not imported, so that no code of a folder runs when Tab is pressed.
 
     \b
     Examples:
@@ -101,7 +106,7 @@ def completion(ctx: click.Context, shell: str | None) -> None:
     script = SHELLS[shell](ctx.command, {}, "shigoto", COMPLETE).source()
     # The first line of a script for zsh says what it completes, and must stay the first.
     first, rest = script.split("\n", 1) if script.startswith("#compdef") else ("", script)
-    click.echo("\n".join([*([first] if first else []), *INSTALL[shell], rest]), nl=False)
+    click.echo("\n".join([*([first] if first else []), *INSTALL[shell], NAME_IT, rest]), nl=False)
 
 
 def answer(program: click.Command) -> int:

@@ -65,7 +65,7 @@ def doctor(ctx: click.Context, store: str | None, *, deep: bool, as_json: bool) 
     """
     target = target_of(ctx)
     with closing(target.store(store)) as engine:
-        expect_there(engine)
+        expect_there(engine, unnamed=target.names_nothing(store))
         facts = gather(engine, datetime.now(UTC), deep=deep)
     found = examine(structs.replace(facts, said=target.said(store)))
 

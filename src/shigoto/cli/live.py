@@ -114,10 +114,11 @@ def summary(report: Report, *, kept: str | None) -> list[str]:
     """What was shown, and what to try next."""
     ends = f"{report.completed} completed, {report.retried} of them after a retry, {report.failed} failed"
     kinds = "async tasks and plain functions, with priorities, delays, progress and retries"
+    elsewhere = "`shigoto enqueue user_created hello`, then `shigoto stats`"
     lines = [
         f"{report.enqueued} jobs in {report.seconds:.1f} s on one SQLite file: {ends}, {report.lost} lost.",
         f"{report.workers} worker processes shared them: {kinds}.",
-        "Next: `shigoto worker` here, `shigoto enqueue user_created hello` elsewhere, then `shigoto stats`.",
+        f"Next: `shigoto worker`; in another terminal, in this folder, {elsewhere}.",
     ]
     if kept is not None:
         lines.append(f"The store is kept; look into it: shigoto list {kept} completed")

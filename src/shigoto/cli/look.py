@@ -173,17 +173,25 @@ def jobs_table(jobs: Sequence[Job], width: int | None, now: datetime) -> list[st
 
 
 def _row(job: Job, now: datetime, *, brief: bool) -> list[str]:
-    running = job.state is State.PROCESSING and job.progress is not None
     return [
         f"#{job.number}",
         job.task,
         job.queue,
-        f"{job.state} {job.progress:.0%}" if running else job.state,
+        _state(job, now),
         str(job.priority),
         f"{min(job.failures, job.max_failures - 1)}/{job.max_failures - 1}",
         output.moment(job.created_at, now) if brief else output.iso(job.created_at),
         output.preview(job),
     ]
+
+
+def _state(job: Job, now: datetime) -> str:
+    """The state, with how far a job is that runs, and when one is due that waits."""
+    if job.state is State.PROCESSING and job.progress is not None:
+        return f"{job.state} {job.progress:.0%}"
+    if job.state is State.PENDING and job.run_at > now:
+        return f"{job.state} in {output.span(job.run_at - now)}"
+    return job.state
 
 
 @click.command()

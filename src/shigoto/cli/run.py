@@ -37,6 +37,10 @@ STATS_EVERY = 30.0  # seconds, where no app is given
 SHOW_FOR = 12.0  # seconds
 LEVELS = ("debug", "info", "warning", "error", "critical")
 BUILT_IN = "shigoto.demo:app"
+UNNAMED = (
+    "No app is named: these are the built-in tasks. Name yours with --app module:attr, $SHIGOTO_APP or app in"
+    " shigoto.toml."
+)
 COUNT = "WORKER_COUNT"  # what it was called in the first form of this program
 MOST_PROCESSES = 1_000
 MOST_SLOTS = 10_000
@@ -100,7 +104,11 @@ def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
     metavar="N",
     help="Jobs in processes of their own, of each.",
 )
-@setting("--drain", is_flag=True, help="Stop when there is nothing left to do.")
+@setting(
+    "--drain",
+    is_flag=True,
+    help="Stop when no job is due. Those due later, retries among them, do not count.",
+)
 @setting("--reload", is_flag=True, help="Start anew when the code in this folder changes.")
 @setting(
     "--max-jobs",
@@ -261,6 +269,7 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
         max_memory=None if wishes.max_memory is None else wishes.max_memory << 20,
         ready_file=wishes.ready_file,
         numbered=target.app is None,
+        notice=UNNAMED if target.app is None else None,
     )
     return supervise(
         start, duties, lambda failed: click.echo(f"Error [{failed.code}]: {failed.text}", err=True)
@@ -295,6 +304,7 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
         stop_on_eof=wishes.stop_on_eof,
         log_format=wishes.log_format,
         log_level=wishes.log_level,
+        notice=UNNAMED if target.app is None else None,
     )
     return work(app, made, shift)
 

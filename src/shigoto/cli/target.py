@@ -112,6 +112,10 @@ class Target:
             return Found(self.settings.url, self.settings.origin("url"))
         return Found(None, Origin("default"))
 
+    def names_nothing(self, positional: str | None = None) -> bool:
+        """Whether neither an app nor a store was asked for, so that a forgotten --app looks like a missing store."""
+        return self.app is None and self.address(positional) is None
+
     def said(self, positional: str | None = None) -> Said:
         """How this very command was told which app and store to use."""
         return Said(self.app_flag, self.url_flag, positional)
@@ -143,7 +147,7 @@ class Target:
 
     def existing_store(self, positional: str | None = None) -> "Engine":
         """The engine of a store that is there already. Looking creates nothing."""
-        return existing(self.store(positional))
+        return existing(self.store(positional), unnamed=self.names_nothing(positional))
 
     def store(self, positional: str | None = None) -> "Engine":
         """The engine of the store, which its first use creates."""
@@ -209,20 +213,21 @@ def target_of(ctx: click.Context) -> Target:
     return Target(said.get("app"), said.get("url"))
 
 
-def existing(engine: "Engine") -> "Engine":
+def existing(engine: "Engine", *, unnamed: bool = False) -> "Engine":
     """The engine, if its store is there and has a current schema. Raises StoreError."""
-    expect_there(engine)
+    expect_there(engine, unnamed=unnamed)
     if isinstance(engine, InFile):
         engine.expect_schema()
     return engine
 
 
-def expect_there(engine: "Engine") -> None:
-    """Raise StoreUnavailable if the store does not exist yet."""
+def expect_there(engine: "Engine", *, unnamed: bool = False) -> None:
+    """Raise StoreUnavailable if the store does not exist yet; `unnamed` if nobody has named an app or a store."""
     if isinstance(engine, InFile) and not is_there(engine):
         migrate = Said(store=str(engine.path)).command("migrate")
         raise StoreUnavailable(
-            f"There is no such file: {engine.path}. Run a worker or `{migrate}` to create it."
+            f"There is no such file: {engine.path}. Run a worker or `{migrate}` to create it"
+            f"{', or name your app with --app' if unnamed else ''}."
         )
 
 

@@ -79,7 +79,7 @@ def find(app: Shigoto, name: str) -> AnyTask:
 def tasks_table(found: list[AnyTask], width: int | None) -> list[str]:
     """A line per task, in the order of their declaration."""
     columns = [
-        Column("task", least=8),
+        Column("task"),
         Column("parameters", least=8, spare=2),
         Column("queue", least=6, spare=3),
         Column("runs in", spare=5),

@@ -30,11 +30,14 @@ class Shift(Struct, frozen=True, kw_only=True):
     stop_on_eof: bool
     log_format: LogFormat
     log_level: str
+    notice: str | None = None
 
 
 def work(app: Shigoto, worker: Worker, shift: Shift) -> int:
     """Run the worker to its end, and tell the exit code."""
     configure_logging(format=shift.log_format, level=shift.log_level.upper(), fields=job_fields)
+    if shift.notice is not None:
+        logger.info("%s", shift.notice)
     with Watchdog() as watchdog:
         brake = Brake(worker.stop, worker.stop_timeout, watchdog)
 

@@ -133,9 +133,9 @@ async def data_export(payload: Payload) -> Export:
     export = Export(
         f"export-{'all' if payload.user_id is None else payload.user_id}.json", len(payload.values)
     )
-    logger.info("Exporting %d values to %s: %s", export.values, export.file, payload.message)
+    logger.info("Would export %d values to %s: %s", export.values, export.file, payload.message)
     await _takes(1.0)
-    logger.info("Exported %s", export.file)
+    logger.info("Would have exported %s", export.file)
     return export
 
 

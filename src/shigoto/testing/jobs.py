@@ -168,7 +168,14 @@ class Jobs:
         return Ran(ran)
 
     def advance_to_next(self) -> Ran:
-        """Move the clock to where the next job is due: a retry, say. Raises LookupError if none waits."""
+        """Move the clock to where the next job is due: a retry, say.
+
+        jobs.advance_to_next()
+        jobs.run_all()
+
+        As with `advance`, what has become due waits for `run_all`, and the runs that are returned are none; inline it
+        runs, and its runs are returned. Raises LookupError if no job waits.
+        """
         return self.advance(self._to_next())
 
     async def aadvance_to_next(self) -> Ran:

@@ -67,7 +67,7 @@ WEIGH_EVERY = 1.0
 class Duties(Struct, frozen=True, kw_only=True):
     """How many runner processes, and what else was asked of the supervisor. `max_memory` is in bytes.
 
-    If `numbered`, runners without a name are called 1, 2, 3 …
+    If `numbered`, runners without a name are called 1, 2, 3 …; a `notice` is logged before they start.
     """
 
     processes: int
@@ -78,6 +78,7 @@ class Duties(Struct, frozen=True, kw_only=True):
     max_memory: int | None = None
     ready_file: Path | None = None
     numbered: bool = False
+    notice: str | None = None
 
     def names(self, name: str | None) -> list[str | None]:
         """What the runners are called; None for a name of their own."""
@@ -101,6 +102,8 @@ def supervise(start: Start, duties: Duties, tell: Callable[[Failed], None]) -> i
     What `start` says of names and limits is adapted for each runner. `tell` hears why the first ones could not begin.
     """
     configure_logging(format=start.log_format, level=start.log_level.upper(), never_wait=True)
+    if duties.notice is not None:
+        logger.info("%s", duties.notice)
     strangers = Strangers()
     with Watchdog(biting=strangers.kill_all) as watchdog, orphans_adopted():
         supervisor = Supervisor(start, duties, watchdog, strangers)
