@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -639,6 +640,24 @@ class TestACallersTransaction:
             engine.join(connection, engine.enqueue_many([spec()]))
         connection.close()
         engine.close()
+
+    def test_a_new_connection_for_users_waits_while_the_file_is_locked_for_readers_too(
+        self, tmp_path: Path
+    ) -> None:
+        """As it is while SQLite recovers the log of a process that was killed."""
+        path = tmp_path / "users.db"
+        holder = sqlite3.connect(path, isolation_level=None)
+        holder.executescript(
+            "PRAGMA journal_mode = WAL; CREATE TABLE users (id); PRAGMA locking_mode = EXCLUSIVE"
+        )
+        holder.execute("BEGIN IMMEDIATE")
+
+        with ThreadPoolExecutor() as pool:
+            opening = pool.submit(lambda: files.connect_for_user(path, synchronous="full").close())
+            assert not wait([opening], timeout=0.3).done
+            holder.execute("ROLLBACK")
+            holder.close()
+            opening.result(30)
 
     def test_a_connection_to_another_file_is_refused(self, engine: SqliteEngine, tmp_path: Path) -> None:
         engine.migrate()

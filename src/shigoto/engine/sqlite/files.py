@@ -20,7 +20,6 @@ NETWORK_FILE_SYSTEMS = frozenset({
 # The checkpoint is ours to run (see checkpoint.py), so the automatic one is off on every connection of ours.
 # A log that starts over is cut down to 4 MiB, so that its size tells how much of it is new (see checkpoint.py).
 PRAGMAS = """
-PRAGMA busy_timeout = 0;
 PRAGMA synchronous = {synchronous};
 PRAGMA wal_autocheckpoint = 0;
 PRAGMA journal_size_limit = 4194304;
@@ -101,8 +100,8 @@ def connect_for_user(path: Path, *, synchronous: str) -> sqlite3.Connection:
     are enforced, as in a transaction block.
     """
     connection = sqlite3.connect(path, timeout=30, isolation_level="IMMEDIATE")
+    # These read the schema, which has to wait while SQLite recovers the log of a process that was killed.
     connection.executescript(PRAGMAS.format(synchronous=synchronous) + FOR_USERS)
-    connection.execute("PRAGMA busy_timeout = 30000")
     return connection
 
 
