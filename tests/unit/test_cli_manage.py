@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,27 +20,10 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import Attempt, FailureKind, Job, LoggedLine, LogLine, QueueSettings, State
 from shigoto.model.outcome import Ending, LogTail
 from shigoto.model.worker import WorkerRecord
-from tests.unit.commands import Command, Store, command, on_terminal
+from tests.unit.commands import Command, Store, on_terminal
 
 NOW = datetime(2030, 5, 6, 12, tzinfo=UTC)
 ANVIL = UUID(int=7)
-
-
-@pytest.fixture
-def shigoto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command in an empty current directory."""
-    for name in ("SHIGOTO_APP", "SHIGOTO_URL", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return command(capsys)
-
-
-@pytest.fixture
-def store(shigoto: Command) -> Iterator[Store]:
-    """The store jobs.db in the current directory."""
-    store = Store()
-    yield store
-    store.engine.close()
 
 
 def job(**changes: Any) -> Job:

@@ -35,14 +35,6 @@ def shigoto(
 
 
 @pytest.fixture
-def store(shigoto: Command) -> Iterator[Store]:
-    """The store jobs.db in the current directory."""
-    store = Store()
-    yield store
-    store.engine.close()
-
-
-@pytest.fixture
 def full(store: Store) -> Store:
     """#1 completed, #2 failed, #3 cancelled, #4 running, #5 pending, #6 pending in another queue."""
     store.ended(Ending.COMPLETED)

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import IO
 
 import click
@@ -18,25 +16,7 @@ from shigoto.cli.watch import Rates, spelt_out
 from shigoto.model.job import Counts, QueueSettings
 from shigoto.model.outcome import Ending
 from shigoto.queues import Queue
-from tests.unit.commands import Command, Store, command, on_terminal
-
-
-@pytest.fixture
-def shigoto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command in an empty current directory."""
-    for name in ("SHIGOTO_APP", "SHIGOTO_URL", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return command(capsys)
-
-
-@pytest.fixture
-def store(shigoto: Command) -> Iterator[Store]:
-    """The store jobs.db in the current directory."""
-    store = Store()
-    yield store
-    store.engine.close()
-
+from tests.unit.commands import Command, Store, on_terminal
 
 # --watch
 

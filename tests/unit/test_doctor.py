@@ -6,7 +6,6 @@ import platform
 import sqlite3
 import stat
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, FailureKind, JobSpec, QueueSettings
 from shigoto.model.outcome import Ending
 from shigoto.model.worker import WorkerRecord
-from tests.unit.commands import Command, Store, command
+from tests.unit.commands import Command, Store
 
 NOW = datetime(2030, 5, 6, 12, tzinfo=UTC)
 MIB = 1024 * 1024
@@ -394,23 +393,6 @@ def test_a_report_fits_the_terminal_and_sums_up(width: int | None) -> None:
 
 
 # The checks, on a real file
-
-
-@pytest.fixture
-def shigoto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command in an empty current directory."""
-    for name in ("SHIGOTO_APP", "SHIGOTO_URL", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return command(capsys)
-
-
-@pytest.fixture
-def store(shigoto: Command) -> Iterator[Store]:
-    """The store jobs.db in the current directory."""
-    store = Store()
-    yield store
-    store.engine.close()
 
 
 def diagnosis(shigoto: Command, *words: str) -> dict[str, dict[str, Any]]:
