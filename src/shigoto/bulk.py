@@ -251,7 +251,7 @@ def walking(engine: Engine, page: JobFilter, take: Callable[[Job], bool]) -> Pla
 
 def handle_of(engine: Engine, job: Job, decoder: Decoder) -> JobHandle[Any]:
     """The handle of a job that was found."""
-    return JobHandle[Any](engine, job.id, number=job.number, enqueued="existing", decode=decoder(job))
+    return JobHandle[Any](engine, job.id, job.number, "existing", decoder(job))
 
 
 def page_and_limit(filters: Filters, clock: Clock = host_clock) -> tuple[JobFilter, int | None]:

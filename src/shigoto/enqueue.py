@@ -12,14 +12,16 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
 
-from msgspec import Struct, structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from shigoto.checks import check_call_options
 from shigoto.codec import encode_json
 from shigoto.handle import Decode, JobHandle, on_event_loop
 from shigoto.model.errors import OptionInvalid, PayloadInvalid, StoreError, UnknownTask, Unsupported, nearest
-from shigoto.model.ids import uuid7
+from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import Enqueued, JobSpec
 from shigoto.model.worker import WorkerRecord
 from shigoto.options import (
@@ -53,27 +55,32 @@ class Route(Struct, frozen=True):
     decode: Decode | None
 
 
-class Call(Generic[R_co]):
+class Call(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     """One call of a task, checked and encoded but not stored; what `enqueue_many` takes."""
 
-    __slots__ = ("payload", "route")
-
-    def __init__(self, route: Route, payload: str) -> None:
-        self.route = route
-        self.payload = payload
+    route: Route
+    payload: str
 
     def __repr__(self) -> str:
         return f"<Call of {self.route.spec.task!r}>"
 
-    def spec(self) -> JobSpec:
-        """A new job for this call, unless `using(id=…)` named one."""
+    def spec(self, id: UUID) -> JobSpec:
+        """A new job for this call, with this id unless `using(id=…)` named one."""
         route = self.route
-        return structs.replace(route.spec, id=route.options.id or uuid7(), payload=self.payload)
+        return replace(route.spec, id=route.options.id or id, payload=self.payload)
 
 
 def enqueue(call: Call[R]) -> JobHandle[R]:
     """Store one job and return once it is committed, or written on the connection that was handed in."""
-    return enqueue_many(call.route.app, (call,))[0]
+    route = call.route
+    if route.options.connection is not None or route.options.on_error == "log":
+        return enqueue_many(route.app, (call,))[0]
+    # The same for the most frequent case: a web request that stores one job and waits for that.
+    if on_event_loop():
+        _warn_of_blocking()
+    engine = route.app.engine
+    [at] = engine.run(engine.enqueue_many((call.spec(uuid7()),)))
+    return JobHandle(engine, at.id, at.number, at.status, route.decode)
 
 
 async def aenqueue(call: Call[R]) -> JobHandle[R]:
@@ -117,21 +124,17 @@ class _Batch(Generic[R]):
     __slots__ = ("calls", "connection", "engine", "specs")
 
     def __init__(self, app: "Shigoto", calls: Iterable[Call[R]]) -> None:
-        self.calls = _checked(calls)
+        self.calls = _checked(app, calls)
         self.engine = app.engine
-        self.specs = [call.spec() for call in self.calls]
+        count = len(self.calls)
+        ids = uuids7(count) if count > 1 else (uuid7(),)
+        self.specs = [call.spec(id) for call, id in zip(self.calls, ids, strict=False)]
         self.connection = self.calls[0].route.options.connection if self.calls else None
-        for call in self.calls:
-            route = call.route
-            if route.app is not app:
-                raise OptionInvalid(f"{call!r} belongs to another app: enqueue it there.")
-            if route.options.connection is not self.connection:
-                raise OptionInvalid("Jobs are enqueued together on one connection, but these name several.")
 
     def stored(self, answers: list[Enqueued]) -> list[JobHandle[R]]:
         engine = self.engine
         return [
-            JobHandle(engine, at.id, number=at.number, enqueued=at.status, decode=call.route.decode)
+            JobHandle(engine, at.id, at.number, at.status, call.route.decode)
             for call, at in zip(self.calls, answers, strict=True)
         ]
 
@@ -143,16 +146,25 @@ class _Batch(Generic[R]):
         for spec in self.specs:
             logger.error("Job %s (%s) was not enqueued and is given up: %s", spec.id, spec.task, error)
         return [
-            JobHandle(self.engine, spec.id, number=0, enqueued="not_enqueued", decode=call.route.decode)
+            JobHandle(self.engine, spec.id, 0, "not_enqueued", call.route.decode)
             for call, spec in zip(self.calls, self.specs, strict=True)
         ]
 
 
-def _checked(calls: Iterable[Call[R]]) -> tuple[Call[R], ...]:
+def _checked(app: "Shigoto", calls: Iterable[Call[R]]) -> tuple[Call[R], ...]:
+    """The calls, if they can be stored together."""
     _expect_several(calls)
     checked = tuple(calls)
+    last: Route | None = None
     for call in checked:
         _expect_call(call)
+        if call.route is last:
+            continue
+        if call.route.app is not app:
+            raise OptionInvalid(f"{call!r} belongs to another app: enqueue it there.")
+        if last is not None and call.route.options.connection is not last.options.connection:
+            raise OptionInvalid("Jobs are enqueued together on one connection, but these name several.")
+        last = call.route
     return checked
 
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 from uuid import UUID
 
 import msgspec
+from msgspec import Struct
 
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
@@ -56,7 +57,7 @@ class Foresees(Protocol):
         ...
 
 
-class JobHandle(Generic[R_co]):
+class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     """One job in the store: its id, and what can be asked and done about it.
 
     `enqueued` says what became of the request: `inserted`, `existing` or `replaced`; or `not_enqueued`,
@@ -66,22 +67,11 @@ class JobHandle(Generic[R_co]):
     commit.
     """
 
-    __slots__ = ("_decode", "_engine", "enqueued", "id", "number")
-
-    def __init__(
-        self,
-        engine: Engine,
-        job_id: UUID,
-        *,
-        number: int,
-        enqueued: Literal["inserted", "existing", "replaced", "not_enqueued"],
-        decode: Decode | None,
-    ) -> None:
-        self._engine = engine
-        self._decode = decode
-        self.id = job_id
-        self.number = number
-        self.enqueued = enqueued
+    _engine: Engine
+    id: UUID
+    number: int
+    enqueued: Literal["inserted", "existing", "replaced", "not_enqueued"]
+    _decode: Decode | None
 
     def __repr__(self) -> str:
         return f"<JobHandle #{self.number} {self.id} {self.enqueued}>"
@@ -189,7 +179,7 @@ class JobHandle(Generic[R_co]):
         return self._like(await self._engine.arun(_rerunning(self._engine, self.id)))
 
     def _like(self, made: Enqueued) -> "JobHandle[R_co]":
-        return JobHandle(self._engine, made.id, number=made.number, enqueued=made.status, decode=self._decode)
+        return JobHandle(self._engine, made.id, made.number, made.status, self._decode)
 
     def _cancelled(self, states: list[State | None]) -> State:
         [state] = states
@@ -234,7 +224,7 @@ def found(engine: Engine, job: Job | None, *, job_id: UUID, decode: Decode | Non
     """The handle of a job that was looked up by its id. Raises JobNotFound."""
     if job is None:
         raise _not_found(job_id)
-    return JobHandle(engine, job.id, number=job.number, enqueued="existing", decode=decode)
+    return JobHandle(engine, job.id, job.number, "existing", decode)
 
 
 def on_event_loop() -> bool:

@@ -216,7 +216,7 @@ class Task(Generic[P, R_co]):
         self._declaration.bind(app)
 
     def _call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Call[Any]:
-        return Call(self._route or self._routed(), self._declaration.signature.encode(args, kwargs))
+        return Call(self._route or self._routed(), self._declaration.signature.arguments.encode(args, kwargs))
 
     def _routed(self) -> Route:
         if self._route is None:

@@ -15,6 +15,7 @@ import pytest
 from shigoto.bulk import BATCH, Plan, clearing
 from shigoto.engine.op import Op, drive
 from shigoto.engine.sqlite import SqliteEngine, claiming, files
+from shigoto.engine.sqlite.enqueueing import insertion
 from shigoto.engine.sqlite.finding import ALL, PLACES, numbers_of
 from shigoto.engine.sqlite.statement import SQL, Statement, execute
 from shigoto.filters import Filters
@@ -294,14 +295,15 @@ class TestWithAMillionFinishedAndAMillionScheduled:
 
 
 HOT = {
-    "the next jobs": Statement(
-        claiming.take_best(2),
-        {"lane0": 1, "lane1": 2, "now": 0, "limit": 10, "priority": 0, "pos": 0, "number": 0},
-    ),
+    "the next jobs": Statement(claiming.best(2), (0, 10, 0, 0, 0, 9, 9, 9, 1, 2)),
     "the best of each lane": Statement(SQL["heads"], ('["warm"]', None, 0)),
-    "start": Statement(SQL["start_taken"], (b"w", 0)),
-    "leave the ready set": Statement(SQL["unready_taken"]),
-    "leases": Statement(SQL["leases"], (0, 10, 0)),
+    "start": Statement(SQL["start"], ("[1, 2]", 0, 0, 0, 0, b"w")),
+    "leave the ready set": Statement(SQL["unready"], ("[1, 2]", 0, 0, 0, 0)),
+    "enqueue one": Statement(insertion(1), ("t", "q", 0, 0, 0, 0, 6, 3, "", *[None] * 7, b"1", "{}")),
+    "enqueue some": Statement(
+        insertion(10), ("t", "q", 0, 0, 0, 0, 6, 3, "", *[None] * 7, *[b"1", "{}"] * 10)
+    ),
+    "complete without results": Statement(SQL["complete_plain"], ("[1]", b"w", 0, 1)),
     "complete": Statement(SQL["complete"], ('[[1, 1, "null"]]', b"w", 0)),
     "held": Statement(SQL["held"], ("[[1, 1]]", b"w")),
     "stop": Statement(SQL["stop_running"], ("[1]",)),

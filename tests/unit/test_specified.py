@@ -132,14 +132,19 @@ def test_what_is_asked_for_stands_beside_a_statement_and_never_in_it(tmp_path: P
 # columns and parameters, digits, and the path of the store in texts that are no statements. Nothing comes from users.
 HARMLESS = {
     "checkup.py": {"path", "end"},
-    "claiming.py": {"index", "lane", "ranges"},
+    "checkpoint.py": {"path"},
+    "claiming.py": {"9 + number", "'  UNION ALL\\n'.join(ranges)"},
     "connections.py": {"self._path.absolute().as_uri()"},
     "engine.py": {
         "options",
         "quote(storable('The path of the store', str(self._path)))",
         "self._synchronous",
     },
-    "enqueueing.py": {"number"},
+    "enqueueing.py": {
+        "number",
+        "', '.join(['(?, ?)'] * rows)",
+        "ONE if rows == 1 else SEVERAL.format(rows=', '.join(['(?, ?)'] * rows))",
+    },
     "files.py": {"synchronous"},
     "finding.py": {
         "table",

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-WAL_LIMIT = 16 * 1024 * 1024
+WAL_LIMIT = 8 * 1024 * 1024
+LOOK_EVERY = 0.001  # seconds
 RETRY_AFTER = 1.0  # seconds; a reader with an old snapshot can keep the log from being copied whole
 
 
@@ -21,16 +22,19 @@ class Checkpointer:
     """Says when the log is due; any process that writes may find that it is."""
 
     def __init__(self, path: Path) -> None:
-        self._wal = Path(f"{path}-wal")
+        self._wal = f"{path}-wal"
         self._not_before = 0.0
 
     def due(self) -> bool:
-        """Whether the log has outgrown its limit. Asked after every commit, for one alone may be large: 1.5 µs."""
+        """Whether the log has outgrown its limit. Asked after every commit, for one alone may be large."""
+        now = time.monotonic()
+        if now < self._not_before:
+            return False
+        self._not_before = now + LOOK_EVERY
         try:
-            size = os.stat(self._wal).st_size
+            return os.stat(self._wal).st_size > WAL_LIMIT
         except OSError:
             return False
-        return size > WAL_LIMIT and time.monotonic() >= self._not_before
 
     def run(
         self,
@@ -45,4 +49,5 @@ class Checkpointer:
         finally:
             writer.execute("ROLLBACK")
         # A reader is in the way: the log cannot restart now, and trying at every commit would not help.
-        self._not_before = time.monotonic() + RETRY_AFTER if copied < in_log else 0.0
+        if copied < in_log:
+            self._not_before = time.monotonic() + RETRY_AFTER

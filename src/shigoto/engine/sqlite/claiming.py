@@ -1,10 +1,16 @@
-"""T2: jobs go out. Which lanes have work, the best of them merged, moved to running."""
+"""T2: jobs go out. Which lanes have work, the best of them merged into one line, its front moved to running.
+
+What is read is one row (`leases`), and what is moved is one range of each lane, up to the last job that was read: the
+write lock is ours, so the two are the same jobs. The payloads travel beside the rest, joined by a character that no
+JSON text contains: to escape and unescape them took half of the time of a claim.
+"""
 
 from collections.abc import Sequence
 from functools import cache
 from uuid import UUID
 
 from msgspec import json
+from msgspec.structs import force_setattr
 
 from shigoto.engine.op import WRITE
 from shigoto.engine.sqlite.statement import Statement, Steps, sql
@@ -20,13 +26,13 @@ ENOUGH_BYTES = 32 * 1024 * 1024
 Place = tuple[int, int, int]  # priority (negated), pos, number: the order of the line
 Head = tuple[Place, int]  # with its lane
 
+BEFORE_ALL: Place = (-(2**62), -(2**62), -(2**62))
 BEHIND_ALL: Place = (2**62, 2**62, 2**62)
 MOST_LANES = 400  # that one statement merges; SQLite takes 500 terms
+BETWEEN_PAYLOADS = "\x1e"
 
 _heads = json.Decoder(list[Head])
 _leases = json.Decoder(list[Lease])
-
-COLUMNS = "lane, priority, pos, number, token, settled_token, failures, crashes, solo_crashes, releases, snoozes, solo"
 
 
 def claim(now: Millis, worker: UUID, wants: Sequence[Want]) -> Steps[list[Lease]]:
@@ -51,51 +57,88 @@ def claim(now: Millis, worker: UUID, wants: Sequence[Want]) -> Steps[list[Lease]
 
 
 def _take(now: Millis, worker: UUID, heads: list[Head], limit: int) -> Steps[list[Lease]]:
-    yield sql("clear_taken")
     heads = sorted(heads)[: MOST_LANES + 1]
-    values = {f"lane{index}": lane for index, (_, lane) in enumerate(heads[:MOST_LANES])}
+    lanes = [lane for _, lane in heads[:MOST_LANES]]
     # With more lanes than can be merged, only what comes before the best job of the others is surely next.
-    (priority, pos, number), _ = heads[-1] if len(heads) > MOST_LANES else (BEHIND_ALL, 0)
-    values |= {"now": now, "limit": limit, "priority": priority, "pos": pos, "number": number}
-    taken = (yield Statement(take_best(min(len(heads), MOST_LANES)), values)).rowcount
-    if taken <= 0:
-        return []
-    leases = yield from _read_leases(now, taken)
-    yield sql("start_taken", worker.bytes, now)
-    yield sql("unready_taken")
+    end = heads[-1][0] if len(heads) > MOST_LANES else BEHIND_ALL
+    leases = yield from _read(now, lanes, end, limit)
+    if leases:
+        moved = (json.encode(lanes).decode(), *_place(leases[-1]), now)
+        yield sql("start", *moved, worker.bytes)
+        yield sql("unready", *moved)
     return leases
 
 
-def _read_leases(now: Millis, taken: int) -> Steps[list[Lease]]:
+def _read(now: Millis, lanes: list[int], end: Place, limit: int) -> Steps[list[Lease]]:
     leases: list[Lease] = []
-    read_bytes, place, portion = 0, 0, FIRST_PORTION
-    while place < taken:
-        text: str = (yield sql("leases", place, place + portion, now)).fetchone()[0]
-        leases += _leases.decode(text)
-        read_bytes += len(text)
-        place += portion
+    text = best(len(lanes))
+    read_bytes, portion = 0, FIRST_PORTION
+    while len(leases) < limit:
+        portion = min(portion, limit - len(leases))
+        after = _place(leases[-1]) if leases else BEFORE_ALL
+        row = (yield Statement(text, (now, portion, *after, *end, *lanes))).fetchone()
+        found = yield from _with_payloads(*row)
+        leases += found
+        read_bytes += len(row[0]) + len(row[1] or "")
         room = ENOUGH_BYTES - read_bytes
-        if room <= 0:
-            yield sql("cut_taken", place)
+        if len(found) < portion or room <= 0:
             break
-        portion = max(1, min(LARGEST_PORTION, room * place // (2 * read_bytes)))
+        portion = max(1, min(LARGEST_PORTION, room * len(leases) // (2 * read_bytes)))
     return leases
+
+
+def _place(lease: Lease) -> Place:
+    return -lease.priority, lease.run_at, lease.number
+
+
+def _with_payloads(text: str, joined: str | None) -> Steps[list[Lease]]:
+    leases = _leases.decode(text)
+    payloads = [] if joined is None else joined.split(BETWEEN_PAYLOADS)
+    if len(payloads) != len(leases):  # somebody has written what is no JSON, by hand
+        rows = (yield sql("payloads", json.encode([lease.number for lease in leases]).decode())).fetchall()
+        by_number = dict(rows)
+        payloads = [by_number[lease.number] for lease in leases]
+    for lease, payload in zip(leases, payloads, strict=True):
+        force_setattr(lease, "payload", payload)  # it is frozen from here on
+    return leases
+
+
+# Most jobs have nothing of what comes after `claimed_at`. To print nulls costs SQLite as much as to print numbers.
+BEGINNING = """r.number, r.token + 1, hex(b.id), l.task, l.queue,
+    r.token + 1 - r.releases - r.snoozes, r.failures, r.snoozes, b.max_failures, b.priority, r.pos, ?1"""
+LEASES = f"""
+SELECT json_group_array(iif(
+    r.solo OR l.alone OR b.tenant <> '' OR p.checkpoint IS NOT NULL
+      OR coalesce(b.key, b.retry, b.timeout, b.soft_timeout, b.tags, b.meta) IS NOT NULL,
+    json_array({BEGINNING},
+      json(iif(r.solo, 'true', 'false')), b.tenant, b.key, b.retry, b.timeout, b.soft_timeout,
+      b.tags, b.meta, p.checkpoint, json(iif(l.alone, 'true', 'false'))),
+    json_array({BEGINNING}))),
+  group_concat(b.payload, char(30))
+FROM (
+  SELECT * FROM (
+{{ranges}})
+  ORDER BY priority, pos, number
+  LIMIT ?2) r
+CROSS JOIN shigoto_job b ON b.number = r.number
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+LEFT JOIN shigoto_progress p ON p.number = r.number
+"""
+RANGE = """  SELECT * FROM (
+    SELECT priority, pos, number, token, failures, releases, snoozes, solo
+    FROM shigoto_ready
+    WHERE lane = ?{lane} AND (priority, pos, number) > (?3, ?4, ?5) AND (priority, pos, number) < (?6, ?7, ?8)
+      AND (expires_at IS NULL OR expires_at >= ?1)
+    ORDER BY priority, pos, number
+    LIMIT ?2)
+"""
 
 
 @cache
-def take_best(lanes: int) -> str:
-    """The statement that merges this many lanes into one line, best first.
+def best(lanes: int) -> str:
+    """The statement that merges this many lanes into one line, and gives the first of it as one row.
 
     Each lane is an index range that ends after `limit` rows, so nothing is sorted but what may be taken.
     """
-    ranges = "\n  UNION ALL\n".join(
-        f"  SELECT * FROM (SELECT {COLUMNS} FROM shigoto_ready"
-        f" WHERE lane = :lane{lane} AND (priority, pos, number) < (:priority, :pos, :number)"
-        " AND (expires_at IS NULL OR expires_at >= :now)"
-        " ORDER BY priority, pos, number LIMIT :limit)"
-        for lane in range(lanes)
-    )
-    return (
-        f"INSERT INTO temp.shigoto_taken ({COLUMNS})\nSELECT {COLUMNS} FROM (\n{ranges})\n"
-        "ORDER BY priority, pos, number\nLIMIT :limit"
-    )
+    ranges = [RANGE.format(lane=9 + number) for number in range(lanes)]
+    return LEASES.format(ranges="  UNION ALL\n".join(ranges))

@@ -1,6 +1,6 @@
 """Exact counts at a cost that does not grow with history; how they are read is in `looking.stats`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from shigoto.engine.sqlite.statement import Steps, sql
 from shigoto.model.job import State
@@ -34,6 +34,12 @@ def count(
         change(new, "total", 1)
     for queue, row in changes.items():
         yield sql("count", queue, *row.values())
+
+
+def count_completed(jobs: Mapping[str, int]) -> Steps[None]:
+    """The same for jobs that were completed: so many of each queue."""
+    for queue, number in jobs.items():
+        yield sql("count", queue, 0, number, 0, 0)
 
 
 def fold_counters() -> Steps[None]:

@@ -70,8 +70,9 @@ class SqliteEngine:
         self._clock = StoreClock(clock)
         self._lanes: set[enqueueing.Lane] = set()  # that are there, as far as we know
         self._applied: list[str] = []
+        bell = str(self._bell)
         self._driver = Driver(
-            self._path, synchronous=synchronous, prepare=self._prepare, ring=lambda: doorbell.ring(self._bell)
+            self._path, synchronous=synchronous, prepare=self._prepare, ring=lambda: doorbell.ring(bell)
         )
 
     @property
@@ -146,14 +147,14 @@ class SqliteEngine:
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         if not specs:
             return Op(start=lambda: _value([]), mode="read")
-        lanes = {enqueueing.lane_of(spec) for spec in specs}
-        if len(specs) == 1 and specs[0].key is None and lanes <= self._lanes:
-            spec = specs[0]
+        spec = specs[0]
+        if len(specs) == 1 and spec.key is None and enqueueing.lane_of(spec) in self._lanes:
             return Op(
                 start=lambda: enqueueing.enqueue_one(self._clock.now(), spec),
                 mode="single",
                 rings=_anything_new,
             )
+        lanes = {enqueueing.lane_of(spec) for spec in specs}
         return Op(
             start=lambda: enqueueing.enqueue(self._clock.now(), specs),
             rings=_anything_new,

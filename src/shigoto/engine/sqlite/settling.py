@@ -1,11 +1,12 @@
 """T4-T10, T13: runs end. The token is checked here, in the joins of `complete` and `held`."""
 
+from collections import Counter
 from collections.abc import Sequence
 from uuid import UUID
 
 from msgspec import Struct, json
 
-from shigoto.engine.sqlite.counting import count
+from shigoto.engine.sqlite.counting import count, count_completed
 from shigoto.engine.sqlite.looking import NUMBERS_OF_STATES
 from shigoto.engine.sqlite.statement import Steps, sql, sql_many
 from shigoto.engine.sqlite.waiting import Waiting, counters_of, wait_again
@@ -37,24 +38,22 @@ class Running(Struct, frozen=True, kw_only=True):
 
 def settle(now: Millis, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
     """End the runs; the outcome is that of settling them one after the other."""
-    first: dict[tuple[int, int], Settlement] = {}
-    for settlement in settlements:
-        first.setdefault((settlement.number, settlement.token), settlement)
-    completed = [s for s in first.values() if s.ending is Ending.COMPLETED]
-    others = [s for s in first.values() if s.ending is not Ending.COMPLETED]
-    completed = yield from _complete(now, worker, completed)
-    running = yield from guarded(worker, [(s.number, s.token) for s in others])
-    accepted = {(s.number, s.token) for s in completed} | running.keys()
+    first = _first_of_each(settlements)
+    completed = yield from _complete(now, worker, [s for s in first if s.ending is Ending.COMPLETED])
+    others = {(s.number, s.token): s for s in first if s.ending is not Ending.COMPLETED}
+    running = yield from guarded(worker, list(others))
+    accepted = [*completed, *(others[lease] for lease in running)]
     if len(accepted) == len(settlements):
         verdicts = [Verdict.ACCEPTED] * len(settlements)
     else:  # asked while the running rows are still there, which know the token that was settled before
-        verdicts = yield from _verdicts(settlements, accepted)
-    yield sql("stop_running", json.encode([s.number for s in completed]).decode())
-    yield from count(ended=[(s.queue, State.COMPLETED) for s in completed])
+        verdicts = yield from _verdicts(settlements, {(s.number, s.token) for s in accepted})
+    if completed:
+        yield sql("stop_running", json.encode([s.number for s in completed]).decode())
+        yield from count_completed(Counter([s.queue for s in completed]))
     for lease, row in running.items():
-        yield from move(now, row, first[lease], settled_token=row.token)
-    yield from _note_progress([first[lease] for lease in accepted])
-    yield from write_logs([first[lease] for lease in accepted])
+        yield from move(now, row, others[lease], settled_token=row.token)
+    yield from _note_progress(accepted)
+    yield from write_logs(accepted)
     if len(accepted) < len(settlements):
         for settlement, verdict in zip(settlements, verdicts, strict=True):
             if verdict is Verdict.REPEATED:
@@ -62,14 +61,40 @@ def settle(now: Millis, worker: UUID, settlements: Sequence[Settlement]) -> Step
     return verdicts
 
 
-def _complete(now: Millis, worker: UUID, settlements: list[Settlement]) -> Steps[list[Settlement]]:
-    """Write the history of those that this worker holds, and tell which these are."""
-    if not settlements:
-        return []
-    batch = json.encode([(s.number, s.token, s.result) for s in settlements]).decode()
-    if (yield sql("complete", batch, worker.bytes, now)).rowcount == len(settlements):
+def _first_of_each(settlements: Sequence[Settlement]) -> Sequence[Settlement]:
+    """Of each lease what was said first; almost always that is all of them."""
+    if len({s.number for s in settlements}) == len(settlements):
         return settlements
-    rows = (yield sql("held", batch, worker.bytes)).fetchall()
+    first: dict[tuple[int, int], Settlement] = {}
+    for settlement in settlements:
+        first.setdefault((settlement.number, settlement.token), settlement)
+    return list(first.values())
+
+
+def _complete(now: Millis, worker: UUID, settlements: list[Settlement]) -> Steps[list[Settlement]]:
+    """Write the history of those that this worker holds, and tell which these are.
+
+    Runs without a result are most of all runs, and their tokens are few. To take three values of each apart costs
+    SQLite 1.3 µs, and only its number, 0.5 µs.
+    """
+    plain: dict[int, list[int]] = {}
+    telling: list[tuple[int, int, str | None]] = []
+    for settlement in settlements:
+        if settlement.result == "null":
+            plain.setdefault(settlement.token, []).append(settlement.number)
+        else:
+            telling.append((settlement.number, settlement.token, settlement.result))
+    written = 0
+    for token, numbers in plain.items():
+        batch = json.encode(numbers).decode()
+        written += (yield sql("complete_plain", batch, worker.bytes, now, token)).rowcount
+    if telling:
+        batch = json.encode(telling).decode()
+        written += (yield sql("complete", batch, worker.bytes, now)).rowcount
+    if written == len(settlements):
+        return settlements
+    leases = json.encode([(s.number, s.token) for s in settlements]).decode()
+    rows = (yield sql("held", leases, worker.bytes)).fetchall()
     mine = {(row[0], row[1]) for row in rows}
     return [s for s in settlements if (s.number, s.token) in mine]
 

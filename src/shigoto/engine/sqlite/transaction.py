@@ -216,7 +216,7 @@ class Block:
                 host.path, timeout=0, isolation_level=None, check_same_thread=False, factory=LentConnection
             )
             connection.block = self
-            pragmas = files.PRAGMAS.format(synchronous=host.synchronous) + files.FOR_USERS
+            pragmas = files.pragmas(host.synchronous) + files.FOR_USERS
             sqlite3.Cursor(connection).executescript(pragmas)
             return connection
 

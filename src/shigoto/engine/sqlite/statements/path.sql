@@ -25,14 +25,6 @@ WHERE NOT EXISTS (
 -- name: lane
 SELECT lane FROM shigoto_lane WHERE task = ?1 AND queue = ?2 AND alone = ?3
 
--- The triggers put the job into ready or scheduled. A known id changes nothing; a lane that is not there is an error.
--- name: insert_job
-INSERT INTO shigoto_job (lane, id, payload, priority, run_at, created_at, max_failures, max_crashes,
-  tenant, key, expires_at, retry, timeout, soft_timeout, tags, meta, alone)
-VALUES ((SELECT lane FROM shigoto_lane WHERE task = ? AND queue = ? AND alone = ?),
-  ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (id) DO NOTHING
-
 -- name: number_of_id
 SELECT number FROM shigoto_job WHERE id = ?1
 
@@ -77,35 +69,19 @@ FROM (
     AND NOT EXISTS (SELECT 1 FROM shigoto_queue q WHERE q.name = l.queue AND q.paused))
 WHERE head IS NOT NULL
 
--- The payloads go out before anything is written, so that a batch of huge ones can still be cut short.
--- name: leases
-SELECT json_group_array(json_array(
-  t.number, t.token + 1, hex(b.id), l.task, l.queue, b.payload,
-  t.token + 1 - t.releases - t.snoozes, t.failures, t.snoozes, b.max_failures, b.priority, b.run_at, ?3,
-  json(iif(t.solo, 'true', 'false')), b.tenant, b.key, b.retry, b.timeout, b.soft_timeout,
-  b.tags, b.meta, p.checkpoint, json(iif(l.alone, 'true', 'false'))))
-FROM temp.shigoto_taken t
-CROSS JOIN shigoto_job b ON b.number = t.number
-CROSS JOIN shigoto_lane l ON l.lane = b.lane
-LEFT JOIN shigoto_progress p ON p.number = t.number
-WHERE t.place > ?1 AND t.place <= ?2
-
--- name: cut_taken
-DELETE FROM temp.shigoto_taken WHERE place > ?1
-
--- name: start_taken
+-- What was read goes to running and leaves ready: everything up to the last of it, but for what has expired.
+-- name: start
 INSERT INTO shigoto_running (number, token, worker, claimed_at, settled_token,
   failures, crashes, solo_crashes, releases, snoozes, solo)
-SELECT number, token + 1, ?1, ?2, settled_token, failures, crashes, solo_crashes, releases, snoozes, solo
-FROM temp.shigoto_taken
-ORDER BY number
+SELECT number, token + 1, ?6, ?5, settled_token, failures, crashes, solo_crashes, releases, snoozes, solo
+FROM shigoto_ready
+WHERE lane IN (SELECT value FROM json_each(?1)) AND (priority, pos, number) <= (?2, ?3, ?4)
+  AND (expires_at IS NULL OR expires_at >= ?5)
 
--- name: unready_taken
+-- name: unready
 DELETE FROM shigoto_ready
-WHERE (lane, priority, pos, number) IN (SELECT lane, priority, pos, number FROM temp.shigoto_taken)
-
--- name: clear_taken
-DELETE FROM temp.shigoto_taken
+WHERE lane IN (SELECT value FROM json_each(?1)) AND (priority, pos, number) <= (?2, ?3, ?4)
+  AND (expires_at IS NULL OR expires_at >= ?5)
 
 -- SETTLE -------------------------------------------------------------------------------------------------------------
 
@@ -119,6 +95,16 @@ SELECT r.number, 3, r.token, r.token, r.failures, r.crashes, r.releases, r.snooz
 FROM json_each(?1) e
 CROSS JOIN shigoto_running r ON r.number = e.value ->> 0
 WHERE r.token = e.value ->> 1 AND r.worker = ?2
+
+-- The same for runs without a result that have the same token. ?1 = [number, ...]
+-- name: complete_plain
+INSERT INTO shigoto_done (number, state, token, settled_token, failures, crashes, releases, snoozes,
+  started_at, finished_at, cancel_requested_at, result)
+SELECT r.number, 3, r.token, r.token, r.failures, r.crashes, r.releases, r.snoozes,
+  r.claimed_at, ?3, r.cancel_requested_at, 'null'
+FROM json_each(?1) e
+CROSS JOIN shigoto_running r ON r.number = e.value
+WHERE r.token = ?4 AND r.worker = ?2
 
 -- name: stop_running
 DELETE FROM shigoto_running WHERE number IN (SELECT value FROM json_each(?1))
