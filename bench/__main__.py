@@ -1,14 +1,17 @@
 """`python3 dev.py bench [KIND] [OPTIONS]`: measures. `bench KIND --help` has the options.
 
-speed       jobs per second and latency on one SQLite file, beside a bare insert loop; this one if none is named
-footprint   what it costs to have it: the import, an idle worker's processor time and memory, and how soon an
-            idle worker begins a job that another process has stored
+speed            jobs per second and latency on one SQLite file, beside a bare insert loop; this one if none is named
+footprint        what it costs to have it: the import, an idle worker's processor time and memory, and how soon an
+                 idle worker begins a job that another process has stored
+--peers sqlite   the comparison with other queues, which are installed into `.bench/` for it: enqueue, drain, latency,
+                 growth, what each costs and promises, and our goals; `bench --peers sqlite --help` has its options
 """
 
 import sys
 from collections.abc import Callable, Sequence
 
 from bench import footprint, speed
+from bench.comparison import command as comparison
 
 KINDS: dict[str, Callable[[Sequence[str]], None]] = {"speed": speed.main, "footprint": footprint.main}
 
@@ -19,6 +22,8 @@ def main(arguments: Sequence[str]) -> None:
         print(__doc__)
     elif arguments and arguments[0] in KINDS:
         KINDS[arguments[0]](arguments[1:])
+    elif any(word.startswith("--peers") for word in arguments):
+        comparison.main(arguments)
     else:
         speed.main(arguments)
 

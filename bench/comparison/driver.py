@@ -1,0 +1,166 @@
+"""Runs the comparison: in each round everybody once at everything, each as a process of its own, so that whatever
+disturbs the machine for a while disturbs all alike."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bench.comparison.environment import FOLDER, PYTHON
+from bench.comparison.machine import sync_time
+from bench.comparison.plan import LEVELS, NORMAL, OURS, Entry
+from tools.environment import ROOT, Problem
+
+STORES = FOLDER / "stores"
+RUN = STORES / "run"
+RUN_LIMIT = 300.0  # seconds
+PREPARE_LIMIT = 1800.0
+SETTLE_LIMIT = 30.0
+Run = dict[str, Any]
+
+
+def rounds(
+    plan: Sequence[Entry], count: int, missing: dict[str, str], keep: Callable[[list[Run]], None]
+) -> list[Run]:
+    """All runs, one round after the other; `keep` is given what there is after each round."""
+    runs: list[Run] = []
+    for number in range(count):
+        took = sync_time(STORES)
+        runs.append({"round": number, "work": "machine", "name": "fdatasync", "ms": round(took * 1000, 3)})
+        for entry in plan:
+            found = (
+                {"error": f"not installed: {missing[entry.package]}"}
+                if entry.package in missing
+                else once(entry)
+            )
+            runs.append({"round": number, "work": entry.work, "name": entry.name, **found})
+            say(number, runs[-1])
+        keep(runs)
+    return runs
+
+
+def once(entry: Entry) -> Run:
+    """One run of one contestant; what went wrong is in `error`."""
+    words = [entry.command, str(entry.jobs), *entry.words]
+    if entry.store:
+        words += ["--store", str(STORES / entry.store)]
+    if entry.command == "footprint":
+        seconds = str(max(5, entry.jobs // 10))
+        words = ["footprint", "idle", "pick-up", "--json", "--jobs", str(entry.jobs), "--seconds", seconds]
+        words += ["--folder", str(STORES)]
+    answer = run(entry.module, words, entry.env, RUN_LIMIT)
+    if "error" not in answer and (trouble := doubt(answer)):
+        answer["error"] = trouble
+    return answer
+
+
+def doubt(answer: Run) -> str | None:
+    """What is wrong with the figures of a drain: jobs that did not run once, or of which the store does not know."""
+    if "hits" not in answer:
+        return None
+    if answer["hits"] != answer["hits_expected"]:
+        return f"handlers began {answer['hits']} times in the time there was, not {answer['hits_expected']} times"
+    if answer.get("left"):
+        return f"the store says that {answer['left']} jobs are left"
+    if answer.get("finished") not in (None, answer["n"]):
+        return f"the store says that {answer['finished']} of {answer['n']} jobs were finished"
+    return None
+
+
+def run(module: str, words: Sequence[str], env: Any, limit: float) -> Run:
+    """Start a runner, and read its last line. What it leaves behind is ended with it."""
+    settle()
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [str(PYTHON), "-m", module, *words],
+        cwd=ROOT,
+        env={**clean(os.environ.items()), "BENCH_SQLITE_DIR": str(RUN), **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=limit)
+        answer = read_answer(output, errors)
+    except subprocess.TimeoutExpired:
+        answer = {"error": f"it took longer than {limit:g} s"}
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    return {**answer, "wall_s": round(time.monotonic() - started, 1)}
+
+
+def settle() -> None:
+    """Let nobody pay for what another has written: it is deleted, and the rest brought to the disk."""
+    shutil.rmtree(RUN, ignore_errors=True)
+    RUN.mkdir(parents=True)
+    with suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(["sync", "-f", str(RUN)], check=False, timeout=SETTLE_LIMIT)
+
+
+def clean(environment: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Without what would change what is measured, or by whom."""
+    return {
+        name: value
+        for name, value in environment
+        if not name.startswith(("SHIGOTO_", "BENCH_", "PYTHON")) and name not in ("KIND", "SYNC", "LOG")
+    }
+
+
+def read_answer(output: str, errors: str) -> Run:
+    """The JSON object in the last line, or the end of what the program had to say instead."""
+    lines = output.strip().splitlines()
+    try:
+        answer = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        answer = None
+    if isinstance(answer, dict):
+        return {name: value for name, value in answer.items() if name not in ("runner", "cmd")}
+    said = (errors.strip() or output.strip()).splitlines()
+    return {"error": said[-1][-300:] if said else "it ended without a word"}
+
+
+def prepare_stores(plan: Sequence[Entry], sizes: Mapping[str, int]) -> None:
+    """Make the stores that the plan wants copies of, once."""
+    for kind in sorted({entry.store for entry in plan if entry.store}):
+        print(f"preparing a store: {sizes[kind]:,} jobs, {kind} …", file=sys.stderr, flush=True)
+        words = ["prepare", str(sizes[kind]), kind, "--store", str(STORES / kind)]
+        answer = run(OURS, words, LEVELS[NORMAL], PREPARE_LIMIT)
+        if "error" in answer:
+            raise Problem(f"the store for {kind} could not be made: {answer['error']}")
+
+
+def remove_stores() -> None:
+    """They are large."""
+    shutil.rmtree(STORES, ignore_errors=True)
+
+
+def say(number: int, run: Run) -> None:
+    """A line for whoever waits."""
+    shown = {
+        name: run[name]
+        for name in ("error", "jobs_per_s", "p50_ms", "p99_ms", "commits_per_job", "cpu_us_per_job", "wall_s")
+        if run.get(name) is not None
+    }
+    words = ", ".join(f"{name} {value}" for name, value in shown.items())
+    print(
+        f"round {number + 1}  {run['work']:<11}{run['name']:<28} {words}"[:240], file=sys.stderr, flush=True
+    )
+
+
+def write(path: Path, content: str) -> None:
+    """Put it there at once: a reader never sees a half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(content, encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,136 @@
+"""What a runner of the comparison is, and a few things that runners share. Standard library only."""
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+SQLITE_DIR = os.environ.get("BENCH_SQLITE_DIR") or str(Path(tempfile.gettempdir()) / "shigoto-bench")
+
+T = TypeVar("T")
+One = Callable[[int], Any]
+Many = Callable[[list[int]], Any]
+Producer = AbstractAsyncContextManager[tuple[One, Many | None]]
+
+
+class Runner:
+    """One queue, as the measuring code sees it. Its handler calls `hit` with the job's argument, and nothing else."""
+
+    name = "?"
+    engine = "sqlite"
+    package = ""
+    bulk = False
+    bulk_chunk = 1000
+    keeps_history = False
+    env: ClassVar[dict[str, str]] = {}
+
+    def reset(self) -> None:
+        """Make the store empty, with its tables in place if it needs to be told so."""
+        for path in Path(SQLITE_DIR).glob(f"{self.store().name}*"):
+            path.unlink()
+        self.store().parent.mkdir(parents=True, exist_ok=True)
+
+    def store(self) -> Path:
+        """The database file."""
+        return Path(SQLITE_DIR) / f"{self.name}.db"
+
+    def producer(self) -> Producer:
+        """Gives two functions, which store one job and many; the second is None if there is no such call."""
+        raise NotImplementedError
+
+    def worker(self) -> Coroutine[Any, Any, None] | None:
+        """Run jobs until the process is told to end."""
+        raise NotImplementedError
+
+    def worker_cmd(self) -> list[str]:
+        """What starts one worker process."""
+        spec = sys.modules["__main__"].__spec__
+        program = [str(Path(sys.argv[0]).resolve())] if spec is None else ["-m", spec.name]
+        return [sys.executable, *program, "worker"]
+
+    def commands(self, processes: int) -> list[list[str]]:
+        """What starts so many worker processes."""
+        return [self.worker_cmd()] * processes
+
+    async def pending(self) -> int | None:
+        """Jobs that are due and not finished, asked of the store; None where it cannot be asked."""
+        return None
+
+    async def finished(self) -> int | None:
+        """Jobs of which the store says that they were finished; None where it forgets them."""
+        return None
+
+    def hits(self, jobs: int) -> int:
+        """How often handlers begin until so many jobs are finished."""
+        return jobs
+
+    def fill_history(self, jobs: int) -> None:
+        """Put so many finished jobs into the store."""
+        raise NotImplementedError
+
+    def fill_future(self, jobs: int) -> None:
+        """Put so many jobs into the store that are due tomorrow, ahead of all others."""
+        raise NotImplementedError
+
+    def promises(self) -> dict[str, str]:
+        """What a user may rely on, in a few words each; see PROMISES in the report."""
+        return {}
+
+    def version(self) -> str:
+        """Of what is measured."""
+        try:
+            return version(self.package)
+        except PackageNotFoundError:
+            return "not installed"
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run it on a new event loop: uvloop's where it is installed."""
+        with event_loop() as loop:
+            return loop.run(work)
+
+
+def event_loop() -> asyncio.Runner:
+    """For this process: uvloop where it is installed, for everybody."""
+    if find_spec("uvloop") is None or os.environ.get("BENCH_UVLOOP") == "0":
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=import_module("uvloop").new_event_loop)
+
+
+def count(store: Path, statement: str) -> int:
+    """The number that a statement finds in a store."""
+    connection = sqlite3.connect(store, isolation_level=None, timeout=30)
+    (found,) = connection.execute(statement).fetchone()
+    connection.close()
+    return int(found)
+
+
+def ask(connection: sqlite3.Connection) -> tuple[str, str]:
+    """How an open connection syncs, and its journal mode."""
+    (level,) = connection.execute("PRAGMA synchronous").fetchone()
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    return ("OFF", "NORMAL", "FULL", "EXTRA")[level], mode
+
+
+def journal(store: Path, opens: Callable[[], object]) -> str:
+    """The journal mode of a file, which stays with it, once its queue has been opened."""
+    opens()
+    connection = sqlite3.connect(store)
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    connection.close()
+    return str(mode)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file and wait until it is on the disk, so that nobody measures the writing of it."""
+    shutil.copyfile(source, target)
+    with target.open("rb+") as file:
+        os.fsync(file.fileno())

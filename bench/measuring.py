@@ -1,0 +1,282 @@
+"""How everybody is measured: the commands of protocol.py. Standard library only: it runs beside any peer."""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from inspect import iscoroutine, iscoroutinefunction
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from bench.contract import Many, One, Producer, Runner, copy, event_loop
+from bench.gauge import Gauge, Usage, usage_of
+from bench.probe import Seen, look
+
+ROOT = Path(__file__).resolve().parent.parent
+DRAIN_LIMIT = float(os.environ.get("BENCH_DRAIN_LIMIT_S", "90"))  # seconds
+LATENCY_LIMIT = 30.0
+ENQUEUE_LIMIT = 15.0
+SETTLE_LIMIT = 15.0  # for the store to say that nothing is left, once all handlers have begun
+STOP_LIMIT = 10.0
+WARM_UP = 20  # connections, caches of statements
+LOOK_EVERY = 0.005
+
+Report = dict[str, Any]
+
+
+class Start(NamedTuple):
+    """What there is to begin with, beside the jobs that are drained, and how many processes drain them."""
+
+    processes: int = 1
+    store: Path | None = None  # a folder with one that was prepared
+    history: int = 0
+    future: int = 0
+
+
+def enqueue(runner: Runner, jobs: int) -> Report:
+    """One by one; a call that is not a coroutine is made as in a plain program, without an event loop around it."""
+    runner.reset()
+    with event_loop() as loop:
+        producer = runner.producer()
+        one, _ = loop.run(_entered(producer))
+        seconds, done = loop.run(_acalls(one, jobs)) if iscoroutinefunction(one) else _calls(one, jobs)
+        loop.run(_left(producer))
+    return {"n": done, "jobs_per_s": round(done / seconds, 1)}
+
+
+def bulk(runner: Runner, jobs: int) -> Report:
+    """Many at a time."""
+    runner.reset()
+    with event_loop() as loop:
+        producer = runner.producer()
+        _, many = loop.run(_entered(producer))
+        if many is None:
+            return {"error": "there is no bulk call"}
+        chunks = chunked(jobs, runner.bulk_chunk)
+        started = time.monotonic()
+        if iscoroutinefunction(many):
+            loop.run(_achunks(many, chunks))
+        else:
+            for chunk in chunks:
+                many(chunk)
+        seconds = time.monotonic() - started
+        loop.run(_left(producer))
+    return {"n": jobs, "jobs_per_s": round(jobs / seconds, 1)}
+
+
+def _calls(one: One, jobs: int) -> tuple[float, int]:
+    for number in range(WARM_UP):
+        one(number)
+    started = time.monotonic()
+    for number in range(jobs):
+        one(number)
+        if not number & 63 and time.monotonic() - started > ENQUEUE_LIMIT:
+            return time.monotonic() - started, number + 1
+    return time.monotonic() - started, jobs
+
+
+async def _acalls(one: Callable[[int], Awaitable[Any]], jobs: int) -> tuple[float, int]:
+    for number in range(WARM_UP):
+        await one(number)
+    started = time.monotonic()
+    for number in range(jobs):
+        await one(number)
+        if not number & 63 and time.monotonic() - started > ENQUEUE_LIMIT:
+            return time.monotonic() - started, number + 1
+    return time.monotonic() - started, jobs
+
+
+async def _achunks(many: Callable[[list[int]], Awaitable[Any]], chunks: list[list[int]]) -> None:
+    for chunk in chunks:
+        await many(chunk)
+
+
+# A context manager that is entered on the loop and left on it, with a plain loop of calls in between.
+async def _entered(producer: Producer) -> tuple[One, Many | None]:
+    return await producer.__aenter__()
+
+
+async def _left(producer: Producer) -> None:
+    await producer.__aexit__(None, None, None)
+
+
+def chunked(jobs: int, size: int) -> list[list[int]]:
+    """The numbers of so many jobs, in pieces."""
+    return [list(range(first, min(first + size, jobs))) for first in range(0, jobs, size)]
+
+
+class Crowd(NamedTuple):
+    """Worker processes that were started together, and the folder in which their handlers leave notes."""
+
+    processes: list[subprocess.Popen[bytes]]
+    folder: Path
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.processes]
+
+    @property
+    def gone(self) -> bool:
+        return all(process.poll() is not None for process in self.processes)
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")[-1500:]
+
+
+@contextmanager
+def working(runner: Runner, processes: int) -> Generator[Crowd]:
+    """Worker processes, which are stopped in the end."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        environment = {**os.environ, **runner.env, "BENCH_PROBE": name}
+        with (folder / "log").open("ab") as log:
+            started = [
+                subprocess.Popen(
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT
+                )
+                for command in runner.commands(processes)
+            ]
+        try:
+            yield Crowd(started, folder)
+        finally:
+            _stop(started)
+
+
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + STOP_LIMIT
+    for process in processes:
+        try:
+            process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def drain(runner: Runner, jobs: int, start: Start) -> Report:
+    """Store the jobs, start the workers, and see how it goes."""
+    runner.reset()
+    if start.store:
+        copy(start.store / runner.store().name, runner.store())
+    if start.history:
+        runner.fill_history(start.history)
+    if start.future:
+        runner.fill_future(start.future)
+    with event_loop() as loop:
+        fill_seconds = _fill(runner, jobs, loop)
+        # What was there before is none of ours, and in an empty store there may be no table to ask yet.
+        others = (loop.run(runner.pending()) or jobs) - jobs
+        finished_before = loop.run(runner.finished()) or 0
+        with Gauge(runner.store()) as gauge:
+            commits = gauge.read()
+            with working(runner, start.processes) as crowd:
+                result = _watch(runner, jobs, crowd, lambda: _left_of(loop.run(runner.pending()), others))
+                result["commits_per_job"] = round((gauge.read() - commits) % 2**32 / jobs, 4)
+        finished = loop.run(runner.finished())
+    return {
+        **result,
+        "procs": start.processes,
+        "finished": None if finished is None else finished - finished_before,
+        "fill_s": round(fill_seconds, 2),
+    }
+
+
+def _fill(runner: Runner, jobs: int, loop: asyncio.Runner) -> float:
+    started = time.monotonic()
+    producer = runner.producer()
+    one, many = loop.run(_entered(producer))
+    if many is None:
+        for number in range(jobs):
+            _awaited(one(number), loop)
+    else:
+        for chunk in chunked(jobs, runner.bulk_chunk):
+            _awaited(many(chunk), loop)
+    loop.run(_left(producer))
+    return time.monotonic() - started
+
+
+def _awaited(answer: object, loop: asyncio.Runner) -> None:
+    if iscoroutine(answer):
+        loop.run(answer)
+
+
+def _left_of(pending: int | None, others: int) -> int | None:
+    return None if pending is None else pending - others
+
+
+def _watch(runner: Runner, jobs: int, crowd: Crowd, left_now: Callable[[], int | None]) -> Report:
+    expected = runner.hits(jobs)
+    at_start: tuple[int, Usage] | None = None
+    seen = Seen()
+    deadline = time.monotonic() + DRAIN_LIMIT
+    while seen.began < expected and time.monotonic() < deadline and not crowd.gone:
+        time.sleep(LOOK_EVERY)
+        seen = look(crowd.folder)
+        if at_start is None and seen.began:
+            at_start = seen.began, usage_of(crowd.pids)
+    if at_start is None:
+        return {"error": "no job ran", "log": crowd.log()}
+    left, ended = _emptied(left_now) if seen.began >= expected else (left_now(), None)
+    usage = usage_of(crowd.pids)
+    seen = look(crowd.folder)
+    # The clock was read after the store had said that nothing is left, so the end is rather too late than too early.
+    seconds = max(((ended or seen.last) - seen.first) / 1e9, 1e-9)
+    done = seen.began * jobs / expected
+    measured = (seen.began - at_start[0]) * jobs / expected
+    return {
+        "n": jobs,
+        "hits": seen.began,
+        "hits_expected": expected,
+        "left": left,
+        "jobs_per_s": round(done / seconds, 1),
+        "written_bytes_per_job": round(usage.written / done, 1),
+        # From the first look on: the start of an interpreter is not the cost of a job.
+        "cpu_us_per_job": round((usage.cpu - at_start[1].cpu) / measured * 1e6, 2) if measured else None,
+    }
+
+
+def _emptied(left_now: Callable[[], int | None]) -> tuple[int | None, int | None]:
+    """How many jobs the store says are left, and when it said so."""
+    deadline = time.monotonic() + SETTLE_LIMIT
+    while True:
+        left = left_now()
+        now = time.monotonic_ns()
+        if left is None:
+            return None, None
+        if left <= 0 or time.monotonic() > deadline:
+            return left, now
+        time.sleep(LOOK_EVERY / 2)
+
+
+def latency(runner: Runner, jobs: int) -> Report:
+    """One at a time, at moments that no polling can be in step with."""
+    runner.reset()
+    with event_loop() as loop, working(runner, 1) as crowd:
+        producer = runner.producer()
+        one, _ = loop.run(_entered(producer))
+        deadline = time.monotonic() + LATENCY_LIMIT
+        for number in range(WARM_UP // 2 + jobs):
+            _awaited(one(1 if number < WARM_UP // 2 else time.monotonic_ns()), loop)
+            while look(crowd.folder).began <= number and time.monotonic() < deadline:
+                time.sleep(0.002)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(random.uniform(0.005, 0.03))
+        loop.run(_left(producer))
+        waits = sorted(wait / 1e6 for wait in look(crowd.folder).waits)
+        if not waits:
+            return {"error": "no job ran", "log": crowd.log()}
+    return {
+        "n": len(waits),
+        "p50_ms": round(median(waits), 3),
+        "p99_ms": round(waits[int(len(waits) * 0.99)], 3),
+        "max_ms": round(waits[-1], 3),
+    }

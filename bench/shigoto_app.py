@@ -1,0 +1,71 @@
+"""The app of `shigoto_runner.py`, as a user would write it; its workers are `shigoto worker`.
+
+$BENCH_SQLITE_DIR is the folder of the store, $SYNC how it syncs (FULL, our default, or NORMAL), $KIND which handler is
+measured: async, sync (a plain function, in a thread), payload (async, with 10 KB beside the number) or failures (async;
+one job in twenty fails once, and is retried without a delay).
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shigoto import Call, Context, Retry, Shigoto, Tasks
+
+if TYPE_CHECKING:
+    from bench import protocol
+else:
+    from bench.choice import protocol
+
+KIND = os.environ.get("KIND", "async")
+STORE = Path(protocol.SQLITE_DIR) / "shigoto.db"
+TEXT = "".join(f"{number:04x} some words of a payload; " for number in range(400))[:10_240]
+ONE_IN = 20
+
+app = Shigoto(f"sqlite:///{STORE}{'?synchronous=normal' if os.environ.get('SYNC') == 'NORMAL' else ''}")
+# Not a part of the app, so that its workers do not know them.
+strangers = Tasks()
+
+
+@app.task
+async def noop(number: int) -> None:
+    """What is drained unless something else is asked for."""
+    protocol.hit(number)
+
+
+@app.task
+def sync_noop(number: int) -> None:
+    """The same as a plain function."""
+    protocol.hit(number)
+
+
+@app.task
+async def with_payload(number: int, text: str) -> None:
+    """The same with something to read."""
+    protocol.hit(number)
+
+
+@app.task(retry=Retry.immediate())
+async def failing(ctx: Context, number: int) -> None:
+    """One in twenty fails at its first attempt."""
+    protocol.hit(number)
+    if ctx.attempt == 1 and number % ONE_IN == 0:
+        raise ValueError(f"job {number} fails once")
+
+
+@app.task
+async def unmeasured(number: int) -> None:
+    """What makes history."""
+
+
+@strangers.task
+async def stranger(number: int) -> None:
+    """What no worker of the app knows."""
+
+
+CALLS: dict[str, Callable[[int], Call[Any]]] = {
+    "async": noop.call,
+    "sync": sync_noop.call,
+    "payload": lambda number: with_payload.call(number, TEXT),
+    "failures": failing.call,
+}

@@ -1,0 +1,301 @@
+"""The comparison with other queues: what it measures, how it judges, and the page it writes. No peer is installed here,
+and nothing is timed."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from msgspec import to_builtins
+
+from bench.comparison import command, driver, environment, plan, report
+from bench.comparison.goals import Figure, Goal, best_of, goals, judge
+from bench.comparison.plan import FULL, NORMAL, PEERS
+from tools.environment import ROOT, Problem
+
+SETTING = report.Setting(
+    date="2026-11-15",
+    machine="2 cores",
+    command="python3 dev.py bench --peers sqlite",
+    python="3.13.0",
+    sqlite="3.50.0",
+    rounds=3,
+    sizes={"history": 1_000_000, "future": 1_000_000, "unknown": 100_000},
+    infos={FULL: {"version": "1", "promises": {"synchronous": "FULL"}}, "huey": {"error": "no wheel"}},
+)
+
+
+def ran(
+    work: str, name: str, *values: float, key: str = "jobs_per_s", **more: object
+) -> list[dict[str, Any]]:
+    return [
+        {"round": number, "work": work, "name": name, key: value, **more}
+        for number, value in enumerate(values)
+    ]
+
+
+class TestPlan:
+    def test_every_peer_has_a_runner_in_a_file_of_its_own(self) -> None:
+        for peer in PEERS:
+            assert (ROOT / f"{peer.module.replace('.', '/')}.py").exists()
+
+    def test_every_goal_has_its_figures_in_the_plan(self) -> None:
+        planned = {(entry.work, entry.name) for entry in plan.entries()}
+
+        for goal in goals():
+            for figure in (goal.figure, *goal.beside):
+                assert figure[:2] in planned, goal.what
+
+    def test_every_workload_has_a_title(self) -> None:
+        assert set(report.TITLES) == set(plan.WORKS)
+
+    def test_workloads_names_and_a_scale_can_be_chosen(self) -> None:
+        chosen = plan.chosen(["drain"], ["shigoto", "litequeue"], 0.5, all_of=plan.entries())
+
+        assert [(entry.name, entry.jobs) for entry in chosen] == [
+            (NORMAL, 50_000),
+            (FULL, 50_000),
+            ("litequeue", 5_000),
+        ]
+
+    def test_no_scale_leaves_nothing_to_measure(self) -> None:
+        assert all(entry.jobs >= 50 for entry in plan.chosen(scale=0.0001, all_of=plan.entries()))
+
+    def test_a_store_that_has_grown_stands_beside_an_empty_one(self) -> None:
+        for work in ("history", "future", "unknown", "look"):
+            empty, grown = [entry for entry in plan.entries() if entry.work == work]
+            assert (empty.store, bool(grown.store)) == ("", True)
+            assert empty.jobs == grown.jobs
+            assert empty.env == grown.env
+
+
+class TestGoals:
+    RUNS = (
+        *ran("drain", NORMAL, 100, 90, 110),
+        *ran("drain", "slow", 5, 5, 5),
+        *ran("drain", "fast", 10, 9, 12),
+        *ran("drain", "broken", 1000, 1000, 1000, error="jobs were lost"),
+    )
+    PEERS = tuple(Figure("drain", name) for name in ("slow", "fast", "broken", "absent"))
+
+    def test_a_ratio_is_that_of_medians_beside_the_best_that_was_measured(self) -> None:
+        verdict = judge(Goal("", Figure("drain", NORMAL), self.PEERS, least=10), self.RUNS)
+
+        assert verdict is not None
+        assert verdict.beside == "fast"
+        assert verdict.value == 10
+        assert verdict.lowest == pytest.approx(110 / 12)
+        assert verdict.highest == 10
+        assert verdict.met
+
+    def test_a_run_that_went_wrong_never_counts(self) -> None:
+        assert best_of(self.PEERS, self.RUNS) == Figure("drain", "fast")
+        assert judge(Goal("", Figure("drain", "broken"), least=1), self.RUNS) is None
+
+    def test_what_was_not_measured_is_not_judged(self) -> None:
+        assert judge(Goal("", Figure("bulk", NORMAL), self.PEERS, least=3), self.RUNS) is None
+        assert (
+            judge(Goal("", Figure("drain", NORMAL), (Figure("drain", "absent"),), least=3), self.RUNS) is None
+        )
+
+    @pytest.mark.parametrize(("value", "met"), [(2.9, True), (3.1, False)])
+    def test_a_bound_from_above_needs_nobody_beside(self, value: float, met: bool) -> None:
+        runs = ran("idle", FULL, value, key="p50")
+        verdict = judge(Goal("", Figure("idle", FULL, "p50"), most=3), runs)
+
+        assert verdict is not None
+        assert verdict.met is met
+
+
+class TestDoubts:
+    DRAINED: ClassVar[dict[str, Any]] = {"n": 10, "hits": 10, "hits_expected": 10, "left": 0, "finished": 10}
+
+    def test_a_complete_drain_is_believed(self) -> None:
+        assert driver.doubt(self.DRAINED) is None
+        assert driver.doubt({**self.DRAINED, "left": None, "finished": None}) is None
+        assert driver.doubt({"jobs_per_s": 5}) is None
+
+    @pytest.mark.parametrize(
+        ("wrong", "word"),
+        [
+            ({"hits": 9}, "began 9 times"),
+            ({"hits": 11}, "began 11 times"),
+            ({"left": 1}, "left"),
+            ({"finished": 9}, "9 of 10"),
+        ],
+    )
+    def test_a_drain_that_lost_or_repeated_jobs_is_not(self, wrong: dict[str, int], word: str) -> None:
+        assert word in (driver.doubt({**self.DRAINED, **wrong}) or "")
+
+
+class TestAnswers:
+    def test_the_last_line_counts(self) -> None:
+        assert driver.read_answer('noise\n{"runner": "x", "cmd": "drain", "n": 1}\n', "warning") == {"n": 1}
+
+    @pytest.mark.parametrize(
+        ("output", "errors", "reason"),
+        [
+            ("", "Traceback\nKeyError: 'x'\n", "KeyError: 'x'"),
+            ("hello\n", "", "hello"),
+            ("", "", "without a word"),
+            ("[1]", "", "[1]"),
+        ],
+    )
+    def test_anything_else_is_a_failure_with_a_reason(self, output: str, errors: str, reason: str) -> None:
+        assert reason in driver.read_answer(output, errors)["error"]
+
+    def test_settings_of_the_caller_do_not_reach_the_runners(self) -> None:
+        given = {"PATH": "/bin", "SHIGOTO_URL": "x", "PYTHONPATH": "y", "BENCH_UVLOOP": "0", "SYNC": "OFF"}
+        assert driver.clean(given.items()) == {"PATH": "/bin"}
+
+    def test_a_peer_that_is_not_there_is_reported_each_round(self) -> None:
+        [entry] = plan.chosen(["drain"], ["huey"], all_of=plan.entries())
+        kept: list[int] = []
+
+        runs = driver.rounds([entry], 2, {"huey": "no wheel"}, lambda runs: kept.append(len(runs)))
+
+        assert [run["error"] for run in runs if run["work"] == "drain"] == ["not installed: no wheel"] * 2
+        assert kept == [2, 4]
+
+
+class TestPage:
+    def page(self, runs: list[dict[str, Any]]) -> str:
+        return report.page([*ran("machine", "fdatasync", 0.1, 0.2, 0.3, key="ms"), *runs], SETTING)
+
+    def test_a_drain_shows_its_costs_and_the_best_comes_first(self) -> None:
+        costs: dict[str, Any] = {
+            "commits_per_job": 0.01,
+            "written_bytes_per_job": 300.0,
+            "cpu_us_per_job": 11.0,
+        }
+        text = self.page(
+            [
+                *ran("drain", "litequeue", 7000, 6000, 8000, commits_per_job=2.0),
+                *ran("drain", NORMAL, 80_000, 90_000, 70_000, **costs),
+            ]
+        )
+
+        assert "| shigoto NORMAL | 80,000 | 1.00 | 70,000..90,000 | 0.010 | 300 | 11 |" in text
+        assert text.index("| shigoto NORMAL | 80,000") < text.index("| litequeue | 7,000")
+        assert "≥ 10 × | 11.43 × | 8.75..15.00 | litequeue | yes |" in text
+
+    def test_whoever_failed_is_shown_with_the_reason(self) -> None:
+        text = self.page(ran("drain", "huey", 0, error="not installed: no wheel", key="wall_s"))
+
+        assert "| huey | failed: not installed: no wheel |" in text
+        assert "- drain, huey, round 1: not installed: no wheel" in text
+        assert "could not be asked: no wheel" in text
+
+    def test_every_goal_has_a_line_with_the_sizes_of_the_stores(self) -> None:
+        text = self.page([])
+
+        assert len(re.findall("not measured", text)) == len(goals())
+        assert "drain with 1,000,000 finished jobs beside an empty store" in text
+
+    def test_every_workload_can_be_shown(self) -> None:
+        keys = {"latency": "p50_ms", "look": "stats_ms", "idle": "pick-up p50 ms"}
+        more = dict.fromkeys(("p99_ms", "get_ms", "list_ms", "list_completed_ms"), 1.0)
+        text = self.page(
+            [
+                {**run, **more}
+                for work in plan.WORKS
+                for run in ran(work, FULL, 2, key=keys.get(work, "jobs_per_s"))
+            ]
+        )
+
+        assert text.count("\n## ") == len(plan.WORKS) + 2
+
+    def test_no_place_of_this_machine_is_on_the_page(self) -> None:
+        words = [
+            "--peers",
+            "sqlite",
+            "--out",
+            "/home/a/o.json",
+            "--table=/b.md",
+            "--rounds",
+            "5",
+            "--python",
+            "/c",
+        ]
+
+        assert command.shown(words) == ["--peers", "sqlite", "--rounds", "5"]
+
+    def test_what_is_kept_can_be_read_again(self) -> None:
+        assert json.loads(json.dumps(to_builtins(SETTING)))["sizes"]["unknown"] == 100_000
+
+
+class TestEnvironment:
+    def python(self, minor: int, *, usable: bool = True) -> environment.Python:
+        return environment.Python(f"/python3.{minor}", (3, minor, 0), usable, "3.50.0", True)
+
+    def test_the_newest_python_is_taken(self) -> None:
+        found = [self.python(11), self.python(13), self.python(12), self.python(14, usable=False)]
+
+        assert environment.newest(found).version == (3, 13, 0)
+
+    def test_an_old_python_is_not_enough(self) -> None:
+        with pytest.raises(Problem, match="--python PATH"):
+            environment.newest([self.python(10)])
+
+    def test_this_python_answers_for_itself(self) -> None:
+        answer = environment.asked(sys.executable)
+
+        assert answer is not None
+        assert answer.version == sys.version_info[:3]
+
+    def test_what_is_no_python_does_not_answer(self, tmp_path: Path) -> None:
+        shim = tmp_path / "python3.13"
+        shim.write_text("#!/bin/sh\necho no such version >&2\nexit 127\n")
+        shim.chmod(0o755)
+
+        assert environment.asked(str(shim)) is None
+        assert environment.asked(str(tmp_path / "absent")) is None
+        with pytest.raises(Problem, match=r"is not a Python of version 3\.11"):
+            environment.find_python(str(shim))
+
+    @pytest.mark.parametrize(
+        ("requirement", "name"),
+        [("click>=8.1.7", "click"), ("msgspec", "msgspec"), ("a-b_c.d[x]; python", "a-b_c.d")],
+    )
+    def test_requirements_are_installed_by_name(self, requirement: str, name: str) -> None:
+        assert environment.name_of(requirement) == name
+
+    def test_the_folder_is_made_again_for_another_python_or_other_names(self) -> None:
+        there = environment.Environment("3.13.0", "3.50.0", ["click", "huey"], {}, "2026-11-15")
+
+        assert environment.is_fresh(there, self.python(13), ["click", "huey"])
+        assert not environment.is_fresh(there, self.python(12), ["click", "huey"])
+        assert not environment.is_fresh(there, self.python(13), ["click"])
+
+    def test_the_reason_of_a_failed_installation_is_its_last_line(self) -> None:
+        fail = [sys.executable, "-c", "import sys; sys.exit('first\\nno such release: ' + sys.argv[-1])"]
+
+        assert environment.installed(fail, "huey") == "no such release: huey"
+        assert environment.installed([sys.executable, "-c", "pass"], "huey") is None
+
+
+class TestCommand:
+    def test_help_tells_of_all_kinds(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-m", "bench", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+
+        assert all(word in done.stdout for word in ("speed", "footprint", "--peers sqlite", "latency"))
+
+    @pytest.mark.parametrize(
+        ("words", "reason"),
+        [
+            (["--peers", "sqlite", "--work", "drian"], "there is no workload 'drian'"),
+            (["--peers", "sqlite", "--only", "nobody"], "nobody is called nobody; there are: bare insert"),
+        ],
+    )
+    def test_what_cannot_be_meant_is_refused_before_anything_is_installed(
+        self, words: list[str], reason: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(environment, "prepare", lambda *_, **__: pytest.fail("installed"))
+
+        with pytest.raises(SystemExit, match=reason):
+            command.main(words)
