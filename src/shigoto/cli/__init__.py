@@ -43,6 +43,7 @@ class Entry(NamedTuple):
 COMMANDS = {
     "demo": Entry("Run", "run:demo", "See jobs run: two workers on one SQLite file."),
     "worker": Entry("Run", "run:worker", "Run jobs until told to stop."),
+    "bench": Entry("Run", "bench:bench", "Measure a store: jobs per second, latency, cost per job."),
     "stats": Entry("Look", "look:stats", "Count the jobs, by queue and state."),
     "list": Entry("Look", "look:list_jobs", "Show the newest jobs of a state or filter."),
     "show": Entry("Look", "show:show", "Show one job: its state, its attempts, its errors, its log."),

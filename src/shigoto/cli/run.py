@@ -290,7 +290,7 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
             "A service manager waits to hear that the worker is ready ($NOTIFY_SOCKET), and only a supervisor says so:"
             " use --processes 1 or more."
         )
-    with _signals_interrupt():
+    with signals_interrupt():
         # Nothing is held yet. Loading may take long, and whoever is impatient need not wait for it.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
         app = target.load(printing=True)
@@ -338,7 +338,7 @@ def demo(seconds: float, keep: bool, as_json: bool) -> int:
     from shigoto.cli import live, output
 
     try:
-        with _signals_interrupt():
+        with signals_interrupt():
             report, kept = _perform(seconds, keep=keep, as_json=as_json)
     except KeyboardInterrupt:
         click.echo("Interrupted. The workers have stopped.", err=True)
@@ -374,11 +374,15 @@ def _complain(line: str) -> None:
 
 
 @contextmanager
-def _signals_interrupt() -> Generator[None]:
+def signals_interrupt() -> Generator[None]:
     """Let SIGTERM and a closed terminal do what Ctrl-C does, so that all is put away before the end."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        at_ctrl_c = signal.getsignal(signal.SIGINT)
+        if callable(at_ctrl_c):  # where an event loop runs, it cancels what runs there
+            at_ctrl_c(number, frame)
+        else:
+            raise KeyboardInterrupt
 
     # One that is ignored (by nohup, say) stays ignored.
     numbers = [
