@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, overload
 from uuid import UUID
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from shigoto.codec import encode_json
 from shigoto.engine.protocol import Engine
@@ -100,7 +100,7 @@ class Signals(Struct, eq=False):
 _first_line = RLock()
 
 
-class Context:
+class Context(Struct, eq=False):
     """The job in hand, as its handler sees it.
 
         @app.task
@@ -111,21 +111,12 @@ class Context:
     It is injected, and not part of the payload: whoever enqueues leaves it out.
     """
 
-    __slots__ = ("_checkpoint", "_desk", "_encode", "_lease", "_signals")
-
-    def __init__(
-        self,
-        lease: Lease,
-        signals: Signals,
-        desk: Desk | None = None,
-        encode: Callable[[Any], str] | None = None,
-    ) -> None:
-        """`encode` is how the task stores its results (`Signature.encode_result`); without a desk there is no job."""
-        self._lease = lease
-        self._signals = signals
-        self._desk = desk
-        self._encode = encode
-        self._checkpoint = lease.checkpoint
+    # Without a desk there is no job. `_encode` is how the task stores its results (`Signature.encode_result`).
+    _lease: Lease
+    _signals: Signals
+    _desk: Desk | None = None
+    _encode: Callable[[Any], str] | None = None
+    _checkpoint: str | None | UnsetType = UNSET
 
     @property
     def job_id(self) -> UUID:
@@ -248,7 +239,8 @@ class Context:
     @property
     def resume_from(self) -> Any:
         """The newest checkpoint, of an earlier run or of this one; None if there is none."""
-        return None if self._checkpoint is None else msgspec.json.decode(self._checkpoint)
+        newest = self._lease.checkpoint if self._checkpoint is UNSET else self._checkpoint
+        return None if newest is None else msgspec.json.decode(newest)
 
     def checkpoint(self, value: object) -> None:
         """Store where the next run may resume, if this one is cut short; returns when it is committed.

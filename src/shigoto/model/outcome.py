@@ -22,14 +22,14 @@ class Ending(IntEnum):
     CRASHED = 7  # the process died under it
 
 
-class LogTail(Struct, frozen=True):
+class LogTail(Struct, frozen=True, gc=False):
     """What a run has written since it was last told: new lines, and the oldest (`first`) that is still to be kept."""
 
     first: int
     lines: tuple[LogLine, ...]
 
 
-class Settlement(Struct, frozen=True, kw_only=True):
+class Settlement(Struct, frozen=True, kw_only=True, gc=False):
     """One run's end, guarded by (number, token, worker).
 
     `delay` is the wait before the next run for ERRORED, SNOOZED and CRASHED, computed by the retry policy; a RELEASED

@@ -75,9 +75,13 @@ class Hand(Protocol):
 
 
 class StrandHand(Hand, Protocol):
-    """A place on the event loop: its task can be cancelled, and it can wear out."""
+    """A place on the event loop: its task can be cancelled, and it can wear out.
+
+    `variables` are its context variables as its first job found them; one that changes them wears it out.
+    """
 
     task: asyncio.Task[None]
+    variables: Variables | None
     cancels: int
     worn: bool
 
@@ -123,7 +127,9 @@ class Runner:
         signals = strand.signals = self._signals()
         context = Context(lease, signals, self._desk, plan.encode)
         current_context.set(context)
-        before = copy_context()
+        before = strand.variables
+        if before is None:
+            before = strand.variables = copy_context()
         strand.lease = lease
         limited = plan.limited or lease.timeout is not None or lease.soft_timeout is not None
         if limited:
@@ -149,8 +155,8 @@ class Runner:
             settlement = self._with_signals(lease, plan, signals, settlement)
         if limited:
             strand.limit_at = inf
-        if strand.cancels or strand.task.cancelling() or _changed(before):
-            _tidy(strand, before)
+        if strand.cancels or strand.task.cancelling() or _changed(before, context):
+            _tidy(strand, before, context)
         strand.lease = None
         return settlement
 
@@ -319,7 +325,7 @@ def _too_long(
     return kind(too_long(which, limit)).with_traceback(error.__traceback__)
 
 
-def _tidy(strand: StrandHand, before: Variables) -> None:
+def _tidy(strand: StrandHand, before: Variables, context: Context) -> None:
     """Take back our own cancels; a strand that a handler left otherwise changed is not used again.
 
     Context variables that a handler set, or a cancel that is not ours, would reach the next job in this strand.
@@ -329,20 +335,20 @@ def _tidy(strand: StrandHand, before: Variables) -> None:
     strand.cancels = 0
     strand.wanted = None
     strand.limit_at = inf
-    strand.worn = strand.worn or strand.task.cancelling() > 0 or _changed(before)
+    strand.worn = strand.worn or strand.task.cancelling() > 0 or _changed(before, context)
 
 
-def _changed(before: Variables) -> bool:
-    """Whether the handler has set a context variable.
+def _changed(before: Variables, context: Context) -> bool:
+    """Whether the handler has set a context variable, other than our own, which every job sets.
 
     By identity: `before != after` asks values for equality, which raises for arrays, and holds for a fresh list
-    in place of another. Mostly there is no variable but our own, which the next job sets anyway; with more it
-    takes 0.3 µs.
+    in place of another. Mostly there is no variable but our own; with more it takes 0.3 µs.
     """
     after = copy_context()
     if len(after) == 1:
         return False
-    return len(after) != len(before) or any(map(is_not, after.values(), before.values()))
+    ours = before[current_context] is not context
+    return len(after) != len(before) or sum(map(is_not, after.values(), before.values())) != ours
 
 
 def _watch_forks(runner: Runner) -> None:

@@ -20,7 +20,7 @@ Nothing here reads a clock or touches a job: the pool says what it holds, and ge
 from collections import deque
 
 HORIZON = 0.030  # seconds of work to look ahead
-MOST_AHEAD = 1_000
+MOST_AHEAD = 4_000
 WARM_AFTER = 2  # measures
 SAMPLE = 0.100  # seconds; in less, jobs that end together look like a rate
 PATIENCE = 0.250  # seconds that a lease may lie unstarted

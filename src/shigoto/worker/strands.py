@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import Context as Variables
 from math import inf
 
 from shigoto.context import Signals
@@ -65,6 +66,7 @@ class Strand:
         "limited",
         "signals",
         "task",
+        "variables",
         "wanted",
         "worn",
     )
@@ -79,6 +81,7 @@ class Strand:
         self.wanted: Ending | None = None
         self.cancels = 0
         self.worn = False
+        self.variables: Variables | None = None
         self.limit_at = inf
         self.limited: Lease | None = None
         self.late_at = inf

@@ -24,6 +24,7 @@ import traceback
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import Context as Variables
 from functools import partial
 from math import inf
 from queue import SimpleQueue
@@ -119,6 +120,7 @@ class Hand:
         self.wanted: Ending | None = None
         self.cancels = 0
         self.worn = False
+        self.variables: Variables | None = None
         self.limit_at = inf
         self._mouth = mouth
         self._said = partial(Said, number=lease.number, token=lease.token)
