@@ -3,6 +3,8 @@
 speed            jobs per second and latency on one SQLite file, beside a bare insert loop; this one if none is named
 footprint        what it costs to have it: the import, an idle worker's processor time and memory, and how soon an
                  idle worker begins a job that another process has stored
+stages           processor time of one job, stage by stage; of several source trees beside each other
+ablation         what each optimisation buys: each is switched off by itself, and measured beside all of them
 --peers sqlite   the comparison with other queues, which are installed into `.bench/` for it: enqueue, drain, latency,
                  growth, what each costs and promises, and our goals; `bench --peers sqlite --help` has its options
 """
@@ -10,10 +12,15 @@ footprint        what it costs to have it: the import, an idle worker's processo
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import footprint, speed
+from bench import ablation, footprint, speed, stages
 from bench.comparison import command as comparison
 
-KINDS: dict[str, Callable[[Sequence[str]], None]] = {"speed": speed.main, "footprint": footprint.main}
+KINDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "speed": speed.main,
+    "footprint": footprint.main,
+    "stages": stages.main,
+    "ablation": ablation.main,
+}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -116,7 +116,7 @@ class Context(Struct, eq=False):
     _signals: Signals
     _desk: Desk | None = None
     _encode: Callable[[Any], str] | None = None
-    _checkpoint: str | None | UnsetType = UNSET
+    _checkpoint: str | UnsetType | None = UNSET
 
     @property
     def job_id(self) -> UUID:

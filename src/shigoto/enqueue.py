@@ -84,8 +84,13 @@ def enqueue(call: Call[R]) -> JobHandle[R]:
 
 
 async def aenqueue(call: Call[R]) -> JobHandle[R]:
-    """Store one job without blocking the event loop."""
-    return (await aenqueue_many(call.route.app, (call,)))[0]
+    """Store one job without blocking the event loop. What many store at once shares a commit."""
+    route = call.route
+    if route.options.connection is not None or route.options.on_error == "log":
+        return (await aenqueue_many(route.app, (call,)))[0]
+    engine = route.app.engine
+    [at] = await engine.arun(engine.enqueue_many((call.spec(uuid7()),)))
+    return JobHandle(engine, at.id, at.number, at.status, route.decode)
 
 
 def enqueue_many(app: "Shigoto", calls: Iterable[Call[R]]) -> list[JobHandle[R]]:

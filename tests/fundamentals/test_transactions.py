@@ -31,7 +31,7 @@ from shigoto import (
 )
 from shigoto import transaction as face
 from shigoto.context import Desk
-from shigoto.engine.sqlite import checkpoint, doorbell, driver, watchdog
+from shigoto.engine.sqlite import checkpoint, driver, watchdog
 from shigoto.engine.sqlite.transaction import Block
 from shigoto.model.outcome import Ending, Verdict
 from tests.fundamentals.shop import Run, Shop
@@ -621,10 +621,10 @@ class TestTrouble:
     def test_what_fails_after_the_commit_does_not_make_it_look_failed(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def no_bell(path: Path) -> None:
-            raise OSError("no bell")
+        def no_bell(path: str) -> None:
+            raise RuntimeError("no bell")
 
-        monkeypatch.setattr(doorbell, "ring", no_bell)
+        monkeypatch.setattr("os.utime", no_bell)
         run = shop.start(delay=0)
         caplog.clear()
 
@@ -639,7 +639,7 @@ class TestTrouble:
         run = shop.start()
         with closing(shop.connect()) as connection:
             before = shop.path.stat().st_size
-            monkeypatch.setattr(checkpoint, "WAL_LIMIT", 0)
+            monkeypatch.setitem(checkpoint.WAL_LIMITS, "full", 0)
             with run.context.transaction() as tx:
                 tx.execute("CREATE TABLE large AS SELECT zeroblob(1000000) AS bytes")
             assert connection.in_transaction is False

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shigoto.observe.log import JournalFormatter
+from shigoto.observe.formats import JournalFormatter
 
 LOGS = """
 import logging

@@ -4,16 +4,21 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from shigoto.model.job import FailureKind, State
 from shigoto.model.worker import Rescued
 from shigoto.observe import events, log
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import Event
-from shigoto.observe.log import JsonFormatter, TextFormatter, configure_logging, log_events
+from shigoto.observe.formats import JournalFormatter, JsonFormatter, TextFormatter
+from shigoto.observe.log import configure_logging, log_events
 
 ID = UUID(int=7)
 JOB = ("2", ID, 42, "resize", "images", "acme", 3)
@@ -54,6 +59,235 @@ def test_the_message_is_the_sentence_of_the_specification(
 
     [record] = caplog.records
     assert (record.name, record.getMessage()) == ("shigoto.worker", sentence)
+
+
+WHEN, TIME = 1_700_000_000.98765, "2023-11-14T22:13:20.987Z"
+
+# What is written of each, without what all of them have in common: as text and as JSON.
+LINES: dict[Event, tuple[str, str]] = {
+    events.JobStarted(*JOB): (
+        (
+            "Worker 2: Processing job 42 (type: resize) worker=2 job_id=00000000-0000-0000-0000-000000000007"
+            " number=42 task=resize queue=images tenant=acme attempt=3"
+        ),
+        (
+            '"message": "Worker 2: Processing job 42 (type: resize)", "worker": "2",'
+            ' "job_id": "00000000-0000-0000-0000-000000000007", "number": 42, "task": "resize", "queue": "images",'
+            ' "tenant": "acme", "attempt": 3'
+        ),
+    ),
+    events.JobCompleted(*JOB, 1.1627002095337957e-05): (
+        (
+            "Worker 2: Job 42 completed successfully worker=2 job_id=00000000-0000-0000-0000-000000000007"
+            " number=42 task=resize queue=images tenant=acme attempt=3 duration=1.2e-05"
+        ),
+        (
+            '"message": "Worker 2: Job 42 completed successfully", "worker": "2",'
+            ' "job_id": "00000000-0000-0000-0000-000000000007", "number": 42, "task": "resize", "queue": "images",'
+            ' "tenant": "acme", "attempt": 3, "duration": 1.2e-05'
+        ),
+    ),
+    events.JobCompleted("host:1", ID, 1, "a b", "ü=", "", 1, 1234.5): (
+        (
+            "Worker host:1: Job 1 completed successfully worker=host:1 job_id=00000000-0000-0000-0000-000000000007"
+            ' number=1 task="a b" queue="\\u00fc=" tenant="" attempt=1 duration=1234.5'
+        ),
+        (
+            '"message": "Worker host:1: Job 1 completed successfully", "worker": "host:1",'
+            ' "job_id": "00000000-0000-0000-0000-000000000007", "number": 1, "task": "a b", "queue": "\\u00fc=",'
+            ' "tenant": "", "attempt": 1, "duration": 1234.5'
+        ),
+    ),
+    events.JobStarted("\x07", ID, 1, 'a"', "\u2028", "日本", 1): (
+        (
+            'Worker \\x07: Processing job 1 (type: a") worker="\\u0007" job_id=00000000-0000-0000-0000-000000000007'
+            ' number=1 task="a\\"" queue="\\u2028" tenant=日本 attempt=1'
+        ),
+        (
+            '"message": "Worker \\u0007: Processing job 1 (type: a\\")", "worker": "\\u0007",'
+            ' "job_id": "00000000-0000-0000-0000-000000000007", "number": 1, "task": "a\\"", "queue": "\\u2028",'
+            ' "tenant": "\\u65e5\\u672c", "attempt": 1'
+        ),
+    ),
+    events.WorkerStarted("2", ID, None, 100, 8): (
+        (
+            "Worker 2 started worker=2 worker_id=00000000-0000-0000-0000-000000000007 queues=null concurrency=100"
+            " threads=8 children=0 supervised=false"
+        ),
+        (
+            '"message": "Worker 2 started", "worker": "2", "worker_id": "00000000-0000-0000-0000-000000000007",'
+            ' "queues": null, "concurrency": 100, "threads": 8, "children": 0, "supervised": false'
+        ),
+    ),
+    events.WorkerStarted("2", ID, ("a", "b c"), 100, 8, supervised=True): (
+        (
+            "Worker 2 started worker=2 worker_id=00000000-0000-0000-0000-000000000007"
+            ' queues=["a", "b c"] concurrency=100 threads=8 children=0 supervised=true'
+        ),
+        (
+            '"message": "Worker 2 started", "worker": "2", "worker_id": "00000000-0000-0000-0000-000000000007",'
+            ' "queues": ["a", "b c"], "concurrency": 100, "threads": 8, "children": 0, "supervised": true'
+        ),
+    ),
+}
+
+
+@pytest.fixture
+def at_a_known_time() -> Iterator[None]:
+    """Every record is made at the same time; by a factory, as programs of others may have one."""
+
+    def factory(*args: Any, **more: Any) -> logging.LogRecord:
+        record = before(*args, **more)
+        record.created = WHEN
+        return record
+
+    before = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(factory)
+    yield
+    logging.setLogRecordFactory(before)
+
+
+@pytest.mark.usefixtures("at_a_known_time")
+@pytest.mark.parametrize(("event", "lines"), LINES.items(), ids=lambda value: type(value).__name__)
+def test_lines_are_written_letter_for_letter(
+    event: Event, lines: tuple[str, str], stream: io.StringIO
+) -> None:
+    """S0-62, S0-63: programs of others read them."""
+    text, fields = lines
+    bus = Bus()
+    configure_logging(format="text", stream=stream)
+    log_events(bus)
+
+    bus.publish(event)
+    configure_logging(format="json", stream=stream)
+    bus.publish(event)
+
+    assert stream.getvalue() == (
+        f"{TIME} INFO    shigoto.worker {text}\n"
+        f'{{"time": "{TIME}", "level": "info", "logger": "shigoto.worker", {fields}}}\n'
+    )
+
+
+@pytest.mark.parametrize(("event", "lines"), LINES.items(), ids=lambda value: type(value).__name__)
+def test_the_journal_has_the_same_line_without_the_time(
+    event: Event, lines: tuple[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    bus = Bus()
+    with caplog.at_level(logging.INFO, "shigoto.worker"):
+        log_events(bus)
+        bus.publish(event)
+
+    [record] = caplog.records
+    assert JournalFormatter().format(record) == f"<6>INFO    shigoto.worker {lines[0]}"
+
+
+def test_the_job_at_work_comes_first_and_the_event_has_the_last_word(stream: io.StringIO) -> None:
+    configure_logging(stream=stream, fields=lambda: {"shop": "north", "number": 7})
+    bus = Bus()
+    log_events(bus)
+
+    bus.publish(events.WorkerStopping("2", "stopped"))
+    bus.publish(events.JobStarted(*JOB))
+
+    stopping, started = stream.getvalue().splitlines()
+    assert stopping.endswith(" shop=north number=7 worker=2 reason=stopped")
+    assert " shop=north number=42 worker=2 job_id=" in started
+
+
+ANYTHING = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.text()) | st.binary()
+)
+
+
+@given(message=st.text(), value=ANYTHING)
+def test_a_line_of_text_is_what_its_definition_says(message: str, value: object) -> None:
+    """What is plain takes a short way, which must not show."""
+    record = logging.LogRecord("shop", logging.INFO, "shop.py", 1, message, (), None)
+    record.shigoto = {"key": value}
+
+    line = JournalFormatter().format(record)
+
+    sentence = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in message
+    )
+    word = json.dumps(value, default=str)
+    if isinstance(value, str) and value and all(each.isprintable() and each not in ' "=' for each in value):
+        word = value
+    assert line == f"<6>INFO    shop {sentence} key={word}"
+
+
+@given(st.floats(-1e9, 1e10))
+@example(1_700_000_000.0009995)
+@example(1_700_000_000.9989999)
+@example(1_700_000_000.9994999)
+@example(1_700_000_000.9999994)
+@example(1_700_000_000.9999996)
+@example(-0.25)
+def test_the_time_is_that_of_the_clock_to_the_millisecond(created: float) -> None:
+    record = logging.LogRecord("shop", logging.INFO, "shop.py", 1, "low on ink", (), None)
+    record.created = created
+
+    told, _, _ = TextFormatter().format(record).partition(" ")
+
+    assert (
+        told == f"{datetime.fromtimestamp(created, UTC).replace(tzinfo=None).isoformat('T', 'milliseconds')}Z"
+    )
+
+
+def test_handlers_of_others_get_whole_records(caplog: pytest.LogCaptureFixture) -> None:
+    bus = Bus()
+    with caplog.at_level(logging.INFO, "shigoto.worker"):
+        log_events(bus)
+        bus.publish(events.JobStarted(*JOB))
+        bus.publish(events.JobsRescued("2", ()))
+
+    started, rescued = caplog.records
+    ordinary = vars(logging.LogRecord("shop", logging.INFO, "shop.py", 1, "low on ink", (), None))
+    assert set(vars(started)) >= {*ordinary, "shigoto"}
+    assert (started.msg, started.args) == ("%s", ("Worker 2: Processing job 42 (type: resize)",))
+    assert (started.filename, started.module, started.funcName) == ("log.py", "log", "_write")
+    assert started.lineno == rescued.lineno > 0
+    assert started.pathname == log.__file__
+    assert vars(started)["shigoto"] == {
+        "worker": "2",
+        "job_id": str(ID),
+        "number": 42,
+        "task": "resize",
+        "queue": "images",
+        "tenant": "acme",
+        "attempt": 3,
+    }
+
+
+def test_filters_and_handlers_of_our_loggers_are_asked(stream: io.StringIO) -> None:
+    class Mute(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            return "Job 42 completed" not in record.getMessage()
+
+    configure_logging(stream=stream)
+    bus = Bus()
+    log_events(bus)
+    mute = Mute()
+    log.logger.addFilter(mute)
+    try:
+        bus.publish(events.JobStarted(*JOB))
+        bus.publish(events.JobCompleted(*JOB, 0.5))
+    finally:
+        log.logger.removeFilter(mute)
+
+    [line] = stream.getvalue().splitlines()
+    assert "Processing job 42" in line
+
+
+def test_a_stream_that_fails_does_not_harm_whoever_logs(
+    stream: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging(stream=stream)
+    stream.close()
+
+    logging.getLogger("shop").warning("low on ink")
+
+    assert "--- Logging error ---" in capsys.readouterr().err
 
 
 def test_every_event_has_a_sentence(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,10 +4,14 @@ import fcntl
 import io
 import logging
 import os
+import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -95,9 +99,10 @@ def test_a_stream_without_an_open_file_has_no_outlet() -> None:
     assert Outlet.instead_of(None) is None
 
 
-def test_the_last_lines_are_written_before_the_process_ends() -> None:
+@pytest.mark.parametrize("how", ["never_wait", "in_thread"])
+def test_the_last_lines_are_written_before_the_process_ends(how: str) -> None:
     program = (
-        "import logging; from shigoto.observe.log import configure_logging; configure_logging(never_wait=True)\n"
+        f"import logging; from shigoto.observe.log import configure_logging; configure_logging({how}=True)\n"
         "for number in range(1000): logging.getLogger('shop').warning('line %d', number)"
     )
 
@@ -107,3 +112,120 @@ def test_the_last_lines_are_written_before_the_process_ends() -> None:
 
     assert "line 999" in ended.stderr.splitlines()[-1]
     assert len(ended.stderr.splitlines()) == 1000
+
+
+def test_lines_that_wait_are_written_together_but_never_torn_apart(pipe: Pipe) -> None:
+    """Other processes write to the same pipe, and only so much is kept together there."""
+    outlet = Outlet(pipe.writer)
+    outlet.write("x" * (pipe.room - 1) + "\n")
+    while select.select([], [pipe.writer], [], 0)[1]:
+        time.sleep(0.001)
+    lines = [f"{number:0>{number % 300 + 9}}" for number in range(500)]
+
+    for line in lines:
+        outlet.write(f"{line}\n")
+
+    os.read(pipe.reader, pipe.room)
+    writes: list[bytes] = []
+    while sum(written.count(b"\n") for written in writes) < len(lines):
+        writes.append(os.read(pipe.reader, pipe.room))
+    assert b"".join(writes).decode().split() == lines
+    assert all(written.endswith(b"\n") for written in writes)
+    assert len(writes) < len(lines) / 10
+
+
+def test_a_line_longer_than_what_is_written_at_once_arrives_whole(pipe: Pipe) -> None:
+    outlet = Outlet(pipe.writer)
+
+    for letter in "abc":
+        outlet.write(letter * 100_000 + "\n")
+
+    assert pipe.read(3) == [letter * 100_000 for letter in (b"a", b"b", b"c")]
+
+
+def test_many_threads_lose_no_line_and_keep_their_own_order(pipe: Pipe) -> None:
+    outlet = Outlet(pipe.writer)
+
+    def write(name: str) -> None:
+        for number in range(500):
+            outlet.write(f"{name} {number}\n")
+
+    with ThreadPoolExecutor(4) as pool:
+        for name in "abcd":
+            pool.submit(write, name)
+        lines = pipe.read(2000)
+
+    for name in "abcd":
+        assert [line for line in lines if line.startswith(name.encode())] == [
+            f"{name} {number}".encode() for number in range(500)
+        ]
+
+
+def test_a_single_line_is_there_at_once(pipe: Pipe) -> None:
+    outlet = Outlet(pipe.writer)
+    waits = []
+
+    for _ in range(20):
+        began = time.monotonic()
+        outlet.write("now\n")
+        pipe.read(1)
+        waits.append(time.monotonic() - began)
+
+    assert sorted(waits)[10] < 0.02
+
+
+def test_what_may_not_be_dropped_is_waited_for(pipe: Pipe) -> None:
+    outlet = Outlet(pipe.writer, most=10_000, drops=False)
+    written = []
+
+    def write() -> None:
+        for number in range(100):
+            outlet.write(f"{number:999}\n")
+            written.append(number)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while len(written) < 10:
+        time.sleep(0.001)
+    writer.join(0.05)
+    assert len(written) < 20, "nobody reads, so whoever writes waits"
+
+    assert [int(line) for line in pipe.read(100)] == list(range(100))
+    writer.join(5)
+    assert len(written) == 100
+
+
+def test_a_file_has_all_lines_in_their_order(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        outlet = Outlet(file.fileno())
+        for number in range(5000):
+            outlet.write(f"{number:099}\n")
+        outlet.drain(10)
+
+    assert (tmp_path / "log").read_text().splitlines() == [f"{number:099}" for number in range(5000)]
+
+
+def test_a_forked_child_writes_by_itself() -> None:
+    """Its thread stayed with the parent, and what waits there is not the child's to write."""
+    program = (
+        "import logging, os; from shigoto.observe.log import configure_logging; configure_logging(in_thread=True)\n"
+        "log = logging.getLogger('shop').warning\n"
+        "for number in range(200): log('parent %d', number)\n"
+        "if not (child := os.fork()):\n"
+        "    for number in range(200): log('child %d', number)\n"
+        "    logging.shutdown()\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)"
+    )
+
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+
+    said = [line.split("shop ")[1] for line in ended.stderr.splitlines()]
+    for who in ("parent", "child"):
+        assert [line for line in said if line.startswith(who)] == [f"{who} {number}" for number in range(200)]

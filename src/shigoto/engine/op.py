@@ -34,12 +34,16 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     `WRITE`, which it does before its first change, it is started again with it.
     `rings` tells from the value whether the commit made work ready or wants a worker's attention: then doorbells ring.
     `committed` is called once, after the commit of a transaction that the driver itself began.
+    `several` does a number of such ops at once, for less than one after the other: it is given their `subject`s, and
+    its values are theirs. A driver may use it for ops of one group that have the same.
     """
 
     start: Callable[[], Steps[T]]
     mode: Literal["read", "write", "single", "probe"] = "write"
     rings: Callable[[T], bool] | None = None
     committed: Callable[[T], None] | None = None
+    several: Callable[[list[Any]], Steps[list[T]]] | None = None
+    subject: Any = None
 
 
 def drive(op: Op[T], execute: Callable[[Any], Any]) -> T:

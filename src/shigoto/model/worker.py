@@ -15,6 +15,9 @@ STOP_TIMEOUT: Millis = 28_000
 CONCURRENCY = 100
 
 CLAIM_DEADLINE: Millis = 10_000
+CLAIM_BYTES = (
+    4 * 1024 * 1024
+)  # of payload and the like, after which an engine may answer a claim with less than wanted
 
 
 class Announcement(Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Events as lines of the standard library's log.
 
 The message is a sentence for people; the same facts ride beside it as fields, in the record's attribute
-`shigoto`, for the two formatters here or for any of your own:
+`shigoto`, for our formatters or for any of your own:
 
     message         Worker 1: Job 42 completed successfully
     record.shigoto  {"worker": "1", "job_id": "0192…", "number": 42, "task": "resize", "attempt": 1, …}
@@ -10,29 +10,25 @@ A line that nobody would see costs one question, `isEnabledFor`; and the lines o
 nothing at all if they are switched off when the worker starts.
 """
 
-import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, TextIO, cast
 
 from msgspec import Struct, to_builtins
-from msgspec.structs import asdict
 
 from shigoto.observe import events
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import Event
+from shigoto.observe.formats import Fields, JournalFormatter, JsonFormatter, TextFormatter, fields_of
 from shigoto.observe.outlet import Outlet
-
-Fields = Mapping[str, object]
 
 logger = logging.getLogger("shigoto.worker")
 
 MOST_LISTED = 20  # of what an event names one by one
 
-PER_JOB: tuple[type[Event], ...] = (events.JobStarted, events.JobCompleted)
+PER_JOB = (events.JobStarted, events.JobCompleted)
 
 
 def log_events(bus: Bus) -> None:
@@ -53,10 +49,13 @@ def configure_logging(
     fields: Callable[[], Fields] | None = None,
     stream: "Stream | None" = None,
     never_wait: bool = False,
+    in_thread: bool = False,
 ) -> None:
     """Set up the root logger of a program of ours: one handler, one line per record, to standard error.
 
     If whoever reads it is too slow, we wait; or `never_wait`, and leave out what finds no room any more.
+    With `in_thread` a thread writes the lines, a few milliseconds later at most: cheaper where there are many, but a
+    process that is killed takes the last ones with it. Who never waits has this thread in any case.
 
     `fields` is asked at every record, so that what a handler logs by itself names its job too.
     Calling it again replaces the earlier set-up. Handlers of others stay.
@@ -64,12 +63,11 @@ def configure_logging(
     The level is that of what is written there. Records of others down to INFO are made in any case, because the
     logs of jobs have them; our own, one or two per job, only if they are written.
     """
-    outlet = Outlet.instead_of(sys.stderr) if stream is None and never_wait else None
-    handler = _Handler(outlet or stream or sys.stderr)
+    by_thread = stream is None and (never_wait or in_thread)
+    outlet = Outlet.instead_of(sys.stderr, drops=never_wait) if by_thread else None
+    handler = _Handler(outlet or stream or sys.stderr, fields)
     handler.setLevel(level)
     handler.setFormatter(_formatter(format, to_journal=stream is None and _is_journal(sys.stderr)))
-    if fields is not None:
-        handler.addFilter(_AddFields(fields))
     root = logging.getLogger()
     for former in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
         root.removeHandler(former)
@@ -92,47 +90,6 @@ def log_setup() -> LogSetup | None:
         if isinstance(handler, _Handler):
             return LogSetup("json" if isinstance(handler.formatter, JsonFormatter) else "text", handler.level)
     return None
-
-
-class TextFormatter(logging.Formatter):
-    """One line: time, level, logger, the sentence, then `key=value` pairs."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line; a traceback follows on lines of its own."""
-        words = [_time(record), f"{record.levelname:<7}", record.name, _one_line(record.getMessage())]
-        words += [f"{key}={_value(value)}" for key, value in _fields(record).items()]
-        return "\n".join([" ".join(words), *_traces(self, record)])
-
-
-class JournalFormatter(TextFormatter):
-    """For the journal of systemd, which has a clock of its own and takes the level from a number in front."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line and its traceback, each line with its number: each is an entry of its own there."""
-        _, _, text = super().format(record).partition(" ")
-        mark = next((mark for level, mark in _PRIORITIES if record.levelno >= level), _DEBUG)
-        return "\n".join(f"<{mark}>{line}" for line in text.splitlines())
-
-
-_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
-_DEBUG = 7
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the fields, and the traceback if there is one."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line. Plain ASCII, so no terminal and no collector can break it."""
-        line: dict[str, object] = {
-            "time": _time(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        line |= {key: value for key, value in _fields(record).items() if key not in line}
-        if traces := _traces(self, record):
-            line["exception"] = "\n".join(traces)
-        return json.dumps(line, default=str)
 
 
 def _formatter(format: Literal["text", "json"], *, to_journal: bool) -> logging.Formatter:
@@ -165,51 +122,27 @@ class Stream(Protocol):
 class _Handler(logging.StreamHandler[Stream]):
     """A class of its own, to be recognised when logging is set up again."""
 
+    def __init__(self, stream: Stream, fields: Callable[[], Fields] | None) -> None:
+        super().__init__(stream)
+        self._more = fields
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line. What is inherited would take the lock once more, for every one."""
+        if self._more is not None:
+            more, fields = self._more(), fields_of(record)
+            record.shigoto = {**more, **fields} if more else fields
+        try:
+            self.stream.write(self.format(record) + self.terminator)
+            self.stream.flush()
+        except RecursionError:
+            raise
+        except Exception:
+            self.handleError(record)
+
     def close(self) -> None:
         if isinstance(self.stream, Outlet):
             self.stream.drain()
         super().close()
-
-
-class _AddFields(logging.Filter):
-    def __init__(self, fields: Callable[[], Fields]) -> None:
-        super().__init__()
-        self._more = fields
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.shigoto = {**self._more(), **_fields(record)}
-        return True
-
-
-def _fields(record: logging.LogRecord) -> Fields:
-    fields: Fields = getattr(record, "shigoto", {})
-    return fields
-
-
-def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    traces = [formatter.formatException(record.exc_info)] if record.exc_info else []
-    return traces + ([formatter.formatStack(record.stack_info)] if record.stack_info else [])
-
-
-def _time(record: logging.LogRecord) -> str:
-    return (
-        datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    )
-
-
-def _one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")
-
-
-def _value(value: object) -> str:
-    """A value as one word: quoted when a reader could not tell where it ends."""
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    plain = text and not any(letter in ' "=' or not letter.isprintable() for letter in text)
-    return text if plain or not isinstance(value, str) else json.dumps(text)
 
 
 def _write(event: Event) -> None:
@@ -217,8 +150,26 @@ def _write(event: Event) -> None:
     if isinstance(event, events.StoreTrouble) and event.repeated:
         level = logging.DEBUG
     if logger.isEnabledFor(level):
-        fields = {name: _some(value) for name, value in to_builtins(asdict(event)).items()}
-        logger.log(level, "%s", sentence(event), extra={"shigoto": fields})
+        # What `logger.log` would do, but for the search for its caller: these lines have none of interest.
+        record = logger.makeRecord(
+            logger.name, level, __file__, _LINE, "%s", (sentence(event),), None, "_write"
+        )
+        record.shigoto = _facts(event)
+        logger.handle(record)
+
+
+_LINE = _write.__code__.co_firstlineno
+
+
+def _facts(event: Event) -> Fields:
+    fields: dict[str, object] = to_builtins(event)
+    for name, value in fields.items():
+        if type(value) not in _PLAIN:
+            fields[name] = _some(value)
+    return fields
+
+
+_PLAIN = frozenset((str, int))
 
 
 def _some(value: object) -> object:

@@ -2,12 +2,16 @@
 
 Standard error is often a pipe. When its reader stops, whoever writes there is held up for ever, and would do nothing
 else any more.
+
+And it is cheaper. Whoever writes by itself gives way to other threads at every line, and waits for its turn again; the
+thread takes all lines that wait, and writes them together.
 """
 
 import io
 import logging
 import os
 import select
+import stat
 import threading
 from collections import deque
 from contextlib import suppress
@@ -16,23 +20,34 @@ from typing import TextIO
 logger = logging.getLogger("shigoto.log")
 
 MOST_WAITING = 1 << 20  # bytes
+MOST_HELD = 1 << 16  # if nothing is dropped: no more than can be written while the process ends
 LINGER = 0.4  # seconds for what waits when the process ends
+
+_FILE = 1 << 16  # bytes of a regular file that are written at once
+_PIPE: int = getattr(select, "PIPE_BUF", 512)
 
 
 class Outlet:
-    """Something to write to that takes no time. Lines wait while nobody reads, and are dropped when too many wait."""
+    """Something to write to that takes no time. Lines wait while nobody reads, and are dropped when too many wait.
 
-    def __init__(self, fd: int, *, most: int = MOST_WAITING) -> None:
+    Or, if it `drops` nothing, whoever writes waits then.
+    """
+
+    def __init__(self, fd: int, *, most: int = MOST_WAITING, drops: bool = True) -> None:
         self._fd = fd
         self._most = most
+        self._drops = drops
+        self._at_once = _at_once(fd)
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._dropped = 0
+        self._asleep = False
         self._changed = threading.Condition()
+        self._process = os.getpid()
         threading.Thread(target=self._run, name="shigoto-log", daemon=True).start()
 
     @classmethod
-    def instead_of(cls, stream: TextIO | None) -> "Outlet | None":
+    def instead_of(cls, stream: TextIO | None, *, drops: bool = True) -> "Outlet | None":
         """An outlet to the same open file, None if the stream has none.
 
         The file is written past the stream: its locks would be held by a writer that is stuck.
@@ -41,41 +56,71 @@ class Outlet:
             return None
         try:
             stream.flush()
-            return cls(stream.fileno())
+            return cls(stream.fileno(), most=MOST_WAITING if drops else MOST_HELD, drops=drops)
         except (OSError, ValueError, io.UnsupportedOperation):
             return None
 
     def write(self, text: str) -> None:
         """Let this be written, unless too much is waiting already."""
         line = text.encode("utf-8", "backslashreplace")
+        if self._is_forked():
+            self._put(line)
+            return
         with self._changed:
-            if self._size and self._size + len(line) > self._most:
-                self._dropped += 1
-                return
+            if not self._has_room(len(line)):
+                if self._drops:
+                    self._dropped += 1
+                    return
+                self._changed.wait_for(lambda: self._has_room(len(line)))
             self._waiting.append(line)
             self._size += len(line)
-            self._changed.notify_all()
+            if self._asleep:
+                self._asleep = False
+                self._changed.notify_all()
 
     def flush(self) -> None:
         """Nothing: the thread does not wait before it writes."""
 
     def drain(self, patience: float = LINGER) -> None:
         """Wait until everything is written, but no longer than this."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._size, patience)
+        if not self._is_forked():
+            with self._changed:
+                self._changed.wait_for(lambda: not self._size, patience)
+
+    def _is_forked(self) -> bool:
+        """Whether this is the copy of a forked child. The thread is not there, and what waits is written by the
+        parent; the lock may be held for ever."""
+        return os.getpid() != self._process
+
+    def _has_room(self, size: int) -> bool:
+        return not self._size or self._size + size <= self._most
 
     def _run(self) -> None:
         while True:
+            lines = self._next()
+            self._put(lines)
+            dropped = 0
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
-                line = self._waiting.popleft()
-            self._put(line)
-            with self._changed:
-                self._size -= len(line)
-                dropped, self._dropped = (0, self._dropped) if self._size else (self._dropped, 0)
-                self._changed.notify_all()
+                self._size -= len(lines)
+                if not self._size:
+                    dropped, self._dropped = self._dropped, 0
+                if not self._size or not self._drops:
+                    self._changed.notify_all()
             if dropped:
                 logger.warning("%d lines of this log were dropped: nobody has read them in time", dropped)
+
+    def _next(self) -> bytes:
+        """Wait for lines, and take as many as may be written at once."""
+        with self._changed:
+            while not self._waiting:
+                self._asleep = True
+                self._changed.wait()
+            lines = [self._waiting.popleft()]
+            room = self._at_once - len(lines[0])
+            while self._waiting and len(self._waiting[0]) <= room:
+                lines.append(self._waiting.popleft())
+                room -= len(lines[-1])
+            return b"".join(lines)
 
     def _put(self, line: bytes) -> None:
         with suppress(OSError):  # nobody will ever read it; there is no better place to say so
@@ -84,3 +129,11 @@ class Outlet:
                     line = line[os.write(self._fd, line) :]
                 except BlockingIOError:
                     select.select([], [self._fd], [])
+
+
+def _at_once(fd: int) -> int:
+    """How many bytes can be written there at once: not so many that what other processes write could get in between.
+
+    A runner, its supervisor and others have the same standard error.
+    """
+    return _FILE if stat.S_ISREG(os.fstat(fd).st_mode) else _PIPE

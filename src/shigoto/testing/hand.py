@@ -32,6 +32,7 @@ class Hand:
         self.wanted: Ending | None = None
         self.cancels = 0
         self.worn = False
+        self.variables: Variables | None = None
         self.limit_at = inf
         self.settlement: Settlement | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

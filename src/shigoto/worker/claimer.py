@@ -8,8 +8,9 @@ the next round:
     look     work may be ready: the doorbell rang, the poll floor passed, or jobs were promoted
 
 A pool asks in one or more *lines*, one for each kind of work it takes; they share its room. A line that got less
-than it asked for is *dry*: the store has no more for it, so room alone is no reason to ask again; a look is, and
-makes it *hopeful*. The line of a busy pool is never dry, and then nobody needs to poll.
+than it asked for, and not because of large payloads, is *dry*: the store has no more for it, so room alone is no
+reason to ask again; a look is, and makes it *hopeful*. The line of a busy pool is never dry, and then nobody needs
+to poll.
 
 Leases are taken only to be started. A claim that was answered after the claim deadline may have been given to
 somebody else by then, one that is answered during a stop has come too late, and one that lies in a buffer for
@@ -23,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
-from shigoto.model.worker import CLAIM_DEADLINE, Want
+from shigoto.model.worker import CLAIM_BYTES, CLAIM_DEADLINE, Want
 from shigoto.worker.pool import Line, Pool, running
 from shigoto.worker.promoter import PROMOTE_AT_ONCE
 from shigoto.worker.settler import Settler
@@ -177,7 +178,7 @@ class Claimer:
         now = self._time()
         for line, share in _shares(wants, leases).items():
             self._hopeful.discard(line)
-            if len(share) < wants[line].limit:
+            if len(share) < wants[line].limit and not _is_large(share):
                 (self._dry if still_true else self._hopeful).add(line)
             if share:
                 line.pool.slots.gave(now, len(share))
@@ -195,6 +196,11 @@ class Claimer:
     def _until_late(self) -> float | None:
         deadlines = [at for pool in self._lines if (at := pool.slots.next_deadline) is not None]
         return max(0.0, min(deadlines) - self._time()) if deadlines else None
+
+
+def _is_large(leases: list[Lease]) -> bool:
+    """Whether the store may have stopped because of their size, so that more is ready."""
+    return sum(len(lease.payload) for lease in leases) > CLAIM_BYTES // 8
 
 
 def _shares(wants: dict[Line, Want], leases: list[Lease]) -> dict[Line, list[Lease]]:

@@ -8,7 +8,7 @@ SystemExit still is: `runner.py` stands behind this.)
 import asyncio
 import traceback
 from collections.abc import Collection
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from shigoto.model.text import fit
@@ -16,6 +16,7 @@ from shigoto.model.text import fit
 LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together
 ERROR_LIMIT = 4 * 1024
 FRAMES = 40
+MOST_PLACES = 1_000
 
 
 def describe(error: BaseException, *, skip: Collection[str] = ()) -> tuple[str, str | None]:
@@ -82,6 +83,9 @@ def _without(frames: TracebackType | None, skip: Collection[str]) -> TracebackTy
 
 def _trace(error: BaseException, frames: TracebackType, skip: Collection[str]) -> str:
     try:
+        quick = _quick_trace(error, frames, skip) if _stands_alone(error) else None
+        if quick is not None:
+            return quick
         told = traceback.TracebackException(type(error), error, frames, limit=-FRAMES, compact=True)
         while told.stack and told.stack[-1].filename in skip:
             # What the runtime has raised in a handler, it has not raised by itself.
@@ -89,6 +93,43 @@ def _trace(error: BaseException, frames: TracebackType, skip: Collection[str]) -
         return "".join(told.format())
     except Exception as broken:
         return f"<the traceback cannot be shown: {type(broken).__qualname__}>"
+
+
+def _stands_alone(error: BaseException) -> bool:
+    """Whether there is nothing to tell but its own frames and its message."""
+    linked = error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__)
+    return not linked and not isinstance(error, BaseExceptionGroup | SyntaxError)
+
+
+def _quick_trace(error: BaseException, frames: TracebackType, skip: Collection[str]) -> str | None:
+    """The same text for a tenth: handlers fail in the same places again and again, and to find the line of a place, and
+    what to underline in it, takes up to 60 µs, so it is remembered. None for a recursion, which is told in other words.
+    """
+    places: list[TracebackType] = []
+    at: TracebackType | None = frames
+    while at is not None:
+        places.append(at)
+        at = at.tb_next
+    while places and places[-1].tb_frame.f_code.co_filename in skip:
+        places.pop()
+    texts = [_place(place) for place in places[-FRAMES:]]
+    if len(set(texts)) < len(texts):
+        return None
+    last = traceback.TracebackException(type(error), error, None, compact=True).format_exception_only()
+    return "".join([*(["Traceback (most recent call last):\n"] if texts else []), *texts, *last])
+
+
+def _place(at: TracebackType) -> str:
+    key = at.tb_frame.f_code, at.tb_lasti
+    text = _places.get(key)
+    if text is None:
+        if len(_places) >= MOST_PLACES:
+            _places.clear()
+        text = _places[key] = "".join(traceback.format_list(traceback.extract_tb(at, 1)))
+    return text
+
+
+_places: dict[tuple[CodeType, int], str] = {}
 
 
 def _short_trace(text: str, frames: TracebackType) -> str:

@@ -127,9 +127,7 @@ class Runner:
         signals = strand.signals = self._signals()
         context = Context(lease, signals, self._desk, plan.encode)
         current_context.set(context)
-        before = strand.variables
-        if before is None:
-            before = strand.variables = copy_context()
+        before = strand.variables = strand.variables or copy_context()
         strand.lease = lease
         limited = plan.limited or lease.timeout is not None or lease.soft_timeout is not None
         if limited:

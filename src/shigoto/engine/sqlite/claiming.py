@@ -16,12 +16,12 @@ from shigoto.engine.op import WRITE
 from shigoto.engine.sqlite.statement import Statement, Steps, sql
 from shigoto.model.clock import Millis
 from shigoto.model.job import Lease
-from shigoto.model.worker import Want
+from shigoto.model.worker import CLAIM_BYTES, Want
 
-# Leases are read in portions, and a claim stops taking more once this much payload is on its way: a look-ahead of a
-# thousand jobs of 1 MiB would otherwise need gigabytes. The first portion tells how large the next may be.
+# Leases are read in portions, and a claim stops taking more once CLAIM_BYTES are on their way: a look-ahead of a
+# thousand jobs of 1 MiB would otherwise need gigabytes. What was read so far tells how large the next portion may be.
 FIRST_PORTION, LARGEST_PORTION = 32, 1_000
-ENOUGH_BYTES = 32 * 1024 * 1024
+PORTION_BYTES = 1024 * 1024
 
 Place = tuple[int, int, int]  # priority (negated), pos, number: the order of the line
 Head = tuple[Place, int]  # with its lane
@@ -80,10 +80,9 @@ def _read(now: Millis, lanes: list[int], end: Place, limit: int) -> Steps[list[L
         found = yield from _with_payloads(*row)
         leases += found
         read_bytes += len(row[0]) + len(row[1] or "")
-        room = ENOUGH_BYTES - read_bytes
-        if len(found) < portion or room <= 0:
+        if len(found) < portion or read_bytes >= CLAIM_BYTES:
             break
-        portion = max(1, min(LARGEST_PORTION, room * len(leases) // (2 * read_bytes)))
+        portion = max(1, min(LARGEST_PORTION, PORTION_BYTES * len(leases) // read_bytes))
     return leases
 
 

@@ -70,9 +70,8 @@ class SqliteEngine:
         self._clock = StoreClock(clock)
         self._lanes: set[enqueueing.Lane] = set()  # that are there, as far as we know
         self._applied: list[str] = []
-        bell = str(self._bell)
         self._driver = Driver(
-            self._path, synchronous=synchronous, prepare=self._prepare, ring=lambda: doorbell.ring(bell)
+            self._path, synchronous=synchronous, prepare=self._prepare, ring=doorbell.Bell(self._bell).ring
         )
 
     @property
@@ -153,6 +152,8 @@ class SqliteEngine:
                 start=lambda: enqueueing.enqueue_one(self._clock.now(), spec),
                 mode="single",
                 rings=_anything_new,
+                several=self._enqueue_several,
+                subject=spec,
             )
         lanes = {enqueueing.lane_of(spec) for spec in specs}
         return Op(
@@ -160,6 +161,10 @@ class SqliteEngine:
             rings=_anything_new,
             committed=lambda _: self._lanes.update(lanes),
         )
+
+    def _enqueue_several(self, specs: list[JobSpec]) -> Steps[list[list[Enqueued]]]:
+        answers = yield from enqueueing.enqueue(self._clock.now(), specs)
+        return [[answer] for answer in answers]
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
         return Op(start=lambda: claiming.claim(self._clock.now(), worker, wants), mode="probe")
@@ -254,8 +259,9 @@ class SqliteEngine:
         return Op(start=looking.workers, mode="read")
 
 
-def _anything_new(enqueued: list[Enqueued]) -> bool:
-    return any(one.status != "existing" for one in enqueued)
+def _anything_new(answers: list[Enqueued]) -> bool:
+    # The first by itself: it is mostly the only one, and a generator takes longer than all the rest of this.
+    return answers[0].status != "existing" or any(answer.status != "existing" for answer in answers)
 
 
 def _value(value: T) -> Steps[T]:

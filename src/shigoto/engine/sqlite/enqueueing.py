@@ -47,12 +47,13 @@ def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
 def enqueue_one(now: Millis, spec: JobSpec) -> Steps[list[Enqueued]]:
     """The same for one job without a key whose lane is there: a single statement, so the commit is the statement's."""
     try:
-        return [(yield from _insert(now, spec))]
-    except (
-        sqlite3.IntegrityError
-    ):  # the lane is not there after all: somebody has put another file's content here
+        cursor = yield Statement(insertion(1), (*_shared(now, spec), spec.id.bytes, spec.payload))
+        if cursor.rowcount == 1 and cursor.lastrowid is not None:
+            return [Enqueued(spec.id, cursor.lastrowid, "inserted")]
+    except sqlite3.IntegrityError:
+        # The lane is not there after all: somebody has put another file's content here.
         yield from _add_lanes([spec])
-        return [(yield from _insert(now, spec))]
+    return [(yield from _insert(now, spec))]
 
 
 def _insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
@@ -73,15 +74,23 @@ def lane_of(spec: JobSpec) -> Lane:
 def _insert_many(now: Millis, specs: Sequence[JobSpec]) -> Steps[int]:
     """Insert them in their order, and tell how many were new."""
     inserted = at = 0
+    loose: list[tuple[object, ...]] = []  # too few in a row that are alike
     while at < len(specs):
-        shared, alike = _shared(now, specs[at]), _alike(specs, at)
+        shared, end = _shared(now, specs[at]), _alike(specs, at)
         for rows in ROWS_AT_ONCE:
-            while alike - at >= rows:
+            while end - at >= rows:
+                if loose:
+                    inserted += (yield Statement(insertion(1), loose, many=True)).rowcount
+                    loose = []
                 values: list[object] = [*shared]
                 for spec in specs[at : at + rows]:
                     values += (spec.id.bytes, spec.payload)
                 inserted += (yield Statement(insertion(rows), values)).rowcount
                 at += rows
+        loose += [(*shared, spec.id.bytes, spec.payload) for spec in specs[at:end]]
+        at = end
+    if loose:
+        inserted += (yield Statement(insertion(1), loose, many=True)).rowcount
     return inserted
 
 
@@ -127,7 +136,7 @@ SHARED = """(SELECT lane FROM shigoto_lane WHERE task = ?1 AND queue = ?2 AND al
   ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?3"""
 ONE = f"VALUES ({SHARED}, ?17, ?18)"
 SEVERAL = f"SELECT {SHARED}, column1, column2 FROM (VALUES {{rows}}) WHERE TRUE"
-ROWS_AT_ONCE = (250, 50, 10, 1)  # 250 keep the statement below the 999 values that every SQLite takes
+ROWS_AT_ONCE = (250, 50, 10)  # 250 keep the statement below the 999 values that every SQLite takes
 
 
 @cache
@@ -188,18 +197,16 @@ def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
     )  # fmt: skip
     if expires_at is not None:
         yield sql("add_expiry", expires_at, number)
-    yield from wait_again(
-        now,
-        Waiting(
-            number=number,
-            lane=lane,
-            lane_alone=spec.alone,
-            alone=spec.alone,
-            priority=spec.priority,
-            run_at=run_at,
-            expires_at=expires_at,
-            token=was.token,
-            settled_token=was.settled_token,
-            counters=renewed(was.counters),
-        ),
+    again = Waiting(
+        number=number,
+        lane=lane,
+        lane_alone=spec.alone,
+        alone=spec.alone,
+        priority=spec.priority,
+        run_at=run_at,
+        expires_at=expires_at,
+        token=was.token,
+        settled_token=was.settled_token,
+        counters=renewed(was.counters),
     )
+    yield from wait_again(now, [again])

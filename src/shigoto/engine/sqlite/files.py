@@ -79,7 +79,7 @@ def file_system(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) ->
 
 def pragmas(synchronous: str) -> str:
     """How every connection of ours is set up."""
-    return PRAGMAS.format(synchronous=synchronous, limit=checkpoint.WAL_LIMIT)
+    return PRAGMAS.format(synchronous=synchronous, limit=checkpoint.wal_limit(synchronous))
 
 
 def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:

@@ -8,7 +8,7 @@ from msgspec import json
 from shigoto.engine.sqlite.counting import count
 from shigoto.engine.sqlite.looking import NUMBERS_OF_STATES, STATES
 from shigoto.engine.sqlite.settling import guarded, move
-from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.engine.sqlite.statement import Steps, sql, sql_each
 from shigoto.engine.sqlite.waiting import Waiting, remove_waiting, wait_again
 from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotFound, KeyTaken
@@ -45,14 +45,14 @@ def _take_away(now: Millis, number: int) -> Steps[None]:
     """T14: the token does not count as settled, so whatever its worker still says of it is refused."""
     token, worker = (yield sql("running_lease", number)).fetchone()
     row = (yield from guarded(UUID(bytes=worker), [(number, token)]))[number, token]
-    yield from move(now, row, forced(number, token, row.queue), settled_token=row.settled_token)
+    yield from move(now, [(row, forced(number, token, row.queue), row.settled_token)])
 
 
 def _end_blocked(now: Millis, number: int) -> Steps[None]:
     """T21. A blocked job has never run, so there is nothing to remember of it."""
     yield sql("unblock", number)
     cancelled = NUMBERS_OF_STATES[State.CANCELLED]
-    yield sql("add_done", number, cancelled, 0, 0, 0, 0, 0, 0, 0, None, now, None, None, None)
+    yield sql_each("add_done", [(number, cancelled, 0, 0, 0, 0, 0, 0, 0, None, now, None, None, None)])
     queue = (yield sql("queue_of", number)).fetchone()[0]
     yield from count(ended=[(queue, State.CANCELLED)])
 
@@ -63,10 +63,11 @@ def end_pending(
     """Take a pending job to a terminal state without a run (T11, T16)."""
     job = yield from remove_waiting(number)
     counters = job.counters
-    yield sql(
-        "add_done", number, NUMBERS_OF_STATES[state], job.token, job.settled_token, counters.failures,
-        counters.crashes, counters.releases, counters.snoozes, int(counters.solo), None, now, None, kind, error,
+    done = (
+        number, NUMBERS_OF_STATES[state], job.token, job.settled_token, counters.failures, counters.crashes,
+        counters.releases, counters.snoozes, int(counters.solo), None, now, None, kind, error,
     )  # fmt: skip
+    yield sql_each("add_done", [done])
     yield from count(ended=[(job.queue, state)])
 
 
@@ -119,23 +120,21 @@ def _retry(now: Millis, id: UUID, number: int) -> Steps[None]:
     elif expires_at is not None:  # a sweep may have dealt with it, if the clock was set back since
         yield sql("add_expiry", expires_at, number)
     yield sql("delete_done", f"[{number}]")
-    yield sql("set_run_at", number, now)
+    yield sql_each("set_run_at", [(number, now)])
     yield from count(revived=[(queue, STATES[state])])
-    yield from wait_again(
-        now,
-        Waiting(
-            number=number,
-            lane=lane,
-            lane_alone=bool(lane_alone),
-            alone=bool(alone),
-            priority=priority,
-            run_at=now,
-            expires_at=expires_at,
-            token=token,
-            settled_token=settled_token,
-            counters=renewed(Counters(0, crashes, 0, releases, snoozes, bool(solo))),
-        ),
+    again = Waiting(
+        number=number,
+        lane=lane,
+        lane_alone=bool(lane_alone),
+        alone=bool(alone),
+        priority=priority,
+        run_at=now,
+        expires_at=expires_at,
+        token=token,
+        settled_token=settled_token,
+        counters=renewed(Counters(0, crashes, 0, releases, snoozes, bool(solo))),
     )
+    yield from wait_again(now, [again])
 
 
 def _take_key_back(id: UUID, number: int, tenant: str, key: str) -> Steps[None]:

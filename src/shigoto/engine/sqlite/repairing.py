@@ -9,7 +9,7 @@ from shigoto.engine.op import WRITE
 from shigoto.engine.sqlite.counting import fold_counters
 from shigoto.engine.sqlite.looking import STATES
 from shigoto.engine.sqlite.managing import end_pending, remove
-from shigoto.engine.sqlite.settling import guarded, move, write_logs
+from shigoto.engine.sqlite.settling import Running, guarded, move, write_logs
 from shigoto.engine.sqlite.statement import Steps, sql, sql_many
 from shigoto.engine.sqlite.time import StoreClock
 from shigoto.model.clock import Millis
@@ -58,13 +58,15 @@ def bury(now: Millis, worker: UUID, deaths: Sequence[Death]) -> Steps[list[Rescu
     rows = (yield sql("held_by", worker.bytes)).fetchall()
     held = yield from guarded(worker, [(number, token) for number, token, _, _ in rows])
     causes = {death.number: death for death in deaths}
-    freed: list[Rescued] = []
-    for row in held.values():
-        end = buried(row.number, row.token, row.queue, causes.get(row.number))
-        to = yield from move(now, row, end, settled_token=row.settled_token)
-        freed.append(Rescued(row.id, row.number, row.task, to.state))
+    ends = [
+        (row, buried(row.number, row.token, row.queue, causes.get(row.number)), row.settled_token)
+        for row in held.values()
+    ]
+    moves = yield from move(now, ends)
     yield sql("leave", worker.bytes)
-    return freed
+    return [
+        Rescued(row.id, row.number, row.task, to.state) for row, to in zip(held.values(), moves, strict=True)
+    ]
 
 
 def _now(clock: StoreClock) -> Steps[Millis]:
@@ -107,11 +109,12 @@ def _taken(leases: Sequence[tuple[int, int]]) -> Steps[tuple[tuple[int, int], ..
 
 
 def _release(now: Millis, worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[None]:
-    for row in (yield from guarded(worker, leases)).values():
-        released = Settlement(
-            number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED, ran=False
-        )
-        yield from move(now, row, released, settled_token=row.settled_token)
+    rows = (yield from guarded(worker, leases)).values()
+    yield from move(now, [(row, _unrun(row), row.settled_token) for row in rows])
+
+
+def _unrun(row: Running) -> Settlement:
+    return Settlement(number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED, ran=False)
 
 
 def report(worker: UUID, reports: Sequence[Report]) -> Steps[list[bool]]:
@@ -183,7 +186,7 @@ def _with_one_job(workers: Sequence[UUID]) -> Steps[frozenset[bytes]]:
 
 
 def _rescue(now: Millis, batch: int, with_one_job: frozenset[bytes]) -> Steps[list[Rescued]]:
-    rescued: list[Rescued] = []
+    ends: list[tuple[Running, Settlement, int]] = []
     for number, token, worker, name, isolates in (yield sql("orphans", batch)).fetchall():
         row = (yield from guarded(UUID(bytes=worker), [(number, token)]))[number, token]
         crashed = orphaned(
@@ -196,9 +199,11 @@ def _rescue(now: Millis, batch: int, with_one_job: frozenset[bytes]) -> Steps[li
             only=worker in with_one_job,
         )
         # The token counts as settled only when its worker settled it: a late answer must hear that it was lost.
-        to = yield from move(now, row, crashed, settled_token=row.settled_token)
-        rescued.append(Rescued(row.id, number, row.task, to.state))
-    return rescued
+        ends.append((row, crashed, row.settled_token))
+    moves = yield from move(now, ends)
+    return [
+        Rescued(row.id, row.number, row.task, to.state) for (row, _, _), to in zip(ends, moves, strict=True)
+    ]
 
 
 def _expire(now: Millis, batch: int) -> Steps[tuple[int, int]]:

@@ -8,7 +8,7 @@ from msgspec import Struct, json
 
 from shigoto.engine.sqlite.counting import count, count_completed
 from shigoto.engine.sqlite.looking import NUMBERS_OF_STATES
-from shigoto.engine.sqlite.statement import Steps, sql, sql_many
+from shigoto.engine.sqlite.statement import Steps, sql, sql_each, sql_many
 from shigoto.engine.sqlite.waiting import Waiting, counters_of, wait_again
 from shigoto.model.clock import Millis
 from shigoto.model.job import State
@@ -50,8 +50,7 @@ def settle(now: Millis, worker: UUID, settlements: Sequence[Settlement]) -> Step
     if completed:
         yield sql("stop_running", json.encode([s.number for s in completed]).decode())
         yield from count_completed(Counter([s.queue for s in completed]))
-    for lease, row in running.items():
-        yield from move(now, row, others[lease], settled_token=row.token)
+    yield from move(now, [(row, others[lease], row.token) for lease, row in running.items()])
     yield from _note_progress(accepted)
     yield from write_logs(accepted)
     if len(accepted) < len(settlements):
@@ -94,7 +93,7 @@ def _complete(now: Millis, worker: UUID, settlements: list[Settlement]) -> Steps
     if written == len(settlements):
         return settlements
     leases = json.encode([(s.number, s.token) for s in settlements]).decode()
-    rows = (yield sql("held", leases, worker.bytes)).fetchall()
+    rows = json.decode((yield sql("held", leases, worker.bytes)).fetchone()[0])
     mine = {(row[0], row[1]) for row in rows}
     return [s for s in settlements if (s.number, s.token) in mine]
 
@@ -103,7 +102,7 @@ def guarded(worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[dict[tuple
     """Of these leases, the ones that this worker holds now."""
     if not leases:
         return {}
-    rows = (yield sql("held", json.encode(leases).decode(), worker.bytes)).fetchall()
+    rows = json.decode((yield sql("held", json.encode(leases).decode(), worker.bytes)).fetchone()[0])
     running: dict[tuple[int, int], Running] = {}
     for row in rows:
         number, token, claimed_at = row[:3]
@@ -130,40 +129,67 @@ def guarded(worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[dict[tuple
             settled_token=settled_token,
             queue=queue,
             task=task,
-            id=UUID(bytes=id),
+            id=UUID(id),
         )
     return running
 
 
-def move(now: Millis, row: Running, settlement: Settlement, *, settled_token: int) -> Steps[Move]:
-    """Take a running job to where its run's end leads, and write the attempt down."""
-    to = after(row.held, settlement)
-    yield sql("stop_running", f"[{row.number}]")
-    traced = leaves_a_trace(settlement)
-    if traced:
-        yield from _write_down(now, row, settlement)
-    if to.state is State.PENDING:
-        run_at = row.run_at if to.delay is None else now + to.delay
-        if run_at != row.run_at:
-            yield sql("set_run_at", row.number, run_at)
-        yield from wait_again(now, _waiting(row, to, run_at, settled_token))
-        return to
-    yield sql(
-        "add_done", row.number, NUMBERS_OF_STATES[to.state], row.token, settled_token, to.counters.failures,
+def move(now: Millis, ends: Sequence[tuple[Running, Settlement, int]]) -> Steps[list[Move]]:
+    """Take running jobs to where the ends of their runs lead, and write the attempts down.
+
+    Each end comes with the token that the job shall remember as settled.
+    """
+    if not ends:
+        return []
+    moves = [after(row.held, settlement) for row, settlement, _ in ends]
+    yield sql("stop_running", json.encode([row.number for row, _, _ in ends]).decode())
+    yield from _write_down(now, ends)
+    waiting: list[Waiting] = []
+    later: list[tuple[int, Millis]] = []
+    done: list[tuple[object, ...]] = []
+    ended: list[tuple[str, State]] = []
+    for (row, settlement, settled_token), to in zip(ends, moves, strict=True):
+        if to.state is State.PENDING:
+            run_at = row.run_at if to.delay is None else now + to.delay
+            later += [] if run_at == row.run_at else [(row.number, run_at)]
+            waiting.append(_waiting(row, to, run_at, settled_token))
+        else:
+            done.append(_done(now, row, settlement, to, settled_token))
+            ended.append((row.queue, to.state))
+    if later:
+        yield sql_each("set_run_at", later)
+    yield from wait_again(now, waiting)
+    if done:
+        yield sql_each("add_done", done)
+        yield from count(ended=ended)
+    return moves
+
+
+def _write_down(now: Millis, ends: Sequence[tuple[Running, Settlement, int]]) -> Steps[None]:
+    attempts = [
+        (
+            row.number, row.token, settlement.ending.name.lower(), settlement.error, settlement.traceback,
+            row.claimed_at, now,
+        )
+        for row, settlement, _ in ends
+        if leaves_a_trace(settlement)
+    ]  # fmt: skip
+    if attempts:
+        yield sql_each("add_attempt", attempts)
+    for row, settlement, _ in ends:
+        released = settlement.ending is Ending.RELEASED and leaves_a_trace(settlement)
+        if released and row.token > KEPT_RELEASES:
+            yield sql("drop_released_attempts", row.number, row.token - KEPT_RELEASES)
+
+
+def _done(
+    now: Millis, row: Running, settlement: Settlement, to: Move, settled_token: int
+) -> tuple[object, ...]:
+    return (
+        row.number, NUMBERS_OF_STATES[to.state], row.token, settled_token, to.counters.failures,
         to.counters.crashes, to.counters.releases, to.counters.snoozes, int(to.counters.solo), row.claimed_at, now,
-        row.cancel_requested_at, to.failure_kind, settlement.error if traced else None,
+        row.cancel_requested_at, to.failure_kind, settlement.error if leaves_a_trace(settlement) else None,
     )  # fmt: skip
-    yield from count(ended=[(row.queue, to.state)])
-    return to
-
-
-def _write_down(now: Millis, row: Running, settlement: Settlement) -> Steps[None]:
-    yield sql(
-        "add_attempt", row.number, row.token, settlement.ending.name.lower(), settlement.error, settlement.traceback,
-        row.claimed_at, now,
-    )  # fmt: skip
-    if settlement.ending is Ending.RELEASED and row.token > KEPT_RELEASES:
-        yield sql("drop_released_attempts", row.number, row.token - KEPT_RELEASES)
 
 
 def _waiting(row: Running, to: Move, run_at: Millis, settled_token: int) -> Waiting:
@@ -196,7 +222,7 @@ def write_logs(news: Sequence[Report | Settlement]) -> Steps[None]:
         for line in log.lines
     ]
     if lines:
-        yield sql_many("add_log_line", lines)
+        yield sql_each("add_log_line", lines)
     outlived = [(number, token, log.first) for number, token, log in told if log.first > 1]
     if outlived:
         yield sql_many("drop_log_lines", outlived)

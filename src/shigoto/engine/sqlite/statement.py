@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from shigoto.engine.op import Write
 from shigoto.engine.sql.statements import load_statements
@@ -33,6 +33,14 @@ def sql(name: str, *values: Any) -> Statement:
 def sql_many(name: str, rows: Sequence[Sequence[Any]]) -> Statement:
     """The named statement, once for each row."""
     return Statement(SQL[name], rows, many=True)
+
+
+def sql_each(name: str, rows: Sequence[Sequence[Any]]) -> Statement:
+    """The named statement for all rows at once: they travel as one JSON text, and SQLite takes them apart.
+
+    With `executemany` the interpreter lock would be handed over for every row, to and from a busy event loop.
+    """
+    return Statement(SQL[name], (json.encode(rows).decode(),))
 
 
 def execute(connection: sqlite3.Connection, command: Statement | Write) -> sqlite3.Cursor:

@@ -1,11 +1,12 @@
 """Pending jobs as rows: in the ready set when due, in the schedule until then."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
-from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.engine.sqlite.statement import Steps, sql, sql_each
 from shigoto.model.clock import Millis
 from shigoto.model.states import Counters
 
@@ -33,26 +34,23 @@ def counters_of(columns: Sequence[int]) -> Counters:
     return Counters(failures, crashes, solo_crashes, releases, snoozes, bool(solo))
 
 
-def wait_again(now: Millis, job: Waiting) -> Steps[None]:
-    """Put a job back among the pending ones, ready at once if it is due. Its body must already have this run_at."""
-    lane = job.lane
-    if job.lane_alone != (job.alone or job.counters.solo):
-        lane = yield from _change_lane(job)
-    counts = (
-        job.counters.failures,
-        job.counters.crashes,
-        job.counters.solo_crashes,
-        job.counters.releases,
-        job.counters.snoozes,
-        int(job.counters.solo),
-    )
-    if job.run_at <= now:
-        yield sql(
-            "add_ready", lane, -job.priority, job.run_at, job.number, job.expires_at,
-            job.token, job.settled_token, *counts,
-        )  # fmt: skip
-    else:
-        yield sql("add_scheduled", job.run_at, job.number, lane, job.token, job.settled_token, *counts)
+def wait_again(now: Millis, jobs: Iterable[Waiting]) -> Steps[None]:
+    """Put jobs back among the pending ones, ready at once if due. Their bodies must already have this run_at."""
+    ready: list[tuple[object, ...]] = []
+    scheduled: list[tuple[object, ...]] = []
+    for job in jobs:
+        lane = job.lane
+        if job.lane_alone != (job.alone or job.counters.solo):
+            lane = yield from _change_lane(job)
+        counts = job.token, job.settled_token, *astuple(job.counters)
+        if job.run_at <= now:
+            ready.append((lane, -job.priority, job.run_at, job.number, job.expires_at, *counts))
+        else:
+            scheduled.append((job.run_at, job.number, lane, *counts))
+    if ready:
+        yield sql_each("add_ready", ready)
+    if scheduled:
+        yield sql_each("add_scheduled", scheduled)
 
 
 def _change_lane(job: Waiting) -> Steps[int]:

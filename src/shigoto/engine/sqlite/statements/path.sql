@@ -111,9 +111,10 @@ DELETE FROM shigoto_running WHERE number IN (SELECT value FROM json_each(?1))
 
 -- The guard for everything else; what comes back is held by this very lease.
 -- name: held
-SELECT r.number, r.token, r.claimed_at, r.failures, r.crashes, r.solo_crashes, r.releases, r.snoozes, r.solo,
+SELECT json_group_array(json_array(
+  r.number, r.token, r.claimed_at, r.failures, r.crashes, r.solo_crashes, r.releases, r.snoozes, r.solo,
   b.max_failures, b.max_crashes, r.cancel_requested_at, r.superseded, b.lane, b.priority, b.run_at, b.expires_at,
-  r.settled_token, l.queue, l.task, b.id, l.alone, b.alone
+  r.settled_token, l.queue, l.task, hex(b.id), l.alone, b.alone))
 FROM json_each(?1) e
 CROSS JOIN shigoto_running r ON r.number = e.value ->> 0
 CROSS JOIN shigoto_job b ON b.number = r.number
@@ -129,15 +130,20 @@ LEFT JOIN shigoto_ready r ON r.lane = b.lane AND r.priority = -b.priority AND r.
 LEFT JOIN shigoto_scheduled s ON s.run_at = b.run_at AND s.number = b.number
 WHERE b.number = ?1
 
+-- From here to `add_attempt`: ?1 = a JSON array with an array for each row.
 -- name: add_ready
 INSERT INTO shigoto_ready (lane, priority, pos, number, expires_at, token, settled_token,
   failures, crashes, solo_crashes, releases, snoozes, solo)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4, e.value ->> 5, e.value ->> 6,
+  e.value ->> 7, e.value ->> 8, e.value ->> 9, e.value ->> 10, e.value ->> 11, e.value ->> 12
+FROM json_each(?1) e
 
 -- name: add_scheduled
 INSERT INTO shigoto_scheduled (run_at, number, lane, token, settled_token,
   failures, crashes, solo_crashes, releases, snoozes, solo)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4, e.value ->> 5, e.value ->> 6,
+  e.value ->> 7, e.value ->> 8, e.value ->> 9, e.value ->> 10
+FROM json_each(?1) e
 
 -- The same task in the same queue, on the other side of the line between jobs that run alone and jobs that do not.
 -- name: add_other_lane
@@ -155,16 +161,21 @@ WHERE l.lane = ?1
 UPDATE shigoto_job SET lane = ?2 WHERE number = ?1
 
 -- name: set_run_at
-UPDATE shigoto_job SET run_at = ?2 WHERE number = ?1
+UPDATE shigoto_job SET run_at = e.value ->> 1
+FROM json_each(?1) e
+WHERE number = e.value ->> 0
 
 -- name: add_done
 INSERT INTO shigoto_done (number, state, token, settled_token, failures, crashes, releases, snoozes,
   solo, started_at, finished_at, cancel_requested_at, failure_kind, error)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4, e.value ->> 5, e.value ->> 6,
+  e.value ->> 7, e.value ->> 8, e.value ->> 9, e.value ->> 10, e.value ->> 11, e.value ->> 12, e.value ->> 13
+FROM json_each(?1) e
 
 -- name: add_attempt
 INSERT INTO shigoto_attempt (number, token, outcome, error, traceback, started_at, finished_at)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4, e.value ->> 5, e.value ->> 6
+FROM json_each(?1) e
 
 -- name: drop_released_attempts
 DELETE FROM shigoto_attempt WHERE number = ?1 AND token <= ?2 AND outcome = 'released'

@@ -24,7 +24,10 @@ ON CONFLICT (number) DO UPDATE SET
 
 -- A line that was told before is told again when its report was committed and the answer was lost.
 -- name: add_log_line
-INSERT INTO shigoto_log (number, token, line, at, level, text) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO shigoto_log (number, token, line, at, level, text)
+SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4, e.value ->> 5
+FROM json_each(?1) e
+WHERE TRUE
 ON CONFLICT DO NOTHING
 
 -- name: drop_log_lines

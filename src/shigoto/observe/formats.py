@@ -1,0 +1,110 @@
+"""How a record of the log is written: as text, as JSON, or as the journal of systemd takes it.
+
+A worker writes two lines for every job at its usual level, so what is plain takes a short way: text that can be printed
+is not looked at letter by letter, and numbers need no encoder.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from math import isfinite
+
+Fields = Mapping[str, object]
+
+
+class TextFormatter(logging.Formatter):
+    """One line: time, level, logger, the sentence, then `key=value` pairs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; a traceback follows on lines of its own."""
+        return f"{_time(record.created)} {self._without_time(record)}"
+
+    def _without_time(self, record: logging.LogRecord) -> str:
+        words = [f"{record.levelname:<7} {record.name} {_one_line(record.getMessage())}"]
+        words += [f"{key}={_value(value)}" for key, value in fields_of(record).items()]
+        line = " ".join(words)
+        return "\n".join([line, *traces]) if (traces := _traces(self, record)) else line
+
+
+class JournalFormatter(TextFormatter):
+    """For the journal of systemd, which has a clock of its own and takes the level from a number in front."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line and its traceback, each line with its number: each is an entry of its own there."""
+        mark = _mark(record.levelno)
+        return "\n".join([f"<{mark}>{line}" for line in self._without_time(record).splitlines()])
+
+
+@lru_cache
+def _mark(level: int) -> int:
+    return next((mark for lowest, mark in _PRIORITIES if level >= lowest), _DEBUG)
+
+
+_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_DEBUG = 7
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, the fields, and the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line. Plain ASCII, so no terminal and no collector can break it."""
+        line: dict[str, object] = {
+            "time": _time(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: value for key, value in fields_of(record).items() if key not in line}
+        if traces := _traces(self, record):
+            line["exception"] = "\n".join(traces)
+        return _in_json(line)
+
+
+_in_json = json.JSONEncoder(default=str).encode
+
+
+def fields_of(record: logging.LogRecord) -> Fields:
+    """What rides beside the message of a record."""
+    fields: Fields = getattr(record, "shigoto", {})
+    return fields
+
+
+def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    traces = [formatter.formatException(record.exc_info)] if record.exc_info else []
+    if record.stack_info:
+        traces.append(formatter.formatStack(record.stack_info))
+    return traces
+
+
+def _time(created: float) -> str:
+    second = int(created)
+    carry, micros = divmod(round((created - second) * 1e6), 1_000_000)
+    return _moment(second + carry, micros // 1000)
+
+
+@lru_cache(maxsize=1)  # many lines are written in the same millisecond
+def _moment(second: int, millis: int) -> str:
+    return f"{datetime.fromtimestamp(second, UTC).isoformat()[:19]}.{millis:03}Z"
+
+
+def _one_line(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
+
+
+def _value(value: object) -> str:
+    """A value as one word: quoted when a reader could not tell where it ends."""
+    if isinstance(value, str):
+        plain = value and value.isprintable() and not (" " in value or '"' in value or "=" in value)
+        return value if plain else _in_json(value)
+    if type(value) is int or (type(value) is float and isfinite(value)):
+        return repr(value)
+    return _in_json(value)
