@@ -65,7 +65,8 @@ class ShigotoRunner(protocol.Runner):
 
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[tuple[Callable[[int], Any], Callable[[list[int]], Any]]]:
-        """The plain calls."""
+        """The plain calls, on a store that is open and has its schema."""
+        app.stats()
         call = CALLS[KIND]
         one = {"async": noop.enqueue, "sync": sync_noop.enqueue}.get(KIND, noop.enqueue)
         yield one, lambda numbers: app.enqueue_many(map(call, numbers))

@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -189,7 +189,11 @@ def _warm_log(bench: Bench) -> None:
 def _statement_of(bench: Bench) -> tuple[str, Any]:
     spec = _spec()(bench.noop.call(1), uuid7())
     op = bench.engine.enqueue_many((spec,))
-    assert op.mode == "single"
+    if direct := getattr(op, "direct", None):
+        asked: list[tuple[str, Any]] = []
+        with suppress(AttributeError):  # there is no cursor to look at
+            direct(lambda text, values: asked.append((text, values)))
+        return asked[0]
     command = next(op.start())
     return command.text, command.values
 

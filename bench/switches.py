@@ -151,7 +151,7 @@ ENQUEUES = ("enqueue, full", "enqueue, normal")
 
 SWITCHES = {
     "each enqueue through what groups need": Switch(
-        lambda: replaced(Driver, "_run_single", _by_the_general_way), ENQUEUES
+        lambda: replaced(Driver, "_run_directly", lambda one, direct, op: None), ENQUEUES
     ),
     "each enqueue through a database thread": Switch(by_a_thread, ENQUEUES),
     "pages of 4 KiB, not 2": Switch(

@@ -67,7 +67,8 @@ class Call(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     def spec(self, id: UUID) -> JobSpec:
         """A new job for this call, with this id unless `using(id=…)` named one."""
         route = self.route
-        return replace(route.spec, id=route.options.id or id, payload=self.payload)
+        spec = route.spec
+        return replace(spec, id=route.options.id or id, payload=self.payload, pattern=spec)
 
 
 def enqueue(call: Call[R]) -> JobHandle[R]:
@@ -162,7 +163,8 @@ def _checked(app: "Shigoto", calls: Iterable[Call[R]]) -> tuple[Call[R], ...]:
     checked = tuple(calls)
     last: Route | None = None
     for call in checked:
-        _expect_call(call)
+        if call.__class__ is not Call:
+            _expect_call(call)
         if call.route is last:
             continue
         if call.route.app is not app:

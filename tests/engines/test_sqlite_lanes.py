@@ -109,12 +109,6 @@ class TestLanes:
 
 
 class TestWhatOthersPay:
-    def test_an_enqueue_is_one_statement(self, engine: SqliteEngine) -> None:
-        for alone in (False, True):
-            enqueue(engine, alone=alone)
-            spec = JobSpec(id=uuid7(), task="a", queue="q", payload="{}", alone=alone)
-            assert len(statements_of(engine, engine.enqueue_many([spec]))) == 1
-
     def test_a_settlement_without_lines_does_not_ask_for_the_log(self, engine: SqliteEngine) -> None:
         enqueue(engine)
         [lease] = claim(engine)

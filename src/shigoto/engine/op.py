@@ -29,19 +29,22 @@ WRITE = Write()
 class Op(Struct, Generic[T], frozen=True, kw_only=True):
     """One operation of an engine.
 
-    `mode` is read (sees one snapshot), write (all or nothing), single (a write of exactly one statement), or probe: a
-    write that may find nothing to do. A driver may start a probe without the right to write; when the op then yields
-    `WRITE`, which it does before its first change, it is started again with it.
+    `mode` is read (sees one snapshot), write (all or nothing), or probe: a write that may find nothing to do. A driver
+    may start a probe without the right to write; when the op then yields `WRITE`, which it does before its first
+    change, it is started again with it.
     `rings` tells from the value whether the commit made work ready or wants a worker's attention: then doorbells ring.
     `committed` is called once, after the commit of a transaction that the driver itself began.
+    `direct` is a short cut for the ordinary case: one command does it all. It is given what executes a command, and its
+    answer is None if the case is not ordinary and nothing was changed; then the op is started.
     `several` does a number of such ops at once, for less than one after the other: it is given their `subject`s, and
     its values are theirs. A driver may use it for ops of one group that have the same.
     """
 
     start: Callable[[], Steps[T]]
-    mode: Literal["read", "write", "single", "probe"] = "write"
+    mode: Literal["read", "write", "probe"] = "write"
     rings: Callable[[T], bool] | None = None
     committed: Callable[[T], None] | None = None
+    direct: Callable[[Callable[..., Any]], T | None] | None = None
     several: Callable[[list[Any]], Steps[list[T]]] | None = None
     subject: Any = None
 

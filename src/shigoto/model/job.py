@@ -54,7 +54,8 @@ class JobSpec(Struct, frozen=True, kw_only=True, gc=False):
     """What a caller asks for. Policy is already applied: every field is final but `delay`, which the store dates.
 
     `timeout` and `soft_timeout` None leave the limit to the worker's task, 0 means none. `alone` asks for a process of
-    its own. The jobs of one call site differ in their first two fields only.
+    its own. The jobs of one call site differ in their first two fields only, which is quickly seen if they name the
+    same `pattern`: the spec that they were copied from.
     """
 
     id: UUID
@@ -77,6 +78,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, gc=False):
     tags: str | None = None
     meta: str | None = None
     alone: bool = False
+    pattern: object = None
 
     def due(self, now: Millis) -> Millis:
         """When the job may start, if it is stored now."""

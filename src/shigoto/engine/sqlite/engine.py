@@ -68,7 +68,6 @@ class SqliteEngine:
         self._wal = Path(f"{self._path}-wal")
         self._synchronous = synchronous
         self._clock = StoreClock(clock)
-        self._lanes: set[enqueueing.Lane] = set()  # that are there, as far as we know
         self._applied: list[str] = []
         self._driver = Driver(
             self._path, synchronous=synchronous, prepare=self._prepare, ring=doorbell.Bell(self._bell).ring
@@ -147,20 +146,15 @@ class SqliteEngine:
         if not specs:
             return Op(start=lambda: _value([]), mode="read")
         spec = specs[0]
-        if len(specs) == 1 and spec.key is None and enqueueing.lane_of(spec) in self._lanes:
+        if len(specs) == 1 and spec.key is None:
             return Op(
-                start=lambda: enqueueing.enqueue_one(self._clock.now(), spec),
-                mode="single",
+                start=lambda: enqueueing.enqueue(self._clock.now(), specs),
                 rings=_anything_new,
+                direct=lambda execute: enqueueing.insert_directly(self._clock.now(), spec, execute),
                 several=self._enqueue_several,
                 subject=spec,
             )
-        lanes = {enqueueing.lane_of(spec) for spec in specs}
-        return Op(
-            start=lambda: enqueueing.enqueue(self._clock.now(), specs),
-            rings=_anything_new,
-            committed=lambda _: self._lanes.update(lanes),
-        )
+        return Op(start=lambda: enqueueing.enqueue(self._clock.now(), specs), rings=_anything_new)
 
     def _enqueue_several(self, specs: list[JobSpec]) -> Steps[list[list[Enqueued]]]:
         answers = yield from enqueueing.enqueue(self._clock.now(), specs)

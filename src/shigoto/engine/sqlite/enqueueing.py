@@ -5,7 +5,7 @@ a list of rows (`insertion`). That takes 2.5 µs a job where a statement for eac
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec, State
 from shigoto.model.states import renewed
 
-Lane = tuple[str, str, bool]  # queue, task, and whether its jobs run alone
+Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
 
 
 def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
@@ -44,16 +44,15 @@ def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     return answers
 
 
-def enqueue_one(now: Millis, spec: JobSpec) -> Steps[list[Enqueued]]:
-    """The same for one job without a key whose lane is there: a single statement, so the commit is the statement's."""
+def insert_directly(now: Millis, spec: JobSpec, execute: Execute) -> list[Enqueued] | None:
+    """Store one job without a key by a single statement; None if its lane is not there yet, or it is known already."""
     try:
-        cursor = yield Statement(insertion(1), (*_shared(now, spec), spec.id.bytes, spec.payload))
-        if cursor.rowcount == 1 and cursor.lastrowid is not None:
-            return [Enqueued(spec.id, cursor.lastrowid, "inserted")]
+        cursor = execute(insertion(1), (*_shared(now, spec), spec.id.bytes, spec.payload))
     except sqlite3.IntegrityError:
-        # The lane is not there after all: somebody has put another file's content here.
-        yield from _add_lanes([spec])
-    return [(yield from _insert(now, spec))]
+        return None
+    if cursor.rowcount != 1 or cursor.lastrowid is None:
+        return None
+    return [Enqueued(spec.id, cursor.lastrowid, "inserted")]
 
 
 def _insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
@@ -64,11 +63,6 @@ def _insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
         known = (yield sql("number_of_id", spec.id.bytes)).fetchone()
         if known is not None:  # else it was deleted between the two statements
             return Enqueued(spec.id, known[0], "existing")
-
-
-def lane_of(spec: JobSpec) -> Lane:
-    """Where a new job waits."""
-    return spec.queue, spec.task, spec.alone
 
 
 def _insert_many(now: Millis, specs: Sequence[JobSpec]) -> Steps[int]:
@@ -96,9 +90,10 @@ def _insert_many(now: Millis, specs: Sequence[JobSpec]) -> Steps[int]:
 
 def _alike(specs: Sequence[JobSpec], at: int) -> int:
     """Up to where they ask for the same as this one, but for id and payload."""
-    asked = astuple(specs[at])[2:]
+    pattern, asked = specs[at].pattern, astuple(specs[at])[2:-1]
     for end in range(at + 1, len(specs)):
-        if astuple(specs[end])[2:] != asked:
+        spec = specs[end]
+        if (spec.pattern is not pattern or pattern is None) and astuple(spec)[2:-1] != asked:
             return end
     return len(specs)
 
@@ -146,7 +141,7 @@ def insertion(rows: int) -> str:
 
 
 def _add_lanes(specs: Sequence[JobSpec]) -> Steps[None]:
-    lanes = json.encode(sorted({lane_of(spec) for spec in specs})).decode()
+    lanes = json.encode(sorted({(spec.queue, spec.task, spec.alone) for spec in specs})).decode()
     yield sql("add_queues", lanes)
     yield sql("add_lanes", lanes)
 
