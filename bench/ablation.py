@@ -34,7 +34,7 @@ from shigoto.worker import Worker
 
 ALL_ON = "all on"
 BATCH = 1_000
-WARM = 4_000  # jobs with payloads, which fill the log at least once
+WARM = 4  # jobs with payloads, as parts of a thousand: they fill the log at least once
 CALLERS = 64
 ONE_IN = 20
 TEXT = "".join(f"{number:04x} some words of a payload; " for number in range(400))[:10_240]
@@ -65,7 +65,8 @@ class Stop:
 class Shop:
     """An app with a task for each measure, on a new file."""
 
-    def __init__(self, folder: Path, synchronous: str) -> None:
+    def __init__(self, folder: Path, synchronous: str, scale: int) -> None:
+        self.warm_jobs = WARM * scale
         self.app = Shigoto(f"sqlite:///{folder / 'jobs.db'}?synchronous={synchronous}")
 
         @self.app.task
@@ -98,7 +99,7 @@ class Shop:
 
     def warm(self) -> None:
         """Let the log grow to its full length, and copy it back."""
-        self.store(WARM, "payload")
+        self.store(self.warm_jobs, "payload")
         connection = self.app.connect()
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         connection.close()
@@ -118,7 +119,7 @@ def one_by_one(shop: Shop, jobs: int) -> Figure:
     for number in range(jobs):
         shop.noop.enqueue(number)
     figure = stop.figure(jobs)
-    shop.expect(pending=jobs + WARM + 1)
+    shop.expect(pending=jobs + shop.warm_jobs + 1)
     return figure
 
 
@@ -255,7 +256,7 @@ def run(measure: str, switch: str, scale: int, folder: Path | None) -> Figure:
             stack.enter_context(SWITCHES[switch].off())
             fewer = SWITCHES[switch].fewer.get(measure, 1)
         place = stack.enter_context(tempfile.TemporaryDirectory(dir=folder))
-        shop = Shop(Path(place), wanted.synchronous)
+        shop = Shop(Path(place), wanted.synchronous, scale)
         stack.callback(shop.app.close)
         gc.collect()
         return wanted.run(shop, max(ONE_IN, wanted.jobs * scale // fewer))

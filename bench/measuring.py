@@ -47,7 +47,13 @@ def enqueue(runner: Runner, jobs: int) -> Report:
         one, _ = loop.run(_entered(producer))
         seconds, done = loop.run(_acalls(one, jobs)) if iscoroutinefunction(one) else _calls(one, jobs)
         loop.run(_left(producer))
-    return {"n": done, "jobs_per_s": round(done / seconds, 1)}
+        stored = loop.run(runner.pending())
+    return {
+        "n": done,
+        "jobs_per_s": round(done / seconds, 1),
+        "enqueued": WARM_UP + done,
+        "stored": stored,
+    }
 
 
 def bulk(runner: Runner, jobs: int) -> Report:
@@ -67,7 +73,8 @@ def bulk(runner: Runner, jobs: int) -> Report:
                 many(chunk)
         seconds = time.monotonic() - started
         loop.run(_left(producer))
-    return {"n": jobs, "jobs_per_s": round(jobs / seconds, 1)}
+        stored = loop.run(runner.pending())
+    return {"n": jobs, "jobs_per_s": round(jobs / seconds, 1), "enqueued": jobs, "stored": stored}
 
 
 def _calls(one: One, jobs: int) -> tuple[float, int]:
@@ -274,7 +281,9 @@ def latency(runner: Runner, jobs: int) -> Report:
         waits = sorted(wait / 1e6 for wait in look(crowd.folder).waits)
         if not waits:
             return {"error": "no job ran", "log": crowd.log()}
+    early = f"only {len(waits)} of {jobs} jobs began within {LATENCY_LIMIT:g} s"
     return {
+        **({"error": early} if len(waits) < jobs else {}),
         "n": len(waits),
         "p50_ms": round(median(waits), 3),
         "p99_ms": round(waits[int(len(waits) * 0.99)], 3),

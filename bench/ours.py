@@ -1,4 +1,7 @@
-"""Shigoto in the comparison: through its public face, every default on. protocol.py has the common commands.
+"""Shigoto in the comparison, through its public face; protocol.py has the common commands.
+
+Its workers have the log level `warning` ($LOG is another), because a line in the log for each job is left out for
+everybody. Everything else is as it is by default, but for what is measured: how it syncs, and how many processes work.
 
 What is asked of Shigoto alone:
 
@@ -38,6 +41,7 @@ BETTER = 5  # a priority above the default
 TOMORROW = 86_400
 PAGE = 50
 CHUNK = 1000
+WARM_UP = 1
 PATH = os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
 SHIGOTO = [sys.executable, "-m", "shigoto", "--app", "bench.shigoto_app:app"]
 # A line in the log for each job is left out for everybody, ours and the peers.
@@ -151,9 +155,19 @@ def concurrent(runner: ShigotoRunner, jobs: int) -> dict[str, Any]:
     """How fast callers on one event loop are together."""
     runner.reset()
     callers = int(os.environ.get("CALLERS", "64"))
-    seconds = runner.run(_concurrent(jobs // callers, callers))
+    each = max(1, jobs // callers)
+    done = each * callers
+    seconds = runner.run(_concurrent(each, callers))
     app.close()
-    return {"n": jobs // callers * callers, "callers": callers, "jobs_per_s": round(jobs / seconds, 1)}
+    stored = runner.run(runner.pending())
+    app.close()
+    return {
+        "n": done,
+        "callers": callers,
+        "jobs_per_s": round(done / seconds, 1),
+        "enqueued": WARM_UP + done,
+        "stored": stored,
+    }
 
 
 async def _concurrent(each: int, callers: int) -> float:
@@ -161,7 +175,8 @@ async def _concurrent(each: int, callers: int) -> float:
         for number in range(each):
             await noop.aenqueue(number)
 
-    await noop.aenqueue(0)
+    for number in range(WARM_UP):
+        await noop.aenqueue(number)
     started = time.monotonic()
     async with asyncio.TaskGroup() as group:
         for _ in range(callers):

@@ -11,7 +11,8 @@
     RUNNER worker              one worker process, until it is told to stop
     RUNNER reset               an empty store
 
-Every command begins with an empty store, and prints one JSON object as its last line.
+Every command begins with an empty store, and prints one JSON object as its last line. After `enqueue` and `bulk` it
+says how many jobs were enqueued, with those of the warm-up, and how many the store has; null if it cannot be asked.
 """
 
 import argparse

@@ -62,7 +62,9 @@ def once(entry: Entry) -> Run:
 
 
 def doubt(answer: Run) -> str | None:
-    """What is wrong with the figures of a drain: jobs that did not run once, or of which the store does not know."""
+    """What is wrong with the figures: jobs that were not stored, or did not run once, or that are not in history."""
+    if answer.get("stored") not in (None, answer.get("enqueued")):
+        return f"the store has {answer['stored']} jobs, and {answer['enqueued']} were enqueued"
     if "hits" not in answer:
         return None
     if answer["hits"] != answer["hits_expected"]:

@@ -1,7 +1,8 @@
 """The goals, and whether they were reached in one run of the comparison.
 
 A figure is the median over the rounds. The ratio of two figures is the ratio of their medians, and its lowest and
-highest value are those of single rounds. The best peer is the one with the best median.
+highest value are those of single rounds. The best peer is the one with the best median. A goal is not reached
+unless both sides succeeded in every round that was asked for, and each peer that took part in at least one.
 """
 
 from collections.abc import Sequence
@@ -33,15 +34,31 @@ class Goal(NamedTuple):
     least: float | None = None
     most: float | None = None
     unit: str = "×"
+    strict: bool = False  # the bound itself is not enough
+
+    @property
+    def needed(self) -> str:
+        """The bound in words."""
+        bound = f"{'>' if self.strict else '≥'} {self.least:g}"  if self.most is None else f"{'<' if self.strict else '≤'} {self.most:g}"
+        return f"{bound} {self.unit}"
+
+    def holds(self, value: float) -> bool:
+        """If a value is within the bound."""
+        if value in (self.least, self.most):
+            return not self.strict
+        return (self.least is None or value > self.least) and (self.most is None or value < self.most)
 
 
 class Verdict(NamedTuple):
-    """What came out; `beside` is the name of what the figure was compared with."""
+    """What came out; `beside` is the name of what the figure was compared with, `rounds` in how many both succeeded,
+    and `failed` are those who should have been compared too, but never succeeded."""
 
     value: float
     lowest: float
     highest: float
     beside: str
+    rounds: int
+    failed: tuple[str, ...]
     met: bool
 
 
@@ -108,7 +125,8 @@ def _enqueues() -> list[Goal]:
             "enqueue, NORMAL, beside litequeue",
             Figure("enqueue", NORMAL),
             (Figure("enqueue", "litequeue"),),
-            1,
+            least=1,
+            strict=True,
         ),
     ]
 
@@ -157,32 +175,49 @@ def _idle() -> list[Goal]:
             Figure("idle", FULL, "pick-up p50 ms"),
             most=3,
             unit="ms",
+            strict=True,
         ),
         Goal(
             "idle pick-up from another process, p99",
             Figure("idle", FULL, "pick-up p99 ms"),
             most=20,
             unit="ms",
+            strict=True,
         ),
-        Goal("idle processor time of one core", Figure("idle", FULL, "idle cpu %"), most=1, unit="%"),
+        Goal("idle processor time of one core", Figure("idle", FULL, "idle cpu %"), most=1, unit="%", strict=True),
     ]
 
 
-def judge(goal: Goal, runs: Sequence[Run]) -> Verdict | None:
-    """What the runs say of a goal; None if something that it needs was not measured."""
+def judge(goal: Goal, runs: Sequence[Run], rounds: int) -> Verdict | None:
+    """What the runs of so many rounds say of a goal; None if something that it needs was not measured."""
     values = by_round(goal.figure, runs)
     if not values:
         return None
     beside = best_of(goal.beside, runs)
     if goal.beside and beside is None:
         return None
-    value, ratios = median(values.values()), list(values.values())
+    value, ratios, complete = median(values.values()), list(values.values()), len(values)
     if beside is not None:
         others = by_round(beside, runs)
         value /= median(others.values())
-        ratios = [values[number] / others[number] for number in values.keys() & others.keys()] or [value]
-    met = (goal.least is None or value >= goal.least) and (goal.most is None or value <= goal.most)
-    return Verdict(value, min(ratios), max(ratios), "" if beside is None else beside.name, met)
+        ratios = [values[number] / others[number] for number in values.keys() & others.keys()]
+        complete = len(ratios)
+    failed = tuple(figure.name for figure in goal.beside if has_failed(figure, runs))
+    return Verdict(
+        value,
+        min(ratios, default=value),
+        max(ratios, default=value),
+        beside="" if beside is None else beside.name,
+        rounds=complete,
+        failed=failed,
+        met=goal.holds(value) and complete >= rounds and not failed,
+    )
+
+
+def has_failed(figure: Figure, runs: Sequence[Run]) -> bool:
+    """If it was tried, and never measured."""
+    tried = any((run["work"], run["name"]) == figure[:2] for run in runs)
+    return tried and not by_round(figure, runs)
 
 
 def best_of(figures: Sequence[Figure], runs: Sequence[Run]) -> Figure | None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 OURS = "bench.shigoto_runner"
 BARE = "bench.peers.bare"
 NORMAL, FULL = "shigoto NORMAL", "shigoto FULL"
+LOGGED = f"{FULL}, log lines on"  # for the reader: no goal is about it
 LEVELS = {NORMAL: {"SYNC": "NORMAL"}, FULL: {"SYNC": "FULL"}}
 PREPARED = {"history": 1.0, "future": 1.0, "unknown": 0.1}  # how much of --growth
 FEWEST = 50
@@ -49,7 +50,7 @@ PEERS = (
     Peer(
         "litequeue",
         "litequeue",
-        {"enqueue": 20_000, "drain": 10_000, "drain3": 10_000, "latency": 200},
+        {"enqueue": 20_000, "bulk": 50_000, "drain": 10_000, "drain3": 10_000, "latency": 200},
     ),
     Peer("huey", "huey", {"enqueue": 5_000, "drain": 8_000, "drain3": 8_000, "latency": 200}),
     Peer(
@@ -85,6 +86,7 @@ def entries() -> list[Entry]:
         *_both("bulk", "bulk", 100_000),
         *_peers("bulk", "bulk"),
         *_both("drain", "drain", 100_000),
+        Entry("drain", LOGGED, OURS, "drain", 30_000, (), {**LEVELS[FULL], "LOG": "info"}),
         *_peers("drain", "drain"),
         *_both("threads", "drain", 60_000, env={"KIND": "sync"}),
         *_peers("threads", "drain", env={"KIND": "sync"}),

@@ -33,6 +33,12 @@ class BareRunner(protocol.Runner):
         yield (few_columns if TABLE == "insert" else same_row)(connection), None
         connection.close()
 
+    async def pending(self) -> int | None:
+        """All rows."""
+        return protocol.count(
+            self.store(), f"SELECT count(*) FROM {'job' if TABLE == 'insert' else 'shigoto_job'}"
+        )
+
 
 def few_columns(connection: sqlite3.Connection) -> Callable[[int], Any]:
     """What the smallest queue would store."""

@@ -1,5 +1,8 @@
 """litequeue: a queue, not a job system, so the loop of the worker is ours: pop, call, done, and 10 ms of sleep when it
-is empty."""
+is empty.
+
+It has no call for many messages, but public transactions: many are put inside one of them, a thousand at a time.
+"""
 
 import json
 import time
@@ -18,6 +21,7 @@ class LitequeueRunner(protocol.Runner):
 
     name = "litequeue"
     package = "litequeue"
+    bulk = True
     keeps_history = True
 
     def open(self) -> Any:
@@ -25,10 +29,19 @@ class LitequeueRunner(protocol.Runner):
         return import_module("litequeue").LiteQueue(str(self.store()))
 
     @asynccontextmanager
-    async def producer(self) -> AsyncIterator[tuple[protocol.One, None]]:
-        """The plain call; there is none for many."""
+    async def producer(self) -> AsyncIterator[tuple[protocol.One, protocol.Many]]:
+        """The plain call, and as many of them as there are in one transaction."""
         queue = self.open()
-        yield lambda number: queue.put(json.dumps({"number": number})), None
+
+        def one(number: int) -> None:
+            queue.put(json.dumps({"number": number}))
+
+        def many(numbers: list[int]) -> None:
+            with queue.transaction():
+                for number in numbers:
+                    queue.put(json.dumps({"number": number}))
+
+        yield one, many
         queue.close()
 
     def worker(self) -> None:

@@ -86,7 +86,7 @@ COSTS = {
     # TOGETHER. What waits at the database thread shares one transaction, and single jobs go in as a batch would: 64 are
     # 50, 10 and four times one.
     "64 callers at once": Cost(9, 1, 1, 1),
-    "a settle and a claim of a thousand": Cost(10, 5, 2, 1),
+    "a settle and a claim of a thousand": Cost(9, 4, 1, 1),
 }
 
 # A worker that drains short jobs claims and settles them by the dozen. How many at a time depends on the machine: about

@@ -109,7 +109,7 @@ class TestTheFile:
     def test_is_checkpointed_once_for_each_limit_of_new_log(
         self, engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setitem(checkpoint.WAL_LIMITS, "full", 6 * 1024 * 1024)
+        monkeypatch.setattr(checkpoint, "WAL_LIMIT", 6 * 1024 * 1024)
         runs: list[object] = []
         run = checkpoint.Checkpointer.run
 
@@ -137,7 +137,7 @@ class TestTheFile:
     def test_the_write_ahead_log_stays_bounded_under_load(
         self, engine: SqliteEngine, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setitem(checkpoint.WAL_LIMITS, "full", 200_000)
+        monkeypatch.setattr(checkpoint, "WAL_LIMIT", 200_000)
 
         for _ in range(300):
             engine.run(engine.enqueue_many([spec(payload='"' + "x" * 10_000 + '"')]))
@@ -748,7 +748,7 @@ class TestACallersTransaction:
     def test_commits_of_callers_alone_do_not_let_the_log_grow(
         self, engine: SqliteEngine, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setitem(checkpoint.WAL_LIMITS, "full", 200_000)
+        monkeypatch.setattr(checkpoint, "WAL_LIMIT", 200_000)
         # A commit gives up the write lock an instant before its snapshot. A checkpoint in that instant is not whole,
         # and the next would come a second later: long enough for all of these commits.
         monkeypatch.setattr(checkpoint, "RETRY_AFTER", 0)

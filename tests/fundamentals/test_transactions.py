@@ -639,7 +639,7 @@ class TestTrouble:
         run = shop.start()
         with closing(shop.connect()) as connection:
             before = shop.path.stat().st_size
-            monkeypatch.setitem(checkpoint.WAL_LIMITS, "full", 0)
+            monkeypatch.setattr(checkpoint, "WAL_LIMIT", 0)
             with run.context.transaction() as tx:
                 tx.execute("CREATE TABLE large AS SELECT zeroblob(1000000) AS bytes")
             assert connection.in_transaction is False

@@ -329,6 +329,7 @@ def test_a_program_that_ends_without_stopping_its_worker_blames_no_job(stage: St
 
 def test_nothing_is_left_behind_by_an_embedded_worker(stage: Stage) -> None:
     """S0-17, S0-18: create, start, stop, and every task and thread of it has ended."""
+    before = set(threading.enumerate())
 
     @stage.app.task
     async def on_loop() -> None:
@@ -348,5 +349,6 @@ def test_nothing_is_left_behind_by_an_embedded_worker(stage: Stage) -> None:
     left = asyncio.run(main())
 
     assert left == set()
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("shigoto")]
+    threads = set(threading.enumerate()) - before
+    assert not [thread.name for thread in threads if thread.name.startswith("shigoto")]
     assert stage.engine.run(stage.engine.workers()) == []

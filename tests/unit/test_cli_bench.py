@@ -169,7 +169,7 @@ def test_jobs_that_somebody_deletes_are_missed(shigoto: Command, store: Store) -
 
     assert (done.code, done.out) == (1, "")
     assert '"BENCH.FAILED"' in done.err
-    assert "51 jobs were stored, and the store has" in done.err
+    assert re.search(r"\d+ jobs were stored, and the store has", done.err)
 
 
 # Places

@@ -145,7 +145,7 @@ HARMLESS = {
         "', '.join(['(?, ?)'] * rows)",
         "ONE if rows == 1 else SEVERAL.format(rows=', '.join(['(?, ?)'] * rows))",
     },
-    "files.py": {"synchronous", "checkpoint.wal_limit(synchronous)"},
+    "files.py": {"synchronous"},
     "finding.py": {
         "table",
         "place.number",

@@ -131,8 +131,7 @@ class Transport(Protocol):
 
         Only jobs that are due, not expired, of a wanted task, in a wanted queue that is not paused. Each claim raises
         the job's token by one. Never gives a job to two workers. A fenced or unknown worker gets nothing.
-        An engine may stop early, though more is ready, once what it gives has CLAIM_BYTES: then most of them are
-        payloads, and whoever asked may ask again.
+        An engine may stop early, though more is ready, once what it gives has CLAIM_BYTES; whoever asked may ask again.
         """
         ...
 

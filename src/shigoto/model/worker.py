@@ -15,9 +15,8 @@ STOP_TIMEOUT: Millis = 28_000
 CONCURRENCY = 100
 
 CLAIM_DEADLINE: Millis = 10_000
-CLAIM_BYTES = (
-    4 * 1024 * 1024
-)  # of payload and the like, after which an engine may answer a claim with less than wanted
+# Of payloads, checkpoints and the like; with so many of them a claim may be answered with fewer jobs than are wanted.
+CLAIM_BYTES = 4 * 1024 * 1024
 
 
 class Announcement(Struct, frozen=True, kw_only=True):

@@ -49,13 +49,10 @@ def configure_logging(
     fields: Callable[[], Fields] | None = None,
     stream: "Stream | None" = None,
     never_wait: bool = False,
-    in_thread: bool = False,
 ) -> None:
     """Set up the root logger of a program of ours: one handler, one line per record, to standard error.
 
     If whoever reads it is too slow, we wait; or `never_wait`, and leave out what finds no room any more.
-    With `in_thread` a thread writes the lines, a few milliseconds later at most: cheaper where there are many, but a
-    process that is killed takes the last ones with it. Who never waits has this thread in any case.
 
     `fields` is asked at every record, so that what a handler logs by itself names its job too.
     Calling it again replaces the earlier set-up. Handlers of others stay.
@@ -63,8 +60,7 @@ def configure_logging(
     The level is that of what is written there. Records of others down to INFO are made in any case, because the
     logs of jobs have them; our own, one or two per job, only if they are written.
     """
-    by_thread = stream is None and (never_wait or in_thread)
-    outlet = Outlet.instead_of(sys.stderr, drops=never_wait) if by_thread else None
+    outlet = Outlet.instead_of(sys.stderr) if stream is None and never_wait else None
     handler = _Handler(outlet or stream or sys.stderr, fields)
     handler.setLevel(level)
     handler.setFormatter(_formatter(format, to_journal=stream is None and _is_journal(sys.stderr)))

@@ -20,7 +20,6 @@ from typing import TextIO
 logger = logging.getLogger("shigoto.log")
 
 MOST_WAITING = 1 << 20  # bytes
-MOST_HELD = 1 << 16  # if nothing is dropped: no more than can be written while the process ends
 LINGER = 0.4  # seconds for what waits when the process ends
 
 _FILE = 1 << 16  # bytes of a regular file that are written at once
@@ -28,15 +27,11 @@ _PIPE: int = getattr(select, "PIPE_BUF", 512)
 
 
 class Outlet:
-    """Something to write to that takes no time. Lines wait while nobody reads, and are dropped when too many wait.
+    """Something to write to that takes no time. Lines wait while nobody reads, and are dropped when too many wait."""
 
-    Or, if it `drops` nothing, whoever writes waits then.
-    """
-
-    def __init__(self, fd: int, *, most: int = MOST_WAITING, drops: bool = True) -> None:
+    def __init__(self, fd: int, *, most: int = MOST_WAITING) -> None:
         self._fd = fd
         self._most = most
-        self._drops = drops
         self._at_once = _at_once(fd)
         self._waiting: deque[bytes] = deque()
         self._size = 0
@@ -47,7 +42,7 @@ class Outlet:
         threading.Thread(target=self._run, name="shigoto-log", daemon=True).start()
 
     @classmethod
-    def instead_of(cls, stream: TextIO | None, *, drops: bool = True) -> "Outlet | None":
+    def instead_of(cls, stream: TextIO | None) -> "Outlet | None":
         """An outlet to the same open file, None if the stream has none.
 
         The file is written past the stream: its locks would be held by a writer that is stuck.
@@ -56,7 +51,7 @@ class Outlet:
             return None
         try:
             stream.flush()
-            return cls(stream.fileno(), most=MOST_WAITING if drops else MOST_HELD, drops=drops)
+            return cls(stream.fileno())
         except (OSError, ValueError, io.UnsupportedOperation):
             return None
 
@@ -67,11 +62,9 @@ class Outlet:
             self._put(line)
             return
         with self._changed:
-            if not self._has_room(len(line)):
-                if self._drops:
-                    self._dropped += 1
-                    return
-                self._changed.wait_for(lambda: self._has_room(len(line)))
+            if self._size and self._size + len(line) > self._most:
+                self._dropped += 1
+                return
             self._waiting.append(line)
             self._size += len(line)
             if self._asleep:
@@ -92,9 +85,6 @@ class Outlet:
         parent; the lock may be held for ever."""
         return os.getpid() != self._process
 
-    def _has_room(self, size: int) -> bool:
-        return not self._size or self._size + size <= self._most
-
     def _run(self) -> None:
         while True:
             lines = self._next()
@@ -104,7 +94,6 @@ class Outlet:
                 self._size -= len(lines)
                 if not self._size:
                     dropped, self._dropped = self._dropped, 0
-                if not self._size or not self._drops:
                     self._changed.notify_all()
             if dropped:
                 logger.warning("%d lines of this log were dropped: nobody has read them in time", dropped)

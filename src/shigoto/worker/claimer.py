@@ -8,7 +8,7 @@ the next round:
     look     work may be ready: the doorbell rang, the poll floor passed, or jobs were promoted
 
 A pool asks in one or more *lines*, one for each kind of work it takes; they share its room. A line that got less
-than it asked for, and not because of large payloads, is *dry*: the store has no more for it, so room alone is no
+than it asked for, and not because of their size, is *dry*: the store has no more for it, so room alone is no
 reason to ask again; a look is, and makes it *hopeful*. The line of a busy pool is never dry, and then nobody needs
 to poll.
 
@@ -199,8 +199,16 @@ class Claimer:
 
 
 def _is_large(leases: list[Lease]) -> bool:
-    """Whether the store may have stopped because of their size, so that more is ready."""
-    return sum(len(lease.payload) for lease in leases) > CLAIM_BYTES // 8
+    """Whether the store may have stopped because of their size, so that more is ready.
+
+    On their way some of these texts were escaped, which makes them up to six times as long.
+    """
+    size = 0
+    for lease in leases:
+        size += (
+            len(lease.payload) + len(lease.checkpoint or "") + len(lease.meta or "") + len(lease.tags or "")
+        )
+    return size > CLAIM_BYTES // 8
 
 
 def _shares(wants: dict[Line, Want], leases: list[Lease]) -> dict[Line, list[Lease]]:

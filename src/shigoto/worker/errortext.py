@@ -6,8 +6,11 @@ SystemExit still is: `runner.py` stands behind this.)
 """
 
 import asyncio
+import linecache
 import traceback
 from collections.abc import Collection
+from functools import lru_cache
+from itertools import islice
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
@@ -16,7 +19,6 @@ from shigoto.model.text import fit
 LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together
 ERROR_LIMIT = 4 * 1024
 FRAMES = 40
-MOST_PLACES = 1_000
 
 
 def describe(error: BaseException, *, skip: Collection[str] = ()) -> tuple[str, str | None]:
@@ -98,7 +100,8 @@ def _trace(error: BaseException, frames: TracebackType, skip: Collection[str]) -
 def _stands_alone(error: BaseException) -> bool:
     """Whether there is nothing to tell but its own frames and its message."""
     linked = error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__)
-    return not linked and not isinstance(error, BaseExceptionGroup | SyntaxError)
+    # A NameError makes a suggestion by what its frame knows.
+    return not linked and not isinstance(error, BaseExceptionGroup | SyntaxError | NameError)
 
 
 def _quick_trace(error: BaseException, frames: TracebackType, skip: Collection[str]) -> str | None:
@@ -120,16 +123,18 @@ def _quick_trace(error: BaseException, frames: TracebackType, skip: Collection[s
 
 
 def _place(at: TracebackType) -> str:
-    key = at.tb_frame.f_code, at.tb_lasti
-    text = _places.get(key)
-    if text is None:
-        if len(_places) >= MOST_PLACES:
-            _places.clear()
-        text = _places[key] = "".join(traceback.format_list(traceback.extract_tb(at, 1)))
-    return text
+    code = at.tb_frame.f_code
+    linecache.lazycache(code.co_filename, at.tb_frame.f_globals)  # where the source may lie, if not in a file
+    return _place_in(code, at.tb_lasti)
 
 
-_places: dict[tuple[CodeType, int], str] = {}
+@lru_cache(maxsize=1_000)
+def _place_in(code: CodeType, instruction: int) -> str:
+    line, end_line, column, end_column = next(islice(code.co_positions(), instruction // 2, None))
+    entry = traceback.FrameSummary(
+        code.co_filename, line, code.co_name, end_lineno=end_line, colno=column, end_colno=end_column
+    )
+    return "".join(traceback.format_list([entry]))
 
 
 def _short_trace(text: str, frames: TracebackType) -> str:

@@ -6,7 +6,7 @@ keeps it busy during the trip, and lets no job wait noticeably behind others whi
 run it.
 
     cold ──two measures──► warm ──a lease lay unstarted for 250 ms──► cold, with a narrow window: one job at
-      ahead = 0              ahead = rate × 30 ms, at most 1000,        a time, doubled by each claim that
+      ahead = 0              ahead = rate × 30 ms, at most 4000,        a time, doubled by each claim that
                              none if jobs run longer than that          starts in time
 
 Long jobs are thus never hoarded. The window answers another trouble: handlers that block the event loop start

@@ -4,7 +4,7 @@ SQLite checkpoints by itself every 1000 pages, on whichever connection happens t
 that restarts the log at the very moment another connection checkpoints it can corrupt the file (the WAL-reset bug), and
 a queue writes and checkpoints all day. So ours run under the write lock: one at a time, and nobody writes meanwhile. It
 also bounds the log, which a checkpoint beside a busy writer never does, because only a fully copied log is restarted.
-The price is a pause of some 15 ms now and then.
+The price is a pause of some 20 ms every 8 MiB.
 """
 
 import os
@@ -13,34 +13,28 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-# With `synchronous = full` every commit is synced, and that takes longer for a log that grows than for one that is
-# overwritten: it shall soon begin again. Otherwise only a checkpoint syncs: it shall come seldom.
-WAL_LIMITS = {"full": 8 * 1024 * 1024, "normal": 32 * 1024 * 1024}
+# The log is cut to this when it starts over (files.PRAGMAS), so it is longer only when it is due again. Up to there it
+# is overwritten, and to sync that takes less time than to sync a file that grows.
+WAL_LIMIT = 8 * 1024 * 1024
 LOOK_EVERY = 0.001  # seconds
 RETRY_AFTER = 1.0  # seconds; a reader with an old snapshot can keep the log from being copied whole
-
-
-def wal_limit(synchronous: str) -> int:
-    """How many bytes of log there may be."""
-    return WAL_LIMITS.get(synchronous, WAL_LIMITS["normal"])
 
 
 class Checkpointer:
     """Says when the log is due; any process that writes may find that it is."""
 
-    def __init__(self, path: Path, synchronous: str) -> None:
+    def __init__(self, path: Path) -> None:
         self._wal = f"{path}-wal"
-        self._synchronous = synchronous
         self._not_before = 0.0
 
     def due(self) -> bool:
-        """Whether the log has outgrown its limit. Asked after every commit, for one alone may be large."""
+        """Whether the log has outgrown its limit. Asked after every commit; looks at most once a millisecond."""
         now = time.monotonic()
         if now < self._not_before:
             return False
         self._not_before = now + LOOK_EVERY
         try:
-            return os.stat(self._wal).st_size > wal_limit(self._synchronous)
+            return os.stat(self._wal).st_size > WAL_LIMIT
         except OSError:
             return False
 

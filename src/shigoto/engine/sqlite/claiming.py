@@ -1,6 +1,6 @@
 """T2: jobs go out. Which lanes have work, the best of them merged into one line, its front moved to running.
 
-What is read is one row (`leases`), and what is moved is one range of each lane, up to the last job that was read: the
+What is read is one row (`best`), and what is moved is one range of each lane, up to the last job that was read: the
 write lock is ours, so the two are the same jobs. The payloads travel beside the rest, joined by a character that no
 JSON text contains: to escape and unescape them took half of the time of a claim.
 """
@@ -103,6 +103,7 @@ def _with_payloads(text: str, joined: str | None) -> Steps[list[Lease]]:
 
 
 # Most jobs have nothing of what comes after `claimed_at`. To print nulls costs SQLite as much as to print numbers.
+# `pos` is the body's run_at, and the range that is moved ends at it; queues that share fairly will need both.
 BEGINNING = """r.number, r.token + 1, hex(b.id), l.task, l.queue,
     r.token + 1 - r.releases - r.snoozes, r.failures, r.snoozes, b.max_failures, b.priority, r.pos, ?1"""
 LEASES = f"""

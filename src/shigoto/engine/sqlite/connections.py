@@ -9,7 +9,7 @@ next need them. The connections of transaction blocks are waited for too; one th
 is disowned in the child. If any connection to the file was open all the same, the child must not use the store at all.
 
 A file that was moved, deleted or replaced. Connections would go on writing to what no longer has a name. To notice it
-takes 4 µs, a tenth of an enqueue, so it is looked at once a millisecond.
+takes some microseconds, a tenth of an enqueue, so it is looked at once a millisecond.
 """
 
 import os

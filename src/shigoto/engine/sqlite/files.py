@@ -19,7 +19,7 @@ NETWORK_FILE_SYSTEMS = frozenset({
 
 # The checkpoint is ours to run (see checkpoint.py), so the automatic one is off on every connection of ours.
 # A log that starts over is cut down to its limit, so that it is longer only when it is due again (see checkpoint.py).
-# Below that it is overwritten, not extended: at `synchronous = full` a commit then takes a fifth less.
+# Below that it is overwritten, not extended: at `synchronous = full` a commit then takes a fifth to a third less.
 PRAGMAS = """
 PRAGMA synchronous = {synchronous};
 PRAGMA wal_autocheckpoint = 0;
@@ -79,7 +79,7 @@ def file_system(folder: Path, mountinfo: Path = Path("/proc/self/mountinfo")) ->
 
 def pragmas(synchronous: str) -> str:
     """How every connection of ours is set up."""
-    return PRAGMAS.format(synchronous=synchronous, limit=checkpoint.wal_limit(synchronous))
+    return PRAGMAS.format(synchronous=synchronous, limit=checkpoint.WAL_LIMIT)
 
 
 def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:

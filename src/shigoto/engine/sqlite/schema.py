@@ -9,7 +9,7 @@ from shigoto.model.errors import SchemaMissing, StoreRefused
 
 PACKAGE = "shigoto.engine.sqlite.migrations"
 # Half of SQLite's own. A commit writes every page that it has touched, and a single enqueue touches three of them: it
-# takes 24 µs instead of 30. Batches do not notice.
+# takes a tenth less. Batches are as fast with either, and payloads of 10 KB a tenth slower.
 PAGE_SIZE = 2048
 
 REMEMBER = """

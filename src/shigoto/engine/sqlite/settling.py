@@ -1,4 +1,4 @@
-"""T4-T10, T13: runs end. The token is checked here, in the joins of `complete` and `held`."""
+"""T4-T10, T13: runs end. The token is checked here, in the joins of `complete`, `complete_plain` and `held`."""
 
 from collections import Counter
 from collections.abc import Sequence

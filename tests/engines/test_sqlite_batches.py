@@ -1,0 +1,114 @@
+"""What goes through the SQLite engine together comes out as if each had gone by itself."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from msgspec import structs
+
+from shigoto.engine.sqlite import SqliteEngine
+from shigoto.model.ids import uuid7, uuids7
+from shigoto.model.job import JobSpec, Lease
+from shigoto.model.worker import CLAIM_BYTES, Announcement, Want
+
+pytestmark = pytest.mark.engine("sqlite")
+
+WORKER = uuid7()
+PLAIN = JobSpec(id=UUID(int=0), task="a", queue="q", payload="{}")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[SqliteEngine]:
+    engine = SqliteEngine(tmp_path / "jobs.db", synchronous="off")
+    engine.run(
+        engine.announce(
+            Announcement(
+                id=WORKER, name="w", tasks=("a", "b"), queues=None, slots=1, version="0", isolates=True
+            )
+        )
+    )
+    yield engine
+    engine.close()
+
+
+def specs(count: int, like: JobSpec = PLAIN) -> list[JobSpec]:
+    return [
+        structs.replace(like, id=id, payload=f'{{"number":{number}}}', pattern=like)
+        for number, id in enumerate(uuids7(count))
+    ]
+
+
+def claim(engine: SqliteEngine, limit: int = 10_000) -> list[Lease]:
+    return engine.run(engine.claim(WORKER, [Want(tasks=("a", "b"), queues=None, limit=limit)]))
+
+
+@pytest.mark.parametrize("count", [1, 9, 10, 11, 49, 50, 249, 250, 251, 312, 1000])
+def test_a_batch_of_any_size_is_stored_in_its_order(engine: SqliteEngine, count: int) -> None:
+    batch = specs(count)
+
+    answers = engine.run(engine.enqueue_many(batch))
+
+    assert [answer.number for answer in answers] == list(range(1, count + 1))
+    assert [(lease.id, lease.payload) for lease in claim(engine)] == [(one.id, one.payload) for one in batch]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"task": "b"}, {"queue": "r"}, {"alone": True}, {"priority": 0, "max_failures": 9}, {"max_crashes": None},
+        {"tenant": "t"}, {"retry": "{}"}, {"timeout": 5}, {"soft_timeout": 5}, {"tags": '["x"]'}, {"meta": "{}"},
+        {"run_at": 5}, {"expires_in": 1_000_000},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("patterned", [True, False])
+def test_what_differs_within_a_batch_stays_different(
+    engine: SqliteEngine, other: dict[str, object], patterned: bool
+) -> None:
+    second = structs.replace(PLAIN, **other)
+    batch = [*specs(30), *specs(30, second), *specs(1), *specs(3, second), *specs(20)]
+    if not patterned:
+        batch = [structs.replace(one, pattern=None) for one in batch]
+
+    engine.run(engine.enqueue_many(batch))
+
+    connection = engine.connect()
+    rows = connection.execute(
+        "SELECT b.id, l.task, l.queue, b.alone, b.max_failures, b.max_crashes, b.tenant, b.retry, b.timeout,"
+        " b.soft_timeout, b.tags, b.meta, b.run_at = 5, b.expires_at IS NULL"
+        " FROM shigoto_job b JOIN shigoto_lane l ON l.lane = b.lane ORDER BY b.number"
+    ).fetchall()
+    connection.close()
+    assert rows == [
+        (
+            one.id.bytes, one.task, one.queue, one.alone, one.max_failures, one.max_crashes, one.tenant, one.retry,
+            one.timeout, one.soft_timeout, one.tags, one.meta, one.run_at == 5, one.expires_in is None,
+        )
+        for one in batch
+    ]  # fmt: skip
+
+
+def test_a_payload_with_the_separator_in_it_reaches_its_own_job(engine: SqliteEngine) -> None:
+    """No JSON text has it; but somebody may have written one by hand."""
+    engine.run(engine.enqueue_many(specs(3)))
+    connection = sqlite3.connect(engine.path)
+    connection.execute("UPDATE shigoto_job SET payload = '{}' || char(30) || '{}' WHERE number = 2")
+    connection.commit()
+    connection.close()
+
+    assert [lease.payload for lease in claim(engine)] == ['{"number":0}', "{}\x1e{}", '{"number":2}']
+
+
+def test_a_claim_of_large_payloads_stops_early_and_the_next_goes_on(engine: SqliteEngine) -> None:
+    large = [structs.replace(one, payload=f'"{"x" * 100_000}"') for one in specs(100)]
+    engine.run(engine.enqueue_many(large))
+
+    claims: list[list[Lease]] = []
+    while leases := claim(engine):
+        claims.append(leases)
+
+    assert [lease.number for leases in claims for lease in leases] == list(range(1, 101))
+    assert len(claims) > 1
+    assert all(sum(len(lease.payload) for lease in leases) < 2 * CLAIM_BYTES for leases in claims)
