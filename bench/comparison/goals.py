@@ -39,8 +39,9 @@ class Goal(NamedTuple):
     @property
     def needed(self) -> str:
         """The bound in words."""
-        bound = f"{'>' if self.strict else '≥'} {self.least:g}"  if self.most is None else f"{'<' if self.strict else '≤'} {self.most:g}"
-        return f"{bound} {self.unit}"
+        if self.least is not None:
+            return f"{'>' if self.strict else '≥'} {self.least:g} {self.unit}"
+        return f"{'<' if self.strict else '≤'} {self.most:g} {self.unit}"
 
     def holds(self, value: float) -> bool:
         """If a value is within the bound."""
@@ -184,7 +185,13 @@ def _idle() -> list[Goal]:
             unit="ms",
             strict=True,
         ),
-        Goal("idle processor time of one core", Figure("idle", FULL, "idle cpu %"), most=1, unit="%", strict=True),
+        Goal(
+            "idle processor time of one core",
+            Figure("idle", FULL, "idle cpu %"),
+            most=1,
+            unit="%",
+            strict=True,
+        ),
     ]
 
 

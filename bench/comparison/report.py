@@ -107,8 +107,8 @@ def _preface(runs: Sequence[Run], setting: Setting) -> str:
         "The settings of each peer are the best that we could find; its file in `bench/peers` names them.",
         "Lines in the log for each job are left out for everybody, but where it says that they are on.",
         COUNTED,
-        "Jobs are verified afterwards: the store has all that were enqueued, or, after a drain, handlers ran once for"
-        " each, nothing is left, and history, if kept, is complete.",
+        "Jobs are verified afterwards: the store has all that were enqueued.",
+        "After a drain handlers ran once for each, nothing is left, and history, if kept, is complete.",
     )
     return "\n".join(lines)
 

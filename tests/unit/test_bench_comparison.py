@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from bench.comparison import command, driver, environment, plan, report
 from bench.comparison.goals import Figure, Goal, best_of, goals, judge
-from bench.comparison.plan import FULL, NORMAL, PEERS
+from bench.comparison.plan import FULL, LOGGED, NORMAL, PEERS
 from tools.environment import ROOT, Problem
 
 SETTING = report.Setting(
@@ -58,8 +58,20 @@ class TestPlan:
         assert [(entry.name, entry.jobs) for entry in chosen] == [
             (NORMAL, 50_000),
             (FULL, 50_000),
+            (LOGGED, 15_000),
             ("litequeue", 5_000),
         ]
+
+    def test_no_goal_is_about_the_drain_with_log_lines(self) -> None:
+        judged = {figure[:2] for goal in goals() for figure in (goal.figure, *goal.beside)}
+
+        assert ("drain", FULL) in judged
+        assert ("drain", LOGGED) not in judged
+
+    def test_the_best_of_the_peers_with_a_bulk_call_is_beside_ours(self) -> None:
+        [goal, _] = [goal for goal in goals() if goal.what.startswith("bulk")]
+
+        assert [figure.name for figure in goal.beside] == ["litequeue", "flexiq", "quebec"]
 
     def test_no_scale_leaves_nothing_to_measure(self) -> None:
         assert all(entry.jobs >= 50 for entry in plan.chosen(scale=0.0001, all_of=plan.entries()))
@@ -79,35 +91,64 @@ class TestGoals:
         *ran("drain", "fast", 10, 9, 12),
         *ran("drain", "broken", 1000, 1000, 1000, error="jobs were lost"),
     )
-    PEERS = tuple(Figure("drain", name) for name in ("slow", "fast", "broken", "absent"))
+    PEERS = tuple(Figure("drain", name) for name in ("slow", "fast", "absent"))
+    BROKEN = (*PEERS, Figure("drain", "broken"))
 
     def test_a_ratio_is_that_of_medians_beside_the_best_that_was_measured(self) -> None:
-        verdict = judge(Goal("", Figure("drain", NORMAL), self.PEERS, least=10), self.RUNS)
+        verdict = judge(Goal("", Figure("drain", NORMAL), self.PEERS, least=10), self.RUNS, 3)
 
         assert verdict is not None
         assert verdict.beside == "fast"
         assert verdict.value == 10
         assert verdict.lowest == pytest.approx(110 / 12)
         assert verdict.highest == 10
+        assert verdict.rounds == 3
         assert verdict.met
 
     def test_a_run_that_went_wrong_never_counts(self) -> None:
-        assert best_of(self.PEERS, self.RUNS) == Figure("drain", "fast")
-        assert judge(Goal("", Figure("drain", "broken"), least=1), self.RUNS) is None
+        assert best_of(self.BROKEN, self.RUNS) == Figure("drain", "fast")
+        assert judge(Goal("", Figure("drain", "broken"), least=1), self.RUNS, 3) is None
+
+    def test_no_goal_is_reached_while_one_of_the_peers_fails_altogether(self) -> None:
+        verdict = judge(Goal("", Figure("drain", NORMAL), self.BROKEN, least=1), self.RUNS, 3)
+
+        assert verdict is not None
+        assert verdict.failed == ("broken",)
+        assert not verdict.met
+
+    @pytest.mark.parametrize("name", [NORMAL, "fast"])
+    def test_no_goal_is_reached_in_fewer_rounds_than_were_asked_for(self, name: str) -> None:
+        runs = [
+            {**run, "error": "it took too long"} if (run["name"], run["round"]) == (name, 1) else run
+            for run in self.RUNS
+        ]
+        verdict = judge(Goal("", Figure("drain", NORMAL), self.PEERS, least=1), runs, 3)
+
+        assert verdict is not None
+        assert verdict.beside == "fast"
+        assert verdict.rounds == 2
+        assert not verdict.met
 
     def test_what_was_not_measured_is_not_judged(self) -> None:
-        assert judge(Goal("", Figure("bulk", NORMAL), self.PEERS, least=3), self.RUNS) is None
-        assert (
-            judge(Goal("", Figure("drain", NORMAL), (Figure("drain", "absent"),), least=3), self.RUNS) is None
-        )
+        absent = (Figure("drain", "absent"),)
 
-    @pytest.mark.parametrize(("value", "met"), [(2.9, True), (3.1, False)])
+        assert judge(Goal("", Figure("bulk", NORMAL), self.PEERS, least=3), self.RUNS, 3) is None
+        assert judge(Goal("", Figure("drain", NORMAL), absent, least=3), self.RUNS, 3) is None
+
+    @pytest.mark.parametrize(("value", "met"), [(2.9, True), (3.0, True), (3.1, False)])
     def test_a_bound_from_above_needs_nobody_beside(self, value: float, met: bool) -> None:
         runs = ran("idle", FULL, value, key="p50")
-        verdict = judge(Goal("", Figure("idle", FULL, "p50"), most=3), runs)
+        verdict = judge(Goal("", Figure("idle", FULL, "p50"), most=3), runs, 1)
 
         assert verdict is not None
         assert verdict.met is met
+
+    def test_above_and_under_leave_out_the_bound_itself(self) -> None:
+        needed = {goal.needed for goal in goals() if goal.strict}
+
+        assert needed == {"> 1 ×", "< 3 ms", "< 20 ms", "< 1 %"}
+        assert not any(goal.holds(goal.least or goal.most or 0) for goal in goals() if goal.strict)
+        assert all(goal.holds(goal.least or goal.most or 0) for goal in goals() if not goal.strict)
 
 
 class TestDoubts:
@@ -129,6 +170,18 @@ class TestDoubts:
     )
     def test_a_drain_that_lost_or_repeated_jobs_is_not(self, wrong: dict[str, int], word: str) -> None:
         assert word in (driver.doubt({**self.DRAINED, **wrong}) or "")
+
+    def test_jobs_that_are_not_in_the_store_are_missed(self) -> None:
+        assert driver.doubt({"n": 10, "enqueued": 12, "stored": 12}) is None
+        assert driver.doubt({"n": 10, "enqueued": 12, "stored": None}) is None
+        assert (
+            driver.doubt({"n": 10, "enqueued": 12, "stored": 11})
+            == "the store has 11 jobs, and 12 were enqueued"
+        )
+        assert (
+            driver.doubt({"n": 10, "enqueued": 12, "stored": 0})
+            == "the store has 0 jobs, and 12 were enqueued"
+        )
 
 
 class TestAnswers:
@@ -180,7 +233,37 @@ class TestPage:
 
         assert "| shigoto NORMAL | 80,000 | 1.00 | 70,000..90,000 | 0.010 | 300 | 11 |" in text
         assert text.index("| shigoto NORMAL | 80,000") < text.index("| litequeue | 7,000")
-        assert "≥ 10 × | 11.43 × | 8.75..15.00 | litequeue | yes |" in text
+        assert "≥ 10 × | 11.43 × | 8.75..15.00 | litequeue | 3 of 3 rounds | yes |" in text
+
+    def test_a_goal_says_in_how_many_rounds_and_who_failed(self) -> None:
+        text = self.page(
+            [
+                *ran("drain", NORMAL, 80_000, 90_000),
+                *ran("drain", "litequeue", 7000, 6000, 8000),
+                *ran("drain", "huey", 0, error="no wheel"),
+            ]
+        )
+
+        assert "| litequeue | 2 of 3 rounds | **no**: huey failed |" in text
+
+    def test_who_could_not_be_asked_for_the_jobs_is_named(self) -> None:
+        text = self.page(
+            [
+                *ran("bulk", FULL, 9, 9, 9, enqueued=10, stored=10),
+                *ran("bulk", "quebec", 3, 3, 3, enqueued=10, stored=None),
+            ]
+        )
+
+        assert "| shigoto FULL | 9 | 1.00 | 9..9 | all |" in text
+        assert "| quebec | 3 | 0.33 | 3..3 | not asked |" in text
+
+    def test_an_idle_worker_is_shown_by_the_rounds_that_went_well(self) -> None:
+        failed = {"round": 0, "work": "idle", "name": FULL, "error": "no job began", "idle cpu %": 9.0}
+        text = self.page([failed, *ran("idle", FULL, 2, 2, key="pick-up p50 ms")])
+
+        assert "| pick-up p50 ms | 2.00 | 2.00..2.00 |" in text
+        assert "| idle cpu %" not in text
+        assert "| shigoto FULL | failed: no job began |" in self.page([failed])
 
     def test_whoever_failed_is_shown_with_the_reason(self) -> None:
         text = self.page(ran("drain", "huey", 0, error="not installed: no wheel", key="wall_s"))

@@ -4,11 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.contract import One, Runner
+from bench.measuring import latency
 from tools.environment import ROOT
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the costs come from /proc")
@@ -38,9 +42,17 @@ def test_it_says_what_it_is_and_how_it_syncs(run: Any) -> None:
 
 
 def test_jobs_are_stored_one_by_one_in_bulk_and_by_concurrent_callers(run: Any) -> None:
-    assert run("enqueue", "30")["n"] == 30
-    assert run("bulk", "1500")["jobs_per_s"] > 0
-    assert run("concurrent", "128", CALLERS="64")["n"] == 128
+    for answer, jobs, warm_up in (
+        (run("enqueue", "30"), 30, 20),
+        (run("bulk", "1500"), 1500, 0),
+        (run("concurrent", "150", CALLERS="64"), 128, 1),
+    ):
+        assert answer["jobs_per_s"] > 0
+        assert (answer["n"], answer["enqueued"], answer["stored"]) == (jobs, jobs + warm_up, jobs + warm_up)
+
+
+def test_a_drain_may_have_its_log_lines(run: Any) -> None:
+    assert run("drain", "50", LOG="info")["finished"] == 50
 
 
 @pytest.mark.parametrize("kind", ["async", "sync", "payload", "failures"])
@@ -76,6 +88,27 @@ def test_latency_is_measured_from_the_call(run: Any) -> None:
 
     assert answer["n"] == 5
     assert 0 < answer["p50_ms"] <= answer["p99_ms"] <= answer["max_ms"]
+
+
+def test_a_latency_of_some_of_the_jobs_is_an_error(tmp_path: Path) -> None:
+    class Lazy(Runner):
+        name = "lazy"
+
+        def store(self) -> Path:
+            return tmp_path / "lazy.db"
+
+        @asynccontextmanager
+        async def producer(self) -> AsyncIterator[tuple[One, None]]:
+            yield lambda number: None, None
+
+        def worker_cmd(self) -> list[str]:
+            begin = "import time; from bench.probe import hit; [hit(1) for _ in range(10)]; hit(time.monotonic_ns())"
+            return [sys.executable, "-c", begin]
+
+    answer = latency(Lazy(), 5)
+
+    assert answer["n"] == 1
+    assert answer["error"].startswith("only 1 of 5 jobs began")
 
 
 def test_another_harness_may_be_in_charge(run: Any, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`shigoto bench` within the test's own process: what it says, what it refuses, and what it leaves alone."""
 
+import re
 import subprocess
 import sys
 import threading

@@ -107,8 +107,10 @@ def test_a_reader_that_is_gone_harms_nobody(pipe: Pipe) -> None:
     outlet = Outlet(pipe.writer)
     os.close(pipe.reader)
 
+    began = time.monotonic()
     outlet.write("to nobody\n")
     outlet.drain(PATIENCE)
+    assert time.monotonic() - began < PATIENCE, "what nobody can read does not wait any more"
 
     pipe.reader = os.dup(pipe.writer)
 
