@@ -65,6 +65,10 @@ class Runner:
         """Jobs that are due and not finished, asked of the store; None where it cannot be asked."""
         return None
 
+    async def left(self) -> int | None:
+        """Jobs of a drain that are not finished, when all have begun; asked again and again, so it should be quick."""
+        return await self.pending()
+
     async def finished(self) -> int | None:
         """Jobs of which the store says that they were finished; None where it forgets them."""
         return None

@@ -181,12 +181,12 @@ def drain(runner: Runner, jobs: int, start: Start) -> Report:
     with event_loop() as loop:
         fill_seconds = _fill(runner, jobs, loop)
         # What was there before is none of ours, and in an empty store there may be no table to ask yet.
-        others = (loop.run(runner.pending()) or jobs) - jobs
+        others = (loop.run(runner.left()) or jobs) - jobs
         finished_before = loop.run(runner.finished()) or 0
         with Gauge(runner.store()) as gauge:
             commits = gauge.read()
             with working(runner, start.processes) as crowd:
-                result = _watch(runner, jobs, crowd, lambda: _left_of(loop.run(runner.pending()), others))
+                result = _watch(runner, jobs, crowd, lambda: _left_of(loop.run(runner.left()), others))
                 result["commits_per_job"] = round((gauge.read() - commits) % 2**32 / jobs, 4)
         finished = loop.run(runner.finished())
     return {

@@ -89,6 +89,10 @@ class ShigotoRunner(protocol.Runner):
         counts = (await app.astats()).values()
         return sum(each.pending - each.scheduled + each.processing for each in counts)
 
+    async def left(self) -> int | None:
+        """Begun and not settled. What has not begun yet is known; to count what is due tomorrow takes its time."""
+        return await app.acount(state="processing")
+
     async def finished(self) -> int | None:
         """From history."""
         return sum(counts.completed for counts in (await app.astats()).values())

@@ -118,6 +118,9 @@ class Context(Struct, eq=False):
     _encode: Callable[[Any], str] | None = None
     _checkpoint: str | UnsetType | None = UNSET
 
+    def __repr__(self) -> str:
+        return f"<Context of job #{self.number} {self.task!r}>"
+
     @property
     def job_id(self) -> UUID:
         """The job's id; the same in every run."""

@@ -55,7 +55,7 @@ class Route(Struct, frozen=True):
     decode: Decode | None
 
 
-class Call(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
+class Call(Struct, Generic[R_co], frozen=True, eq=False):
     """One call of a task, checked and encoded but not stored; what `enqueue_many` takes."""
 
     route: Route

@@ -69,7 +69,7 @@ def test_several_jobs_in_a_dead_process_run_again_at_once() -> None:
 def test_jobs_in_child_processes_die_with_the_runner_and_nothing_is_said_of_their_number() -> None:
     inside, child = deaths_in(7, 1, inside=[1], in_children=[2], trace="x" * 2 * MOST_TRACE)
 
-    assert len(inside.traceback or "") == MOST_TRACE
+    assert len((inside.traceback or "").encode()) == MOST_TRACE
     assert (inside.delay, child.number, child.delay, child.traceback) == (CRASH_DELAY, 2, None, None)
     assert child.error is not None
     assert "together with the runner process 7, which ended with exit code 1" in child.error

@@ -106,6 +106,8 @@ class Arguments:
         Half of what `encode` takes: the struct binds the arguments and compares them, too.
         """
         try:
+            if UNSET in args:
+                return None
             sent = self.struct(*args)
             written = ENCODER.encode(sent)
             if len(written) > min(self.limits.depth, self.limits.size):  # else it can break neither

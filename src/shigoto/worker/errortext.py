@@ -115,6 +115,8 @@ def _quick_trace(error: BaseException, frames: TracebackType, skip: Collection[s
         at = at.tb_next
     while places and places[-1].tb_frame.f_code.co_filename in skip:
         places.pop()
+    if any(place.tb_lasti < 0 for place in places):  # made by hand
+        return None
     texts = [_place(place) for place in places[-FRAMES:]]
     if len(set(texts)) < len(texts):
         return None
@@ -125,14 +127,15 @@ def _quick_trace(error: BaseException, frames: TracebackType, skip: Collection[s
 def _place(at: TracebackType) -> str:
     code = at.tb_frame.f_code
     linecache.lazycache(code.co_filename, at.tb_frame.f_globals)  # where the source may lie, if not in a file
-    return _place_in(code, at.tb_lasti)
+    return _place_in(code, code.co_filename, at.tb_lasti)
 
 
 @lru_cache(maxsize=1_000)
-def _place_in(code: CodeType, instruction: int) -> str:
+def _place_in(code: CodeType, filename: str, instruction: int) -> str:
+    """The text of a place; the file is named, for codes of two files can be equal."""
     line, end_line, column, end_column = next(islice(code.co_positions(), instruction // 2, None))
     entry = traceback.FrameSummary(
-        code.co_filename, line, code.co_name, end_lineno=end_line, colno=column, end_colno=end_column
+        filename, line, code.co_name, end_lineno=end_line, colno=column, end_colno=end_column
     )
     return "".join(traceback.format_list([entry]))
 

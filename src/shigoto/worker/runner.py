@@ -41,7 +41,7 @@ from typing import Any, NoReturn, Protocol
 
 from msgspec import structs
 
-from shigoto.context import Context, Desk, Signals, SoftTimeout, current_context
+from shigoto.context import Context, Desk, Signals, SoftTimeout, current_context, detached
 from shigoto.model.clock import Millis
 from shigoto.model.errors import JobCancelled, JobError, PayloadInvalid, StoreUnavailable
 from shigoto.model.job import FailureKind, Lease
@@ -54,6 +54,7 @@ from shigoto.worker.plans import Guard, Plan, limits_of, plan_of, too_long
 
 HERE = (__file__, plans.__file__, interrupts.__file__)
 UNKNOWN_DELAY = 60_000
+NOBODY = detached("")
 MOST_DISTURBED = 10_000
 
 
@@ -126,8 +127,8 @@ class Runner:
             return endings.released(lease, UNKNOWN_DELAY, ran=False)
         signals = strand.signals = self._signals()
         context = Context(lease, signals, self._desk, plan.encode)
+        before = strand.variables or _remember(strand)
         current_context.set(context)
-        before = strand.variables = strand.variables or copy_context()
         strand.lease = lease
         limited = plan.limited or lease.timeout is not None or lease.soft_timeout is not None
         if limited:
@@ -153,8 +154,8 @@ class Runner:
             settlement = self._with_signals(lease, plan, signals, settlement)
         if limited:
             strand.limit_at = inf
-        if strand.cancels or strand.task.cancelling() or _changed(before, context):
-            _tidy(strand, before, context)
+        if strand.cancels or strand.task.cancelling() or _changed(before):
+            _tidy(strand, before)
         strand.lease = None
         return settlement
 
@@ -323,7 +324,7 @@ def _too_long(
     return kind(too_long(which, limit)).with_traceback(error.__traceback__)
 
 
-def _tidy(strand: StrandHand, before: Variables, context: Context) -> None:
+def _tidy(strand: StrandHand, before: Variables) -> None:
     """Take back our own cancels; a strand that a handler left otherwise changed is not used again.
 
     Context variables that a handler set, or a cancel that is not ours, would reach the next job in this strand.
@@ -333,10 +334,17 @@ def _tidy(strand: StrandHand, before: Variables, context: Context) -> None:
     strand.cancels = 0
     strand.wanted = None
     strand.limit_at = inf
-    strand.worn = strand.worn or strand.task.cancelling() > 0 or _changed(before, context)
+    strand.worn = strand.worn or strand.task.cancelling() > 0 or _changed(before)
 
 
-def _changed(before: Variables, context: Context) -> bool:
+def _remember(strand: StrandHand) -> Variables:
+    """The context variables that a strand begins with, ours with nobody's job, lest a job be remembered with them."""
+    current_context.set(NOBODY)
+    strand.variables = copy_context()
+    return strand.variables
+
+
+def _changed(before: Variables) -> bool:
     """Whether the handler has set a context variable, other than our own, which every job sets.
 
     By identity: `before != after` asks values for equality, which raises for arrays, and holds for a fresh list
@@ -345,8 +353,7 @@ def _changed(before: Variables, context: Context) -> bool:
     after = copy_context()
     if len(after) == 1:
         return False
-    ours = before[current_context] is not context
-    return len(after) != len(before) or sum(map(is_not, after.values(), before.values())) != ours
+    return len(after) != len(before) or sum(map(is_not, after.values(), before.values())) != 1
 
 
 def _watch_forks(runner: Runner) -> None:

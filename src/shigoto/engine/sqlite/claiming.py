@@ -19,8 +19,9 @@ from shigoto.model.job import Lease
 from shigoto.model.worker import CLAIM_BYTES, Want
 
 # Leases are read in portions, and a claim stops taking more once CLAIM_BYTES are on their way: a look-ahead of a
-# thousand jobs of 1 MiB would otherwise need gigabytes. What was read so far tells how large the next portion may be.
-FIRST_PORTION, LARGEST_PORTION = 32, 1_000
+# thousand jobs of 1 MiB would otherwise need gigabytes. What was read so far tells how large the next portion may be;
+# if it is wrong, the text of the largest one still stays below the billion bytes that SQLite can hold.
+FIRST_PORTION, LARGEST_PORTION = 32, 500
 PORTION_BYTES = 1024 * 1024
 
 Place = tuple[int, int, int]  # priority (negated), pos, number: the order of the line

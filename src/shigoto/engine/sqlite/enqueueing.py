@@ -5,13 +5,14 @@ a list of rows (`insertion`). That takes less than 3 µs a job where a statement
 """
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from uuid import UUID
 
 from msgspec import json
 
-from shigoto.engine.sqlite.counting import count, fold_counters
+from shigoto.engine.sqlite.counting import count, count_batch, fold_counters
 from shigoto.engine.sqlite.looking import STATES
 from shigoto.engine.sqlite.statement import Statement, Steps, sql
 from shigoto.engine.sqlite.waiting import Waiting, remove_waiting, wait_again
@@ -32,6 +33,8 @@ def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
         (yield sql("highest")).fetchone()[0] - inserted + 1
     )  # the write lock is ours: the numbers have no gap
     if inserted == len(specs):
+        if inserted >= WORTH_COUNTING:
+            yield from count_batch(first, Counter([spec.queue for spec in specs]))
         return [Enqueued(spec.id, first + offset, "inserted") for offset, spec in enumerate(specs)]
     answers: list[Enqueued] = []
     seen: set[UUID] = set()
@@ -131,6 +134,7 @@ SHARED = """(SELECT lane FROM shigoto_lane WHERE task = ?1 AND queue = ?2 AND al
   ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?3"""
 ONE = f"VALUES ({SHARED}, ?17, ?18)"
 SEVERAL = f"SELECT {SHARED}, column1, column2 FROM (VALUES {{rows}}) WHERE TRUE"
+WORTH_COUNTING = 100  # jobs; fewer are counted by the next sweep
 ROWS_AT_ONCE = (250, 50, 10)  # with 500 no faster
 
 

@@ -16,11 +16,12 @@ from collections.abc import Collection
 
 from shigoto.model.outcome import Death
 from shigoto.model.states import CRASH_DELAY
+from shigoto.model.text import fit
 from shigoto.worker.process.launch import how_it_ended
 
 logger = logging.getLogger("shigoto.worker")
 
-MOST_TRACE = 16_000  # characters
+MOST_TRACE = 16_000  # bytes
 DIE_WITHIN = 1.0  # seconds from a kill to the end
 LOOK_EVERY = 0.005
 
@@ -38,7 +39,7 @@ def deaths_in(
     only = not inside and len(in_children) == 1
     return (
         *(
-            Death(number=number, error=error, traceback=trace[:MOST_TRACE] or None, delay=delay)
+            Death(number=number, error=error, traceback=fit(trace, MOST_TRACE) or None, delay=delay)
             for number in inside
         ),
         *(

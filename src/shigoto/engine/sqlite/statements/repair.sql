@@ -164,7 +164,7 @@ INSERT INTO shigoto_counter (queue, total)
 SELECT l.queue, count(*)
 FROM shigoto_job b
 CROSS JOIN shigoto_lane l ON l.lane = b.lane
-WHERE b.number > ?1
+WHERE b.number > ?1 AND b.number <= ?2
 GROUP BY l.queue
 ON CONFLICT (queue) DO UPDATE SET total = total + excluded.total
 
