@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from shigoto.engine.sqlite import SqliteEngine
+from shigoto.engine.sqlite import SqliteEngine, looking
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import CLAIM_BYTES, Announcement, Want
@@ -112,3 +112,22 @@ def test_a_claim_of_large_payloads_stops_early_and_the_next_goes_on(engine: Sqli
     assert [lease.number for leases in claims for lease in leases] == list(range(1, 101))
     assert len(claims) > 1
     assert all(sum(len(lease.payload) for lease in leases) < 2 * CLAIM_BYTES for leases in claims)
+
+
+@pytest.mark.parametrize("few", [0, 30, 10_000])
+def test_what_is_scheduled_is_counted_exactly_however_many_are_ready(
+    engine: SqliteEngine, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "FEW_READY", few)
+    other = structs.replace(PLAIN, queue="r")
+    engine.run(engine.enqueue_many([*specs(20), *specs(15, other)]))
+    engine.run(engine.enqueue_many(specs(7, structs.replace(PLAIN, delay=60_000))))
+    engine.run(engine.enqueue_many(specs(9, structs.replace(other, delay=60_000))))
+    claim(engine, 3)
+
+    counts = engine.run(engine.stats())
+
+    assert [(counts[name].pending, counts[name].scheduled, counts[name].processing) for name in "qr"] == [
+        (24, 7, 3),
+        (24, 9, 0),
+    ]

@@ -22,6 +22,7 @@ STATES = {
     6: State.BLOCKED,
 }
 NUMBERS_OF_STATES = {state: number for number, state in STATES.items()}
+FEW_READY = 10_000
 
 
 def get(ids: list[UUID]) -> Steps[list[Job | None]]:
@@ -135,14 +136,25 @@ def stats() -> Steps[dict[str, Counts]]:
         queues.setdefault(queue, Counts()).pending += jobs
     for queue, jobs in (yield sql("running_by_queue")).fetchall():
         queues[queue].processing = jobs
-    for queue, jobs in (yield sql("scheduled_by_queue")).fetchall():
-        queues[queue].scheduled = jobs
     for queue, jobs in (yield sql("blocked_by_queue")).fetchall():
         queues[queue].blocked = jobs
     for counts in queues.values():
         ended = counts.completed + counts.failed + counts.cancelled
         counts.pending -= ended + counts.processing + counts.blocked
+    yield from _tell_scheduled(queues)
     return queues
+
+
+def _tell_scheduled(queues: dict[str, Counts]) -> Steps[None]:
+    """What is pending is ready or scheduled. While few are ready it is those that are counted: a million jobs that are
+    due tomorrow take a quarter of a second."""
+    ready = dict((yield sql("ready_by_queue", FEW_READY + 1)).fetchall())
+    if sum(ready.values()) <= FEW_READY:
+        for queue, counts in queues.items():
+            counts.scheduled = counts.pending - ready.get(queue, 0)
+    else:
+        for queue, jobs in (yield sql("scheduled_by_queue")).fetchall():
+            queues[queue].scheduled = jobs
 
 
 def settings() -> Steps[list[QueueSettings]]:

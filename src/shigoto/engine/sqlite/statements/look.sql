@@ -135,6 +135,13 @@ CROSS JOIN shigoto_job b ON b.number = r.number
 CROSS JOIN shigoto_lane l ON l.lane = b.lane
 GROUP BY l.queue
 
+-- Of at most ?1 jobs.
+-- name: ready_by_queue
+SELECT l.queue, sum(c.jobs)
+FROM (SELECT lane, count(*) AS jobs FROM (SELECT lane FROM shigoto_ready LIMIT ?1) GROUP BY lane) c
+CROSS JOIN shigoto_lane l ON l.lane = c.lane
+GROUP BY l.queue
+
 -- name: scheduled_by_queue
 SELECT l.queue, sum(c.jobs)
 FROM (SELECT lane, count(*) AS jobs FROM shigoto_scheduled GROUP BY lane) c
