@@ -59,8 +59,8 @@ COSTS = {
     "two call sites, one after the other": Cost(16, 2, 1, 1),
     # Only neighbours go in together: this is the worst order, and a statement for each.
     "two call sites in turns": Cost(1008, 2, 1, 1),
-    # CLAIM. A look, and the same again with the write lock; then whether this worker lives, portions of leases (the first,
-    # of 32, tells how large the next may be, up to 500), and two statements that move them.
+    # CLAIM. A look, and the same again with the write lock; then whether this worker lives, portions of leases (the
+    # first, of 32, tells how large the next may be, up to 500), and two statements that move them.
     "a claim of nothing": Cost(1, 1, 1, 0),
     "a claim of one": Cost(6, 4, 2, 1),
     "a claim of a hundred": Cost(7, 5, 2, 1),
