@@ -39,8 +39,8 @@ NOTES = {
     " no goal is about it.",
     "threads": "Peers whose handlers are plain functions anyway stand in the table before this one.",
     "concurrent": "Coroutines on one event loop, each of which awaits one call after the other.",
-    "failures": "`Retry.immediate()`: the retry is due at once. Until all jobs are completed. A retry is a warning in the"
-    " log: like the lines of other jobs it is left out here, and `log lines on` has it.",
+    "failures": "`Retry.immediate()`: the retry is due at once. Until all jobs are completed. A retry is a warning in"
+    " the log: like the lines of other jobs it is left out here, and `log lines on` has it.",
     "latency": "From the call to the start of the handler, in another process.",
     "future": "They have a better priority than the jobs that are drained.",
     "unknown": "They have a better priority than the jobs that are drained.",

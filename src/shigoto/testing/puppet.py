@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from contextvars import Context as Variables
 from contextvars import copy_context
+from functools import partial
 from random import Random
 from typing import Any, Literal
 
@@ -213,7 +214,8 @@ class Puppet:
         )
 
     def _inline(self, leases: Sequence[Lease]) -> Round:
-        return Round(self, leases, self._ready, bound=max(MOST_RUNS, 2 * len(leases)))
+        more = partial(self._store.between_commits, self._ready)
+        return Round(self, leases, more, bound=max(MOST_RUNS, 2 * len(leases)))
 
     def _remedy(self, job: Job) -> str:
         later = to_millis(job.run_at) - self._store.clock.now

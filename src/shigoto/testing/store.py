@@ -7,7 +7,7 @@ What is committed and what is claimed for it is one step, so that two threads ne
 is one in memory (`in_memory.py`) or one in a file (`in_file.py`).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from threading import Lock
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -117,6 +117,11 @@ class OwnStore(Relay):
             await self.attendant.arun_ready(leases)
         return value
 
+    def between_commits(self, claim: Callable[[], list[Lease]]) -> list[Lease]:
+        """Claim, but nothing of which another thread has committed just now and is about to claim it."""
+        with self._gate:
+            return claim()
+
     def quietly(self, op: Op[T]) -> T:
         """Run an op and nothing else."""
         return self.engine.run(op)
@@ -151,7 +156,8 @@ class OwnStore(Relay):
                 (answer.id, self.asked[answer.id]) for answer in answers if answer.id in self.asked
             )
 
-        return structs.replace(op, start=steps, mode="write", committed=committed)
+        # Without its short cuts, which would pass by what is noted here.
+        return structs.replace(op, start=steps, committed=committed, direct=None, several=None)
 
     def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
         """T3; a worker that is to die at a checkpoint does so when that is committed."""
