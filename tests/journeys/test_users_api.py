@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -256,7 +257,7 @@ def _sign_up(service: Service, name: str, acknowledged: list[int]) -> None:
     for number in range(10_000):
         try:
             status, created = service.post({"name": name, "email": f"{name}-{number}@example.com"})
-        except (OSError, ValueError):
+        except (OSError, ValueError, HTTPException):  # killed before, during or after its answer
             return
         if (
             status == 503
