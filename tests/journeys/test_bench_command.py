@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -19,7 +18,7 @@ from shigoto.bench.crew import Crew
 from shigoto.bench.figures import BenchFailed
 from shigoto.bench.place import QUEUE, open_place
 from shigoto.bench.program import Begin
-from tests.journeys.yard import SHIGOTO, Yard, eventually, is_alive, runners_of
+from tests.journeys.yard import SHIGOTO, Yard, eventually, is_alive, read_to_the_end, runners_of
 
 pytestmark = pytest.mark.engine("sqlite")
 
@@ -181,16 +180,6 @@ def test_on_a_terminal_there_are_bars_without_colours_if_those_are_not_wanted(st
         MEASURES["enqueue"],
         MEASURES["drain"],
     ]
-
-
-def read_to_the_end(terminal: int) -> str:
-    seen = b""
-    # Linux reports the end of a terminal's other side as an error.
-    with suppress(OSError):
-        while some := os.read(terminal, 65_536):
-            seen += some
-    os.close(terminal)
-    return seen.decode()
 
 
 def test_a_runner_that_cannot_begin_says_why(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from shigoto.demo.troupe import Troupe
 from shigoto.engine.open import open_engine
 from shigoto.model.ids import uuid7
 from shigoto.model.worker import Announcement, Want
+from tests.journeys.yard import read_to_the_end
 
 COMMAND = [sys.executable, "-m", "shigoto", "demo"]
 
@@ -117,16 +117,6 @@ def test_on_a_terminal_the_demo_draws_a_picture_over_itself(start: Start, tmp_pa
     assert "\x1b" not in workers + following + kept
     [store] = tmp_path.glob("shigoto-demo-*/jobs.db")
     assert str(store) in kept
-
-
-def read_to_the_end(terminal: int) -> str:
-    seen = b""
-    # Linux reports the end of a terminal's other side as an error.
-    with suppress(OSError):
-        while some := os.read(terminal, 65_536):
-            seen += some
-    os.close(terminal)
-    return seen.decode()
 
 
 def test_without_a_terminal_the_demo_prints_plain_lines(start: Start) -> None:

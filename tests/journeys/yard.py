@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from shigoto import JobHandle, Shigoto, State
@@ -261,3 +262,14 @@ def eventually(condition: Callable[[], bool], tell: Callable[[], str] = str, wit
 def ended_within(process: "subprocess.Popen[bytes]", seconds: float) -> int:
     """The exit code. The time is the most that is promised, and a second for a busy machine."""
     return process.wait(seconds + 1)
+
+
+def read_to_the_end(terminal: int) -> str:
+    """Everything that is written on the other side of a terminal, until that is closed."""
+    seen = b""
+    # Linux reports the end of a terminal's other side as an error.
+    with suppress(OSError):
+        while some := os.read(terminal, 65_536):
+            seen += some
+    os.close(terminal)
+    return seen.decode()

@@ -7,14 +7,12 @@ to the highest. The latency has a scale of its own, whose steps grow, since its 
 from html import escape
 from math import floor, log, log10
 
-from shigoto.bench import MEASURES
-from shigoto.bench.report import BARE, Report, distribution, percentiles
+from shigoto.bench.report import BARE, TITLES, Report, distribution, percentiles
 
 WIDTH, MARGIN = 900, 32
 LEFT, RIGHT = 262, 660  # where bars begin, and where the longest ends: what is said of it stands beside
 ROW, BAR = 46, 18
 HISTOGRAM, BINS = 130, 48
-TITLES = {**MEASURES, BARE: "bare insert and commit"}
 
 STYLE = """
 text { font-family: ui-sans-serif, system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; fill: #1c2330 }

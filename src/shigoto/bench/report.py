@@ -12,11 +12,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from shigoto.bench import MEASURES
 from shigoto.bench.figures import Figure, Rate, Waits
 from shigoto.bench.place import Facts
 from shigoto.model.version import VERSION
 
 BARE = "bare"
+TITLES = {BARE: "bare insert and commit", **MEASURES}
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p99": 0.99, "max": 1.0}
 
 

@@ -5,15 +5,13 @@ from typing import TextIO
 
 import click
 
-from shigoto.bench import MEASURES
 from shigoto.bench.figures import Figure, Rate
-from shigoto.bench.report import BARE, Report, distribution, percentiles
+from shigoto.bench.report import BARE, TITLES, Report, distribution, percentiles
 from shigoto.bench.rounds import Step
 from shigoto.cli import output
 from shigoto.cli.output import Column
 from shigoto.cli.top.view import spark
 
-TITLES = {BARE: "bare insert and commit", **MEASURES}
 BAR = 20  # cells
 BINS = 20
 MEGABYTE = 1e6
