@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from bench.comparison.plan import FULL, NORMAL, PEERS
+from bench.comparison.plan import FULL, NORMAL, PEERS, SMALL
 
 Run = dict[str, Any]
 
@@ -135,7 +135,12 @@ def _enqueues() -> list[Goal]:
 def _mixes() -> list[Goal]:
     small = (Figure("drain", FULL),)
     return [
-        Goal("drain, payloads of 10 KB beside small ones", Figure("payload", FULL), small, least=0.5),
+        Goal(
+            "drain, payloads of 10 KB beside as many small ones",
+            Figure("payload", FULL),
+            (Figure("payload", SMALL),),
+            least=0.5,
+        ),
         Goal("drain, 5 % fail once and are retried, beside none", Figure("failures", FULL), small, least=0.7),
     ]
 

@@ -10,6 +10,7 @@ OURS = "bench.shigoto_runner"
 BARE = "bench.peers.bare"
 NORMAL, FULL = "shigoto NORMAL", "shigoto FULL"
 LOGGED = f"{FULL}, log lines on"  # for the reader: no goal is about it
+SMALL = f"{FULL}, small ones"
 LEVELS = {NORMAL: {"SYNC": "NORMAL"}, FULL: {"SYNC": "FULL"}}
 PREPARED = {"history": 1.0, "future": 1.0, "unknown": 0.1}  # how much of --growth
 FEWEST = 50
@@ -93,9 +94,10 @@ def entries() -> list[Entry]:
         *_both("drain3", "drain", 100_000, words=("--procs", "3")),
         *_peers("drain3", "drain", words=("--procs", "3")),
         *_concurrent(),
-        *_ours("payload", "drain", 20_000, env={"KIND": "payload"}),
-        *_ours("failures", "drain", 60_000, env={"KIND": "failures", "LOG": "error"}),
-        Entry("failures", LOGGED, OURS, "drain", 60_000, (), {**LEVELS[FULL], "KIND": "failures"}),
+        *_ours("payload", "drain", 40_000, env={"KIND": "payload"}),
+        Entry("payload", SMALL, OURS, "drain", 40_000, (), LEVELS[FULL]),
+        *_ours("failures", "drain", 100_000, env={"KIND": "failures", "LOG": "error"}),
+        Entry("failures", LOGGED, OURS, "drain", 100_000, (), {**LEVELS[FULL], "KIND": "failures"}),
         *_ours("latency", "latency", 200),
         *_peers("latency", "latency"),
         *_growth("history", "drain", 100_000),
@@ -127,7 +129,7 @@ def _bare() -> list[Entry]:
     """The limits: what SQLite alone can do."""
     return [
         Entry("enqueue", f"bare {table} {level}", BARE, "enqueue", jobs, (), {"SYNC": level, "TABLE": table})
-        for table in ("insert", "row")
+        for table in ("insert", "row", "row autocommit")
         for level, jobs in (("NORMAL", 30_000), ("FULL", 5_000))
     ]
 

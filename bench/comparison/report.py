@@ -28,8 +28,9 @@ TITLES = {
 }
 NOTES = {
     "enqueue": "Plain calls in a plain program, each committed before the next."
-    " `bare insert` is an insert and commit loop on a table of three columns, with nothing else around it;"
-    " `bare row` inserts the row that Shigoto stores for a job, with the unique index of its id."
+    " `bare insert` is a loop of `execute` and `commit` on a table of three columns, with nothing else around it;"
+    " `bare row` inserts the row that Shigoto stores for a job, with the unique index of its id,"
+    " and with `autocommit` leaves the commit to SQLite."
     " It has the pages of 4 KiB that SQLite makes; a new store of Shigoto has pages of 2 KiB, which is one of its"
     " optimisations.",
     "bulk": "litequeue has no such call, but transactions: 1000 calls stand in each.",

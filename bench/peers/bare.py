@@ -1,7 +1,8 @@
 """The limits: what SQLite alone does, in a loop of inserts, each committed.
 
 $TABLE is `insert`, a table of three columns with a rowid, or `row`: the very row that Shigoto stores for a job, in a
-table of the same columns, with the unique index of its id. $SYNC is FULL or NORMAL.
+table of the same columns, with the unique index of its id; `row autocommit` is the same without a call to `commit`.
+$SYNC is FULL or NORMAL.
 """
 
 import os
@@ -27,10 +28,21 @@ class BareRunner(protocol.Runner):
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[tuple[protocol.One, None]]:
         """An insert."""
-        connection = sqlite3.connect(self.store(), isolation_level=None)
+        connection = sqlite3.connect(self.store())
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {os.environ.get('SYNC', 'FULL')}")
-        yield (few_columns if TABLE == "insert" else same_row)(connection), None
+        insert = (few_columns if TABLE == "insert" else same_row)(connection)
+        if TABLE.endswith("autocommit"):
+            connection.isolation_level = None
+            yield insert, None
+        else:
+            commit = connection.commit
+
+            def insert_and_commit(number: int) -> None:
+                insert(number)
+                commit()
+
+            yield insert_and_commit, None
         connection.close()
 
     async def pending(self) -> int | None:

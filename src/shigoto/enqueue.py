@@ -55,8 +55,11 @@ class Route(Struct, frozen=True):
     decode: Decode | None
 
 
-class Call(Struct, Generic[R_co], frozen=True, eq=False):
-    """One call of a task, checked and encoded but not stored; what `enqueue_many` takes."""
+class Call(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
+    """One call of a task, checked and encoded but not stored; what `enqueue_many` takes.
+
+    Nothing that it refers to refers to it, so the garbage collector need not look: thousands are made at a time.
+    """
 
     route: Route
     payload: str

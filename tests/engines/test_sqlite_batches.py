@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from shigoto.engine.sqlite import SqliteEngine, looking
+from shigoto.engine.sqlite.connections import Connections
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import CLAIM_BYTES, Announcement, Want
@@ -101,15 +102,57 @@ def test_a_payload_with_the_separator_in_it_reaches_its_own_job(engine: SqliteEn
     assert [lease.payload for lease in claim(engine)] == ['{"number":0}', "{}\x1e{}", '{"number":2}']
 
 
+def test_large_payloads_reach_their_own_jobs_beside_small_ones(engine: SqliteEngine) -> None:
+    sizes = [0, 5_000, 1, 12_345, 0, 200_000, 3_000] * 20
+    sent = [
+        structs.replace(one, payload=f'"{"x" * size}é"') for one, size in zip(specs(140), sizes, strict=True)
+    ]
+    engine.run(engine.enqueue_many(sent))
+    connection = sqlite3.connect(engine.path)
+    connection.execute("UPDATE shigoto_job SET payload = payload || char(30) || payload WHERE number = 2")
+    connection.commit()
+    connection.close()
+
+    leases: list[Lease] = []
+    while more := claim(engine):
+        leases += more
+
+    expected = [one.payload for one in sent]
+    expected[1] = f"{expected[1]}\x1e{expected[1]}"
+    assert [lease.payload for lease in leases] == expected
+
+
+def test_only_who_claims_large_payloads_reads_the_file_as_memory(
+    engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the disk is an exception for everybody else, above all for a program that enqueues."""
+    mapped: list[int] = []
+    give_back = Connections.give_back
+
+    def look_and_give_back(self: Connections, connection: sqlite3.Connection | None) -> None:
+        if connection is not None:
+            mapped.append(connection.execute("PRAGMA mmap_size").fetchone()[0])
+        give_back(self, connection)
+
+    monkeypatch.setattr(Connections, "give_back", look_and_give_back)
+    large = [structs.replace(one, payload=f'"{"x" * 10_000}"') for one in specs(100)]
+    engine.run(engine.enqueue_many([*specs(100), *large]))
+    claim(engine, 100)
+    assert set(mapped) == {0}
+
+    claim(engine, 100)
+    assert mapped[-1] > 0
+
+
 def test_a_claim_of_large_payloads_stops_early_and_the_next_goes_on(engine: SqliteEngine) -> None:
-    large = [structs.replace(one, payload=f'"{"x" * 100_000}"') for one in specs(100)]
+    large = [structs.replace(one, payload=f'"{"x" * 100_000}"') for one in specs(200)]
     engine.run(engine.enqueue_many(large))
 
     claims: list[list[Lease]] = []
     while leases := claim(engine):
         claims.append(leases)
 
-    assert [lease.number for leases in claims for lease in leases] == list(range(1, 101))
+    assert [lease.number for leases in claims for lease in leases] == list(range(1, 201))
     assert len(claims) > 1
     assert all(sum(len(lease.payload) for lease in leases) < 2 * CLAIM_BYTES for leases in claims)
 

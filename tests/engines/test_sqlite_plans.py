@@ -15,7 +15,7 @@ import pytest
 from shigoto.bulk import BATCH, Plan, clearing
 from shigoto.engine.op import Op, drive
 from shigoto.engine.sqlite import SqliteEngine, claiming, files
-from shigoto.engine.sqlite.enqueueing import insertion
+from shigoto.engine.sqlite.enqueueing import SHARED, insertion
 from shigoto.engine.sqlite.finding import ALL, PLACES, numbers_of
 from shigoto.engine.sqlite.statement import SQL, Statement, execute
 from shigoto.filters import Filters
@@ -299,9 +299,11 @@ HOT = {
     "the best of each lane": Statement(SQL["heads"], ('["warm"]', None, 0)),
     "start": Statement(SQL["start"], ("[1, 2]", 0, 0, 0, 0, b"w")),
     "leave the ready set": Statement(SQL["unready"], ("[1, 2]", 0, 0, 0, 0)),
-    "enqueue one": Statement(insertion(1), ("t", "q", 0, 0, 0, 0, 6, 3, "", *[None] * 7, b"1", "{}")),
+    "enqueue one": Statement(
+        insertion(1, SHARED), ("t", "q", 0, 0, 0, 0, 0, 6, 3, "", *[None] * 7, b"1", "{}")
+    ),
     "enqueue some": Statement(
-        insertion(10), ("t", "q", 0, 0, 0, 0, 6, 3, "", *[None] * 7, *[b"1", "{}"] * 10)
+        insertion(10, SHARED), ("t", "q", 0, 0, 0, 0, 0, 6, 3, "", *[None] * 7, *[b"1", "{}"] * 10)
     ),
     "complete without results": Statement(SQL["complete_plain"], ("[1]", b"w", 0, 1)),
     "complete": Statement(SQL["complete"], ('[[1, 1, "null"]]', b"w", 0)),

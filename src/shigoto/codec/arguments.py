@@ -30,7 +30,7 @@ class Arguments:
 
     `text` shows them in errors, `positional` may be passed by position, pydantic reads those with `adapters`.
     `struct` is the payload as msgspec sees it: a field for each parameter, in order; `node` describes it. Up to `quick`
-    arguments by position can be encoded the quick way.
+    arguments by position can be encoded the quick way. A text of up to `harmless` bytes can break neither limit.
     """
 
     task: str
@@ -44,6 +44,7 @@ class Arguments:
     opaque: bool
     quick: int
     limits: Limits
+    harmless: int
     struct: type[msgspec.Struct]
     node: inspect.Type
     decoder: msgspec.json.Decoder[msgspec.Struct]
@@ -73,6 +74,7 @@ class Arguments:
             opaque=any(slot.opaque for slot in slots.values()),
             quick=0 if needs_care or mixed else len(positional),
             limits=limits,
+            harmless=min(limits.depth, limits.size),
             struct=struct,
             node=inspect.type_info(struct),
             decoder=msgspec.json.Decoder(struct, dec_hook=read_foreign),
@@ -110,7 +112,7 @@ class Arguments:
                 return None
             sent = self.struct(*args)
             written = ENCODER.encode(sent)
-            if len(written) > min(self.limits.depth, self.limits.size):  # else it can break neither
+            if len(written) > self.harmless:
                 check_limits(written, self.limits)
             return written.decode() if self.decoder.decode(written) == sent else None
         except Exception:

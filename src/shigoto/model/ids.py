@@ -19,6 +19,8 @@ _decode = msgpack.Decoder(UUID).decode
 _decode_many = msgpack.Decoder(list[UUID]).decode
 # A list of up to 65 535 items, and before each item: sixteen bytes follow.
 _LIST, _ITEM = b"\xdc", b"\xc4\x10"
+_VERSION_AND_VARIANT = 0x7 << 76 | 0x2 << 62
+_FREE = (1 << 128) - 1 & ~(0xF << 76 | 0x3 << 62)
 _VARIANT = bytes(0x80 | byte & 0x3F for byte in range(256))
 
 
@@ -29,13 +31,7 @@ def uuid7(unix_millis: int | None = None, random: bytes | None = None) -> UUID:
     """
     millis = time.time_ns() // 1_000_000 if unix_millis is None else unix_millis
     bits = int.from_bytes(os.urandom(10) if random is None else random, "big")
-    number = (
-        (millis & (1 << 48) - 1) << 80
-        | 0x7 << 76
-        | (bits >> 62 & 0xFFF) << 64
-        | 0x2 << 62
-        | bits & (1 << 62) - 1
-    )
+    number = (millis << 80 | bits) & _FREE | _VERSION_AND_VARIANT
     return _decode(_ITEM + number.to_bytes(16, "big"))
 
 

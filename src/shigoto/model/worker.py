@@ -16,7 +16,7 @@ CONCURRENCY = 100
 
 CLAIM_DEADLINE: Millis = 10_000
 # Of payloads, checkpoints and the like; with so many of them a claim may be answered with fewer jobs than are wanted.
-CLAIM_BYTES = 4 * 1024 * 1024
+CLAIM_BYTES = 8 * 1024 * 1024
 
 
 class Announcement(Struct, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ from shigoto.worker.crew import Crew, Settings
 from shigoto.worker.keeper import Beats
 from shigoto.worker.lifespan import Lifespan
 from shigoto.worker.logfields import capturing
+from shigoto.worker.memory import keep_freed_memory
 from shigoto.worker.process.slate import Slate
 from shigoto.worker.process.source import Source
 from shigoto.worker.shutdown import LEAST_PATIENCE, RELEASE, leave, wind_down
@@ -190,6 +191,7 @@ class Worker:
         if self._settings.beats == "loop":
             self._clock = self._loop.time
         self._app.check()
+        keep_freed_memory()
         self._isolation = isolation_of(
             self._app,
             self._source,

@@ -20,9 +20,10 @@ from shigoto.model.worker import CLAIM_BYTES, Want
 
 # Leases are read in portions, and a claim stops taking more once CLAIM_BYTES are on their way: a look-ahead of a
 # thousand jobs of 1 MiB would otherwise need gigabytes. What was read so far tells how large the next portion may be;
-# if it is wrong, the text of the largest one still stays below the billion bytes that SQLite can hold.
+# if it is wrong, the text of the largest one still stays below the billion bytes that SQLite can hold. Portions of
+# 1 MiB took a third longer: the system takes back the memory of such a text, and gives new one page by page.
 FIRST_PORTION, LARGEST_PORTION = 32, 500
-PORTION_BYTES = 1024 * 1024
+PORTION_BYTES = 384 * 1024
 
 Place = tuple[int, int, int]  # priority (negated), pos, number: the order of the line
 Head = tuple[Place, int]  # with its lane
@@ -31,6 +32,10 @@ BEFORE_ALL: Place = (-(2**62), -(2**62), -(2**62))
 BEHIND_ALL: Place = (2**62, 2**62, 2**62)
 MOST_LANES = 400  # that one statement merges; SQLite takes 500 terms
 BETWEEN_PAYLOADS = "\x1e"
+LARGE = 1024  # characters of a payload
+# Large payloads are read from the file's pages in memory, which saves a fifth of the time that such a job takes. Only
+# workers do so, and only for these: a disk that fails then ends the process, where a read would have raised an error.
+MAP_FILE = "PRAGMA mmap_size = 1073741824"
 
 _heads = json.Decoder(list[Head])
 _leases = json.Decoder(list[Lease])
@@ -83,6 +88,8 @@ def _read(now: Millis, lanes: list[int], end: Place, limit: int) -> Steps[list[L
         read_bytes += len(row[0]) + len(row[1] or "")
         if len(found) < portion or read_bytes >= CLAIM_BYTES:
             break
+        if portion == FIRST_PORTION and read_bytes >= LARGE * portion:
+            yield Statement(MAP_FILE)
         portion = max(1, min(LARGEST_PORTION, PORTION_BYTES * len(leases) // read_bytes))
     return leases
 
@@ -93,7 +100,7 @@ def _place(lease: Lease) -> Place:
 
 def _with_payloads(text: str, joined: str | None) -> Steps[list[Lease]]:
     leases = _leases.decode(text)
-    payloads = [] if joined is None else joined.split(BETWEEN_PAYLOADS)
+    payloads = [] if joined is None else _split(joined, len(leases))
     if len(payloads) != len(leases):  # somebody has written what is no JSON, by hand
         rows = (yield sql("payloads", json.encode([lease.number for lease in leases]).decode())).fetchall()
         by_number = dict(rows)
@@ -101,6 +108,20 @@ def _with_payloads(text: str, joined: str | None) -> Steps[list[Lease]]:
     for lease, payload in zip(leases, payloads, strict=True):
         force_setattr(lease, "payload", payload)  # it is frozen from here on
     return leases
+
+
+def _split(joined: str, count: int) -> list[str]:
+    """The payloads that were joined. `str.split` compares character by character, which `find` need not."""
+    if len(joined) < LARGE * count:
+        return joined.split(BETWEEN_PAYLOADS)
+    payloads: list[str] = []
+    begin, end = 0, joined.find(BETWEEN_PAYLOADS)
+    while end >= 0:
+        payloads.append(joined[begin:end])
+        begin = end + 1
+        end = joined.find(BETWEEN_PAYLOADS, begin)
+    payloads.append(joined[begin:])
+    return payloads
 
 
 # Most jobs have nothing of what comes after `claimed_at`. To print nulls costs SQLite as much as to print numbers.

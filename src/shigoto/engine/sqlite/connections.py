@@ -103,16 +103,17 @@ class Connections:
         """The same for callers who count microseconds; who borrows gives back."""
         me = get_ident()
         with self._guard:
-            # An interrupt can keep a thread from signing out; whoever comes again has certainly left before.
-            self._users.pop(me, None)
             if self._forking or len(self._users) >= MOST:
+                # An interrupt can keep a thread from signing out; whoever comes again has certainly left before.
+                self._users.pop(me, None)
                 self._wait_until(self._may_lend)
             self._users[me] = self._closings
             connection = self._idle.pop() if self._idle else None
         try:
             if connection is None:
                 connection = self._open(may_migrate)
-            self._expect_same_file()
+            if monotonic() >= self._look_at:
+                self._expect_same_file()
         except BaseException:
             self.give_back(connection)
             raise
@@ -123,7 +124,11 @@ class Connections:
         with self._guard:
             closings = self._users.pop(get_ident(), self._closings)
             try:
-                if connection is not None:
+                if connection is None:
+                    pass
+                elif closings == self._closings and not connection.in_transaction:
+                    self._idle.append(connection)
+                else:
                     self._put_back(connection, closed_meanwhile=closings != self._closings)
             finally:
                 if self._waiting:
@@ -244,10 +249,7 @@ class Connections:
             )
 
     def _expect_same_file(self) -> None:
-        now = monotonic()
-        if now < self._look_at:
-            return
-        self._look_at = now + LOOK_EVERY
+        self._look_at = monotonic() + LOOK_EVERY
         # No file means that the store was closed meanwhile by somebody else in this process, which is fine.
         if self._file is not None and _identity(self._name) != self._file:
             self._look_at = 0.0

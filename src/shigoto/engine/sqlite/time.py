@@ -20,8 +20,10 @@ class StoreClock:
 
     def now(self) -> Millis:
         """Store time."""
+        host = self._host()
+        if host == self._mark:  # as mostly, when it is asked several times in a millisecond
+            return host
         with self._lock:
-            host = self._host()
             now = held_back(host, self._mark)
             if now < self._mark:
                 self.step = self._mark - now

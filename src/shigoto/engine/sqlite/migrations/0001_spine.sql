@@ -30,7 +30,6 @@ CREATE TABLE shigoto_job (
   number       INTEGER PRIMARY KEY,
   id           BLOB NOT NULL,
   lane         INTEGER NOT NULL,
-  payload      TEXT NOT NULL,
   priority     INTEGER NOT NULL,
   run_at       INTEGER NOT NULL,
   created_at   INTEGER NOT NULL,
@@ -44,7 +43,8 @@ CREATE TABLE shigoto_job (
   soft_timeout INTEGER,
   tags         TEXT,
   meta         TEXT,
-  alone        INTEGER NOT NULL DEFAULT 0
+  alone        INTEGER NOT NULL DEFAULT 0,
+  payload      TEXT NOT NULL -- last: SQLite finds what stands behind a long text only by following its pages
 );
 CREATE UNIQUE INDEX shigoto_job_by_id ON shigoto_job (id);
 CREATE INDEX shigoto_job_by_key ON shigoto_job (key, number) WHERE key IS NOT NULL;

@@ -1,0 +1,36 @@
+"""Freed memory stays in the process."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+CYCLES = """
+import resource
+from shigoto.worker.memory import keep_freed_memory
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+{prepare}
+counts = []
+for _ in range(10):
+    before = faults()
+    texts = ["x" * 10_000 + str(number) for number in range(800)]
+    del texts
+    counts.append(faults() - before)
+print(sum(counts[5:]))
+"""
+
+
+def page_faults(prepare: str) -> int:
+    ran = subprocess.run(
+        [sys.executable, "-c", CYCLES.format(prepare=prepare)], capture_output=True, text=True, check=True
+    )
+    return int(ran.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has its own ways")
+def test_payloads_that_come_and_go_need_no_new_memory() -> None:
+    assert page_faults("keep_freed_memory()") < page_faults("") / 10
