@@ -25,19 +25,19 @@ Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
 
 def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Store the jobs in list order and answer for each."""
-    kinds = _kinds(specs)
-    yield from _add_lanes([spec for spec, _ in kinds])
-    if any(spec.key is not None for spec, _ in kinds):
+    stretches = _stretches(now, specs)
+    yield from _add_lanes([stretch[0] for stretch in stretches])
+    if any(stretch[0].key is not None for stretch in stretches):
         return (yield from _one_by_one(now, specs))
-    inserted = yield from _insert_many(now, specs)
+    inserted = yield from _insert_many(now, stretches)
     first = (
         (yield sql("highest")).fetchone()[0] - inserted + 1
     )  # the write lock is ours: the numbers have no gap
     if inserted == len(specs):
         if inserted >= WORTH_COUNTING:
             queues: Counter[str] = Counter()
-            for spec, alike in kinds:
-                queues[spec.queue] += alike
+            for stretch in stretches:
+                queues[stretch[0].queue] += len(stretch)
             yield from count_batch(first, queues)
         return [Enqueued(spec.id, first + offset, "inserted") for offset, spec in enumerate(specs)]
     answers: list[Enqueued] = []
@@ -48,13 +48,6 @@ def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
         seen.add(spec.id)
         answers.append(Enqueued(spec.id, number, "inserted" if new else "existing"))
     return answers
-
-
-def _kinds(specs: Sequence[JobSpec]) -> list[tuple[JobSpec, int]]:
-    """One of each kind and how many are like it: those of one pattern differ in nothing but id and payload."""
-    kinds = [id(spec.pattern or spec) for spec in specs]
-    examples = dict(zip(kinds, specs, strict=True))
-    return [(examples[kind], alike) for kind, alike in Counter(kinds).items()]
 
 
 def insert_directly(now: Millis, spec: JobSpec, execute: Execute) -> list[Enqueued] | None:
@@ -80,39 +73,39 @@ def _insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
             return Enqueued(spec.id, known[0], "existing")
 
 
-def _insert_many(now: Millis, specs: Sequence[JobSpec]) -> Steps[int]:
+def _insert_many(now: Millis, stretches: Sequence[Sequence[JobSpec]]) -> Steps[int]:
     """Insert them in their order, and tell how many were new."""
-    inserted = at = 0
+    inserted = 0
     loose: list[tuple[object, ...]] = []  # too few in a row that are alike
-    while at < len(specs):
-        shared = _shared(now, specs[at])
-        end = _alike(now, specs, at, shared)
+    for stretch in stretches:
+        shared, at = _shared(now, stretch[0]), 0
         for rows in ROWS_AT_ONCE:
-            while end - at >= rows:
+            while len(stretch) - at >= rows:
                 if loose:
                     inserted += (yield Statement(insertion(1, SHARED), loose, many=True)).rowcount
                     loose = []
                 values: list[object] = [*shared]
-                for spec in specs[at : at + rows]:
+                for spec in stretch[at : at + rows]:
                     values += (spec.id.bytes, spec.payload)
                 inserted += (yield Statement(insertion(rows, len(shared)), values)).rowcount
                 at += rows
         nothing = [None] * (SHARED - len(shared))
-        loose += [(*shared, *nothing, spec.id.bytes, spec.payload) for spec in specs[at:end]]
-        at = end
+        loose += [(*shared, *nothing, spec.id.bytes, spec.payload) for spec in stretch[at:]]
     if loose:
         inserted += (yield Statement(insertion(1, SHARED), loose, many=True)).rowcount
     return inserted
 
 
-def _alike(now: Millis, specs: Sequence[JobSpec], at: int, shared: tuple[object, ...]) -> int:
-    """Up to where they ask for the same as this one, but for id and payload."""
-    pattern = specs[at].pattern
-    for end in range(at + 1, len(specs)):
-        spec = specs[end]
+def _stretches(now: Millis, specs: Sequence[JobSpec]) -> list[Sequence[JobSpec]]:
+    """Cut them where they no longer ask for the same as the one before, but for id and payload."""
+    stretches: list[Sequence[JobSpec]] = []
+    first, shared = 0, _shared(now, specs[0])
+    pattern = specs[0].pattern
+    for at, spec in enumerate(specs):
         if (spec.pattern is not pattern or pattern is None) and _shared(now, spec) != shared:
-            return end
-    return len(specs)
+            stretches.append(specs[first:at])
+            first, shared, pattern = at, _shared(now, spec), spec.pattern
+    return [*stretches, specs[first:]]
 
 
 def _shared(now: Millis, spec: JobSpec) -> tuple[object, ...]:
