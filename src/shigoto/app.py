@@ -31,9 +31,9 @@ from shigoto.lifespan import Lifespan, called, entered
 from shigoto.model.duration import Duration
 from shigoto.model.errors import DeclarationError, ShigotoError, StoreRefused, Unsupported, storable
 from shigoto.model.job import Job
-from shigoto.model.text import without_secrets
+from shigoto.model.text import shown, without_secrets
 from shigoto.observe.bus import Bus
-from shigoto.options import CallOptions, TaskOptions, shown
+from shigoto.options import CallOptions, TaskOptions
 from shigoto.query import Query
 from shigoto.task import Decorate, Task, Tasks
 

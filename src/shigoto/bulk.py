@@ -20,7 +20,7 @@ from shigoto.model.clock import Clock, host_clock
 from shigoto.model.errors import JobError, OptionInvalid
 from shigoto.model.job import Job, JobFilter, State, View
 from shigoto.model.states import DELETABLE
-from shigoto.options import shown
+from shigoto.model.text import shown
 
 T = TypeVar("T")
 

@@ -13,6 +13,7 @@ from shigoto.model.clock import Millis
 from shigoto.model.duration import Duration
 from shigoto.model.errors import JobError, OptionInvalid, nearest
 from shigoto.model.job import KEY_MODES, MAX_PRIORITY, MIN_PRIORITY
+from shigoto.model.text import shown
 from shigoto.options import (
     MAX_DEPTH,
     CallOptions,
@@ -27,7 +28,6 @@ from shigoto.options import (
     instant,
     lay_over,
     several,
-    shown,
     text,
     whole,
 )
@@ -84,7 +84,7 @@ def _check(given: Mapping[str, object], table: Mapping[str, Callable[[Any], Chan
     for option, value in given.items():
         check = table.get(option)
         if check is None:
-            raise OptionInvalid(f"{where} has no option {option!r}.{nearest(option, tuple(table))}")
+            raise OptionInvalid(f"{where} has no option {shown(option)}.{nearest(option, tuple(table))}")
         changes.update(check(value))
     for one, other in (("delay", "run_at"), ("retry", "retries")):
         if one in given and other in given:

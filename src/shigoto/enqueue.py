@@ -23,6 +23,7 @@ from shigoto.handle import Decode, JobHandle, on_event_loop
 from shigoto.model.errors import OptionInvalid, PayloadInvalid, StoreError, UnknownTask, Unsupported, nearest
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import Enqueued, JobSpec
+from shigoto.model.text import shown
 from shigoto.model.worker import WorkerRecord
 from shigoto.options import (
     MAX_DEPTH,
@@ -31,7 +32,6 @@ from shigoto.options import (
     Options,
     check_name,
     lay_call_over,
-    shown,
 )
 
 if TYPE_CHECKING:
@@ -55,11 +55,8 @@ class Route(Struct, frozen=True):
     decode: Decode | None
 
 
-class Call(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
-    """One call of a task, checked and encoded but not stored; what `enqueue_many` takes.
-
-    Nothing that it refers to refers to it, so the garbage collector need not look: thousands are made at a time.
-    """
+class Call(Struct, Generic[R_co], frozen=True, eq=False):
+    """One call of a task, checked and encoded but not stored; what `enqueue_many` takes."""
 
     route: Route
     payload: str
@@ -233,7 +230,7 @@ def _expect_words(name: object, payload: object) -> None:
         raise OptionInvalid(f"The name of a task must be a string, not {shown(name)}.")
     if not isinstance(payload, Mapping):
         raise PayloadInvalid(
-            f"task {name!r}: the arguments must be a mapping of names to values, not {shown(payload)}."
+            f"task {shown(name)}: the arguments must be a mapping of names to values, not {shown(payload)}."
         )
 
 
@@ -247,7 +244,7 @@ def _expect_known(app: "Shigoto", name: str, workers: list[WorkerRecord]) -> Non
     advertised = {task for worker in workers for task in worker.tasks}
     if name not in advertised:
         raise UnknownTask(
-            f"No task is called {name!r}, neither in this app nor by any live worker."
+            f"No task is called {shown(name)}, neither in this app nor by any live worker."
             f"{nearest(name, advertised | set(app.tasks))}"
             " Start a worker that has it, or pass allow_unknown=True to let the job wait for one."
         )

@@ -13,7 +13,8 @@ from shigoto.model.clock import Clock, Millis, host_clock
 from shigoto.model.duration import milliseconds
 from shigoto.model.errors import OptionInvalid, nearest, storable
 from shigoto.model.job import FailureKind, JobFilter, State, View
-from shigoto.options import instant, shown
+from shigoto.model.text import shown
+from shigoto.options import instant
 
 MAX_PAGE = 1_000
 MAX_NUMBER = 2**63 - 1
@@ -75,7 +76,7 @@ def wanted(filters: Filters, clock: Clock = host_clock) -> JobFilter:
     for name in filters:
         if name not in Filters.__annotations__:
             raise OptionInvalid(
-                f"There is no filter {name!r}.{nearest(name, tuple(Filters.__annotations__))}"
+                f"There is no filter {shown(name)}.{nearest(name, tuple(Filters.__annotations__))}"
             )
     limit, before, kind = filters.get("limit", 20), filters.get("before"), filters.get("failure_kind")
     state = filters.get("state") or ("all" if kind is None else State.FAILED)
@@ -133,7 +134,7 @@ def parse_state(name: object) -> State | View:
         return State(name)
     except ValueError:
         raise OptionInvalid(
-            f"There is no state {name!r}.{nearest(name, known)} States are: {', '.join(known)}."
+            f"There is no state {shown(name)}.{nearest(name, known)} States are: {', '.join(known)}."
         ) from None
 
 
@@ -146,7 +147,7 @@ def parse_kind(name: object) -> FailureKind:
         return FailureKind(name)
     except ValueError:
         raise OptionInvalid(
-            f"There is no kind of failure {name!r}.{nearest(name, known)} Kinds are: {', '.join(known)}."
+            f"There is no kind of failure {shown(name)}.{nearest(name, known)} Kinds are: {', '.join(known)}."
         ) from None
 
 

@@ -32,7 +32,7 @@ from shigoto.model.errors import (
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Attempt, Enqueued, FailureKind, Job, JobFilter, JobSpec, LoggedLine, State
 from shigoto.model.states import not_retryable
-from shigoto.options import shown
+from shigoto.model.text import shown
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
@@ -230,15 +230,9 @@ def found(engine: Engine, job: Job | None, *, job_id: UUID, decode: Decode | Non
 def on_event_loop() -> bool:
     """Whether the calling thread runs an event loop right now, which a wait would block."""
     # Where nobody has imported asyncio no loop is running; importing it here would double the cost of
-    # `import shigoto`.
+    # `import shigoto`. The function is exported in spite of its name, and unlike `get_running_loop` need not raise.
     asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
-        return False
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 @cache

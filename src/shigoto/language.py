@@ -31,7 +31,8 @@ from shigoto.filters import (
 from shigoto.model.duration import FORMS, milliseconds, read_duration, write_duration
 from shigoto.model.errors import OptionInvalid, nearest
 from shigoto.model.job import FailureKind, State
-from shigoto.options import several, shown, text
+from shigoto.model.text import shown
+from shigoto.options import several, text
 
 QUALIFIERS = ("state", "queue", "task", "tag", "key", "tenant", "worker", "kind", "error", "since", "args")
 STATES: tuple[str, ...] = get_args(StateName)

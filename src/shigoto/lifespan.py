@@ -6,7 +6,7 @@ from inspect import isasyncgenfunction, iscoroutine
 from typing import TYPE_CHECKING, Any
 
 from shigoto.model.errors import DeclarationError
-from shigoto.options import shown
+from shigoto.model.text import shown
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto

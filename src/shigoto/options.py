@@ -19,11 +19,11 @@ from shigoto.model.clock import Millis, to_millis
 from shigoto.model.duration import Duration, milliseconds
 from shigoto.model.errors import OptionInvalid, nearest, storable
 from shigoto.model.job import JobSpec, KeyMode
+from shigoto.model.text import shown
 from shigoto.retry import Retry
 
 MAX_PAYLOAD = 1_048_576
 MAX_DEPTH = 64
-MAX_SHOWN = 200
 LAST_INSTANT = to_millis(datetime.max.replace(tzinfo=UTC))
 
 OnError = Literal["raise", "log"]
@@ -243,15 +243,6 @@ def duration(value: Duration, option: str) -> Millis:
         return milliseconds(value, option)
     except (OverflowError, ValueError):
         raise OptionInvalid(f"{option} is longer than a hundred years. Numbers are seconds.") from None
-
-
-def shown(value: object) -> str:
-    """The value as it stands in a message: on one short line, whatever it is."""
-    try:
-        text = repr(value)
-    except Exception:
-        text = f"{type(value).__qualname__}, which cannot be shown"
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def whole(option: str, value: object, low: int, high: int) -> int:

@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from shigoto.model.clock import Millis
 from shigoto.model.duration import Duration, milliseconds
 from shigoto.model.errors import OptionInvalid
+from shigoto.model.text import shown
 
 MAX_RETRIES = 10_000
 
@@ -97,7 +98,7 @@ class Retry(Struct, frozen=True, kw_only=True):
         """
         if not isfinite(factor) or factor < 1:
             raise OptionInvalid(
-                f"factor must be a number of at least 1, not {factor!r}: waits do not shrink."
+                f"factor must be a number of at least 1, not {shown(factor)}: waits do not shrink."
             )
         first, last = milliseconds(base, "base"), milliseconds(cap, "cap")
         if last < first:
@@ -140,7 +141,7 @@ class Retry(Struct, frozen=True, kw_only=True):
         """Run at most so many times in all, with waits of e, e², e³ … e¹⁰ seconds and no jitter."""
         if attempts < 1:
             raise OptionInvalid(
-                f"attempts counts every run, the first one too, so it is at least 1, not {attempts!r}."
+                f"attempts counts every run, the first one too, so it is at least 1, not {shown(attempts)}."
             )
         return cls(retries=attempts - 1, curve=Steep(), on=on, give_up_on=give_up_on)
 
@@ -159,7 +160,7 @@ class Retry(Struct, frozen=True, kw_only=True):
         Such a policy belongs on the task: a function cannot be stored with a job.
         """
         if not callable(fn):
-            raise OptionInvalid(f"Retry.custom needs a function of (failures, error), not {fn!r}.")
+            raise OptionInvalid(f"Retry.custom needs a function of (failures, error), not {shown(fn)}.")
         return cls(retries=retries, curve=Custom(fn), on=on, give_up_on=give_up_on)
 
     @property
@@ -220,7 +221,7 @@ class Retry(Struct, frozen=True, kw_only=True):
 def check_retries(retries: object) -> None:
     """Refuse what cannot be a number of retries."""
     if not isinstance(retries, int) or isinstance(retries, bool) or not 0 <= retries <= MAX_RETRIES:
-        raise OptionInvalid(f"retries must be a whole number from 0 to {MAX_RETRIES}, not {retries!r}.")
+        raise OptionInvalid(f"retries must be a whole number from 0 to {MAX_RETRIES}, not {shown(retries)}.")
 
 
 class _Stored(Struct, frozen=True):
@@ -231,7 +232,7 @@ class _Stored(Struct, frozen=True):
 def _check_errors(option: str, errors: Errors) -> None:
     for kind in errors if isinstance(errors, tuple) else (errors,):
         if not _is_error(kind):
-            raise OptionInvalid(f"{option} takes exception types, not {kind!r}.")
+            raise OptionInvalid(f"{option} takes exception types, not {shown(kind)}.")
 
 
 def _is_error(kind: object) -> bool:

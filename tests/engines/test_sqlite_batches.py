@@ -10,6 +10,7 @@ from msgspec import structs
 
 from shigoto.engine.sqlite import SqliteEngine, looking
 from shigoto.engine.sqlite.connections import Connections
+from shigoto.engine.sqlite.files import OwnConnection
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import CLAIM_BYTES, Announcement, Want
@@ -122,25 +123,25 @@ def test_large_payloads_reach_their_own_jobs_beside_small_ones(engine: SqliteEng
     assert [lease.payload for lease in leases] == expected
 
 
-def test_only_who_claims_large_payloads_reads_the_file_as_memory(
+def test_only_who_has_claimed_large_payloads_reads_the_file_as_memory(
     engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error of the disk is an exception for everybody else, above all for a program that enqueues."""
+    """For everybody else, above all for programs that only enqueue, a disk that fails is an exception."""
     mapped: list[int] = []
     give_back = Connections.give_back
 
-    def look_and_give_back(self: Connections, connection: sqlite3.Connection | None) -> None:
+    def look_and_give_back(self: Connections, connection: OwnConnection | None) -> None:
         if connection is not None:
             mapped.append(connection.execute("PRAGMA mmap_size").fetchone()[0])
         give_back(self, connection)
 
     monkeypatch.setattr(Connections, "give_back", look_and_give_back)
-    large = [structs.replace(one, payload=f'"{"x" * 10_000}"') for one in specs(100)]
+    large = [structs.replace(one, payload=f'"{"x" * 10_000}"') for one in specs(10)]
     engine.run(engine.enqueue_many([*specs(100), *large]))
     claim(engine, 100)
     assert set(mapped) == {0}
 
-    claim(engine, 100)
+    claim(engine, 10)
     assert mapped[-1] > 0
 
 

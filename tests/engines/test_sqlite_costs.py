@@ -22,7 +22,7 @@ import pytest
 from bench.gauge import Gauge
 from shigoto import Shigoto, Task
 from shigoto.engine.op import Op
-from shigoto.engine.sqlite import SqliteEngine, thread
+from shigoto.engine.sqlite import SqliteEngine, files, thread
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.outcome import Ending, Settlement, Verdict
@@ -148,13 +148,13 @@ class CountingCursor(sqlite3.Cursor):
         return rows
 
 
-class CountingConnection(sqlite3.Connection):
+class CountingConnection(files.OwnConnection):
     """Tells what it is asked. (`set_trace_callback` would tell a statement again for every row of a trigger.)"""
 
     def __init__(self, counted: Counted, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
         self.counted = counted
         self._changes = 0
+        super().__init__(*args, **kwargs)
 
     def cursor(self, factory: Any = CountingCursor) -> Any:
         return super().cursor(factory)
@@ -185,8 +185,9 @@ class CountingConnection(sqlite3.Connection):
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """Counts for all connections that are opened from now on."""
     counted = Counted()
-    connect: Any = partial(sqlite3.connect, factory=partial(CountingConnection, counted))
-    monkeypatch.setattr(sqlite3, "connect", connect)
+    factory: Any = partial(CountingConnection, counted)
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=factory))
+    monkeypatch.setattr(files, "OwnConnection", factory)
     return counted
 
 

@@ -246,6 +246,27 @@ def test_a_whole_worker_that_wakes_up_after_its_lease_is_refused_and_its_handler
     assert paused.poll() is None
 
 
+def test_a_supervisor_that_slept_with_its_runner_lets_it_wake_up_a_moment_later(yard: Yard) -> None:
+    """E04, S1-4: stopped together for longer than the lease, as by Ctrl-Z, and continued one after the other."""
+    process = yard.start("--lease", "6", "--ready-file", "ready")
+    eventually((yard.folder / "ready").exists, yard.log)  # the supervisor knows that, and has begun to vouch
+    handle = yard.enqueue("wait", file="go")
+    yard.until_it_began()
+    runner = runner_of(yard, process)
+    yard.pause(process.pid, runner)
+    time.sleep(6.1)  # longer than the lease
+
+    os.kill(process.pid, signal.SIGCONT)
+    yard.until_logged("is stopped by a signal")
+    os.kill(runner, signal.SIGCONT)
+
+    yard.touch("go")
+    yard.until_done(handle)
+    assert handle.result() == str(runner)
+    job = handle.job()
+    assert (job.attempt, job.crashes, job.failures, job.releases) == (1, 0, 0, 0)
+
+
 def test_a_runner_that_is_stopped_by_a_signal_for_longer_than_its_lease_is_replaced(yard: Yard) -> None:
     paused = yard.start("--lease", "1.5", log="paused")
     yard.until_at_work(1)

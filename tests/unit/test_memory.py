@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+import sysconfig
 
 import pytest
 
@@ -31,6 +32,9 @@ def page_faults(prepare: str) -> int:
     return int(ran.stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has its own ways")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or sysconfig.get_config_var("Py_GIL_DISABLED") == 1,
+    reason="another allocator has its own ways",
+)
 def test_payloads_that_come_and_go_need_no_new_memory() -> None:
     assert page_faults("keep_freed_memory()") < page_faults("") / 10

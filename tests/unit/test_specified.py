@@ -140,11 +140,9 @@ HARMLESS = {
         "quote(storable('The path of the store', str(self._path)))",
         "self._synchronous",
     },
-    "enqueueing.py": {
-        "number",
-        "', '.join(['(?, ?)'] * rows)",
-        "ONE if rows == 1 else SEVERAL.format(rows=', '.join(['(?, ?)'] * rows))",
-    },
+    "damage.py": {"number", "reason"},
+    "repairing.py": {"number"},
+    "enqueueing.py": {"number", "places", "pairs", "', '.join(columns)", "values"},
     "files.py": {"synchronous"},
     "finding.py": {
         "table",

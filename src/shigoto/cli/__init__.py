@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
@@ -171,7 +171,9 @@ def execute(words: list[str]) -> int:
         if as_json:
             _complain("CLI.USAGE", error.format_message(), as_json=True)
         else:
-            error.show()
+            shown = StringIO()
+            error.show(shown)
+            click.echo(_printable(shown.getvalue()), err=True, nl=False)
         return error.exit_code
     except click.Abort:
         return INTERRUPTED
@@ -207,4 +209,11 @@ def _complain(code: str, text: str, *, as_json: bool) -> None:
 
         click.echo(json.dumps({"error": {"code": code, "message": text}}), err=True)
     else:
-        click.echo(f"Error [{code}]: {text}", err=True)
+        click.echo(f"Error [{code}]: {_printable(text)}", err=True)
+
+
+def _printable(text: str) -> str:
+    """Messages quote what they were given, and that may hold what a terminal would take for a command."""
+    from shigoto.cli.output import one_line
+
+    return "\n".join(one_line(line) for line in text.split("\n"))

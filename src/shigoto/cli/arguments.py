@@ -12,6 +12,7 @@ from shigoto.cli import output
 from shigoto.codec.signature import Signature
 from shigoto.model.errors import JobError, PayloadInvalid
 
+NO_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)  # the last one for [[[[[[…
 FORMS = """Write '{"name": "value"}' or --arg name=value; only the built-in tasks take a message."""
 SHOWN = 60  # cells of what was written
 
@@ -20,7 +21,7 @@ def read_object(text: str) -> dict[str, Any]:
     """The arguments in a JSON object. Raises PayloadInvalid."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError):
+    except NO_JSON:
         raise PayloadInvalid(
             f"The arguments are no JSON object: {output.clip(text, SHOWN)}. {FORMS}"
         ) from None
@@ -30,7 +31,7 @@ def is_object(text: str) -> bool:
     """Whether a text is a JSON object, and not a message that merely begins like one."""
     try:
         return isinstance(msgspec.json.decode(text), dict)
-    except (msgspec.DecodeError, UnicodeError):
+    except NO_JSON:
         return False
 
 
@@ -80,7 +81,7 @@ def _read(name: str, text: str, signature: Signature | None) -> Any:
         return None if text == "null" and NoneType in kinds else text
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError):
+    except NO_JSON:
         if text.startswith(("{", "[")):
             raise click.UsageError(
                 f"--arg {name} begins like JSON and is none: {output.clip(output.one_line(text), SHOWN)}."

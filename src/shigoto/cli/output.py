@@ -267,7 +267,10 @@ def embedded(text: str) -> object:
     """Stored JSON as it is, digit by digit; text that is no JSON as a string."""
     try:
         msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (
+        msgspec.DecodeError,
+        RecursionError,
+    ):  # a payload that was written by hand may be as deep as it likes
         return text
     return msgspec.Raw(text.encode())
 

@@ -20,6 +20,7 @@ from shigoto.codec.slot import Slot, make_slot, read_foreign
 from shigoto.codec.text import ENCODER, Limits, TooLarge, check_limits, explain, is_json, with_numbers
 from shigoto.codec.values import Unfit
 from shigoto.model.errors import PayloadInvalid, PayloadTooLarge, nearest
+from shigoto.model.text import shown as in_short
 
 _FIELD = re.compile(r"Object (missing required|contains unknown) field `([^`]*)`")
 
@@ -217,7 +218,7 @@ class Arguments:
 
     def _refuse_unknown(self, name: str, cause: Exception | None = None) -> NoReturn:
         self._refuse_call(
-            f"there is no parameter {name!r}", cause, hint=nearest(str(name), tuple(self.slots))
+            f"there is no parameter {in_short(name)}", cause, hint=nearest(str(name), tuple(self.slots))
         )
 
     def _refuse_call(self, why: str, cause: Exception | None = None, *, hint: str = "") -> NoReturn:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from shigoto.codec.kinds import Kinds, fits, is_any, misfit
+from shigoto.model.text import MAX_SHOWN, shown
 
 Step = str | int
 Arms = frozenset[type]
@@ -35,8 +36,8 @@ class Unfit(ValueError):
     @property
     def path(self) -> str:
         """The steps as one reads them in Python: `.items[2].price`, `['a key']`."""
-        shown = [_show(step) for step in self.steps[:8]]
-        return "".join(shown) + ("…" if len(self.steps) > 8 else "")
+        steps = [_show(step) for step in self.steps[:8]]
+        return "".join(steps) + ("…" if len(self.steps) > 8 else "")
 
     def under(self, step: object) -> Self:
         """The same, seen from one level higher."""
@@ -168,7 +169,7 @@ def _check_free(value: object) -> None:
     if is_object(value):
         for key in value:
             if not isinstance(key, str):
-                raise Unfit(f"the key {key!r} would arrive as a str; annotate the dict, or use str keys")
+                raise Unfit(f"the key {shown(key)} would arrive as a str; annotate the dict, or use str keys")
     elif not (value is None or isinstance(value, str | int | float | list)):
         raise Unfit(
             f"{type(value).__qualname__} would arrive as something else, since the annotation here is Any; "
@@ -223,7 +224,7 @@ def _check_key(key: object, node: inspect.Type | None, rules: Rules) -> None:
         if is_any(node):
             _check_free({key: None})
         elif not fits(key, node, rules.kinds):
-            raise Unfit(f"the key {key!r}: {misfit(key, node)}")
+            raise Unfit(f"the key {shown(key)}: {misfit(key, node)}")
     try:
         if isinstance(key, float) and not isfinite(key):
             raise Unfit("it has no form in JSON")
@@ -232,7 +233,7 @@ def _check_key(key: object, node: inspect.Type | None, rules: Rules) -> None:
         else:
             _check_leaf({key: None}, rules.probe)
     except Unfit as unfit:
-        raise Unfit(f"the key {key!r} cannot be one in JSON ({unfit.reason})") from None
+        raise Unfit(f"the key {shown(key)} cannot be one in JSON ({unfit.reason})") from None
 
 
 def _check_leaf(value: object, probe: msgspec.json.Encoder | None) -> None:
@@ -249,7 +250,7 @@ def _check_leaf(value: object, probe: msgspec.json.Encoder | None) -> None:
 def _show(step: Step) -> str:
     if isinstance(step, int):
         return f"[{step}]"
-    return f".{step}" if step.isidentifier() else f"[{step!r}]"
+    return f".{step}" if step.isidentifier() and len(step) <= MAX_SHOWN else f"[{shown(step)}]"
 
 
 def _bare(node: inspect.Type | None, value: object) -> inspect.Type | None:

@@ -6,6 +6,7 @@ from math import isfinite
 
 from shigoto.model.clock import Millis
 from shigoto.model.errors import OptionInvalid
+from shigoto.model.text import shown
 
 Duration = timedelta | float
 
@@ -20,12 +21,12 @@ def milliseconds(duration: Duration, what: str) -> Millis:
     """The duration in milliseconds; OptionInvalid if it is no number, negative, or over a hundred years."""
     seconds = _seconds(duration, what)
     if not isfinite(seconds):
-        raise OptionInvalid(f"{what} must be a finite time, not {duration!r}.")
+        raise OptionInvalid(f"{what} must be a finite time, not {shown(duration)}.")
     if seconds < 0:
-        raise OptionInvalid(f"{what} must not be negative, but is {duration!r}.")
+        raise OptionInvalid(f"{what} must not be negative, but is {shown(duration)}.")
     millis = round(seconds * 1000)
     if millis > LONGEST:
-        said = write_duration(duration) if isinstance(duration, timedelta) else repr(duration)
+        said = write_duration(duration) if isinstance(duration, timedelta) else shown(duration)
         raise OptionInvalid(f"{what} is longer than a hundred years: {said}. Numbers are seconds.")
     return millis
 
@@ -36,7 +37,7 @@ def _seconds(duration: object, what: str) -> float:
         return duration.total_seconds()
     if isinstance(duration, int | float) and not isinstance(duration, bool):
         return duration
-    raise OptionInvalid(f"{what} must be a timedelta or a number of seconds, not {duration!r}.")
+    raise OptionInvalid(f"{what} must be a timedelta or a number of seconds, not {shown(duration)}.")
 
 
 def read_duration(text: str) -> timedelta | None:

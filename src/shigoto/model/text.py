@@ -4,6 +4,7 @@ import re
 
 CUT = " … (cut)"
 HIDDEN = "***"
+MAX_SHOWN = 200
 
 # Greedy on purpose: a password may hold any letter, and to hide too much does no harm.
 _PASSWORD = re.compile(r"(?<=://)([^:@/]*):.*@")
@@ -26,3 +27,12 @@ def fit(text: str, limit: int, *, keep_end: bool = False) -> str:
 def without_secrets(address: str) -> str:
     """The address of a store as it may be shown."""
     return _SECRET.sub(rf"\1{HIDDEN}", _PASSWORD.sub(rf"\1:{HIDDEN}@", address))
+
+
+def shown(value: object) -> str:
+    """The value as it stands in a message: on one short line, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"{type(value).__qualname__}, which cannot be shown"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

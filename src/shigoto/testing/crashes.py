@@ -8,8 +8,9 @@ from shigoto.handle import JobHandle
 from shigoto.model.clock import to_millis
 from shigoto.model.errors import JobError, OptionInvalid
 from shigoto.model.job import Job, Lease, State
+from shigoto.model.text import shown
 from shigoto.model.worker import LEASE, SweepOrder
-from shigoto.options import choice, shown
+from shigoto.options import choice
 from shigoto.task import Task
 from shigoto.testing.puppet import Puppet
 from shigoto.testing.round import Round

@@ -10,7 +10,7 @@ from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.clock import Millis, host_clock
 from shigoto.model.errors import DeclarationError, OptionInvalid, StoreRefused
 from shigoto.model.job import JobFilter
-from shigoto.options import shown
+from shigoto.model.text import shown
 from shigoto.testing.clock import VirtualClock
 from shigoto.testing.store import OwnStore
 

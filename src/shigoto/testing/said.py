@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from shigoto.model.clock import Millis, to_datetime, to_millis
 from shigoto.model.job import Job
-from shigoto.options import Options, shown
+from shigoto.model.text import shown
+from shigoto.options import Options
 from shigoto.retry import Retry
 
 

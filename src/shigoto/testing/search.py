@@ -14,7 +14,8 @@ from shigoto.model.clock import Millis, to_datetime, to_millis
 from shigoto.model.duration import Duration
 from shigoto.model.errors import OptionInvalid, PayloadInvalid, nearest
 from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, Job, State, View
-from shigoto.options import Options, duration, instant, shown, whole
+from shigoto.model.text import shown
+from shigoto.options import Options, duration, instant, whole
 from shigoto.task import Task
 from shigoto.testing.said import at, delay_of, described, unlike
 from shigoto.testing.store import OwnStore

@@ -28,7 +28,7 @@ from shigoto.model.states import CRASH_DELAY
 from shigoto.model.text import fit
 from shigoto.outcomes import Cancel, Fail, RetryLater, Snooze
 from shigoto.retry import Retry
-from shigoto.worker.errortext import ERROR_LIMIT, LIMIT, describe, message_of
+from shigoto.worker.errortext import ERROR_LIMIT, LIMIT, describe, message_of, name_of
 
 logger = logging.getLogger("shigoto.worker")
 
@@ -76,7 +76,7 @@ def refused(
 
 def undescribed(lease: Lease, error: BaseException, kind: FailureKind, random: Random) -> Settlement:
     """The end of a run whose error, or whose retry policy, does not even let itself be asked."""
-    text = fit(f"{type(error).__qualname__}: <it cannot be described without raising anew>", ERROR_LIMIT)
+    text = fit(f"{name_of(error)}: <it cannot be described without raising anew>", ERROR_LIMIT)
     if kind in (FailureKind.PAYLOAD_INVALID, FailureKind.RESULT_INVALID):
         return _ended(lease, Ending.FAILED, error=text, kind=kind)
     delay = Retry().delay(lease.failures, None, random, max_failures=lease.max_failures)

@@ -23,7 +23,7 @@ FRAMES = 40
 
 def describe(error: BaseException, *, skip: Collection[str] = ()) -> tuple[str, str | None]:
     """The error as `Type: message`, and its traceback without the frames of the files `skip` at both ends."""
-    name = type(error).__qualname__
+    name = name_of(error)
     message = message_of(error)
     text = fit(f"{name}: {message}" if message else name, ERROR_LIMIT)
     frames = _without(error.__traceback__, skip)
@@ -31,6 +31,15 @@ def describe(error: BaseException, *, skip: Collection[str] = ()) -> tuple[str, 
         return text, None
     trace = _short_trace(text, frames) if len(message) > ERROR_LIMIT else _trace(error, frames, skip)
     return text, fit(trace, LIMIT - len(text.encode()), keep_end=True)
+
+
+def name_of(error: BaseException) -> str:
+    """What its class is called, whatever the class of that class says."""
+    name: str = _QUALNAME(type(error))
+    return name
+
+
+_QUALNAME = type.__dict__["__qualname__"].__get__
 
 
 def message_of(error: BaseException) -> str:

@@ -225,7 +225,15 @@ class Runner:
         )
 
     def _raised(self, strand: StrandHand, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
-        """The end of an async run that raised: whose doing was it?"""
+        """The end of an async run that raised. Even to ask what it raised is to call its author's code, and a
+        SystemExit that came out of here would end the event loop, and with it everybody's jobs."""
+        try:
+            return self._told_apart(strand, lease, plan, error)
+        except BaseException:
+            return endings.undescribed(lease, error, FailureKind.ERROR, self._random)
+
+    def _told_apart(self, strand: StrandHand, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+        """Whose doing was it?"""
         if self.forked:
             _end_child(error)
         if isinstance(error, asyncio.CancelledError):

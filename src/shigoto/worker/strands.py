@@ -157,7 +157,8 @@ class Strands:
         self._tell = False
         self._cells = list(station.take_cells(size))
         self._buffer: deque[Lease] = deque()
-        self._strands: set[Strand] = set()
+        # In order, for the sake of simulations that must repeat exactly.
+        self._strands: dict[Strand, None] = {}
         self._parked: list[asyncio.Future[None]] = []
         self._waking = 0
         self._turn_open = False
@@ -329,11 +330,11 @@ class Strands:
             self._work(strand), name=f"shigoto-strand-{len(self._strands) + 1}"
         )
         strand.task.add_done_callback(lambda _: self._ended(strand))
-        self._strands.add(strand)
+        self._strands[strand] = None
 
     def _ended(self, strand: Strand) -> None:
         """Replace a strand that is gone. If it went down with a job in hand, that job has failed."""
-        self._strands.discard(strand)
+        self._strands.pop(strand, None)
         self._station.slate.cells[strand.cell] = 0
         self._cells.append(strand.cell)
         error = asyncio.CancelledError() if strand.task.cancelled() else strand.task.exception()

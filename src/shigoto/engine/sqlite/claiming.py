@@ -7,34 +7,38 @@ JSON text contains: to escape and unescape them took half of the time of a claim
 
 from collections.abc import Sequence
 from functools import cache
+from math import inf
 from uuid import UUID
 
 from msgspec import json
 from msgspec.structs import force_setattr
 
 from shigoto.engine.op import WRITE
+from shigoto.engine.sqlite.damage import fail_unreadable, is_damage
 from shigoto.engine.sqlite.statement import Statement, Steps, sql
 from shigoto.model.clock import Millis
-from shigoto.model.job import Lease
+from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, Lease
 from shigoto.model.worker import CLAIM_BYTES, Want
 
 # Leases are read in portions, and a claim stops taking more once CLAIM_BYTES are on their way: a look-ahead of a
 # thousand jobs of 1 MiB would otherwise need gigabytes. What was read so far tells how large the next portion may be;
 # if it is wrong, the text of the largest one still stays below the billion bytes that SQLite can hold. Portions of
-# 1 MiB took a third longer: the system takes back the memory of such a text, and gives new one page by page.
+# 1 MiB are no faster, and take a third longer where the system takes back the memory of such a text.
 FIRST_PORTION, LARGEST_PORTION = 32, 500
 PORTION_BYTES = 384 * 1024
 
-Place = tuple[int, int, int]  # priority (negated), pos, number: the order of the line
+# Priority (negated), pos, number: the order of the line. Whole numbers, unless somebody has written the row by hand.
+Place = tuple[int | float, int | float, int]
 Head = tuple[Place, int]  # with its lane
 
-BEFORE_ALL: Place = (-(2**62), -(2**62), -(2**62))
-BEHIND_ALL: Place = (2**62, 2**62, 2**62)
+BEFORE_ALL: Place = (-inf, -inf, -(2**63))
+BEHIND_ALL: Place = (inf, inf, 2**63 - 1)
 MOST_LANES = 400  # that one statement merges; SQLite takes 500 terms
 BETWEEN_PAYLOADS = "\x1e"
-LARGE = 1024  # characters of a payload
+LARGE = 1024  # characters of a job, on average
 # Large payloads are read from the file's pages in memory, which saves a fifth of the time that such a job takes. Only
-# workers do so, and only for these: a disk that fails then ends the process, where a read would have raised an error.
+# connections that have met such a claim do so: a disk that fails, or a file that is cut off, then ends the process,
+# where a read would have raised an error.
 MAP_FILE = "PRAGMA mmap_size = 1073741824"
 
 _heads = json.Decoder(list[Head])
@@ -67,6 +71,16 @@ def _take(now: Millis, worker: UUID, heads: list[Head], limit: int) -> Steps[lis
     lanes = [lane for _, lane in heads[:MOST_LANES]]
     # With more lanes than can be merged, only what comes before the best job of the others is surely next.
     end = heads[-1][0] if len(heads) > MOST_LANES else BEHIND_ALL
+    try:
+        return (yield from _move(now, worker, lanes, end, limit))
+    except Exception as error:
+        if not is_damage(error):
+            raise
+    yield from _fail_unreadable(now, lanes, limit)
+    return (yield from _move(now, worker, lanes, end, limit))
+
+
+def _move(now: Millis, worker: UUID, lanes: list[int], end: Place, limit: int) -> Steps[list[Lease]]:
     leases = yield from _read(now, lanes, end, limit)
     if leases:
         moved = (json.encode(lanes).decode(), *_place(leases[-1]), now)
@@ -75,10 +89,29 @@ def _take(now: Millis, worker: UUID, heads: list[Head], limit: int) -> Steps[lis
     return leases
 
 
+def _fail_unreadable(now: Millis, lanes: list[int], limit: int) -> Steps[None]:
+    """Read those at the front of the line one by one, and fail the ones that cannot be."""
+    keys = (yield sql("front", json.encode(lanes).decode(), now, limit)).fetchall()
+    for key in keys:
+        try:
+            row = (yield Statement(one(), (now, *key))).fetchone()
+            for lease in (yield from _with_payloads(*row)):
+                _expect_sound(lease)
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            yield from fail_unreadable(now, key, error)
+
+
+def _expect_sound(lease: Lease) -> None:
+    if not MIN_PRIORITY <= lease.priority <= MAX_PRIORITY:
+        raise ValueError(f"its priority is {lease.priority}")
+
+
 def _read(now: Millis, lanes: list[int], end: Place, limit: int) -> Steps[list[Lease]]:
     leases: list[Lease] = []
     text = best(len(lanes))
-    read_bytes, portion = 0, FIRST_PORTION
+    read_bytes, portion, mapped = 0, FIRST_PORTION, False
     while len(leases) < limit:
         portion = min(portion, limit - len(leases))
         after = _place(leases[-1]) if leases else BEFORE_ALL
@@ -86,10 +119,11 @@ def _read(now: Millis, lanes: list[int], end: Place, limit: int) -> Steps[list[L
         found = yield from _with_payloads(*row)
         leases += found
         read_bytes += len(row[0]) + len(row[1] or "")
+        if not mapped and read_bytes >= LARGE * max(1, len(leases)):
+            yield Statement(MAP_FILE)
+            mapped = True
         if len(found) < portion or read_bytes >= CLAIM_BYTES:
             break
-        if portion == FIRST_PORTION and read_bytes >= LARGE * portion:
-            yield Statement(MAP_FILE)
         portion = max(1, min(LARGEST_PORTION, PORTION_BYTES * len(leases) // read_bytes))
     return leases
 
@@ -105,6 +139,9 @@ def _with_payloads(text: str, joined: str | None) -> Steps[list[Lease]]:
         rows = (yield sql("payloads", json.encode([lease.number for lease in leases]).decode())).fetchall()
         by_number = dict(rows)
         payloads = [by_number[lease.number] for lease in leases]
+        for payload in payloads:
+            if not isinstance(payload, str):
+                raise TypeError(f"a payload is {type(payload).__name__}, and no text")
     for lease, payload in zip(leases, payloads, strict=True):
         force_setattr(lease, "payload", payload)  # it is frozen from here on
     return leases
@@ -154,6 +191,10 @@ RANGE = """  SELECT * FROM (
     ORDER BY priority, pos, number
     LIMIT ?2)
 """
+ONE = """  SELECT priority, pos, number, token, failures, releases, snoozes, solo
+  FROM shigoto_ready
+  WHERE lane = ?2 AND priority = ?3 AND pos = ?4 AND number = ?5
+"""
 
 
 @cache
@@ -164,3 +205,9 @@ def best(lanes: int) -> str:
     """
     ranges = [RANGE.format(lane=9 + number) for number in range(lanes)]
     return LEASES.format(ranges="  UNION ALL\n".join(ranges))
+
+
+@cache
+def one() -> str:
+    """The statement that reads one job in the ready set by its key: lane, priority, pos, number."""
+    return LEASES.format(ranges=ONE).replace("LIMIT ?2) r", ") r")

@@ -24,6 +24,7 @@ from time import monotonic
 from typing import Protocol
 
 from shigoto.engine.sqlite import files
+from shigoto.engine.sqlite.files import OwnConnection
 from shigoto.model.errors import StoreUnavailable
 
 MOST = 16
@@ -62,7 +63,7 @@ class Connections:
         self,
         path: Path,
         *,
-        open_connection: Callable[[], sqlite3.Connection],
+        open_connection: Callable[[], OwnConnection],
         prepare: Prepare,
         in_child: Callable[[], None],
     ) -> None:
@@ -83,7 +84,7 @@ class Connections:
         self._changed = threading.Condition(self._guard)
         self._waiting = 0  # threads, for a change
         self._opening = threading.RLock()
-        self._idle: list[sqlite3.Connection] = []
+        self._idle: list[OwnConnection] = []
         self._watching: sqlite3.Connection | None = None
         self._users: dict[int, int] = {}  # threads, and how often all had been closed when they came
         self._holders: set[Holder] = set()
@@ -91,7 +92,7 @@ class Connections:
         self._forking = False
 
     @contextmanager
-    def lend(self, *, may_migrate: bool = True) -> Generator[sqlite3.Connection]:
+    def lend(self, *, may_migrate: bool = True) -> Generator[OwnConnection]:
         """A connection for the calling thread alone, which must not have one already."""
         connection = self.borrow(may_migrate=may_migrate)
         try:
@@ -99,7 +100,7 @@ class Connections:
         finally:
             self.give_back(connection)
 
-    def borrow(self, *, may_migrate: bool = True) -> sqlite3.Connection:
+    def borrow(self, *, may_migrate: bool = True) -> OwnConnection:
         """The same for callers who count microseconds; who borrows gives back."""
         me = get_ident()
         with self._guard:
@@ -119,16 +120,12 @@ class Connections:
             raise
         return connection
 
-    def give_back(self, connection: sqlite3.Connection | None) -> None:
+    def give_back(self, connection: OwnConnection | None) -> None:
         """End a loan, also one that came to nothing."""
         with self._guard:
             closings = self._users.pop(get_ident(), self._closings)
             try:
-                if connection is None:
-                    pass
-                elif closings == self._closings and not connection.in_transaction:
-                    self._idle.append(connection)
-                else:
+                if connection is not None:
                     self._put_back(connection, closed_meanwhile=closings != self._closings)
             finally:
                 if self._waiting:
@@ -147,7 +144,7 @@ class Connections:
         return may_go_on and len(self._users) < MOST
 
     @contextmanager
-    def lend_another(self) -> Generator[sqlite3.Connection]:
+    def lend_another(self) -> Generator[OwnConnection]:
         """A second connection for a thread that has one: not kept waiting by a fork that waits for the first."""
         with self._guard:
             closings = self._closings
@@ -166,7 +163,6 @@ class Connections:
         with self._guard:
             self._wait_until(lambda: not self._forking)
             self._expect_not_inherited()
-            self._look_at = 0.0
             self._expect_same_file()
             self._holders.add(holder)
 
@@ -216,7 +212,7 @@ class Connections:
             self._prepared = False
             self._file = None
 
-    def _put_back(self, connection: sqlite3.Connection, *, closed_meanwhile: bool) -> None:
+    def _put_back(self, connection: OwnConnection, *, closed_meanwhile: bool) -> None:
         if connection.in_transaction:  # an error or an interrupt flew through
             connection.execute("ROLLBACK")
         if closed_meanwhile:
@@ -224,7 +220,7 @@ class Connections:
         else:
             self._idle.append(connection)
 
-    def _open(self, may_migrate: bool) -> sqlite3.Connection:
+    def _open(self, may_migrate: bool) -> OwnConnection:
         with self._opening:
             self._expect_not_inherited()
             if not self._prepared:
@@ -251,7 +247,8 @@ class Connections:
     def _expect_same_file(self) -> None:
         self._look_at = monotonic() + LOOK_EVERY
         # No file means that the store was closed meanwhile by somebody else in this process, which is fine.
-        if self._file is not None and _identity(self._name) != self._file:
+        file = self._file
+        if file is not None and _identity(self._name) != file:
             self._look_at = 0.0
             raise StoreUnavailable(
                 f"{self._path} was moved, deleted or replaced while it was in use. Nothing was written."

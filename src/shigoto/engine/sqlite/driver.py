@@ -27,6 +27,7 @@ from shigoto.engine.sqlite import files
 from shigoto.engine.sqlite.awaited import AwaitedConnection, EitherBlock
 from shigoto.engine.sqlite.checkpoint import Checkpointer
 from shigoto.engine.sqlite.connections import Connections, Prepare
+from shigoto.engine.sqlite.files import OwnConnection
 from shigoto.engine.sqlite.lent import LentConnection
 from shigoto.engine.sqlite.statement import Statement, execute, sql
 from shigoto.engine.sqlite.thread import DatabaseThread, Outcome
@@ -107,11 +108,12 @@ class Driver:
             raise files.wrapped(error, self.path) from error
         return value
 
-    def _write_directly(self, connection: sqlite3.Connection, direct: Direct[T]) -> T | None:
+    def _write_directly(self, connection: OwnConnection, direct: Direct[T]) -> T | None:
+        execute = connection.writer.execute
         try:
-            return direct(connection.execute)
+            return direct(execute)
         except sqlite3.OperationalError:
-            return self.patiently(lambda: direct(connection.execute))
+            return self.patiently(lambda: direct(execute))
 
     async def arun(self, op: Op[T]) -> T:
         """Run an op in a database thread; reads have one of their own, so that a long list delays no claim."""
@@ -232,7 +234,7 @@ class Driver:
         return left
 
     def _write(
-        self, connection: sqlite3.Connection, ops: list[Op[Any]], indexes: list[int], outcomes: list[Outcome]
+        self, connection: OwnConnection, ops: list[Op[Any]], indexes: list[int], outcomes: list[Outcome]
     ) -> None:
         direct = ops[indexes[0]].direct if len(indexes) == 1 else None
         value = None if direct is None else self._write_directly(connection, direct)

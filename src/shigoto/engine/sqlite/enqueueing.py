@@ -21,23 +21,24 @@ from shigoto.model.job import Enqueued, JobSpec, State
 from shigoto.model.states import renewed
 
 Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
+Stretch = tuple[tuple[object, ...], Sequence[JobSpec]]  # neighbours that are alike, after what they share
 
 
 def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Store the jobs in list order and answer for each."""
     stretches = _stretches(now, specs)
-    yield from _add_lanes([stretch[0] for stretch in stretches])
-    if any(stretch[0].key is not None for stretch in stretches):
+    yield from _add_lanes([alike[0] for _, alike in stretches])
+    if any(alike[0].key is not None for _, alike in stretches):
         return (yield from _one_by_one(now, specs))
-    inserted = yield from _insert_many(now, stretches)
+    inserted = yield from _insert_many(stretches)
     first = (
         (yield sql("highest")).fetchone()[0] - inserted + 1
     )  # the write lock is ours: the numbers have no gap
     if inserted == len(specs):
         if inserted >= WORTH_COUNTING:
             queues: Counter[str] = Counter()
-            for stretch in stretches:
-                queues[stretch[0].queue] += len(stretch)
+            for _, alike in stretches:
+                queues[alike[0].queue] += len(alike)
             yield from count_batch(first, queues)
         return [Enqueued(spec.id, first + offset, "inserted") for offset, spec in enumerate(specs)]
     answers: list[Enqueued] = []
@@ -73,39 +74,43 @@ def _insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
             return Enqueued(spec.id, known[0], "existing")
 
 
-def _insert_many(now: Millis, stretches: Sequence[Sequence[JobSpec]]) -> Steps[int]:
+def _insert_many(stretches: Sequence[Stretch]) -> Steps[int]:
     """Insert them in their order, and tell how many were new."""
     inserted = 0
     loose: list[tuple[object, ...]] = []  # too few in a row that are alike
-    for stretch in stretches:
-        shared, at = _shared(now, stretch[0]), 0
+    for shared, alike in stretches:
+        at = 0
         for rows in ROWS_AT_ONCE:
-            while len(stretch) - at >= rows:
-                if loose:
-                    inserted += (yield Statement(insertion(1, SHARED), loose, many=True)).rowcount
-                    loose = []
+            while len(alike) - at >= rows:
+                inserted += yield from _insert_each(loose)
+                loose = []
                 values: list[object] = [*shared]
-                for spec in stretch[at : at + rows]:
+                for spec in alike[at : at + rows]:
                     values += (spec.id.bytes, spec.payload)
                 inserted += (yield Statement(insertion(rows, len(shared)), values)).rowcount
                 at += rows
         nothing = [None] * (SHARED - len(shared))
-        loose += [(*shared, *nothing, spec.id.bytes, spec.payload) for spec in stretch[at:]]
-    if loose:
-        inserted += (yield Statement(insertion(1, SHARED), loose, many=True)).rowcount
-    return inserted
+        loose += [(*shared, *nothing, spec.id.bytes, spec.payload) for spec in alike[at:]]
+    return inserted + (yield from _insert_each(loose))
 
 
-def _stretches(now: Millis, specs: Sequence[JobSpec]) -> list[Sequence[JobSpec]]:
+def _insert_each(rows: list[tuple[object, ...]]) -> Steps[int]:
+    if not rows:
+        return 0
+    return (yield Statement(insertion(1, SHARED), rows, many=True)).rowcount
+
+
+def _stretches(now: Millis, specs: Sequence[JobSpec]) -> list[Stretch]:
     """Cut them where they no longer ask for the same as the one before, but for id and payload."""
-    stretches: list[Sequence[JobSpec]] = []
-    first, shared = 0, _shared(now, specs[0])
-    pattern = specs[0].pattern
+    stretches: list[Stretch] = []
+    first, shared, pattern = 0, _shared(now, specs[0]), specs[0].pattern
     for at, spec in enumerate(specs):
-        if (spec.pattern is not pattern or pattern is None) and _shared(now, spec) != shared:
-            stretches.append(specs[first:at])
-            first, shared, pattern = at, _shared(now, spec), spec.pattern
-    return [*stretches, specs[first:]]
+        if spec.pattern is not pattern or pattern is None:
+            own = _shared(now, spec)
+            if own != shared:
+                stretches.append((shared, specs[first:at]))
+                first, shared, pattern = at, own, spec.pattern
+    return [*stretches, (shared, specs[first:])]
 
 
 def _shared(now: Millis, spec: JobSpec) -> tuple[object, ...]:
@@ -138,13 +143,13 @@ def _shared(now: Millis, spec: JobSpec) -> tuple[object, ...]:
 # What most jobs do not have is not even bound to NULL, which saves a microsecond, and the places have no numbers, since
 # Python would ask SQLite for the name of each.
 INSERT = """
-INSERT INTO shigoto_job (lane, alone, {columns}, id, payload)
+INSERT INTO shigoto_job (lane, {columns}, id, payload)
 {rows}
 ON CONFLICT (id) DO NOTHING
 """
-ALWAYS = ("priority", "run_at", "created_at", "max_failures", "max_crashes", "tenant")
+ALWAYS = ("alone", "priority", "run_at", "created_at", "max_failures", "max_crashes", "tenant")
 SELDOM = ("key", "expires_at", "retry", "timeout", "soft_timeout", "tags", "meta")
-LANE = "(SELECT lane FROM shigoto_lane WHERE task = ? AND queue = ? AND alone = ?), ?"
+LANE = "(SELECT lane FROM shigoto_lane WHERE task = ? AND queue = ? AND alone = ?)"
 FOR_LANE = LANE.count("?")
 NOTHING = (None,) * len(SELDOM)
 SHARED = FOR_LANE + len(ALWAYS + SELDOM)

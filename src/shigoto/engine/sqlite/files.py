@@ -4,6 +4,7 @@ import os
 import re
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 from shigoto.engine.sqlite import checkpoint
 from shigoto.model.errors import StoreRefused, StoreUnavailable
@@ -82,10 +83,28 @@ def pragmas(synchronous: str) -> str:
     return PRAGMAS.format(synchronous=synchronous, limit=checkpoint.WAL_LIMIT)
 
 
-def connect(path: Path, *, synchronous: str) -> sqlite3.Connection:
+class OwnConnection(sqlite3.Connection):
+    """One for the engine's own use, with a cursor that stays, for statements that return nothing."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.writer = self.cursor()
+
+    def close(self) -> None:
+        """Close it, the cursor first: SQLite keeps the file open for as long as there is a statement."""
+        self.writer.close()
+        super().close()
+
+
+def connect(path: Path, *, synchronous: str) -> OwnConnection:
     """A connection for the engine's own use: autocommit, never waiting by itself, usable from any thread."""
     connection = sqlite3.connect(
-        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+        path,
+        timeout=0,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+        factory=OwnConnection,
     )
     connection.executescript(pragmas(synchronous))
     return connection

@@ -4,11 +4,13 @@ The state of a job is the table that holds its number, so much of what a filter 
 only the payload can tell is asked last, in Python, for jobs that match in everything else.
 """
 
+from sqlite3 import Error
 from typing import Any, Literal
 
 from msgspec import Struct, json, structs
 
-from shigoto.engine.sqlite.statement import Statement, Steps, sql
+from shigoto.engine.sqlite.damage import is_damage, one_by_one
+from shigoto.engine.sqlite.statement import SQL, Statement, Steps, sql
 from shigoto.model.job import JobFilter, State, View
 from shigoto.model.matching import folded, has_args, worker_id
 from shigoto.model.states import DELETABLE
@@ -74,7 +76,8 @@ CONDITIONS = {
     "task": "l.task = :task",
     "tenant": "b.tenant = :tenant",
     "key": "b.key = :key",
-    "tag": "EXISTS (SELECT 1 FROM json_each(b.tags) t WHERE t.value = :tag)",
+    # Valid, unless somebody has written them by hand.
+    "tag": "EXISTS (SELECT 1 FROM json_each(iif(json_valid(b.tags), b.tags, '[]')) t WHERE t.value = :tag)",
     "since": "b.created_at >= :since",
     "failure_kind": "s.failure_kind = :failure_kind",
     "worker": "(s.worker = :worker_id OR s.worker IN (SELECT w.id FROM shigoto_worker w WHERE w.name = :worker))",
@@ -144,11 +147,20 @@ def _walk(statement: Statement, wanted: JobFilter) -> Steps[list[int]]:
     found: list[int] = []
     while len(found) < wanted.limit and (rows := cursor.fetchmany(PORTION)):
         numbers = [number for (number,) in rows]
-        payloads = yield sql("payloads", json.encode(numbers).decode())
+        payloads = yield from _payloads(numbers)
         fitting = {number for number, payload in payloads if has_args(payload, wanted.args)}
         found += [number for number in numbers if number in fitting]
     cursor.close()
     return found
+
+
+def _payloads(numbers: list[int]) -> Steps[list[tuple[Any, ...]]]:
+    try:
+        return (yield sql("payloads", json.encode(numbers).decode())).fetchall()
+    except Error as error:
+        if not is_damage(error):
+            raise
+        return (yield from one_by_one(SQL["payloads"], numbers))
 
 
 def numbers_of(place: Place, wanted: JobFilter, order: Literal["ASC", "DESC"], after: int = 0) -> Statement:

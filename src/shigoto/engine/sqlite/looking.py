@@ -1,13 +1,16 @@
 """Reads: jobs as people see them, counts, attempts, log lines, settings, workers."""
 
+import logging
 from datetime import datetime
+from sqlite3 import Error
 from typing import Any
 from uuid import UUID
 
-from msgspec import json
+from msgspec import DecodeError, json
 
+from shigoto.engine.sqlite.damage import UNREADABLE, is_damage, one_by_one
 from shigoto.engine.sqlite.finding import counted_one_by_one, newest
-from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.engine.sqlite.statement import SQL, Steps, sql
 from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.job import Attempt, Counts, FailureKind, Job, JobFilter, LoggedLine, QueueSettings, State
 from shigoto.model.matching import asks_for_counters_only, sum_counts
@@ -23,6 +26,8 @@ STATES = {
 }
 NUMBERS_OF_STATES = {state: number for number, state in STATES.items()}
 FEW_READY = 10_000
+
+logger = logging.getLogger("shigoto")
 
 
 def get(ids: list[UUID]) -> Steps[list[Job | None]]:
@@ -49,8 +54,28 @@ def count(wanted: JobFilter) -> Steps[int]:
 
 
 def _details(numbers: list[int]) -> Steps[list[Job]]:
-    rows = (yield sql("details", json.encode(numbers).decode())).fetchall()
-    return [_job(row) for row in rows if row[19] is not None]
+    try:
+        rows = (yield sql("details", json.encode(numbers).decode())).fetchall()
+    except Error as error:
+        if not is_damage(error):
+            raise
+        rows = yield from one_by_one(SQL["details"], numbers)
+    jobs = (_shown(row) for row in rows if row[19] is not None)
+    return [job for job in jobs if job is not None]
+
+
+def _shown(row: tuple[Any, ...]) -> Job | None:
+    """The job of a row; None if somebody has written it by hand, and nobody can read it."""
+    try:
+        return _job(row)
+    except (*UNREADABLE, RecursionError, AssertionError) as error:
+        logger.warning(
+            "Job %s is not shown: its row was not written by us, and cannot be read (%s). When it has ended, clear"
+            " deletes it.",
+            row[0],
+            error,
+        )
+        return None
 
 
 def _job(row: tuple[Any, ...]) -> Job:
@@ -87,7 +112,7 @@ def _job(row: tuple[Any, ...]) -> Job:
         timeout=timeout,
         soft_timeout=soft_timeout,
         key=key,
-        tags=() if tags is None else tuple(json.decode(tags)),
+        tags=() if tags is None else _tags(tags),
         meta=meta,
         progress=progress,
         progress_text=progress_text,
@@ -96,6 +121,14 @@ def _job(row: tuple[Any, ...]) -> Job:
         failure_kind=None if kind is None else FailureKind(kind),
         worker=None if worker is None else UUID(bytes=worker),
     )
+
+
+def _tags(text: str | bytes) -> tuple[str, ...]:
+    """None, if somebody has written by hand what are no tags."""
+    try:
+        return json.decode(text, type=tuple[str, ...])
+    except (DecodeError, TypeError, RecursionError):
+        return ()
 
 
 def _instant(at: Millis | None) -> datetime | None:

@@ -71,7 +71,9 @@ def bury(now: Millis, worker: UUID, deaths: Sequence[Death]) -> Steps[list[Rescu
 
 def _now(clock: StoreClock) -> Steps[Millis]:
     """Store time, no earlier than any process of this file has seen it, and remembered for the others."""
-    clock.remember((yield sql("meta", "clock")).fetchone()[0])
+    mark: object = (yield sql("meta", "clock")).fetchone()[0]
+    if isinstance(mark, int):  # unless somebody has written it by hand; ours is written over it below
+        clock.remember(mark)
     now = clock.now()
     yield sql("set_meta", "clock", now)
     return now
@@ -131,14 +133,20 @@ def report(worker: UUID, reports: Sequence[Report]) -> Steps[list[bool]]:
 
 def promote(now: Millis, limit: int) -> Steps[Promoted]:
     """Move due jobs from the schedule to the ready set; the look at the next due instant needs no lock."""
-    due: Millis | None = (yield sql("next_due")).fetchone()[0]
+    due = yield from _next_due()
     if due is None or due > now:
         return Promoted(0, None if due is None else due - now)
     yield WRITE
     count = (yield sql("promote", now, limit)).rowcount
     yield sql("unschedule_promoted", now, limit)
-    due = (yield sql("next_due")).fetchone()[0]
+    due = yield from _next_due()
     return Promoted(max(count, 0), None if due is None else max(0, due - now))
+
+
+def _next_due() -> Steps[Millis | None]:
+    """When the next job is due. What somebody has written by hand, and is no instant, sorts behind all that are."""
+    due: object = (yield sql("next_due")).fetchone()[0]
+    return int(due) if isinstance(due, int | float) else None
 
 
 def sweep(clock: StoreClock, order: SweepOrder) -> Steps[Swept]:
@@ -188,7 +196,10 @@ def _with_one_job(workers: Sequence[UUID]) -> Steps[frozenset[bytes]]:
 def _rescue(now: Millis, batch: int, with_one_job: frozenset[bytes]) -> Steps[list[Rescued]]:
     ends: list[tuple[Running, Settlement, int]] = []
     for number, token, worker, name, isolates in (yield sql("orphans", batch)).fetchall():
-        row = (yield from guarded(UUID(bytes=worker), [(number, token)]))[number, token]
+        row = (yield from guarded(UUID(bytes=worker), [(number, token)])).get((number, token))
+        if row is None:  # a number without a job: somebody has written, or deleted, by hand
+            yield sql("stop_running", f"[{number}]")
+            continue
         crashed = orphaned(
             number,
             token,
@@ -212,7 +223,8 @@ def _expire(now: Millis, batch: int) -> Steps[tuple[int, int]]:
     expired = 0
     for expires_at, number in due:
         yield sql("drop_expiry", expires_at, number)
-        if STATES[(yield sql("state_of", number)).fetchone()[0]] is State.PENDING:
+        row = (yield sql("state_of", number)).fetchone()
+        if row is not None and STATES.get(row[0]) is State.PENDING:
             yield from end_pending(now, number, State.FAILED, FailureKind.EXPIRED)
             expired += 1
     return expired, len(due)

@@ -20,10 +20,10 @@ class StoreClock:
 
     def now(self) -> Millis:
         """Store time."""
-        host = self._host()
-        if host == self._mark:  # as mostly, when it is asked several times in a millisecond
-            return host
+        if self._host() == self._mark:  # as mostly, when it is asked several times in a millisecond
+            return self._mark
         with self._lock:
+            host = self._host()  # anew: who was stopped before it had the lock has an old time
             now = held_back(host, self._mark)
             if now < self._mark:
                 self.step = self._mark - now

@@ -235,6 +235,20 @@ class TestGuard:
         assert store.settle(worker, old, Ending.COMPLETED) is Verdict.LOST
         assert store.job(old).state is State.PENDING
 
+    @pytest.mark.parametrize("result", [None, '"old"'])
+    def test_an_older_lease_of_a_job_that_the_same_worker_runs_again_ends_nothing(
+        self, store: EngineUnderTest, result: str | None
+    ) -> None:
+        """I4."""
+        worker = store.announce()
+        old = store.start(worker)
+        store.settle(worker, old, Ending.RELEASED)
+        [new] = store.claim(worker)
+
+        assert store.settle(worker, old, Ending.COMPLETED, result=result) is Verdict.REPEATED
+        assert store.job(new).state is State.PROCESSING
+        assert store.settle(worker, new, Ending.COMPLETED) is Verdict.ACCEPTED
+
     def test_a_job_that_is_gone_is_lost(self, store: EngineUnderTest) -> None:
         worker = store.announce()
         lease = store.start(worker)

@@ -41,9 +41,13 @@ def processes() -> dict[int, Process]:
 
 
 def memory_of(pid: int) -> int | None:
-    """The bytes of memory that a process has in use, None if that cannot be known."""
+    """The bytes of memory that a process has for itself, None if that cannot be known.
+
+    Pages of files that it reads are not counted: the system takes those back when it needs them.
+    """
     with suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * resource.getpagesize()
+        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_bytes().split()
+        return (int(resident) - int(shared)) * resource.getpagesize()
     return None
 
 

@@ -3,8 +3,9 @@
 The runner beats, too: so it learns of cancels, and gives back what it does not know of. But one long call into
 native code can keep its threads from running at all, for longer than its lease. Its supervisor knows that it lives,
 and says so. A runner that is paused by a signal does nothing for its jobs, and nobody vouches for it; after its lease
-others have them. But its child processes go on, so it is killed before, and they die with it. (Where the system does
-not say who is paused, such a runner is vouched for, and keeps its jobs.)
+others have them. But its child processes go on, so it is killed before, and they die with it. If we were paused
+ourselves, or the machine was, it may be about to wake up, too, and gets a moment for that. (Where the system does not
+say who is paused, such a runner is vouched for, and keeps its jobs.)
 """
 
 import asyncio
@@ -25,6 +26,7 @@ GIVEN_UP = (
     0.9  # of the lease since its last beat: when others may have its jobs, nothing of it may be at work
 )
 FENCED_WITHIN = 2.0  # seconds to end by itself
+REPRIEVE = 1 / 6  # of the lease: others who slept as well need twice as long for two looks at it
 
 
 class Doubt(Struct, frozen=True):
@@ -41,10 +43,12 @@ async def vouch(runner: RunnerProcess, hello: Hello, station: Station) -> Doubt 
     # The store forgives no more than L/3 between two looks at an expired worker, so tries come at least so often.
     trouble = Trouble(station, "supervisor", longest=hello.lease / 6)
     while True:
+        due = station.clock() + pause
         await asyncio.sleep(pause)
         pause = _until_next(hello, station)
         if procfs.is_paused(runner.pid):
-            left = sent_at + GIVEN_UP * hello.lease - station.clock()
+            now, reprieve = station.clock(), REPRIEVE * hello.lease
+            left = reprieve if now > due + reprieve else sent_at + GIVEN_UP * hello.lease - now
             if left <= 0:
                 return Doubt(PAUSED, 0.0)
             if not paused:

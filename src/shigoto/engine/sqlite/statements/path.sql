@@ -83,6 +83,20 @@ DELETE FROM shigoto_ready
 WHERE lane IN (SELECT value FROM json_each(?1)) AND (priority, pos, number) <= (?2, ?3, ?4)
   AND (expires_at IS NULL OR expires_at >= ?5)
 
+-- For when somebody has written rows by hand: the keys of what stands at the front, and how one of them is taken out.
+-- name: front
+SELECT lane, priority, pos, number
+FROM shigoto_ready
+WHERE lane IN (SELECT value FROM json_each(?1)) AND (expires_at IS NULL OR expires_at >= ?2)
+ORDER BY priority, pos, number
+LIMIT ?3
+
+-- name: queue_of_lane
+SELECT queue FROM shigoto_lane WHERE lane = ?1
+
+-- name: drop_ready_row
+DELETE FROM shigoto_ready WHERE lane = ?1 AND priority = ?2 AND pos = ?3 AND number = ?4
+
 -- SETTLE -------------------------------------------------------------------------------------------------------------
 
 -- T4 for a whole batch: the guard (number, token, worker) is in the join, so what is not ours is simply not inserted,

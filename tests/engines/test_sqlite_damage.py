@@ -1,0 +1,143 @@
+"""Rows that somebody has written into the file by hand: they are failed or left alone, and nobody else pays for it."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from shigoto.engine.open import open_engine
+from shigoto.engine.protocol import Engine
+from shigoto.model.ids import uuid7
+from shigoto.model.job import FailureKind, JobFilter, JobSpec, State
+from shigoto.model.worker import Announcement, SweepOrder, Want
+
+pytestmark = pytest.mark.engine("sqlite")
+
+WANT = Want(tasks=("send",), queues=None, limit=10)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = open_engine(f"sqlite:///{tmp_path}/jobs.db")
+    with closing(engine):
+        yield engine
+
+
+def enqueued(engine: Engine) -> int:
+    spec = JobSpec(id=uuid7(), task="send", queue="mail", payload="{}")
+    [answer] = engine.run(engine.enqueue_many([spec]))
+    return answer.number
+
+
+def announced(engine: Engine) -> Announcement:
+    worker = Announcement(
+        id=uuid7(), name="anvil", tasks=("send",), queues=None, slots=4, version="1", host="smithy", pid=1
+    )
+    engine.run(engine.announce(worker))
+    return worker
+
+
+def by_hand(tmp_path: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection, connection:
+        connection.execute(statement, values)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "id = x'00'",
+        "priority = 'first'",
+        "max_failures = 1.5",
+        "tenant = x'ff'",
+        "key = CAST(x'c328' AS TEXT)",
+        "timeout = 'soon'",
+        "tags = x'ff'",
+        "meta = CAST(x'c328' AS TEXT)",
+        "payload = x'ff'",
+        "payload = CAST(x'c328' AS TEXT)",
+    ],
+)
+def test_a_job_that_cannot_be_read_is_failed_and_the_others_are_claimed(
+    engine: Engine, tmp_path: Path, change: str
+) -> None:
+    """E49, F12: one row must not stop every claim that meets it."""
+    spoilt, sound = enqueued(engine), enqueued(engine)
+    worker = announced(engine)
+    by_hand(tmp_path, f"UPDATE shigoto_job SET {change} WHERE number = ?", spoilt)
+
+    leases = engine.run(engine.claim(worker.id, [WANT]))
+
+    assert [lease.number for lease in leases] == [sound]
+    failed = engine.run(engine.stats())["mail"]
+    assert (failed.failed, failed.processing, failed.pending) == (1, 1, 0)
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+        found = connection.execute("SELECT number, failure_kind, error FROM shigoto_done").fetchall()
+    assert [row[:2] for row in found] == [(spoilt, str(FailureKind.PAYLOAD_INVALID))]
+    assert "was not written by us" in found[0][2]
+
+
+@pytest.mark.parametrize("change", ["id = x'00'", "run_at = 'noon'", "tenant = CAST(x'c328' AS TEXT)"])
+def test_a_job_that_cannot_be_read_is_left_out_of_pages(
+    engine: Engine, tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoilt, sound = enqueued(engine), enqueued(engine)
+    by_hand(tmp_path, f"UPDATE shigoto_job SET {change} WHERE number = ?", spoilt)
+
+    assert [job.number for job in engine.run(engine.find(JobFilter()))] == [sound]
+    assert [job.number for job in engine.run(engine.find(JobFilter(tag="x")))] == []
+
+
+def test_tags_and_payloads_that_are_no_json_match_nothing(engine: Engine, tmp_path: Path) -> None:
+    spoilt, sound = enqueued(engine), enqueued(engine)
+    by_hand(
+        tmp_path,
+        "UPDATE shigoto_job SET tags = '[1', payload = CAST(x'c328' AS TEXT) WHERE number = ?",
+        spoilt,
+    )
+    by_hand(
+        tmp_path,
+        "UPDATE shigoto_job SET tags = '[\"x\"]', payload = '{\"a\":1}' WHERE number = ?",
+        sound,
+    )
+
+    assert [job.number for job in engine.run(engine.find(JobFilter(tag="x")))] == [sound]
+    assert [job.number for job in engine.run(engine.find(JobFilter(args=(("a", "1"),))))] == [sound]
+
+
+def test_a_priority_beyond_all_others_is_not_moved_unread(engine: Engine, tmp_path: Path) -> None:
+    """What is moved to running and what is read are the same jobs, whatever stands in the row."""
+    spoilt, sound = enqueued(engine), enqueued(engine)
+    worker = announced(engine)
+    by_hand(tmp_path, "UPDATE shigoto_ready SET priority = -1e300 WHERE number = ?", spoilt)
+
+    leases = engine.run(engine.claim(worker.id, [WANT]))
+
+    assert engine.run(engine.stats())["mail"].processing == len(leases)
+    assert sound in [lease.number for lease in leases]
+
+
+def test_rows_without_a_job_do_not_stop_the_sweep(engine: Engine, tmp_path: Path) -> None:
+    enqueued(engine)
+    by_hand(tmp_path, "INSERT INTO shigoto_expiry VALUES (1, 900)")
+    by_hand(
+        tmp_path,
+        "INSERT INTO shigoto_running VALUES (901, 1, randomblob(16), 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL)",
+    )
+    by_hand(tmp_path, "UPDATE shigoto_meta SET value = 'noon' WHERE name = 'clock'")
+
+    swept = engine.run(engine.sweep(SweepOrder()))
+
+    assert (swept.expired, swept.rescued) == (0, ())
+    assert engine.run(engine.stats())["mail"].pending == 1
+
+
+def test_an_instant_that_is_none_does_not_stop_the_promotion(engine: Engine, tmp_path: Path) -> None:
+    number = enqueued(engine)
+    by_hand(tmp_path, "INSERT INTO shigoto_scheduled (run_at, number, lane) VALUES ('noon', ?, 1)", number)
+
+    promoted = engine.run(engine.promote(10))
+
+    assert (promoted.count, promoted.next_in) == (0, None)
+    assert engine.run(engine.find(JobFilter()))[0].state is State.PENDING
