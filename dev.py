@@ -17,7 +17,7 @@ from typing import Callable, Iterable, NoReturn, Sequence
 
 ROOT = Path(__file__).resolve().parent
 ENGINES = ("memory", "sqlite")
-CODE = ("dev.py", "tools", "src", "tests", "examples", "bench")
+CODE = ("dev.py", "tools", "src", "tests", "examples", "bench", "faults")
 MOST_LINES = 400
 
 
@@ -91,6 +91,11 @@ def bench(arguments: list[str]) -> int:
     become(["python", "-m", "bench", *arguments], needs="run")
 
 
+def faults(arguments: list[str]) -> int:
+    """kill, stop, fill up and cut off what runs, and prove that nothing is lost; `faults --help` has the experiments"""
+    become(["python", "-m", "faults", *arguments], needs="run")
+
+
 def docs(arguments: list[str]) -> int:
     """build the documentation into site/; `docs serve` shows it while you write, `docs reference` renews a part"""
     from tools.environment import prepare
@@ -124,6 +129,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "test": test,
     "check": check,
     "bench": bench,
+    "faults": faults,
     "docs": docs,
     "requirements": requirements,
     "lock": lock,

@@ -1,12 +1,9 @@
-"""Processes are killed in the middle of their work, again and again.
+"""Processes are killed in the middle of their work, again and again: runner processes, and a worker with all of them.
 
-The short forms run with every test run. The full ones are 20 000 jobs with 30 kills, and leases of the usual length:
-
-    SHIGOTO_FAULTS=full python3 -m pytest tests/faults/test_kills.py -s
+The experiments E01 and E30 do the same for longer, with whole workers (`python3 dev.py faults --experiment E01,E30`).
 """
 
-import os
-import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,130 +11,124 @@ from random import Random
 
 import pytest
 
-from shigoto import Shigoto
-from tests.faults.ledger import Reader, Record, overlaps, read, recoveries, runs, stale_fences, unlicensed
-from tests.faults.stage import FULL, SEED, all_jobs, app_of, children_of, linux, wait_until, working
+from faults.evidence.checker import Evidence, check, offset_of_clocks
+from faults.evidence.follow import Follower
+from faults.evidence.moves import stories
+from faults.evidence.runs import runs
+from faults.experiment import Setting
+from faults.stage import Stage, children_of
 
 pytestmark = [
     pytest.mark.engine("sqlite"),
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(not linux, reason="finds the runner processes in /proc"),
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the runner processes in /proc"),
 ]
 
-JOBS, KILLS, LEASE = (20_000, 30, 30.0) if FULL else (2_500, 5, 3.0)
+JOBS, KILLS, LEASE = 2_500, 5, 3.0
 IN_FLIGHT = 10
 
 
-def enqueue(app: Shigoto, count: int, random: Random) -> list[str]:
-    tasks = [app.tasks["asynchronous"], app.tasks["in_a_thread"]]
-    ids: list[str] = []
-    for _ in range(0, count, 500):
-        calls = [random.choice(tasks).call(milliseconds=random.randint(1, 50)) for _ in range(500)]
-        ids += [str(handle.id) for handle in app.enqueue_many(calls)]
-    return ids
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    seed = int(time.time())
+    print(f"\nseed {seed}")
+    return Setting(engine="sqlite", folder=tmp_path, seed=seed, full=False)
 
 
-def kill_some(worker: int, ledger: Path, random: Random, count: int) -> list[Record]:
-    """Kill runner processes, each with enough in flight."""
-    kills: list[Record] = []
-    readers: dict[int, Reader] = {}
+def kill_some(stage: Stage, worker: int, random: Random, count: int) -> list[float]:
+    """Kill runner processes, each with enough in flight, and tell when."""
+    kills: list[float] = []
+    followers: dict[int, Follower] = {}
     deadline = time.monotonic() + 20 * count
     while len(kills) < count and time.monotonic() < deadline:
-        runners = children_of(worker)
-        busy = [pid for pid in runners if readers.setdefault(pid, Reader(ledger, pid)).look() >= IN_FLIGHT]
+        busy = [
+            pid
+            for pid in children_of(worker)
+            if followers.setdefault(pid, Follower(stage.ledger, pid)).look() >= IN_FLIGHT
+        ]
         if busy:
-            pid = random.choice(busy)
-            os.kill(pid, signal.SIGKILL)
-            kills.append(Record(what="kill", pid=pid, at=time.monotonic()))
+            stage.do("kill", random.choice(busy))
+            kills.append(time.monotonic())
             time.sleep(random.uniform(0.05, 0.3))
         else:
             time.sleep(0.005)
     return kills
 
 
-def free_after(app: Shigoto, kills: list[Record]) -> float:
+def free_after(evidence: Evidence, kills: list[float]) -> float:
     """The longest time from a kill to the moment when the store gave the killed runs up, in seconds."""
-    wall = time.time() - time.monotonic()
-    times = [kill.at + wall for kill in kills]
-    crashes = [
-        attempt.finished_at.timestamp()
-        for job in all_jobs(app)
-        if job.crashes
-        for attempt in app.job(job.id).attempts()
-        if attempt.outcome == "crashed"
-    ]
+    ends = [claim.end for story in stories(evidence.changes).values() for claim in story.claims.values()]
+    crashes = [end.at - offset_of_clocks() for end in ends if end is not None and end.how == "crash"]
     # The store counts in whole milliseconds, and rounds down.
-    return max(min(at + 0.001 - kill for kill in times if kill <= at + 0.001) for at in crashes)
+    return max(min(at + 0.001 - kill for kill in kills if kill <= at + 0.001) for at in crashes)
 
 
-def test_killed_runners_cost_no_job_and_no_unlicensed_run(tmp_path: Path) -> None:
-    """S1-5, S1-14: kill -9 of runner processes with at least ten jobs in flight: every job ends once, every further
-    run of a job is licensed by the death of the process it ran in, no two runs of a job overlap, and what was cut
-    short runs again soon."""
-    random, store, ledger = Random(SEED), tmp_path / "jobs.db", tmp_path / "ledger"
-    ledger.mkdir()
-    app = app_of("jobs", store)
-    print(f"\nseed {SEED}: {JOBS} jobs, {KILLS} kills")
-    ids = enqueue(app, JOBS, random)
-
-    options = ["--processes", "3", "--concurrency", "10", "--threads", "6", "--log-level", "error"]
-    with working("jobs", store, ledger, *options) as worker:
-        kills = kill_some(worker.pid, ledger, random, KILLS)
-        wait_until(
-            lambda: app.stats()["default"].completed == JOBS, seconds=300, what="not all jobs completed"
+def test_killed_runners_cost_no_job_and_no_unlicensed_run(setting: Setting) -> None:
+    """S1-5, S1-14, I1-I6: kill -9 of runner processes with at least ten jobs in flight: every job ends once, every
+    further run of a job is licensed by the death of the process it ran in, no two runs of a job overlap, and what was
+    cut short runs again soon."""
+    random = setting.random("kills")
+    with Stage(setting) as stage:
+        producer = stage.producer(JOBS, "--bulk", "500", "--milliseconds", "1,50")
+        assert producer.wait(60) == 0
+        worker = stage.worker("--processes", "3", "--concurrency", "10", "--threads", "6")
+        kills = kill_some(stage, worker.pid, random, KILLS)
+        assert stage.wait_until(
+            lambda: stage.app.stats()["default"].completed == JOBS, seconds=200, what="not all jobs completed"
         )
+        evidence, counts, jobs = stage.evidence(), stage.app.stats()["default"], list(stage.jobs())
 
-    by_job, killed = runs(read(ledger)), {kill.pid: kill.at for kill in kills}
-    waits, freed = recoveries(by_job, kills), free_after(app, kills)
+    findings, by_job = check(evidence), runs(evidence.records)
+    freed, waits = free_after(evidence, kills), findings.recovery
     print(
-        f"kills {len(kills)}, runs cut short {len(waits)}, further runs {sum(len(s) - 1 for s in by_job.values())},"
+        f"kills {len(kills)}, runs cut short {len(waits)}, further runs {findings.reruns},"
         f" free again after at most {freed:.3f} s, running again p50 {waits[len(waits) // 2]:.3f} s,"
         f" max {waits[-1]:.3f} s"
     )
-    counts, jobs = app.stats()["default"], list(all_jobs(app))
+    asked = [record.job for record in evidence.records if record.what == "ok"]
     assert len(kills) == KILLS
     assert (counts.completed, counts.failed, counts.pending, counts.processing) == (JOBS, 0, 0, 0)
-    assert Counter(ids) == Counter(str(job.id) for job in jobs)
-    assert set(by_job) == set(ids), "every job ran, and nothing else did"
-    assert unlicensed(by_job, killed) == []
-    assert overlaps(by_job, killed) == []
-    assert stale_fences(by_job) == []
+    assert Counter(asked) == Counter(str(job.id) for job in jobs)
+    assert set(by_job) == set(asked), "every job ran, and nothing else did"
+    assert findings.outcome(JOBS).passed, findings
+    assert set(findings.reruns) <= {"kill", "release"}
     assert len(waits) >= KILLS * IN_FLIGHT // 2
     assert freed < 1.0, "the supervisor tells the store at once"
     assert all(job.failures == 0 for job in jobs), "a crash is no failure"
     assert sum(job.crashes for job in jobs) >= KILLS, "those that ran are remembered"
-    app.close()
 
 
-def test_a_killed_worker_is_replaced_by_another_within_one_and_a_half_leases(tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_by_another_within_one_and_a_half_leases(setting: Setting) -> None:
     """S1-13, S1-14: when a whole worker is gone, supervisor and all, nobody tells the store; the lease does."""
-    store, ledger = tmp_path / "jobs.db", tmp_path / "ledger"
-    ledger.mkdir()
-    app = app_of("jobs", store)
-    lease = ["--lease", str(LEASE), "--log-level", "error"]
-    with working("jobs", store, ledger, *lease, "--concurrency", "12") as doomed:
-        handles = app.enqueue_many([app.tasks["long_at_first"].call()] * 12)
-        wait_until(lambda: len(read(ledger)) >= 12, seconds=30, what="the jobs did not start")
-        with working("jobs", store, ledger, *lease) as other:
-            wait_until(lambda: len(app.workers()) == 2, seconds=30, what="the second worker did not come")
-            os.killpg(doomed.pid, signal.SIGKILL)
-            kills = [Record(what="kill", pid=doomed.pid, at=time.monotonic())]
-            doomed.wait()
-            wait_until(
-                lambda: all(handle.status().terminal for handle in handles),
-                seconds=60 + LEASE,
-                what="not completed",
-            )
-            assert other.poll() is None
+    lease = ("--lease", str(LEASE))
+    with Stage(setting) as stage:
+        doomed = stage.worker(*lease, "--concurrency", "12")
+        handles = stage.app.enqueue_many([stage.app.tasks["long_at_first"].call()] * 12)
+        assert stage.wait_until(
+            lambda: len(runs(stage.evidence().records)) == 12, seconds=30, what="the jobs did not start"
+        )
+        other = stage.worker(*lease)
+        assert stage.wait_until(
+            lambda: len(stage.app.workers()) == 2, seconds=30, what="the second worker did not come"
+        )
+        stage.do("kill", doomed)
+        doomed.wait()
+        assert stage.wait_until(
+            lambda: all(handle.status().terminal for handle in handles),
+            seconds=60 + LEASE,
+            what="not completed",
+        )
+        assert other.poll() is None
+        evidence = stage.evidence()
+        assert [handle.status() for handle in handles] == ["completed"] * 12
 
-    by_job = runs(read(ledger))
-    waits = recoveries(by_job, kills)
-    print(f"\nrecovery p50 {waits[len(waits) // 2]:.1f} s, max {waits[-1]:.1f} s with a lease of {LEASE:g} s")
-    assert [handle.status() for handle in handles] == ["completed"] * 12
+    findings, by_job = check(evidence), runs(evidence.records)
+    waits = findings.recovery
+    print(f"recovery p50 {waits[len(waits) // 2]:.1f} s, max {waits[-1]:.1f} s with a lease of {LEASE:g} s")
+    assert findings.outcome(12).passed, findings
+    assert findings.reruns == {"kill": 12}
     assert [len(story) for story in by_job.values()] == [2] * 12, "each was cut short, and ran once more"
     assert len(waits) == 12
     assert waits[-1] < 1.5 * LEASE + 5, (
         "one and a half leases, and a while to start processes on a busy machine"
     )
-    assert overlaps(by_job, {doomed.pid: kills[0].at}) == []
-    app.close()

@@ -12,18 +12,18 @@ only every second n is tried, or every third, and so on.
 """
 
 import asyncio
-import ctypes
 import json
-import os
 import shutil
 import signal
 import sqlite3
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+from faults.tools.ptrace import begin, end, run_child
 from shigoto import Context, Shigoto, State
 from shigoto.context import Desk, Signals
 from shigoto.engine.sqlite import SqliteEngine
@@ -31,11 +31,6 @@ from shigoto.model.clock import host_clock
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.worker import Announcement, SweepOrder, Want
 
-TRACEME, CONT, SYSCALL, SETOPTIONS = 0, 7, 24, 0x4200
-TRACE_SYSGOOD, TRACE_CLONE, EXIT_KILL = 1, 8, 1 << 20
-SYSCALL_STOP = signal.SIGTRAP | 0x80
-WALL = 0x40000000
-NO_PTRACE = 77
 ENOUGH = 3  # survivors in a row: how many calls a block takes varies a little
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
@@ -43,10 +38,6 @@ Seen = tuple[list[int], int, State]
 
 ALL: Seen = ([1], 1, State.COMPLETED)
 NOTHING: Seen = ([], 0, State.PROCESSING)
-
-libc = ctypes.CDLL(None, use_errno=True)
-libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-libc.ptrace.restype = ctypes.c_long
 
 
 class Store:
@@ -117,23 +108,15 @@ class Store:
         return paid, len(self.app.find(task="receipt")), job.state
 
 
-def begin() -> None:
-    os.kill(os.getpid(), signal.SIGUSR1)
-
-
-def end() -> None:
-    os.kill(os.getpid(), signal.SIGUSR2)
-
-
 def main(folder: Path, mode: str, seconds: float) -> None:
     template = folder / f"{mode}.db"
     prepare(template)
     outcomes = {"nothing": 0, "all": 0, "torn": 0, "repeated": 0}
     started, n, killed, survived = time.monotonic(), 1, 0, 0
-    calls = run_child(fresh(folder, template), mode, None)
+    calls = run_child(partial(run_block, fresh(folder, template), mode), None)
     while survived < ENOUGH:
         path = fresh(folder, template)
-        survives = run_child(path, mode, n) < n
+        survives = run_child(partial(run_block, path, mode), n) < n
         for outcome in examine(path):
             outcomes[outcome] += 1
         survived = survived + 1 if survives else 0
@@ -158,63 +141,12 @@ def fresh(folder: Path, template: Path) -> Path:
     return Path(shutil.copy(template, folder / "store.db"))
 
 
-def run_child(path: Path, mode: str, last: int | None) -> int:
-    """How many system calls the child began in its block; it is killed before the `last` of them."""
-    child = os.fork()
-    if child == 0:
-        if libc.ptrace(TRACEME, 0, None, None) != 0:
-            os._exit(NO_PTRACE)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        store = Store(path)
-        context = store.context(FIRST)
-        assert context is not None
-        store.handle(context, mode)
-        os._exit(0)
-    try:
-        return trace(child, last)
-    finally:
-        with suppress(ProcessLookupError):  # gone, unless the tracing failed
-            os.kill(child, signal.SIGKILL)
-
-
-def trace(child: int, last: int | None) -> int:
-    _, status = os.waitpid(child, WALL)
-    if os.WIFEXITED(status):
-        raise SystemExit(os.WEXITSTATUS(status))
-    libc.ptrace(SETOPTIONS, child, None, TRACE_SYSGOOD | TRACE_CLONE | EXIT_KILL)
-    how, begun = CONT, 0
-    inside: set[int] = set()  # threads between the beginning and the end of a call
-    resume(how, child)
-    while True:
-        thread, status = os.waitpid(-1, WALL)
-        if not os.WIFSTOPPED(status):
-            inside.discard(thread)
-            if thread != child:
-                continue
-            if os.WIFEXITED(status):
-                assert os.WEXITSTATUS(status) == 0, f"the child failed with {os.WEXITSTATUS(status)}"
-            return begun
-        reason, deliver = os.WSTOPSIG(status), 0
-        if reason == SYSCALL_STOP:
-            if thread in inside:
-                inside.discard(thread)
-            else:
-                inside.add(thread)
-                begun += 1
-                if begun == last:
-                    os.kill(child, signal.SIGKILL)
-                    continue
-        elif reason == signal.SIGUSR1:
-            how = SYSCALL
-        elif reason == signal.SIGUSR2:
-            how = CONT
-        elif reason not in (signal.SIGTRAP, signal.SIGSTOP):
-            deliver = reason
-        resume(how, thread, deliver)
-
-
-def resume(how: int, thread: int, deliver: int = 0) -> None:
-    libc.ptrace(how, thread, None, deliver)
+def run_block(path: Path, mode: str) -> None:
+    """What the child does."""
+    store = Store(path)
+    context = store.context(FIRST)
+    assert context is not None
+    store.handle(context, mode)
 
 
 def examine(path: Path) -> list[str]:

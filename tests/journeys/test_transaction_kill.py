@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.journeys.killing import NO_PTRACE
+from faults.tools.ptrace import NO_PTRACE
 
 pytestmark = [
     pytest.mark.engine("sqlite"),

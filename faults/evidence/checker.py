@@ -1,0 +1,272 @@
+"""Reads from the evidence whether the promises were kept.
+
+The ledger is what producers, handlers and whoever disturbs them wrote down (`records.py`, `runs.py`); the audit is what
+triggers of the store wrote down (`audit.py`, `moves.py`). Either is believed only where the other agrees. They have two
+clocks: what can be told from tokens and from the order of the audit is told from these, and the rest from one offset.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, pairwise
+
+from msgspec import Struct, field
+
+from faults.evidence.audit import Change
+from faults.evidence.licences import SLACK, Licences
+from faults.evidence.moves import NEVER, Story, stories
+from faults.evidence.records import Record
+from faults.evidence.runs import Faults, Run, runs
+from faults.experiment import ZEROS, Outcome
+
+EARLY = 0.002  # seconds: stores count in whole milliseconds, and round down
+TOLD = 5  # reasons of each kind that are shown
+
+
+def offset_of_clocks() -> float:
+    """How far the wall clock of this host is ahead of its monotonic one."""
+    return time.time() - time.monotonic()
+
+
+class Evidence(Struct, kw_only=True):
+    """What is known of a run that has come to rest.
+
+    `states` are the jobs in the store, by id; `effects` how many effects each transactional job has had;
+    `pruned` are ids that the store may have forgotten. `grace` is for how many seconds a stopped process may go on
+    writing after it was told to. `workers` are the processes of workers, by the worker's id.
+
+    `offset` is by how much the audit's clock is ahead of the ledger's; None if that is not known, because somebody has
+    turned the clock. Without any record of a producer, whatever is in the store counts as acknowledged.
+    """
+
+    records: Sequence[Record]
+    changes: Sequence[Change] = ()
+    states: Mapping[str, str] = field(default_factory=dict)
+    effects: Mapping[str, int] | None = None
+    pruned: frozenset[str] = frozenset()
+    grace: float = 0.0
+    workers: Mapping[str, int] = field(default_factory=dict)
+    offset: float | None = field(default_factory=offset_of_clocks)
+
+
+class Findings(Struct, kw_only=True):
+    """The ids of jobs for which a promise was broken, with the reason; and what was measured."""
+
+    lost: list[str] = field(default_factory=list)
+    vanished: list[str] = field(default_factory=list)
+    phantom: list[str] = field(default_factory=list)
+    unlicensed: list[str] = field(default_factory=list)
+    after_final: list[str] = field(default_factory=list)
+    overlaps: list[str] = field(default_factory=list)
+    bad_settles: list[str] = field(default_factory=list)
+    effects: list[str] = field(default_factory=list)
+    too_early: list[str] = field(default_factory=list)
+    inversions: int = 0
+    reruns: dict[str, int] = field(default_factory=dict)  # by what licensed them
+    ambiguous: tuple[int, int] = (0, 0)  # in the store, and not
+    latency: list[float] = field(default_factory=list)
+    recovery: list[float] = field(default_factory=list)
+
+    def outcome(self, n: int) -> Outcome:
+        """The same as the answer of an experiment; the reasons of what is wrong stand in its figures."""
+        found = {name: getattr(self, name) for name in LISTS}
+        reasons = {name: reasons[:TOLD] for name, reasons in found.items() if reasons}
+        wrong = [f"{len(self.too_early)} jobs started before they were due"] if self.too_early else []
+        wrong += [f"{self.inversions} jobs ended out of order"] if self.inversions else []
+        figures: dict[str, object] = {"reruns": dict(self.reruns)}
+        if self.latency:
+            figures["latency"] = quantiles(self.latency)
+        if any(self.ambiguous):
+            figures["ambiguous"] = {"stored": self.ambiguous[0], "not stored": self.ambiguous[1]}
+        if reasons:
+            figures["reasons"] = reasons
+        outcome = Outcome(n=n, wrong=wrong, recovery=list(self.recovery), figures=figures)
+        for name in ZEROS:
+            setattr(outcome, name, len(found[name]))
+        return outcome
+
+
+LISTS = (*ZEROS, "too_early")
+
+
+def quantiles(values: Iterable[float]) -> dict[str, float]:
+    """The usual three, of values that need not be in order."""
+    ordered = sorted(values)
+    at = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {name: round(ordered[min(int(len(ordered) * q), len(ordered) - 1)], 4) for name, q in at.items()}
+
+
+def check(evidence: Evidence) -> Findings:
+    """Compare the ledger with what the store says of itself."""
+    return _Check(evidence).findings
+
+
+class _Check:
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.findings = Findings()
+        self.runs = runs(evidence.records)
+        self.stories = stories(evidence.changes)
+        self.faults = Faults(evidence.records)
+        self.tried = {r.job: r for r in reversed(evidence.records) if r.what == "try"}
+        self.acked = {r.job: r for r in reversed(evidence.records) if r.what == "ok"}
+        self.effective = {r.job for r in evidence.records if r.what == "start" and r.effect}
+        self._producers()
+        self._runs()
+        self._effects()
+        self._order()
+
+    def _producers(self) -> None:
+        """Lost, vanished, phantom and ambiguous; latency."""
+        findings, states, pruned = self.findings, self.evidence.states, self.evidence.pruned
+        asked = [r for r in self.evidence.records if r.what in ("try", "ok", "err")]
+        acked = set(self.acked) if asked else set(states)
+        known = {record.job for record in asked} or set(states) | pruned
+        refused = {r.job for r in asked if r.what == "err" and not r.ambiguous}
+        doubtful = (
+            {r.job for r in asked} - acked - refused
+        )  # told nothing certain, or dead before it was told
+        findings.vanished = sorted(acked - set(states) - pruned)
+        findings.lost = [job for job in sorted(acked - set(self.runs)) if not self._ended_unrun(job)]
+        findings.phantom = sorted(set(self.runs) - known)
+        stored = doubtful & (set(states) | pruned)
+        findings.ambiguous = (len(stored), len(doubtful - stored))
+        for job, ack in self.acked.items():
+            if job in self.runs:
+                findings.latency.append(max(0.0, self.runs[job][0].began - ack.at))
+        findings.latency.sort()
+
+    def _ended_unrun(self, job: str) -> bool:
+        """Whether somebody decided that it shall not run: cancelled, expired, or refused before its handler."""
+        story = self.stories.get(job)
+        if story is None:
+            return self.evidence.states.get(job) == "cancelled"
+        refused = any(claim.end and claim.end.how in ("failed", "cancel") for claim in story.claims.values())
+        return story.completed is None and (story.ended_unclaimed or refused)
+
+    def _runs(self) -> None:
+        """Unlicensed reruns, overlaps, starts after the end, and settles that must not be; recovery."""
+        evidence, findings = self.evidence, self.findings
+        licences = Licences(faults=self.faults, workers=evidence.workers, offset=evidence.offset)
+        audited = bool(evidence.changes)
+        for job in sorted({*self.runs, *self.stories}):
+            own = self.runs.get(job, [])
+            story = self.stories.get(job) if audited else None
+            findings.unlicensed += _told(job, licences.judge(own, story))
+            findings.overlaps += _told(job, self._overlaps(own, story))
+            findings.too_early += _told(job, self._too_early(job, own))
+            findings.after_final += _told(job, self._after_final(own, story))
+            findings.bad_settles += _told(job, self._bad_tokens(own, story))
+            if story is not None:
+                findings.bad_settles += _told(job, [*story.bad, *self._bad_success(own, story)])
+        findings.reruns = licences.reruns
+        findings.recovery = sorted(licences.recovery)
+
+    def _overlaps(self, own: Sequence[Run], story: Story | None) -> list[str]:
+        return [
+            f"the run with token {after.fence} began during that with token {before.fence}"
+            for before, after in combinations(own, 2)
+            if after.began < self._until(before) and not _fenced(before, story)
+        ]
+
+    def _until(self, run: Run) -> float:
+        """When a run was over. One that nobody ended is over when nobody can tell: its licence is looked at instead."""
+        killed = self.faults.end_of(run.pid, run.began)
+        if run.ended is not None and (killed is None or run.ended <= killed):
+            return run.ended
+        return killed if killed is not None else -NEVER
+
+    def _too_early(self, job: str, own: Sequence[Run]) -> list[str]:
+        asked = self.tried.get(job)
+        if asked is None or asked.due is None:
+            return []
+        return [
+            f"started {asked.due - run.began:.3f} s early" for run in own if run.began < asked.due - EARLY
+        ]
+
+    def _after_final(self, own: Sequence[Run], story: Story | None) -> list[str]:
+        """Final is the end of the run that succeeded, or the row that says so, whichever is known and first."""
+        if story is None or story.completed is None:
+            return []
+        token, offset = story.completed.token, self.evidence.offset
+        ends = [run.ended for run in own if run.fence == token and run.ended is not None and _succeeded(run)]
+        written = NEVER if offset is None else story.completed.at - offset + SLACK
+        final = min(max(ends, default=NEVER), written)
+        return [
+            f"started with token {run.fence} after it was completed with token {token}"
+            for run in own
+            if run.began > final and not self.faults.continued(run.pid, run.began, self.evidence.grace)
+        ]
+
+    def _bad_tokens(self, own: Sequence[Run], story: Story | None) -> list[str]:
+        """Tokens rise from run to run, and each was given out."""
+        wrong = [
+            f"ran with token {after.fence} after {before.fence}"
+            for before, after in pairwise(own)
+            if after.fence < before.fence and not _fenced(after, story)
+        ]
+        if story is not None:
+            forged = (run.fence for run in own if run.fence not in story.claims)
+            wrong += [f"ran with token {fence}, which was given to nobody" for fence in forged]
+        return wrong
+
+    def _bad_success(self, own: Sequence[Run], story: Story) -> list[str]:
+        """A success was written by the run that had it, after it. With an effect, it is written before its end."""
+        done = story.completed
+        mine = [] if done is None else [run for run in own if run.fence == done.token]
+        if done is None or not mine or self._is_transactional(story.job):
+            return []
+        ends = [run.ended for run in mine if run.ended is not None and _succeeded(run)]
+        if not ends:
+            return [f"completed with token {done.token}, whose run did not end so"]
+        offset, ended = self.evidence.offset, min(ends)
+        if offset is not None and done.at - offset + SLACK < ended:
+            return [
+                f"completed {ended + offset - done.at:.3f} s before the run with token {done.token} ended"
+            ]
+        return []
+
+    def _is_transactional(self, job: str) -> bool:
+        return job in self.effective or bool((self.evidence.effects or {}).get(job))
+
+    def _effects(self) -> None:
+        """One for each completed job that promises one (its start says so) or has one; none for any other."""
+        if self.evidence.effects is None:
+            return
+        for job in sorted({*self.effective, *self.evidence.effects}):
+            story = self.stories.get(job)
+            completed = self.evidence.states.get(job) == "completed" or (
+                story is not None and story.completed is not None
+            )
+            count, wanted = self.evidence.effects.get(job, 0), 1 if completed else 0
+            if count != wanted:
+                self.findings.effects.append(f"{job}: {count} effects instead of {wanted}")
+
+    def _order(self) -> None:
+        """How many jobs of one ordering key succeeded for the first time before one that was asked for earlier."""
+        keys: dict[str, list[tuple[float, int]]] = {}
+        for job, asked in self.tried.items():
+            done = [run.ended for run in self.runs.get(job, ()) if run.outcome == "done" and run.ended]
+            if asked.order and done:
+                keys.setdefault(asked.order, []).append((min(done), asked.sequence))
+        for line in keys.values():
+            sequences = [sequence for _, sequence in sorted(line)]
+            self.findings.inversions += sum(after < before for before, after in pairwise(sequences))
+
+
+def _succeeded(run: Run) -> bool:
+    return run.ended is not None and run.outcome not in ("error", "cancelled", "fenced")
+
+
+def _fenced(run: Run, story: Story | None) -> bool:
+    """Whether its claim was taken from its worker, which may not know yet."""
+    claim = story.claims.get(run.fence) if story is not None else None
+    return (
+        claim is not None
+        and claim.end is not None
+        and claim.end.taken
+        and claim.end.how in ("crash", "cancel")
+    )
+
+
+def _told(job: str, reasons: Iterable[str]) -> list[str]:
+    return [f"{job}: {reason}" for reason in reasons]

@@ -1,0 +1,135 @@
+"""E01: whole workers are killed, supervisor and all, again and again; and so are producers.
+
+Nobody tells the store that a worker is gone. Its lease ends, another one fences it after two looks, and what it held
+runs again, alone. Each worker has eight slots: four for async jobs, three threads, one child process.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from subprocess import Popen
+
+from faults.evidence.checker import Findings, check
+from faults.experiment import Experiment, Outcome, Setting
+from faults.stage import Stage
+from faults.tools.monkey import Monkey, Range
+
+SLOTS = ("--concurrency", "4", "--threads", "3", "--children", "1")
+# To be drawn from: half of the jobs are async, one in twenty has a process of its own.
+TASKS = ",".join(["asynchronous"] * 10 + ["in_a_thread"] * 6 + ["transactional"] * 3 + ["in_a_process"])
+# Seconds beyond the promise of two leases, on a machine with two cores that starts processes all the time; other tests
+# may run beside the short form.
+SLACK = {False: 20.0, True: 5.0}
+READY_WITHIN = 30.0
+NEARLY_DONE = 200  # jobs left when the last kill may have been done
+
+
+def run(setting: Setting) -> Outcome:
+    """Enqueue and kill, then let the others end what is left."""
+    lease = setting.of(3.0, 10.0)
+    with Stage(setting) as stage:
+        options = (*SLOTS, "--lease", f"{lease:g}")
+        workers = [stage.worker(*options) for _ in range(setting.of(3, 4))]
+        stage.wait_until(
+            lambda: len(stage.app.workers()) == len(workers),
+            seconds=READY_WITHIN,
+            what="the workers were not ready",
+        )
+        jobs, kills = setting.of((360, 3), (50_000, 10))
+        pace = setting.of(["--milliseconds", "50,400", "--rate", "50"], ["--milliseconds", "5,50"])
+        producers = Producers(stage, setting.random("producers"), jobs, 3, *pace)
+        monkey = Monkey(
+            stage,
+            setting.random("monkey"),
+            start=lambda: start(stage, options),
+            workers=workers,
+            deeds={"kill": 1},
+            pause=setting.of((0.8, 1.6), (1.0, 5.0)),
+        )
+        with monkey:
+            producers.work(setting.of((1.0, 1.5), (5.0, 15.0)), kills=setting.of(2, 1_000))
+            stage.wait_until(
+                lambda: monkey.done["kill"] >= kills and waiting(stage) < NEARLY_DONE,
+                seconds=setting.of(30, 900),
+                what="the work was not nearly done",
+            )
+        rested = stage.rest(setting.of(40, 120))
+        evidence = stage.evidence()
+    findings = check(evidence)
+    outcome = findings.outcome(n=sum(record.what == "ok" for record in evidence.records))
+    outcome.figures |= {
+        "workers killed": monkey.done["kill"],
+        "producers killed": producers.kills,
+        "lease": lease,
+        "reruns per 10 000": round(10_000 * sum(findings.reruns.values()) / max(outcome.n, 1), 1),
+    }
+    outcome.wrong += judge(findings, Counter(evidence.states.values()), setting, lease)
+    outcome.wrong += [] if rested else ["The store did not come to rest."]
+    outcome.wrong += [f"A worker ended by itself, with exit code {code}." for code in monkey.ended]
+    return outcome
+
+
+def judge(findings: Findings, states: Counter[str], setting: Setting, lease: float) -> list[str]:
+    """What the checker does not know: that all of it ends well, and in time."""
+    wrong: list[str] = []
+    others = sum(states.values()) - states["completed"]
+    if others:
+        wrong.append(f"{others} jobs are not completed: {dict(states)}.")
+    slowest = max(findings.recovery, default=0.0)
+    if slowest > 2 * lease + SLACK[setting.full]:
+        wrong.append(
+            f"What a kill cut short ran again after {slowest:.1f} s only, with a lease of {lease:g} s."
+        )
+    return wrong
+
+
+def start(stage: Stage, options: Sequence[str]) -> Popen[bytes]:
+    """One worker, which is ready: else a slow machine would do nothing but start workers that are killed."""
+    file = stage.folder / f"ready-{len(stage.processes)}"
+    worker = stage.worker(*options, "--ready-file", str(file))
+    stage.wait_until(file.exists, seconds=READY_WITHIN, what="a worker was not ready")
+    return worker
+
+
+def waiting(stage: Stage) -> int:
+    """How many jobs have not ended."""
+    return sum(count.pending + count.processing for count in stage.app.stats().values())
+
+
+class Producers:
+    """Processes that enqueue so many jobs together. One that was killed is followed by another, for what it left."""
+
+    def __init__(self, stage: Stage, random: Random, jobs: int, count: int, *options: str) -> None:
+        self._stage = stage
+        self._random = random
+        self._options = options
+        self._left = {self._start(jobs // count): jobs // count for _ in range(count)}
+        self.kills = 0
+
+    def work(self, pause: Range, *, kills: int) -> None:
+        """Enqueue it all, with so many kills, one after each pause."""
+        kill_at = time.monotonic() + self._random.uniform(*pause)
+        while self._left:
+            if time.monotonic() >= kill_at and self.kills < kills:
+                self._kill(self._random.choice(list(self._left)))
+                kill_at = time.monotonic() + self._random.uniform(*pause)
+            time.sleep(0.02)
+            for ended in [producer for producer in self._left if producer.poll() is not None]:
+                del self._left[ended]
+
+    def _start(self, jobs: int) -> Popen[bytes]:
+        return self._stage.producer(jobs, "--tasks", TASKS, *self._options)
+
+    def _kill(self, producer: Popen[bytes]) -> None:
+        self._stage.do("kill", producer)
+        producer.wait()
+        self.kills += 1
+        files = self._stage.ledger.glob(f"{producer.pid}-*.jsonl")
+        acknowledged = sum(path.read_text().count('"what":"ok"') for path in files)
+        left = self._left.pop(producer) - acknowledged
+        if left > 0:
+            self._left[self._start(left)] = left
+
+
+EXPERIMENT = Experiment(id="E01", title="whole workers are killed, and producers", run=run)

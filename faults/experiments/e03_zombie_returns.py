@@ -1,0 +1,208 @@
+"""E03: a worker is stopped in the middle of its jobs for longer than its lease, and comes back.
+
+By then it is fenced, and others have its jobs. It must notice at its first beat: whatever it settles is refused, what
+still runs is stopped, and its runner process ends. Most of its handlers end at the very moment it is continued,
+because the time they wait for has passed, so that their settlements race with that beat.
+
+If only a runner process is stopped, and not its supervisor, there is no zombie: the supervisor kills it before anybody
+else may have its jobs. Each round stops a whole worker and the runner of another one.
+"""
+
+import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from subprocess import Popen
+from typing import Any
+
+from msgspec import Struct
+
+from faults.evidence.checker import Evidence, check
+from faults.experiment import Experiment, Outcome, Setting
+from faults.stage import Stage, children_of, descendants
+
+NOTICE = 2.0  # seconds that a fenced runner has before its supervisor kills it
+GRACE = 0.2  # seconds in which a handler that was about to begin when it was stopped may still do so
+SLACK = 3.0  # seconds more, on a machine with two cores and dozens of processes
+
+
+class Zombie(Struct, frozen=True):
+    """A worker that was stopped as a whole, and came back; gone `after` so many seconds, None if never.
+
+    Not all are fenced: one that is continued early enough works on. `pids` are those in which jobs ran.
+    """
+
+    continued_at: float
+    pids: frozenset[int]
+    fenced: bool
+    after: float | None = None
+
+
+class Paused(Struct, frozen=True):
+    """A runner that was stopped under its supervisor, and `after` how many seconds it was gone."""
+
+    lease: float
+    after: float | None = None
+
+
+def run(setting: Setting) -> Outcome:
+    """Stop one after the other, while the rest goes on."""
+    random, lease = setting.random("zombies"), setting.of(2.0, 6.0)
+    jobs, rounds, busy_from = setting.of((10, 1, 2), (500, 9, 10))
+    zombies: list[Zombie] = []
+    paused: list[Paused] = []
+    with Stage(setting) as stage:
+        slots = setting.of((2, 1, 3), (12, 8, 8))
+        workers = [start(stage, lease, slots) for _ in range(setting.of(3, 4))]
+        lasting = round(1000 * lease * setting.of(1.5, 2.0))
+        tasks = "asynchronous,asynchronous,in_a_thread,in_a_process"
+        stage.producer(
+            jobs, "--bulk", "10", "--milliseconds", f"{lasting},{lasting}", "--tasks", tasks
+        ).wait()
+        for _ in range(rounds):
+            if not stage.wait_until(
+                lambda: len(busy(stage, workers, busy_from)) >= 2, seconds=60, what="no two workers were busy"
+            ):
+                break
+            first, second = random.sample(busy(stage, workers, busy_from), 2)
+            surely = not setting.full or bool(len(zombies) % 3)
+            zombie, runner = stop_both(stage, random, first, second, lease=lease, surely=surely)
+            zombies.append(zombie)
+            paused.append(runner)
+            setting.say(f"round {len(zombies)}: {zombie.after} s, {runner.after} s")
+        rested = stage.rest(setting.of(60, 300))
+        evidence = stage.evidence()
+    evidence.grace = GRACE
+    outcome = check(evidence).outcome(n=jobs)
+    refused, stopped, accepted = fates(zombies, evidence)
+    outcome.figures |= figures(zombies, paused) | {"refused": refused, "stopped": stopped}
+    outcome.wrong += judge(zombies, paused, rested=rested)
+    if accepted:
+        outcome.wrong.append(f"{accepted} settlements of fenced workers were accepted.")
+    return outcome
+
+
+def start(stage: Stage, lease: float, slots: Sequence[int]) -> Popen[bytes]:
+    """One worker, with so many strands, threads and child processes."""
+    concurrency, threads, children = map(str, slots)
+    sizes = ["--concurrency", concurrency, "--threads", threads, "--children", children]
+    return stage.worker(*sizes, "--lease", f"{lease:g}")
+
+
+def busy(stage: Stage, workers: Sequence[Popen[bytes]], jobs: int) -> list[Popen[bytes]]:
+    """Those with at least so many jobs."""
+    held = {record.pid: record.processing for record in stage.app.workers() if record.fenced_at is None}
+    return [worker for worker in workers if sum(held.get(pid, 0) for pid in children_of(worker.pid)) >= jobs]
+
+
+def stop_both(
+    stage: Stage, random: Random, whole: Popen[bytes], other: Popen[bytes], *, lease: float, surely: bool
+) -> tuple[Zombie, Paused]:
+    """Stop one worker as a whole, and of the other the runner only; continue them after one and a half leases or more.
+
+    By then somebody may be about to fence the worker. `surely` waits until that is done, and stops it in a moment in
+    which it does not keep everybody else from the store.
+    """
+    runner, pids = children_of(other.pid)[0], frozenset(descendants(whole.pid))
+    stage.do("stop", whole)
+    stage.do("stop", runner, whole_tree=False)
+    while surely and is_locked(stage):
+        stage.do("cont", whole)
+        stage.do("cont", runner, whole_tree=False)
+        time.sleep(random.uniform(0.0, 0.1))
+        stage.do("stop", whole)
+        stage.do("stop", runner, whole_tree=False)
+    stopped_at = time.monotonic()
+    until = stopped_at + lease * random.uniform(1.5, 2.0)
+    paused = Paused(lease, after=gone([runner], stopped_at, until))
+    time.sleep(max(0.0, until - time.monotonic()))
+    if paused.after is None:
+        stage.do("cont", runner, whole_tree=False)
+    if surely:
+        stage.wait_until(lambda: is_fenced(stage, pids), seconds=60, what="nobody fenced it")
+    fenced, continued_at = is_fenced(stage, pids), time.monotonic()
+    stage.do("cont", whole)
+    after = gone(pids, continued_at, continued_at + NOTICE + SLACK) if fenced else None
+    return Zombie(continued_at, pids, fenced, after), paused
+
+
+def is_locked(stage: Stage) -> bool:
+    """Whether somebody holds the store's lock, and does not let go."""
+    with closing(sqlite3.connect(stage.store, timeout=0.2, isolation_level=None)) as store:
+        try:
+            store.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        store.execute("ROLLBACK")
+        return False
+
+
+def is_fenced(stage: Stage, pids: frozenset[int]) -> bool:
+    """Whether none of these processes is a worker in good standing."""
+    return not pids & {record.pid for record in stage.app.workers() if record.fenced_at is None}
+
+
+def gone(pids: Sequence[int] | frozenset[int], since: float, until: float) -> float | None:
+    """After how many seconds the last of these was gone; None if that was not before `until`."""
+    while any(alive(pid) for pid in pids):
+        if time.monotonic() > until:
+            return None
+        time.sleep(0.005)
+    return time.monotonic() - since
+
+
+def alive(pid: int) -> bool:
+    """Whether a process does or may do something: one that waits to be reaped does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status[status.rindex(")") + 2] not in "ZX"
+
+
+def fates(zombies: Sequence[Zombie], evidence: Evidence) -> tuple[int, int, int]:
+    """Of the runs that were under way in fenced workers: how many ended in vain, were stopped, and were accepted."""
+    accepted = {(change.job, change.token) for change in evidence.changes if change.state == "completed"}
+    ends = {(record.job, record.fence): record for record in evidence.records if record.what == "end"}
+    counts = [0, 0, 0]
+    for zombie in zombies:
+        for record in evidence.records:
+            if record.what != "start" or record.pid not in zombie.pids or record.at > zombie.continued_at:
+                continue
+            end = ends.get((record.job, record.fence))
+            if not zombie.fenced or (end is not None and end.at < zombie.continued_at):
+                continue
+            ran_on = end is not None and end.outcome == "done"
+            counts[2 if (record.job, record.fence) in accepted else 0 if ran_on else 1] += 1
+    return counts[0], counts[1], counts[2]
+
+
+def judge(zombies: Sequence[Zombie], paused: Sequence[Paused], *, rested: bool) -> list[str]:
+    """What the checker does not know: that zombies end, soon, and that supervisors leave none."""
+    wrong = [] if rested else ["The store did not come to rest."]
+    if any(zombie.fenced and zombie.after is None for zombie in zombies):
+        wrong.append(f"A fenced runner was still there {NOTICE + SLACK:g} s after it was continued.")
+    late = [each for each in paused if each.after is None or each.after > each.lease + SLACK]
+    if late:
+        wrong.append(
+            f"{len(late)} runners that were stopped under their supervisors were not killed in time."
+        )
+    return wrong
+
+
+def figures(zombies: Sequence[Zombie], paused: Sequence[Paused]) -> dict[str, Any]:
+    """For the reader; times are in seconds."""
+    ended = sorted(zombie.after for zombie in zombies if zombie.after is not None)
+    killed = sorted(each.after for each in paused if each.after is not None)
+    return {
+        "zombies": len(zombies),
+        "fenced": sum(zombie.fenced for zombie in zombies),
+        "from continuation to end, max": round(ended[-1], 3) if ended else None,
+        "stopped runners": len(paused),
+        "from stop to kill, max": round(killed[-1], 3) if killed else None,
+    }
+
+
+EXPERIMENT = Experiment(id="E03", title="a worker is stopped for longer than its lease, and returns", run=run)

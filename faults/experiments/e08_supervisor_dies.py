@@ -1,0 +1,96 @@
+"""E08: a supervisor is killed, and nobody tells its runner processes and their children; they must end by themselves.
+
+Each round's worker also finds what the one before it has left, and runs it again.
+"""
+
+import time
+
+from msgspec import Struct, field
+
+from faults.evidence.checker import check
+from faults.evidence.records import read
+from faults.experiment import Experiment, Outcome, Setting
+from faults.stage import Stage, descendants
+from faults.tools.enqueueing import Wish, enqueue
+from faults.tools.kinship import wait_for_end
+
+GONE_WITHIN = 1.0  # seconds
+SLACK = 0.5  # seconds more, for a machine that has other things to do
+LEASE = 2.0  # seconds
+GONE_FROM_THE_STORE = 3 * LEASE + 10  # seconds until another worker has its jobs; 20 at most
+LONG = ("until_told", "until_told_in_a_thread", "until_told_in_a_process", "deaf_in_a_process")
+
+
+class Seen(Struct):
+    """What became of the families of the supervisors."""
+
+    processes: int = 0
+    ends: list[float] = field(default_factory=list)  # seconds from the kill
+    survivors: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def run(setting: Setting) -> Outcome:
+    """Kill one supervisor after the other in the middle of its work, then let a sound worker end what they began."""
+    count, seen = setting.of(3, 100), Seen()
+    with Stage(setting, "processes") as stage:
+        for number in range(count):
+            _round(stage, number, seen)
+        (setting.folder / "go").touch()
+        stage.worker("--lease", str(LEASE))
+        if not stage.rest(GONE_FROM_THE_STORE + 0.2 * count):
+            seen.wrong.append("jobs of killed workers did not run again")
+        again = sum(job.crashes > 0 for job in stage.jobs())
+        outcome = check(stage.evidence()).outcome(count)
+    if again < count:
+        seen.wrong.append(f"only {again} jobs were cut short by {count} kills")
+    outcome.wrong += seen.wrong
+    outcome.figures |= {
+        "supervisors killed": count,
+        "processes below them": seen.processes,
+        "surviving children": seen.survivors,
+        "children gone after, max (s)": round(max(seen.ends, default=0.0), 3),
+        "jobs cut short": again,
+    }
+    return outcome
+
+
+def _round(stage: Stage, number: int, seen: Seen) -> None:
+    worker = stage.worker("--lease", str(LEASE), "--children", "3", "--concurrency", "4", "--threads", "4")
+    tasks = stage.app.tasks
+    ids = enqueue(stage, [(tasks[name], {}) for name in LONG])
+    began = stage.wait_until(lambda: _begun(stage, ids), seconds=30, what="the jobs did not start")
+    if number % 2:
+        # From now on nothing in the runner process moves, either. So this one comes last.
+        last: list[Wish] = [(tasks["deaf"], {})]
+        deaf = enqueue(stage, last)
+        began = began and stage.wait_until(
+            lambda: _begun(stage, deaf), seconds=30, what="the last did not start"
+        )
+    if not began:
+        seen.wrong.append(f"round {number}: jobs did not start")
+    family = descendants(worker.pid)
+    stage.do("kill", worker, whole_tree=False)
+    killed = time.monotonic()
+    worker.wait()
+
+    def ended(pid: int) -> None:
+        seen.ends.append(time.monotonic() - killed)
+        # It is the kernel that has killed it, in our stead.
+        stage.pen.write("fault", deed="kill", pid=pid, parent=worker.pid)
+
+    left = wait_for_end(family, GONE_WITHIN + SLACK, ended)
+    seen.processes += len(family)
+    if left:
+        seen.survivors += len(left)
+        seen.wrong.append(f"round {number}: {len(left)} of {len(family)} processes outlived their supervisor")
+        for pid in left:
+            stage.do("kill", pid)
+
+
+def _begun(stage: Stage, ids: list[str]) -> bool:
+    begun = {record.job for record in read(stage.ledger) if record.what == "start"}
+    return begun.issuperset(ids)
+
+
+EXPERIMENT = Experiment(id="E08", title="a supervisor dies, and its children live", run=run)

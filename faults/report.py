@@ -1,0 +1,209 @@
+"""What comes out of a run: one table for people, in a terminal or in the documentation, and JSON with everything."""
+
+import os
+import platform
+import sqlite3
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field, json
+
+from bench.comparison.machine import describe
+from bench.comparison.report import table as in_markdown
+from faults.evidence.checker import quantiles
+from faults.experiment import Outcome
+from shigoto.model.version import VERSION
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+HEAD = ("id", "what is done", "N", "lost", "unlicensed", "overlaps", "bad settles", "other")
+TAIL = ("recovery p50/p99/max", "seconds", "seed", "result")
+OTHER = ("vanished", "phantom", "after_final", "effects")
+WIDEST = 44  # letters of a title in a terminal
+
+
+def here() -> dict[str, str]:
+    """What a reader must know to judge the figures; nothing that would name the machine."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "commit": _commit(),
+        "shigoto": VERSION,
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "machine": describe(),
+        "cores": str(os.cpu_count()),
+        "kernel": ".".join(platform.release().split(".")[:2]),
+    }
+
+
+def _commit() -> str:
+    try:
+        words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=, changed", "--abbrev=10"]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+class Result(Struct, kw_only=True):
+    """One experiment of a run. `error` is why it could not be done, `folder` what it left behind if it failed."""
+
+    id: str
+    title: str
+    engine: str
+    seed: int
+    full: bool
+    seconds: float
+    outcome: Outcome
+    error: str = ""
+    folder: str = ""
+    command: str = ""
+    setting: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """Passed, skipped or FAILED."""
+        if self.error:
+            return "FAILED"
+        if self.outcome.skipped:
+            return "skipped"
+        return "passed" if self.outcome.passed else "FAILED"
+
+    @property
+    def wrong(self) -> list[str]:
+        """Every reason why it is not passed, in words."""
+        counted = [f"{count} {name.replace('_', ' ')}" for name, count in self.outcome.zeros.items() if count]
+        skipped = [self.outcome.skipped] if self.outcome.skipped else []
+        return [*([self.error] if self.error else []), *counted, *self.outcome.wrong, *skipped]
+
+
+def row(result: Result) -> list[str]:
+    """Its line of the table."""
+    outcome = result.outcome
+    if result.error or outcome.skipped:
+        counts = [""] * 6
+    else:
+        other = sum(getattr(outcome, name) for name in OTHER) + len(outcome.wrong)
+        zeros = (outcome.lost, outcome.unlicensed, outcome.overlaps, outcome.bad_settles, other)
+        counts = [f"{outcome.n:,}".replace(",", " "), *map(str, zeros)]
+    recovery = quantiles(outcome.recovery).values() if outcome.recovery else ()
+    times = " / ".join(f"{seconds:.2f}" for seconds in recovery)
+    return [
+        result.id,
+        result.title,
+        *counts,
+        times,
+        f"{result.seconds:.0f}",
+        str(result.seed),
+        result.verdict,
+    ]
+
+
+def line(result: Result) -> str:
+    """What is said of an experiment when it is over."""
+    told = f"{result.id:<5} {result.verdict:<8} {result.seconds:6.1f} s  {result.title}"
+    return "\n".join([told, *(f"        {reason}" for reason in result.wrong)])
+
+
+def in_terminal(results: Sequence[Result]) -> str:
+    """The table in columns, and below it whatever went wrong."""
+    rows = [list(HEAD + TAIL), *(row(result) for result in results)]
+    for cells in rows:
+        cells[1] = cells[1] if len(cells[1]) <= WIDEST else cells[1][: WIDEST - 1] + "…"
+    widths = [max(len(cells[column]) for cells in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(_fit(cells, widths)).rstrip() for cells in rows]
+    lines.insert(1, "  ".join("─" * width for width in widths))
+    return "\n".join([*lines, *_reasons(results)])
+
+
+def _fit(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Words begin at the left, numbers end at the right."""
+    words = (0, 1, len(cells) - 1)
+    return [
+        cell.ljust(width) if column in words else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+
+
+def _reasons(results: Sequence[Result]) -> list[str]:
+    told: list[str] = []
+    for result in results:
+        if result.wrong:
+            told += ["", f"{result.id} {result.verdict}:", *(f"  {reason}" for reason in result.wrong)]
+        if result.folder:
+            told.append(f"  what it left behind is in {result.folder}")
+    return told
+
+
+def page(results: Sequence[Result]) -> str:
+    """The results in markdown, with everything that is needed to get them again."""
+    parts = [_preface(results), in_markdown((*HEAD, "upper bound", *TAIL), map(_wide_row, results))]
+    parts.append(
+        "N counts what was put at risk: jobs, rounds, points or crash images, as the experiment says.\n"
+        "Each 0 in a row is 0 of N; by the rule of three the true rate is below the upper bound, 3/N, with 95 %"
+        " confidence.\n"
+        "`other` sums jobs that vanished, ran unasked, began after their end or had another number of effects than one,"
+        " and whatever else an experiment watches.\n"
+        "Recovery is in seconds, from a fault to the next start of the work it cut short."
+    )
+    seen = [f"- **{result.id}** {figures}" for result in results if (figures := _figures(result))]
+    parts += ["What else was seen:", "\n".join(seen)] if seen else []
+    wrong = [
+        f"- **{result.id}** {result.verdict}: {'; '.join(result.wrong)}" for result in results if result.wrong
+    ]
+    parts += ["What was skipped or went wrong:", "\n".join(wrong)] if wrong else []
+    return "\n\n".join(parts) + "\n"
+
+
+def _preface(results: Sequence[Result]) -> str:
+    commands = dict.fromkeys(f"`{result.command}`" for result in results)
+    dates = sorted({result.setting.get("date", "") for result in results})
+    settings = dict.fromkeys(
+        f"Shigoto {s.get('shigoto')} ({s.get('commit')}) on Python {s.get('python')} with SQLite {s.get('sqlite')};"
+        f" {s.get('machine')}."
+        for s in (result.setting for result in results)
+    )
+    return "\n".join([f"Run on {' and '.join(dates)} with {' and '.join(commands)}.", *settings])
+
+
+def _wide_row(result: Result) -> list[str]:
+    cells = row(result)
+    n = result.outcome.n if cells[2] else 0
+    bound = f"{3 / n:.1g}" if n >= 3 else ""  # below three, the rule says nothing
+    return [*cells[: len(HEAD)], bound, *cells[len(HEAD) :]]
+
+
+def _figures(result: Result) -> str:
+    shown = {name: value for name, value in result.outcome.figures.items() if name != "reasons" and value}
+    return ", ".join(f"{name} {_value(value)}" for name, value in shown.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "(" + ", ".join(f"{name} {_value(one)}" for name, one in value.items()) + ")"
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(_value(one) for one in value) + ")"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def put(path: Path, text: str) -> None:
+    """Write the results there: between the markers of a page that has them, else as the whole file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    if BEGIN in old and END in old:
+        before, after = old.partition(BEGIN)[0], old.partition(END)[2]
+        text = f"{before}{BEGIN}\n\n{text}\n{END}{after}"
+    path.write_text(text, encoding="utf-8")
+
+
+def save(path: Path, results: Sequence[Result]) -> None:
+    """All results as JSON, one object for each."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(json.format(json.encode(list(results), enc_hook=str), indent=1) + b"\n")
+
+
+def load(path: Path) -> list[Result]:
+    """What was saved there, nothing if it is not there."""
+    return json.decode(path.read_bytes(), type=list[Result]) if path.exists() else []

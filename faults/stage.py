@@ -1,0 +1,209 @@
+"""Producers and workers as they are in the world: real processes on a store of their own, with the ledger beside it."""
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import shigoto
+from faults.evidence import audit
+from faults.evidence.checker import Evidence
+from faults.evidence.records import Pen, read
+from faults.evidence.runs import BEREAVED
+from faults.experiment import Setting
+from faults.tools.guardian import Guardian
+from shigoto import Job, Shigoto
+
+ROOT = Path(__file__).parents[1]
+SOURCE = Path(shigoto.__file__).parents[1]  # where this process has it from, which may be a mutant
+SIGNALS = {
+    "kill": signal.SIGKILL,
+    "stop": signal.SIGSTOP,
+    "cont": signal.SIGCONT,
+    "term": signal.SIGTERM,
+    "int": signal.SIGINT,
+}
+QUIET = ("--log-level", "critical")
+
+
+class Stage:
+    """One store, its ledger, and the processes that use it, which end with the block.
+
+    `module` is the app, one of `faults.apps`. The audit triggers are installed unless `audited` is False: they double
+    what a commit writes.
+    """
+
+    def __init__(self, setting: Setting, module: str = "jobs", *, audited: bool = True) -> None:
+        self.setting = setting
+        self.module = module
+        self.folder = setting.folder
+        self.store = self.folder / "jobs.db"
+        self.url = f"sqlite:///{self.store}"
+        self.ledger = self.folder / "ledger"
+        self.ledger.mkdir(parents=True, exist_ok=True)
+        self.pen = Pen(self.ledger)
+        self.app = app_of(module, self.url)
+        self.app.engine.migrate()
+        if audited:
+            audit.install(self.store)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._producers = 0
+        self._guardian = Guardian()
+
+    def __enter__(self) -> "Stage":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self.processes:
+            end(process)
+        self._guardian.dismiss()
+        self.app.close()
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        output: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """A process in a session of its own, that knows the ledger; what it says goes to `output`, or nowhere."""
+        path = os.pathsep.join([str(ROOT), str(SOURCE), *filter(None, sys.path)])
+        given = (
+            os.environ | {"PYTHONPATH": path, "SHIGOTO_LEDGER": str(self.ledger)} | dict(environment or {})
+        )
+        with (output or Path(os.devnull)).open("ab") as log:
+            process = subprocess.Popen(
+                list(command), env=given, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+            )
+        self.processes.append(process)
+        self._guardian.tell(process.pid)
+        return process
+
+    def worker(
+        self,
+        *options: str,
+        wrap: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        output: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
+        """`shigoto worker` on the store; `wrap` is a command to start it with, such as strace."""
+        words = [sys.executable, "-m", "shigoto", "--app", f"faults.apps.{self.module}:app"]
+        return self.start(
+            [*wrap, *words, "worker", self.url, *QUIET, *options], environment=environment, output=output
+        )
+
+    def producer(
+        self, jobs: int, *options: str, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """A process that enqueues so many jobs one by one (see `faults/producer.py` for its options)."""
+        self._producers += 1
+        seed = f"{self.setting.seed} producer {self._producers}"
+        words = [sys.executable, "-m", "faults.producer", self.module, self.url, str(jobs), "--seed", seed]
+        return self.start([*words, *options], environment=environment)
+
+    def do(self, deed: str, process: subprocess.Popen[bytes] | int, *, whole_tree: bool = True) -> list[int]:
+        """Send the signal of this name to a process, with all that descend from it, and write down to whom.
+
+        What descends from a process that is killed alone has to notice, and is written down as bereaved.
+        """
+        pid = process if isinstance(process, int) else process.pid
+        family = descendants(pid)
+        pids = [pid, *family] if whole_tree else [pid]
+        done: list[int] = []
+        for each in pids:
+            try:
+                os.kill(each, SIGNALS[deed])
+            except ProcessLookupError:
+                continue
+            self.pen.write("fault", deed=deed, pid=each, parent=pid)
+            done.append(each)
+        if deed == "kill" and done and not whole_tree:
+            for each in family:
+                self.pen.write("fault", deed=BEREAVED, pid=each, parent=pid)
+        return done
+
+    def wait_until(self, true: Callable[[], object], *, seconds: float, what: str) -> bool:
+        """Look until it is true; False, and a word about it, if it takes too long."""
+        deadline = time.monotonic() + seconds
+        while not true():
+            if time.monotonic() > deadline:
+                self.setting.say(f"{what} within {seconds:g} s (seed {self.setting.seed})")
+                return False
+            time.sleep(0.02)
+        return True
+
+    def at_rest(self) -> bool:
+        """Whether nothing waits, is due later or runs."""
+        counts = self.app.stats().values()
+        return not any(count.pending or count.processing or count.blocked for count in counts)
+
+    def rest(self, seconds: float) -> bool:
+        """Wait until the store is at rest."""
+        return self.wait_until(self.at_rest, seconds=seconds, what="the store did not come to rest")
+
+    def jobs(self) -> Iterator[Job]:
+        """Every job in the store."""
+        before = None
+        while page := self.app.find(limit=1000, before=before):
+            yield from page
+            before = page[-1].number
+
+    def evidence(self) -> Evidence:
+        """All that is known, for the checker."""
+        return Evidence(
+            records=read(self.ledger),
+            changes=audit.changes(self.store),
+            states={str(job.id): str(job.state) for job in self.jobs()},
+            effects=audit.effects(self.store),
+            workers=audit.workers(self.store),
+        )
+
+
+def app_of(module: str, url: str) -> Shigoto:
+    """The app of a module of `faults.apps`, on this store."""
+    app: Shigoto = importlib.reload(importlib.import_module(f"faults.apps.{module}")).app
+    app.url = url
+    return app
+
+
+def end(process: subprocess.Popen[bytes], seconds: float = 40) -> None:
+    """End a process of ours and all that descend from it, gently first."""
+    if process.poll() is None:
+        family = descendants(process.pid)
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            for pid in [process.pid, *family, *descendants(process.pid)]:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes that descend from this one, as the system knows them."""
+    found: list[int] = []
+    for child in children_of(pid):
+        found += [child, *descendants(child)]
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    """The process's children."""
+    found: list[int] = []
+    try:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (thread / "children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return found

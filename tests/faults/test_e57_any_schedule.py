@@ -1,0 +1,52 @@
+"""The simulation: thousands of worlds, in each of which chance does its worst, and every promise is kept (E57).
+
+A world that breaks one breaks it again; the message says how to see it.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from faults.experiment import Setting
+from faults.experiments.e57_any_schedule import EXPERIMENT, PARTS
+from faults.simulation.many import live_many
+from faults.simulation.plan import plan_of
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_in_every_world_each_job_ends_and_none_is_run_twice_without_a_reason(tmp_path: Path) -> None:
+    """S0-68, S1-14: I1-I7, I10, I14, I16, I17 hold whatever befalls a world, and an outage costs no rerun (E57)."""
+    outcome = EXPERIMENT.run(Setting(engine="sqlite", folder=tmp_path, seed=0, full=False))
+
+    assert outcome.passed, "\n".join(outcome.wrong)
+    assert outcome.n == sum(count for count, _ in PARTS.values())
+    assert all(figures["workers fenced"] > 0 for figures in outcome.figures.values())
+
+
+@pytest.mark.parametrize(("engine", "count"), [("memory", 40), ("sqlite", 6)])
+def test_a_world_is_the_same_whenever_it_is_lived(engine: str, count: int) -> None:
+    """E57: a seed that failed fails again, in another process, with other hashes, and among other worlds."""
+    once = live_many(700, count, "--engine", engine, processes=1, hash_seed="1")
+    again = live_many(700, count, "--engine", engine, processes=2, hash_seed="2")
+
+    assert once.traces == again.traces
+    assert len(set(once.traces.values())) == count
+
+
+def test_the_worlds_have_everything_in_them_that_can_go_wrong() -> None:
+    """E57: a simulation shows nothing about what never happens in it."""
+    plans = [plan_of(seed) for seed in range(300)]
+    stints = [stint for plan in plans for career in plan.careers for stint in career]
+    orders = [order for plan in plans for orders in plan.orders for order in orders]
+
+    assert {plan.mood for plan in plans} == {"calm", "lossy", "cuts", "outage", "violent"}
+    assert {stint.end for stint in stints} == {"stop", "hurry", "cancel", "kill"}
+    assert {accident.what for stint in stints for accident in stint.accidents} == {"pause", "cut"}
+    assert {act.what for plan in plans for act in plan.interventions} == {"cancel", "force", "retry", "pause"}
+    assert {"fail", "snooze", "block", "stubborn", "checkpoint"} <= {
+        word for order in orders for word, _ in order.steps
+    }
+    assert any(seconds == 300 for plan in plans for _, seconds in plan.outages)
+    assert {by > 0 for plan in plans for _, by in plan.clock_steps} == {True, False}
+    assert {order.task for order in orders} == {"work", "sole"}
