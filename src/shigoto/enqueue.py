@@ -55,8 +55,12 @@ class Route(Struct, frozen=True):
     decode: Decode | None
 
 
-class Call(Struct, Generic[R_co], frozen=True, eq=False):
-    """One call of a task, checked and encoded but not stored; what `enqueue_many` takes."""
+class Call(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
+    """One call of a task, checked and encoded but not stored; what `enqueue_many` takes.
+
+    Thousands are made at a time, so the garbage collector does not look at them; one that its own app holds on to keeps
+    the app alive.
+    """
 
     route: Route
     payload: str
