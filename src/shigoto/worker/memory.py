@@ -6,7 +6,7 @@ is freed how much it may keep (mallopt(3): the dynamic mmap threshold): twice th
 each thread. So one block, freed before it was ever touched, is enough. Elsewhere this does nothing.
 """
 
-BLOCK = 8_000_000  # bytes
+BLOCK = 16_000_000  # bytes: a claim, and the one that is worked off meanwhile
 
 
 def keep_freed_memory() -> None:
