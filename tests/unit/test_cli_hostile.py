@@ -41,3 +41,13 @@ def test_arguments_that_are_nested_without_an_end_are_refused(
 
     assert done.code in (1, 2)
     assert len(done.err) < 2_000
+
+
+def test_json_holds_nothing_that_a_terminal_would_take_for_a_command(shigoto: Command) -> None:
+    """E49: U+009B begins a command like ESC [ does, and JSON does not ask for its escape."""
+    assert shigoto("enqueue", "never_heard_of", '{"value":"\x9b31m\x7f"}', "--allow-unknown").code == 0
+
+    listed = shigoto("list", "--json")
+
+    assert "\\u009b31m\\u007f" in listed.out
+    assert all(letter.isprintable() or letter == "\n" for letter in listed.out)

@@ -278,4 +278,12 @@ def embedded(text: str) -> object:
 def print_json(value: object) -> None:
     """One JSON value on standard output: laid out for eyes on a terminal, on one line otherwise."""
     text = msgspec.json.encode(value)
-    click.echo(msgspec.json.format(text, indent=2) if is_terminal() else text)
+    click.echo(harmless_json(msgspec.json.format(text, indent=2) if is_terminal() else text))
+
+
+def harmless_json(text: bytes) -> bytes:
+    """The same JSON without a character that a terminal obeys; the encoder escapes those below the space."""
+    return text.decode().translate(OBEYED).encode()
+
+
+OBEYED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}

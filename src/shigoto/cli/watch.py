@@ -18,6 +18,7 @@ import msgspec
 
 from shigoto.cli import output
 from shigoto.cli.canvas import Canvas
+from shigoto.cli.output import harmless_json
 from shigoto.cli.pace import Pace
 from shigoto.model.duration import read_duration
 from shigoto.model.job import Counts
@@ -119,7 +120,7 @@ def _ended_by_sigterm() -> Generator[None]:
 
 def json_line(value: object) -> str:
     """One JSON document on one line, wherever it is printed."""
-    return msgspec.json.encode(value).decode()
+    return harmless_json(msgspec.json.encode(value)).decode()
 
 
 class Rates:
