@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import sqlite3
@@ -291,12 +292,12 @@ os._exit(0)
         connection = engine.connect()
 
         child = fork_and_enqueue(engine, expected=StoreUnavailable)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        code = exit_code(engine, child)
         connection.close()
         after = fork_and_enqueue(engine)
 
         assert code == 0
-        assert os.waitstatus_to_exitcode(os.waitpid(after, 0)[1]) == 0
+        assert exit_code(engine, after) == 0
         assert engine.run(engine.stats())["default"].pending == 2
 
     def test_an_interrupt_while_signing_out_does_not_use_up_the_connections(
@@ -307,7 +308,7 @@ os._exit(0)
             engine.run(engine.enqueue_many([spec()]))
             users[threading.get_ident()] = 0  # as if an interrupt had come in between
 
-        assert os.waitstatus_to_exitcode(os.waitpid(fork_and_enqueue(engine), 0)[1]) == 0
+        assert exit_code(engine, fork_and_enqueue(engine)) == 0
 
     def test_who_only_watches_for_commits_is_in_nobody_s_way_when_the_process_forks(
         self, engine: SqliteEngine
@@ -316,7 +317,7 @@ os._exit(0)
         watched = engine._driver.connections.version()
         assert watched is not None
 
-        assert os.waitstatus_to_exitcode(os.waitpid(fork_and_enqueue(engine), 0)[1]) == 0
+        assert exit_code(engine, fork_and_enqueue(engine)) == 0
         assert engine._driver.connections.version() != watched
 
     def test_a_fork_while_other_threads_write_disturbs_neither_side(self, engine: SqliteEngine) -> None:
@@ -331,7 +332,7 @@ os._exit(0)
         for thread in threads:
             thread.start()
         children = [fork_and_enqueue(engine) for _ in range(5)]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        codes = [exit_code(engine, child) for child in children]
         stop.set()
         for thread in threads:
             thread.join()
@@ -931,12 +932,26 @@ def fork_and_enqueue(engine: SqliteEngine, expected: type[Exception] | None = No
         return child
     code = 1
     try:
+        # A child that hangs says where, and ends.
+        faulthandler.dump_traceback_later(30, exit=True, file=stack_of(engine).open("w"))
         engine.run(engine.enqueue_many([spec()]))
         code = 0 if expected is None else 2
     except Exception as error:
         code = 0 if expected is not None and isinstance(error, expected) else 3
     finally:
         os._exit(code)
+
+
+def exit_code(engine: SqliteEngine, child: int) -> int:
+    """How the child ended; if it hung, its stack is the reason of a failure."""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if stack_of(engine).exists() and (stack := stack_of(engine).read_text()):
+        pytest.fail(f"The child hung:\n{stack}")
+    return code
+
+
+def stack_of(engine: SqliteEngine) -> Path:
+    return engine.path.with_name("stack.txt")
 
 
 def migrate(path: Path) -> list[str]:
