@@ -162,7 +162,8 @@ def test_jobs_that_somebody_deletes_are_missed(shigoto: Command, store: Store) -
     vandal = threading.Thread(target=delete)
     vandal.start()
     try:
-        done = shigoto("bench", "jobs.db", "--jobs", "50", "--rounds", "1", "--only", "enqueue", "--json")
+        # So many that the other thread gets its turn meanwhile.
+        done = shigoto("bench", "jobs.db", "--jobs", "2000", "--rounds", "1", "--only", "enqueue", "--json")
     finally:
         enough.set()
         vandal.join()
