@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from typing import NoReturn
 
 from faults.apps.jobs import recorded
 from faults.apps.processes import hold_the_interpreter
@@ -38,11 +39,7 @@ def reads(ctx: Context) -> None:
 @app.task(timeout=LIMIT, retries=0)
 def ignores_exceptions(ctx: Context) -> None:
     with recorded(ctx):
-        while True:
-            try:
-                time.sleep(LONG)
-            except Exception:
-                continue
+        _sleep_whatever_is_raised()
 
 
 @app.task(timeout=LIMIT, retries=0)
@@ -81,11 +78,7 @@ def gives_in_softly(ctx: Context) -> None:
 @app.task(soft_timeout=LIMIT, timeout=2 * LIMIT, retries=0)
 def ignores_the_soft_limit(ctx: Context) -> None:
     with recorded(ctx):
-        while True:
-            try:
-                time.sleep(LONG)
-            except Exception:
-                continue
+        _sleep_whatever_is_raised()
 
 
 @app.task(soft_timeout=LIMIT, retries=0)
@@ -94,3 +87,11 @@ def looks_in_a_thread(ctx: Context) -> None:
     with recorded(ctx):
         while not ctx.overdue:
             time.sleep(0.01)
+
+
+def _sleep_whatever_is_raised() -> NoReturn:
+    while True:
+        try:
+            time.sleep(LONG)
+        except Exception:
+            continue

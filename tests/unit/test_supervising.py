@@ -1,6 +1,7 @@
 """The decisions of a supervisor, by themselves; its processes are seen at work among the journeys."""
 
 import asyncio
+import mmap
 import os
 import signal
 import subprocess
@@ -361,6 +362,20 @@ async def test_a_change_of_the_code_is_noticed_once(
 def test_linux_tells_how_a_process_fares() -> None:
     assert not procfs.is_paused(os.getpid())
     assert (procfs.memory_of(os.getpid()) or 0) > 1 << 20
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_pages_of_a_file_that_a_process_reads_are_not_its_memory(tmp_path: Path) -> None:
+    size = 64 << 20
+    path = tmp_path / "large"
+    path.write_bytes(bytes(size))
+    before = procfs.memory_of(os.getpid()) or 0
+
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
+        assert not any(pages[:: mmap.PAGESIZE])
+        after = procfs.memory_of(os.getpid()) or 0
+
+    assert after - before < size // 4
 
 
 def test_of_a_process_that_is_not_there_nothing_is_known() -> None:
