@@ -300,6 +300,34 @@ os._exit(0)
         assert exit_code(engine, after) == 0
         assert engine.run(engine.stats())["default"].pending == 2
 
+    def test_a_store_that_cannot_be_reached_is_no_matter_to_the_children_of_another(
+        self, engine: SqliteEngine, tmp_path: Path
+    ) -> None:
+        """They had been left waiting for a fork that nobody ended."""
+        (tmp_path / "plain").write_text("not a folder")
+        unreachable = [SqliteEngine(tmp_path / "plain" / f"{n}.db") for n in range(32)]
+        engine.run(engine.enqueue_many([spec()]))
+
+        child = fork_and_enqueue(engine)
+
+        assert exit_code(engine, child) == 0
+        assert len(unreachable) == 32  # they lived until here
+
+    def test_a_store_that_fails_in_a_child_is_no_matter_to_the_others(
+        self, engine: SqliteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail() -> None:
+            raise RuntimeError("This one cannot begin again.")
+
+        failing = [SqliteEngine(tmp_path / f"{n}.db") for n in range(32)]
+        for each in failing:
+            monkeypatch.setattr(each._driver.connections, "_in_child", fail)
+        engine.run(engine.enqueue_many([spec()]))
+
+        child = fork_and_enqueue(engine)
+
+        assert exit_code(engine, child) == 0
+
     def test_an_interrupt_while_signing_out_does_not_use_up_the_connections(
         self, engine: SqliteEngine
     ) -> None:

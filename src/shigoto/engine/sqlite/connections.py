@@ -17,7 +17,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
 from time import monotonic
@@ -281,17 +281,19 @@ class Connections:
 
     def after_fork_in_child(self) -> None:
         """Begin again, with locks that nobody holds, unless somebody left the file open."""
-        for holder in self._holders:
-            holder.disown()
+        holders = self._holders
         self._begin_again()
+        for holder in holders:
+            holder.disown()
         self._inherited = self._inherited or _is_open(self._file or _identity(self._name))
         self._in_child()
 
 
 def _identity(path: str) -> Identity | None:
+    """Which file it is; None if there is none, or none that can be reached."""
     try:
         status = os.stat(path)
-    except FileNotFoundError:
+    except (OSError, ValueError):
         return None
     return status.st_dev, status.st_ino
 
@@ -314,9 +316,12 @@ _all: "weakref.WeakSet[Connections]" = weakref.WeakSet()
 
 
 def _each(action: Callable[[Connections], None]) -> Callable[[], None]:
+    """The action on all, also if it fails on one: a store left behind as forking would wait for ever."""
+
     def act() -> None:
-        for connections in list(_all):
-            action(connections)
+        with ExitStack() as stack:
+            for connections in list(_all):
+                stack.callback(action, connections)
 
     return act
 
