@@ -9,6 +9,7 @@ import pytest
 
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
+from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobFilter, JobSpec, State
 from shigoto.model.worker import Announcement, SweepOrder, Want
@@ -76,6 +77,35 @@ def test_a_job_that_cannot_be_read_is_failed_and_the_others_are_claimed(
         found = connection.execute("SELECT number, failure_kind, error FROM shigoto_done").fetchall()
     assert [row[:2] for row in found] == [(spoilt, str(FailureKind.PAYLOAD_INVALID))]
     assert "was not written by us" in found[0][2]
+
+
+def test_what_is_wrong_with_the_schema_is_no_reason_to_fail_jobs(engine: Engine, tmp_path: Path) -> None:
+    """SQLite has one code for a row that is no JSON and for a column that is not there."""
+    numbers = [enqueued(engine), enqueued(engine)]
+    worker = announced(engine)
+    by_hand(tmp_path, "ALTER TABLE shigoto_progress RENAME COLUMN checkpoint TO mark")
+
+    with pytest.raises(StoreError, match="no such column"):
+        engine.run(engine.claim(worker.id, [WANT]))
+
+    by_hand(tmp_path, "ALTER TABLE shigoto_progress RENAME COLUMN mark TO checkpoint")
+    assert [lease.number for lease in engine.run(engine.claim(worker.id, [WANT]))] == numbers
+
+
+def test_the_tokens_of_a_job_that_could_not_be_read_go_on(engine: Engine, tmp_path: Path) -> None:
+    """I4, I5: else a worker that had it before could settle the run after it was mended and retried."""
+    number = enqueued(engine)
+    first, second = announced(engine), announced(engine)
+    [old] = engine.run(engine.claim(first.id, [WANT]))
+    engine.run(engine.leave(first.id))
+    by_hand(tmp_path, "UPDATE shigoto_job SET tags = x'ff' WHERE number = ?", number)
+    assert engine.run(engine.claim(second.id, [WANT])) == []
+    by_hand(tmp_path, "UPDATE shigoto_job SET tags = NULL WHERE number = ?", number)
+
+    engine.run(engine.retry([old.id]))
+    [new] = engine.run(engine.claim(second.id, [WANT]))
+
+    assert new.token == old.token + 1
 
 
 @pytest.mark.parametrize("change", ["id = x'00'", "run_at = 'noon'", "tenant = CAST(x'c328' AS TEXT)"])

@@ -90,7 +90,10 @@ def _move(now: Millis, worker: UUID, lanes: list[int], end: Place, limit: int) -
 
 
 def _fail_unreadable(now: Millis, lanes: list[int], limit: int) -> Steps[None]:
-    """Read those at the front of the line one by one, and fail the ones that cannot be."""
+    """Read those at the front of the line one by one, and fail the ones that cannot be.
+
+    If it was not what a row holds, the claim is tried again, raises again, and all of this is rolled back.
+    """
     keys = (yield sql("front", json.encode(lanes).decode(), now, limit)).fetchall()
     for key in keys:
         try:

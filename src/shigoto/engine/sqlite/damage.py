@@ -37,9 +37,9 @@ def fail_unreadable(now: Millis, key: Key, error: Exception) -> Steps[None]:
     [queue] = (yield sql("queue_of_lane", lane)).fetchone()
     reason = fit(str(error), LONGEST_REASON)
     text = f"The row of this job was not written by us, and cannot be read: {reason}"
-    yield sql("drop_ready_row", lane, priority, pos, number)
+    [remembered] = (yield sql("drop_ready_row", lane, priority, pos, number)).fetchall()
     kind = FailureKind.PAYLOAD_INVALID
-    yield sql_each("add_done", [(number, FAILED, 0, 0, 0, 0, 0, 0, 0, None, now, None, kind, text)])
+    yield sql_each("add_done", [(number, FAILED, *remembered, None, now, None, kind, text)])
     yield from count(ended=[(queue, State.FAILED)])
 
 

@@ -94,8 +94,11 @@ LIMIT ?3
 -- name: queue_of_lane
 SELECT queue FROM shigoto_lane WHERE lane = ?1
 
+-- What it remembers stays with the job, or its tokens would begin again: a cast makes a number of whatever is there.
 -- name: drop_ready_row
 DELETE FROM shigoto_ready WHERE lane = ?1 AND priority = ?2 AND pos = ?3 AND number = ?4
+RETURNING CAST(token AS INTEGER), CAST(settled_token AS INTEGER), CAST(failures AS INTEGER),
+  CAST(crashes AS INTEGER), CAST(releases AS INTEGER), CAST(snoozes AS INTEGER), CAST(solo AS INTEGER)
 
 -- SETTLE -------------------------------------------------------------------------------------------------------------
 
