@@ -17,9 +17,10 @@ from msgspec.structs import force_setattr
 from shigoto import enqueue
 from shigoto.codec.arguments import Arguments
 from shigoto.engine.op import Op
-from shigoto.engine.sqlite import checkpoint, claiming, driver, enqueueing, files, schema, settling, thread
+from shigoto.engine.sql import settling
+from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sqlite import checkpoint, claiming, completing, driver, enqueueing, files, schema, thread
 from shigoto.engine.sqlite.driver import Driver
-from shigoto.engine.sqlite.statement import Steps, sql
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Settlement
@@ -103,14 +104,11 @@ def payloads_in_json() -> Iterator[None]:
 
 @contextmanager
 def all_with_results() -> Iterator[None]:
-    def complete(now: int, worker: UUID, settlements: list[Settlement]) -> Steps[list[Settlement]]:
-        if settlements:
-            rows = json.encode([(s.number, s.token, s.result) for s in settlements]).decode()
-            written = (yield sql("complete", rows, worker.bytes, now)).rowcount
-            assert written == len(settlements)
-        return settlements
+    def write(now: int, worker: UUID, settlements: list[Settlement]) -> Steps[int]:
+        rows = json.encode([(s.number, s.token, s.result) for s in settlements]).decode()
+        return (yield sql("complete", rows, worker.bytes, now)).rowcount
 
-    with replaced(settling, "_complete", complete):
+    with replaced(completing, "_write", write):
         yield
 
 

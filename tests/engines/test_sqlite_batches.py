@@ -8,7 +8,8 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
-from shigoto.engine.sqlite import SqliteEngine, looking
+from shigoto.engine.sql import looking
+from shigoto.engine.sqlite import SqliteEngine
 from shigoto.engine.sqlite.connections import Connections
 from shigoto.engine.sqlite.files import OwnConnection
 from shigoto.model.ids import uuid7, uuids7

@@ -21,8 +21,9 @@ from msgspec import structs
 
 from shigoto.engine.op import Op, drive
 from shigoto.engine.open import open_engine
+from shigoto.engine.sql.command import Statement, Steps
 from shigoto.engine.sqlite import SqliteEngine, checkpoint, connections, doorbell, files, schema
-from shigoto.engine.sqlite.statement import Statement, Steps, execute
+from shigoto.engine.sqlite.statement import execute
 from shigoto.model.errors import SchemaMissing, SchemaTooNew, StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Enqueued, JobFilter, JobSpec, State

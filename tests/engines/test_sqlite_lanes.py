@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from shigoto.engine.op import Op, Write, drive
+from shigoto.engine.sql.command import Call, Command, Statement
 from shigoto.engine.sqlite import SqliteEngine, files
-from shigoto.engine.sqlite.statement import Statement, execute
+from shigoto.engine.sqlite.statement import SQL, execute
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
 from shigoto.model.outcome import Ending, LogTail, Settlement
@@ -56,8 +57,14 @@ def statements_of(engine: SqliteEngine, op: Op[Any]) -> list[str]:
     connection = files.connect(engine.path, synchronous="normal")
     texts: list[str] = []
 
-    def run(command: Statement | Write) -> sqlite3.Cursor:
-        texts.append(command.text if isinstance(command, Statement) else "")
+    def run(command: Command) -> sqlite3.Cursor:
+        match command:
+            case Call():
+                texts.append(SQL[command.name])
+            case Statement():
+                texts.append(command.text)
+            case Write():
+                texts.append("")
         return execute(connection, command)
 
     connection.execute("BEGIN IMMEDIATE")

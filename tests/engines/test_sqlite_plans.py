@@ -14,10 +14,13 @@ import pytest
 
 from shigoto.bulk import BATCH, Plan, clearing
 from shigoto.engine.op import Op, drive
+from shigoto.engine.sql import finding
+from shigoto.engine.sql.command import Statement
+from shigoto.engine.sql.places import Place
 from shigoto.engine.sqlite import SqliteEngine, claiming, files
 from shigoto.engine.sqlite.enqueueing import SHARED, insertion
-from shigoto.engine.sqlite.finding import ALL, PLACES, numbers_of
-from shigoto.engine.sqlite.statement import SQL, Statement, execute
+from shigoto.engine.sqlite.places import PLACES
+from shigoto.engine.sqlite.statement import SQL, execute
 from shigoto.filters import Filters
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobFilter, JobSpec, Lease, State
@@ -128,6 +131,11 @@ def costs_of_writes(engine: SqliteEngine, plan: Plan[Any]) -> list[int]:
         return costs
     finally:
         connection.close()
+
+
+def numbers_of(place: Place, wanted: JobFilter, order: finding.Order, after: int = 0) -> Statement:
+    dialect = SqliteEngine("unused.db")._dialect
+    return finding.numbers_of(dialect, place, wanted, order, 100, after)
 
 
 def plan_of(engine: SqliteEngine, statement: Statement) -> list[str]:
@@ -316,22 +324,24 @@ HOT = {
     "delete ready": Statement(SQL["delete_ready"], ("[1]",)),
     "delete scheduled": Statement(SQL["delete_scheduled"], ("[1]",)),
     "what may be deleted": Statement(SQL["states_of"], ("[1]",)),
-    "newest completed": numbers_of(PLACES[State.COMPLETED], JobFilter(), "DESC"),
-    "newest failed": numbers_of(PLACES[State.FAILED], JobFilter(), "DESC"),
-    "newest of all": numbers_of(ALL, JobFilter(), "DESC"),
+    "newest completed": numbers_of(PLACES.by_state[State.COMPLETED], JobFilter(), "DESC"),
+    "newest failed": numbers_of(PLACES.by_state[State.FAILED], JobFilter(), "DESC"),
+    "newest of all": numbers_of(PLACES.everywhere, JobFilter(), "DESC"),
     "newest failed of a kind": numbers_of(
-        PLACES[State.FAILED], JobFilter(failure_kind=FailureKind.CRASH_LOOP), "DESC"
+        PLACES.by_state[State.FAILED], JobFilter(failure_kind=FailureKind.CRASH_LOOP), "DESC"
     ),
-    "by key": numbers_of(ALL, JobFilter(key="k"), "DESC"),
-    "newest since": numbers_of(ALL, JobFilter(since=5), "DESC"),
-    "newest failed by error": numbers_of(PLACES[State.FAILED], JobFilter(error="x"), "DESC"),
-    "newest completed by args": numbers_of(PLACES[State.COMPLETED], JobFilter(args=(("x", "1"),)), "DESC"),
+    "by key": numbers_of(PLACES.everywhere, JobFilter(key="k"), "DESC"),
+    "newest since": numbers_of(PLACES.everywhere, JobFilter(since=5), "DESC"),
+    "newest failed by error": numbers_of(PLACES.by_state[State.FAILED], JobFilter(error="x"), "DESC"),
+    "newest completed by args": numbers_of(
+        PLACES.by_state[State.COMPLETED], JobFilter(args=(("x", "1"),)), "DESC"
+    ),
     "payloads": Statement(SQL["payloads"], ("[1]",)),
-    "running on a worker": numbers_of(PLACES[State.PROCESSING], JobFilter(worker="w"), "DESC"),
-    "oldest completed": numbers_of(PLACES[State.COMPLETED], JobFilter(queue="q"), "ASC"),
-    "oldest failed": numbers_of(PLACES[State.FAILED], JobFilter(), "ASC"),
-    "next to delete": numbers_of(PLACES[State.COMPLETED], JobFilter(), "ASC", after=5),
-    "next failed to delete": numbers_of(PLACES[State.FAILED], JobFilter(tag="t"), "ASC", after=5),
+    "running on a worker": numbers_of(PLACES.by_state[State.PROCESSING], JobFilter(worker="w"), "DESC"),
+    "oldest completed": numbers_of(PLACES.by_state[State.COMPLETED], JobFilter(queue="q"), "ASC"),
+    "oldest failed": numbers_of(PLACES.by_state[State.FAILED], JobFilter(), "ASC"),
+    "next to delete": numbers_of(PLACES.by_state[State.COMPLETED], JobFilter(), "ASC", after=5),
+    "next failed to delete": numbers_of(PLACES.by_state[State.FAILED], JobFilter(tag="t"), "ASC", after=5),
     "the lane beside": Statement(SQL["other_lane"], (1,)),
     "log lines": Statement(SQL["logs"], (b"",)),
     "log lines to drop": Statement(SQL["drop_log_lines"], (1, 1, 2)),

@@ -8,9 +8,9 @@ import pytest
 
 from shigoto import Shigoto
 from shigoto.engine.op import Op, Steps
+from shigoto.engine.sql.command import Statement
 from shigoto.engine.sqlite.connections import MOST
 from shigoto.engine.sqlite.engine import SqliteEngine
-from shigoto.engine.sqlite.statement import Statement
 
 pytestmark = pytest.mark.engine("sqlite")
 

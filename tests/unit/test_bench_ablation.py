@@ -13,13 +13,14 @@ from bench.switches import SWITCHES, replaced, with_other_text
 from dev import ROOT
 from shigoto import enqueue
 from shigoto.codec.arguments import Arguments
-from shigoto.engine.sqlite import checkpoint, claiming, driver, enqueueing, files, schema, settling, thread
+from shigoto.engine.sql import settling
+from shigoto.engine.sqlite import checkpoint, claiming, completing, driver, enqueueing, files, schema, thread
 from shigoto.engine.sqlite.driver import Driver
 from shigoto.worker import settler, slots
 
 OWNERS: tuple[Any, ...] = (
-    Arguments, Driver, checkpoint, checkpoint.Checkpointer, claiming, driver, enqueue, enqueueing, files, schema,
-    settler, settling, slots, slots.Slots, thread,
+    Arguments, Driver, checkpoint, checkpoint.Checkpointer, claiming, completing, driver, enqueue, enqueueing, files,
+    schema, settler, settling, slots, slots.Slots, thread,
 )  # fmt: skip
 
 

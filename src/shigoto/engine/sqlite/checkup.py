@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shigoto.engine.op import Op
+from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sqlite import files
-from shigoto.engine.sqlite.statement import Statement, Steps, sql
 from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, StoreFacts
 from shigoto.model.clock import to_datetime
 from shigoto.model.errors import StoreError

@@ -14,8 +14,8 @@ from msgspec import json
 from msgspec.structs import force_setattr
 
 from shigoto.engine.op import WRITE
+from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sqlite.damage import fail_unreadable, is_damage
-from shigoto.engine.sqlite.statement import Statement, Steps, sql
 from shigoto.model.clock import Millis
 from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, Lease
 from shigoto.model.worker import CLAIM_BYTES, Want

@@ -1,45 +1,13 @@
-"""Exact counts at a cost that does not grow with history; how they are read is in `looking.stats`."""
+"""Enqueues are not counted one by one: numbers are given in commit order, so what was enqueued since is a range.
+
+The rest of counting is `engine.sql.counting`.
+"""
 
 from collections.abc import Mapping, Sequence
 
-from shigoto.engine.sqlite.statement import Steps, sql
+from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.counting import count
 from shigoto.model.job import State
-
-
-def count(
-    *,
-    ended: Sequence[tuple[str, State]] = (),
-    revived: Sequence[tuple[str, State]] = (),
-    deleted: Sequence[tuple[str, State]] = (),
-    moved: Sequence[tuple[str, str]] = (),
-) -> Steps[None]:
-    """Keep the counters true: jobs, by queue, that reached a terminal state, left it again, went away altogether, or
-    moved from one queue to another."""
-    changes: dict[str, dict[str, int]] = {}
-
-    def change(queue: str, column: str, by: int) -> None:
-        row = changes.setdefault(queue, {"total": 0, "completed": 0, "failed": 0, "cancelled": 0})
-        row[column] += by
-
-    for queue, state in ended:
-        change(queue, state, 1)
-    for queue, state in revived:
-        change(queue, state, -1)
-    for queue, state in deleted:
-        change(queue, "total", -1)
-        if state.terminal:
-            change(queue, state, -1)
-    for old, new in moved:
-        change(old, "total", -1)
-        change(new, "total", 1)
-    for queue, row in changes.items():
-        yield sql("count", queue, *row.values())
-
-
-def count_completed(jobs: Mapping[str, int]) -> Steps[None]:
-    """The same for jobs that were completed: so many of each queue."""
-    for queue, number in jobs.items():
-        yield sql("count", queue, 0, number, 0, 0)
 
 
 def fold_counters() -> Steps[None]:
@@ -63,3 +31,18 @@ def _count_to(number: int) -> Steps[None]:
     if number > counted_to:
         yield sql("fold", counted_to, number)
         yield sql("set_meta", "counted_to", number)
+
+
+def count_moved(old: str, new: str) -> Steps[None]:
+    """A pending job has changed its queue. Before it has: until it is counted, it counts for the one it is in."""
+    yield from fold_counters()
+    yield from count(moved=[(old, new)])
+
+
+def count_deleted(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
+    """Jobs went away. What was enqueued since the last sweep is not in the totals yet."""
+    counted_to: int = (yield sql("meta", "counted_to")).fetchone()[0]
+    yield from count(
+        deleted=[(queue, state) for number, state, queue in jobs if number <= counted_to],
+        revived=[(queue, state) for number, state, queue in jobs if number > counted_to and state.terminal],
+    )

@@ -5,13 +5,11 @@ read job by job, and what still cannot be is failed, as payload_invalid; nobody 
 """
 
 import sqlite3
-from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
-from shigoto.engine.sqlite.counting import count
-from shigoto.engine.sqlite.statement import Statement, Steps, sql, sql_each
+from shigoto.engine.sql.command import Steps, sql, sql_each
+from shigoto.engine.sql.counting import count
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, State
 from shigoto.model.text import fit
@@ -41,15 +39,3 @@ def fail_unreadable(now: Millis, key: Key, error: Exception) -> Steps[None]:
     kind = FailureKind.PAYLOAD_INVALID
     yield sql_each("add_done", [(number, FAILED, *remembered, None, now, None, kind, text)])
     yield from count(ended=[(queue, State.FAILED)])
-
-
-def one_by_one(text: str, numbers: Sequence[int]) -> Steps[list[tuple[Any, ...]]]:
-    """The rows of a statement that takes numbers as JSON, without those that cannot be read."""
-    rows: list[tuple[Any, ...]] = []
-    for number in numbers:
-        try:
-            rows += (yield Statement(text, (f"[{number}]",))).fetchall()
-        except sqlite3.Error as error:
-            if not is_damage(error):
-                raise
-    return rows

@@ -23,13 +23,14 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 
 from shigoto.engine.op import Op, Write, drive
+from shigoto.engine.sql.command import Command, Statement, sql
 from shigoto.engine.sqlite import files
 from shigoto.engine.sqlite.awaited import AwaitedConnection, EitherBlock
 from shigoto.engine.sqlite.checkpoint import Checkpointer
 from shigoto.engine.sqlite.connections import Connections, Prepare
 from shigoto.engine.sqlite.files import OwnConnection
 from shigoto.engine.sqlite.lent import LentConnection
-from shigoto.engine.sqlite.statement import Statement, execute, sql
+from shigoto.engine.sqlite.statement import execute
 from shigoto.engine.sqlite.thread import DatabaseThread, Outcome
 from shigoto.engine.sqlite.transaction import Block, expect_outside
 from shigoto.engine.sqlite.unwrap import unwrapped
@@ -356,7 +357,7 @@ def _several(ops: list[Op[Any]]) -> Op[Any]:
     return Op(start=lambda: several([op.subject for op in ops]))
 
 
-def _execute_read(connection: sqlite3.Connection, command: Statement | Write) -> sqlite3.Cursor:
+def _execute_read(connection: sqlite3.Connection, command: Command) -> sqlite3.Cursor:
     if isinstance(command, Write):
         raise NeedsWrite
     return execute(connection, command)

@@ -9,22 +9,18 @@ from uuid import UUID
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sqlite import (
-    checkup,
-    claiming,
-    doorbell,
-    enqueueing,
-    files,
-    finding,
-    looking,
-    managing,
-    repairing,
-    schema,
-    settling,
-)
+from shigoto.engine.sql import finding, looking, managing, repairing, settling
+from shigoto.engine.sql.command import Statement, Steps, sql
+from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sqlite import checkup, claiming, doorbell, enqueueing, files, schema
+from shigoto.engine.sqlite.completing import complete
+from shigoto.engine.sqlite.counting import count_moved, fold_counters
+from shigoto.engine.sqlite.damage import is_damage
 from shigoto.engine.sqlite.driver import Driver
-from shigoto.engine.sqlite.statement import SQL, Steps, sql
-from shigoto.engine.sqlite.time import StoreClock
+from shigoto.engine.sqlite.forgetting import forget
+from shigoto.engine.sqlite.places import PLACES
+from shigoto.engine.sqlite.statement import SQL
+from shigoto.engine.sqlite.time import StoreClock, now_and_step
 from shigoto.model.checkup import Checkup
 from shigoto.model.clock import Clock, Millis, host_clock
 from shigoto.model.errors import storable
@@ -68,6 +64,17 @@ class SqliteEngine:
         self._wal = Path(f"{self._path}-wal")
         self._synchronous = synchronous
         self._clock = StoreClock(clock)
+        self._dialect = Dialect(
+            now_and_step=lambda: now_and_step(self._clock),
+            insert=enqueueing.insert,
+            complete=complete,
+            count_moved=count_moved,
+            forget=forget,
+            fold=fold_counters,
+            is_damage=is_damage,
+            places=PLACES,
+            statement=Statement,
+        )
         self._applied: list[str] = []
         self._driver = Driver(
             self._path, synchronous=synchronous, prepare=self._prepare, ring=doorbell.Bell(self._bell).ring
@@ -148,16 +155,18 @@ class SqliteEngine:
         spec = specs[0]
         if len(specs) == 1 and spec.key is None:
             return Op(
-                start=lambda: enqueueing.enqueue(self._clock.now(), specs),
+                start=lambda: enqueueing.enqueue(self._dialect, self._clock.now(), specs),
                 rings=_anything_new,
                 direct=lambda execute: enqueueing.insert_directly(self._clock.now(), spec, execute),
                 several=self._enqueue_several,
                 subject=spec,
             )
-        return Op(start=lambda: enqueueing.enqueue(self._clock.now(), specs), rings=_anything_new)
+        return Op(
+            start=lambda: enqueueing.enqueue(self._dialect, self._clock.now(), specs), rings=_anything_new
+        )
 
     def _enqueue_several(self, specs: list[JobSpec]) -> Steps[list[list[Enqueued]]]:
-        answers = yield from enqueueing.enqueue(self._clock.now(), specs)
+        answers = yield from enqueueing.enqueue(self._dialect, self._clock.now(), specs)
         return [[answer] for answer in answers]
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
@@ -166,7 +175,7 @@ class SqliteEngine:
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
         back = any(s.ending not in (Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED) for s in settlements)
         return Op(
-            start=lambda: settling.settle(self._clock.now(), worker, settlements),
+            start=lambda: settling.settle(self._dialect, self._clock.now(), worker, settlements),
             rings=(lambda _: True) if back else None,
         )
 
@@ -189,7 +198,7 @@ class SqliteEngine:
 
     def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
         return Op(
-            start=lambda: repairing.beat(self._clock, worker, held),
+            start=lambda: repairing.beat(self._dialect, worker, held),
             rings=lambda orders: orders.released > 0,
         )
 
@@ -202,7 +211,7 @@ class SqliteEngine:
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         return Op(
-            start=lambda: repairing.sweep(self._clock, order),
+            start=lambda: repairing.sweep(self._dialect, order),
             rings=lambda swept: bool(swept.rescued),
             committed=lambda swept: self._clock.step_handled(swept.clock_step),
         )
@@ -220,19 +229,19 @@ class SqliteEngine:
         return Op(start=lambda: managing.retry(self._clock.now(), ids), rings=bool)
 
     def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
-        return Op(start=lambda: finding.deletable(wanted, after), mode="read")
+        return Op(start=lambda: finding.deletable(self._dialect, wanted, after), mode="read")
 
     def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
-        return Op(start=lambda: managing.delete(numbers, states))
+        return Op(start=lambda: managing.delete(self._dialect, numbers, states))
 
     def count(self, wanted: JobFilter) -> Op[int]:
-        return Op(start=lambda: looking.count(wanted), mode="read")
+        return Op(start=lambda: looking.count(self._dialect, wanted), mode="read")
 
     def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
-        return Op(start=lambda: looking.get(list(ids)), mode="read")
+        return Op(start=lambda: looking.get(self._dialect, list(ids)), mode="read")
 
     def find(self, wanted: JobFilter) -> Op[list[Job]]:
-        return Op(start=lambda: looking.find(wanted), mode="read")
+        return Op(start=lambda: looking.find(self._dialect, wanted), mode="read")
 
     def attempts(self, id: UUID) -> Op[list[Attempt]]:
         return Op(start=lambda: looking.attempts(id), mode="read")

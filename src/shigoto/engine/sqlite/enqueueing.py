@@ -12,24 +12,23 @@ from uuid import UUID
 
 from msgspec import json
 
-from shigoto.engine.sqlite.counting import count, count_batch, fold_counters
-from shigoto.engine.sqlite.looking import STATES
-from shigoto.engine.sqlite.statement import Statement, Steps, sql
-from shigoto.engine.sqlite.waiting import Waiting, remove_waiting, wait_again
+from shigoto.engine.sql import keys
+from shigoto.engine.sql.command import Statement, Steps, sql
+from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sqlite.counting import count_batch
 from shigoto.model.clock import Millis
-from shigoto.model.job import Enqueued, JobSpec, State
-from shigoto.model.states import renewed
+from shigoto.model.job import Enqueued, JobSpec
 
 Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
 Stretch = tuple[tuple[object, ...], Sequence[JobSpec]]  # neighbours that are alike, after what they share
 
 
-def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
+def enqueue(dialect: Dialect, now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Store the jobs in list order and answer for each."""
     stretches = _stretches(now, specs)
     yield from _add_lanes([alike[0] for _, alike in stretches])
     if any(alike[0].key is not None for _, alike in stretches):
-        return (yield from _one_by_one(now, specs))
+        return (yield from keys.enqueue(dialect, now, specs))
     inserted = yield from _insert_many(stretches)
     first = (
         (yield sql("highest")).fetchone()[0] - inserted + 1
@@ -63,15 +62,15 @@ def insert_directly(now: Millis, spec: JobSpec, execute: Execute) -> list[Enqueu
     return [Enqueued(spec.id, cursor.lastrowid, "inserted")]
 
 
-def _insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
+def insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
+    """Store one job, whatever its key; its lane is there."""
     shared = _shared(now, spec)
     while True:
-        cursor = yield Statement(insertion(1, len(shared)), (*shared, spec.id.bytes, spec.payload))
-        if cursor.rowcount == 1 and cursor.lastrowid is not None:
-            return Enqueued(spec.id, cursor.lastrowid, "inserted")
-        known = (yield sql("number_of_id", spec.id.bytes)).fetchone()
-        if known is not None:  # else it was deleted between the two statements
-            return Enqueued(spec.id, known[0], "existing")
+        values = (*shared, spec.id.bytes, spec.payload)
+        new = (yield Statement(insertion(1, len(shared)), values)).rowcount == 1
+        row = (yield sql("number_of_id", spec.id.bytes)).fetchone()
+        if row is not None:  # else it was known, and deleted between the two statements
+            return Enqueued(spec.id, row[0], "inserted" if new else "existing")
 
 
 def _insert_many(stretches: Sequence[Stretch]) -> Steps[int]:
@@ -174,64 +173,3 @@ def _add_lanes(specs: Sequence[JobSpec]) -> Steps[None]:
     lanes = json.encode(sorted({(spec.queue, spec.task, spec.alone) for spec in specs})).decode()
     yield sql("add_queues", lanes)
     yield sql("add_lanes", lanes)
-
-
-def _one_by_one(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
-    answers: list[Enqueued] = []
-    for spec in specs:
-        stored = yield from _insert(now, spec) if spec.key is None else _keyed(now, spec)
-        answers.append(stored)
-    return answers
-
-
-def _keyed(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
-    """The key table: who holds the key now, and what the mode makes of it."""
-    known = (yield sql("number_of_id", spec.id.bytes)).fetchone()
-    if known is not None:
-        return Enqueued(spec.id, known[0], "existing")
-    holder = (yield sql("key_holder", spec.tenant, spec.key)).fetchone()
-    if holder is not None:
-        number, holder_id = holder[0], UUID(bytes=holder[1])
-        state = STATES[(yield sql("state_of", number)).fetchone()[0]]
-        if spec.key_mode == "unsafe_dedupe" or (spec.key_mode == "keep" and not state.terminal):
-            return Enqueued(holder_id, number, "existing")
-        if state in (State.PENDING, State.BLOCKED):
-            yield from _replace(now, number, spec)
-            return Enqueued(holder_id, number, "replaced")
-        if state is State.PROCESSING:
-            yield sql("supersede", number)
-    enqueued = yield from _insert(now, spec)
-    yield sql("take_key", spec.tenant, spec.key, enqueued.number)
-    return enqueued
-
-
-def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
-    was = yield from remove_waiting(number)
-    keep_run_at = spec.key_mode == "preserve_run_at" and was.counters.failures == 0
-    run_at = was.run_at if keep_run_at else spec.due(now)
-    expires_at = spec.expiry(now)
-    lane = (yield sql("lane", spec.task, spec.queue, spec.alone)).fetchone()[0]
-    if was.queue != spec.queue:
-        yield from fold_counters()  # while the job still counts for its old queue
-        yield from count(moved=[(was.queue, spec.queue)])
-    yield sql("delete_expiries", f"[{number}]")
-    yield sql("delete_progress", f"[{number}]")
-    yield sql(
-        "replace_job", number, lane, spec.payload, spec.priority, run_at, spec.max_failures, spec.max_crashes,
-        expires_at, spec.retry, spec.timeout, spec.soft_timeout, spec.tags, spec.meta, spec.alone,
-    )  # fmt: skip
-    if expires_at is not None:
-        yield sql("add_expiry", expires_at, number)
-    again = Waiting(
-        number=number,
-        lane=lane,
-        lane_alone=spec.alone,
-        alone=spec.alone,
-        priority=spec.priority,
-        run_at=run_at,
-        expires_at=expires_at,
-        token=was.token,
-        settled_token=was.settled_token,
-        counters=renewed(was.counters),
-    )
-    yield from wait_again(now, [again])

@@ -6,6 +6,7 @@ sweep takes over what others have written there and writes its own, so that afte
 
 import threading
 
+from shigoto.engine.sql.command import Steps, sql
 from shigoto.model.clock import Clock, Millis, held_back
 
 
@@ -40,3 +41,13 @@ class StoreClock:
         """The sweep that gave every lease its time again is committed."""
         if self.step == step:
             self.step = 0
+
+
+def now_and_step(clock: StoreClock) -> Steps[tuple[Millis, Millis]]:
+    """Store time, no earlier than any process of this file has seen it, and remembered for the others."""
+    mark: object = (yield sql("meta", "clock")).fetchone()[0]
+    if isinstance(mark, int):  # unless somebody has written it by hand; ours is written over it below
+        clock.remember(mark)
+    now = clock.now()
+    yield sql("set_meta", "clock", now)
+    return now, clock.step

@@ -6,12 +6,11 @@ from uuid import UUID
 from msgspec import json
 
 from shigoto.engine.op import WRITE
-from shigoto.engine.sqlite.counting import fold_counters
-from shigoto.engine.sqlite.looking import STATES
-from shigoto.engine.sqlite.managing import end_pending, remove
-from shigoto.engine.sqlite.settling import Running, guarded, move, write_logs
-from shigoto.engine.sqlite.statement import Steps, sql, sql_many
-from shigoto.engine.sqlite.time import StoreClock
+from shigoto.engine.sql.command import Steps, sql, sql_many
+from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.looking import STATES
+from shigoto.engine.sql.managing import end_pending, remove
+from shigoto.engine.sql.settling import Running, guarded, move, write_logs
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, State
 from shigoto.model.outcome import Death, Ending, Report, Settlement
@@ -69,19 +68,9 @@ def bury(now: Millis, worker: UUID, deaths: Sequence[Death]) -> Steps[list[Rescu
     ]
 
 
-def _now(clock: StoreClock) -> Steps[Millis]:
-    """Store time, no earlier than any process of this file has seen it, and remembered for the others."""
-    mark: object = (yield sql("meta", "clock")).fetchone()[0]
-    if isinstance(mark, int):  # unless somebody has written it by hand; ours is written over it below
-        clock.remember(mark)
-    now = clock.now()
-    yield sql("set_meta", "clock", now)
-    return now
-
-
-def beat(clock: StoreClock, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Steps[Orders]:
+def beat(dialect: Dialect, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Steps[Orders]:
     """Renew the lease, release what the worker does not know it has, and tell what was taken or shall be cancelled."""
-    now = yield from _now(clock)
+    now, _ = yield from dialect.now_and_step()
     if (yield sql("renew", worker.bytes, now)).rowcount == 0:
         return Orders(fenced=True)
     known = None if held is None else set(held)
@@ -149,11 +138,10 @@ def _next_due() -> Steps[Millis | None]:
     return int(due) if isinstance(due, int | float) else None
 
 
-def sweep(clock: StoreClock, order: SweepOrder) -> Steps[Swept]:
+def sweep(dialect: Dialect, order: SweepOrder) -> Steps[Swept]:
     """Repair, in this order: leases after a step of the clock, dead workers, their jobs, expiry, unknown tasks,
     retention."""
-    now = yield from _now(clock)
-    clock_step = clock.step
+    now, clock_step = yield from dialect.now_and_step()
     if clock_step:
         yield sql("renew_all", now)
     fenced = yield from _fence(now, order.fence)
@@ -162,8 +150,8 @@ def sweep(clock: StoreClock, order: SweepOrder) -> Steps[Swept]:
     yield sql("forget_fenced", now - 86_400_000)
     expired, expiries = yield from _expire(now, order.batch)
     unknown = yield from _fail_unknown(now, order)
-    pruned, walked = yield from _prune(now, order)
-    yield from fold_counters()
+    pruned, walked = yield from _prune(dialect, now, order)
+    yield from dialect.fold()
     return Swept(
         expired_workers=tuple(UUID(bytes=id) for (id,) in expired_workers),
         fenced=tuple(fenced),
@@ -256,7 +244,7 @@ def _note_unknown(now: Millis, longest_gap: Millis) -> Steps[list[int]]:
     return [lane for lane, _ in lanes]
 
 
-def _prune(now: Millis, order: SweepOrder) -> Steps[tuple[int, bool]]:
+def _prune(dialect: Dialect, now: Millis, order: SweepOrder) -> Steps[tuple[int, bool]]:
     """Look at a batch of history and delete what was kept long enough; also tells whether to go on at once.
 
     The walk goes on where the last one stopped, past what is kept, and begins again at the end.
@@ -267,7 +255,7 @@ def _prune(now: Millis, order: SweepOrder) -> Steps[tuple[int, bool]]:
     old = [
         (number, STATES[state], queue) for number, state, at, queue, keep_for in rows if at + keep_for < now
     ]
-    yield from remove(old)
+    yield from remove(dialect, old)
     full = len(rows) == order.batch
     yield sql("set_meta", "pruned_to", rows[-1][0] if full else 0)
     return len(old), full and bool(old)

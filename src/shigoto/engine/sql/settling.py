@@ -1,15 +1,15 @@
-"""T4-T10, T13: runs end. The token is checked here, in the joins of `complete`, `complete_plain` and `held`."""
+"""T4-T10, T13: runs end. The token is checked by the statements: those of `dialect.complete`, and `held`."""
 
-from collections import Counter
 from collections.abc import Sequence
 from uuid import UUID
 
 from msgspec import Struct, json
 
-from shigoto.engine.sqlite.counting import count, count_completed
-from shigoto.engine.sqlite.looking import NUMBERS_OF_STATES
-from shigoto.engine.sqlite.statement import Steps, sql, sql_each, sql_many
-from shigoto.engine.sqlite.waiting import Waiting, counters_of, wait_again
+from shigoto.engine.sql.command import Steps, sql, sql_each, sql_many
+from shigoto.engine.sql.counting import count
+from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.looking import NUMBERS_OF_STATES
+from shigoto.engine.sql.waiting import Waiting, counters_of, wait_again
 from shigoto.model.clock import Millis
 from shigoto.model.job import State
 from shigoto.model.outcome import KEPT_RELEASES, Ending, Report, Settlement, Verdict, leaves_a_trace
@@ -36,66 +36,26 @@ class Running(Struct, frozen=True, kw_only=True):
     id: UUID
 
 
-def settle(now: Millis, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
+def settle(
+    dialect: Dialect, now: Millis, worker: UUID, settlements: Sequence[Settlement]
+) -> Steps[list[Verdict]]:
     """End the runs; the outcome is that of settling them one after the other."""
-    first = _first_of_each(settlements)
-    completed = yield from _complete(now, worker, [s for s in first if s.ending is Ending.COMPLETED])
-    others = {(s.number, s.token): s for s in first if s.ending is not Ending.COMPLETED}
+    if len({settlement.number for settlement in settlements}) < len(settlements):
+        verdicts: list[Verdict] = []
+        for settlement in settlements:
+            verdicts += yield from settle(dialect, now, worker, [settlement])
+        return verdicts
+    completions = [s for s in settlements if s.ending is Ending.COMPLETED]
+    completed = (yield from dialect.complete(now, worker, completions)) if completions else []
+    others = {(s.number, s.token): s for s in settlements if s.ending is not Ending.COMPLETED}
     running = yield from guarded(worker, list(others))
-    accepted = [*completed, *(others[lease] for lease in running)]
-    if len(accepted) == len(settlements):
-        verdicts = [Verdict.ACCEPTED] * len(settlements)
-    else:  # asked while the running rows are still there, which know the token that was settled before
-        verdicts = yield from _verdicts(settlements, {(s.number, s.token) for s in accepted})
-    if completed:
-        yield sql("stop_running", json.encode([s.number for s in completed]).decode())
-        yield from count_completed(Counter([s.queue for s in completed]))
     yield from move(now, [(row, others[lease], row.token) for lease, row in running.items()])
+    accepted = [*completed, *(others[lease] for lease in running)]
     yield from _note_progress(accepted)
     yield from write_logs(accepted)
-    if len(accepted) < len(settlements):
-        for settlement, verdict in zip(settlements, verdicts, strict=True):
-            if verdict is Verdict.REPEATED:
-                yield from write_logs([settlement])
-    return verdicts
-
-
-def _first_of_each(settlements: Sequence[Settlement]) -> Sequence[Settlement]:
-    """Of each lease what was said first; almost always that is all of them."""
-    if len({s.number for s in settlements}) == len(settlements):
-        return settlements
-    first: dict[tuple[int, int], Settlement] = {}
-    for settlement in settlements:
-        first.setdefault((settlement.number, settlement.token), settlement)
-    return list(first.values())
-
-
-def _complete(now: Millis, worker: UUID, settlements: list[Settlement]) -> Steps[list[Settlement]]:
-    """Write the history of those that this worker holds, and tell which these are.
-
-    Runs without a result are most of all runs, and their tokens are few. To take three values of each apart costs
-    SQLite 1.3 µs, and only its number, 0.5 µs.
-    """
-    plain: dict[int, list[int]] = {}
-    telling: list[tuple[int, int, str | None]] = []
-    for settlement in settlements:
-        if settlement.result == "null":
-            plain.setdefault(settlement.token, []).append(settlement.number)
-        else:
-            telling.append((settlement.number, settlement.token, settlement.result))
-    written = 0
-    for token, numbers in plain.items():
-        batch = json.encode(numbers).decode()
-        written += (yield sql("complete_plain", batch, worker.bytes, now, token)).rowcount
-    if telling:
-        batch = json.encode(telling).decode()
-        written += (yield sql("complete", batch, worker.bytes, now)).rowcount
-    if written == len(settlements):
-        return settlements
-    leases = json.encode([(s.number, s.token) for s in settlements]).decode()
-    rows = json.decode((yield sql("held", leases, worker.bytes)).fetchone()[0])
-    mine = {(row[0], row[1]) for row in rows}
-    return [s for s in settlements if (s.number, s.token) in mine]
+    if len(accepted) == len(settlements):
+        return [Verdict.ACCEPTED] * len(settlements)
+    return (yield from _verdicts(settlements, {s.number for s in accepted}))
 
 
 def guarded(worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[dict[tuple[int, int], Running]]:
@@ -228,19 +188,16 @@ def write_logs(news: Sequence[Report | Settlement]) -> Steps[None]:
         yield sql_many("drop_log_lines", outlived)
 
 
-def _verdicts(settlements: Sequence[Settlement], accepted: set[tuple[int, int]]) -> Steps[list[Verdict]]:
+def _verdicts(settlements: Sequence[Settlement], accepted: set[int]) -> Steps[list[Verdict]]:
+    """Of those that were not accepted now, some were earlier: their answer was lost, but not their log lines."""
     verdicts: list[Verdict] = []
-    settled: dict[int, int] = {}  # by this very batch
     for settlement in settlements:
-        number, token = settlement.number, settlement.token
-        if (number, token) in accepted and settled.get(number) != token:
-            settled[number] = token
+        if settlement.number in accepted:
             verdicts.append(Verdict.ACCEPTED)
             continue
-        if number in settled:
-            last: int | None = settled[number]
-        else:
-            row = (yield sql("settled_token", number)).fetchone()
-            last = None if row is None else row[0]
-        verdicts.append(Verdict.REPEATED if last == token else Verdict.LOST)
+        row = (yield sql("settled_token", settlement.number)).fetchone()
+        repeated = row is not None and row[0] == settlement.token
+        if repeated:
+            yield from write_logs([settlement])
+        verdicts.append(Verdict.REPEATED if repeated else Verdict.LOST)
     return verdicts

@@ -5,11 +5,12 @@ from uuid import UUID
 
 from msgspec import json
 
-from shigoto.engine.sqlite.counting import count
-from shigoto.engine.sqlite.looking import NUMBERS_OF_STATES, STATES
-from shigoto.engine.sqlite.settling import guarded, move
-from shigoto.engine.sqlite.statement import Steps, sql, sql_each
-from shigoto.engine.sqlite.waiting import Waiting, remove_waiting, wait_again
+from shigoto.engine.sql.command import Steps, sql, sql_each
+from shigoto.engine.sql.counting import count
+from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES
+from shigoto.engine.sql.settling import guarded, move
+from shigoto.engine.sql.waiting import Waiting, remove_waiting, wait_again
 from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotFound, KeyTaken
 from shigoto.model.job import Enqueued, FailureKind, State
@@ -149,18 +150,17 @@ def _take_key_back(id: UUID, number: int, tenant: str, key: str) -> Steps[None]:
     yield sql("take_key", tenant, key, number)
 
 
-def delete(numbers: Sequence[int], states: Collection[State]) -> Steps[int]:
+def delete(dialect: Dialect, numbers: Sequence[int], states: Collection[State]) -> Steps[int]:
     """Delete those that are in one of the states and may go."""
     rows = yield sql("states_of", json.encode(sorted(set(numbers))).decode())
     jobs = [(number, STATES[state], queue) for number, state, queue in rows.fetchall()]
     gone = [job for job in jobs if job[1] in states and job[1] in DELETABLE]
-    yield from remove(gone)
+    yield from remove(dialect, gone)
     return len(gone)
 
 
-def remove(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
-    """Delete jobs with everything that belongs to them. The newest body stays as a husk, so that its number is not
-    given out again."""
+def remove(dialect: Dialect, jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
+    """Delete jobs with everything that belongs to them."""
     if not jobs:
         return
     numbers = json.encode([number for number, _, _ in jobs]).decode()
@@ -175,17 +175,4 @@ def remove(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
         "delete_done",
     ):
         yield sql(statement, numbers)
-    highest = (yield sql("highest")).fetchone()[0]
-    if any(number == highest for number, _, _ in jobs):
-        numbers = json.encode([number for number, _, _ in jobs if number != highest]).decode()
-        yield sql("delete_husk")
-        yield sql("make_husk", highest)
-        yield sql("set_meta", "husk", highest)
-    yield sql("delete_jobs", numbers)
-    yield sql("delete_husk")
-    # What was enqueued since the last sweep is not in the totals yet.
-    counted_to: int = (yield sql("meta", "counted_to")).fetchone()[0]
-    yield from count(
-        deleted=[(queue, state) for number, state, queue in jobs if number <= counted_to],
-        revived=[(queue, state) for number, state, queue in jobs if number > counted_to and state.terminal],
-    )
+    yield from dialect.forget(jobs)

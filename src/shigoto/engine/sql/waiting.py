@@ -6,7 +6,7 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from shigoto.engine.sqlite.statement import Steps, sql, sql_each
+from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.model.clock import Millis
 from shigoto.model.states import Counters
 
@@ -78,7 +78,9 @@ def find_waiting(number: int) -> Steps[Waiting | None]:
         token=token,
         settled_token=settled_token,
         counters=counters_of(row[10:]),
-        queue=queue if isinstance(queue, str) else queue.decode(),  # by the caller's text_factory
+        queue=queue
+        if isinstance(queue, str)
+        else queue.decode(),  # by the text_factory of a caller's connection
         id=UUID(bytes=id),
     )
 

@@ -2,15 +2,15 @@
 
 import logging
 from datetime import datetime
-from sqlite3 import Error
 from typing import Any
 from uuid import UUID
 
 from msgspec import DecodeError, json
 
-from shigoto.engine.sqlite.damage import UNREADABLE, is_damage, one_by_one
-from shigoto.engine.sqlite.finding import counted_one_by_one, newest
-from shigoto.engine.sqlite.statement import SQL, Steps, sql
+from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.finding import counted_one_by_one, newest
+from shigoto.engine.sql.one_by_one import one_by_one
 from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.job import Attempt, Counts, FailureKind, Job, JobFilter, LoggedLine, QueueSettings, State
 from shigoto.model.matching import asks_for_counters_only, sum_counts
@@ -26,40 +26,37 @@ STATES = {
 }
 NUMBERS_OF_STATES = {state: number for number, state in STATES.items()}
 FEW_READY = 10_000
+# What reading a row can raise if it holds something else than what we have written.
+UNREADABLE = (DecodeError, ValueError, TypeError, KeyError, OverflowError, RecursionError, AssertionError)
 
 logger = logging.getLogger("shigoto")
 
 
-def get(ids: list[UUID]) -> Steps[list[Job | None]]:
+def get(dialect: Dialect, ids: list[UUID]) -> Steps[list[Job | None]]:
     """The jobs, in order."""
     numbers: list[int] = []
     for id in ids:
         row = (yield sql("number_of_id", id.bytes)).fetchone()
         if row is not None:
             numbers.append(row[0])
-    jobs = {job.id: job for job in (yield from _details(numbers))}
+    jobs = {job.id: job for job in (yield from _details(dialect, numbers))}
     return [jobs.get(id) for id in ids]
 
 
-def find(wanted: JobFilter) -> Steps[list[Job]]:
+def find(dialect: Dialect, wanted: JobFilter) -> Steps[list[Job]]:
     """A page of matching jobs, newest first: their numbers from the tables that hold their states, then the rest."""
-    return (yield from _details((yield from newest(wanted))))
+    return (yield from _details(dialect, (yield from newest(dialect, wanted))))
 
 
-def count(wanted: JobFilter) -> Steps[int]:
+def count(dialect: Dialect, wanted: JobFilter) -> Steps[int]:
     """How many jobs match: from the counters, if they can tell."""
     if asks_for_counters_only(wanted):
         return sum_counts((yield from stats()), wanted)
-    return (yield from counted_one_by_one(wanted))
+    return (yield from counted_one_by_one(dialect, wanted))
 
 
-def _details(numbers: list[int]) -> Steps[list[Job]]:
-    try:
-        rows = (yield sql("details", json.encode(numbers).decode())).fetchall()
-    except Error as error:
-        if not is_damage(error):
-            raise
-        rows = yield from one_by_one(SQL["details"], numbers)
+def _details(dialect: Dialect, numbers: list[int]) -> Steps[list[Job]]:
+    rows = yield from one_by_one(dialect, "details", numbers)
     jobs = (_shown(row) for row in rows if row[19] is not None)
     return [job for job in jobs if job is not None]
 
@@ -68,7 +65,7 @@ def _shown(row: tuple[Any, ...]) -> Job | None:
     """The job of a row; None if somebody has written it by hand, and nobody can read it."""
     try:
         return _job(row)
-    except (*UNREADABLE, RecursionError, AssertionError) as error:
+    except UNREADABLE as error:
         logger.warning(
             "Job %s is not shown: its row was not written by us, and cannot be read (%s). When it has ended, clear"
             " deletes it.",
