@@ -1,6 +1,7 @@
 """What an experiment is given, and what it answers."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +17,9 @@ class Setting(Struct, frozen=True, kw_only=True):
     seed: int
     full: bool
     say: Callable[[str], None] = print
+    missed: list[str] = field(
+        default_factory=list
+    )  # what was waited for in vain, as `Stage.wait_until` notes it
 
     def random(self, what: str = "") -> Random:
         """The chances of this run, apart for each purpose, so that one more draw in one does not change another."""
@@ -29,12 +33,14 @@ class Setting(Struct, frozen=True, kw_only=True):
 class Outcome(Struct, kw_only=True):
     """What was seen. The counts are those of the checker; `wrong` says in words what else must not be.
 
-    `n` counts what was put at risk (jobs, rounds, points, images), `recovery` are seconds from a fault until the work
-    it cut short went on. `figures` are for the reader. An experiment that this machine does not allow is `skipped`,
-    with the reason, and shows nothing.
+    `n` counts what was put at risk (jobs, rounds, points, images), and `measured` names the counts that were looked
+    for: a zero of any other is no finding. `recovery` are seconds from a fault until the work it cut short went on.
+    `figures` are for the reader. An experiment that this machine does not allow is `skipped`, with the reason, and
+    shows nothing; of one that it allows in part, `left_out` says what is missing.
     """
 
     n: int = 0
+    measured: tuple[str, ...] = ()
     lost: int = 0
     vanished: int = 0
     phantom: int = 0
@@ -47,6 +53,7 @@ class Outcome(Struct, kw_only=True):
     recovery: list[float] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
     skipped: str = ""
+    left_out: list[str] = field(default_factory=list)
 
     @property
     def zeros(self) -> dict[str, int]:
@@ -55,8 +62,22 @@ class Outcome(Struct, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether every promise was kept; nothing is shown by what was skipped."""
-        return not self.skipped and not self.wrong and not any(self.zeros.values())
+        """Whether every promise was kept; nothing is shown by what was skipped, or had nothing at risk."""
+        return self.n > 0 and not self.skipped and not self.wrong and not any(self.zeros.values())
+
+    def add(self, part: "Outcome") -> None:
+        """Count what a part has seen into the whole; the figures are the caller's.
+
+        What the whole has measured is what every part has.
+        """
+        known = self.measured if self.n else ZEROS
+        self.measured = tuple(name for name in part.measured if name in known)
+        self.n += part.n
+        for name in ZEROS:
+            setattr(self, name, getattr(self, name) + getattr(part, name))
+        self.wrong += part.wrong
+        self.recovery += part.recovery
+        self.left_out += part.left_out
 
 
 ZEROS = (
@@ -72,10 +93,22 @@ ZEROS = (
 
 
 class Experiment(Struct, frozen=True, kw_only=True):
-    """One way to disturb the system. `run` raises only for what is wrong with the experiment itself."""
+    """One way to disturb the system. `act` does it, and raises only for what is wrong with the experiment itself."""
 
     id: str
     title: str
-    run: Callable[[Setting], Outcome]
+    act: Callable[[Setting], Outcome]
     engines: tuple[str, ...] = ("sqlite",)
     by_default: bool = True
+
+    def run(self, setting: Setting) -> Outcome:
+        """Do it. Whatever was waited for in vain is wrong, so no fault can be missing without a word."""
+        outcome = self.act(setting)
+        outcome.wrong += list(dict.fromkeys(setting.missed))
+        return outcome
+
+
+def unfinished(states: Iterable[str]) -> list[str]:
+    """What is wrong with the last states of jobs all of which should have been completed."""
+    others = Counter(state for state in states if state != "completed")
+    return [f"{others.total()} jobs are not completed: {dict(others)}."] if others else []

@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 HEAD = ("id", "what is done", "N", "lost", "unlicensed", "overlaps", "bad settles", "other")
 TAIL = ("recovery p50/p99/max", "seconds", "seed", "result")
+ALONE = ("lost", "unlicensed", "overlaps", "bad_settles")  # each has a column of its own
 OTHER = ("vanished", "phantom", "after_final", "effects")
+UNMEASURED = "–"
 WIDEST = 44  # letters of a title in a terminal
 
 
@@ -64,19 +66,22 @@ class Result(Struct, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """Passed, skipped or FAILED."""
+        """Passed, passed in part, skipped or FAILED."""
         if self.error:
             return "FAILED"
         if self.outcome.skipped:
             return "skipped"
-        return "passed" if self.outcome.passed else "FAILED"
+        if not self.outcome.passed:
+            return "FAILED"
+        return "passed in part" if self.outcome.left_out else "passed"
 
     @property
     def wrong(self) -> list[str]:
         """Every reason why it is not passed, in words."""
         counted = [f"{count} {name.replace('_', ' ')}" for name, count in self.outcome.zeros.items() if count]
         skipped = [self.outcome.skipped] if self.outcome.skipped else []
-        return [*([self.error] if self.error else []), *counted, *self.outcome.wrong, *skipped]
+        idle = [] if self.error or skipped or self.outcome.n else ["nothing was put at risk"]
+        return [*([self.error] if self.error else []), *idle, *counted, *self.outcome.wrong, *skipped]
 
 
 def row(result: Result) -> list[str]:
@@ -86,8 +91,11 @@ def row(result: Result) -> list[str]:
         counts = [""] * 6
     else:
         other = sum(getattr(outcome, name) for name in OTHER) + len(outcome.wrong)
-        zeros = (outcome.lost, outcome.unlicensed, outcome.overlaps, outcome.bad_settles, other)
-        counts = [f"{outcome.n:,}".replace(",", " "), *map(str, zeros)]
+        counts = [
+            f"{outcome.n:,}".replace(",", " "),
+            *(_count(outcome, name) for name in ALONE),
+            str(other),
+        ]
     recovery = quantiles(outcome.recovery).values() if outcome.recovery else ()
     times = " / ".join(f"{seconds:.2f}" for seconds in recovery)
     return [
@@ -101,10 +109,20 @@ def row(result: Result) -> list[str]:
     ]
 
 
+def _count(outcome: Outcome, name: str) -> str:
+    """A count that must be zero, as it was measured. What nobody looked for is not zero."""
+    count = getattr(outcome, name)
+    return str(count) if count or name in outcome.measured else UNMEASURED
+
+
 def line(result: Result) -> str:
     """What is said of an experiment when it is over."""
     told = f"{result.id:<5} {result.verdict:<8} {result.seconds:6.1f} s  {result.title}"
-    return "\n".join([told, *(f"        {reason}" for reason in result.wrong)])
+    return "\n".join([told, *(f"        {reason}" for reason in [*result.wrong, *_missing(result)])])
+
+
+def _missing(result: Result) -> list[str]:
+    return [f"left out: {part}" for part in result.outcome.left_out]
 
 
 def in_terminal(results: Sequence[Result]) -> str:
@@ -130,8 +148,8 @@ def _fit(cells: Sequence[str], widths: Sequence[int]) -> list[str]:
 def _reasons(results: Sequence[Result]) -> list[str]:
     told: list[str] = []
     for result in results:
-        if result.wrong:
-            told += ["", f"{result.id} {result.verdict}:", *(f"  {reason}" for reason in result.wrong)]
+        if reasons := [*result.wrong, *_missing(result)]:
+            told += ["", f"{result.id} {result.verdict}:", *(f"  {reason}" for reason in reasons)]
         if result.folder:
             told.append(f"  what it left behind is in {result.folder}")
     return told
@@ -142,18 +160,23 @@ def page(results: Sequence[Result]) -> str:
     parts = [_preface(results), in_markdown((*HEAD, "upper bound", *TAIL), map(_wide_row, results))]
     parts.append(
         "N counts what was put at risk: jobs, rounds, points or crash images, as the experiment says.\n"
-        "Each 0 in a row is 0 of N; by the rule of three the true rate is below the upper bound, 3/N, with 95 %"
-        " confidence.\n"
-        "`other` sums jobs that vanished, ran unasked, began after their end or had another number of effects than one,"
-        " and whatever else an experiment watches.\n"
-        "Recovery is in seconds, from a fault to the next start of the work it cut short."
+        f"A count is there where it was looked for, and a {UNMEASURED} where it was not: an experiment that does not"
+        " have the evidence for it says nothing about it.\n"
+        "Each 0 of a row with an upper bound is 0 of N: by the rule of three the true rate is below that bound, 3/N,"
+        " with 95 % confidence.\n"
+        "`other` sums whatever of this was looked for: jobs that vanished, ran unasked, began after their end or had"
+        " another number of effects than one, and what else must not be in that experiment.\n"
+        "Recovery is in seconds, from a fault to the next start of the work it cut short; of E31, from when there was"
+        " room again until everything was done."
     )
     seen = [f"- **{result.id}** {figures}" for result in results if (figures := _figures(result))]
     parts += ["What else was seen:", "\n".join(seen)] if seen else []
     wrong = [
-        f"- **{result.id}** {result.verdict}: {'; '.join(result.wrong)}" for result in results if result.wrong
+        f"- **{result.id}** {result.verdict}: {'; '.join(reasons)}"
+        for result in results
+        if (reasons := [*result.wrong, *_missing(result)])
     ]
-    parts += ["What was skipped or went wrong:", "\n".join(wrong)] if wrong else []
+    parts += ["What was skipped, left out or went wrong:", "\n".join(wrong)] if wrong else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -170,7 +193,7 @@ def _preface(results: Sequence[Result]) -> str:
 
 def _wide_row(result: Result) -> list[str]:
     cells = row(result)
-    n = result.outcome.n if cells[2] else 0
+    n = result.outcome.n if cells[2] and result.outcome.measured else 0
     bound = f"{3 / n:.1g}" if n >= 3 else ""  # below three, the rule says nothing
     return [*cells[: len(HEAD)], bound, *cells[len(HEAD) :]]
 

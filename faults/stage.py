@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -14,7 +14,7 @@ import shigoto
 from faults.evidence import audit
 from faults.evidence.checker import Evidence
 from faults.evidence.records import Pen, read
-from faults.evidence.runs import BEREAVED
+from faults.evidence.runs import BEREAVED, TOLD
 from faults.experiment import Setting
 from faults.tools.guardian import Guardian
 from shigoto import Job, Shigoto
@@ -111,29 +111,32 @@ class Stage:
     def do(self, deed: str, process: subprocess.Popen[bytes] | int, *, whole_tree: bool = True) -> list[int]:
         """Send the signal of this name to a process, with all that descend from it, and write down to whom.
 
-        What descends from a process that is killed alone has to notice, and is written down as bereaved.
+        What descends from a process that is killed alone has to notice, and is written down as bereaved; what descends
+        from one that is asked to stop is told by it.
         """
         pid = process if isinstance(process, int) else process.pid
         family = descendants(pid)
-        pids = [pid, *family] if whole_tree else [pid]
+        names = {each: own_number(each) for each in (pid, *family)}
         done: list[int] = []
-        for each in pids:
+        for each in names if whole_tree else [pid]:
             try:
                 os.kill(each, SIGNALS[deed])
             except ProcessLookupError:
                 continue
-            self.pen.write("fault", deed=deed, pid=each, parent=pid)
+            self.pen.write("fault", deed=deed, pid=names[each], parent=names[pid])
             done.append(each)
-        if deed == "kill" and done and not whole_tree:
+        concerned = {"kill": BEREAVED, "term": TOLD, "int": TOLD}.get(deed)
+        if concerned and done and not whole_tree:
             for each in family:
-                self.pen.write("fault", deed=BEREAVED, pid=each, parent=pid)
+                self.pen.write("fault", deed=concerned, pid=names[each], parent=names[pid])
         return done
 
     def wait_until(self, true: Callable[[], object], *, seconds: float, what: str) -> bool:
-        """Look until it is true; False, and a word about it, if it takes too long."""
+        """Look until it is true; False if it takes too long, which is noted as `missed` and fails the experiment."""
         deadline = time.monotonic() + seconds
         while not true():
             if time.monotonic() > deadline:
+                self.setting.missed.append(f"{what} within {seconds:g} s")
                 self.setting.say(f"{what} within {seconds:g} s (seed {self.setting.seed})")
                 return False
             time.sleep(0.02)
@@ -141,12 +144,20 @@ class Stage:
 
     def at_rest(self) -> bool:
         """Whether nothing waits, is due later or runs."""
-        counts = self.app.stats().values()
-        return not any(count.pending or count.processing or count.blocked for count in counts)
+        return audit.at_rest(self.store)
 
     def rest(self, seconds: float) -> bool:
         """Wait until the store is at rest."""
         return self.wait_until(self.at_rest, seconds=seconds, what="the store did not come to rest")
+
+    def processing(self) -> int:
+        """How many jobs are being run."""
+        return sum(count.processing for count in self.app.stats().values())
+
+    def have_begun(self, ids: Iterable[str]) -> bool:
+        """Whether handlers of all these jobs have written down that they began."""
+        begun = {record.job for record in read(self.ledger) if record.what == "start"}
+        return begun.issuperset(ids)
 
     def jobs(self) -> Iterator[Job]:
         """Every job in the store."""
@@ -160,7 +171,7 @@ class Stage:
         return Evidence(
             records=read(self.ledger),
             changes=audit.changes(self.store),
-            states={str(job.id): str(job.state) for job in self.jobs()},
+            states=audit.states(self.store),
             effects=audit.effects(self.store),
             workers=audit.workers(self.store),
         )
@@ -196,6 +207,15 @@ def descendants(pid: int) -> list[int]:
     for child in children_of(pid):
         found += [child, *descendants(child)]
     return found
+
+
+def own_number(pid: int) -> int:
+    """By which number a process knows itself; within a PID namespace of its own it is another one."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return pid
+    return next((int(line.split()[-1]) for line in lines if line.startswith("NSpid:")), pid)
 
 
 def children_of(pid: int) -> list[int]:

@@ -41,8 +41,10 @@ def main() -> None:
         if name == "cancelled":
             cancels.append((time.monotonic() + random.uniform(0.0, 0.6), id))
         while cancels and cancels[0][0] <= time.monotonic():
+            unwanted = cancels.popleft()[1]
+            pen.write("cancel", job=str(unwanted))
             with suppress(StoreError, JobNotFound):  # nobody was told that it is cancelled
-                app.job(cancels.popleft()[1]).cancel()
+                app.job(unwanted).cancel()
     app.close()
 
 

@@ -9,11 +9,11 @@ tried again. It ends with 0, or with STORE_TROUBLE and a line that says what the
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from faults.apps.jobs import recorded
+from faults.apps.jobs import have_an_effect, recorded
 from faults.evidence.records import Pen
 from shigoto import Context, Shigoto, StoreError
 from shigoto.worker.worker import Worker
@@ -32,16 +32,21 @@ async def plain(ctx: Context) -> None:
 
 @app.task
 async def transactional(ctx: Context) -> None:
-    """Its effect is a row in the table `effects`, in the transaction of its completion."""
     with recorded(ctx, effect=True):
-        async with ctx.transaction() as tx:
-            await tx.execute("INSERT INTO effects (job) VALUES (?)", (str(ctx.job_id),))
+        await have_an_effect(ctx)
 
 
 KINDS = ("plain", "transactional")
 
 
-def go_round(app: Shigoto, jobs: Sequence[tuple[str, UUID]], *, children: int = 0, tries: int = 1) -> None:
+def go_round(
+    app: Shigoto,
+    jobs: Sequence[tuple[str, UUID]],
+    *,
+    children: int = 0,
+    tries: int = 1,
+    acknowledged: Callable[[], object] = bool,
+) -> None:
     """Enqueue these jobs, each with so many tries, and run all that there is to run."""
     pen = Pen(Path(os.environ["SHIGOTO_LEDGER"]))
     for task, id in jobs:
@@ -55,6 +60,7 @@ def go_round(app: Shigoto, jobs: Sequence[tuple[str, UUID]], *, children: int = 
                     raise
             else:
                 pen.write("ok", job=str(id))
+                acknowledged()
                 break
     asyncio.run(Worker(app, drain=True, children=children, concurrency=2, lease=LEASE, poll=0.1).run())
     app.close()

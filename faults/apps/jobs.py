@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from faults.evidence.records import Pen
-from shigoto import Context, Shigoto
+from shigoto import Cancel, Context, Shigoto, StoreUnavailable
 
 app = Shigoto()
 pen = Pen(Path(os.environ.get("SHIGOTO_LEDGER", ".")))
@@ -17,7 +17,7 @@ pen = Pen(Path(os.environ.get("SHIGOTO_LEDGER", ".")))
 @contextmanager
 def recorded(ctx: Context, *, effect: bool = False) -> Generator[None]:
     """Write down that a run begins here, and how it ends; with an `effect`, that it shall have one, once."""
-    pen.write("start", job=str(ctx.job_id), fence=ctx.fence, attempt=ctx.attempt, effect=effect)
+    pen.write("start", job=str(ctx.job_id), token=ctx.fence, attempt=ctx.attempt, effect=effect)
     outcome = "error"
     try:
         yield
@@ -25,8 +25,20 @@ def recorded(ctx: Context, *, effect: bool = False) -> Generator[None]:
     except asyncio.CancelledError:
         outcome = "cancelled"
         raise
+    except Cancel:
+        outcome = "withdrawn"
+        raise
+    except StoreUnavailable:
+        outcome = "trouble"
+        raise
     finally:
-        pen.write("end", job=str(ctx.job_id), fence=ctx.fence, attempt=ctx.attempt, outcome=outcome)
+        pen.write("end", job=str(ctx.job_id), token=ctx.fence, attempt=ctx.attempt, outcome=outcome)
+
+
+async def have_an_effect(ctx: Context) -> None:
+    """One row in the table `effects`, which the audit makes, in the transaction of the job's completion."""
+    async with ctx.transaction() as tx:
+        await tx.execute("INSERT INTO effects (job) VALUES (?)", (str(ctx.job_id),))
 
 
 @app.task
@@ -56,8 +68,6 @@ async def long_at_first(ctx: Context) -> None:
 
 @app.task
 async def transactional(ctx: Context, milliseconds: int) -> None:
-    """Its effect is a row in the table `effects`, which the audit makes, in the transaction of its completion."""
     with recorded(ctx, effect=True):
         await asyncio.sleep(milliseconds / 1000)
-        async with ctx.transaction() as tx:
-            await tx.execute("INSERT INTO effects (job) VALUES (?)", (str(ctx.job_id),))
+        await have_an_effect(ctx)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from faults.apps.jobs import recorded
+from faults.apps.jobs import have_an_effect, recorded
 from shigoto import Context, Shigoto
 
 app = Shigoto()
@@ -19,5 +19,4 @@ async def plain(ctx: Context, text: str, milliseconds: int) -> int:
 async def transactional(ctx: Context, text: str, milliseconds: int) -> None:
     with recorded(ctx, effect=True):
         await asyncio.sleep(milliseconds / 1000)
-        async with ctx.transaction() as tx:
-            await tx.execute("INSERT INTO effects (job) VALUES (?)", (str(ctx.job_id),))
+        await have_an_effect(ctx)

@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import itertools
+import logging
 import os
 import signal
 import time
@@ -12,6 +13,7 @@ from faults.apps.jobs import pen, recorded
 from shigoto import Context, Shigoto
 
 app = Shigoto()
+logger = logging.getLogger("poison")
 
 BLOCK = 16 * 1024 * 1024  # bytes
 DEEP = 300_000
@@ -48,7 +50,8 @@ def poison_in_a_process(ctx: Context, deed: str) -> None:
 def die(ctx: Context, deed: str) -> None:
     """Write down that this process is about to end, and for which job's sake; then end it."""
     with recorded(ctx):
-        DEEDS[deed](lambda: pen.write("fault", deed="suicide", job=str(ctx.job_id), fence=ctx.fence))
+        logger.info("about to %s", deed)
+        DEEDS[deed](lambda: pen.write("fault", deed="suicide", job=str(ctx.job_id), token=ctx.fence))
 
 
 def kill(confess: Callable[[], None]) -> None:
@@ -64,6 +67,16 @@ def null(confess: Callable[[], None]) -> None:
 def leave(confess: Callable[[], None]) -> None:
     confess()
     os._exit(3)
+
+
+def leave_like_a_watchdog(confess: Callable[[], None]) -> None:
+    confess()
+    os._exit(70)
+
+
+def leave_like_an_orphan(confess: Callable[[], None]) -> None:
+    confess()
+    os._exit(71)
 
 
 def recurse(confess: Callable[[], None]) -> None:
@@ -87,6 +100,8 @@ DEEDS: dict[str, Callable[[Callable[[], None]], None]] = {
     "kill": kill,
     "null": null,
     "leave": leave,
+    "leave like a watchdog": leave_like_a_watchdog,
+    "leave like an orphan": leave_like_an_orphan,
     "recurse": recurse,
     "hoard": hoard,
 }

@@ -89,6 +89,13 @@ def looks_in_a_thread(ctx: Context) -> None:
             time.sleep(0.01)
 
 
+@app.task(soft_timeout=LIMIT, retries=0)
+def never_looks(ctx: Context) -> None:
+    """Nobody can end it before it ends by itself."""
+    with recorded(ctx):
+        time.sleep(4 * LIMIT)
+
+
 def _sleep_whatever_is_raised() -> NoReturn:
     while True:
         try:

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 
-from faults.apps.jobs import pen, recorded
+from faults.apps.jobs import have_an_effect, pen, recorded
 from shigoto import Context, Retry, Shigoto
 
 app = Shigoto()
@@ -40,8 +40,7 @@ def medium(ctx: Context) -> None:
 async def transactional(ctx: Context) -> None:
     with recorded(ctx, effect=True):
         await asyncio.sleep(0.005)
-        async with ctx.transaction() as tx:
-            await tx.execute("INSERT INTO effects (job) VALUES (?)", (str(ctx.job_id),))
+        await have_an_effect(ctx)
 
 
 @app.task(executor="process")

@@ -19,6 +19,14 @@ from msgspec import Struct
 STATES = {3: "completed", 4: "failed", 5: "cancelled"}
 
 
+class Announced(Struct, frozen=True):
+    """A worker as it was announced: its process, its lease in seconds, and after which change it was fenced."""
+
+    pid: int
+    lease: float
+    fenced: int | None = None
+
+
 class Change(Struct, frozen=True, kw_only=True):
     """A row came into a table of the store, or changed there, or went. In the order of the commits."""
 
@@ -44,7 +52,10 @@ class Audit(Protocol):
     def install(self) -> None: ...
     def changes(self) -> list[Change]: ...
     def effects(self) -> dict[str, int]: ...
-    def workers(self) -> dict[str, int]: ...
+    def workers(self) -> dict[str, Announced]: ...
+    def states(self) -> dict[str, str]: ...
+    def at_rest(self) -> bool: ...
+    def id_of(self, number: int) -> str | None: ...
 
 
 def install(store: Path) -> None:
@@ -62,9 +73,24 @@ def effects(store: Path) -> dict[str, int]:
     return audit_of(store).effects()
 
 
-def workers(store: Path) -> dict[str, int]:
-    """The process of each worker that was ever announced, by the worker's id."""
+def workers(store: Path) -> dict[str, Announced]:
+    """Every worker that was ever announced, by its id."""
     return audit_of(store).workers()
+
+
+def states(store: Path) -> dict[str, str]:
+    """The state of each job by its id, from the tables themselves; a job that has no place in them is not there."""
+    return audit_of(store).states()
+
+
+def at_rest(store: Path) -> bool:
+    """Whether no table has a job that waits, is due later or runs."""
+    return audit_of(store).at_rest()
+
+
+def id_of(store: Path, number: int) -> str | None:
+    """The id of a job that people know by its number."""
+    return audit_of(store).id_of(number)
 
 
 def audit_of(store: Path) -> Audit:
@@ -89,11 +115,16 @@ CREATE TABLE audit (
   failures      INTEGER NOT NULL,
   snoozes       INTEGER NOT NULL
 );
-CREATE TABLE audit_worker (id BLOB NOT NULL, pid INTEGER NOT NULL);
+CREATE TABLE audit_worker (id BLOB NOT NULL, pid INTEGER NOT NULL, lease INTEGER NOT NULL);
+CREATE TABLE audit_fence (id BLOB NOT NULL, sequence INTEGER NOT NULL);
 CREATE TABLE effects (job TEXT NOT NULL);
 CREATE TRIGGER audit_announced AFTER INSERT ON shigoto_worker
 BEGIN
-  INSERT INTO audit_worker (id, pid) VALUES (new.id, new.pid);
+  INSERT INTO audit_worker (id, pid, lease) VALUES (new.id, new.pid, new.lease);
+END;
+CREATE TRIGGER audit_fenced AFTER UPDATE ON shigoto_worker WHEN old.fenced_at IS NULL AND new.fenced_at IS NOT NULL
+BEGIN
+  INSERT INTO audit_fence (id, sequence) VALUES (new.id, (SELECT coalesce(max(sequence), 0) FROM audit));
 END;
 """
 # The id is looked up where a job comes in to wait, which it does before anything else; its number is never given again.
@@ -115,6 +146,22 @@ COLUMNS = {
     "running": "{row}.token, {row}.settled_token, {row}.worker, NULL, " + COUNTERS,
     "done": "{row}.token, {row}.settled_token, NULL, {row}.state, " + COUNTERS,
 }
+
+WORKERS = """
+SELECT w.id, w.pid, w.lease / 1000.0, (SELECT min(f.sequence) FROM audit_fence f WHERE f.id = w.id)
+FROM audit_worker w
+"""
+WAITING = ("ready", "scheduled", "blocked", "running")
+PLACES = """
+SELECT j.id, p.state
+FROM (
+  SELECT number, 'pending' AS state FROM shigoto_ready
+  UNION ALL SELECT number, 'pending' FROM shigoto_scheduled
+  UNION ALL SELECT number, 'blocked' FROM shigoto_blocked
+  UNION ALL SELECT number, 'processing' FROM shigoto_running
+  UNION ALL SELECT number, state FROM shigoto_done) p
+CROSS JOIN shigoto_job j ON j.number = p.number
+"""
 
 
 class SqliteAudit:
@@ -169,10 +216,27 @@ class SqliteAudit:
         """Count them."""
         return dict(self._read("SELECT job, count(*) FROM effects GROUP BY job", "effects"))
 
-    def workers(self) -> dict[str, int]:
+    def workers(self) -> dict[str, Announced]:
         """Read them."""
-        rows = self._read("SELECT id, pid FROM audit_worker", "audit_worker")
-        return {str(UUID(bytes=id)): pid for id, pid in rows}
+        return {str(UUID(bytes=id)): Announced(*rest) for id, *rest in self._read(WORKERS, "audit_worker")}
+
+    def states(self) -> dict[str, str]:
+        """Read them."""
+        return {
+            str(UUID(bytes=id)): STATES.get(state, str(state))
+            for id, state in self._read(PLACES, "shigoto_job")
+        }
+
+    def at_rest(self) -> bool:
+        """Look for one that is not."""
+        empty = " AND ".join(f"NOT EXISTS (SELECT 1 FROM shigoto_{table})" for table in WAITING)
+        [[answer]] = self._read(f"SELECT {empty}", "shigoto_job")
+        return bool(answer)
+
+    def id_of(self, number: int) -> str | None:
+        """Look it up."""
+        rows = self._read(f"SELECT id FROM shigoto_job WHERE number = {number:d}", "shigoto_job")
+        return str(UUID(bytes=rows[0][0])) if rows else None
 
     def _read(self, text: str, table: str) -> list[Any]:
         with closing(sqlite3.connect(self._path, timeout=30)) as connection:

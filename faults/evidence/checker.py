@@ -11,7 +11,8 @@ from itertools import combinations, pairwise
 
 from msgspec import Struct, field
 
-from faults.evidence.audit import Change
+from faults.evidence.audit import Announced, Change
+from faults.evidence.ends import Ends, moments, succeeded
 from faults.evidence.licences import SLACK, Licences
 from faults.evidence.moves import NEVER, Story, stories
 from faults.evidence.records import Record
@@ -32,7 +33,10 @@ class Evidence(Struct, kw_only=True):
 
     `states` are the jobs in the store, by id; `effects` how many effects each transactional job has had;
     `pruned` are ids that the store may have forgotten. `grace` is for how many seconds a stopped process may go on
-    writing after it was told to. `workers` are the processes of workers, by the worker's id.
+    writing after it was told to. `workers` are those that were announced, by id.
+
+    `refusable` are jobs that may end without a run, for what they ask for cannot be done; `unruly` are those whose
+    handlers may end in another way than they know: with a result that cannot be stored, or beyond their time.
 
     `offset` is by how much the audit's clock is ahead of the ledger's; None if that is not known, because somebody has
     turned the clock. Without any record of a producer, whatever is in the store counts as acknowledged.
@@ -44,7 +48,9 @@ class Evidence(Struct, kw_only=True):
     effects: Mapping[str, int] | None = None
     pruned: frozenset[str] = frozenset()
     grace: float = 0.0
-    workers: Mapping[str, int] = field(default_factory=dict)
+    workers: Mapping[str, Announced] = field(default_factory=dict)
+    refusable: frozenset[str] = frozenset()
+    unruly: frozenset[str] = frozenset()
     offset: float | None = field(default_factory=offset_of_clocks)
 
 
@@ -79,7 +85,7 @@ class Findings(Struct, kw_only=True):
             figures["ambiguous"] = {"stored": self.ambiguous[0], "not stored": self.ambiguous[1]}
         if reasons:
             figures["reasons"] = reasons
-        outcome = Outcome(n=n, wrong=wrong, recovery=list(self.recovery), figures=figures)
+        outcome = Outcome(n=n, measured=ZEROS, wrong=wrong, recovery=list(self.recovery), figures=figures)
         for name in ZEROS:
             setattr(outcome, name, len(found[name]))
         return outcome
@@ -110,6 +116,9 @@ class _Check:
         self.tried = {r.job: r for r in reversed(evidence.records) if r.what == "try"}
         self.acked = {r.job: r for r in reversed(evidence.records) if r.what == "ok"}
         self.effective = {r.job for r in evidence.records if r.what == "start" and r.effect}
+        self.cancels = moments(evidence.records, "cancel")
+        self.retries = moments(evidence.records, "retry")
+        self.forced = {r.job for r in evidence.records if r.what == "cancel" and r.deed == "force"}
         self._producers()
         self._runs()
         self._effects()
@@ -121,10 +130,9 @@ class _Check:
         asked = [r for r in self.evidence.records if r.what in ("try", "ok", "err")]
         acked = set(self.acked) if asked else set(states)
         known = {record.job for record in asked} or set(states) | pruned
-        refused = {r.job for r in asked if r.what == "err" and not r.ambiguous}
-        doubtful = (
-            {r.job for r in asked} - acked - refused
-        )  # told nothing certain, or dead before it was told
+        denied = {r.job for r in asked if r.what == "err" and not r.ambiguous}
+        # Told nothing certain, or dead before it was told anything.
+        doubtful = {r.job for r in asked} - acked - denied
         findings.vanished = sorted(acked - set(states) - pruned)
         findings.lost = [job for job in sorted(acked - set(self.runs)) if not self._ended_unrun(job)]
         findings.phantom = sorted(set(self.runs) - known)
@@ -136,36 +144,39 @@ class _Check:
         findings.latency.sort()
 
     def _ended_unrun(self, job: str) -> bool:
-        """Whether somebody decided that it shall not run: cancelled, expired, or refused before its handler."""
-        story = self.stories.get(job)
-        if story is None:
-            return self.evidence.states.get(job) == "cancelled"
-        refused = any(claim.end and claim.end.how in ("failed", "cancel") for claim in story.claims.values())
-        return story.completed is None and (story.ended_unclaimed or refused)
+        """Whether it has ended without a run, as an operator has asked for or as had to be."""
+        state = self.evidence.states.get(job)
+        if state == "cancelled" and job in self.cancels:
+            return True
+        return state in ("cancelled", "failed") and job in self.evidence.refusable
 
     def _runs(self) -> None:
         """Unlicensed reruns, overlaps, starts after the end, and settles that must not be; recovery."""
         evidence, findings = self.evidence, self.findings
-        licences = Licences(faults=self.faults, workers=evidence.workers, offset=evidence.offset)
-        audited = bool(evidence.changes)
+        offset, unruly, retries = evidence.offset, evidence.unruly, self.retries
+        licences = Licences(
+            faults=self.faults, workers=evidence.workers, offset=offset, retries=retries, unruly=unruly
+        )
+        ends = Ends(offset=offset, cancels=self.cancels, retries=retries, unruly=unruly)
         for job in sorted({*self.runs, *self.stories}):
             own = self.runs.get(job, [])
-            story = self.stories.get(job) if audited else None
+            story = self.stories.get(job)
             findings.unlicensed += _told(job, licences.judge(own, story))
             findings.overlaps += _told(job, self._overlaps(own, story))
             findings.too_early += _told(job, self._too_early(job, own))
             findings.after_final += _told(job, self._after_final(own, story))
             findings.bad_settles += _told(job, self._bad_tokens(own, story))
             if story is not None:
-                findings.bad_settles += _told(job, [*story.bad, *self._bad_success(own, story)])
+                wrong = ends.judge(own, story, transactional=self._is_transactional(job))
+                findings.bad_settles += _told(job, [*story.bad, *wrong])
         findings.reruns = licences.reruns
         findings.recovery = sorted(licences.recovery)
 
     def _overlaps(self, own: Sequence[Run], story: Story | None) -> list[str]:
         return [
-            f"the run with token {after.fence} began during that with token {before.fence}"
+            f"the run with token {after.token} began during that with token {before.token}"
             for before, after in combinations(own, 2)
-            if after.began < self._until(before) and not _fenced(before, story)
+            if after.began < self._until(before) and not self._fenced(before, story)
         ]
 
     def _until(self, run: Run) -> float:
@@ -188,11 +199,11 @@ class _Check:
         if story is None or story.completed is None:
             return []
         token, offset = story.completed.token, self.evidence.offset
-        ends = [run.ended for run in own if run.fence == token and run.ended is not None and _succeeded(run)]
+        ends = [run.ended for run in own if run.token == token and run.ended is not None and succeeded(run)]
         written = NEVER if offset is None else story.completed.at - offset + SLACK
         final = min(max(ends, default=NEVER), written)
         return [
-            f"started with token {run.fence} after it was completed with token {token}"
+            f"started with token {run.token} after it was completed with token {token}"
             for run in own
             if run.began > final and not self.faults.continued(run.pid, run.began, self.evidence.grace)
         ]
@@ -200,30 +211,23 @@ class _Check:
     def _bad_tokens(self, own: Sequence[Run], story: Story | None) -> list[str]:
         """Tokens rise from run to run, and each was given out."""
         wrong = [
-            f"ran with token {after.fence} after {before.fence}"
+            f"ran with token {after.token} after {before.token}"
             for before, after in pairwise(own)
-            if after.fence < before.fence and not _fenced(after, story)
+            if after.token < before.token and not self._fenced(after, story)
         ]
         if story is not None:
-            forged = (run.fence for run in own if run.fence not in story.claims)
-            wrong += [f"ran with token {fence}, which was given to nobody" for fence in forged]
+            forged = (run.token for run in own if run.token not in story.claims)
+            wrong += [f"ran with token {token}, which was given to nobody" for token in forged]
         return wrong
 
-    def _bad_success(self, own: Sequence[Run], story: Story) -> list[str]:
-        """A success was written by the run that had it, after it. With an effect, it is written before its end."""
-        done = story.completed
-        mine = [] if done is None else [run for run in own if run.fence == done.token]
-        if done is None or not mine or self._is_transactional(story.job):
-            return []
-        ends = [run.ended for run in mine if run.ended is not None and _succeeded(run)]
-        if not ends:
-            return [f"completed with token {done.token}, whose run did not end so"]
-        offset, ended = self.evidence.offset, min(ends)
-        if offset is not None and done.at - offset + SLACK < ended:
-            return [
-                f"completed {ended + offset - done.at:.3f} s before the run with token {done.token} ended"
-            ]
-        return []
+    def _fenced(self, run: Run, story: Story | None) -> bool:
+        """Whether its claim was taken from a worker that may not know yet: it was fenced, or an operator used force."""
+        claim = story.claims.get(run.token) if story is not None else None
+        if claim is None or claim.end is None or not claim.end.taken:
+            return False
+        worker = self.evidence.workers.get(claim.worker)
+        fenced = worker is not None and worker.fenced is not None and worker.fenced < claim.end.sequence
+        return fenced or (claim.end.how == "cancel" and run.job in self.forced)
 
     def _is_transactional(self, job: str) -> bool:
         return job in self.effective or bool((self.evidence.effects or {}).get(job))
@@ -251,21 +255,6 @@ class _Check:
         for line in keys.values():
             sequences = [sequence for _, sequence in sorted(line)]
             self.findings.inversions += sum(after < before for before, after in pairwise(sequences))
-
-
-def _succeeded(run: Run) -> bool:
-    return run.ended is not None and run.outcome not in ("error", "cancelled", "fenced")
-
-
-def _fenced(run: Run, story: Story | None) -> bool:
-    """Whether its claim was taken from its worker, which may not know yet."""
-    claim = story.claims.get(run.fence) if story is not None else None
-    return (
-        claim is not None
-        and claim.end is not None
-        and claim.end.taken
-        and claim.end.how in ("crash", "cancel")
-    )
 
 
 def _told(job: str, reasons: Iterable[str]) -> list[str]:

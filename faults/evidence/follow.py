@@ -29,7 +29,7 @@ class Follower:
         return len(self.in_flight)
 
     def _take(self, record: Record) -> None:
-        run = (record.job, record.fence)
+        run = (record.job, record.token)
         if record.what == "start":
             self.in_flight.add(run)
         elif record.what == "end":

@@ -1,29 +1,38 @@
-"""What allows a job to run again, and what makes a crash believable.
+"""What allows a job to run again, and what makes a crash or a release believable.
 
 Each run after a job's first needs an event that ended the one before: a recorded error, a release, a snooze, an
-operator's retry, or a crash. The store says which of these it was. That somebody crashed or was fenced it may say only
-if the ledger has a fault that was done to that process or an ancestor of it: else a healthy worker lost its job.
+operator's retry, or a crash. The store says which of these it was, and the ledger must bear it out:
+
+    error, snooze      the run did not end well
+    crash              a fault was done to its process, or to an ancestor of it, that can have had this effect
+    release            a run that has begun is given back only if its process was asked to stop or was harmed, or if the
+                       store did not take its transaction; one that had ended well, only if it was harmed or hurried
+    failed, cancelled  an operator has retried it
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
 from msgspec import Struct, field
 
+from faults.evidence.audit import Announced
 from faults.evidence.moves import NEVER, Claim, Story
 from faults.evidence.records import Record
 from faults.evidence.runs import Faults, Run
 
 SLACK = 0.05  # seconds between a record and a row that tell of the same moment
-SETTLED_WITHIN = 1.0  # seconds in which a run that has ended is settled, if nobody is disturbed
+LEASE = 30.0  # seconds, of a worker that nobody knows
+ILL = ("error", "snooze")  # how a claim ends whose run has not ended well, and is to run again
 
 
 class Licences(Struct, kw_only=True):
     """Judges the runs of one job after the other, and counts by what they were licensed."""
 
     faults: Faults
-    workers: Mapping[str, int]  # their processes
+    workers: Mapping[str, Announced]
     offset: float | None  # of the store's clock from the ledger's, None if they cannot be compared
+    retries: Mapping[str, Sequence[float]]  # when operators have retried which job
+    unruly: Collection[str]  # jobs whose handlers may be believed less than the store
     reruns: dict[str, int] = field(default_factory=dict)
     recovery: list[float] = field(default_factory=list)
 
@@ -31,66 +40,73 @@ class Licences(Struct, kw_only=True):
         """Count what licensed each further run, and tell why others must not have been."""
         wrong: list[str] = []
         if story is not None:
-            wrong += self._false_crashes(runs, story)
+            wrong += self._false_crashes(runs, story) + self._false_releases(runs, story)
         for before, after in pairwise(runs):
-            if story is not None and after.fence < before.fence:
-                continue  # its token is looked at elsewhere
+            if after.token < before.token:
+                continue  # it is looked at elsewhere
             licence, fault = self._licence(before, after, story)
             self.reruns[licence or "none"] = self.reruns.get(licence or "none", 0) + 1
             if not licence:
                 wrong.append(
-                    f"ran again with token {after.fence}, and nothing allowed it after {before.fence}"
+                    f"ran again with token {after.token}, and nothing allowed it after {before.token}"
                 )
             elif fault is not None and (before.ended is None or before.ended > fault.at):
                 self.recovery.append(after.began - fault.at)
         return wrong
 
     def _licence(self, before: Run, after: Run, story: Story | None) -> tuple[str, Record | None]:
-        if story is None:
-            return self._by_the_ledger(before, after)
-        claim = story.claims.get(before.fence)
-        if before.fence == after.fence or claim is None or claim.end is None:
+        """By what, and after which fault; a crash or release that is not to be believed is flagged once, elsewhere."""
+        claim = None if story is None else story.claims.get(before.token)
+        if before.token == after.token or claim is None or claim.end is None:
             return "", None
-        end = claim.end
-        if end.how == "crash":
+        how = claim.end.how
+        if how == "crash":
             fault = self.explanation(claim, before)
-            return (fault.deed if fault else "crash"), fault  # one that is not explained counts as such, once
-        if end.how == "release":
-            return self._release(claim, before)
-        if end.how in ("failed", "cancel"):
-            return "operator", None  # the moves show that it was retried, else it could not have been claimed
-        return (end.how if end.how in ("error", "snooze") else ""), None
-
-    def _release(self, claim: Claim, before: Run) -> tuple[str, Record | None]:
-        """Work that was done is not given back, unless the process died, or was told to die, before it could say so."""
-        fault = self.explanation(claim, before)
-        if fault is not None:
-            return "release", fault
-        assert claim.end is not None
-        gave_back = NEVER if self.offset is None else claim.end.at - self.offset
-        finished = before.outcome == "done" and before.ended is not None
-        if finished and before.ended is not None and before.ended + SETTLED_WITHIN < gave_back < NEVER:
-            return "", None
-        return "release", None
-
-    def _by_the_ledger(self, before: Run, after: Run) -> tuple[str, Record | None]:
-        """Without an audit: by how the handler ended, or by what was done to its process."""
-        if before.outcome == "error" and before.ended is not None and before.ended <= after.began:
-            return "error", None
-        fault = self.faults.that_explain(before.pid, before.began, after.began)
-        if fault is not None:
-            return fault.deed, fault
-        return ("cancel" if before.outcome == "cancelled" else ""), None
+            return (fault.deed if fault else "crash"), fault
+        if how == "release":
+            return how, self.explanation(claim, before)
+        if how in ("failed", "cancel"):
+            asked = any(before.began <= at <= after.began for at in self.retries.get(before.job, ()))
+            return ("operator" if asked else ""), None
+        believed = before.outcome != "done" or before.job in self.unruly
+        return (how if how in ILL and believed else ""), None
 
     def _false_crashes(self, runs: Sequence[Run], story: Story) -> list[str]:
-        by_fence = {run.fence: run for run in runs}
+        by_token = {run.token: run for run in runs}
         return [
             f"token {claim.token} was counted as a crash, and nobody has harmed its worker"
             for claim in story.claims.values()
             if claim.end is not None
             and claim.end.how == "crash"
-            and not self._explained(claim, by_fence.get(claim.token))
+            and not self._explained(claim, by_token.get(claim.token))
         ]
+
+    def _false_releases(self, runs: Sequence[Run], story: Story) -> list[str]:
+        """What has begun is given back at a stop only; what never began may be given back by anybody."""
+        return [
+            f"token {run.token} was given back, although its run "
+            + ("had ended well" if run.outcome == "done" else "had begun and nobody was asked to stop")
+            for run in runs
+            if (claim := story.claims.get(run.token)) is not None
+            and claim.end is not None
+            and claim.end.how == "release"
+            and not self._may_give_back(claim, run)
+        ]
+
+    def _may_give_back(self, claim: Claim, run: Run) -> bool:
+        if run.job in self.unruly or self.explanation(claim, run) is not None:
+            return True
+        if run.outcome == "trouble":
+            return True  # a transaction that the store did not take says nothing about the job
+        asked = max(
+            self.faults.asked(pid, self._since(claim), self._until(claim)) for pid in self._pids(claim, run)
+        )
+        return asked > (run.outcome == "done" and self._had_ended(claim, run))
+
+    def _had_ended(self, claim: Claim, run: Run) -> bool:
+        """Whether a run was over when it was given back: one in a thread may end later, before its process does."""
+        released_at = NEVER if claim.end is None or self.offset is None else claim.end.at - self.offset
+        return run.ended is not None and released_at < NEVER and run.ended < released_at - SLACK
 
     def _explained(self, claim: Claim, run: Run | None) -> bool:
         return self.explanation(claim, run) is not None or (
@@ -98,16 +114,21 @@ class Licences(Struct, kw_only=True):
         )
 
     def explanation(self, claim: Claim, run: Run | None) -> Record | None:
-        """The fault that was done to the process of this claim while it was held."""
-        pid = run.pid if run is not None else self.workers.get(claim.worker)
-        if pid is None:
-            return None
-        since = -NEVER if self.offset is None else claim.at - self.offset - SLACK
-        fault = self.faults.that_explain(pid, since, self._until(claim))
-        if fault is None and run is not None and claim.worker in self.workers:
-            # A run in a child process: what was done to its worker, whose parent the child need not know.
-            fault = self.faults.that_explain(self.workers[claim.worker], since, self._until(claim))
-        return fault
+        """The fault that was done to the process of this claim while it was held, and can have ended it."""
+        lease = self.workers[claim.worker].lease if claim.worker in self.workers else LEASE
+        for pid in self._pids(claim, run):
+            fault = self.faults.that_explain(pid, self._since(claim), self._until(claim), lease)
+            if fault is not None:
+                return fault
+        return None
+
+    def _pids(self, claim: Claim, run: Run | None) -> list[int]:
+        """Of a run in a child process also its worker, whose parent the child need not know."""
+        found = [] if run is None else [run.pid]
+        return found + ([self.workers[claim.worker].pid] if claim.worker in self.workers else [])
+
+    def _since(self, claim: Claim) -> float:
+        return -NEVER if self.offset is None else claim.at - self.offset - SLACK
 
     def _until(self, claim: Claim) -> float:
         if claim.end is None or self.offset is None:

@@ -43,7 +43,8 @@ class Story(Struct, kw_only=True):
     job: str
     claims: dict[int, Claim] = field(default_factory=dict)
     completed: Change | None = None
-    ended_unclaimed: bool = False  # cancelled, expired or failed where it waited
+    cancelled: list[Change] = field(default_factory=list)  # whoever did it: an operator, or its own run
+    retried: list[Change] = field(default_factory=list)  # from failed or cancelled, which takes an operator
     deleted: bool = False
     bad: list[str] = field(default_factory=list)
 
@@ -118,8 +119,10 @@ def _move(story: Story, before: Change | None, after: Change) -> None:
         )
     if after.state == "completed":
         story.completed = after
-    elif after.table == "done":
-        story.ended_unclaimed = before is None or before.table in WAITING
+    elif after.state == "cancelled":
+        story.cancelled.append(after)
+    elif before is not None and before.state in ("failed", "cancelled") and after.table != "done":
+        story.retried.append(after)
 
 
 def _place(change: Change | None) -> str:

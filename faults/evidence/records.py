@@ -5,6 +5,7 @@ monotonic clock, which all processes of one host share.
 
     try, ok, err     a producer, before a call, after its acknowledgement, after its error
     start, end       a handler, when a run begins and when it ends; fenced, when it learns that it lost its lease
+    cancel, retry    an operator, before a call that cancels a job, by `force` if that is the deed, or retries one
     fault            whoever disturbs: the deed, and to which process
 """
 
@@ -15,13 +16,14 @@ from typing import Any, Literal
 
 from msgspec import Struct, json
 
-What = Literal["try", "ok", "err", "start", "end", "fenced", "fault"]
+What = Literal["try", "ok", "err", "start", "end", "fenced", "cancel", "retry", "fault"]
 
 
 class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that happened, in process `pid`, a child of `parent`; of a fault it is the process it was done to.
 
-    `fence` is the token of the run, `outcome` how a handler ended: done, error, cancelled, or another word of its app.
+    `token` is that of the run, `outcome` how a handler ended: done, error, cancelled (somebody has cut it short),
+    withdrawn (it has cancelled its own job), trouble (the store did not take its transaction), or another word.
     `ambiguous` errors are those after which the job may be there. `deed` is kill, stop, cont, term, or another word.
     `due` is the instant before which a job must not start, by this clock. A start with an `effect` promises one row in
     the table `effects`, in the transaction of its completion.
@@ -32,7 +34,7 @@ class Record(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pid: int
     parent: int = 0
     job: str = ""
-    fence: int = 0
+    token: int = 0
     attempt: int = 0
     worker: str = ""
     outcome: str = ""

@@ -3,22 +3,29 @@
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
+from math import isinf
 
 from msgspec import Struct
 
 from faults.evidence.records import Record
 
 # Deeds that leave a process alive and at work, and so explain no crash; any other word does.
-HARMLESS = ("cont", "term", "int", "hup")
+HARMLESS = ("cont", "term", "int", "told", "hup", "clock")
+ASKS = ("term", "int", "told")
+TOLD = "told"  # an ancestor was asked to stop, which will tell it
+HEARD_WITHIN = (
+    5.0  # seconds until a process that was asked to stop, and all that descend from it, claim nothing more
+)
 BEREAVED = "bereave"  # its parent was killed: it has this long to notice
 BEREAVED_FOR = 1.0
+NOTICED_WITHIN = 2.0  # leases after which nobody is fenced any more for having been stopped
 
 
 class Run(Struct, frozen=True, kw_only=True):
     """One run of one job; without an end if it was cut short, or if nobody was left to write it."""
 
     job: str
-    fence: int
+    token: int
     pid: int
     parent: int
     began: float
@@ -34,16 +41,16 @@ def runs(records: Iterable[Record]) -> dict[str, list[Run]]:
         if record.what == "start":
             starts[record.job].append(record)
         elif record.what in ("end", "fenced"):
-            ends[record.job, record.fence, record.pid].append(record)
+            ends[record.job, record.token, record.pid].append(record)
     return {job: [_run(start, ends) for start in own] for job, own in starts.items()}
 
 
 def _run(start: Record, ends: dict[tuple[str, int, int], list[Record]]) -> Run:
-    mine = [end for end in ends[start.job, start.fence, start.pid] if end.at >= start.at]
+    mine = [end for end in ends[start.job, start.token, start.pid] if end.at >= start.at]
     end = next((end for end in mine if end.what == "end"), mine[0] if mine else None)
     return Run(
         job=start.job,
-        fence=start.fence,
+        token=start.token,
         pid=start.pid,
         parent=start.parent,
         began=start.at,
@@ -81,15 +88,37 @@ class Faults:
             found += new
         return found
 
-    def that_explain(self, pid: int, since: float, until: float) -> Record | None:
+    def that_explain(self, pid: int, since: float, until: float, lease: float) -> Record | None:
         """The first fault done to the process or an ancestor while the claim was held, that can have ended it."""
         found = [
             fault
             for one in self.line(pid)
             for fault in self._of.get(one, ())
-            if harms(fault) and fault.at <= until and self._lasts(fault) >= since
+            if harms(fault)
+            and fault.at <= until
+            and self._lasts(fault) >= since
+            and (fault.deed != "stop" or self._outlasts(fault, lease, until))
         ]
         return min(found, key=lambda fault: fault.at, default=None)
+
+    def _outlasts(self, stop: Record, lease: float, until: float) -> bool:
+        """Whether a lease can have run out by this stop, and that have been noticed by then.
+
+        The last beat may have been a third of a lease before the stop, and a tenth of that late.
+        """
+        lasted = self._lasts(stop)
+        noticed = isinf(until) or until <= lasted + NOTICED_WITHIN * lease
+        return noticed and lasted - stop.at > 0.6 * lease
+
+    def asked(self, pid: int, since: float, until: float) -> int:
+        """How often the process, or one that it descends from, was asked to stop; once more means: at once."""
+        return max(
+            sum(
+                fault.deed in ASKS and since - HEARD_WITHIN <= fault.at <= until
+                for fault in self._of.get(one, ())
+            )
+            for one in self.line(pid)
+        )
 
     def _lasts(self, fault: Record) -> float:
         """Until when it is felt: a stop until the process may go on, a parent's death until the child has noticed."""

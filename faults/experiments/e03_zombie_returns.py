@@ -10,9 +10,9 @@ else may have its jobs. Each round stops a whole worker and the runner of anothe
 
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 from random import Random
 from subprocess import Popen
 from typing import Any
@@ -20,8 +20,11 @@ from typing import Any
 from msgspec import Struct
 
 from faults.evidence.checker import Evidence, check
-from faults.experiment import Experiment, Outcome, Setting
+from faults.evidence.moves import NEVER
+from faults.evidence.records import read
+from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage, children_of, descendants
+from faults.tools.kinship import is_alive
 
 NOTICE = 2.0  # seconds that a fenced runner has before its supervisor kills it
 GRACE = 0.2  # seconds in which a handler that was about to begin when it was stopped may still do so
@@ -34,6 +37,7 @@ class Zombie(Struct, frozen=True):
     Not all are fenced: one that is continued early enough works on. `pids` are those in which jobs ran.
     """
 
+    stopped_at: float
     continued_at: float
     pids: frozenset[int]
     fenced: bool
@@ -43,6 +47,8 @@ class Zombie(Struct, frozen=True):
 class Paused(Struct, frozen=True):
     """A runner that was stopped under its supervisor, and `after` how many seconds it was gone."""
 
+    stopped_at: float
+    pids: frozenset[int]
     lease: float
     after: float | None = None
 
@@ -72,15 +78,20 @@ def run(setting: Setting) -> Outcome:
             zombies.append(zombie)
             paused.append(runner)
             setting.say(f"round {len(zombies)}: {zombie.after} s, {runner.after} s")
-        rested = stage.rest(setting.of(60, 300))
+        stage.rest(setting.of(60, 300))
         evidence = stage.evidence()
     evidence.grace = GRACE
-    outcome = check(evidence).outcome(n=jobs)
+    outcome = check(evidence).outcome(n=touched(zombies, paused, evidence))
     refused, stopped, accepted = fates(zombies, evidence)
-    outcome.figures |= figures(zombies, paused) | {"refused": refused, "stopped": stopped}
-    outcome.wrong += judge(zombies, paused, rested=rested)
+    outcome.figures |= figures(zombies, paused) | {"jobs": jobs, "refused": refused, "stopped": stopped}
+    outcome.wrong += judge(zombies, paused) + unfinished(evidence.states.values())
     if accepted:
         outcome.wrong.append(f"{accepted} settlements of fenced workers were accepted.")
+    fenced = sum(zombie.fenced for zombie in zombies)
+    if len(zombies) != rounds or not fenced:
+        outcome.wrong.append(f"Of {rounds} workers {len(zombies)} were stopped, and {fenced} fenced.")
+    if not refused + stopped:
+        outcome.wrong.append("No fenced worker came back with a job in its hands.")
     return outcome
 
 
@@ -92,9 +103,11 @@ def start(stage: Stage, lease: float, slots: Sequence[int]) -> Popen[bytes]:
 
 
 def busy(stage: Stage, workers: Sequence[Popen[bytes]], jobs: int) -> list[Popen[bytes]]:
-    """Those with at least so many jobs."""
-    held = {record.pid: record.processing for record in stage.app.workers() if record.fenced_at is None}
-    return [worker for worker in workers if sum(held.get(pid, 0) for pid in children_of(worker.pid)) >= jobs]
+    """Those in whose processes at least so many handlers have begun and not ended."""
+    records = read(stage.ledger)
+    ended = {(record.job, record.token) for record in records if record.what == "end"}
+    under_way = Counter(r.pid for r in records if r.what == "start" and (r.job, r.token) not in ended)
+    return [worker for worker in workers if sum(under_way[pid] for pid in descendants(worker.pid)) >= jobs]
 
 
 def stop_both(
@@ -106,6 +119,7 @@ def stop_both(
     which it does not keep everybody else from the store.
     """
     runner, pids = children_of(other.pid)[0], frozenset(descendants(whole.pid))
+    others = frozenset([runner, *descendants(runner)])
     stage.do("stop", whole)
     stage.do("stop", runner, whole_tree=False)
     while surely and is_locked(stage):
@@ -116,7 +130,7 @@ def stop_both(
         stage.do("stop", runner, whole_tree=False)
     stopped_at = time.monotonic()
     until = stopped_at + lease * random.uniform(1.5, 2.0)
-    paused = Paused(lease, after=gone([runner], stopped_at, until))
+    paused = Paused(stopped_at, others, lease, after=gone([runner], stopped_at, until))
     time.sleep(max(0.0, until - time.monotonic()))
     if paused.after is None:
         stage.do("cont", runner, whole_tree=False)
@@ -125,7 +139,7 @@ def stop_both(
     fenced, continued_at = is_fenced(stage, pids), time.monotonic()
     stage.do("cont", whole)
     after = gone(pids, continued_at, continued_at + NOTICE + SLACK) if fenced else None
-    return Zombie(continued_at, pids, fenced, after), paused
+    return Zombie(stopped_at, continued_at, pids, fenced, after), paused
 
 
 def is_locked(stage: Stage) -> bool:
@@ -146,42 +160,48 @@ def is_fenced(stage: Stage, pids: frozenset[int]) -> bool:
 
 def gone(pids: Sequence[int] | frozenset[int], since: float, until: float) -> float | None:
     """After how many seconds the last of these was gone; None if that was not before `until`."""
-    while any(alive(pid) for pid in pids):
+    while any(is_alive(pid) for pid in pids):
         if time.monotonic() > until:
             return None
         time.sleep(0.005)
     return time.monotonic() - since
 
 
-def alive(pid: int) -> bool:
-    """Whether a process does or may do something: one that waits to be reaped does not."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status[status.rindex(")") + 2] not in "ZX"
+def touched(zombies: Sequence[Zombie], paused: Sequence[Paused], evidence: Evidence) -> int:
+    """How many jobs were under way in a process when it was stopped."""
+    stops = [(zombie.stopped_at, zombie.pids) for zombie in zombies]
+    stops += [(each.stopped_at, each.pids) for each in paused]
+    ends = {(r.job, r.token): r.at for r in evidence.records if r.what == "end"}
+    return len(
+        {
+            r.job
+            for r in evidence.records
+            for stopped_at, pids in stops
+            if r.what == "start" and r.pid in pids and r.at < stopped_at < ends.get((r.job, r.token), NEVER)
+        }
+    )
 
 
 def fates(zombies: Sequence[Zombie], evidence: Evidence) -> tuple[int, int, int]:
     """Of the runs that were under way in fenced workers: how many ended in vain, were stopped, and were accepted."""
     accepted = {(change.job, change.token) for change in evidence.changes if change.state == "completed"}
-    ends = {(record.job, record.fence): record for record in evidence.records if record.what == "end"}
+    ends = {(record.job, record.token): record for record in evidence.records if record.what == "end"}
     counts = [0, 0, 0]
     for zombie in zombies:
         for record in evidence.records:
             if record.what != "start" or record.pid not in zombie.pids or record.at > zombie.continued_at:
                 continue
-            end = ends.get((record.job, record.fence))
+            end = ends.get((record.job, record.token))
             if not zombie.fenced or (end is not None and end.at < zombie.continued_at):
                 continue
             ran_on = end is not None and end.outcome == "done"
-            counts[2 if (record.job, record.fence) in accepted else 0 if ran_on else 1] += 1
+            counts[2 if (record.job, record.token) in accepted else 0 if ran_on else 1] += 1
     return counts[0], counts[1], counts[2]
 
 
-def judge(zombies: Sequence[Zombie], paused: Sequence[Paused], *, rested: bool) -> list[str]:
+def judge(zombies: Sequence[Zombie], paused: Sequence[Paused]) -> list[str]:
     """What the checker does not know: that zombies end, soon, and that supervisors leave none."""
-    wrong = [] if rested else ["The store did not come to rest."]
+    wrong: list[str] = []
     if any(zombie.fenced and zombie.after is None for zombie in zombies):
         wrong.append(f"A fenced runner was still there {NOTICE + SLACK:g} s after it was continued.")
     late = [each for each in paused if each.after is None or each.after > each.lease + SLACK]
@@ -205,4 +225,4 @@ def figures(zombies: Sequence[Zombie], paused: Sequence[Paused]) -> dict[str, An
     }
 
 
-EXPERIMENT = Experiment(id="E03", title="a worker is stopped for longer than its lease, and returns", run=run)
+EXPERIMENT = Experiment(id="E03", title="a worker is stopped for longer than its lease, and returns", act=run)

@@ -10,7 +10,7 @@ from random import Random
 from subprocess import Popen
 
 from faults.evidence.checker import Evidence, check
-from faults.experiment import Experiment, Outcome, Setting
+from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage, descendants
 
 TASKS = ",".join(["asynchronous"] * 8 + ["in_a_thread"] * 3 + ["in_a_process"])
@@ -31,9 +31,7 @@ def run(setting: Setting) -> Outcome:
         workers = [stage.worker(*options, output=log) for _ in range(setting.of(2, 4))]
         length = f"{round(400 * lasting)},{round(1000 * lasting)}"
         stage.producer(jobs, "--bulk", "10", "--milliseconds", length, "--tasks", TASKS).wait()
-        began = stage.wait_until(
-            lambda: running(stage) >= jobs * 0.9, seconds=60, what="the jobs did not run"
-        )
+        stage.wait_until(lambda: stage.processing() >= jobs * 0.9, seconds=60, what="the jobs did not run")
         for number in range(rounds):
             pids = sleep(stage, random, workers, lease)
             if number % 3 == 0:
@@ -42,8 +40,8 @@ def run(setting: Setting) -> Outcome:
                 # In a quarter of what lies between two looks.
                 wake(stage, pids, lease / 12 / len(pids) if number % 3 == 1 else 0.0)
             time.sleep(random.uniform(*AWAKE))
-            setting.say(f"round {number + 1} of {rounds}: {running(stage)} jobs run")
-        rested = stage.rest(lasting + 60)
+            setting.say(f"round {number + 1} of {rounds}: {stage.processing()} jobs run")
+        stage.rest(lasting + 60)
         ended = sum(worker.poll() is not None for worker in workers)
         evidence = stage.evidence()
     findings = check(evidence)
@@ -51,8 +49,7 @@ def run(setting: Setting) -> Outcome:
     reruns, crashes = sum(findings.reruns.values()), crashed(evidence)
     fenced = log.read_text().count(FENCED)
     outcome.figures |= {"jobs": jobs, "rounds": rounds, "false fences": fenced}
-    if not began or not rested:
-        outcome.wrong.append("The jobs did not begin, or the store did not come to rest.")
+    outcome.wrong += unfinished(evidence.states.values())
     if reruns or crashes or fenced:
         outcome.wrong.append(f"A sleep cost {reruns} reruns, {crashes} crashes, {fenced} fences.")
     if ended:
@@ -92,14 +89,9 @@ def wake_supervisors_first(
     wake(stage, [pid for pid in pids if pid not in supervisors], 0.0)
 
 
-def running(stage: Stage) -> int:
-    """How many jobs are being run."""
-    return sum(count.processing for count in stage.app.stats().values())
-
-
 def crashed(evidence: Evidence) -> int:
     """How many jobs the store believes to have lost their process."""
     return len({change.job for change in evidence.changes if change.crashes})
 
 
-EXPERIMENT = Experiment(id="E04", title="the whole host sleeps for two leases", run=run)
+EXPERIMENT = Experiment(id="E04", title="the whole host sleeps for two leases", act=run)

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from faults.evidence.checker import check
 from faults.evidence.records import Record
-from faults.experiment import Experiment, Outcome, Setting
+from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage, children_of
 from shigoto import Job
 
@@ -24,7 +24,7 @@ LONG_TASKS = "asynchronous,asynchronous,asynchronous,in_a_thread"
 SLACK = 1.0  # seconds beyond the stop time-out, to be noticed here
 BUSY_WITHIN = 5.0
 IDLE = 1.0  # seconds that a stop may take if nothing runs
-IDLE_SLACK = 2.0  # and on a machine with two cores, when all stop at once
+IDLE_SLACK = {False: 2.0, True: 0.0}  # seconds more: other tests may run beside the short form
 
 
 class Load(Struct, frozen=True):
@@ -116,21 +116,24 @@ def run(setting: Setting) -> Outcome:
             leaving.tell(workers.pop(0))
             if number % 20 == 19:
                 setting.say(f"deploy {number + 1} of {plan.deploys}")
-        ended = stage.wait_until(leaving.gone, seconds=plan.stop_timeout + 10, what="workers did not end")
+        stage.wait_until(leaving.gone, seconds=plan.stop_timeout + 10, what="workers did not end")
         enqueued = [producer.wait() for producer in producers]
-        rested = stage.rest(setting.of(60, 300))
+        stage.rest(setting.of(60, 300))
         deploys, idle = leaving.exits, stop_idle(stage, workers)
         evidence, jobs = stage.evidence(), list(stage.jobs())
     findings = check(evidence)
     outcome = findings.outcome(n=len(jobs))
     again = done_again(evidence.records)
-    outcome.figures |= figures(deploys, idle, jobs) | {"run again after they were done": again}
-    outcome.wrong += judge_exits(deploys, idle, plan.stop_timeout) + judge_jobs(jobs)
-    if again:
-        outcome.wrong.append(f"{again} jobs ran again although their handlers had ended.")
-    if not ended or not rested or any(enqueued):
+    # Given back while it was done: nobody can stop a thread. What was done before that is flagged by the checker.
+    outcome.figures |= figures(deploys, idle, jobs) | {"ended in the moment they were given back": again}
+    outcome.wrong += judge_exits(deploys, plan.stop_timeout + SLACK, "A worker")
+    outcome.wrong += judge_exits(idle, IDLE + IDLE_SLACK[setting.full], "An idle worker")
+    outcome.wrong += unfinished(str(job.state) for job in jobs) + judge_jobs(jobs)
+    if any(enqueued):
+        outcome.wrong.append(f"Producers ended with {enqueued}.")
+    if len(deploys) != plan.deploys or not any(job.releases for job in jobs):
         outcome.wrong.append(
-            "Workers did not end, or the store did not come to rest, or not all was enqueued."
+            f"Of {plan.deploys} deploys {len(deploys)} came to an end, or gave nothing back."
         )
     return outcome
 
@@ -148,11 +151,11 @@ def is_busy(stage: Stage, worker: Popen[bytes]) -> bool:
 
 
 def stop_idle(stage: Stage, workers: Sequence[Popen[bytes]]) -> list[Exit]:
-    """Stop workers that have nothing to do."""
+    """Stop workers that have nothing to do, one after the other."""
     leaving = Leaving(stage)
     for worker in workers:
         leaving.tell(worker)
-    stage.wait_until(leaving.gone, seconds=40, what="idle workers did not end")
+        stage.wait_until(leaving.gone, seconds=40, what="an idle worker did not end")
     return leaving.exits
 
 
@@ -168,26 +171,19 @@ def done_again(records: Sequence[Record]) -> int:
     return len(again)
 
 
-def judge_exits(deploys: Sequence[Exit], idle: Sequence[Exit], timeout: float) -> list[str]:
+def judge_exits(exits: Sequence[Exit], most: float, who: str) -> list[str]:
     """Whether every stop was in time, and gave everything back."""
-    wrong = [
-        f"A worker ended {end.seconds:.1f} s after SIGTERM, with exit code {end.code}."
-        for end in deploys
-        if end.seconds > timeout + SLACK or end.code
-    ]
-    return wrong + [
-        f"An idle worker ended {end.seconds:.1f} s after SIGTERM, with exit code {end.code}."
-        for end in idle
-        if end.seconds > IDLE + IDLE_SLACK or end.code
+    return [
+        f"{who} ended {end.seconds:.1f} s after SIGTERM, with exit code {end.code}."
+        for end in exits
+        if end.seconds > most or end.code
     ]
 
 
 def judge_jobs(jobs: Sequence[Job]) -> list[str]:
     """Whether a job that was given back is none the worse for it."""
-    unfinished = sum(str(job.state) != "completed" for job in jobs)
     blamed = sum(bool(job.failures or job.crashes) for job in jobs)
-    wrong = [f"{unfinished} jobs are not completed."] if unfinished else []
-    return wrong + ([f"{blamed} jobs have failures or crashes, for being given back."] if blamed else [])
+    return [f"{blamed} jobs have failures or crashes, for being given back."] if blamed else []
 
 
 def figures(deploys: Sequence[Exit], idle: Sequence[Exit], jobs: Sequence[Job]) -> dict[str, Any]:
@@ -202,4 +198,4 @@ def figures(deploys: Sequence[Exit], idle: Sequence[Exit], jobs: Sequence[Job]) 
     }
 
 
-EXPERIMENT = Experiment(id="E05", title="workers are replaced one after the other", run=run)
+EXPERIMENT = Experiment(id="E05", title="workers are replaced one after the other", act=run)

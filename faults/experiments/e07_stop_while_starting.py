@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from faults.evidence.checker import check
-from faults.experiment import Experiment, Outcome, Setting
+from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage, descendants
 from faults.tools.enqueueing import enqueue
 from faults.tools.kinship import is_alive
@@ -18,19 +18,25 @@ LATEST = 2.0  # seconds after its start: the last moment for the signal, unless 
 STOP = 4.0  # seconds that a stop may take: the option of the worker. With 2, 40 busy processes on 2 cores are too many
 SLACK = 1.5  # seconds more, for a machine that has other things to do
 OPTIONS = ("--processes", "2", "--concurrency", "4", "--lease", "3", "--stop-timeout", str(STOP))
-CODES = (
-    0,
-    -signal.SIGTERM,
-)  # the latter before Python has begun to listen, when there is nothing to give back
 
 
 class Stop(Struct, frozen=True):
-    """One worker that was told to stop so many seconds after its start."""
+    """One worker that was told to stop so many seconds after its start, with so many processes below it; some `left`.
+
+    The signal itself may end it, by what Python does before it is told otherwise: then there is nothing to give back,
+    and nobody below it.
+    """
 
     delay: float
     exit_for: float
     code: int | None
+    below: int
     left: int
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it ended as it should."""
+        return self.code == 0 or (self.code == -signal.SIGTERM and not self.below)
 
 
 def run(setting: Setting) -> Outcome:
@@ -49,11 +55,13 @@ def run(setting: Setting) -> Outcome:
             wrong += [words for stop in some for words in _complaints(stop)] + _stranded(stage)
         (setting.folder / "go").touch()
         stage.worker("--lease", "3")
-        if not stage.rest(30):
-            wrong.append("jobs were left over")
-        crashed = sum(job.crashes for job in stage.jobs())
-        given_back = sum(job.releases for job in stage.jobs())
+        stage.rest(30)
+        jobs = list(stage.jobs())
         outcome = check(stage.evidence()).outcome(count)
+    crashed, given_back = sum(job.crashes for job in jobs), sum(job.releases for job in jobs)
+    wrong += unfinished(str(job.state) for job in jobs)
+    if not given_back:
+        wrong.append("no worker had come so far that it had something to give back")
     if crashed:
         wrong.append(f"{crashed} crashes were counted, though nobody was killed")
     outcome.wrong += wrong
@@ -73,7 +81,7 @@ def _moments(setting: Setting, count: int, latest: float) -> list[float]:
 def _start_for(stage: Stage) -> float:
     """How long it takes on this machine until a worker has claimed something, in seconds; it is stopped thereafter."""
     began, process = time.monotonic(), stage.worker(*OPTIONS)
-    stage.wait_until(lambda: _claims(stage) > 0, seconds=30, what="the first worker claimed nothing")
+    stage.wait_until(stage.processing, seconds=30, what="the first worker claimed nothing")
     start_for = time.monotonic() - began
     stage.do("term", process, whole_tree=False)
     process.wait(STOP + 10)
@@ -93,8 +101,9 @@ def _stop_some(stage: Stage, delays: Sequence[float]) -> list[Stop]:
                     told[process] = now, descendants(process.pid)
                     stage.do("term", process, whole_tree=False)
             elif process.poll() is not None or now > told[process][0] + STOP + 10:
-                left = sum(map(is_alive, told[process][1]))
-                stops.append(Stop(delay, now - told[process][0], process.returncode, left))
+                at, below = told[process]
+                left = sum(map(is_alive, below))
+                stops.append(Stop(delay, now - at, process.returncode, len(below), left))
                 del running[process]
         time.sleep(0.005)
     return stops
@@ -103,8 +112,8 @@ def _stop_some(stage: Stage, delays: Sequence[float]) -> list[Stop]:
 def _complaints(stop: Stop) -> list[str]:
     told = f"told to stop after {stop.delay:.3f} s"
     found: list[str] = []
-    if stop.code not in CODES:
-        found.append(f"{told}, a worker ended with {stop.code}")
+    if not stop.in_order:
+        found.append(f"{told}, a worker with {stop.below} processes below it ended with {stop.code}")
     if stop.exit_for > STOP + SLACK:
         found.append(f"{told}, a worker took {stop.exit_for:.2f} s")
     if stop.left:
@@ -114,14 +123,10 @@ def _complaints(stop: Stop) -> list[str]:
 
 def _stranded(stage: Stage) -> list[str]:
     """Nothing may be claimed, and nobody registered, when all have ended."""
-    claims = _claims(stage)
+    claims = stage.processing()
     workers = [worker.pid for worker in stage.app.workers() if worker.fenced_at is None]
     found = [f"{claims} claims are stranded"] if claims else []
     return found + ([f"workers that are gone are stranded in the store: {workers}"] if workers else [])
-
-
-def _claims(stage: Stage) -> int:
-    return sum(count.processing for count in stage.app.stats().values())
 
 
 def _figures(stops: Sequence[Stop], stranded: int) -> dict[str, object]:
@@ -134,4 +139,4 @@ def _figures(stops: Sequence[Stop], stranded: int) -> dict[str, object]:
     }
 
 
-EXPERIMENT = Experiment(id="E07", title="a worker is told to stop while it starts", run=run)
+EXPERIMENT = Experiment(id="E07", title="a worker is told to stop while it starts", act=run)

@@ -8,7 +8,7 @@ from functools import partial
 
 from faults.evidence.checker import check
 from faults.evidence.records import read
-from faults.experiment import Experiment, Outcome, Setting
+from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage
 from faults.tools.enqueueing import Wish, enqueue
 
@@ -33,9 +33,9 @@ def run(setting: Setting) -> Outcome:
         one = ("--concurrency", "1", "--threads", "1", "--children", "1")
         stage.worker("--processes", str(runners), *one, *lease)
         expected = runners + 1
-        wrong: list[str] = []
-        if not stage.wait_until(lambda: len(stage.app.workers()) >= expected, seconds=60, what="no workers"):
-            wrong.append("the workers did not start")
+        stage.wait_until(
+            lambda: len(stage.app.workers()) >= expected, seconds=60, what="the workers did not start"
+        )
         names = list(MODES)
         wishes: list[Wish] = [
             (stage.app.tasks[names[number % len(names)]], {"seconds": starved_for}) for number in range(count)
@@ -43,12 +43,15 @@ def run(setting: Setting) -> Outcome:
         for number, wish in enumerate(wishes):
             ids = enqueue(stage, [wish])
             if number < runners:  # one for each: a runner that is free takes whatever it finds
-                stage.wait_until(partial(_begun, stage, ids), seconds=10, what="a job did not start")
-        if not stage.rest(30 + 3 * starved_for * (1 + count / runners)):
-            wrong.append("the store did not come to rest")
+                stage.wait_until(partial(stage.have_begun, ids), seconds=30, what="a job did not start")
+        stage.rest(30 + 3 * starved_for * (1 + count / runners))
         fenced, starved = _fences(stage), _starved(stage, starved_for)
         workers = [worker.name for worker in stage.app.workers() if worker.fenced_at is not None]
-        outcome = check(stage.evidence()).outcome(count)
+        evidence = stage.evidence()
+    outcome = check(evidence).outcome(count)
+    wrong = unfinished(evidence.states.values())
+    if starved < count:
+        wrong.append(f"only {starved} of {count} runs have kept their process from beating")
     for mode, times in fenced.items():
         if times:
             wrong.append(f"{times} jobs were taken from workers that lived ({mode})")
@@ -73,16 +76,11 @@ def _fences(stage: Stage) -> dict[str, int]:
     return fences
 
 
-def _begun(stage: Stage, ids: list[str]) -> bool:
-    begun = {record.job for record in read(stage.ledger) if record.what == "start"}
-    return begun.issuperset(ids)
-
-
 def _starved(stage: Stage, seconds: float) -> int:
     """How many runs have really taken their time."""
     records = read(stage.ledger)
-    began = {(r.job, r.fence): r.at for r in records if r.what == "start"}
-    return sum(r.what == "end" and r.at - began[r.job, r.fence] > seconds - 0.01 for r in records)
+    began = {(r.job, r.token): r.at for r in records if r.what == "start"}
+    return sum(r.what == "end" and r.at - began[r.job, r.token] > seconds - 0.01 for r in records)
 
 
-EXPERIMENT = Experiment(id="E10", title="handlers starve the beat", run=run)
+EXPERIMENT = Experiment(id="E10", title="handlers starve the beat", act=run)

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -27,7 +28,9 @@ HARD = {  # seconds to their hard limit
     "ignores_the_soft_limit": 2 * LIMIT,
 }
 SOFT = ("gives_in_softly", "looks_in_a_thread")
-RUNAWAYS = (*HARD, *SOFT)
+DEAF = "never_looks"  # a thread, which cannot be ended: people are told of it, and that is all
+STUCK = "still runs"  # so the log tells of JobStuck
+RUNAWAYS = (*HARD, *SOFT, DEAF)
 
 
 class Overrun(Struct, frozen=True):
@@ -41,8 +44,10 @@ class Overrun(Struct, frozen=True):
 def run(setting: Setting) -> Outcome:
     """More runaways than places for them, and jobs behind each that want its place."""
     count, places = setting.of(len(RUNAWAYS), 300), setting.of(4, 8)
+    log = setting.folder / "worker.log"
     with Stage(setting, "runaway") as stage:
-        worker = stage.worker("--children", str(places), "--threads", "4")
+        options = ("--children", str(places), "--threads", "4", "--log-level", "warning")
+        worker = stage.worker(*options, output=log)
         tasks = stage.app.tasks
         stage.wait_until(stage.app.workers, seconds=30, what="the worker did not start")
         runners = children_of(worker.pid)
@@ -51,21 +56,23 @@ def run(setting: Setting) -> Outcome:
             for number in range(count):
                 wishes += [(tasks[RUNAWAYS[number % len(RUNAWAYS)]], {}), (tasks["after"], {})]
             enqueue(stage, wishes)
-            rested = stage.rest(60 + 3 * count * (2 * LIMIT + GRACE + SLACK) / places)
+            stage.rest(60 + 3 * count * (2 * LIMIT + GRACE + SLACK) / places)
         same = children_of(worker.pid) == runners
         jobs, records = list(stage.jobs()), read(stage.ledger)
         outcome = check(stage.evidence()).outcome(count)
     overruns = _overruns(jobs, records, sightings.last)
-    abandoned = sum(overrun.killed and overrun.task == "looks_in_a_thread" for overrun in overruns)
+    deaf = [job.number for job in jobs if job.task == DEAF]
+    told = [number for number in deaf if _is_told_of(number, log)]
     outcome.wrong += _wrong(jobs, overruns)
-    if not rested:
-        outcome.wrong.append("the store did not come to rest")
+    if len(overruns) != count:
+        outcome.wrong.append(f"{len(overruns)} runaways have run, and not {count}")
     if not same:
         outcome.wrong.append("the runner process was replaced")
-    if abandoned:
-        outcome.wrong.append(f"{abandoned} threads were abandoned")
+    if not deaf or told != deaf:
+        outcome.wrong.append(f"of {len(deaf)} threads that outlast their limit the log tells of {len(told)}")
     outcome.figures |= _figures(overruns) | {
-        "abandoned threads": abandoned,
+        "threads that nobody could end": len(deaf),
+        "the log tells of": len(told),
         "runner processes recycled": int(not same),
         "child processes used": len(
             {record.pid for record in records if record.what == "start"} - {*runners}
@@ -74,15 +81,20 @@ def run(setting: Setting) -> Outcome:
     return outcome
 
 
+def _is_told_of(number: int, log: Path) -> bool:
+    """Whether the log says of a job that it takes longer than it should."""
+    return f"Job {number} {STUCK}" in log.read_text()
+
+
 def _overruns(jobs: Sequence[Job], records: Sequence[Record], last: Mapping[int, float]) -> list[Overrun]:
     """From what handlers wrote down; of those that did not live to do so, from when their process was last seen."""
     tasks = {str(job.id): job.task for job in jobs}
-    ends = {(r.job, r.fence): r.at for r in records if r.what == "end"}
+    ends = {(r.job, r.token): r.at for r in records if r.what == "end"}
     found: list[Overrun] = []
     for record in records:
         task = tasks.get(record.job, "")
         if record.what == "start" and task in RUNAWAYS:
-            end = ends.get((record.job, record.fence))
+            end = ends.get((record.job, record.token))
             until = last.get(record.pid, record.at) if end is None else end
             found.append(Overrun(task, until - record.at - HARD.get(task, LIMIT), end is None))
     return found
@@ -97,6 +109,8 @@ def _wrong(jobs: Sequence[Job], overruns: Sequence[Overrun]) -> list[str]:
         if (job.state, job.failure_kind) != (state, kind):
             found.append(f"the job {job.number} ({job.task}) is {job.state} ({job.failure_kind})")
     for overrun in overruns:
+        if overrun.task == DEAF:
+            continue
         if overrun.seconds > GRACE + DUMP + SLACK:
             found.append(f"{overrun.task} went on for {overrun.seconds:.2f} s after its limit")
         if overrun.seconds < 0 and overrun.killed:
@@ -116,4 +130,4 @@ def _figures(overruns: Sequence[Overrun]) -> dict[str, Any]:
     }
 
 
-EXPERIMENT = Experiment(id="E11", title="handlers run away", run=run)
+EXPERIMENT = Experiment(id="E11", title="handlers run away", act=run)

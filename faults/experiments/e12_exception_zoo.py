@@ -4,7 +4,7 @@ import subprocess
 import time
 from typing import Any
 
-from faults.apps import zoo
+from faults.apps import cases, zoo
 from faults.evidence.checker import check
 from faults.experiment import Experiment, Outcome, Setting
 from faults.stage import Stage, children_of
@@ -32,16 +32,19 @@ def run(setting: Setting) -> Outcome:
         wrong = [] if rested else ["the store did not come to rest"]
         if worker.poll() is not None or children_of(worker.pid) != runners:
             wrong.append("a runner process was replaced, or the worker is gone")
-        wrong += _stop(worker)
+        wrong += _stop(stage, worker)
         jobs = {job.id: job for job in stage.jobs()}
         ended = [(name, jobs[id]) for names in asked for id, name in names.items()]
         wrong += [f"{name} in {job.task}: {word}" for (name, _), job in ended for word in _judge(name, job)]
         if peak.highest > MOST_MEMORY:
             wrong.append(f"a process has had {peak.highest:.0f} MB, more than {MOST_MEMORY:.0f}")
-        outcome = check(stage.evidence()).outcome(len(ended))
+        evidence = stage.evidence()
+        # What these must come to stands beside them, and is judged above.
+        evidence.unruly = frozenset(str(id) for names in asked for id, (name, _) in names.items() if name)
+        outcome = check(evidence).outcome(len(ended))
         outcome.wrong += wrong
         outcome.figures |= {
-            "cases": len(zoo.CASES),
+            "cases": len(cases.CASES),
             "jobs": len(ended),
             "stuck": sum(not job.state.terminal for _, job in ended),
             "wrong state": sum(bool(_judge(name, job)) for (name, _), job in ended),
@@ -58,11 +61,11 @@ def _ask(stage: Stage, setting: Setting, number: int) -> dict[Any, Name]:
     random = setting.random(f"order {number}")
     names = [
         (name, place)
-        for name, case in zoo.CASES.items()
+        for name, case in cases.CASES.items()
         for place in case.where
         if setting.full
-        or case.where == (zoo.PROCESS,)
-        or place in (zoo.LOOP, zoo.THREAD)
+        or case.where == (cases.PROCESS,)
+        or place in (cases.LOOP, cases.THREAD)
         or random.random() < 0.33
     ]
     random.shuffle(names)
@@ -70,7 +73,7 @@ def _ask(stage: Stage, setting: Setting, number: int) -> dict[Any, Name]:
     for name, place in [*names, *(("", task) for task in zoo.HEALTHY)]:
         id = uuid7()
         task: Task[..., Any] = stage.app.tasks[place].using(id=id)
-        timeout = zoo.CASES[name].timeout if name else None
+        timeout = cases.CASES[name].timeout if name else None
         task = task if timeout is None else task.using(timeout=timeout)
         stage.pen.write("try", job=str(id))
         task.enqueue(**({"case": name} if name else {}))
@@ -88,9 +91,9 @@ def _rest(stage: Stage, worker: subprocess.Popen[bytes], peak: Peak) -> bool:
     return stage.wait_until(at_rest, seconds=seconds, what="the store did not come to rest")
 
 
-def _stop(worker: subprocess.Popen[bytes]) -> list[str]:
+def _stop(stage: Stage, worker: subprocess.Popen[bytes]) -> list[str]:
     began = time.monotonic()
-    worker.terminate()
+    stage.do("term", worker, whole_tree=False)
     try:
         code = worker.wait(EXIT)
     except subprocess.TimeoutExpired:
@@ -101,7 +104,7 @@ def _stop(worker: subprocess.Popen[bytes]) -> list[str]:
 
 def _judge(name: str, job: Job) -> list[str]:
     """What is wrong with the end of a job."""
-    case = zoo.CASES.get(name)
+    case = cases.CASES.get(name)
     state, kind, words = ("completed", "", "") if case is None else (case.state, case.kind, case.words)
     found = str(job.state), str(job.failure_kind or "")
     if found != (state, kind):
@@ -115,4 +118,4 @@ def _judge(name: str, job: Job) -> list[str]:
     return []
 
 
-EXPERIMENT = Experiment(id="E12", title="exception zoo", run=run)
+EXPERIMENT = Experiment(id="E12", title="exception zoo", act=run)

@@ -2,16 +2,18 @@
 
 The jobs come in rounds, and what is compared is the worker at rest after each: memory by the least-squares line over
 the jobs done, threads by the same, open files by the last round and the first. Before that come rounds which fill pools
-and caches, and do not count.
+and caches, and do not count. Child processes come and go: there may never be more than were asked for, each with as
+many files and threads as any other, and the largest of them must not grow.
 """
 
 import time
+from collections import Counter
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
 from faults.evidence.checker import check
-from faults.experiment import Experiment, Outcome, Setting
+from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage
 from faults.tools.vitals import MB, MIB, Sample, family, sample_of, size_of, slope
 
@@ -22,6 +24,8 @@ MOST_RSS = (400.0, 1.0)  # MB for 100 000 jobs; a few hundred jobs cannot tell a
 # that this process happens to run, one more for the first time that a read and a write and a checkpoint meet.
 POOLED = 4
 LONGEST_LOG = 64 * MIB
+CHILDREN = 2
+MOST_RSS_OF_CHILDREN = (400.0, 5.0)  # MB for 100 000 jobs, of which each child has had one in thirteen
 
 
 def run(setting: Setting) -> Outcome:
@@ -31,7 +35,8 @@ def run(setting: Setting) -> Outcome:
     wrong: list[str] = []
     longest = 0
     with Stage(setting) as stage:
-        worker = stage.worker("--processes", "1", "--threads", "4", "--children", "2", "--concurrency", "20")
+        pools = ("--threads", "4", "--children", str(CHILDREN), "--concurrency", "20")
+        worker = stage.worker("--processes", "1", *pools)
         began = time.monotonic()
         for done in range(jobs, (rounds + 1) * jobs, jobs):
             producer = stage.producer(jobs, "--bulk", "20", "--tasks", TASKS, "--milliseconds", "0,2")
@@ -41,14 +46,25 @@ def run(setting: Setting) -> Outcome:
             longest = max(longest, size_of(f"{stage.store}-wal"))
             samples += at_rest(worker.pid, done)
         seconds = time.monotonic() - began
-        outcome = check(stage.evidence()).outcome(rounds * jobs)
+        evidence = stage.evidence()
+    outcome = check(evidence).outcome(len(evidence.states))
     lines = [line_of(samples, role, after=warm * jobs) for role in ("supervisor", "runner")]
     outcome.wrong += wrong + [sentence for line in lines for sentence in judged(line, setting.of(*MOST_RSS))]
+    children = [sample for sample in samples if sample.role == "child" and sample.at > warm * jobs]
+    outcome.wrong += judged_children(children, setting.of(*MOST_RSS_OF_CHILDREN))
+    outcome.wrong += unfinished(evidence.states.values())
+    if outcome.n != rounds * jobs:
+        outcome.wrong.append(f"{outcome.n} jobs were stored, and not {rounds * jobs}")
     if longest > LONGEST_LOG:
         outcome.wrong.append(f"the log had {longest / MIB:.0f} MiB")
     outcome.figures |= {
         "jobs_per_second": round(rounds * jobs / seconds),
         "longest_log_mib": round(longest / MIB, 1),
+        "child": {
+            "processes": len({sample.pid for sample in children}),
+            "rss_mb": round(max((sample.rss for sample in children), default=0) / MB, 1),
+            "rss_mb_for_100_000_jobs": round(growth_of_largest(children), 3),
+        },
         **{
             line.role: {name: round(value, 3) for name, value in asdict(line).items() if name != "role"}
             for line in lines
@@ -69,8 +85,8 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 def at_rest(supervisor: int, done: int) -> list[Sample]:
-    """The supervisor and its runner after so many jobs."""
-    found = [sample_of(pid, role, done) for pid, role in family([supervisor]).items() if role != "child"]
+    """The supervisor, its runner and their children after so many jobs."""
+    found = [sample_of(pid, role, done) for pid, role in family([supervisor]).items()]
     return [sample for sample in found if sample is not None]
 
 
@@ -102,4 +118,27 @@ def judged(line: Line, most: float) -> list[str]:
     return wrong
 
 
-EXPERIMENT = Experiment(id="E14", title="nothing leaks", run=run)
+def growth_of_largest(children: list[Sample]) -> float:
+    """What 100 000 jobs add to the largest child process, in MB."""
+    largest: dict[float, int] = {}
+    for sample in children:
+        largest[sample.at] = max(sample.rss, largest.get(sample.at, 0))
+    return slope(list(largest.items())) * 1e5 / MB
+
+
+def judged_children(children: list[Sample], most: float) -> list[str]:
+    """What child processes must not be: many, different from each other, or larger and larger."""
+    wrong: list[str] = []
+    at_once = max(Counter(sample.at for sample in children).values(), default=0)
+    if not 0 < at_once <= CHILDREN:
+        wrong.append(f"there were {at_once} child processes at once, and not {CHILDREN}")
+    for name in ("files", "threads"):
+        held = {getattr(sample, name) for sample in children}
+        if len(held) > 1:
+            wrong.append(f"child processes have had {min(held)} to {max(held)} {name}")
+    if growth_of_largest(children) > most:
+        wrong.append(f"100 000 jobs cost a child {growth_of_largest(children):.2f} MB, over {most:g}")
+    return wrong
+
+
+EXPERIMENT = Experiment(id="E14", title="nothing leaks", act=run)

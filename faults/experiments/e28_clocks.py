@@ -6,14 +6,17 @@ differs from its neighbours' is outside of it.
 
 import sys
 import time
+from collections.abc import Sequence
 
 from msgspec import json
+from msgspec.structs import replace
 
 from faults.evidence.checker import check
-from faults.experiment import ZEROS, Experiment, Outcome, Setting
+from faults.evidence.records import Record
+from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage, children_of
 from faults.tools.clock import WrongClock
-from shigoto import Job, State
+from shigoto import Job
 
 HOUR, DAY = 3600.0, 86_400.0
 # By how much the clock is off from the start, and by how much it steps, for a while.
@@ -39,21 +42,13 @@ def run(setting: Setting) -> Outcome:
     steps = early = 0
     least = 0.0
     for number, (offset, step) in enumerate(setting.of(SHORT, FULL)):
-        own = Setting(
-            engine=setting.engine,
-            folder=setting.folder / str(number),
-            seed=setting.seed + number,
-            full=setting.full,
-            say=setting.say,
-        )
+        own = replace(setting, folder=setting.folder / str(number), seed=setting.seed + number)
         part, lates = _one(own, offset, step)
         early += sum(late < -ROUNDING for late in lates)
         least = min([least, *lates])
         steps += 2
-        outcome.n += part.n
-        for name in ZEROS:
-            setattr(outcome, name, getattr(outcome, name) + getattr(part, name))
-        outcome.wrong += [f"clock {offset:+g} s, step {step:+g} s: {word}" for word in part.wrong]
+        part.wrong = [f"clock {offset:+g} s, step {step:+g} s: {word}" for word in part.wrong]
+        outcome.add(part)
     if early:
         outcome.wrong.append(f"{early} jobs began before they were due, by up to {-least:.3f} s")
     outcome.figures = {"steps": steps, "early starts": early, "earliest s": round(least, 3)}
@@ -63,7 +58,8 @@ def run(setting: Setting) -> Outcome:
 def _one(setting: Setting, offset: float, step: float) -> tuple[Outcome, list[float]]:
     setting.folder.mkdir()
     clock = WrongClock(setting.folder / "clock", offset)
-    jobs = setting.of(60, 500)
+    jobs = setting.of(60, 560)
+    shown = Shown(clock)
     with Stage(setting, "clocks") as stage:
         wrong: list[str] = []
         worker = stage.worker("--lease", f"{LEASE:g}", environment=clock.environment())
@@ -76,20 +72,20 @@ def _one(setting: Setting, offset: float, step: float) -> tuple[Outcome, list[fl
         # A long one is at work, so both waiting and running jobs meet the step.
         stage.wait_until(lambda: stage.app.find(state="processing"), seconds=PATIENCE, what="nothing ran")
         runners = children_of(worker.pid)
-        highest = 0.0
         for by in (step, -step):
-            highest = max(highest, clock.now())
-            stage.pen.write("fault", deed=f"clock {by:+g}", pid=worker.pid)
-            clock.step(by)
+            stage.pen.write("fault", deed="clock", pid=worker.pid, outcome=f"{by:+g}")
+            shown.step(by)
             time.sleep(LEASE * 1.5)  # both looks of a sweep that takes leases for expired fall into this
-        if not stage.rest(PATIENCE):
-            wrong.append("the store did not come to rest")
+        stage.rest(PATIENCE)
         if children_of(worker.pid) != runners or worker.poll() is not None:
             wrong.append("a runner process was replaced")
         found = list(stage.jobs())
-        lates = [_late(job, highest) for job in found if job.result is not None]
-        wrong += [f"job {job.number} is {job.state}" for job in found if job.state is not State.COMPLETED]
-        findings = check(stage.evidence())
+        evidence = stage.evidence()
+        lates = lateness(found, evidence.records, shown)
+        wrong += unfinished(evidence.states.values())
+        if len(lates) != jobs:
+            wrong.append(f"{len(lates)} jobs have begun, and not {jobs}")
+        findings = check(evidence)
         if findings.reruns:
             wrong.append(f"jobs were run again: {findings.reruns}")
         outcome = findings.outcome(jobs)
@@ -97,10 +93,34 @@ def _one(setting: Setting, offset: float, step: float) -> tuple[Outcome, list[fl
         return outcome, lates
 
 
-def _late(job: Job, highest: float) -> float:
-    """How late it began: by its own clock, or by that of before the step, which had reached what is due by then."""
-    due: float = json.decode(job.payload)["due"]
-    return max(json.decode(job.result or "0", type=float), highest - due)
+class Shown:
+    """What a clock has shown, by the monotonic clock, which never steps."""
+
+    def __init__(self, clock: WrongClock) -> None:
+        self._clock = clock
+        self._host = time.time() - time.monotonic()
+        self._offsets = [(0.0, clock.offset)]  # since when it is off by how much
+
+    def step(self, by: float) -> None:
+        """Let it jump, now."""
+        self._offsets.append((time.monotonic(), self._clock.offset + by))
+        self._clock.step(by)
+
+    def highest_until(self, at: float) -> float:
+        """The latest that it had shown by then: a store whose clock steps back keeps to what it was."""
+        ends = [since for since, _ in self._offsets[1:]] + [float("inf")]
+        return max(
+            min(at, end) + self._host + offset
+            for (since, offset), end in zip(self._offsets, ends, strict=True)
+            if since <= at
+        )
 
 
-EXPERIMENT = Experiment(id="E28", title="clocks", run=run)
+def lateness(jobs: Sequence[Job], records: Sequence[Record], shown: Shown) -> list[float]:
+    """By how many seconds each job began after its due instant had been shown; by when its handler wrote that down."""
+    dues: dict[str, float] = {str(job.id): json.decode(job.payload)["due"] for job in jobs}
+    starts = {record.job: record.at for record in reversed(records) if record.what == "start"}
+    return [shown.highest_until(at) - dues[job] for job, at in starts.items()]
+
+
+EXPERIMENT = Experiment(id="E28", title="clocks", act=run)

@@ -31,13 +31,13 @@ from faults.evidence.records import Pen, read
 from faults.experiment import Experiment, Outcome, Setting
 from faults.stage import ROOT, Stage, descendants
 from faults.tools import mounts, strace
-from faults.tools.programs import NOT_ALLOWED, add, run_program, tell
+from faults.tools.programs import NOT_ALLOWED, run_program, tell
 from faults.tools.takeover import Left, evidence, intact, look, take_over
 from shigoto import StoreError
 from shigoto.model.ids import uuid7
 
 ME = "faults.experiments.e31_full_disk"
-PATIENCE = 900.0
+PATIENCE = 1_500.0
 TEXT = "x" * 10_000
 BACKLOG = 100  # jobs before the worker comes: who claims more than 32 large ones at once maps the file
 REFUSALS = 20  # in a row, before we believe that the disk is full
@@ -60,10 +60,9 @@ def run(setting: Setting) -> Outcome:
     else:
         for error in ("ENOSPC", "EIO"):
             _add_part(
-                setting, total, "failing", error, setting.of(3, MOST), setting.of(1.5, 120), setting.seed
+                setting, total, "failing", error, setting.of(3, MOST), setting.of(1.5, 1_200), setting.seed
             )
-    if skipped:
-        total.figures["left out"] = skipped
+    total.left_out += skipped
     return total if total.n else Outcome(skipped="; ".join(skipped))
 
 
@@ -77,10 +76,10 @@ def _add_part(setting: Setting, total: Outcome, part: str, what: object, *words:
         ME, part, folder, what, *words, log=log, seconds=PATIENCE, wrap=wrap, environment=ledger
     )
     if outcome is None:
-        total.figures.setdefault("left out", []).append(f"{part} {what}")
+        total.left_out.append(f"{part} {what}: this system does not allow it")
         return
     setting.say(f"{part} {what}: {outcome.figures}")
-    add(total, outcome)
+    total.add(outcome)
     total.figures[f"{part} {what}"] = outcome.figures
 
 
@@ -94,7 +93,8 @@ class SmallDisk:
         if mounts.mount("tmpfs", self.disk, f"size={mebibytes}m"):
             sys.exit(NOT_ALLOWED)
         (self.disk / "ledger").symlink_to(folder / "ledger")
-        self.stage = Stage(Setting(engine="sqlite", folder=self.disk, seed=0, full=False), "large")
+        self.setting = Setting(engine="sqlite", folder=self.disk, seed=0, full=False)
+        self.stage = Stage(self.setting, "large")
         self.refused: dict[str, str] = {}  # why, by id
         self.wrong: list[str] = []
         self._sequence = 0
@@ -134,8 +134,7 @@ class SmallDisk:
                 self.wrong.append(f"nothing can be enqueued {AGAIN_WITHIN:g} s after there was room")
                 break
             time.sleep(0.02)
-        if not self.stage.rest(REST_WITHIN):
-            self.wrong.append(f"the store is not at rest {REST_WITHIN:g} s after there was room")
+        self.stage.rest(REST_WITHIN)
         return time.monotonic() - began
 
 
@@ -157,7 +156,9 @@ def small(folder: Path, mebibytes: int, seconds: float) -> Outcome:
         code = worker.wait(END_WITHIN)
         evidence = stage.evidence()
         outcome = check(evidence).outcome(len(evidence.states))
-        outcome.wrong += small.wrong + _judge_small(small, worker_alive=alive, code=code)
+        outcome.wrong += (
+            small.wrong + small.setting.missed + _judge_small(small, worker_alive=alive, code=code)
+        )
     outcome.recovery = [recovery]
     outcome.figures = {
         "acknowledged": len(evidence.states),
@@ -236,8 +237,7 @@ class FailingDisk:
         self._judge(f"{self._error} at {n}", ended, left, after, whole)
         ids = [id for _, id in jobs]
         facts = evidence(store, records, dict(zip(ids, after, strict=True)))
-        add(self.seen, check(facts).outcome(0))
-        self.seen.n += 1
+        self.seen.add(check(facts).outcome(1))
         return True
 
     def _run(self, store: Path, jobs: list[tuple[str, UUID]], n: int) -> str:
@@ -291,11 +291,13 @@ def failing(folder: Path, error: str, points: int, seconds: float, seed: int) ->
     while n < MOST and past < 2 and time.monotonic() < until:
         n += 1 if points >= MOST else random.randint(1, 2 * MOST // points // 5)
         past = 0 if disk.fail(n) else past + 1
+    if points >= MOST and n < MOST and past < 2:
+        disk.seen.wrong.append(f"{error}: only {n} points were tried, in {seconds:g} s")
     disk.seen.figures = {"points": disk.seen.n, "last": n, "matrix": dict(sorted(disk.matrix.items()))}
     return disk.seen
 
 
-EXPERIMENT = Experiment(id="E31", title="full and failing disk", run=run)
+EXPERIMENT = Experiment(id="E31", title="full and failing disk", act=run)
 
 if __name__ == "__main__":
     signal.alarm(int(PATIENCE))

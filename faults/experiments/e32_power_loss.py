@@ -42,14 +42,14 @@ class Mode(Struct):
 def run(setting: Setting) -> Outcome:
     if strace.why_not():
         return Outcome(skipped=strace.why_not())
-    outcome = Outcome()
+    outcome = Outcome(measured=("vanished",))
     for synchronous in ("full", "normal"):
         mode = Mode()
         _lose_power(setting, synchronous, mode, outcome)
         setting.say(f"synchronous={synchronous}: {mode}")
-        outcome.n += mode.images
         outcome.figures[synchronous] = {name: getattr(mode, name) for name in mode.__struct_fields__}
         if synchronous == "full":
+            outcome.n = mode.images
             outcome.vanished += mode.lost_stored
             if mode.lost_settled:
                 outcome.wrong.append(f"{mode.lost_settled} ends were acknowledged and are not there")
@@ -124,4 +124,4 @@ def _examine(store: Path, events: list[powerloss.Event], mode: Mode) -> str:
     return "" if whole else "the file is damaged"
 
 
-EXPERIMENT = Experiment(id="E32", title="power loss", run=run)
+EXPERIMENT = Experiment(id="E32", title="power loss", act=run)

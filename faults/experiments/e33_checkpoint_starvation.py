@@ -12,7 +12,7 @@ import time
 from contextlib import closing
 
 from faults.evidence.checker import check
-from faults.experiment import Experiment, Outcome, Setting
+from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.experiments.e29_contention import waits_of
 from faults.stage import Stage
 from faults.tools.reader import Snapshot, damage
@@ -27,9 +27,9 @@ SHRINKS_WITHIN = 15.0  # seconds of further work: one for the next try, the rest
 def run(setting: Setting) -> Outcome:
     """Work before, under and after a held snapshot."""
     before, held, ballast = setting.of((0.5, 2.0, 72), (20.0, 300.0, 0))
-    seconds = before + held + SHRINKS_WITHIN + 5
+    seconds, log = before + held + SHRINKS_WITHIN + 5, setting.folder / "worker.log"
     with Stage(setting) as stage, Vitals(dict, stage.store, every=0.1) as vitals:
-        stage.worker("--processes", "2")
+        stage.worker("--processes", "2", "--log-level", "warning", output=log)
         producer = stage.producer(round(RATE * seconds), "--rate", str(RATE), "--milliseconds", "0,20")
         stage.wait_until(stage.app.stats, seconds=30, what="no job came")
         time.sleep(before)
@@ -49,11 +49,11 @@ def run(setting: Setting) -> Outcome:
         after, took = size_of(f"{stage.store}-wal"), time.monotonic() - ended
         stage.do("term", producer, whole_tree=False)
         producer.wait()
-        rested = stage.rest(120)
+        stage.rest(120)
         damaged = damage(stage.store)
         evidence = stage.evidence()
         outcome = check(evidence).outcome(len(evidence.states))
-    outcome.wrong += [] if rested else ["the store did not come to rest"]
+    outcome.wrong += unfinished(evidence.states.values())
     outcome.wrong += [] if holds else ["the snapshot did not hold"]
     outcome.wrong += [f"damaged: {text}" for text in damaged[:3]]
     outcome.wrong += judged(usual, peak, after, shrunk=shrunk, advice=advice)
@@ -66,7 +66,7 @@ def run(setting: Setting) -> Outcome:
         "shrunk_after_seconds": round(took, 2),
         "longest_enqueue_ms": round(1000 * max(waits_of(evidence.records))),
         "doctor": advice,
-        "alarm_in": "shigoto doctor only: a worker does not warn of a long log by itself",
+        "worker": (log.read_text() if log.exists() else "").splitlines()[:3] or "says nothing of it",
     }
     return outcome
 
@@ -94,9 +94,9 @@ def judged(usual: int, peak: int, after: int, *, shrunk: bool, advice: str) -> l
     wrong: list[str] = []
     if usual > 2 * LIMIT:
         wrong.append(f"the log had {usual / MIB:.0f} MiB before anybody held it")
-    if peak <= max(usual, 2 * LIMIT):
-        wrong.append(f"the log did not grow: {peak / MIB:.1f} MiB")
-    if peak >= ALARM and not advice.startswith("warning"):
+    if peak < ALARM:
+        wrong.append(f"the log did not grow to {ALARM / MIB:.0f} MiB, but to {peak / MIB:.1f}")
+    elif not advice.startswith("warning"):
         wrong.append(f"the doctor says of a log of {peak / MIB:.0f} MiB: {advice}")
     if not shrunk:
         wrong.append(
@@ -105,4 +105,4 @@ def judged(usual: int, peak: int, after: int, *, shrunk: bool, advice: str) -> l
     return wrong
 
 
-EXPERIMENT = Experiment(id="E33", title="a reader starves the checkpoint", run=run)
+EXPERIMENT = Experiment(id="E33", title="a reader starves the checkpoint", act=run)

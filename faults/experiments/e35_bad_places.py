@@ -57,7 +57,7 @@ class Places:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._number = 0
-        self.outcome = Outcome(figures={"places": {}, "left out": []})
+        self.outcome = Outcome(figures={"places": {}})
 
     def folder(self) -> Path:
         """A new one."""
@@ -68,7 +68,7 @@ class Places:
 
     def leave_out(self, place: str, why: str) -> None:
         """Say that this place cannot be made here."""
-        self.outcome.figures["left out"].append(f"{place}: {why}")
+        self.outcome.left_out.append(f"{place}: {why}")
 
     def expect(self, place: str, expected: str, store: Path, said: str) -> None:
         """Compare; `expected` is how it begins."""
@@ -246,7 +246,7 @@ def main(folder: Path, may_mount: bool) -> None:
     tell(places.outcome)
 
 
-EXPERIMENT = Experiment(id="E35", title="bad file systems", run=run)
+EXPERIMENT = Experiment(id="E35", title="bad file systems", act=run)
 
 if __name__ == "__main__":
     signal.alarm(int(PATIENCE))

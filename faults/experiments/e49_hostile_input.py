@@ -19,13 +19,20 @@ from faults.tools.doors import PythonDoor, Tally
 from faults.tools.nasty import Nasty
 from faults.tools.peak import Peak
 from faults.tools.rows import Rows
-from shigoto import ShigotoError, State
+from shigoto import FailureKind, State
 
 PATIENCE = 120.0
 SOON = 10.0
 MOST_MEMORY = 600.0  # MB of any process: payloads of 3 MB are made by the hundred, and none may be kept
 # Rows that contradict another table: no claim may take them and no sweep may end them, and they are in nobody's way.
 CONTRADICTIONS = ("ready.expires_at = ",)
+# Why a job may fail before its handler begins.
+UNRUN = (
+    FailureKind.PAYLOAD_INVALID,
+    FailureKind.UNKNOWN_TASK,
+    FailureKind.EXPIRED,
+    FailureKind.SUPERSEDED,
+)
 BYTES = (b"\xff\xfe", b'{"value":"\xff"}', b"\xc3\x28", b"\x1b[31m", b"\xed\xa0\x80", b"queue:\xff", b"#\xff")
 
 
@@ -52,11 +59,27 @@ def run(setting: Setting) -> Outcome:
         seen.doors["python"] = door.tally
         _commands(stage, setting, seen)
         _wait(stage, worker, seen, "hostile calls and commands")
-        stage.app.cancel(state="pending")
+        _cancel_the_rest(stage)
         _judge_results(stage, seen)
-        outcome = check(stage.evidence()).outcome(sum(_count(tally) for tally in seen.doors.values()))
+        evidence = stage.evidence()
+        evidence.refusable = _failed_as(stage, *UNRUN)
+        evidence.unruly = _failed_as(stage, FailureKind.RESULT_INVALID)
+        outcome = check(evidence).outcome(len(evidence.states))
     _by_hand(structs.replace(setting, folder=setting.folder / "by_hand"), seen)
     return _outcome(outcome, seen)
+
+
+def _failed_as(stage: Stage, *kinds: FailureKind) -> frozenset[str]:
+    """The jobs that have failed for such a reason."""
+    return frozenset(str(job.id) for job in stage.jobs() if job.failure_kind in kinds)
+
+
+def _cancel_the_rest(stage: Stage) -> None:
+    """What is due much later."""
+    for job in stage.jobs():
+        if job.state is State.PENDING:
+            stage.pen.write("cancel", job=str(job.id))
+    stage.app.cancel(state="pending")
 
 
 def _count(tally: Tally) -> int:
@@ -127,8 +150,7 @@ def _wait(stage: Stage, worker: subprocess.Popen[bytes], seen: Seen, after: str)
 
     healthy = stage.app.tasks["healthy"].enqueue()
     stage.pen.write("ok", job=str(healthy.id))
-    if not stage.wait_until(nothing_is_due, seconds=PATIENCE, what=f"after {after} something is still due"):
-        seen.wrong.append(f"after {after} something is still due")
+    stage.wait_until(nothing_is_due, seconds=PATIENCE, what=f"after {after} nothing had ended")
     if healthy.status() is not State.COMPLETED:
         seen.wrong.append(f"after {after} a healthy job is {healthy.status()}")
     now = datetime.now(UTC)
@@ -194,10 +216,8 @@ def _after_a_deed(stage: Stage, rows: Rows, name: str, number: int, seen: Seen) 
     for look in looks:
         try:
             look()
-        except ShigotoError as error:
-            wrong.append(f"{type(error).__name__}: {str(error)[:200]}")
         except Exception as error:
-            wrong.append(f"{type(error).__name__}: {error}")
+            wrong.append(f"{type(error).__name__}: {str(error)[:200]}")
     stage.wait_until(
         lambda: rows.place_of(number) not in ("ready", "running") or name.startswith(CONTRADICTIONS),
         seconds=SOON,
@@ -214,7 +234,6 @@ def _after_a_deed(stage: Stage, rows: Rows, name: str, number: int, seen: Seen) 
 def _outcome(outcome: Outcome, seen: Seen) -> Outcome:
     highest = max(seen.memory.highest, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000)
     tallies = seen.doors.values()
-    outcome.n += _count(seen.doors["by hand"])
     outcome.wrong += seen.wrong
     outcome.wrong += [f"{door}: {each}" for door, tally in seen.doors.items() for each in tally.examples]
     if seen.stuck:
@@ -222,6 +241,7 @@ def _outcome(outcome: Outcome, seen: Seen) -> Outcome:
     if highest > MOST_MEMORY:
         outcome.wrong.append(f"a process has had {highest:.0f} MB, more than {MOST_MEMORY:.0f}")
     outcome.figures |= {
+        "tried": sum(_count(tally) for tally in tallies),
         "refused": sum(tally.refused for tally in tallies),
         "accepted": sum(tally.accepted for tally in tallies),
         "failed cleanly": seen.failed,
@@ -235,4 +255,4 @@ def _outcome(outcome: Outcome, seen: Seen) -> Outcome:
     return outcome
 
 
-EXPERIMENT = Experiment(id="E49", title="hostile input", run=run)
+EXPERIMENT = Experiment(id="E49", title="hostile input", act=run)

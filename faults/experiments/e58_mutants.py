@@ -8,7 +8,7 @@ from faults.mutants import MUTANTS, SOUND, Guard, Mutant, Run, Worlds, build, co
 
 
 def run(setting: Setting) -> Outcome:
-    """Break one promise after the other; in the full form those that experiments stand for are seen by these, too."""
+    """Break one promise after the other; in the full form each is seen by its experiment as well, where it has one."""
     outcome = Outcome(n=len(MUTANTS))
     for number, mutant in enumerate(MUTANTS, 1):
         folder = setting.folder / f"mutant-{number}"
@@ -16,11 +16,16 @@ def run(setting: Setting) -> Outcome:
         caught: dict[str, float] = {}
         for guard in guards(mutant, full=setting.full):
             began = time.monotonic()
-            if complaints(guard, source, folder, setting.seed):
+            try:
+                said = complaints(guard, source, folder, setting.seed)
+            except RuntimeError as error:
+                outcome.wrong.append(f"{shown(guard)} cannot be done while {mutant.name}: {error}")
+                continue
+            if said:
                 caught[shown(guard)] = round(time.monotonic() - began, 1)
             else:
                 outcome.wrong.append(f"{shown(guard)} does not notice that {mutant.name}")
-        outcome.figures[mutant.name] = caught
+        outcome.figures[mutant.name] = caught | ({"no experiment": mutant.alone} if mutant.alone else {})
         setting.say(f"E58: {mutant.name}: {', '.join(caught) or 'NOT NOTICED'}")
     outcome.wrong += _sound(setting)
     return outcome
@@ -28,8 +33,8 @@ def run(setting: Setting) -> Outcome:
 
 def guards(mutant: Mutant, *, full: bool) -> list[Guard]:
     """Those that must notice this one."""
-    if full and mutant.experiment:
-        return list(dict.fromkeys([mutant.guard, Run(mutant.experiment)]))
+    if full and mutant.run is not None:
+        return list(dict.fromkeys([mutant.guard, mutant.run]))
     return [mutant.guard]
 
 
@@ -38,6 +43,8 @@ def shown(guard: Guard) -> str:
     match guard:
         case Run(experiment):
             return experiment
+        case Worlds(engine, first, count):
+            return f"E57, {count} worlds in {engine} from {first}"
         case _:
             return " ".join(str(part) for part in (type(guard).__name__.lower(), *_parts(guard)))
 
@@ -51,9 +58,8 @@ def _sound(setting: Setting) -> list[str]:
     wrong: list[str] = []
     folder = setting.folder / "sound"
     folder.mkdir()
-    for number, guard in enumerate(
-        widest([one for each in MUTANTS for one in guards(each, full=setting.full)])
-    ):
+    found = widest([one for each in MUTANTS for one in guards(each, full=setting.full)])
+    for number, guard in enumerate(found):
         place = Path(folder, str(number))
         place.mkdir()
         wrong += [
@@ -63,10 +69,17 @@ def _sound(setting: Setting) -> list[str]:
 
 
 def widest(found: list[Guard]) -> list[Guard]:
-    """Each once; of worlds that begin with the same one, those that have the others in them."""
+    """Each once; of worlds that begin with the same one, those that have the others in them.
+
+    An experiment is done once, and must have nothing to say at all.
+    """
     worlds = sorted((guard for guard in found if isinstance(guard, Worlds)), key=lambda guard: guard.count)
-    others = [guard for guard in found if not isinstance(guard, Worlds)]
+    others = [
+        Run(guard.experiment, ("",)) if isinstance(guard, Run) else guard
+        for guard in found
+        if not isinstance(guard, Worlds)
+    ]
     return [*{(each.engine, each.first): each for each in worlds}.values(), *dict.fromkeys(others)]
 
 
-EXPERIMENT = Experiment(id="E58", title="builds that are broken on purpose", run=run)
+EXPERIMENT = Experiment(id="E58", title="builds that are broken on purpose", act=run)

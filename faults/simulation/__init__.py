@@ -4,6 +4,8 @@
     line.py      a process's way to the store: it delays, loses, repeats, and is cut
     witness.py   sees every commit, and knows which changes are lawful
     handlers.py  what the jobs of a world do
+    people.py    producers and an operator, who use the store from outside
+    book.py      what they and the handlers have written down, and whether the store agrees
     plan.py      what a seed stands for: how many of whom, and what befalls them
     world.py     one seed, lived from its beginning to its end, and judged
     store.py     where its jobs are: in memory, or in a file

@@ -16,19 +16,19 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from faults.simulation.book import Book
 from faults.simulation.handlers import SCENE, make_app
 from faults.simulation.line import Line, Troubles
 from faults.simulation.loop import Loop, Process
 from faults.simulation.manners import Manners
+from faults.simulation.people import enqueue_all, intervene
 from faults.simulation.plan import Intervention, Order, Size, Stint, plan_of
 from faults.simulation.store import InFile, InMemory, Store
 from faults.simulation.witness import Witness
 from shigoto import Context, Shigoto, State, StoreUnavailable
 from shigoto.engine.op import Op
 from shigoto.model.clock import Millis
-from shigoto.model.errors import ShigotoError
 from shigoto.model.ids import uuid7
-from shigoto.model.job import QueueSettings
 from shigoto.testing.clock import START
 from shigoto.worker import Worker
 from shigoto.worker.process.source import Source
@@ -37,7 +37,6 @@ STOP_TIMEOUT = 28.0
 STOP_SLACK = 4.0  # seconds beyond the time-out for a store that does not answer
 LONGEST = 6_000.0  # virtual seconds from when all is well until everything must have ended
 SETTLED_AFTER = 90.0  # seconds until what happened before has no effect on how soon a job begins
-TRIES = 30
 
 NOWHERE = Source(
     reference="nowhere:app"
@@ -95,11 +94,9 @@ class World:
         self._names = count(1)
         self._homes: dict[UUID, tuple[Process, Line]] = {}
         self._running: dict[tuple[int, int], tuple[Process, str]] = {}
-        self._done: set[tuple[UUID, int]] = set()
+        self._book = Book()
         self._starts = 0
         self._fences = 0
-        self._started: set[UUID] = set()
-        self._tried: dict[UUID, bool] = {}  # and whether it was acknowledged
         self._busy = 0
         self._calm_at: float | None = None
         self._waiting_since: dict[int, float] = {}
@@ -110,7 +107,8 @@ class World:
         try:
             with self._lent:
                 self._loop.live(self._live())
-            self._judge()
+            for what in self._book.judge(self._witness.jobs):
+                self._complain(what)
         finally:
             self._store.close()
         self.wrong += [f"something raised: {fault}" for fault in self._loop.faults]
@@ -140,12 +138,8 @@ class World:
 
     async def _weather(self) -> None:
         plan, troubles, loop = self.plan, self._troubles, self._loop
-        troubles.loss, troubles.twice, troubles.deaf, troubles.slow = (
-            plan.loss,
-            plan.twice,
-            plan.deaf,
-            plan.slow,
-        )
+        troubles.loss, troubles.twice = plan.loss, plan.twice
+        troubles.deaf, troubles.slow = plan.deaf, plan.slow
         troubles.wait = plan.lease / 10
         for at, seconds in plan.outages:
             loop.call_later(at, setattr, troubles, "down", True)
@@ -255,63 +249,16 @@ class World:
     async def _produce(self, orders: tuple[Order, ...]) -> None:
         process, _, app = self._process()
         random = Random(f"{self.plan.seed} {process.name}")
-        await process.start(self._enqueue_all(app, orders, random))
+        await process.start(enqueue_all(app, orders, random, self._book))
         self._one_less()
-
-    async def _enqueue_all(self, app: Shigoto, orders: tuple[Order, ...], random: Random) -> None:
-        for order in orders:
-            await asyncio.sleep(order.after)
-            id = uuid7(START, random.randbytes(10))
-            task: Any = app.tasks[order.task]
-            call = task.using(
-                id=id,
-                queue=order.queue,
-                priority=order.priority,
-                delay=order.delay,
-                timeout=order.timeout,
-                expires=order.expires,
-            )
-            self._tried[id] = False
-            for _ in range(TRIES):
-                try:
-                    await call.aenqueue(list(order.steps))
-                except StoreUnavailable:
-                    await asyncio.sleep(random.random() * 5)
-                else:
-                    self._tried[id] = True
-                    break
 
     async def _operate(self, interventions: tuple[Intervention, ...]) -> None:
         process, line, _ = self._process()
-        await process.start(self._intervene(line, interventions))
+        await process.start(intervene(line, interventions, self._ids, self._book))
         self._one_less()
 
-    async def _intervene(self, line: Line, interventions: tuple[Intervention, ...]) -> None:
-        for act in interventions:
-            await asyncio.sleep(act.after)
-            ids = [job.id for job in self._witness.jobs.values()]
-            if act.what == "pause":
-                queue = "a" if act.which < 0.5 else "b"
-                await self._insist(line, line.configure(QueueSettings(name=queue, paused=True)))
-                await asyncio.sleep(act.seconds)
-                await self._insist(line, line.configure(QueueSettings(name=queue)))
-            elif ids:
-                chosen = [ids[int(act.which * len(ids))]]
-                retry = act.what == "retry"
-                op = line.retry(chosen) if retry else line.cancel(chosen, force=act.what == "force")
-                await self._insist(line, op)
-
-    async def _insist(self, line: Line, op: Op[Any]) -> None:
-        """Until it is answered; a refusal is an answer."""
-        while True:
-            try:
-                await line.arun(op)
-            except StoreUnavailable:
-                await asyncio.sleep(1)
-            except ShigotoError:
-                return
-            else:
-                return
+    def _ids(self) -> list[UUID]:
+        return [job.id for job in self._witness.jobs.values()]
 
     def _process(self) -> tuple[Process, Line, Shigoto]:
         """A new process, its line to the store, and the app in it."""
@@ -384,9 +331,9 @@ class World:
         """A handler says so. May it?"""
         lease, id = (ctx.number, ctx.fence), ctx.job_id
         self._starts += 1
-        self._started.add(id)
+        self._book.started.add(id)
         self._note("start", *lease, process.name)
-        if id not in self._tried:
+        if id not in self._book.tried:
             self._complain(f"job {lease[0]} runs, and nobody has asked for it (phantom)")
         ended = self._witness.ended.get(lease)
         if ended is not None and ended != "force" and not (ended == "sweep" and self._stepped):
@@ -411,19 +358,7 @@ class World:
         self._note("end", ctx.number, ctx.fence, outcome)
         self._running.pop((ctx.number, ctx.fence), None)
         if outcome == "done":
-            self._done.add((ctx.job_id, ctx.fence))
-
-    def _judge(self) -> None:
-        """What must be true of a world that has come to rest."""
-        jobs = self._witness.jobs
-        for id, acknowledged in self._tried.items():
-            if acknowledged and id not in self._witness.by_id:
-                self._complain(f"an acknowledged job is not there: {id} (I1)")
-        for number, job in jobs.items():
-            if job.state is State.COMPLETED and (job.id, job.settled_token) not in self._done:
-                self._complain(
-                    f"job {number} is completed, but token {job.settled_token} never returned (I2)"
-                )
+            self._book.done.add((ctx.job_id, ctx.fence))
 
     def _one_less(self) -> None:
         self._busy -= 1

@@ -16,7 +16,8 @@ from random import Random
 
 from msgspec import json
 
-from faults.evidence.records import Pen
+from faults.evidence import audit
+from faults.evidence.records import Pen, What
 from faults.tools.doors import Tally
 from faults.tools.nasty import Nasty
 from shigoto import cli
@@ -28,6 +29,7 @@ STORED = re.compile(
     rf"(?:^#\d+ \(|^{{\"id\":\")({ID})(?=\) inserted|\",\"number\":\d+,\"status\":\"inserted)"
 )
 TASKS = ("echo", "fail", "typed", "never_heard_of")
+NUMBER = re.compile(r"#?(\d{1,18})")
 
 
 class CommandDoor:
@@ -43,6 +45,7 @@ class CommandDoor:
     def knock(self) -> None:
         """One command."""
         words = self.words()
+        self._tell_of(words)
         out, err = stream(), stream()
         try:
             with redirect_stdout(out), redirect_stderr(err):
@@ -61,6 +64,14 @@ class CommandDoor:
         else:
             self.tally.accepted += 1
             acknowledge(self._pen, said(out))
+
+    def _tell_of(self, words: list[str]) -> None:
+        """Write down which jobs a command may cancel or retry."""
+        deeds: tuple[What, ...] = ("cancel", "retry")
+        for deed in (deed for deed in deeds if deed in words):
+            for number in filter(None, map(NUMBER.fullmatch, words)):
+                if id := audit.id_of(Path(self._url.removeprefix("sqlite:///")), int(number[1])):
+                    self._pen.write(deed, job=id)
 
     def words(self) -> list[str]:
         """A command. The store is always named, so that no word can be taken for another."""

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -36,8 +35,3 @@ def remount(folder: Path, options: str) -> str:
 def _mount(*words: str) -> str:
     ended = subprocess.run(["mount", *words], capture_output=True, text=True, check=False)
     return ended.stderr.strip() or "mount failed" if ended.returncode else ""
-
-
-def within(words: Sequence[str]) -> list[str]:
-    """The command in a namespace of its own, if there can be one; what needs a mount must then do without."""
-    return [*(namespace() or []), *words]

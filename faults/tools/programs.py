@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import json
 
-from faults.experiment import ZEROS, Outcome
+from faults.experiment import Outcome
 from faults.stage import ROOT, SOURCE
 
 NOT_ALLOWED = 77  # how a program ends that finds that it may not do what it is for
@@ -46,12 +46,3 @@ def run_program(
 def tell(outcome: Outcome) -> None:
     """Hand the outcome to who has started this program."""
     print(json.encode(outcome).decode(), flush=True)
-
-
-def add(total: Outcome, part: Outcome) -> None:
-    """Count what a part has seen into the whole; the figures are the caller's."""
-    total.n += part.n
-    total.wrong += part.wrong
-    total.recovery += part.recovery
-    for name in ZEROS:
-        setattr(total, name, getattr(total, name) + getattr(part, name))

@@ -15,11 +15,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
+from faults.tools.programs import NOT_ALLOWED
+
 TRACEME, CONT, SYSCALL, SETOPTIONS = 0, 7, 24, 0x4200
 TRACE_SYSGOOD, TRACE_CLONE, EXIT_KILL = 1, 8, 1 << 20
 SYSCALL_STOP = signal.SIGTRAP | 0x80
 WALL = 0x40000000
-NO_PTRACE = 77  # how the program ends where nobody may trace (see programs.py)
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
@@ -46,12 +47,12 @@ def run_child(
     """Fork, and do `action` in the child; tells how many system calls it began between its begin() and its end().
 
     It is killed before the `last` of them. `started` is told the child's pid, `marked` each number that it marks.
-    Raises SystemExit(NO_PTRACE) where the system lets nobody trace.
+    Raises SystemExit(NOT_ALLOWED) where the system lets nobody trace.
     """
     child = os.fork()
     if child == 0:
         if libc.ptrace(TRACEME, 0, None, None) != 0:
-            os._exit(NO_PTRACE)
+            os._exit(NOT_ALLOWED)
         os.kill(os.getpid(), signal.SIGSTOP)
         _act(action)
     started(child)

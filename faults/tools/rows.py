@@ -10,8 +10,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from shigoto.model.ids import uuid7
 
 NOT_UTF8 = "CAST(x'c328fffe' AS TEXT)"
@@ -121,14 +119,6 @@ OTHERS: dict[str, str] = {
 }
 
 
-class Deed(Struct, frozen=True):
-    """What is done to a store, and in which words."""
-
-    name: str
-    statement: str
-    number: int
-
-
 class Rows:
     """Writes rows into a store that has a task's lane already."""
 
@@ -181,12 +171,6 @@ class Rows:
                 "SELECT state, failure_kind FROM shigoto_done WHERE number = ?", (number,)
             ).fetchone()
             return "nowhere" if row is None else f"{row[0]} {row[1] or ''}".strip()
-
-    def due_at(self, number: int) -> object:
-        """When its job may start, whatever that is."""
-        with closing(self.connect()) as connection:
-            row = connection.execute("SELECT run_at FROM shigoto_job WHERE number = ?", (number,)).fetchone()
-            return None if row is None else row[0]
 
     def remove(self, number: int) -> None:
         """Take it away again, with everything that belongs to it."""

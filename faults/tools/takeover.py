@@ -84,7 +84,7 @@ def evidence(store: Path, records: Sequence[Record], after: Mapping[UUID, Left])
     return Evidence(
         records=[record for record in records if record.job in ids or record.what == "fault"],
         changes=audit.changes(store),
-        states={str(id): str(left.state) for id, left in after.items() if left.state is not None},
+        states={id: state for id, state in audit.states(store).items() if id in ids},
         effects=audit.effects(store),
         workers=audit.workers(store),
     )

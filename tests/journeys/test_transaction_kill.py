@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.tools.ptrace import NO_PTRACE
+from faults.tools.programs import NOT_ALLOWED
 
 pytestmark = [
     pytest.mark.engine("sqlite"),
@@ -31,7 +31,7 @@ def kill_everywhere(folder: Path, mode: str, seconds: float) -> dict[str, int]:
         check=False,
         timeout=800,
     )
-    if ended.returncode == NO_PTRACE:
+    if ended.returncode == NOT_ALLOWED:
         pytest.skip("this system does not let a process trace its own children")
     assert ended.returncode == 0, ended.stderr
     seen: dict[str, int] = json.loads(ended.stdout)

@@ -11,7 +11,6 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from faults.evidence import audit
-from faults.evidence.checker import Evidence, check
 from faults.evidence.moves import stories
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.outcome import Death, Ending, Verdict
@@ -49,7 +48,8 @@ def open_audited(tmp_path: Path) -> Iterator[Opener]:
 
 
 def bad_settles(path: Path) -> list[str]:
-    return check(Evidence(records=[], changes=audit.changes(path), offset=None)).bad_settles
+    """By the table of transitions alone: nobody writes a ledger here."""
+    return [wrong for story in stories(audit.changes(path)).values() for wrong in story.bad]
 
 
 def test_whatever_the_engine_does_is_in_the_table_of_transitions(open_audited: Opener) -> None:
@@ -135,7 +135,8 @@ def test_jobs_that_wait_are_replaced_cancelled_retried_promoted_expired_and_dele
     assert set(told) == {str(job.id) for job in (first, cancelled, expired)}, "its id outlives a job"
     assert all(story.deleted for story in told.values())
     assert sorted(told[str(first.id)].claims) == [1, 2]
-    assert told[str(expired.id)].ended_unclaimed
+    assert len(told[str(cancelled.id)].cancelled) == len(told[str(cancelled.id)].retried) == 1
+    assert not told[str(expired.id)].cancelled
 
 
 DONE = (
@@ -209,6 +210,50 @@ def test_effects_are_counted_and_a_store_without_an_audit_has_none(
         connection.executemany("INSERT INTO effects VALUES (?)", [("a",), ("b",), ("a",)])
 
     assert audit.effects(path) == {"a": 2, "b": 1}
-    assert list(audit.workers(path)) == [str(worker)]
+    assert audit.workers(path) == {str(worker): audit.Announced(0, 30.0)}
     assert audit.changes(tmp_path / "other.db") == []
     assert audit.effects(tmp_path / "other.db") == {}
+
+
+def test_a_fence_is_recorded_between_what_came_before_and_what_it_takes(open_audited: Opener) -> None:
+    """I6: a worker that was buried, or has left, is none that was fenced."""
+    store, path = open_audited()
+    lost, doomed, leaves = store.announce(), store.announce(), store.announce()
+    lease = store.start(lost)
+    buried = store.start(doomed)
+    store.bury(doomed, Death(number=buried.number, error="killed"))
+    store.engine.run(store.engine.leave(leaves))
+    before = audit.changes(path)[-1].sequence
+    store.fence(lost)
+
+    workers = audit.workers(path)
+    end = stories(audit.changes(path))[str(lease.id)].claims[1].end
+    assert {id for id, worker in workers.items() if worker.fenced is not None} == {str(lost)}
+    assert workers[str(lost)].fenced == before
+    assert end is not None
+    assert end.sequence > before
+    store.sweep()
+    assert audit.workers(path)[str(lost)].fenced == before, "only once"
+
+
+def test_states_are_read_from_the_tables(open_audited: Opener) -> None:
+    store, path = open_audited()
+    worker = store.announce()
+    assert audit.at_rest(path)
+    ready, later = store.enqueue(), store.enqueue(delay=5_000)
+    assert audit.states(path) == {str(ready.id): "pending", str(later.id): "pending"}
+    assert not audit.at_rest(path)
+    [lease] = store.claim(worker)
+    assert audit.states(path)[str(ready.id)] == "processing"
+    store.settle(worker, lease, Ending.COMPLETED)
+    assert not audit.at_rest(path), "one is due later"
+    store.cancel(later)
+    assert audit.at_rest(path)
+    assert audit.states(path) == {str(ready.id): "completed", str(later.id): "cancelled"}
+    assert audit.id_of(path, ready.number) == str(ready.id)
+    assert audit.id_of(path, 10**17) is None
+
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM shigoto_done WHERE number = ?", (ready.number,))
+
+    assert audit.states(path) == {str(later.id): "cancelled"}, "a body without a place has vanished"

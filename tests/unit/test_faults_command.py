@@ -11,7 +11,7 @@ import pytest
 import dev
 from faults import report
 from faults.__main__ import main
-from faults.experiment import Experiment, Outcome, Setting
+from faults.experiment import ZEROS, Experiment, Outcome, Setting
 from faults.experiments import all_experiments
 
 Capture = pytest.CaptureFixture[str]
@@ -32,7 +32,7 @@ class Fakes:
                 raise outcome
             return outcome
 
-        self.known[id] = Experiment(id=id, title=f"title of {id}", run=run, by_default=by_default)
+        self.known[id] = Experiment(id=id, title=f"title of {id}", act=run, by_default=by_default)
 
     @property
     def ran(self) -> list[str]:
@@ -42,7 +42,8 @@ class Fakes:
 @pytest.fixture
 def fakes() -> Fakes:
     fakes = Fakes()
-    fakes.add("E01", Outcome(n=50_000, recovery=[0.5, 1.0, 4.0], figures={"kills": 9, "reruns": {"kill": 7}}))
+    seen = {"kills": 9, "reruns": {"kill": 7}}
+    fakes.add("E01", Outcome(n=50_000, measured=ZEROS, recovery=[0.5, 1.0, 4.0], figures=seen))
     fakes.add("E02", Outcome(n=150, wrong=["a child was left"], lost=2, figures={"reasons": {"lost": ["a"]}}))
     fakes.add("E03", Outcome(skipped="there is no strace"))
     fakes.add("E34", Outcome(n=1), by_default=False)
@@ -81,7 +82,7 @@ def test_an_unknown_name_is_an_error_with_the_list(fakes: Fakes, capsys: Capture
 
 
 def test_an_experiment_of_another_engine_is_refused(fakes: Fakes, capsys: Capture) -> None:
-    fakes.known["E15"] = Experiment(id="E15", title="", run=lambda _: Outcome(), engines=("postgresql",))
+    fakes.known["E15"] = Experiment(id="E15", title="", act=lambda _: Outcome(), engines=("postgresql",))
 
     assert main(["--experiment", "E15"], fakes.known) == 2
     assert "E15 is not about the engine sqlite" in capsys.readouterr().err
@@ -127,7 +128,7 @@ def test_json_has_everything_and_grows_with_each_experiment(fakes: Fakes, tmp_pa
         seen.append(len(json.loads(out.read_text())))
         return Outcome(n=3)
 
-    fakes.known["E35"] = Experiment(id="E35", title="looks", run=look)
+    fakes.known["E35"] = Experiment(id="E35", title="looks", act=look)
     main(["--experiment", "E01,E35", "--seed", "5", "--out", str(out)], fakes.known)
 
     assert seen == [1]

@@ -1,4 +1,4 @@
-"""The ledger is written and read again; and what it tells without an audit beside it."""
+"""The ledger is written and read again; and what it tells of processes."""
 
 import os
 from pathlib import Path
@@ -7,11 +7,12 @@ from faults.evidence.checker import Evidence, Findings, check
 from faults.evidence.follow import Follower
 from faults.evidence.records import Pen, Record, read
 from faults.evidence.runs import runs
+from tests.unit.forged_evidence import Log
 
 
-def run(fence: int, *, pid: int, began: float, ended: float | None, outcome: str = "done") -> list[Record]:
-    start = Record(what="start", at=began, pid=pid, parent=5, job="a", fence=fence)
-    end = Record(what="end", at=ended or 0.0, pid=pid, parent=5, job="a", fence=fence, outcome=outcome)
+def run(token: int, *, pid: int, began: float, ended: float | None, outcome: str = "done") -> list[Record]:
+    start = Record(what="start", at=began, pid=pid, parent=5, job="a", token=token)
+    end = Record(what="end", at=ended or 0.0, pid=pid, parent=5, job="a", token=token, outcome=outcome)
     return [start] if ended is None else [start, end]
 
 
@@ -24,35 +25,35 @@ def judged(*records: Record) -> Findings:
     return check(Evidence(records=ordered, states={"a": "completed"}, offset=None))
 
 
-def test_a_second_run_is_licensed_by_the_death_of_the_first_ones_process() -> None:
-    story = [*run(1, pid=7, began=0, ended=None), *run(2, pid=8, began=2, ended=3)]
+def second_run(*faults: Record, end: str = "", how: str = "crashes", again_at: float = 2.0) -> Findings:
+    """The first run is pid 7's, a child of 5; the second one follows the end of its claim, 0.1 s before."""
+    log = Log()
+    log.enqueue(0, "a")
+    log.claim(0, "a", 1, worker="w7")
+    log.back(again_at - 0.1, "a", 1, settled=int(how != "crashes"), **{how: 1})
+    log.claim(again_at, "a", 2, int(how != "crashes"), "w8", **{how: 1})
+    log.complete(again_at + 1, "a", 2, settled=int(how != "crashes"), **{how: 1})
+    records = [
+        *run(1, pid=7, began=0, ended=1 if end else None, outcome=end),
+        *run(2, pid=8, began=again_at, ended=again_at + 1),
+        *faults,
+    ]
+    ordered = sorted(records, key=lambda record: record.at)
+    return check(Evidence(records=ordered, changes=log.changes, states={"a": "completed"}, offset=0.0))
 
-    assert judged(*story, kill(7, 1.0)).unlicensed == []
-    assert judged(*story, kill(5, 1.0)).unlicensed == [], "a child of one that was killed"
-    assert len(judged(*story).unlicensed) == 1
-    assert len(judged(*story, kill(9, 1.0)).unlicensed) == 1, "another process"
-    assert len(judged(*story, kill(7, 2.5)).unlicensed) == 1, "after the second run began"
+
+def test_a_second_run_is_licensed_by_the_death_of_the_first_ones_process() -> None:
+    assert second_run(kill(7, 1.0)).unlicensed == []
+    assert second_run(kill(5, 1.0)).unlicensed == [], "a child of one that was killed"
+    assert len(second_run().unlicensed) == 1
+    assert len(second_run(kill(9, 1.0)).unlicensed) == 1, "another process"
+    assert len(second_run(kill(7, 2.5)).unlicensed) == 1, "after the second run began"
 
 
 def test_a_second_run_is_licensed_by_the_error_of_the_first() -> None:
-    failed = run(1, pid=7, began=0, ended=1, outcome="error")
-    done = run(1, pid=7, began=0, ended=1)
-    again = run(2, pid=7, began=2, ended=3)
-
-    assert judged(*failed, *again).reruns == {"error": 1}
-    assert judged(*failed, *again).unlicensed == []
-    assert len(judged(*done, *again).unlicensed) == 1
-
-
-def test_a_third_run_needs_a_licence_of_its_own() -> None:
-    story = [
-        *run(1, pid=7, began=0, ended=None),
-        *run(2, pid=8, began=2, ended=None),
-        *run(3, pid=8, began=4, ended=5),
-    ]
-
-    assert len(judged(*story, kill(7, 1.0)).unlicensed) == 1
-    assert judged(*story, kill(7, 1.0), kill(8, 3.0)).unlicensed == []
+    assert second_run(end="error", how="failures").reruns == {"error": 1}
+    assert second_run(end="error", how="failures").unlicensed == []
+    assert len(second_run(end="done", how="failures").unlicensed) == 1
 
 
 def test_runs_that_overlap_are_found_and_killed_ones_end_with_their_process() -> None:
@@ -71,31 +72,39 @@ def test_what_descends_from_a_killed_process_has_a_second_to_end() -> None:
 
     assert judged(*first, bereaved, *run(2, pid=8, began=2.1, ended=3)).overlaps == []
     assert len(judged(*first, bereaved, *run(2, pid=8, began=1.5, ended=3)).overlaps) == 1
-    late = Record(what="start", at=2.5, pid=7, parent=1, job="b", fence=1)
+    late = Record(what="start", at=2.5, pid=7, parent=1, job="b", token=1)
     assert len(judged(*first, bereaved, late, *run(2, pid=8, began=2.1, ended=3)).overlaps) == 1, "it lives"
 
 
-def test_a_fence_that_does_not_rise_is_found() -> None:
+def test_a_token_that_does_not_rise_is_found() -> None:
     story = [*run(2, pid=7, began=0, ended=1, outcome="error"), *run(1, pid=8, began=2, ended=3)]
 
     assert len(judged(*story).bad_settles) == 1
 
 
 def test_recovery_counts_from_the_kill_to_the_next_run() -> None:
-    story = [*run(1, pid=7, began=0, ended=None), *run(2, pid=8, began=2, ended=3)]
+    assert second_run(kill(7, 1.5)).recovery == [0.5]
+    assert second_run(kill(7, 1.5), end="done").recovery == [], "nothing was cut short"
 
-    assert judged(*story, kill(7, 1.5)).recovery == [0.5]
-    assert judged(*story, kill(9, 1.5)).recovery == []
+
+def test_who_descends_from_a_process_that_was_asked_to_stop_was_asked_too() -> None:
+    term = Record(what="fault", at=1.0, pid=5, deed="term")
+
+    assert second_run(term, how="releases").reruns == {"release": 1}
+    assert second_run(term, how="releases").unlicensed == []
+    assert len(second_run(how="releases").unlicensed) == 1
+    heard = Record(what="fault", at=-4.0, pid=5, deed="term")
+    assert second_run(heard, how="releases").unlicensed == [], "it claimed before it was told"
 
 
 def test_what_was_written_is_read_again_while_it_grows(tmp_path: Path) -> None:
     pen, follower = Pen(tmp_path), Follower(tmp_path, os.getpid())
     assert follower.look() == 0
 
-    pen.write("start", job="a", fence=1)
-    pen.write("start", job="b", fence=1)
+    pen.write("start", job="a", token=1)
+    pen.write("start", job="b", token=1)
     assert follower.look() == 2
-    pen.write("end", job="a", fence=1)
+    pen.write("end", job="a", token=1)
     assert follower.look() == 1
 
     told = runs(read(tmp_path))
@@ -104,7 +113,7 @@ def test_what_was_written_is_read_again_while_it_grows(tmp_path: Path) -> None:
 
 
 def test_a_line_that_a_kill_cut_short_never_happened(tmp_path: Path) -> None:
-    Pen(tmp_path).write("start", job="a", fence=1)
+    Pen(tmp_path).write("start", job="a", token=1)
     [path] = tmp_path.iterdir()
     path.write_bytes(path.read_bytes() + b'{"what":"start","at":1.0,"pi')
 
