@@ -130,8 +130,11 @@ def _adopted(outside: int) -> list[int]:
 
 def _stop(stage: Stage, process: subprocess.Popen[bytes], start_for: float, orphans: int) -> Round:
     init = children_of(process.pid)[0]
-    stage.wait_until(lambda: not zombies_below(init), seconds=REAPED_WITHIN, what="zombies were not reaped")
-    zombies, inside = len(zombies_below(init)), descendants(init)
+    # What has ended in this very moment is a zombie for as long as it takes to wait for it.
+    reaped = stage.wait_until(
+        lambda: not zombies_below(init), seconds=REAPED_WITHIN, what="zombies were not reaped"
+    )
+    zombies, inside = 0 if reaped else len(zombies_below(init)), descendants(init)
     began = time.monotonic()
     stage.do("term", init, whole_tree=False)
     try:

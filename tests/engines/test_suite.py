@@ -7,7 +7,10 @@ import pytest
 from shigoto.testing.conformance import suite
 
 
-@pytest.mark.parametrize(("engine", "left_out"), [("memory", {"TestJoin"}), ("sqlite", {"TestNoJoin"})])
+@pytest.mark.parametrize(
+    ("engine", "left_out"),
+    [("memory", {"TestJoin"}), ("postgres", {"TestNoJoin"}), ("sqlite", {"TestNoJoin"})],
+)
 def test_every_class_of_the_suite_is_run(engine: str, left_out: set[str]) -> None:
     classes = {name for name in vars(suite) if name.startswith("Test")}
     lines = (Path(__file__).parent / f"test_{engine}.py").read_text().splitlines()

@@ -381,7 +381,7 @@ def test_a_path_may_have_a_colon_in_it(shigoto: Shigoto, tmp_path: Path, folder:
 @pytest.mark.parametrize(
     ("address", "text"),
     [
-        ("postgresql://ada:secret@host/jobs", "No engine for 'postgresql'"),
+        ("mysql://ada:secret@host/jobs", "No engine for 'mysql'"),
         ("SQLITE:///jobs.db", "No engine for 'SQLITE'"),
         ("my_engine://ada:secret@host/jobs", "No engine for 'my_engine'"),
         ("sqlite://ada:secret@host/jobs.db", "'sqlite://ada:***@host/jobs.db' is not the address of a file"),

@@ -38,6 +38,9 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     answer is None if the case is not ordinary and nothing was changed; then the op is started.
     `several` does a number of such ops at once, for less than one after the other: it is given their `subject`s, and
     its values are theirs. A driver may use it for ops of one group that have the same.
+    `single`: in the ordinary case one command does it all, and a driver may run the first command by itself, outside of
+    any transaction. If the op yields another, the first has changed nothing: it failed, or answered so.
+    `inside` is how it is started inside a caller's transaction, where that is another way.
     """
 
     start: Callable[[], Steps[T]]
@@ -47,6 +50,8 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     direct: Callable[[Callable[..., Any]], T | None] | None = None
     several: Callable[[list[Any]], Steps[list[T]]] | None = None
     subject: Any = None
+    single: bool = False
+    inside: Callable[[], Steps[T]] | None = None
 
 
 def drive(op: Op[T], execute: Callable[[Any], Any]) -> T:

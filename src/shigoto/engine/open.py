@@ -7,13 +7,14 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreRefused, nearest
 from shigoto.model.text import without_secrets
 
-SCHEMES = ("sqlite", "memory")
+SCHEMES = ("sqlite", "memory", "postgresql")
 # One letter is a Windows drive. What looks like the address of a server is one, whatever its scheme is made of.
 _ADDRESS = re.compile(r"(?i)([a-z][a-z0-9+.-]+):|([^/:]*[^/:.]):(?=//)")
 
 
 def open_engine(url: str) -> Engine:
-    """The engine of a store address: `sqlite:///jobs.db`, `sqlite:////var/lib/app/jobs.db`, `memory:`, or a file path.
+    """The engine of a store address: `sqlite:///jobs.db`, `sqlite:////var/lib/app/jobs.db`, `memory:`, a file path, or
+    `postgresql://user@host/database`.
 
     Opening is lazy: the store itself is touched by the first operation.
     """
@@ -28,10 +29,12 @@ def open_engine(url: str) -> Engine:
         case "sqlite":
             path, options = _parts(url)
             return _sqlite(path, options)
+        case "postgresql" | "postgres":
+            return _postgres(url)
         case _:
             raise StoreRefused(
                 f"No engine for {scheme!r} in the store address.{nearest(scheme, SCHEMES)}"
-                " Use sqlite:///FILE, memory: or the path of a file."
+                " Use sqlite:///FILE, memory:, the path of a file, or postgresql://USER@HOST/DATABASE."
             )
 
 
@@ -64,3 +67,15 @@ def _sqlite(path: str, options: dict[str, str]) -> Engine:
         return SqliteEngine(path, synchronous=synchronous)
     except (OSError, ValueError) as error:
         raise StoreRefused(f"{path!r} cannot be the path of a store: {error}.") from error
+
+
+def _postgres(url: str) -> Engine:
+    try:
+        from shigoto.engine.postgres import PostgresEngine
+    except ImportError as error:
+        lacking = isinstance(error, ModuleNotFoundError) and error.name == "psycopg"
+        raise StoreRefused(
+            f"PostgreSQL needs psycopg, which {'is not installed' if lacking else f'cannot be used here ({error})'}."
+            ' Run: pip install "shigoto[postgres]".'
+        ) from error
+    return PostgresEngine(url)

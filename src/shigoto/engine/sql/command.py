@@ -38,7 +38,7 @@ class Answer(Protocol):
 
 
 Command = Call | Statement | Write
-Steps = Generator[Command, Answer, T]
+Steps = Generator[Any, Answer, T]  # commands, and what else an engine knows
 
 
 def sql(name: str, *values: Any) -> Call:

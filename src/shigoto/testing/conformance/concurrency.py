@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from shigoto.engine.op import Op
 from shigoto.engine.open import open_engine
@@ -171,7 +172,7 @@ class TestTasks:
         heard: list[object] = []
 
         def with_ear(op: Op[T]) -> Op[T]:
-            return Op(start=op.start, mode=op.mode, rings=op.rings, committed=heard.append)
+            return replace(op, committed=heard.append)
 
         async def all_at_once() -> list[object]:
             ops = [with_ear(store.engine.enqueue_many([store.spec()])) for _ in range(5)]
@@ -186,7 +187,7 @@ class TestTasks:
         op = store.engine.retry([store.new_id()])
 
         with pytest.raises(Exception, match="no job"):
-            store.engine.run(Op(start=op.start, mode=op.mode, rings=op.rings, committed=heard.append))
+            store.engine.run(replace(op, committed=heard.append))
 
         assert heard == []
 

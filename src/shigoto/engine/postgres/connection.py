@@ -1,0 +1,283 @@
+"""One connection, for threads or for an event loop: asks, and waits for the answer, but never beyond a deadline.
+
+psycopg's own connections wait for as long as it takes, which is for ever if the server's host vanishes or its process
+is stopped. So the waiting is ours; psycopg connects, and keeps libpq.
+A connection that belongs to an event loop stays registered there for all its life, since to register it for each answer
+would cost a tenth of an awaited enqueue; thus it also notices at once that the server has closed it.
+"""
+
+import asyncio
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from shigoto.engine.postgres.failures import ConnectionLost, NoAnswer, one_line
+from shigoto.engine.postgres.statement import Answer
+from shigoto.engine.postgres.wire import BAD, Request, Wire
+
+READABLE, WRITABLE = 1, 4  # POLLIN and POLLOUT
+
+
+class ThreadsInner(psycopg.Connection[Any]):
+    """psycopg's connection, without its warning when it goes: a forked child must not close what it has inherited."""
+
+    def __del__(self, _: Any = None, /) -> None: ...
+
+
+class LoopsInner(psycopg.AsyncConnection[Any]):
+    """The same for event loops."""
+
+    def __del__(self, _: Any = None, /) -> None: ...
+
+
+def disown(wire: Wire) -> None:
+    """Let go of a parent's connection in a forked child: close the socket here, and say nothing to the server."""
+    with suppress(OSError, psycopg.Error):
+        os.close(wire.pgconn.socket)
+    _inherited.append(wire)
+
+
+# libpq would say goodbye to the parent's server for whoever frees such a connection, so a child never does.
+_inherited: list[Wire] = []
+
+
+class ThreadConnection:
+    """For one thread at a time."""
+
+    def __init__(self, inner: psycopg.Connection[Any], *, prepares: bool) -> None:
+        self.wire = Wire(inner, prepares=prepares)
+        self.reused = False
+        self.idle_since = 0.0
+        self._ready = _readiness(self.wire.pgconn.socket)
+
+    def ask(self, request: Request, until: float) -> Answer:
+        """What the server answers. Raises psycopg.Error if it says no, ConnectionLost if it says nothing."""
+        wire = self.wire
+        if wire.prepares and wire.must_prepare(request):
+            wire.send_prepare(request)
+            try:
+                wire.answer(self._results(until))
+            except psycopg.Error:
+                wire.forget_prepared(request)
+                raise
+        wire.send(request)
+        return wire.answer(self._results(until))
+
+    def _results(self, until: float) -> list[pq.abc.PGresult]:
+        pgconn = self.wire.pgconn
+        results: list[pq.abc.PGresult] = []
+        try:
+            while pgconn.flush():
+                if self._wait(READABLE | WRITABLE, until) & READABLE:
+                    pgconn.consume_input()
+            while True:
+                while pgconn.is_busy():
+                    self._wait(READABLE, until)
+                    pgconn.consume_input()
+                result = pgconn.get_result()
+                if result is None:
+                    return results
+                results.append(result)
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(one_line(error)) from error
+
+    def _wait(self, events: int, until: float) -> int:
+        ready = self._ready(events, until - time.monotonic())
+        if not ready:
+            raise NoAnswer("the server has not answered in time")
+        return ready
+
+    def is_alive(self) -> bool:
+        """Whether an idle connection has not been closed by the server, as far as is known here."""
+        pgconn = self.wire.pgconn
+        try:
+            while self._ready(READABLE, 0.0):
+                pgconn.consume_input()  # a notice, a change of a setting, or the end
+        except psycopg.OperationalError:
+            return False
+        return pgconn.status != BAD
+
+    def close(self) -> None:
+        """Close it."""
+        self.wire.finish()
+
+
+Ready = Callable[[int, float], int]
+
+
+def _readiness(descriptor: int) -> Ready:
+    """What tells which of the events have come, after some seconds at most: 0 if none."""
+    if sys.platform == "win32":
+
+        def selected(events: int, patience: float) -> int:
+            writing = (descriptor,) if events & WRITABLE else ()
+            readable, writable, _ = select.select((descriptor,), writing, (), max(0.0, patience))
+            return (READABLE if readable else 0) | (WRITABLE if writable else 0)
+
+        return selected
+
+    poller = select.poll()
+    poller.register(descriptor, READABLE)
+    current = READABLE
+
+    def polled(events: int, patience: float) -> int:
+        nonlocal current
+        if events != current:
+            poller.modify(descriptor, events)
+            current = events
+        found = poller.poll(max(0.0, patience * 1000.0))
+        # An error of the socket is seen by whoever reads.
+        return found[0][1] & events or READABLE if found else 0
+
+    return polled
+
+
+class LoopConnection:
+    """For one event loop, one statement at a time.
+
+    An answer whose asker was cancelled is still read: `is_busy` until then, and `when_quiet` is told.
+    """
+
+    def __init__(self, inner: psycopg.AsyncConnection[Any], *, prepares: bool) -> None:
+        self.wire = Wire(inner, prepares=prepares)
+        self.reused = False
+        self.idle_since = 0.0
+        self.heard: Callable[[], None] | None = None  # a notification, or the end of the connection
+        self.when_quiet: Callable[[], None] | None = None
+        self.lost: ConnectionLost | None = None
+        self._loop = asyncio.get_running_loop()
+        self._socket = self.wire.pgconn.socket
+        self._asker: asyncio.Future[list[pq.abc.PGresult]] | None = None
+        self._results: list[pq.abc.PGresult] = []
+        self._until = self._timer_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing = False
+        self._loop.add_reader(self._socket, self._readable)
+        self._registered = True
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an answer is still to come."""
+        return self._asker is not None
+
+    async def ask(self, request: Request, until: float) -> Answer:
+        """What the server answers. Raises psycopg.Error if it says no, ConnectionLost if it says nothing."""
+        wire = self.wire
+        if wire.prepares and wire.must_prepare(request):
+            wire.send_prepare(request)
+            try:
+                wire.answer(await self._answered(until))
+            except psycopg.Error:
+                wire.forget_prepared(request)
+                raise
+        if self.lost is not None:
+            raise self.lost
+        wire.send(request)
+        return wire.answer(await self._answered(until))
+
+    def _answered(self, until: float) -> "asyncio.Future[list[pq.abc.PGresult]]":
+        asker = self._asker = self._loop.create_future()
+        self._results = []
+        self._until = until
+        if self._timer is None or until < self._timer_at:
+            self._set_timer()
+        self._write()
+        return asker
+
+    def _write(self) -> None:
+        try:
+            more = bool(self.wire.pgconn.flush())
+        except psycopg.OperationalError as error:
+            self._fail(ConnectionLost(one_line(error)))
+            return
+        if more != self._writing:
+            self._writing = more
+            if more:
+                self._loop.add_writer(self._socket, self._write)
+            else:
+                self._loop.remove_writer(self._socket)
+
+    def _readable(self) -> None:
+        pgconn = self.wire.pgconn
+        try:
+            pgconn.consume_input()
+            if self.heard is not None and _notified(pgconn):
+                self.heard()
+            if self._asker is None:
+                return
+            while not pgconn.is_busy():
+                result = pgconn.get_result()
+                if result is None:
+                    self._resolve(None)
+                    return
+                self._results.append(result)
+        except psycopg.OperationalError as error:
+            self._fail(ConnectionLost(one_line(error)))
+
+    def _resolve(self, lost: ConnectionLost | None) -> None:
+        asker, self._asker = self._asker, None
+        if asker is None:
+            return
+        if asker.cancelled():
+            if self.when_quiet is not None:
+                self.when_quiet()
+        elif lost is not None:
+            asker.set_exception(lost)
+        else:
+            asker.set_result(self._results)
+
+    def _fail(self, lost: ConnectionLost) -> None:
+        # The server's own last words are still to be read, and tell more than the socket does.
+        final = [result for result in self._results if result.status == pq.ExecStatus.FATAL_ERROR]
+        self.lost = lost
+        self.close()
+        self._resolve(None if final else lost)
+        if self.heard is not None:
+            self.heard()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self._until
+        self._timer = self._loop.call_later(self._until - time.monotonic(), self._late)
+
+    def _late(self) -> None:
+        """One timer serves many answers: it is set again only when it has run out."""
+        self._timer = None
+        if self._asker is None:
+            return
+        if self._until - time.monotonic() > 0.0:
+            self._set_timer()
+        else:
+            self._fail(NoAnswer("the server has not answered in time"))
+
+    def is_alive(self) -> bool:
+        """Whether it has not been closed, as far as is known here."""
+        return self.lost is None and self.wire.pgconn.status != BAD
+
+    def close(self) -> None:
+        """Close it: on its loop, or when that does not run any more."""
+        if self.lost is None:
+            self.lost = ConnectionLost("the store was closed meanwhile")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._registered and not self._loop.is_closed():
+            self._registered = False
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+        self.wire.finish()
+
+
+def _notified(pgconn: pq.abc.PGconn) -> bool:
+    found = False
+    while pgconn.notifies() is not None:
+        found = True
+    return found

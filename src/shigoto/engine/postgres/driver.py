@@ -1,0 +1,326 @@
+"""Runs operations on the server: in the caller's thread, or on the caller's event loop.
+
+    run(op)    sync callers     a connection of the threads' pool
+    arun(op)   async callers    a connection of the loop's own pool, never a thread; enqueues that wait together are one
+
+Every call has a deadline, also if the server's host vanishes or its process is stopped: the connection is thrown away
+then. An op that loses a conflict is started again, and so is one that finds its connection dead.
+Connections are opened when they are needed, and belong to the process that has opened them: after a fork, the child
+begins anew.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import psycopg
+
+from shigoto.engine.op import Op
+from shigoto.engine.postgres.address import CONNECT_FOR, Settings
+from shigoto.engine.postgres.connecting import Connector
+from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
+from shigoto.engine.postgres.conversation import Conversation, Requests
+from shigoto.engine.postgres.failures import ConnectionLost, Setbacks
+from shigoto.engine.postgres.gathering import Gatherer
+from shigoto.engine.postgres.listening import Ear, Silence, Switchboard
+from shigoto.engine.postgres.pools import LoopPool, ThreadPool
+from shigoto.engine.postgres.ringing import Bell
+from shigoto.engine.postgres.statement import Texts
+from shigoto.engine.protocol import Doorbell
+from shigoto.engine.sql.command import Statement
+from shigoto.model.errors import StoreError
+
+T = TypeVar("T")
+
+log = logging.getLogger("shigoto.postgres")
+
+DEADLINE = 30.0  # seconds for one op, with everything that it waits for
+LAST_RING = 1.0  # seconds for the ring that is still owed when the store is closed
+
+
+class _OnLoop:
+    """What one event loop has."""
+
+    __slots__ = ("gatherers", "pool", "ring", "rings", "switchboard")
+
+    def __init__(self, pool: LoopPool, switchboard: Switchboard | None) -> None:
+        self.pool = pool
+        self.switchboard = switchboard
+        self.gatherers: dict[object, Gatherer] = {}
+        self.ring: asyncio.TimerHandle | None = None
+        self.rings: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        if self.ring is not None:
+            self.ring.cancel()
+        if self.switchboard is not None:
+            self.switchboard.close()
+        self.pool.close()
+
+
+class Driver:
+    """Transactions of one process on one store. `deadline` is for ops whose caller says no other, in seconds."""
+
+    def __init__(self, settings: Settings, texts: Mapping[str, str], *, deadline: float = DEADLINE) -> None:
+        self.settings = settings
+        self.deadline = deadline
+        self._texts = Texts(texts)
+        self._notify: Op[None] = Op(start=self._notification, single=True)
+        self._begin_again()
+        _all.add(self)
+
+    def _begin_again(self) -> None:
+        settings = self.settings
+        patience = min(float(CONNECT_FOR), self.deadline)
+        self._connector = Connector(
+            settings.shown, settings.parameters, prepares=settings.prepare, patience=patience
+        )
+        self._listening: Connector | None = None
+        if settings.listen_parameters == settings.parameters:
+            self._listening = self._connector
+        elif settings.listen_parameters is not None:
+            self._listening = Connector(
+                settings.shown, settings.listen_parameters, prepares=False, patience=patience
+            )
+        self._threads = self._new_pool()
+        self._loops: dict[asyncio.AbstractEventLoop, _OnLoop] = {}
+        self._guard = threading.Lock()
+        self._bell = Bell()
+        self._timer: threading.Timer | None = None
+
+    def _new_pool(self) -> ThreadPool:
+        return ThreadPool(self.settings.shown, self.settings.in_threads, self._connector.open)
+
+    def run(self, op: Op[T], *, deadline: float | None = None) -> T:
+        """Run an op in the calling thread."""
+        until = time.monotonic() + (self.deadline if deadline is None else deadline)
+        setbacks: Setbacks | None = None
+        while True:
+            try:
+                return self._run_once(op, until)
+            except (psycopg.Error, ConnectionLost) as error:
+                setbacks = setbacks or Setbacks(self.settings.shown, until)
+                pause = setbacks.pause_after(error)
+            time.sleep(pause)
+
+    def _run_once(self, op: Op[T], until: float) -> T:
+        pool = self._threads
+        connection = pool.take(until)
+        conversation = Conversation(op, self._texts, self._bell, until)
+        requests = conversation.requests()
+        try:
+            value = _converse(connection, requests, until)
+        except ConnectionLost as lost:
+            conversation.judge(lost, reused=connection.reused)
+            connection.close()
+            raise
+        finally:
+            requests.close()
+            pool.give_back(connection)
+        if self._after(op, value, conversation):
+            self._ring_from_thread()
+        return value
+
+    async def arun(self, op: Op[T], *, deadline: float | None = None) -> T:
+        """Run an op on the running event loop."""
+        until = time.monotonic() + (self.deadline if deadline is None else deadline)
+        here = self._here()
+        if op.several is None:
+            return await self._arun(op, until, here)
+        gatherer = here.gatherers.get(op.several)
+        if gatherer is None:
+            gatherer = here.gatherers[op.several] = Gatherer(lambda op, until: self._arun(op, until, here))
+        value: T = await gatherer.run(op, until)
+        return value
+
+    async def _arun(self, op: Op[T], until: float, here: _OnLoop) -> T:
+        setbacks: Setbacks | None = None
+        while True:
+            try:
+                return await self._arun_once(op, until, here)
+            except (psycopg.Error, ConnectionLost) as error:
+                setbacks = setbacks or Setbacks(self.settings.shown, until)
+                pause = setbacks.pause_after(error)
+            await asyncio.sleep(pause)
+
+    async def _arun_once(self, op: Op[T], until: float, here: _OnLoop) -> T:
+        connection = await here.pool.take(until)
+        conversation = Conversation(op, self._texts, self._bell, until)
+        requests = conversation.requests()
+        try:
+            value = await _aconverse(connection, requests, until)
+        except ConnectionLost as lost:
+            conversation.judge(lost, reused=connection.reused)
+            connection.close()
+            raise
+        finally:
+            requests.close()
+            here.pool.give_back(connection)
+        if self._after(op, value, conversation):
+            self._ring_from_loop(here)
+        return value
+
+    def _after(self, op: Op[T], value: T, conversation: Conversation[T]) -> bool:
+        """Do what follows a commit, and tell whether to ring. Nothing here may make a committed op look failed."""
+        try:
+            if op.committed is not None:
+                op.committed(value)
+            if conversation.rings is not None:
+                return not conversation.rings
+            return op.rings is not None and op.rings(value)
+        except Exception:
+            log.exception("A step after a commit to %s failed.", self.settings.shown)
+            return False
+
+    def _here(self) -> _OnLoop:
+        loop = asyncio.get_running_loop()
+        here = self._loops.get(loop)
+        if here is None:
+            pool = LoopPool(self.settings.shown, self.settings.on_a_loop, self._connector.aopen)
+            listening = self._listening
+            switchboard = (
+                None
+                if listening is None
+                else Switchboard(self.settings.shown, self.settings.schema, listening.aopen)
+            )
+            here = _OnLoop(pool, switchboard)
+            with self._guard:
+                gone = [other for other in self._loops if other.is_closed()]
+                dropped = [self._loops.pop(other) for other in gone]
+                self._loops[loop] = here
+            for other in dropped:
+                other.close()
+        return here
+
+    def listen(self) -> Doorbell:
+        """A new ear on the running event loop; all ears of a loop share one connection."""
+        switchboard = self._here().switchboard
+        return Silence() if switchboard is None else Ear(switchboard)
+
+    def _notification(self) -> Any:
+        yield Statement("SELECT pg_notify($1::text, '')", (self.settings.schema,))
+
+    def _ring_from_thread(self) -> None:
+        delay = self._bell.owe()
+        if delay is None:
+            return
+        if delay <= 0.0:
+            self._ring_now()
+            return
+        timer = self._timer = threading.Timer(delay, self._ring_now)
+        timer.daemon = True
+        timer.name = "shigoto-ring"
+        with suppress(
+            RuntimeError
+        ):  # no thread to be had, or the interpreter ends: workers look by themselves, too
+            timer.start()
+
+    def _ring_now(self, deadline: float | None = None) -> None:
+        self._bell.pay()
+        try:
+            self.run(self._notify, deadline=deadline)
+        except (StoreError, psycopg.Error) as error:
+            log.debug("The doorbell of %s was not rung: %s", self.settings.shown, error)
+
+    def _ring_from_loop(self, here: _OnLoop) -> None:
+        delay = self._bell.owe()
+        if delay is not None:
+            here.ring = here.pool.loop.call_later(delay, self._start_ringing, here)
+
+    def _start_ringing(self, here: _OnLoop) -> None:
+        here.ring = None
+        self._bell.pay()
+        task = here.pool.loop.create_task(self._aring(here), name="shigoto-ring")
+        here.rings.add(task)
+        task.add_done_callback(here.rings.discard)
+
+    async def _aring(self, here: _OnLoop) -> None:
+        try:
+            await self._arun(self._notify, time.monotonic() + self.deadline, here)
+        except (StoreError, psycopg.Error) as error:
+            log.debug("The doorbell of %s was not rung: %s", self.settings.shown, error)
+
+    def close(self) -> None:
+        """Close every connection: what is in use when it comes back, and what belongs to a loop of another thread
+        there. Closing twice is fine; a later call opens again."""
+        timer, self._timer = self._timer, None
+        if timer is not None and timer is not threading.current_thread():
+            timer.cancel()
+            timer.join(LAST_RING)
+        if self._bell.is_owed:
+            self._ring_now(LAST_RING)
+        with self._guard:
+            loops, self._loops = self._loops, {}
+            threads, self._threads = self._threads, self._new_pool()
+        threads.close()
+        for loop, here in loops.items():
+            if not loop.is_running() or loop is _running_loop():
+                here.close()
+            else:
+                with suppress(RuntimeError):  # it was closed in this moment, and its connections with it
+                    loop.call_soon_threadsafe(here.close)
+
+    def after_fork_in_child(self) -> None:
+        """Begin again, without the parent's connections and with locks that nobody holds."""
+        self._threads.disown()
+        for here in self._loops.values():
+            here.pool.disown()
+            if here.switchboard is not None:
+                here.switchboard.disown()
+        self._begin_again()
+
+
+def _converse(connection: ThreadConnection, requests: Requests[T], until: float) -> T:
+    try:
+        request = next(requests)
+        while True:
+            try:
+                answer = connection.ask(request, until)
+            except psycopg.Error as error:
+                request = requests.throw(error)
+            else:
+                request = requests.send(answer)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+async def _aconverse(connection: LoopConnection, requests: Requests[T], until: float) -> T:
+    try:
+        request = next(requests)
+        while True:
+            try:
+                answer = await connection.ask(request, until)
+            except psycopg.Error as error:
+                request = requests.throw(error)
+            else:
+                request = requests.send(answer)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+# The one piece of state that belongs to the process: a fork happens to all engines in it at once.
+_all: "weakref.WeakSet[Driver]" = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for driver in list(_all):
+        driver.after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,268 @@
+"""The engine's face: every verb of the protocol as an operation, and the few things that are not operations."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+from shigoto.engine.op import Op
+from shigoto.engine.postgres import claiming, enqueueing, schema
+from shigoto.engine.postgres.address import read_address
+from shigoto.engine.postgres.completing import complete
+from shigoto.engine.postgres.driver import Driver
+from shigoto.engine.postgres.places import PLACES, statement
+from shigoto.engine.postgres.statement import in_schema, load_texts
+from shigoto.engine.protocol import Block, Capabilities, Doorbell
+from shigoto.engine.sql import finding, looking, managing, repairing, settling
+from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.counting import count
+from shigoto.engine.sql.dialect import Dialect
+from shigoto.model.clock import Millis
+from shigoto.model.job import (
+    Attempt,
+    Counts,
+    Enqueued,
+    Job,
+    JobFilter,
+    JobSpec,
+    Lease,
+    LoggedLine,
+    QueueSettings,
+    State,
+)
+from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
+from shigoto.model.worker import (
+    Announcement,
+    Orders,
+    Promoted,
+    Rescued,
+    SweepOrder,
+    Swept,
+    Want,
+    WorkerRecord,
+)
+
+T = TypeVar("T")
+
+CAPABILITIES = Capabilities(name="postgres", durable=True, shared=True, joins=True)
+MIGRATE_FOR = 600.0  # seconds
+STATEMENTS = "shigoto.engine.postgres.statements"
+
+
+class PostgresEngine:
+    """Jobs in a schema of a PostgreSQL database. Opens lazily, and never makes or changes the schema unasked."""
+
+    def __init__(self, url: str) -> None:
+        self._settings = read_address(url)
+        self._driver = Driver(self._settings, load_texts(STATEMENTS, self._settings.schema))
+        self._marks = claiming.Marks()
+        self._dialect = Dialect(
+            now_and_step=_now_and_step,
+            insert=enqueueing.insert,
+            complete=complete,
+            count_moved=lambda old, new: count(moved=[(old, new)]),
+            forget=_forget,
+            fold=_fold,
+            is_damage=lambda error: False,
+            places=PLACES,
+            statement=lambda text, values: statement(in_schema(text, self._settings.schema), values),
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    @property
+    def address(self) -> str:
+        return self._settings.url
+
+    def run(self, op: Op[T]) -> T:
+        return self._driver.run(op)
+
+    async def arun(self, op: Op[T]) -> T:
+        return await self._driver.arun(op)
+
+    def join(self, connection: object, op: Op[T]) -> T:
+        raise NotImplementedError
+
+    async def ajoin(self, connection: object, op: Op[T]) -> T:
+        raise NotImplementedError
+
+    def block(self, last: Callable[[], Op[Any]], *, limit: float) -> Block:
+        raise NotImplementedError
+
+    def listen(self) -> Doorbell:
+        return self._driver.listen()
+
+    def close(self) -> None:
+        self._driver.close()
+
+    def migrate(self) -> list[str]:
+        op = Op(start=lambda: schema.migrate(self._settings.schema, self._settings.shown))
+        return self._driver.run(op, deadline=MIGRATE_FOR)
+
+    def expect_schema(self) -> None:
+        """Raise SchemaMissing if the database has no current store; creates and changes nothing."""
+        look = Op(
+            start=lambda: schema.expect_current(self._settings.schema, self._settings.shown), mode="read"
+        )
+        self._driver.run(look)
+
+    # A job's way: in, out, and ended.
+
+    def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
+        if not specs:
+            return Op(start=lambda: _value([]), mode="read")
+        one = len(specs) == 1 and specs[0].key is None
+        return Op(
+            start=lambda: enqueueing.enqueue(self._dialect, specs),
+            inside=lambda: enqueueing.enqueue_joined(self._dialect, specs),
+            rings=_anything_new,
+            single=enqueueing.is_single(specs),
+            several=self._enqueue_several if one else None,
+            subject=specs[0],
+        )
+
+    def _enqueue_several(self, specs: list[JobSpec]) -> Steps[list[list[Enqueued]]]:
+        answers = yield from enqueueing.enqueue(self._dialect, specs)
+        return [[answer] for answer in answers]
+
+    def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
+        return Op(start=lambda: claiming.claim(self._marks, worker, wants), single=True)
+
+    def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
+        endings = {settlement.ending for settlement in settlements}
+        back = not endings <= {Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED}
+        return Op(
+            start=lambda: _settle(self._dialect, worker, settlements),
+            rings=(lambda _: True) if back else None,
+            single=endings == {Ending.COMPLETED} and all(_is_plain(s) for s in settlements),
+        )
+
+    def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
+        return Op(start=lambda: repairing.report(worker, reports))
+
+    # Leases and repair.
+
+    def announce(self, announcement: Announcement) -> Op[None]:
+        return _timed(lambda now: repairing.announce(now, announcement))
+
+    def leave(self, worker: UUID) -> Op[int]:
+        return _timed(lambda now: repairing.leave(now, worker), rings=bool)
+
+    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+        return _timed(
+            lambda now: repairing.bury(now, worker, deaths),
+            rings=lambda buried: any(job.state is State.PENDING for job in buried),
+        )
+
+    def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
+        return Op(
+            start=lambda: repairing.beat(self._dialect, worker, held),
+            rings=lambda orders: orders.released > 0,
+        )
+
+    def promote(self, limit: int) -> Op[Promoted]:
+        return _timed(lambda now: repairing.promote(now, limit), rings=lambda promoted: promoted.count > 0)
+
+    def sweep(self, order: SweepOrder) -> Op[Swept]:
+        return Op(
+            start=lambda: repairing.sweep(self._dialect, order), rings=lambda swept: bool(swept.rescued)
+        )
+
+    # People.
+
+    def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
+        heard = State.CANCELLED if force else State.PROCESSING  # by the worker that runs it
+        return _timed(
+            lambda now: managing.cancel(now, ids, force=force), rings=lambda states: heard in states
+        )
+
+    def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
+        return _timed(lambda now: managing.retry(now, ids), rings=bool)
+
+    def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
+        return Op(start=lambda: finding.deletable(self._dialect, wanted, after), mode="read")
+
+    def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
+        return Op(start=lambda: managing.delete(self._dialect, numbers, states))
+
+    def count(self, wanted: JobFilter) -> Op[int]:
+        return Op(start=lambda: looking.count(self._dialect, wanted), mode="read")
+
+    def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
+        return Op(start=lambda: looking.get(self._dialect, list(ids)), mode="read")
+
+    def find(self, wanted: JobFilter) -> Op[list[Job]]:
+        return Op(start=lambda: looking.find(self._dialect, wanted), mode="read")
+
+    def attempts(self, id: UUID) -> Op[list[Attempt]]:
+        return Op(start=lambda: looking.attempts(id), mode="read")
+
+    def logs(self, id: UUID) -> Op[list[LoggedLine]]:
+        return Op(start=lambda: looking.logs(id), mode="read")
+
+    def stats(self) -> Op[dict[str, Counts]]:
+        return Op(start=looking.stats, mode="read")
+
+    def configure(self, settings: QueueSettings) -> Op[None]:
+        return Op(start=lambda: _configure(settings), rings=lambda _: not settings.paused)
+
+    def settings(self) -> Op[list[QueueSettings]]:
+        return Op(start=looking.settings, mode="read")
+
+    def workers(self) -> Op[list[WorkerRecord]]:
+        return Op(start=looking.workers, mode="read")
+
+
+def _timed(steps: Callable[[Millis], Steps[T]], *, rings: Callable[[T], bool] | None = None) -> Op[T]:
+    """A write that needs to know what time it is at the store."""
+
+    def start() -> Steps[T]:
+        [now] = (yield sql("now")).fetchone()
+        return (yield from steps(now))
+
+    return Op(start=start, rings=rings)
+
+
+def _settle(dialect: Dialect, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
+    now: Millis = 0
+    if any(settlement.ending is not Ending.COMPLETED for settlement in settlements):
+        [now] = (yield sql("now")).fetchone()
+    return (yield from settling.settle(dialect, now, worker, settlements))
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    return settlement.log is None and settlement.progress is None and settlement.progress_text is None
+
+
+def _now_and_step() -> Steps[tuple[Millis, Millis]]:
+    [step] = (yield sql("renew_clock")).fetchone()
+    [now] = (yield sql("now")).fetchone()
+    return now, step
+
+
+def _forget(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
+    from msgspec import json
+
+    yield sql("delete_jobs", json.encode([number for number, _, _ in jobs]).decode())
+    yield from count(deleted=[(queue, state) for _, state, queue in jobs])
+
+
+def _fold() -> Steps[None]:
+    yield sql("fold_tally")
+
+
+def _anything_new(answers: list[Enqueued]) -> bool:
+    return any(answer.status != "existing" for answer in answers)
+
+
+def _value(value: T) -> Steps[T]:
+    yield from ()
+    return value
+
+
+def _configure(settings: QueueSettings) -> Steps[None]:
+    yield sql(
+        "configure", settings.name, int(settings.paused), settings.keep_completed_for, settings.keep_failed_for,
+        settings.keep_cancelled_for,
+    )  # fmt: skip

@@ -1,0 +1,131 @@
+"""Single enqueues that wait together become one statement.
+
+Nothing waits for company: one that comes alone goes at once, and what comes while it is under way is the next batch.
+Each of a batch is told of its own job; if the batch is refused, each goes by itself.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from shigoto.engine.op import Op
+from shigoto.model.errors import StoreUnavailable
+
+MAX_BATCH = 500
+
+RunOne = Callable[[Op[Any], float], Awaitable[Any]]
+_Waiting = tuple[Op[Any], float, "asyncio.Future[Any]"]
+
+
+class Gatherer:
+    """Ops of one kind on one event loop."""
+
+    def __init__(self, run: RunOne) -> None:
+        self._run = run
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[_Waiting] = deque()
+        self._busy = False
+        self._batches: set[asyncio.Task[None]] = set()
+
+    async def run(self, op: Op[Any], until: float) -> Any:
+        """The op's value; it may come with those of others."""
+        if self._busy:
+            future: asyncio.Future[Any] = self._loop.create_future()
+            self._waiting.append((op, until, future))
+            return await future
+        self._busy = True
+        try:
+            return await self._run(op, until)
+        finally:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        batch: list[_Waiting] = []
+        while self._waiting and len(batch) < MAX_BATCH:
+            waiting = self._waiting.popleft()
+            if not waiting[2].done():  # else it was cancelled, and nothing was sent for it
+                batch.append(waiting)
+        if not batch:
+            self._busy = False
+            return
+        task = self._loop.create_task(self._carry_out(batch), name="shigoto-batch")
+        self._batches.add(task)
+        task.add_done_callback(self._batches.discard)
+
+    async def _carry_out(self, batch: list[_Waiting]) -> None:
+        try:
+            await self._together(batch)
+        finally:
+            self._go_on()
+            for _, _, future in batch:
+                if not future.done():  # the loop is about to end
+                    future.cancel()
+
+    async def _together(self, batch: list[_Waiting]) -> None:
+        if len(batch) > 1:
+            try:
+                values = await self._run(
+                    _merged([op for op, _, _ in batch]), min(until for _, until, _ in batch)
+                )
+            except StoreUnavailable as error:
+                for _, _, future in batch:
+                    _tell(future, StoreUnavailable(*error.args))
+                return
+            except Exception:
+                await asyncio.gather(*(self._alone(waiting) for waiting in batch))
+                return
+            for (_, _, future), value in zip(batch, values, strict=True):
+                if not future.done():
+                    future.set_result(value)
+        else:
+            await self._alone(batch[0])
+
+    async def _alone(self, waiting: _Waiting) -> None:
+        op, until, future = waiting
+        try:
+            value = await self._run(op, until)
+        except Exception as error:
+            _tell(future, error)
+        else:
+            if not future.done():
+                future.set_result(value)
+
+
+def _tell(future: "asyncio.Future[Any]", error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def _merged(ops: list[Op[Any]]) -> Op[Any]:
+    first = ops[0]
+    several = first.several
+    assert several is not None
+    subjects = [op.subject for op in ops]
+    return Op(
+        start=lambda: several(subjects),
+        mode=first.mode,
+        single=first.single,
+        committed=_after(ops),
+        rings=_rings(ops),
+    )
+
+
+def _after(ops: list[Op[Any]]) -> Callable[[list[Any]], None] | None:
+    callbacks = [(at, op.committed) for at, op in enumerate(ops) if op.committed is not None]
+    if not callbacks:
+        return None
+
+    def call(values: list[Any]) -> None:
+        for at, callback in callbacks:
+            callback(values[at])
+
+    return call
+
+
+def _rings(ops: list[Op[Any]]) -> Callable[[list[Any]], bool] | None:
+    if all(op.rings is None for op in ops):
+        return None
+    return lambda values: any(
+        op.rings is not None and op.rings(value) for op, value in zip(ops, values, strict=True)
+    )

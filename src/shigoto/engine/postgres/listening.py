@@ -1,0 +1,169 @@
+"""What wakes an idle worker: LISTEN, on a connection of its own for each event loop.
+
+The connection is opened when the first ear is there, and opened again when it is lost. It may take a while until that
+is noticed, and behind a pooler nothing may ever come: polling alone is always correct. Whoever waits is woken after a
+reconnect, too, since something may have been missed.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+import psycopg
+
+from shigoto.engine.postgres.connection import LoopConnection, disown
+from shigoto.engine.postgres.failures import ConnectionLost, one_line
+from shigoto.engine.postgres.wire import Request
+from shigoto.model.errors import StoreError
+
+log = logging.getLogger("shigoto.postgres")
+
+CONNECT_WITHIN = 10.0  # seconds
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0  # seconds, give or take a fifth
+
+
+class Switchboard:
+    """The listening connection of one event loop, and the ears that share it.
+
+    A task is there only while it connects; after that the loop calls.
+    """
+
+    def __init__(
+        self, store: str, channel: str, connect: Callable[[float], Awaitable[LoopConnection]]
+    ) -> None:
+        self._store = store
+        self._connect = connect
+        self._listen = Request(f'LISTEN "{channel}"'.encode())
+        self._loop = asyncio.get_running_loop()
+        self._ears: set[Ear] = set()
+        self._connection: LoopConnection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause = 0.0
+        self._told = False
+
+    def add(self, ear: "Ear") -> None:
+        """Let it hear."""
+        self._ears.add(ear)
+        if self._connection is None and self._task is None and self._timer is None:
+            self._start()
+
+    def remove(self, ear: "Ear") -> None:
+        """Forget it; with the last one the connection goes."""
+        self._ears.discard(ear)
+        if not self._ears:
+            self.close()
+
+    def close(self) -> None:
+        """Stop listening, until another ear is added. The ears that are left hear nothing any more, and look."""
+        self._ears.clear()
+        connection, self._connection = self._connection, None
+        task, self._task = self._task, None
+        timer, self._timer = self._timer, None
+        if connection is not None:
+            connection.heard = None
+            connection.close()
+        if self._loop.is_closed():
+            return
+        if timer is not None:
+            timer.cancel()
+        if task is not None:
+            task.cancel()
+
+    def disown(self) -> None:
+        """In a forked child: let go of the parent's connection."""
+        if self._connection is not None:
+            disown(self._connection.wire)
+
+    def _start(self) -> None:
+        self._timer = None
+        if self._ears:
+            self._task = self._loop.create_task(self._open(), name="shigoto-listen")
+
+    async def _open(self) -> None:
+        until = time.monotonic() + CONNECT_WITHIN
+        try:
+            connection = await self._connect(until)
+            try:
+                await connection.ask(self._listen, until)
+            except BaseException:
+                connection.close()
+                raise
+        except (StoreError, ConnectionLost, psycopg.Error) as error:
+            self._task = None
+            self._try_later(error)
+            return
+        if self._task is not asyncio.current_task():  # closed in this very moment
+            connection.close()
+            return
+        self._task = None
+        if self._told:
+            log.info("%s tells of new jobs again.", self._store)
+        self._pause = 0.0
+        self._told = False
+        self._connection = connection
+        connection.heard = self._heard
+        self._ring()
+
+    def _heard(self) -> None:
+        connection = self._connection
+        if connection is not None and not connection.is_alive():
+            self._connection = None
+            self._try_later(connection.lost or ConnectionLost("it was closed"))
+        else:
+            self._ring()
+
+    def _ring(self) -> None:
+        for ear in self._ears:
+            ear.rung.set()
+
+    def _try_later(self, error: Exception) -> None:
+        if not self._ears:
+            return
+        if not self._told:
+            self._told = True
+            log.warning(
+                "%s does not tell of new jobs (%s): until it can be listened to again, they are found by looking.",
+                self._store,
+                one_line(error),
+            )
+        delay = self._pause * random.uniform(0.8, 1.2)
+        self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2.0 * self._pause))
+        self._timer = self._loop.call_later(delay, self._start)
+
+
+class Ear:
+    """One listener on the running event loop."""
+
+    def __init__(self, switchboard: Switchboard) -> None:
+        self.rung = asyncio.Event()
+        self._switchboard = switchboard
+        switchboard.add(self)
+
+    async def wait(self, timeout: float) -> bool:
+        """Return True when work may be ready, False after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self.rung.wait()
+        except TimeoutError:
+            return False
+        self.rung.clear()
+        return True
+
+    def close(self) -> None:
+        """Stop listening. Closing twice is fine, and so is closing after the loop."""
+        self._switchboard.remove(self)
+
+
+class Silence:
+    """The ear of a store whose address says `listen=off`: it hears nothing."""
+
+    async def wait(self, timeout: float) -> bool:
+        """Return False after `timeout` seconds."""
+        await asyncio.sleep(timeout)
+        return False
+
+    def close(self) -> None:
+        """Nothing to close."""

@@ -1,0 +1,192 @@
+-- What is done so often, or must be locked so carefully, that it is a function: its plan is kept by every connection,
+-- also behind a pooler and without prepared statements, and its settings leave the planner one choice. The statistics
+-- of a queue are always wrong: what they say of these tables was true a second ago.
+
+-- THE DOORBELL: empty, on the channel that is called like the schema -------------------------------------------------
+
+CREATE FUNCTION shigoto.ring() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_notify(n.nspname, '')
+  FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE c.oid = 'shigoto.job'::regclass;
+END
+$$;
+
+-- LOCKS --------------------------------------------------------------------------------------------------------------
+
+-- Who holds a key, with the key's row made if need be, and locked: enqueues of one key queue up here. Two statements:
+-- the first may have waited for the very transaction that stored the job, and only a second one sees that.
+CREATE FUNCTION shigoto.locked_key(tenant text, key text) RETURNS TABLE (number bigint, id uuid)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  holder bigint;
+BEGIN
+  INSERT INTO shigoto.key AS k (tenant, key, number) VALUES (locked_key.tenant, locked_key.key, 0)
+  ON CONFLICT (tenant, key) DO UPDATE SET number = k.number
+  RETURNING k.number INTO holder;
+  RETURN QUERY SELECT b.number, b.id FROM shigoto.job b WHERE b.number = holder;
+END
+$$;
+
+-- ENQUEUE ------------------------------------------------------------------------------------------------------------
+
+-- T1 for jobs that differ in id and payload only, and have no key. It is quick because it expects the best: a known id
+-- is an error (unique_violation), and so is a lane that is not there yet (no_data_found); enqueue_each takes both. The
+-- numbers are given, and answered, in the order of the ids.
+CREATE FUNCTION shigoto.enqueue(
+  tenant text, queue text, task text, alone boolean, priority integer,
+  delay bigint, run_at bigint, expires_in bigint, expires_at bigint,
+  max_failures integer, max_crashes integer, retry text, timeout bigint, soft_timeout bigint, tags text, meta text,
+  ids uuid[], payloads text[], ring boolean)
+RETURNS bigint[]
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+  current bigint := shigoto.now();
+  due bigint := coalesce(run_at, current + delay);
+  expiry bigint := coalesce(expires_at, current + expires_in);
+  line integer := (SELECT l.lane FROM shigoto.lane l WHERE l.task = enqueue.task AND l.queue = enqueue.queue
+    AND l.alone = enqueue.alone);
+  numbers bigint[];
+BEGIN
+  IF line IS NULL THEN
+    RAISE 'there is no lane for task % in queue %', task, queue USING ERRCODE = 'no_data_found';
+  END IF;
+  IF due <= current THEN
+    WITH stored AS (
+      INSERT INTO shigoto.job (id, lane, priority, run_at, created_at, max_failures, max_crashes, tenant, expires_at,
+        retry, timeout, soft_timeout, tags, meta, alone, payload)
+      SELECT e.id, line, priority, due, current, max_failures, max_crashes, tenant, expiry,
+        retry, timeout, soft_timeout, tags, meta, alone, e.payload
+      FROM unnest(ids, payloads) e(id, payload)
+      RETURNING number),
+    waiting AS (
+      INSERT INTO shigoto.ready (lane, priority, run_at, number, expires_at)
+      SELECT line, -priority, due, s.number, expiry FROM stored s)
+    SELECT array_agg(s.number) INTO numbers FROM stored s;
+  ELSE
+    WITH stored AS (
+      INSERT INTO shigoto.job (id, lane, priority, run_at, created_at, max_failures, max_crashes, tenant, expires_at,
+        retry, timeout, soft_timeout, tags, meta, alone, payload)
+      SELECT e.id, line, priority, due, current, max_failures, max_crashes, tenant, expiry,
+        retry, timeout, soft_timeout, tags, meta, alone, e.payload
+      FROM unnest(ids, payloads) e(id, payload)
+      RETURNING number),
+    waiting AS (
+      INSERT INTO shigoto.scheduled (run_at, number, lane)
+      SELECT due, s.number, line FROM stored s)
+    SELECT array_agg(s.number) INTO numbers FROM stored s;
+  END IF;
+  IF expiry IS NOT NULL THEN
+    INSERT INTO shigoto.expiry (expires_at, number) SELECT expiry, e FROM unnest(numbers) e;
+  END IF;
+  INSERT INTO shigoto.tally (queue, total, completed, failed, cancelled)
+  VALUES (queue, cardinality(numbers), 0, 0, 0);
+  IF ring THEN
+    PERFORM shigoto.ring();
+  END IF;
+  RETURN numbers;
+END
+$$;
+
+-- T1 for any jobs: adds lanes that are missing, and answers for an id that is stored already with the job that has it.
+-- jobs is a JSON array of objects whose names are those of JobSpec. A key is only written into the body: who holds it
+-- was decided before. The look at known ids is a statement of its own, because the one that does not insert what it has
+-- met cannot see it either, if it was committed meanwhile; and what was deleted between the two is inserted after all.
+CREATE FUNCTION shigoto.enqueue_each(jobs json, ring boolean)
+RETURNS TABLE ("position" integer, number bigint, inserted boolean)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  current bigint := shigoto.now();
+  ids uuid[] := ARRAY(
+    SELECT j.id FROM ROWS FROM (json_to_recordset(jobs) AS (id uuid)) WITH ORDINALITY j(id, place) ORDER BY j.place);
+  missing uuid[];
+  stored_now bigint[];
+  stored_by_us bigint[] := '{}';
+BEGIN
+  INSERT INTO shigoto.queue (name)
+  SELECT DISTINCT j.queue
+  FROM json_to_recordset(jobs) j(queue text)
+  WHERE NOT EXISTS (SELECT 1 FROM shigoto.queue q WHERE q.name = j.queue)
+  ORDER BY 1
+  ON CONFLICT (name) DO NOTHING;
+  INSERT INTO shigoto.lane (queue, task, alone)
+  SELECT DISTINCT j.queue, j.task, coalesce(j.alone, false)
+  FROM json_to_recordset(jobs) j(queue text, task text, alone boolean)
+  WHERE NOT EXISTS (
+    SELECT 1 FROM shigoto.lane l
+    WHERE l.task = j.task AND l.queue = j.queue AND l.alone = coalesce(j.alone, false))
+  ORDER BY 1, 2, 3
+  ON CONFLICT (task, queue, alone) DO NOTHING;
+
+  FOR try IN 1..20 LOOP
+    WITH stored AS (
+      INSERT INTO shigoto.job AS b (id, lane, priority, run_at, created_at, max_failures, max_crashes, tenant, key,
+        expires_at, retry, timeout, soft_timeout, tags, meta, alone, payload)
+      SELECT j.id, l.lane, coalesce(j.priority, 0), coalesce(j.run_at, current + coalesce(j.delay, 0)), current,
+        j.max_failures, j.max_crashes, coalesce(j.tenant, ''), j.key, coalesce(j.expires_at, current + j.expires_in),
+        j.retry, j.timeout, j.soft_timeout, j.tags, j.meta, coalesce(j.alone, false), j.payload
+      FROM json_to_recordset(jobs) j(
+        id uuid, payload text, task text, queue text, tenant text, priority smallint, delay bigint, run_at bigint,
+        expires_in bigint, expires_at bigint, key text, max_failures integer, max_crashes integer, retry text,
+        timeout bigint, soft_timeout bigint, tags text, meta text, alone boolean)
+      CROSS JOIN LATERAL (
+        SELECT l.lane FROM shigoto.lane l
+        WHERE l.task = j.task AND l.queue = j.queue AND l.alone = coalesce(j.alone, false) OFFSET 0) l
+      WHERE try = 1 OR j.id = ANY (missing)
+      ON CONFLICT (id) DO NOTHING
+      RETURNING b.number, b.lane, b.priority, b.run_at, b.expires_at),
+    ready AS (
+      INSERT INTO shigoto.ready (lane, priority, run_at, number, expires_at)
+      SELECT s.lane, -s.priority, s.run_at, s.number, s.expires_at FROM stored s WHERE s.run_at <= current),
+    scheduled AS (
+      INSERT INTO shigoto.scheduled (run_at, number, lane)
+      SELECT s.run_at, s.number, s.lane FROM stored s WHERE s.run_at > current),
+    expiries AS (
+      INSERT INTO shigoto.expiry (expires_at, number)
+      SELECT s.expires_at, s.number FROM stored s WHERE s.expires_at IS NOT NULL),
+    counted AS (
+      INSERT INTO shigoto.tally (queue, total, completed, failed, cancelled)
+      SELECT l.queue, count(*), 0, 0, 0
+      FROM stored s
+      CROSS JOIN LATERAL (SELECT l.queue FROM shigoto.lane l WHERE l.lane = s.lane OFFSET 0) l
+      GROUP BY l.queue)
+    SELECT array_agg(s.number) INTO stored_now FROM stored s;
+    stored_by_us := stored_by_us || stored_now;
+    EXIT WHEN cardinality(stored_by_us) = cardinality(ids);
+    missing := ARRAY(
+      SELECT e FROM unnest(ids) e WHERE NOT EXISTS (SELECT 1 FROM shigoto.job b WHERE b.id = e OFFSET 0));
+    EXIT WHEN missing = '{}';
+  END LOOP;
+
+  IF missing <> '{}' THEN
+    RAISE 'jobs % come and go while they are enqueued', missing USING ERRCODE = 'serialization_failure';
+  ELSIF cardinality(stored_by_us) = cardinality(ids) AND missing IS NULL THEN
+    RETURN QUERY SELECT e.place::integer, e.number, true FROM unnest(stored_by_us) WITH ORDINALITY e(number, place);
+  ELSE
+    RETURN QUERY
+    SELECT e.place::integer, b.number,
+      s.number IS NOT NULL AND e.place = min(e.place) OVER (PARTITION BY e.id)
+    FROM unnest(ids) WITH ORDINALITY e(id, place)
+    CROSS JOIN LATERAL (SELECT b.number FROM shigoto.job b WHERE b.id = e.id OFFSET 0) b
+    LEFT JOIN unnest(stored_by_us) s(number) ON s.number = b.number
+    ORDER BY e.place;
+  END IF;
+  IF ring AND stored_by_us <> '{}' THEN
+    PERFORM shigoto.ring();
+  END IF;
+END
+$$;

@@ -1,0 +1,254 @@
+-- Jobs are taken, ended and judged.
+
+-- LOCKS --------------------------------------------------------------------------------------------------------------
+
+-- The states of jobs, each with its narrow row locked, whichever table that is in. What has moved between being seen
+-- and being locked is looked for again. A job that is in no table, because somebody has deleted rows by hand, has no
+-- state.
+CREATE FUNCTION shigoto.locked_states(numbers bigint[]) RETURNS TABLE (number bigint, state integer)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+DECLARE
+  missing bigint[] := ARRAY(SELECT DISTINCT e FROM unnest(numbers) e ORDER BY e);
+  seen bigint[];
+  states integer[];
+BEGIN
+  FOR look IN 1..20 LOOP
+    SELECT array_agg(b.number), array_agg(coalesce(d.state, n.state, r.state, s.state, k.state))
+    INTO seen, states
+    FROM unnest(missing) e
+    CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e OFFSET 0) b
+    LEFT JOIN LATERAL (
+      SELECT d.state FROM shigoto.done d WHERE d.number = b.number OFFSET 0 FOR UPDATE) d ON true
+    LEFT JOIN LATERAL (
+      SELECT 2 AS state FROM shigoto.running n WHERE n.number = b.number OFFSET 0 FOR UPDATE) n ON true
+    LEFT JOIN LATERAL (
+      SELECT 1 AS state FROM shigoto.ready r
+      WHERE r.lane = b.lane AND r.priority = -b.priority AND r.run_at = b.run_at AND r.number = b.number
+      OFFSET 0 FOR UPDATE) r ON true
+    LEFT JOIN LATERAL (
+      SELECT 1 AS state FROM shigoto.scheduled s
+      WHERE s.run_at = b.run_at AND s.number = b.number OFFSET 0 FOR UPDATE) s ON true
+    LEFT JOIN LATERAL (
+      SELECT 6 AS state FROM shigoto.blocked k WHERE k.number = b.number OFFSET 0 FOR UPDATE) k ON true;
+    RETURN QUERY SELECT f.number, f.state FROM unnest(seen, states) f(number, state) WHERE f.state IS NOT NULL;
+    missing := ARRAY(SELECT f.number FROM unnest(seen, states) f(number, state) WHERE f.state IS NULL);
+    IF missing = '{}' THEN
+      RETURN;
+    END IF;
+  END LOOP;
+  IF EXISTS (
+    SELECT 1
+    FROM unnest(missing) e
+    CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e OFFSET 0) b
+    WHERE EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = b.number)
+      OR EXISTS (SELECT 1 FROM shigoto.running n WHERE n.number = b.number)
+      OR EXISTS (SELECT 1 FROM shigoto.ready r WHERE r.lane = b.lane AND r.priority = -b.priority
+        AND r.run_at = b.run_at AND r.number = b.number)
+      OR EXISTS (SELECT 1 FROM shigoto.scheduled s WHERE s.run_at = b.run_at AND s.number = b.number)
+      OR EXISTS (SELECT 1 FROM shigoto.blocked k WHERE k.number = b.number))
+  THEN
+    RAISE 'one of the jobs % moves whenever it is looked at', missing USING ERRCODE = 'serialization_failure';
+  END IF;
+  RETURN QUERY SELECT e, NULL::integer FROM unnest(missing) e;
+END
+$$;
+
+-- CLAIM --------------------------------------------------------------------------------------------------------------
+
+-- T2. wants is a JSON array of {tasks, queues or null, limit, alone or null, after: [-priority, run_at, number]
+-- or null}; what is not after that mark in the line is not looked at. The columns are those of Lease, and which want,
+-- from 1, the job is for.
+--
+-- The rows of each wanted lane are in the order of the index, so a lane is read, and locked, from its front. With more
+-- than one lane, a look without locks tells first how many each of them contributes to the best; what others take
+-- meanwhile is made up for by the next of the same lane, and if nothing was left there, by the next of all lanes.
+CREATE FUNCTION shigoto.claim(worker uuid, wants json)
+RETURNS TABLE (
+  number bigint, token integer, id uuid, task text, queue text, attempt integer, failures integer, snoozes integer,
+  max_failures integer, priority integer, run_at bigint, claimed_at bigint, solo boolean, tenant text, key text,
+  retry text, timeout bigint, soft_timeout bigint, tags text, meta text, checkpoint text, alone boolean, payload text,
+  want integer, took double precision)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_sort = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  current bigint := shigoto.now();
+  room CONSTANT integer := 8 * 1024 * 1024;  -- of payloads and checkpoints; with so many, fewer jobs are given
+  wanted record;
+  began timestamptz;
+  lanes integer[];
+  best_lanes integer[];
+  shares integer[];
+  taken integer;
+BEGIN
+  IF NOT EXISTS (SELECT 1 FROM shigoto.worker w WHERE w.id = claim.worker AND w.fenced_at IS NULL) THEN
+    RETURN;
+  END IF;
+  FOR wanted IN
+    SELECT w.place::integer, w.tasks, w.queues, w."limit", w.alone,
+      coalesce((w.after ->> 0)::integer, -2147483648) AS priority,
+      coalesce((w.after ->> 1)::bigint, -9223372036854775808) AS run_at,
+      coalesce((w.after ->> 2)::bigint, -9223372036854775808) AS number
+    FROM ROWS FROM (
+      json_to_recordset(wants) AS (tasks text[], queues text[], "limit" integer, alone boolean, after json))
+      WITH ORDINALITY w(tasks, queues, "limit", alone, after, place)
+    WHERE w."limit" > 0
+  LOOP
+    began := clock_timestamp();
+    lanes := ARRAY(
+      SELECT l.lane
+      FROM unnest(wanted.tasks) t(task)
+      CROSS JOIN LATERAL (
+        SELECT l.lane, l.queue FROM shigoto.lane l
+        WHERE l.task = t.task AND (wanted.alone IS NULL OR l.alone = wanted.alone) OFFSET 0) l
+      WHERE (wanted.queues IS NULL OR l.queue = ANY (wanted.queues))
+        AND NOT EXISTS (SELECT 1 FROM shigoto.queue q WHERE q.name = l.queue AND q.paused));
+    IF cardinality(lanes) > 1 THEN
+      lanes := ARRAY(
+        SELECT l.lane
+        FROM unnest(lanes) l(lane)
+        CROSS JOIN LATERAL (
+          SELECT 1 FROM shigoto.ready r
+          WHERE r.lane = l.lane AND (r.priority, r.run_at, r.number) > (wanted.priority, wanted.run_at, wanted.number)
+            AND (r.expires_at IS NULL OR r.expires_at >= current)
+          ORDER BY r.priority, r.run_at, r.number
+          LIMIT 1) r);
+    END IF;
+    best_lanes := lanes;
+    shares := ARRAY[wanted."limit"];
+    IF cardinality(lanes) > 1 THEN
+      SELECT array_agg(s.lane), array_agg(s.share) INTO best_lanes, shares
+      FROM (
+        SELECT b.lane, count(*)::integer AS share
+        FROM (
+          SELECT l.lane
+          FROM unnest(lanes) l(lane)
+          CROSS JOIN LATERAL (
+            SELECT r.priority, r.run_at, r.number FROM shigoto.ready r
+            WHERE r.lane = l.lane AND (r.priority, r.run_at, r.number) > (wanted.priority, wanted.run_at, wanted.number)
+              AND (r.expires_at IS NULL OR r.expires_at >= current)
+            ORDER BY r.priority, r.run_at, r.number
+            LIMIT wanted."limit") r
+          ORDER BY r.priority, r.run_at, r.number
+          LIMIT wanted."limit") b
+        GROUP BY b.lane) s;
+    END IF;
+    WHILE cardinality(best_lanes) > 0 LOOP
+      RETURN QUERY
+      WITH best AS MATERIALIZED (
+        SELECT r.ctid AS at, r.lane, r.priority AS rank, r.number, r.token + 1 AS token, r.settled_token, r.failures,
+          r.crashes, r.solo_crashes, r.releases, r.snoozes, r.solo, l.task, l.queue, l.alone, b.id, b.max_failures,
+          b.run_at, b.tenant, b.key, b.retry, b.timeout, b.soft_timeout, b.tags, b.meta, b.payload,
+          CASE WHEN r.token > 0 THEN (SELECT p.checkpoint FROM shigoto.progress p WHERE p.number = r.number) END
+            AS checkpoint
+        FROM unnest(best_lanes, shares) s(lane, share)
+        CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = s.lane OFFSET 0) l
+        CROSS JOIN LATERAL (
+          SELECT r.ctid, r.* FROM shigoto.ready r
+          WHERE r.lane = s.lane AND (r.priority, r.run_at, r.number) > (wanted.priority, wanted.run_at, wanted.number)
+            AND (r.expires_at IS NULL OR r.expires_at >= current)
+          ORDER BY r.priority, r.run_at, r.number
+          LIMIT s.share
+          FOR UPDATE SKIP LOCKED) r
+        CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = r.number OFFSET 0) b),
+      -- All of them, as mostly, or the numbers of those that may be given.
+      given AS MATERIALIZED (
+        SELECT t.whole, CASE WHEN NOT t.whole THEN ARRAY(
+            SELECT c.number
+            FROM (
+              SELECT f.number, f.size, sum(f.size) OVER line AS total, row_number() OVER line AS place
+              FROM (
+                SELECT b.rank, b.run_at, b.number,
+                  octet_length(b.payload) + coalesce(octet_length(b.checkpoint), 0) AS size
+                FROM best b) f
+              WINDOW line AS (ORDER BY f.rank, f.run_at, f.number ROWS UNBOUNDED PRECEDING)) c
+            WHERE c.place <= wanted."limit" AND c.total - c.size < room) END AS numbers,
+          extract(epoch FROM clock_timestamp() - began) * 1000 AS took
+        FROM (
+          SELECT count(*) <= wanted."limit"
+            AND sum(octet_length(f.payload) + coalesce(octet_length(f.checkpoint), 0)) <= room AS whole
+          FROM best f) t),
+      gone AS (
+        DELETE FROM shigoto.ready r
+        WHERE r.ctid = ANY (ARRAY(
+          SELECT b.at FROM best b
+          WHERE (SELECT g.whole FROM given g) OR b.number = ANY ((SELECT g.numbers FROM given g)::bigint[])))),
+      started AS (
+        INSERT INTO shigoto.running (number, token, worker, lane, claimed_at, settled_token,
+          failures, crashes, solo_crashes, releases, snoozes, solo)
+        SELECT b.number, b.token, claim.worker, b.lane, current, b.settled_token,
+          b.failures, b.crashes, b.solo_crashes, b.releases, b.snoozes, b.solo
+        FROM best b
+        WHERE (SELECT g.whole FROM given g) OR b.number = ANY ((SELECT g.numbers FROM given g)::bigint[]))
+      SELECT b.number, b.token, b.id, b.task, b.queue, b.token - b.releases - b.snoozes, b.failures, b.snoozes,
+        b.max_failures, -b.rank, b.run_at, current, b.solo, b.tenant, b.key, b.retry, b.timeout, b.soft_timeout,
+        b.tags, b.meta, b.checkpoint, b.alone, b.payload, wanted.place,
+        (SELECT g.took FROM given g)::double precision
+      FROM best b
+      WHERE (SELECT g.whole FROM given g) OR b.number = ANY ((SELECT g.numbers FROM given g)::bigint[]);
+      GET DIAGNOSTICS taken = ROW_COUNT;
+      EXIT WHEN taken > 0 OR best_lanes = lanes;
+      best_lanes := lanes;
+      shares := array_fill(wanted."limit", ARRAY[cardinality(lanes)]);
+    END LOOP;
+  END LOOP;
+END
+$$;
+
+-- SETTLE -------------------------------------------------------------------------------------------------------------
+
+-- T4 for those of the leases that this worker holds; the answer is their numbers. Named once each.
+--
+-- DELETE waits for whoever has the row locked, and looks at token and worker again then. The two comparisons that stand
+-- for number = number leave the planner no other way than to go from the leases to the rows of running by their key. In
+-- the order of their numbers, as everybody locks them, so that nobody waits in a circle.
+CREATE FUNCTION shigoto.complete(worker uuid, numbers bigint[], tokens integer[], results text[]) RETURNS bigint[]
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+DECLARE
+  current bigint := shigoto.now();
+  accepted bigint[];
+BEGIN
+  WITH gone AS (
+    DELETE FROM shigoto.running r
+    USING (
+      SELECT * FROM unnest(numbers, tokens, results) e(number, token, result) ORDER BY e.number) e
+    WHERE r.number >= e.number AND r.number <= e.number AND r.token = e.token AND r.worker = complete.worker
+    RETURNING r.number, r.token, r.lane, r.failures, r.crashes, r.releases, r.snoozes, r.claimed_at,
+      r.cancel_requested_at, e.result),
+  history AS (
+    INSERT INTO shigoto.done (number, state, token, settled_token, failures, crashes, releases, snoozes,
+      started_at, finished_at, cancel_requested_at, result)
+    SELECT g.number, 3, g.token, g.token, g.failures, g.crashes, g.releases, g.snoozes,
+      g.claimed_at, current, g.cancel_requested_at, g.result
+    FROM gone g),
+  counted AS (
+    INSERT INTO shigoto.tally (queue, total, completed, failed, cancelled)
+    SELECT l.queue, 0, sum(c.jobs), 0, 0
+    FROM (SELECT g.lane, count(*) AS jobs FROM gone g GROUP BY g.lane) c
+    CROSS JOIN LATERAL (SELECT l.queue FROM shigoto.lane l WHERE l.lane = c.lane OFFSET 0) l
+    GROUP BY l.queue)
+  SELECT array_agg(g.number) INTO accepted FROM gone g;
+  RETURN coalesce(accepted, '{}');
+END
+$$;

@@ -1,0 +1,308 @@
+-- What keeps the store healthy: leases, promotion, sweeps, deletion. Several sweeps may run at once: where a row is
+-- skipped because somebody else has it locked, the next sweep comes by anyway.
+
+-- BEAT, REPORT, ANNOUNCE ---------------------------------------------------------------------------------------------
+
+-- 0 rows: fenced. Beat and fence update one row, so exactly one of them wins.
+-- name: renew
+UPDATE shigoto.worker SET lease_until = $2::bigint + lease
+WHERE id = encode($1::bytea, 'hex')::uuid AND fenced_at IS NULL
+
+-- Not locked: a beat must not wait for whoever completes one of these, and who takes one away asks `held` first.
+-- name: held_by
+SELECT number, token, claimed_at, cancel_requested_at
+FROM shigoto.running
+WHERE worker = encode($1::bytea, 'hex')::uuid
+ORDER BY number
+
+-- Until the report is written, nobody can take the job away.
+-- name: holds
+SELECT 1 FROM shigoto.running
+WHERE number = $1::bigint AND token = $2::int AND worker = encode($3::bytea, 'hex')::uuid
+FOR KEY SHARE
+
+-- name: note_progress
+INSERT INTO shigoto.progress AS p (number, fraction, text, checkpoint)
+VALUES ($1::bigint, $2::double precision, $3::text, $4::text)
+ON CONFLICT (number) DO UPDATE SET
+  fraction = coalesce(excluded.fraction, p.fraction),
+  text = coalesce(excluded.text, p.text),
+  checkpoint = coalesce(excluded.checkpoint, p.checkpoint)
+
+-- A line that was told before is told again when its report was committed and the answer was lost.
+-- name: add_log_line
+INSERT INTO shigoto.log (number, token, line, at, level, text)
+SELECT (e ->> 0)::bigint, (e ->> 1)::int, (e ->> 2)::int, (e ->> 3)::bigint, e ->> 4, e ->> 5
+FROM jsonb_array_elements($1::text::jsonb) e
+ON CONFLICT DO NOTHING
+
+-- name: drop_log_lines
+DELETE FROM shigoto.log WHERE number = $1::bigint AND token = $2::int AND line < $3::int
+
+-- name: announce
+INSERT INTO shigoto.worker AS w (id, name, tasks, queues, slots, version, lease, started_at, lease_until,
+  host, pid, isolates, stopping)
+VALUES (encode($1::bytea, 'hex')::uuid, $2::text, $3::text, $4::text, $5::int, $6::text, $7::bigint, $8::bigint,
+  $8::bigint + $7::bigint, $9::text, $10::bigint, $11::int::boolean, $12::int::boolean)
+ON CONFLICT (id) DO UPDATE SET
+  name = excluded.name, tasks = excluded.tasks, queues = excluded.queues, slots = excluded.slots,
+  version = excluded.version, lease = excluded.lease, lease_until = excluded.lease_until,
+  host = excluded.host, pid = excluded.pid, isolates = excluded.isolates, stopping = excluded.stopping
+WHERE w.fenced_at IS NULL
+
+-- name: forget_unknown
+DELETE FROM shigoto.meta
+WHERE name = ANY (ARRAY(SELECT 'unknown ' || e FROM jsonb_array_elements_text($1::text::jsonb) e))
+
+-- name: leave
+DELETE FROM shigoto.worker WHERE id = encode($1::bytea, 'hex')::uuid
+
+-- PROMOTE ------------------------------------------------------------------------------------------------------------
+
+-- name: next_due
+SELECT min(run_at) FROM shigoto.scheduled
+
+-- From one table to the other in one statement: what was locked is what is moved.
+-- name: promote
+WITH due AS MATERIALIZED (
+  SELECT s.ctid AS at, s.*
+  FROM shigoto.scheduled s
+  WHERE s.run_at <= $1::bigint
+  ORDER BY s.run_at, s.number
+  LIMIT $2::int
+  FOR UPDATE SKIP LOCKED),
+gone AS (
+  DELETE FROM shigoto.scheduled s WHERE s.ctid = ANY (ARRAY(SELECT d.at FROM due d)))
+INSERT INTO shigoto.ready (lane, priority, run_at, number, expires_at, token, settled_token,
+  failures, crashes, solo_crashes, releases, snoozes, solo)
+SELECT d.lane, -b.priority, d.run_at, d.number, b.expires_at, d.token, d.settled_token,
+  d.failures, d.crashes, d.solo_crashes, d.releases, d.snoozes, d.solo
+FROM due d
+CROSS JOIN LATERAL (SELECT b.priority, b.expires_at FROM shigoto.job b WHERE b.number = d.number OFFSET 0) b
+
+-- They are gone already.
+-- name: unschedule_promoted
+SELECT $1::bigint, $2::int WHERE false
+
+-- SWEEP --------------------------------------------------------------------------------------------------------------
+
+-- Writes down how late it is, every few seconds; or believes a step back of more than a minute, and tells how far it
+-- was. Of several who see that, one is told.
+-- name: renew_clock
+WITH late AS MATERIALIZED (
+  SELECT c.mark, h.host
+  FROM shigoto.clock c
+  CROSS JOIN (SELECT shigoto.host_now() AS host) h
+  WHERE h.host >= c.mark + 5000 OR h.host < c.mark - 60000
+  FOR UPDATE OF c),
+renewed AS (
+  UPDATE shigoto.clock c SET mark = l.host FROM late l)
+SELECT coalesce((SELECT greatest(l.mark - l.host, 0) FROM late l), 0)
+
+-- name: fence
+UPDATE shigoto.worker SET fenced_at = $2::bigint
+WHERE id = encode($1::bytea, 'hex')::uuid AND lease_until < $2::bigint AND fenced_at IS NULL
+
+-- name: expired_workers
+SELECT uuid_send(id) FROM shigoto.worker WHERE lease_until < $1::bigint AND fenced_at IS NULL ORDER BY number
+
+-- name: renew_all
+UPDATE shigoto.worker SET lease_until = $1::bigint + lease WHERE fenced_at IS NULL
+
+-- "Orphan" is no unfenced worker, not a lease older than something: a claim that was in flight when its worker was
+-- fenced is found here too.
+-- name: orphans
+SELECT r.number, r.token, uuid_send(r.worker), w.name, w.isolates
+FROM (
+  SELECT r.number, r.token, r.worker
+  FROM shigoto.running r
+  WHERE NOT EXISTS (SELECT 1 FROM shigoto.worker w WHERE w.id = r.worker AND w.fenced_at IS NULL)
+  ORDER BY r.number
+  LIMIT $1::int
+  FOR UPDATE OF r SKIP LOCKED) r
+LEFT JOIN shigoto.worker w ON w.id = r.worker
+ORDER BY r.number
+
+-- A fenced worker is remembered until nothing points at it, so that its late beat is answered with the truth.
+-- name: forget_fenced
+DELETE FROM shigoto.worker w
+WHERE w.fenced_at < $1::bigint AND NOT EXISTS (SELECT 1 FROM shigoto.running r WHERE r.worker = w.id)
+
+-- A job that runs has started in time; if it comes back to be retried, it has not.
+-- name: due_expiries
+SELECT e.expires_at, e.number
+FROM shigoto.expiry e
+WHERE e.expires_at < $1::bigint AND NOT EXISTS (SELECT 1 FROM shigoto.running n WHERE n.number = e.number)
+ORDER BY e.expires_at, e.number
+LIMIT $2::int
+FOR UPDATE OF e SKIP LOCKED
+
+-- name: add_expiry
+INSERT INTO shigoto.expiry (expires_at, number) VALUES ($1::bigint, $2::bigint)
+ON CONFLICT DO NOTHING
+
+-- name: forget_expiry
+UPDATE shigoto.job SET expires_at = NULL WHERE number = $1::bigint
+
+-- name: drop_expiry
+DELETE FROM shigoto.expiry WHERE expires_at = $1::bigint AND number = $2::bigint
+
+-- Where jobs wait that nobody knows how to run. A paused queue is left alone: nobody may start its jobs anyway.
+-- name: unknown_lanes
+SELECT l.lane, l.task
+FROM shigoto.lane l
+CROSS JOIN LATERAL (SELECT 1 FROM shigoto.ready r WHERE r.lane = l.lane LIMIT 1) r
+WHERE NOT EXISTS (
+    SELECT 1 FROM shigoto.worker w CROSS JOIN LATERAL json_array_elements_text(w.tasks::json) t
+    WHERE w.fenced_at IS NULL AND t = l.task)
+  AND NOT EXISTS (SELECT 1 FROM shigoto.queue q WHERE q.name = l.queue AND q.paused)
+ORDER BY l.lane
+
+-- Since when: a job that a dead worker gave back has been due for as long as it ran; its task was not unknown.
+-- The earlier instant stands, unless the clock was set back behind it.
+-- name: note_unknown
+INSERT INTO shigoto.meta AS m (name, value) VALUES ('unknown ' || $1::text, $2::bigint)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE excluded.value < m.value
+
+-- name: note_look_for_unknown
+INSERT INTO shigoto.meta (name, value) VALUES ('looked_for_unknown', $1::bigint)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+
+-- name: forget_all_unknown
+DELETE FROM shigoto.meta WHERE name LIKE 'unknown %'
+
+-- From one priority of a lane to the next, so that what is not due for so long is not looked at. Locked, since somebody
+-- may have begun to know the task a moment ago.
+-- name: overdue_unknown
+WITH RECURSIVE level(lane, priority) AS (
+  SELECT e::int, (SELECT min(r.priority) FROM shigoto.ready r WHERE r.lane = e::int)
+  FROM jsonb_array_elements_text($1::text::jsonb) e
+  UNION ALL
+  SELECT v.lane, (SELECT min(r.priority) FROM shigoto.ready r WHERE r.lane = v.lane AND r.priority > v.priority)
+  FROM level v
+  WHERE v.priority IS NOT NULL)
+SELECT r.number, l.task
+FROM level v
+CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = v.lane OFFSET 0) l
+CROSS JOIN LATERAL (SELECT * FROM shigoto.meta m WHERE m.name = 'unknown ' || l.task OFFSET 0) m
+CROSS JOIN LATERAL (
+  SELECT r.number
+  FROM shigoto.ready r
+  CROSS JOIN LATERAL (SELECT b.created_at FROM shigoto.job b WHERE b.number = r.number OFFSET 0) b
+  WHERE r.lane = v.lane AND r.priority = v.priority AND r.run_at < $2::bigint
+    AND m.value < $2::bigint AND b.created_at < $2::bigint AND (r.expires_at IS NULL OR r.expires_at >= $3::bigint)
+  ORDER BY r.run_at, r.number
+  LIMIT $4::int
+  FOR UPDATE OF r SKIP LOCKED) r
+LIMIT $4::int
+
+-- name: meta
+SELECT value FROM shigoto.meta WHERE name = $1::text
+UNION ALL
+SELECT mark FROM shigoto.clock WHERE $1::text = 'clock'
+
+-- name: set_meta
+UPDATE shigoto.meta SET value = $2::bigint WHERE name = $1::text AND value <> $2::bigint
+
+-- Moves what was appended into the counters. One at a time: who finds another at it leaves it to that one.
+-- name: fold_tally
+WITH turn AS MATERIALIZED (
+  SELECT 1 FROM shigoto.meta WHERE name = 'tally' FOR UPDATE SKIP LOCKED),
+gone AS (
+  DELETE FROM shigoto.tally
+  WHERE ctid = ANY (ARRAY(SELECT t.ctid FROM shigoto.tally t WHERE EXISTS (SELECT 1 FROM turn) LIMIT 100000))
+  RETURNING queue, total, completed, failed, cancelled)
+INSERT INTO shigoto.counter AS c (queue, total, completed, failed, cancelled)
+SELECT g.queue, sum(g.total), sum(g.completed), sum(g.failed), sum(g.cancelled)
+FROM gone g
+GROUP BY g.queue
+ON CONFLICT (queue) DO UPDATE SET
+  total = c.total + excluded.total,
+  completed = c.completed + excluded.completed,
+  failed = c.failed + excluded.failed,
+  cancelled = c.cancelled + excluded.cancelled
+
+-- The pruner walks history in order of number, a batch at a time, and remembers how far it came: no index on
+-- finished_at has to be kept up by every settle. What has been kept long enough is locked; who could not have the lock
+-- is told to keep it for ever. To lock the others too would rewrite all of history again and again.
+-- name: history_from
+WITH page AS MATERIALIZED (
+  SELECT d.number, d.state, d.finished_at, l.queue,
+    coalesce(CASE d.state WHEN 3 THEN q.keep_completed_for WHEN 4 THEN q.keep_failed_for ELSE q.keep_cancelled_for END,
+      CASE d.state WHEN 3 THEN $3::bigint WHEN 4 THEN $4::bigint ELSE $5::bigint END) AS keep_for
+  FROM (
+    SELECT d.number, d.state, d.finished_at FROM shigoto.done d
+    WHERE d.number > $1::bigint
+    ORDER BY d.number
+    LIMIT $2::int) d
+  CROSS JOIN LATERAL (SELECT b.lane FROM shigoto.job b WHERE b.number = d.number OFFSET 0) b
+  CROSS JOIN LATERAL (SELECT l.queue FROM shigoto.lane l WHERE l.lane = b.lane OFFSET 0) l
+  LEFT JOIN LATERAL (SELECT * FROM shigoto.queue q WHERE q.name = l.queue OFFSET 0) q ON true)
+SELECT p.number, p.state, p.finished_at, p.queue,
+  CASE WHEN p.finished_at + p.keep_for < t.now AND o.number IS NULL THEN 9000000000000000 ELSE p.keep_for END
+FROM page p
+CROSS JOIN (SELECT shigoto.now() AS now) t
+LEFT JOIN LATERAL (
+  SELECT d.number FROM shigoto.done d
+  WHERE d.number = p.number AND p.finished_at + p.keep_for < t.now
+  OFFSET 0 FOR UPDATE SKIP LOCKED) o ON true
+ORDER BY p.number
+
+-- DELETE: everything that belongs to the given numbers ----------------------------------------------------------------
+
+-- name: delete_keys
+DELETE FROM shigoto.key k
+USING (
+  SELECT b.tenant, b.key, b.number
+  FROM jsonb_array_elements_text($1::text::jsonb) e
+  CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e::bigint OFFSET 0) b
+  WHERE b.key IS NOT NULL) b
+WHERE k.tenant = b.tenant AND k.key = b.key AND k.number = b.number
+
+-- name: delete_expiries
+DELETE FROM shigoto.expiry x
+USING (
+  SELECT b.expires_at, b.number
+  FROM jsonb_array_elements_text($1::text::jsonb) e
+  CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e::bigint OFFSET 0) b
+  WHERE b.expires_at IS NOT NULL) b
+WHERE x.expires_at = b.expires_at AND x.number = b.number
+
+-- name: delete_ready
+DELETE FROM shigoto.ready
+WHERE ctid = ANY (ARRAY(
+  SELECT r.ctid
+  FROM jsonb_array_elements_text($1::text::jsonb) e
+  CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e::bigint OFFSET 0) b
+  CROSS JOIN LATERAL (
+    SELECT r.ctid FROM shigoto.ready r
+    WHERE r.lane = b.lane AND r.priority = -b.priority AND r.run_at = b.run_at AND r.number = b.number OFFSET 0) r))
+
+-- name: delete_scheduled
+DELETE FROM shigoto.scheduled
+WHERE ctid = ANY (ARRAY(
+  SELECT s.ctid
+  FROM jsonb_array_elements_text($1::text::jsonb) e
+  CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e::bigint OFFSET 0) b
+  CROSS JOIN LATERAL (
+    SELECT s.ctid FROM shigoto.scheduled s WHERE s.run_at = b.run_at AND s.number = b.number OFFSET 0) s))
+
+-- name: delete_attempts
+DELETE FROM shigoto.attempt
+WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
+
+-- name: delete_logs
+DELETE FROM shigoto.log
+WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
+
+-- name: delete_progress
+DELETE FROM shigoto.progress
+WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
+
+-- name: delete_done
+DELETE FROM shigoto.done
+WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
+
+-- name: delete_jobs
+DELETE FROM shigoto.job
+WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))

@@ -1,0 +1,154 @@
+"""Statements as they go over the wire, and answers as they come back. Knows nothing of waiting.
+
+Spoken through `psycopg.pq`, libpq itself: a cursor of psycopg takes 50 to 70 µs more for each statement, which is a
+quarter of an awaited enqueue. Parameters carry no types, since every one is cast in its statement; results are binary.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from msgspec import Struct
+from psycopg import pq
+from psycopg.adapt import Transformer
+from psycopg.errors import error_from_result
+
+from shigoto.engine.postgres.failures import ConnectionLost, is_final, one_line
+from shigoto.engine.postgres.statement import Answer, Ring
+
+TEXT, BINARY = 0, 1
+PREPARE_AFTER = 2  # uses of a statement on one connection
+MAX_PREPARED = 200  # on one connection
+
+TUPLES_OK, COMMAND_OK = pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK
+FATAL_ERROR, EMPTY = pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.EMPTY_QUERY
+BAD, IDLE = pq.ConnStatus.BAD, pq.TransactionStatus.IDLE
+
+AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
+
+
+class Request(Struct, frozen=True):
+    """One statement to be sent; without `formats` as it is, so that it may be several."""
+
+    text: bytes
+    values: Sequence[bytes | None] = ()
+    formats: Sequence[int] | None = None
+
+
+def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Request:
+    """The statement with its values. Raises psycopg.DataError for text that PostgreSQL cannot hold."""
+    encoded: list[bytes | None] = []
+    formats: list[int] = []
+    for value in values:
+        if isinstance(value, bytes):
+            encoded.append(value)
+            formats.append(BINARY)
+            continue
+        formats.append(TEXT)
+        if isinstance(value, str):
+            encoded.append(_text(value))
+        elif isinstance(value, int):  # of which bool is one; 0 and 1 are good for both types
+            encoded.append(b"%d" % value)
+        elif value is None:
+            encoded.append(None)
+        elif isinstance(value, Ring):
+            encoded.append(b"1" if ring() else b"0")
+        elif isinstance(value, (float, UUID)):
+            encoded.append(str(value).encode())
+        else:
+            raise TypeError(f"A {type(value).__name__} cannot be a value of a statement.")
+    return Request(text, encoded, formats)
+
+
+def _text(value: str) -> bytes:
+    try:
+        encoded = value.encode()
+    except UnicodeEncodeError as error:
+        raise psycopg.DataError(f"half of a surrogate pair at character {error.start}") from error
+    if b"\0" in encoded:  # libpq would cut it off there, without a word
+        raise psycopg.DataError(f"NUL at byte {encoded.index(0)}")
+    return encoded
+
+
+class Wire:
+    """One connection, as far as sending and reading go. Whoever owns it waits for the socket."""
+
+    __slots__ = ("_made", "_names", "_seen", "_transformer", "inner", "pgconn", "prepares")
+
+    def __init__(self, inner: AnyConnection, *, prepares: bool) -> None:
+        self.inner = inner
+        self.pgconn = inner.pgconn
+        self.prepares = prepares
+        self._transformer = Transformer(inner)
+        self._made = 0
+        self._names: dict[bytes, bytes] = {}
+        self._seen: dict[bytes, int] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it can be used by anybody: it is open, in no transaction, and has no answer to come."""
+        pgconn = self.pgconn
+        return pgconn.status != BAD and pgconn.transaction_status == IDLE
+
+    def must_prepare(self, request: Request) -> bool:
+        """Whether the statement is to be prepared before it is sent, and then counts as such."""
+        if request.formats is None or request.text in self._names or len(self._names) >= MAX_PREPARED:
+            return False
+        seen = self._seen.get(request.text, 0) + 1
+        self._seen[request.text] = seen
+        if len(self._seen) > 2 * MAX_PREPARED:
+            self._seen.clear()
+        return seen >= PREPARE_AFTER
+
+    def send_prepare(self, request: Request) -> None:
+        """Have the statement prepared. Raises ConnectionLost."""
+        self._made += 1
+        name = b"shigoto_%d" % self._made
+        try:
+            self.pgconn.send_prepare(name, request.text)
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(one_line(error)) from error
+        self._names[request.text] = name
+
+    def send(self, request: Request) -> None:
+        """Hand the statement to libpq. Raises ConnectionLost."""
+        pgconn = self.pgconn
+        try:
+            if request.formats is None:
+                pgconn.send_query(request.text)
+            elif self.prepares and (name := self._names.get(request.text)) is not None:
+                pgconn.send_query_prepared(name, request.values, request.formats, BINARY)
+            else:
+                pgconn.send_query_params(request.text, request.values, None, request.formats, BINARY)
+        except psycopg.OperationalError as error:
+            raise ConnectionLost(one_line(error)) from error
+
+    def answer(self, results: list[pq.abc.PGresult]) -> Answer:
+        """What the server has said. Raises psycopg.Error if that is no, ConnectionLost if it was the last word."""
+        for result in results:
+            status = result.status
+            if status == FATAL_ERROR:
+                error = error_from_result(result, "utf-8")
+                if is_final(result) or self.pgconn.status == BAD:
+                    raise ConnectionLost(one_line(error), answered=error.sqlstate is not None) from error
+                raise error
+            if status not in (TUPLES_OK, COMMAND_OK, EMPTY):
+                raise ConnectionLost(f"an answer that nobody has asked for ({pq.ExecStatus(status).name})")
+        result = results[-1]
+        touched = result.command_tuples
+        rowcount = -1 if touched is None else touched
+        if not result.nfields:
+            return Answer([], rowcount, result.command_status or b"")
+        self._transformer.set_pgresult(result)
+        rows = self._transformer.load_rows(0, result.ntuples, tuple)
+        self._transformer.set_pgresult(None)
+        return Answer(rows, rowcount)
+
+    def forget_prepared(self, request: Request) -> None:
+        """The statement could not be prepared."""
+        self._names.pop(request.text, None)
+
+    def finish(self) -> None:
+        """Close the socket; what is under way on the server goes on there."""
+        self.pgconn.finish()

@@ -1,0 +1,173 @@
+"""The PostgreSQL engine keeps every promise of the suite, on every version that is found."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+
+from shigoto.engine.postgres import PostgresEngine
+from shigoto.local_postgres import Server
+from shigoto.testing.conformance.fixture import Connection, EngineUnderTest
+from shigoto.testing.conformance.suite import (
+    TestAlone,
+    TestBeat,
+    TestBlame,
+    TestBury,
+    TestByArgs,
+    TestByError,
+    TestByWorker,
+    TestCancel,
+    TestClaim,
+    TestClockSteps,
+    TestClosing,
+    TestCompleted,
+    TestConfigure,
+    TestCount,
+    TestCrashed,
+    TestDelete,
+    TestDoorbell,
+    TestEnqueue,
+    TestErrored,
+    TestExpiry,
+    TestFailed,
+    TestFence,
+    TestFind,
+    TestForce,
+    TestGet,
+    TestGuard,
+    TestHistory,
+    TestJoin,
+    TestKeyAndRetry,
+    TestKeyScope,
+    TestKeyTable,
+    TestLogs,
+    TestMachine,
+    TestOrder,
+    TestPromote,
+    TestRefusals,
+    TestReplace,
+    TestReport,
+    TestRescue,
+    TestRetention,
+    TestRetry,
+    TestSecondEngine,
+    TestSettings,
+    TestSince,
+    TestSnoozedAndReleased,
+    TestStats,
+    TestStrays,
+    TestSuperseded,
+    TestTasks,
+    TestTheSameId,
+    TestThreads,
+    TestUnknown,
+    TestUnknownAndDue,
+    TestWants,
+    TestWhen,
+    TestWorkers,
+)
+from tests.postgres_clock import ServerClock, take_time_from_test
+from tests.postgres_yard import Yard
+
+__all__ = [
+    "TestAlone",
+    "TestBeat",
+    "TestBlame",
+    "TestBury",
+    "TestByArgs",
+    "TestByError",
+    "TestByWorker",
+    "TestCancel",
+    "TestClaim",
+    "TestClockSteps",
+    "TestClosing",
+    "TestCompleted",
+    "TestConfigure",
+    "TestCount",
+    "TestCrashed",
+    "TestDelete",
+    "TestDoorbell",
+    "TestEnqueue",
+    "TestErrored",
+    "TestExpiry",
+    "TestFailed",
+    "TestFence",
+    "TestFind",
+    "TestForce",
+    "TestGet",
+    "TestGuard",
+    "TestHistory",
+    "TestJoin",
+    "TestKeyAndRetry",
+    "TestKeyScope",
+    "TestKeyTable",
+    "TestLogs",
+    "TestMachine",
+    "TestOrder",
+    "TestPromote",
+    "TestRefusals",
+    "TestReplace",
+    "TestReport",
+    "TestRescue",
+    "TestRetention",
+    "TestRetry",
+    "TestSecondEngine",
+    "TestSettings",
+    "TestSince",
+    "TestSnoozedAndReleased",
+    "TestStats",
+    "TestStrays",
+    "TestSuperseded",
+    "TestTasks",
+    "TestTheSameId",
+    "TestThreads",
+    "TestUnknown",
+    "TestUnknownAndDue",
+    "TestWants",
+    "TestWhen",
+    "TestWorkers",
+]
+
+pytestmark = [pytest.mark.engine("postgres")]
+
+
+@pytest.fixture
+def open_store(
+    postgres: Server, postgres_yard: Yard, postgres_major: int
+) -> Iterator[Callable[[], EngineUnderTest]]:
+    """A fresh database for each call, on a server that takes its time from a clock of the test."""
+    assert postgres.running
+    opened: list[ExitStack] = []
+
+    def open_one() -> EngineUnderTest:
+        # The machine opens one after the other: those that it has left must not add up.
+        while len(opened) > 1:
+            opened.pop(0).close()
+        closing = ExitStack()
+        opened.append(closing)
+        address = closing.enter_context(postgres_yard.emptied(postgres_major, prepare))
+        clock = closing.enter_context(ServerClock(address))
+
+        def open_engine() -> PostgresEngine:
+            engine = PostgresEngine(address)
+            closing.callback(engine.close)
+            engine.migrate()
+            return engine
+
+        def connect() -> Connection:
+            return psycopg.connect(address, autocommit=True)
+
+        return EngineUnderTest(open_engine(), clock, open_again=open_engine, connect=connect)
+
+    yield open_one
+    for closing in reversed(opened):
+        closing.close()
+
+
+def prepare(address: str) -> None:
+    """Migrate, once for all tests, and let the store ask the test for the time."""
+    engine = PostgresEngine(address)
+    engine.migrate()
+    engine.close()
+    take_time_from_test(address)
