@@ -94,7 +94,7 @@ def bench(arguments: list[str]) -> int:
 
 def faults(arguments: list[str]) -> int:
     """kill, stop, fill up and cut off what runs, and prove that nothing is lost; `faults --help` has the experiments"""
-    become(["python", "-m", "faults", *arguments], needs="run")
+    become(["python", "-m", "faults", *arguments], needs="dev")
 
 
 def docs(arguments: list[str]) -> int:

@@ -49,6 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "engine(name): a test of one engine; see --engine")
+    config.addinivalue_line(
+        "markers", "newest_postgres: runs on the newest PostgreSQL there is, and on no other"
+    )
     named_majors(config)  # a word that is no version is told before anything runs
 
 

@@ -261,9 +261,11 @@ def named_majors(config: pytest.Config) -> list[int] | None:
 
 
 def parametrise(metafunc: pytest.Metafunc) -> None:
-    """Run what uses a PostgreSQL once on each of the versions."""
+    """Run what uses a PostgreSQL once on each of the versions; or on the newest, if it is about us and not about it."""
     if "postgres_major" in metafunc.fixturenames:
         majors = wanted_majors(metafunc.config)
+        if metafunc.definition.get_closest_marker("newest_postgres"):
+            majors = [max(majors)]
         metafunc.parametrize(
             "postgres_major", majors, ids=[f"pg{major}" for major in majors], scope="session"
         )

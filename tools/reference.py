@@ -75,7 +75,7 @@ stop-timeout = 28
 | key | variable | flag | what |
 | --- | --- | --- | --- |
 | `app` | `SHIGOTO_APP` | `--app` | Your app, as `module:attr`. |
-| `url` | `SHIGOTO_URL` | `--url` | The store: a file, or `sqlite:///FILE`. |
+| `url` | `SHIGOTO_URL` | `--url` | The store: a file, `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`. |
 
 ## The worker
 
@@ -124,6 +124,9 @@ def commands() -> str:
         command = program.get_command(click.Context(program), name)
         assert command is not None
         parts.append(f"## {name}\n\n{_help(command, f'shigoto {name}')}")
+        if isinstance(command, click.Group):
+            for word, part in command.commands.items():
+                parts.append(f"### {name} {word}\n\n{_help(part, f'shigoto {name} {word}')}")
     return "\n\n".join(parts)
 
 

@@ -22,6 +22,7 @@ from faults.evidence.runs import Faults, Run
 
 SLACK = 0.05  # seconds between a record and a row that tell of the same moment
 LEASE = 30.0  # seconds, of a worker that nobody knows
+ASKING = 5.0  # seconds from the record of a retry until it is done: it may have to wait for the store
 ILL = ("error", "snooze")  # how a claim ends whose run has not ended well, and is to run again
 
 
@@ -41,10 +42,11 @@ class Licences(Struct, kw_only=True):
         wrong: list[str] = []
         if story is not None:
             wrong += self._false_crashes(runs, story) + self._false_releases(runs, story)
+        used: set[float] = set()
         for before, after in pairwise(runs):
             if after.token < before.token:
                 continue  # it is looked at elsewhere
-            licence, fault = self._licence(before, after, story)
+            licence, fault = self._licence(before, after, story, used)
             self.reruns[licence or "none"] = self.reruns.get(licence or "none", 0) + 1
             if not licence:
                 wrong.append(
@@ -54,7 +56,9 @@ class Licences(Struct, kw_only=True):
                 self.recovery.append(after.began - fault.at)
         return wrong
 
-    def _licence(self, before: Run, after: Run, story: Story | None) -> tuple[str, Record | None]:
+    def _licence(
+        self, before: Run, after: Run, story: Story | None, used: set[float]
+    ) -> tuple[str, Record | None]:
         """By what, and after which fault; a crash or release that is not to be believed is flagged once, elsewhere."""
         claim = None if story is None else story.claims.get(before.token)
         if before.token == after.token or claim is None or claim.end is None:
@@ -66,10 +70,22 @@ class Licences(Struct, kw_only=True):
         if how == "release":
             return how, self.explanation(claim, before)
         if how in ("failed", "cancel"):
-            asked = any(before.began <= at <= after.began for at in self.retries.get(before.job, ()))
-            return ("operator" if asked else ""), None
+            return ("operator" if self._retried(before, after, used) else ""), None
         believed = before.outcome != "done" or before.job in self.unruly
         return (how if how in ILL and believed else ""), None
+
+    def _retried(self, before: Run, after: Run, used: set[float]) -> bool:
+        """Whether an operator has retried it between the two runs.
+
+        That is written down before it is tried, and a quick run may begin and fail in between: then it counts unless
+        it was `used`, for the run that it has met.
+        """
+        asked = self.retries.get(before.job, ())
+        between = [at for at in asked if before.began <= at <= after.began]
+        under_way = [at for at in asked if 0 < before.began - at < ASKING and at not in used]
+        found = between[:1] or under_way[-1:]
+        used.update(found)
+        return bool(found)
 
     def _false_crashes(self, runs: Sequence[Run], story: Story) -> list[str]:
         by_token = {run.token: run for run in runs}

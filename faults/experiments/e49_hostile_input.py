@@ -1,7 +1,6 @@
 """E49: hostile input through Python, the command line and by hand: refused clearly, or failed cleanly, never stuck."""
 
 import os
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -15,15 +14,14 @@ from faults.evidence.checker import check
 from faults.experiment import Experiment, Outcome, Setting
 from faults.stage import Stage, children_of
 from faults.tools.commands import acknowledge, judged, shortened
-from faults.tools.doors import PythonDoor, Tally
-from faults.tools.nasty import Nasty
+from faults.tools.doors import Tally
 from faults.tools.peak import Peak
 from faults.tools.rows import Rows
 from shigoto import FailureKind, State
 
 PATIENCE = 120.0
 SOON = 10.0
-MOST_MEMORY = 600.0  # MB of any process: payloads of 3 MB are made by the hundred, and none may be kept
+MOST_MEMORY = 250.0  # MB of any process: payloads of 3 MB are made by the hundred, and none may be kept
 # Rows that contradict another table: no claim may take them and no sweep may end them, and they are in nobody's way.
 CONTRADICTIONS = ("ready.expires_at = ",)
 # Why a job may fail before its handler begins.
@@ -33,6 +31,11 @@ UNRUN = (
     FailureKind.EXPIRED,
     FailureKind.SUPERSEDED,
 )
+# The program that knocks at each door; in how many processes, and how often each, in the short form and in the full.
+CROWDS = {
+    "python": ("faults.tools.doors", (1, 300), (2, 8_000)),
+    "commands": ("faults.tools.commands", (1, 150), (4, 800)),
+}
 BYTES = (b"\xff\xfe", b'{"value":"\xff"}', b"\xc3\x28", b"\x1b[31m", b"\xed\xa0\x80", b"queue:\xff", b"#\xff")
 
 
@@ -51,13 +54,9 @@ def run(setting: Setting) -> Outcome:
     seen = Seen()
     with Stage(setting, "hostile") as stage:
         worker = stage.worker("--lease", "10")
-        door = PythonDoor(stage.app, Nasty(setting.random("python")), stage.pen)
-        for number in range(setting.of(300, 16_000)):
-            door.knock()
-            if number % 500 == 0:
-                seen.memory.look(worker.pid)
-        seen.doors["python"] = door.tally
-        _commands(stage, setting, seen)
+        for door in CROWDS:
+            _crowd(stage, worker, seen, door)
+        seen.doors["shell"] = _shell(stage, setting)
         _wait(stage, worker, seen, "hostile calls and commands")
         _cancel_the_rest(stage)
         _judge_results(stage, seen)
@@ -86,31 +85,32 @@ def _count(tally: Tally) -> int:
     return tally.refused + tally.accepted + tally.crashes
 
 
-def _commands(stage: Stage, setting: Setting, seen: Seen) -> None:
-    """Many in a process of their own, and a few as a shell starts them, with words that are no text."""
-    processes, each = setting.of((1, 150), (4, 800))
-    words = [
-        sys.executable,
-        "-m",
-        "faults.tools.commands",
-        f"faults.apps.{stage.module}:app",
-        stage.url,
-        str(each),
-    ]
-    tally = seen.doors["commands"] = Tally()
+def _crowd(stage: Stage, worker: subprocess.Popen[bytes], seen: Seen, door: str) -> None:
+    """Knock at a door from processes of their own, whose memory is theirs alone and is looked at while they run."""
+    module, short, full = CROWDS[door]
+    processes, each = stage.setting.of(short, full)
+    tally = seen.doors[door] = Tally()
     for number in range(processes):
-        out = stage.folder / f"commands {number}.json"
-        process = stage.start([*words, f"{setting.seed} {number}"], output=out)
-        if process.wait(PATIENCE * 2):
-            seen.wrong.append(
-                f"the process of commands ended with {process.returncode}: {out.read_text()[-500:]}"
-            )
+        out = stage.folder / f"{door} {number}.json"
+        seed = f"{stage.setting.seed} {door} {number}"
+        words = [sys.executable, "-m", module, stage.module, stage.url, str(each), seed]
+        process = stage.start(words, output=out)
+
+        def has_ended(process: subprocess.Popen[bytes] = process) -> bool:
+            seen.memory.look(worker.pid)
+            seen.memory.look(process.pid)
+            return process.poll() is not None
+
+        if not stage.wait_until(has_ended, seconds=PATIENCE * 2, what=f"{door}: hostile input had no end"):
+            continue
+        if process.returncode:
+            seen.wrong.append(f"{door}: ended with {process.returncode}: {out.read_text()[-500:]}")
             continue
         tally.add(json.decode(out.read_bytes().splitlines()[-1], type=Tally))
-    seen.doors["shell"] = _shell(stage, setting)
 
 
 def _shell(stage: Stage, setting: Setting) -> Tally:
+    """A few commands as a shell starts them, with words that are no text."""
     tally = Tally()
     started = [os.fsencode(sys.executable), b"-m", b"shigoto", b"--url", os.fsencode(stage.url)]
     forms: list[list[bytes]] = [
@@ -232,7 +232,7 @@ def _after_a_deed(stage: Stage, rows: Rows, name: str, number: int, seen: Seen) 
 
 
 def _outcome(outcome: Outcome, seen: Seen) -> Outcome:
-    highest = max(seen.memory.highest, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000)
+    highest = seen.memory.highest
     tallies = seen.doors.values()
     outcome.wrong += seen.wrong
     outcome.wrong += [f"{door}: {each}" for door, tally in seen.doors.items() for each in tally.examples]

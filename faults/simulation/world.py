@@ -24,6 +24,7 @@ from faults.simulation.manners import Manners
 from faults.simulation.people import enqueue_all, intervene
 from faults.simulation.plan import Intervention, Order, Size, Stint, plan_of
 from faults.simulation.store import InFile, InMemory, Store
+from faults.simulation.waiting import Waiting
 from faults.simulation.witness import Witness
 from shigoto import Context, Shigoto, State, StoreUnavailable
 from shigoto.engine.op import Op
@@ -36,7 +37,6 @@ from shigoto.worker.process.source import Source
 STOP_TIMEOUT = 28.0
 STOP_SLACK = 4.0  # seconds beyond the time-out for a store that does not answer
 LONGEST = 6_000.0  # virtual seconds from when all is well until everything must have ended
-SETTLED_AFTER = 90.0  # seconds until what happened before has no effect on how soon a job begins
 
 NOWHERE = Source(
     reference="nowhere:app"
@@ -98,8 +98,7 @@ class World:
         self._starts = 0
         self._fences = 0
         self._busy = 0
-        self._calm_at: float | None = None
-        self._waiting_since: dict[int, float] = {}
+        self._waiting = Waiting(self.plan.poll + self._store.patience + 2)
         self._trace: list[tuple[Any, ...]] = self._witness.trace
 
     def live(self) -> Verdict:
@@ -150,7 +149,7 @@ class World:
         troubles.loss = troubles.twice = 0.0
         troubles.down = False
         troubles.slow = min(troubles.slow, 0.5)
-        self._calm_at = loop.time()
+        self._waiting.calm(loop.time())
         self._one_less()
 
     async def _watch(self) -> None:
@@ -173,6 +172,7 @@ class World:
         for stint in stints:
             await self._serve(stint)
         last = Stint(0.0, "stop", None, self.plan.last_concurrency)
+        self._waiting.staffed(self._loop.time())
         while not self._rest.is_set():
             await self._serve(last)
             await asyncio.sleep(0.5)
@@ -226,7 +226,8 @@ class World:
         else:
             worker.stop()
             if stint.end == "hurry":
-                await asyncio.sleep(random.random() * 10)
+                # One that has ended by then is gone, not lingering: what does not live may be fenced.
+                await asyncio.wait([run], timeout=random.random() * 10)
                 worker.stop()
         if stint.end != "kill":
             await process.going_on()
@@ -291,6 +292,8 @@ class World:
         self._witness.saw(verb, asked, value)
         if verb == "sweep" and value.fenced:
             self._fenced(value.fenced)
+        if verb == "configure":
+            self._waiting.queues_changed(self._loop.time())
         if self._roomy:
             self._judge_waiting(before)
         if op.rings is not None and op.rings(value):
@@ -313,19 +316,16 @@ class World:
     def _judge_waiting(self, before: Any) -> None:
         """Where there is room, no job waits for longer than the poll."""
         now = self._loop.time()
-        jobs, since = self._witness.jobs, self._waiting_since
-        for number, job in jobs.items():
+        for number, job in self._witness.jobs.items():
             was = before.get(number)
             if was is job or (was is not None and was.state is job.state and was.run_at == job.run_at):
                 continue
             if job.state is State.PENDING:
-                since[number] = now + max(0, job.run_at - self._clock()) / 1000
-            elif job.state is State.PROCESSING and number in since:
-                calm = self._calm_at
-                if calm is not None and since[number] > calm + SETTLED_AFTER:
-                    waited = now - since[number]
-                    if waited > self.plan.poll + self._store.patience + 2:
-                        self._complain(f"job {number} waited for {waited:g} s, with room for it (I16)")
+                self._waiting.is_pending(number, now)
+            elif job.state is State.PROCESSING:
+                due_for = (self._clock() - job.run_at) / 1000
+                if problem := self._waiting.was_claimed(number, now, due_for):
+                    self._complain(problem)
 
     def run_began(self, ctx: Context, process: Process, worker: UUID) -> None:
         """A handler says so. May it?"""

@@ -1,6 +1,6 @@
 """Hostile input through the command line: many commands, one after the other, in a process of their own.
 
-    python -m faults.tools.commands APP URL COUNT SEED
+    python -m faults.tools.commands MODULE URL COUNT SEED
 
 Each is refused with exit code 1 or 2 and words that a terminal can show, or done. What came of them is printed as JSON.
 """
@@ -164,8 +164,10 @@ def shortened(words: list[str]) -> str:
 
 def main() -> None:
     """Run so many commands, and say what came of them."""
-    app, url, count, seed = sys.argv[1:]
-    door = CommandDoor(app, url, Nasty(Random(seed)), Pen(Path(os.environ["SHIGOTO_LEDGER"])))
+    module, url, count, seed = sys.argv[1:]
+    door = CommandDoor(
+        f"faults.apps.{module}:app", url, Nasty(Random(seed)), Pen(Path(os.environ["SHIGOTO_LEDGER"]))
+    )
     for _ in range(int(count)):
         door.knock()
     sys.stdout.buffer.write(json.encode(door.tally))

@@ -1,11 +1,21 @@
-"""Hostile input through the Python door: every call is refused in our own words, or stored."""
+"""Hostile input through the Python door: many calls, one after the other, in a process of their own.
 
+    python -m faults.tools.doors MODULE URL COUNT SEED
+
+Each is refused in our own words, or stored. What came of them is printed as JSON.
+"""
+
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from random import Random
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, json
 
 from faults.evidence.records import Pen
+from faults.stage import app_of
 from faults.tools.nasty import Nasty
 from shigoto import Call, JobHandle, Retry, Shigoto, ShigotoError
 from shigoto.model.ids import uuid7
@@ -216,3 +226,16 @@ def _told(error: Exception) -> str:
     except Exception:
         words = "without words"
     return f"{type(error).__name__}: {words!r} ({place})"
+
+
+def main() -> None:
+    """Make so many calls, and say what came of them."""
+    module, url, count, seed = sys.argv[1:]
+    door = PythonDoor(app_of(module, url), Nasty(Random(seed)), Pen(Path(os.environ["SHIGOTO_LEDGER"])))
+    for _ in range(int(count)):
+        door.knock()
+    sys.stdout.buffer.write(json.encode(door.tally))
+
+
+if __name__ == "__main__":
+    main()

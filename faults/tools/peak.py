@@ -1,4 +1,8 @@
-"""The most memory that processes have ever had, as the kernel remembers it."""
+"""The most memory that processes have ever had, as the kernel remembers it.
+
+Not what `getrusage` says of children: that is of all whom this process has ever waited for, other experiments' too, and
+a child's mark begins with the most that its parent has had before it was started.
+"""
 
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +22,7 @@ class Peak:
             with suppress(OSError, StopIteration):
                 lines = Path(f"/proc/{each}/status").read_text().splitlines()
                 mark = next(line for line in lines if line.startswith("VmHWM"))
-                self.by_process[each] = int(mark.split()[1]) / 1000
+                self.by_process[each] = max(self.by_process.get(each, 0.0), int(mark.split()[1]) / 1000)
 
     @property
     def highest(self) -> float:

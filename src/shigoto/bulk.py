@@ -14,11 +14,12 @@ from msgspec import structs
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
-from shigoto.filters import Filters, is_whole, wanted
+from shigoto.filters import Filters, wanted
 from shigoto.handle import Decode, JobHandle
 from shigoto.model.clock import Clock, host_clock
 from shigoto.model.errors import JobError, OptionInvalid
 from shigoto.model.job import Job, JobFilter, State, View
+from shigoto.model.plain import plain_whole
 from shigoto.model.states import DELETABLE
 from shigoto.model.text import shown
 
@@ -258,7 +259,8 @@ def page_and_limit(filters: Filters, clock: Clock = host_clock) -> tuple[JobFilt
     """The filter of the first page, and how many jobs are wanted in all. Raises OptionInvalid."""
     if filters.get("before") is not None:
         raise OptionInvalid("before is for pages of find; here all jobs are meant that match.")
-    most = filters.get("limit")
-    if most is not None and (not is_whole(most) or most < 1):
-        raise OptionInvalid(f"limit must be a whole number from 1 on, not {shown(most)}.")
+    limit = filters.get("limit")
+    most = plain_whole(limit)
+    if limit is not None and (most is None or most < 1):
+        raise OptionInvalid(f"limit must be a whole number from 1 on, not {shown(limit)}.")
     return wanted({**filters, "limit": PAGE}, clock), most

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, get_args
-from uuid import UUID
 
 from msgspec import json
 
@@ -13,6 +12,7 @@ from shigoto.model.clock import Millis
 from shigoto.model.duration import Duration
 from shigoto.model.errors import JobError, OptionInvalid, nearest
 from shigoto.model.job import KEY_MODES, MAX_PRIORITY, MIN_PRIORITY
+from shigoto.model.plain import plain_id
 from shigoto.model.text import shown
 from shigoto.options import (
     MAX_DEPTH,
@@ -107,8 +107,7 @@ def _retry(value: object) -> Changes:
 
 
 def _retries(value: object) -> Changes:
-    check_retries(value)
-    return {"retries": value}
+    return {"retries": check_retries(value)}
 
 
 def _limit(option: str, value: Duration | None) -> Millis | None:
@@ -206,9 +205,10 @@ def _meta(value: object) -> Changes:
 
 
 def _id(value: object) -> Changes:
-    if not isinstance(value, UUID):
+    id = plain_id(value)
+    if id is None:
         raise OptionInvalid(f"id takes a UUID, not {shown(value)}.")
-    return {"id": value}
+    return {"id": id}
 
 
 def _connection(value: object) -> Changes:

@@ -279,9 +279,9 @@ class Context(Struct, eq=False):
 
         Use `with` in plain functions, where it gives the driver's own connection, and `async with` in async ones,
         where statements are awaited. Or pass a connection of your own with an open transaction, which you commit
-        afterwards. On SQLite a block holds the only write lock: 5 s at most, then TransactionTooLong. Raises
-        LeaseLost at the end of the block if the job is no longer this worker's. Foreign keys are enforced in it;
-        SQLite ignores the PRAGMA that turns them off, but there is `PRAGMA defer_foreign_keys`.
+        afterwards. On SQLite a block holds the only write lock: 5 s at most, then TransactionTooLong; 60 s on
+        PostgreSQL. Raises LeaseLost at the end of the block if the job is no longer this worker's. Foreign keys are
+        enforced in it; SQLite ignores the PRAGMA that turns them off, but there is `PRAGMA defer_foreign_keys`.
         """
         completion = self._completion()
         return JoinedTransaction(completion, *connections) if connections else Transaction(completion)
@@ -293,7 +293,7 @@ class Context(Struct, eq=False):
 
         Await it if `fn` is async. It may be run again where a database asks for that, so keep other effects out.
         """
-        value: T = transact(Transaction(self._completion()), fn)
+        value: T = transact(lambda: Transaction(self._completion()), fn)
         return value
 
     def _completion(self) -> Completion:

@@ -23,6 +23,7 @@ from shigoto.handle import Decode, JobHandle, on_event_loop
 from shigoto.model.errors import OptionInvalid, PayloadInvalid, StoreError, UnknownTask, Unsupported, nearest
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import Enqueued, JobSpec
+from shigoto.model.plain import plain_text
 from shigoto.model.text import shown
 from shigoto.model.worker import WorkerRecord
 from shigoto.options import (
@@ -197,6 +198,7 @@ def enqueue_by_name(
     The arguments are checked if the app knows the task; if it does not, some live worker must. Raises
     UnknownTask.
     """
+    name = _checked_name(name, payload)
     call = _known_call(app, name, payload, options)
     if call is None:
         if not allow_unknown:
@@ -210,6 +212,7 @@ async def aenqueue_by_name(
     app: "Shigoto", name: str, payload: Mapping[str, Any], *, allow_unknown: bool, options: CallOptions
 ) -> JobHandle[Any]:
     """The same without blocking the event loop."""
+    name = _checked_name(name, payload)
     call = _known_call(app, name, payload, options)
     if call is None:
         if not allow_unknown:
@@ -222,20 +225,21 @@ async def aenqueue_by_name(
 def _known_call(
     app: "Shigoto", name: str, payload: Mapping[str, Any], options: CallOptions
 ) -> Call[Any] | None:
-    _expect_words(name, payload)
     app.load()
     task = app.resolve(name)
     return None if task is None else task.using(**options).call_with(payload)
 
 
-def _expect_words(name: object, payload: object) -> None:
-    """Refuse what no type checker has seen, before it is used."""
-    if not isinstance(name, str):
+def _checked_name(name: object, payload: object) -> str:
+    """The name, plain. What no type checker has seen is refused before it is used."""
+    plain = plain_text(name)
+    if plain is None:
         raise OptionInvalid(f"The name of a task must be a string, not {shown(name)}.")
     if not isinstance(payload, Mapping):
         raise PayloadInvalid(
-            f"task {shown(name)}: the arguments must be a mapping of names to values, not {shown(payload)}."
+            f"task {shown(plain)}: the arguments must be a mapping of names to values, not {shown(payload)}."
         )
+    return plain
 
 
 def _forgiving(options: CallOptions) -> AbstractContextManager[None]:

@@ -13,6 +13,7 @@ from shigoto.model.clock import Clock, Millis, host_clock
 from shigoto.model.duration import milliseconds
 from shigoto.model.errors import OptionInvalid, nearest, storable
 from shigoto.model.job import FailureKind, JobFilter, State, View
+from shigoto.model.plain import plain_id, plain_number, plain_text, plain_whole
 from shigoto.model.text import shown
 from shigoto.options import instant
 
@@ -78,17 +79,9 @@ def wanted(filters: Filters, clock: Clock = host_clock) -> JobFilter:
             raise OptionInvalid(
                 f"There is no filter {shown(name)}.{nearest(name, tuple(Filters.__annotations__))}"
             )
-    limit, before, kind = filters.get("limit", 20), filters.get("before"), filters.get("failure_kind")
-    state = filters.get("state") or ("all" if kind is None else State.FAILED)
-    if not is_whole(limit) or not 1 <= limit <= MAX_PAGE:
-        raise OptionInvalid(
-            f"limit must be a whole number from 1 to {MAX_PAGE}, not {shown(limit)};"
-            " for the next page there is before=."
-        )
-    if before is not None and (not is_whole(before) or not 0 <= before <= MAX_NUMBER):
-        raise OptionInvalid(f"before must be the number of a job, not {shown(before)}.")
+    kind = filters.get("failure_kind")
     return JobFilter(
-        state=None if state == "all" else parse_state(state),
+        state=_state_of(filters),
         queue=_text_of("queue", filters),
         task=_text_of("task", filters),
         tag=_text_of("tag", filters),
@@ -99,29 +92,31 @@ def wanted(filters: Filters, clock: Clock = host_clock) -> JobFilter:
         error=_text_of("error", filters),
         since=_since_of(filters, clock),
         args=_args_of(filters),
-        before=before,
-        limit=limit,
+        before=_before_of(filters),
+        limit=_limit_of(filters),
     )
 
 
 def parse_id(job_id: object) -> UUID:
     """The id of a job, given as one or as its text. Raises OptionInvalid."""
-    if isinstance(job_id, UUID):
-        return job_id
-    if isinstance(job_id, str):
+    id, text = plain_id(job_id), plain_text(job_id)
+    if text is not None:
         with suppress(ValueError):
-            return UUID(job_id)
+            id = UUID(text)
+    if id is not None:
+        return id
     raise OptionInvalid(f"The id of a job is a UUID or its text, not {shown(job_id)}.")
 
 
 def parse_state(name: object) -> State | View:
     """The state, or view of pending, that a word means; the aliases of other systems are understood."""
     known = get_args(StateName)
-    if not isinstance(name, str):
+    word = plain_text(name)
+    if word is None:
         raise OptionInvalid(f"A state is one of {', '.join(known)}, not {shown(name)}.")
-    match name:
+    match word:
         case "scheduled" | "retrying":
-            return name
+            return word
         case "waiting":
             return State.PENDING
         case "running":
@@ -131,24 +126,52 @@ def parse_state(name: object) -> State | View:
         case _:
             pass
     try:
-        return State(name)
+        return State(word)
     except ValueError:
         raise OptionInvalid(
-            f"There is no state {shown(name)}.{nearest(name, known)} States are: {', '.join(known)}."
+            f"There is no state {shown(word)}.{nearest(word, known)} States are: {', '.join(known)}."
         ) from None
 
 
 def parse_kind(name: object) -> FailureKind:
     """The kind of failure that a word means."""
     known = [str(kind) for kind in FailureKind]
-    if not isinstance(name, str):
+    word = plain_text(name)
+    if word is None:
         raise OptionInvalid(f"A kind of failure is one of {', '.join(known)}, not {shown(name)}.")
     try:
-        return FailureKind(name)
+        return FailureKind(word)
     except ValueError:
         raise OptionInvalid(
-            f"There is no kind of failure {shown(name)}.{nearest(name, known)} Kinds are: {', '.join(known)}."
+            f"There is no kind of failure {shown(word)}.{nearest(word, known)} Kinds are: {', '.join(known)}."
         ) from None
+
+
+def _state_of(filters: Filters) -> State | View | None:
+    """None for every one. Who asks for a kind of failure, and for no state, means failed jobs."""
+    state = filters.get("state")
+    if state is None:
+        return None if filters.get("failure_kind") is None else State.FAILED
+    return None if plain_text(state) == "all" else parse_state(state)
+
+
+def _before_of(filters: Filters) -> int | None:
+    before = filters.get("before")
+    number = plain_whole(before)
+    if before is not None and (number is None or not 0 <= number <= MAX_NUMBER):
+        raise OptionInvalid(f"before must be the number of a job, not {shown(before)}.")
+    return number
+
+
+def _limit_of(filters: Filters) -> int:
+    limit = filters.get("limit", 20)
+    number = plain_whole(limit)
+    if number is None or not 1 <= number <= MAX_PAGE:
+        raise OptionInvalid(
+            f"limit must be a whole number from 1 to {MAX_PAGE}, not {shown(limit)};"
+            " for the next page there is before=."
+        )
+    return number
 
 
 def _text_of(
@@ -157,14 +180,15 @@ def _text_of(
     value: object = filters.get(name)
     if value is None:
         return None
-    if not isinstance(value, str):
+    text = plain_text(value)
+    if text is None:
         raise OptionInvalid(f"{name} must be a string, not {shown(value)}.")
-    return storable(name, str.__str__(value))
+    return storable(name, text)
 
 
 def _worker_of(filters: Filters) -> str | None:
-    worker = filters.get("worker")
-    return str(worker) if isinstance(worker, UUID) else _text_of("worker", filters)
+    id = plain_id(filters.get("worker"))
+    return _text_of("worker", filters) if id is None else str(id)
 
 
 def _since_of(filters: Filters, clock: Clock) -> Millis | None:
@@ -177,8 +201,8 @@ def _since_of(filters: Filters, clock: Clock) -> Millis | None:
 
 
 def _args_of(filters: Filters) -> tuple[tuple[str, str], ...]:
-    args = arguments_of(filters)
-    return tuple((check_path(path), argument_text(path, value)) for path, value in args.items())
+    args = {check_path(path): value for path, value in arguments_of(filters).items()}
+    return tuple((path, argument_text(path, value)) for path, value in args.items())
 
 
 def arguments_of(filters: Filters) -> Mapping[object, object]:
@@ -197,25 +221,23 @@ def _is_mapping(value: object) -> TypeGuard[Mapping[object, object]]:
 
 def check_path(path: object) -> str:
     """The path of an argument: its name, and the names inside of it after dots. Raises OptionInvalid."""
-    if not isinstance(path, str) or not all(path.split(".")):
+    plain = plain_text(path)
+    if plain is None or not all(plain.split(".")):
         raise OptionInvalid(
             f"The path of an argument is its name, and names inside of it after dots, not {shown(path)}."
         )
-    return storable("The path of an argument", str.__str__(path))
+    return storable("The path of an argument", plain)
 
 
 def argument_text(path: object, value: object) -> str:
     """The text that stands for a value in the store's filter: of a string itself, of anything else its JSON."""
-    if isinstance(value, str):
-        return storable(f"The argument {path}", str.__str__(value))
-    if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
+    text = plain_text(value)
+    if text is not None:
+        return storable(f"The argument {path}", text)
+    plain = value if type(value) is bool else plain_number(value)
+    if value is None or (plain is not None and (type(plain) is not float or isfinite(plain))):
         with suppress(ValueError):  # of a number that is too long to be written
-            return msgspec.json.encode(value).decode()
+            return msgspec.json.encode(plain).decode()
     raise OptionInvalid(
         f"The argument {path} is compared with a string, a number, true, false or null, not {shown(value)}."
     )
-
-
-def is_whole(value: object) -> bool:
-    """Whether it is a whole number, and no truth value in disguise."""
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -46,8 +46,9 @@ class Lines:
 
     def add(self, at: Millis, level: str, text: str) -> None:
         """Write a line, or several if the text has several."""
-        lines = text[:LONGEST_TEXT].splitlines() or [""]
-        level = _storable_level(level)
+        # Made plain: one line that cannot be written would keep those of other runs from the store.
+        lines = str.__str__(text)[:LONGEST_TEXT].splitlines() or [""]
+        level = _storable_level(str.__str__(level))
         self._fresh.extend([(at, level, _storable(line)) for line in lines])
         with self._lock:
             if self._busy:

@@ -19,6 +19,7 @@ from shigoto.model.clock import Millis, to_millis
 from shigoto.model.duration import Duration, milliseconds
 from shigoto.model.errors import OptionInvalid, nearest, storable
 from shigoto.model.job import JobSpec, KeyMode
+from shigoto.model.plain import plain_moment, plain_text, plain_whole
 from shigoto.model.text import shown
 from shigoto.retry import Retry
 
@@ -191,14 +192,15 @@ def _check_expiry(options: Options) -> None:
 
 def check_name(name: object, what: str) -> str:
     """The name of a task or queue, if it can be one."""
-    if not isinstance(name, str):
+    plain = plain_text(name)
+    if plain is None:
         raise OptionInvalid(f"{what} must be a string, not {shown(name)}.")
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(plain):
         raise OptionInvalid(
-            f"{what} {shown(name)} must be kebab-case or snake_case: 1 to 100 of a-z, 0-9, '-', '_', '.',"
-            f" and not start with '-' or '.'.{_suggest_name(name)}"
+            f"{what} {shown(plain)} must be kebab-case or snake_case: 1 to 100 of a-z, 0-9, '-', '_', '.',"
+            f" and not start with '-' or '.'.{_suggest_name(plain)}"
         )
-    return str.__str__(name)
+    return plain
 
 
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,99}")
@@ -225,15 +227,16 @@ def _is_several(value: object) -> TypeGuard[Iterable[object]]:
 
 def instant(value: object, option: str) -> Millis:
     """The store instant of an aware datetime; a naive one is refused: nobody can know what it means."""
-    if not isinstance(value, datetime):
+    moment = plain_moment(value)
+    if moment is None:
         raise OptionInvalid(f"{option} takes a datetime with a time zone, not {shown(value)}.")
-    if value.utcoffset() is None:
+    if moment.utcoffset() is None:
         raise OptionInvalid(
             f"{option} has no time zone: {shown(value)}. Use datetime.now(UTC) or a ZoneInfo."
         )
-    at = to_millis(value)
+    at = to_millis(moment)
     if not 0 <= at <= LAST_INSTANT:
-        raise OptionInvalid(f"{option} must be from 1970 to 9999 in UTC, and is {value.isoformat()}.")
+        raise OptionInvalid(f"{option} must be from 1970 to 9999 in UTC, and is {moment.isoformat()}.")
     return at
 
 
@@ -246,21 +249,24 @@ def duration(value: Duration, option: str) -> Millis:
 
 
 def whole(option: str, value: object, low: int, high: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+    number = plain_whole(value)
+    if number is None or not low <= number <= high:
         raise OptionInvalid(f"{option} must be a whole number from {low} to {high}, not {shown(value)}.")
-    return int(value)
+    return number
 
 
 def text(option: str, value: object, longest: int) -> str:
-    if not isinstance(value, str):
+    plain = plain_text(value)
+    if plain is None:
         raise OptionInvalid(f"{option} must be a string, not {shown(value)}.")
-    if not 0 < len(value) <= longest:
-        raise OptionInvalid(f"{option} must have 1 to {longest} characters, and has {len(value)}.")
-    return storable(option, str.__str__(value))
+    if not 0 < len(plain) <= longest:
+        raise OptionInvalid(f"{option} must have 1 to {longest} characters, and has {len(plain)}.")
+    return storable(option, plain)
 
 
 def choice(option: str, value: object, choices: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in choices:
-        hint = nearest(value, choices) if isinstance(value, str) else ""
+    plain = plain_text(value)
+    if plain is None or plain not in choices:
+        hint = "" if plain is None else nearest(plain, choices)
         raise OptionInvalid(f"{option} must be one of {', '.join(choices)}, not {shown(value)}.{hint}")
-    return str.__str__(value)
+    return plain

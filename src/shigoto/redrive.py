@@ -119,7 +119,7 @@ def _retrying(engine: Engine, batch: Sequence[JobHandle[Any]], redriven: Redrive
 def _page_and_limit(filters: Filters, clock: Clock) -> tuple[JobFilter, int | None]:
     """The filter of the first page, and how many jobs are wanted in all."""
     page, most = page_and_limit(filters, clock)
-    if filters.get("state") == "all":
+    if page.state is None and filters.get("state") is not None:
         raise OptionInvalid("Only failed and cancelled jobs can be redriven: name one of these states.")
     if page.state is None:
         page = structs.replace(page, state=State.FAILED)

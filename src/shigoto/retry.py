@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from shigoto.model.clock import Millis
 from shigoto.model.duration import Duration, milliseconds
 from shigoto.model.errors import OptionInvalid
+from shigoto.model.plain import plain_whole
 from shigoto.model.text import shown
 
 MAX_RETRIES = 10_000
@@ -76,7 +77,7 @@ class Retry(Struct, frozen=True, kw_only=True):
     give_up_on: Errors = ()
 
     def __post_init__(self) -> None:
-        check_retries(self.retries)
+        structs.force_setattr(self, "retries", check_retries(self.retries))
         _check_errors("on", self.on)
         _check_errors("give_up_on", self.give_up_on)
 
@@ -139,11 +140,12 @@ class Retry(Struct, frozen=True, kw_only=True):
     @classmethod
     def attempts(cls, attempts: int, *, on: Errors = (), give_up_on: Errors = ()) -> "Retry":
         """Run at most so many times in all, with waits of e, e², e³ … e¹⁰ seconds and no jitter."""
-        if attempts < 1:
+        runs = plain_whole(attempts)
+        if runs is None or runs < 1:
             raise OptionInvalid(
                 f"attempts counts every run, the first one too, so it is at least 1, not {shown(attempts)}."
             )
-        return cls(retries=attempts - 1, curve=Steep(), on=on, give_up_on=give_up_on)
+        return cls(retries=runs - 1, curve=Steep(), on=on, give_up_on=give_up_on)
 
     @classmethod
     def delays(cls, delays: Sequence[Duration], *, on: Errors = (), give_up_on: Errors = ()) -> "Retry":
@@ -218,10 +220,12 @@ class Retry(Struct, frozen=True, kw_only=True):
         return cls(retries=stored.retries, curve=stored.curve)
 
 
-def check_retries(retries: object) -> None:
-    """Refuse what cannot be a number of retries."""
-    if not isinstance(retries, int) or isinstance(retries, bool) or not 0 <= retries <= MAX_RETRIES:
+def check_retries(retries: object) -> int:
+    """The number of retries, if it can be one."""
+    number = plain_whole(retries)
+    if number is None or not 0 <= number <= MAX_RETRIES:
         raise OptionInvalid(f"retries must be a whole number from 0 to {MAX_RETRIES}, not {shown(retries)}.")
+    return number
 
 
 class _Stored(Struct, frozen=True):

@@ -15,7 +15,9 @@ A run that returns inside its block has done nothing, and has failed: a generato
 outlives its handler. The block is rolled back at once, since it would keep everybody else from writing.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import iscoroutine, iscoroutinefunction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -23,7 +25,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Block
 from shigoto.handle import on_event_loop
-from shigoto.model.errors import JobError, LeaseLost, StoreUnavailable, TransactionTooLong
+from shigoto.model.errors import (
+    JobError,
+    LeaseLost,
+    StoreUnavailable,
+    TransactionConflict,
+    TransactionTooLong,
+)
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Ending, Settlement, Verdict
 
@@ -32,7 +40,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-LIMIT = 5.0  # seconds; on SQLite a block holds the only write lock
+LIMIT = 5.0  # seconds, unless the engine says otherwise; on SQLite a block holds the only write lock
+RERUNS = 10  # of a function whose transaction was in conflict with others
+LONGEST_PAUSE = 0.5  # seconds before the last of them
 
 
 class Rows(Protocol):
@@ -147,7 +157,7 @@ class Completion:
             self._left(None)
         else:
             self._note_trouble(error)
-            self._left("unknown")
+            self._left(None if isinstance(error, TransactionConflict) else "unknown")
 
     def _left(self, how: Literal["dropped", "unknown"] | None) -> None:
         self._signals.block = how
@@ -188,7 +198,8 @@ class Transaction:
 
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
-        self._block: Block = completion.desk.engine.block(completion.op, limit=LIMIT)
+        engine = completion.desk.engine
+        self._block: Block = engine.block(completion.op, limit=engine.capabilities.block_limit or LIMIT)
 
     def __enter__(self) -> Any:
         if on_event_loop():  # a wait for another task's block would keep that one from ending
@@ -282,10 +293,22 @@ class JoinedTransaction(Generic[C]):
         self._completion.over(None, kind)
 
 
-def transact(transaction: Transaction, fn: Callable[[Any], Any]) -> Any:
-    """Commit what `fn` does with the connection, with what it returns as the job's result; awaitable if it is async."""
+def transact(begin: Callable[[], Transaction], fn: Callable[[Any], Any]) -> Any:
+    """Commit what `fn` does with the connection, with what it returns as the job's result; awaitable if it is async.
+
+    After a conflict with another transaction it is done again.
+    """
     if iscoroutinefunction(fn):
-        return _atransact(transaction, fn)
+        return _atransact(begin, fn)
+    for pause in _pauses():
+        try:
+            return _transact_once(begin(), fn)
+        except TransactionConflict:
+            time.sleep(pause)
+    return _transact_once(begin(), fn)
+
+
+def _transact_once(transaction: Transaction, fn: Callable[[Any], Any]) -> Any:
     with transaction as tx:
         value = fn(tx)
         if iscoroutine(value):
@@ -297,8 +320,25 @@ def transact(transaction: Transaction, fn: Callable[[Any], Any]) -> Any:
     return value
 
 
-async def _atransact(transaction: Transaction, fn: Callable[[Any], Any]) -> Any:
+async def _atransact(begin: Callable[[], Transaction], fn: Callable[[Any], Any]) -> Any:
+    import asyncio  # it is there already; who never runs a handler does without
+
+    for pause in _pauses():
+        try:
+            return await _atransact_once(begin(), fn)
+        except TransactionConflict:
+            await asyncio.sleep(pause)
+    return await _atransact_once(begin(), fn)
+
+
+async def _atransact_once(transaction: Transaction, fn: Callable[[Any], Any]) -> Any:
     async with transaction as tx:
         value = await fn(tx)
         tx.finish(value)
     return value
+
+
+def _pauses() -> Iterator[float]:
+    """How long to wait before each rerun, in seconds: at random, so that those in conflict do not meet again."""
+    for rerun in range(RERUNS):
+        yield random.uniform(0.0, LONGEST_PAUSE / 2 ** (RERUNS - 1 - rerun))

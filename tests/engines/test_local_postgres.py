@@ -20,7 +20,7 @@ from shigoto.local_postgres.account import account_for
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 from tests.postgres_yard import FAST, Yard
 
-pytestmark = pytest.mark.engine("postgres")
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
 PARENT = """
 import os, sys, time

@@ -42,7 +42,6 @@ from shigoto.testing.conformance.suite import (
     TestKeyScope,
     TestKeyTable,
     TestLogs,
-    TestMachine,
     TestOrder,
     TestPromote,
     TestRefusals,
@@ -67,6 +66,7 @@ from shigoto.testing.conformance.suite import (
     TestWhen,
     TestWorkers,
 )
+from shigoto.testing.conformance.suite import TestMachine as Machine
 from tests.postgres_clock import ServerClock, take_time_from_test
 from tests.postgres_yard import Yard
 
@@ -130,6 +130,12 @@ __all__ = [
 ]
 
 pytestmark = [pytest.mark.engine("postgres")]
+
+
+class TestMachine(Machine):
+    """E56."""
+
+    one_of = 12
 
 
 @pytest.fixture

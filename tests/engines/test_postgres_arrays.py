@@ -8,12 +8,12 @@ import pytest
 
 from shigoto.engine.op import Op
 from shigoto.engine.postgres.address import read_address
-from shigoto.engine.postgres.arrays import bigint_array, int_array, text_array, uuid_array
+from shigoto.engine.postgres.arrays import Array, bigint_array, int_array, text_array, uuid_array
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.sql.command import Statement
 from shigoto.model.errors import OptionInvalid
 
-pytestmark = pytest.mark.engine("postgres")
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
 NASTY = [
     "",
@@ -36,7 +36,7 @@ def driver(postgres_database: str) -> Iterator[Driver]:
     driver.close()
 
 
-def given_back(driver: Driver, kind: str, array: bytes) -> Any:
+def given_back(driver: Driver, kind: str, array: Array) -> Any:
     """What the server makes of an array: told back by the elements, and as a whole."""
 
     def start() -> Any:

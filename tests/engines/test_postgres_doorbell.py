@@ -17,7 +17,7 @@ from shigoto.engine.postgres.statement import RING
 from shigoto.engine.protocol import Doorbell
 from shigoto.engine.sql.command import Statement
 
-pytestmark = pytest.mark.engine("postgres")
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
 Open = Callable[..., Driver]
 

@@ -17,7 +17,7 @@ from shigoto.engine.postgres.statement import Script
 from shigoto.engine.sql.command import Call, Statement
 from shigoto.model.errors import SchemaMissing, StoreRefused, StoreUnavailable
 
-pytestmark = pytest.mark.engine("postgres")
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
 TEXTS = {
     "add": "INSERT INTO note (id, said) VALUES ($1::int, $2::text) RETURNING id",

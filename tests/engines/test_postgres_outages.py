@@ -26,7 +26,7 @@ from shigoto.local_postgres import Server
 from shigoto.model.errors import StoreError, StoreUnavailable
 from tests.postgres_yard import ALWAYS, Yard
 
-pytestmark = pytest.mark.engine("postgres")
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
 TEXTS = {
     "add": "INSERT INTO note (id) VALUES ($1::int) ON CONFLICT DO NOTHING",

@@ -9,7 +9,7 @@ from shigoto.testing.clock import START
 from tests.postgres_clock import ServerClock, take_time_from_test
 from tests.postgres_yard import Yard
 
-pytestmark = pytest.mark.engine("postgres")
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
 prepared: list[str] = []
 

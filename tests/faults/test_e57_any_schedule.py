@@ -9,10 +9,34 @@ import pytest
 
 from faults.experiment import Setting
 from faults.experiments.e57_any_schedule import EXPERIMENT, PARTS
+from faults.mutants import Mutant, Patch, Worlds, build
 from faults.simulation.many import live_many
 from faults.simulation.plan import plan_of
 
 pytestmark = pytest.mark.timeout(300)
+
+# Worlds that were found guilty, and were not.
+MISJUDGED = {
+    1_794_803_518: "a worker ended in an outage, before it was asked to hurry; the world took it for alive, and fenced",
+    1_794_803_959: "the same, and the outage was over just before it gave up",
+    1_794_805_711: "a worker took long to stop, and nobody else was there meanwhile",
+    633_238: "a job waited in a queue that an operator had paused",
+    4_210_546: "a job was due much later than it seemed, after the clock had been set back",
+}
+# What two of the judgements are there to see.
+SLOW_BEATS = Mutant(
+    name="beats are tried ever more seldom in an outage",
+    patches=(Patch("worker/keeper.py", "longest=station.lease / 6", "longest=station.lease * 6"),),
+    guard=Worlds("memory", 177, 1),
+)
+SLOW_LOOKS = Mutant(
+    name="nobody is told of what has become due, and everybody polls seldom",
+    patches=(
+        Patch("worker/promoter.py", "            self._promoted()\n", "            pass\n"),
+        Patch("worker/station.py", "return self.poll * self", "return self.poll * 8 * self"),
+    ),
+    guard=Worlds("memory", 187, 1),
+)
 
 
 def test_in_every_world_each_job_ends_and_none_is_run_twice_without_a_reason(tmp_path: Path) -> None:
@@ -53,3 +77,24 @@ def test_the_worlds_have_everything_in_them_that_can_go_wrong() -> None:
     assert any(seconds == 300 for plan in plans for _, seconds in plan.outages)
     assert {by > 0 for plan in plans for _, by in plan.clock_steps} == {True, False}
     assert {order.task for order in orders} == {"work", "sole"}
+
+
+@pytest.mark.parametrize("seed", MISJUDGED)
+def test_a_world_is_not_blamed_for_what_nobody_has_promised(seed: int) -> None:
+    """E57: a process that has ended may be fenced, and where nobody can take a job it waits."""
+    tally = live_many(seed, 1, processes=1)
+
+    assert tally.failing == {}, MISJUDGED[seed]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "blame"), [(SLOW_BEATS, "though it lived"), (SLOW_LOOKS, "with room for it (I16)")]
+)
+def test_but_it_is_for_what_was_promised(mutant: Mutant, blame: str, tmp_path: Path) -> None:
+    """E57: a worker that lives is not fenced, and no job waits for longer than the poll where there is room."""
+    assert isinstance(mutant.guard, Worlds)
+    seed = mutant.guard.first
+
+    broken = live_many(seed, 1, processes=1, source=build(mutant, tmp_path))
+    assert blame in broken.failing[seed][0]
+    assert live_many(seed, 1, processes=1).failing == {}

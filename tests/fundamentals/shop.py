@@ -1,4 +1,4 @@
-"""Where transactions are tried: an SQLite store with a table of the shop's own, and jobs in a worker's hands."""
+"""Where transactions are tried: a store with a table of the shop's own beside it, and jobs in a worker's hands."""
 
 import sqlite3
 from contextlib import closing
@@ -8,6 +8,7 @@ from uuid import UUID
 
 from shigoto import Context, JobHandle, Shigoto, State, Task
 from shigoto.context import Desk, Signals
+from shigoto.engine.protocol import Engine
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
@@ -19,7 +20,7 @@ from shigoto.testing.clock import VirtualClock
 class Run:
     """One job in a worker's hands, as its handler and its worker see it."""
 
-    def __init__(self, shop: "Shop", handle: JobHandle[Any], lease: Lease) -> None:
+    def __init__(self, shop: "AnyShop", handle: JobHandle[Any], lease: Lease) -> None:
         self.shop = shop
         self.handle = handle
         self.lease = lease
@@ -39,19 +40,23 @@ class Run:
         return self.shop.engine.run(self.shop.engine.settle(self.shop.worker, [settlement]))[0]
 
 
-class Shop:
-    """An app on a file, with a table `paid` beside the jobs."""
+class AnyShop:
+    """An app on a store, which has a table `paid` beside the jobs."""
 
-    def __init__(self, folder: Path) -> None:
-        self.clock = VirtualClock()
-        self.path = folder / "shop.db"
-        self.engine = SqliteEngine(self.path, clock=self.clock)
-        self.app = Shigoto(engine=self.engine)
+    insert = "INSERT INTO paid VALUES (?)"
+    integrity_error: type[Exception] = sqlite3.IntegrityError
+
+    def __init__(self, engine: Engine, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.engine = engine
+        self.app = Shigoto(engine=engine)
         self.worker = self.announce()
         self.pay = _pay(self.app)
         self.receipt = _receipt(self.app)
-        with closing(self.connect()) as connection, connection:
-            connection.execute("CREATE TABLE paid (invoice INTEGER PRIMARY KEY)")
+
+    def paid(self) -> list[int]:
+        """The invoices that were paid."""
+        raise NotImplementedError
 
     def announce(self) -> UUID:
         worker = uuid7()
@@ -75,6 +80,20 @@ class Shop:
         self.clock.advance(LEASE + 1)
         self.engine.run(self.engine.sweep(SweepOrder(fence=(self.worker,))))
 
+    def receipts(self) -> int:
+        return len(self.app.find(task="receipt"))
+
+
+class Shop(AnyShop):
+    """One on a file of SQLite's."""
+
+    def __init__(self, folder: Path) -> None:
+        clock = VirtualClock()
+        self.path = folder / "shop.db"
+        super().__init__(SqliteEngine(self.path, clock=clock), clock)
+        with closing(self.connect()) as connection, connection:
+            connection.execute("CREATE TABLE paid (invoice INTEGER PRIMARY KEY)")
+
     def connect(self) -> sqlite3.Connection:
         connection: sqlite3.Connection = self.app.connect()
         return connection
@@ -82,9 +101,6 @@ class Shop:
     def paid(self) -> list[int]:
         with closing(self.connect()) as connection:
             return [row[0] for row in connection.execute("SELECT invoice FROM paid ORDER BY invoice")]
-
-    def receipts(self) -> int:
-        return len(self.app.find(task="receipt"))
 
 
 def _pay(app: Shigoto) -> Task[[int], str]:

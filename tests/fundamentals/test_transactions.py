@@ -31,7 +31,8 @@ from shigoto import (
 )
 from shigoto import transaction as face
 from shigoto.context import Desk
-from shigoto.engine.sqlite import checkpoint, driver, watchdog
+from shigoto.engine.sql import watchdog
+from shigoto.engine.sqlite import checkpoint, driver
 from shigoto.engine.sqlite.transaction import Block
 from shigoto.model.outcome import Ending, Verdict
 from tests.fundamentals.shop import Run, Shop
@@ -47,7 +48,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 def pay(run: Run, invoice: int = 1) -> None:
     """What a handler does: an effect, a further job, a result."""
     with run.context.transaction() as tx:
-        tx.execute("INSERT INTO paid VALUES (?)", (invoice,))
+        tx.execute(run.shop.insert, (invoice,))
         run.shop.receipt.using(connection=tx).enqueue(invoice)
         tx.finish(f"paid {invoice}")
 
@@ -58,7 +59,7 @@ class TestOneCommit:
         run = shop.start()
 
         with run.context.transaction() as tx:
-            tx.execute("INSERT INTO paid VALUES (?)", (1,))
+            tx.execute(shop.insert, (1,))
             shop.receipt.using(connection=tx).enqueue(1)
             tx.finish("thank you")
             assert (shop.paid(), shop.receipts(), run.state) == ([], 0, State.PROCESSING)
@@ -85,8 +86,8 @@ class TestOneCommit:
 
     def test_after_one_that_was_rolled_back_a_run_may_try_another(self, shop: Shop) -> None:
         run = shop.start()
-        with suppress(sqlite3.IntegrityError), run.context.transaction() as tx:
-            tx.executemany("INSERT INTO paid VALUES (?)", [(1,), (1,)])
+        with suppress(shop.integrity_error), run.context.transaction() as tx:
+            tx.executemany(shop.insert, [(1,), (1,)])
 
         pay(run, 2)
 
@@ -329,7 +330,7 @@ class TestOneBlock:
 
         with pytest.raises(JobError, match=r"task 'pay': .* and this one has committed one"):
             pay(run, 2)
-        with pytest.raises(JobError, match="has committed one"), run.context.transaction(shop.connect()):
+        with pytest.raises(JobError, match="has committed one"), run.context.transaction(object()):
             pass
 
         assert shop.paid() == [1]
@@ -354,6 +355,8 @@ class TestOneBlock:
         with pytest.raises(JobError, match="entered once"), transaction:
             pass
 
+
+class TestLostAnswer:
     @pytest.mark.parametrize("committed", [True, False])
     def test_when_nobody_knows_whether_it_was_committed_the_store_does(
         self, shop: Shop, monkeypatch: pytest.MonkeyPatch, committed: bool

@@ -26,7 +26,7 @@ async def shop(tmp_path: Path) -> AsyncIterator[Shop]:
 
 async def pay(run: Run, invoice: int = 1) -> None:
     async with run.context.transaction() as tx:
-        await tx.execute("INSERT INTO paid VALUES (?)", (invoice,))
+        await tx.execute(run.shop.insert, (invoice,))
         await run.shop.receipt.using(connection=tx).aenqueue(invoice)
         tx.finish(f"paid {invoice}")
 

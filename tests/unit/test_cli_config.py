@@ -45,6 +45,7 @@ SAID: dict[str, tuple[str, object, str, object]] = {
     "ready-file": ('"ready"', "ready", "there", "there"),
     "stop-on-eof": ("true", True, "false", False),
     "stats-every": ("60", 60.0, "5", 5.0),
+    "any-role": ("true", True, "no", False),
     "log-format": ('"json"', "json", "text", "text"),
     "log-level": ('"debug"', "debug", "error", "error"),
 }

@@ -566,6 +566,7 @@ def test_what_is_not_there_can_be_looked_at(tmp_path: Path) -> None:
     found = engine.checkup()
 
     assert found.refusal == f"There is no such file: {tmp_path}/absent/jobs.db."
+    assert found.file is not None
     assert (found.file.free, found.file.size, found.store) == (None, 0, None)
     assert list(tmp_path.iterdir()) == []
 

@@ -177,6 +177,39 @@ def test_each_return_takes_a_retry_of_its_own() -> None:
     assert flagged(check(with_records(forged, record("retry", 3.4, "x", pid=3)))) == {}
 
 
+def retried_at(*asked: float, second_run: float = 3.0) -> Evidence:
+    """A job that fails twice, at 1.5 and right after its second run begins, and comes back each time."""
+    again = second_run + 0.2
+
+    def write(log: Log) -> None:
+        claims = ((0.9, 1.5, 2.5), (second_run - 0.1, second_run + 0.1, again))
+        for token, (claimed, failed, back) in enumerate(claims, 1):
+            log.claim(claimed, "x", token, token - 1)
+            log.write(failed, "x", "running", "out", token, token - 1)
+            log.write(failed, "x", "done", "in", token, token, state="failed", failures=1)
+            log.write(back, "x", "done", "out", token, token, state="failed", failures=1)
+            log.write(back, "x", "ready", "in", token, token)
+        log.claim(again + 0.1, "x", 3, 2)
+        log.complete(again + 1, "x", 3, 2)
+
+    runs = [record("start", 1.0, "x", 1), record("end", 1.4, "x", 1, outcome="error")]
+    runs += [record("start", second_run, "x", 2), record("end", second_run + 0.05, "x", 2, outcome="error")]
+    runs += [record("start", again + 0.2, "x", 3), record("end", again + 0.8, "x", 3, outcome="done")]
+    return with_job(good(), write, *runs, *(record("retry", at, "x", pid=3) for at in asked))
+
+
+def test_a_retry_that_is_under_way_when_a_quick_run_begins_allows_the_next_one() -> None:
+    """T15: it is written down before it is tried, and the run may begin and fail in between."""
+    assert flagged(check(retried_at(2.4, 3.1))) == {}
+    assert flagged(check(retried_at(2.4, 2.95))) == {}
+    assert check(retried_at(2.4, 2.95)).reruns["operator"] == 2
+
+
+def test_a_retry_allows_one_run_and_only_for_as_long_as_it_can_take() -> None:
+    assert flagged(check(retried_at(2.4))) == {"unlicensed": 1, "bad_settles": 1}
+    assert flagged(check(retried_at(2.3, 2.4, second_run=30.0))) == {"unlicensed": 1}
+
+
 def test_an_operator_may_have_a_job_run_again_even_while_its_first_run_goes_on() -> None:
     """T14, T15: by force and then by a retry; the store has taken the claim, and its worker may not know yet."""
 

@@ -103,10 +103,11 @@ def open_place(address: str | None, *, is_new: bool, complain: Complain) -> Gene
         return
     path = app.engine.path if isinstance(app.engine, InFile) else None
     try:
-        app.engine.migrate()
         if path is None:
+            app.engine.run(app.engine.stats())  # a schema on a server is made by `shigoto migrate` alone
             yield from _named(app, None, complain)
         else:
+            app.engine.migrate()
             with _folder_in(path.parent) as folder:
                 yield from _named(app, folder, complain)
     finally:

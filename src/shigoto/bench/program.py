@@ -88,7 +88,7 @@ class Program:
         return Drained(began, ended, processor() - cpu, before, most_memory())
 
     async def _work(self, app: Shigoto, queue: str, *, drain: bool) -> None:
-        self._worker = Worker(app, queues=(queue,), drain=drain, name=f"{queue}:{os.getpid()}")
+        self._worker = Worker(app, queues=(queue,), drain=drain, name=f"{queue}:{os.getpid()}", any_role=True)
         if not self._over:
             await self._worker.run()
 

@@ -41,8 +41,9 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Entry("Run", "run:demo", "See jobs run: two workers on one SQLite file."),
+    "demo": Entry("Run", "demo:demo", "See jobs run: two workers on one SQLite file."),
     "worker": Entry("Run", "run:worker", "Run jobs until told to stop."),
+    "dev": Entry("Run", "dev:dev", "Run jobs while you change the code, also on a PostgreSQL of your own."),
     "bench": Entry("Run", "bench:bench", "Measure a store: jobs per second, latency, cost per job."),
     "stats": Entry("Look", "look:stats", "Count the jobs, by queue and state."),
     "list": Entry("Look", "look:list_jobs", "Show the newest jobs of a state or filter."),
@@ -64,6 +65,7 @@ COMMANDS = {
         "Keep", "completion:completion", "Print the script that makes a shell complete words."
     ),
     "migrate": Entry("Keep", "keep:migrate", "Create the store or bring its schema up to date."),
+    "sql": Entry("Keep", "sql:sql", "Print SQL for whoever looks after the database."),
     "doctor": Entry("Keep", "doctor:doctor", "Look for what is wrong, and say what helps."),
 }
 
@@ -127,7 +129,11 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     metavar="MODULE:ATTR",
     help="Your app; without it, the built-in demo tasks.  [env var: SHIGOTO_APP]",
 )
-@click.option("--url", metavar="STORE", help="The store: a file, or sqlite:///FILE.  [env var: SHIGOTO_URL]")
+@click.option(
+    "--url",
+    metavar="STORE",
+    help="The store: a file, or postgresql://USER@HOST/DATABASE.  [env var: SHIGOTO_URL]",
+)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show it."
 )

@@ -35,15 +35,14 @@ def store(facts: Facts) -> Finding | None:
             text=facts.checkup.refusal,
             remedy="Until this is mended nothing can be said about its jobs.",
         )
-    size = _bytes(facts.checkup.file.size)
-    return Finding(
-        check="store", level=Level.OK, text=f"{facts.checkup.file.path} is up to date and has {size}."
-    )
+    size = _bytes(max(part.size for part in (facts.file, facts.server) if part is not None))
+    name = facts.checkup.name if facts.file is None else facts.file.path
+    return Finding(check="store", level=Level.OK, text=f"{name} is up to date and has {size}.")
 
 
 def version(facts: Facts) -> Finding | None:
     """Whether this SQLite has the WAL-reset bug."""
-    if facts.checkup is None:
+    if facts.checkup is None or facts.file is None:
         return None
     number = tuple(int(part) for part in facts.checkup.version.split("."))
     if number >= MENDED:
@@ -66,9 +65,9 @@ def version(facts: Facts) -> Finding | None:
 
 def file_system(facts: Facts) -> Finding | None:
     """Whether the file lies where files stay."""
-    if facts.checkup is None:
+    if facts.file is None:
         return None
-    kind = facts.checkup.file.file_system
+    kind = facts.file.file_system
     if kind in VANISHING:
         return Finding(
             check="file system",
@@ -82,9 +81,9 @@ def file_system(facts: Facts) -> Finding | None:
 
 def permissions(facts: Facts) -> Finding | None:
     """Whether we may write the store, and others may not."""
-    if facts.checkup is None:
+    file = facts.file
+    if file is None:
         return None
-    file = facts.checkup.file
     if file.forbidden:
         return Finding(
             check="permissions",
@@ -104,9 +103,9 @@ def permissions(facts: Facts) -> Finding | None:
 
 def space(facts: Facts) -> Finding | None:
     """Whether the disk has room."""
-    if facts.checkup is None or facts.checkup.file.free is None:
+    if facts.file is None or facts.file.free is None:
         return None
-    free = facts.checkup.file.free
+    free = facts.file.free
     level = Level.PROBLEM if free < NO_SPACE else Level.WARNING if free < LITTLE_SPACE else Level.OK
     remedy = (
         "Free some: on a full disk nothing can be enqueued or settled." if level is not Level.OK else None
@@ -116,9 +115,9 @@ def space(facts: Facts) -> Finding | None:
 
 def log(facts: Facts) -> Finding | None:
     """Whether the write-ahead log is copied back as it should be."""
-    if facts.checkup is None:
+    if facts.file is None:
         return None
-    size = facts.checkup.file.log_size
+    size = facts.file.log_size
     if size < LONG_LOG:
         return Finding(check="log", level=Level.OK, text=f"The write-ahead log has {_bytes(size)}.")
     return Finding(
@@ -137,7 +136,7 @@ def log(facts: Facts) -> Finding | None:
 
 def journal(facts: Facts) -> Finding | None:
     """Whether commits are as safe as they should be."""
-    if facts.store is None:
+    if facts.store is None or facts.file is None:
         return None
     if facts.store.journal_mode != "wal":
         return Finding(
@@ -172,7 +171,7 @@ def integrity(facts: Facts) -> Finding | None:
 
 def clock(facts: Facts) -> Finding | None:
     """Whether the machine's clock agrees with the times that the store has seen."""
-    if facts.store is None or not facts.store.clock:
+    if facts.store is None or not facts.store.clock or facts.file is None:
         return None
     lead = to_datetime(facts.store.clock) - facts.now
     if lead > timedelta(milliseconds=MAX_HOLD):

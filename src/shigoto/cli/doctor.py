@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import click
 from msgspec import structs
 
-from shigoto.cli import check_store, check_work, output
+from shigoto.cli import check_server, check_store, check_work, output
 from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import expect_there, takes_target, target_of
@@ -31,6 +31,19 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     check_store.journal,
     check_store.integrity,
     check_store.clock,
+    check_server.version,
+    check_server.role,
+    check_server.standby,
+    check_server.clock,
+    check_server.durability,
+    check_server.autovacuum,
+    check_server.holders,
+    check_server.dead_rows,
+    check_server.indexes,
+    check_server.connections,
+    check_server.pooler,
+    check_server.doorbell,
+    check_server.timeouts,
     check_work.workers,
     check_work.orphans,
     check_work.unserved,
@@ -84,6 +97,8 @@ def examine(facts: Facts) -> list[Finding]:
 def gather(engine: "Engine", now: datetime, *, deep: bool) -> Facts:
     """The facts: what the engine knows of its store, and, if that can be opened, what any engine tells."""
     checkup = engine.checkup(deep=deep) if isinstance(engine, Checkable) else None
+    if checkup is not None and checkup.server is not None:
+        now = checkup.server.now  # leases go by the server's clock
     facts = Facts(now=now, python=platform.python_version(), engine=engine.capabilities.name, checkup=checkup)
     return facts if facts.refused else engine.run(_asking(engine, facts))
 

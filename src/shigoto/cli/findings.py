@@ -7,7 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from shigoto.cli.target import UNSAID, Said
-from shigoto.model.checkup import Checkup, LaneFacts, StoreFacts
+from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, ServerFacts, StoreFacts
 from shigoto.model.job import Counts, QueueSettings
 from shigoto.model.worker import WorkerRecord
 
@@ -48,6 +48,16 @@ class Facts(Struct, frozen=True, kw_only=True):
     def store(self) -> StoreFacts | None:
         """The store from inside, if its engine could tell."""
         return None if self.checkup is None else self.checkup.store
+
+    @property
+    def file(self) -> FileFacts | None:
+        """The store's file from outside, if it is one."""
+        return None if self.checkup is None else self.checkup.file
+
+    @property
+    def server(self) -> ServerFacts | None:
+        """The store's server, if it has one that could be reached."""
+        return None if self.checkup is None else self.checkup.server
 
     @property
     def refused(self) -> bool:

@@ -1,4 +1,4 @@
-"""Running: a worker, and the demo."""
+"""Running a worker."""
 
 import os
 import signal
@@ -8,11 +8,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 from msgspec import Struct, structs
-from msgspec.structs import asdict
 
 from shigoto.cli.settings import (
     Found,
@@ -28,13 +27,10 @@ from shigoto.cli.settings import (
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import Target, takes_target, target_of
 from shigoto.model.errors import storable
+from shigoto.model.text import without_secrets
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 
-if TYPE_CHECKING:
-    from shigoto.demo.show import Report
-
 STATS_EVERY = 30.0  # seconds, where no app is given
-SHOW_FOR = 12.0  # seconds
 LEVELS = ("debug", "info", "warning", "error", "critical")
 BUILT_IN = "shigoto.demo:app"
 UNNAMED = (
@@ -153,6 +149,7 @@ def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
     metavar="SECONDS",
     help="How often the log has a line of counts; 0 for never.",
 )
+@setting("--any-role", is_flag=True, help="Work even as a superuser, or as the owner of the schema.")
 @setting("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @setting("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @takes_target
@@ -175,6 +172,7 @@ def worker(ctx: click.Context, store: str | None, **options: Any) -> int:
     # A stop that is asked for while all the rest is imported and started is heard later: process 1 would never hear it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     target = target_of(ctx)
+    _warn_of_password(target.url_flag or store)
     wishes = Wishes(**options)
     if wishes.stop_on_eof:
         _expect_stream()
@@ -204,6 +202,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
     ready_file: Path | None
     stop_on_eof: bool
     stats_every: float | None
+    any_role: bool
     log_format: Literal["text", "json"]
     log_level: str
 
@@ -214,7 +213,16 @@ class Wishes(Struct, frozen=True, kw_only=True):
             "name": None if self.name is None else storable("--name", self.name),
             **{
                 name: getattr(self, name)
-                for name in ("concurrency", "threads", "children", "drain", "max_jobs", "lease", "poll")
+                for name in (
+                    "concurrency",
+                    "threads",
+                    "children",
+                    "drain",
+                    "max_jobs",
+                    "lease",
+                    "poll",
+                    "any_role",
+                )
             },
         }
 
@@ -309,6 +317,16 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
     return work(app, made, shift)
 
 
+def _warn_of_password(address: str | None) -> None:
+    """For as long as a process runs, every user of the machine can read the words that it was started with."""
+    if address is not None and without_secrets(address) != address:
+        click.echo(
+            "Warning: the command line has a password in it, which every user of this machine can read there. Put the"
+            " address into $SHIGOTO_URL, or the password into a passfile.",
+            err=True,
+        )
+
+
 def _expect_stream() -> None:
     """A file has no end that anybody could wait for: more may be written to it at any time."""
     try:
@@ -317,60 +335,6 @@ def _expect_stream() -> None:
         mode = 0
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and sys.stdin.isatty())):
         raise click.UsageError("--stop-on-eof needs a pipe, a socket or a terminal as standard input.")
-
-
-@click.command()
-@click.option(
-    "--seconds",
-    type=click.FloatRange(0, 3_600, min_open=True),
-    default=SHOW_FOR,
-    show_default=True,
-    help="How long to make jobs.",
-)
-@click.option("--keep", is_flag=True, help="Keep the store, and say where it is.")
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome for programs, and nothing else.")
-def demo(seconds: float, keep: bool, as_json: bool) -> int:
-    """See jobs run: two workers on one SQLite file.
-
-    Makes a store in a temporary folder, starts two worker processes, and feeds them for a while with jobs of
-    every kind. At the end every job is looked up; the exit code is 0 if all of them completed.
-    """
-    from shigoto.cli import live, output
-
-    try:
-        with signals_interrupt():
-            report, kept = _perform(seconds, keep=keep, as_json=as_json)
-    except KeyboardInterrupt:
-        click.echo("Interrupted. The workers have stopped.", err=True)
-        raise click.Abort from None
-    if as_json:
-        output.print_json({**asdict(report), **({"store": kept} if kept else {})})
-    else:
-        click.echo("\n".join(live.summary(report, kept=kept)))
-    return 0 if report.ended_well and not report.lost else 1
-
-
-def _perform(seconds: float, *, keep: bool, as_json: bool) -> "tuple[Report, str | None]":
-    """Put the show on, on a screen, in lines or unseen; and tell where the store is, if it is kept."""
-    from shigoto.cli import live, output
-    from shigoto.cli.canvas import Canvas
-    from shigoto.demo.show import put_on, temporary_folder
-
-    with temporary_folder(keep=keep) as folder:
-        if as_json:
-            report = put_on(folder, seconds=seconds, watch=lambda _: None, complain=_complain)
-        elif output.can_redraw():
-            with Canvas(sys.stdout) as canvas:
-                screen = live.Screen(canvas, colour=output.in_colour())
-                report = put_on(folder, seconds=seconds, watch=screen.show, complain=_complain)
-        else:
-            watch = live.Ticker(sys.stdout).show
-            report = put_on(folder, seconds=seconds, watch=watch, complain=_complain)
-        return report, str(folder / "jobs.db") if keep else None
-
-
-def _complain(line: str) -> None:
-    click.echo(line, err=True)
 
 
 @contextmanager

@@ -38,8 +38,23 @@ class InFile(Protocol):
         """The file."""
         ...
 
+
+@runtime_checkable
+class OnServer(Protocol):
+    """An engine whose store is a database on a server."""
+
+    @property
+    def shown(self) -> str:
+        """The address of the store, without its secrets."""
+        ...
+
+
+@runtime_checkable
+class HasSchema(Protocol):
+    """An engine whose store must be made before anybody can look into it."""
+
     def expect_schema(self) -> None:
-        """Raise SchemaMissing if the file is not a current store; creates and changes nothing."""
+        """Raise SchemaMissing if there is no current store; creates and changes nothing."""
         ...
 
 
@@ -216,9 +231,14 @@ def target_of(ctx: click.Context) -> Target:
 def existing(engine: "Engine", *, unnamed: bool = False) -> "Engine":
     """The engine, if its store is there and has a current schema. Raises StoreError."""
     expect_there(engine, unnamed=unnamed)
-    if isinstance(engine, InFile):
-        engine.expect_schema()
+    expect_schema(engine)
     return engine
+
+
+def expect_schema(engine: "Engine") -> None:
+    """Raise SchemaMissing if the store does not have the schema of this release; creates nothing."""
+    if isinstance(engine, HasSchema):
+        engine.expect_schema()
 
 
 def expect_there(engine: "Engine", *, unnamed: bool = False) -> None:

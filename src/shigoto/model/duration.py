@@ -6,6 +6,7 @@ from math import isfinite
 
 from shigoto.model.clock import Millis
 from shigoto.model.errors import OptionInvalid
+from shigoto.model.plain import plain_number, plain_span
 from shigoto.model.text import shown
 
 Duration = timedelta | float
@@ -26,17 +27,18 @@ def milliseconds(duration: Duration, what: str) -> Millis:
         raise OptionInvalid(f"{what} must not be negative, but is {shown(duration)}.")
     millis = round(seconds * 1000)
     if millis > LONGEST:
-        said = write_duration(duration) if isinstance(duration, timedelta) else shown(duration)
+        span = plain_span(duration)
+        said = shown(duration) if span is None else write_duration(span)
         raise OptionInvalid(f"{what} is longer than a hundred years: {said}. Numbers are seconds.")
     return millis
 
 
 def _seconds(duration: object, what: str) -> float:
     # Callers without a type checker hand in anything, so the parameter is an object here.
-    if isinstance(duration, timedelta):
-        return duration.total_seconds()
-    if isinstance(duration, int | float) and not isinstance(duration, bool):
-        return duration
+    span = plain_span(duration)
+    seconds = plain_number(duration) if span is None else span.total_seconds()
+    if seconds is not None:
+        return seconds
     raise OptionInvalid(f"{what} must be a timedelta or a number of seconds, not {shown(duration)}.")
 
 

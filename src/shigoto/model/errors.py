@@ -21,6 +21,8 @@
     ├── TransactionTooLong      JOB.TRANSACTION        a transaction block was open for too long and was rolled back
     └── StoreError
         ├── StoreUnavailable    STORE.UNAVAILABLE      cannot be opened or written now
+        │   ├── TransactionConflict STORE.CONFLICT     a transaction block was rolled back in favour of another
+        │   └── NotReady        WORKER.NOT_READY       … so that a worker cannot begin
         ├── StoreRefused        STORE.REFUSED          this file or URL must not be used
         ├── SchemaMissing       WORKER.SCHEMA_MISSING
         ├── SchemaTooNew        WORKER.SCHEMA_TOO_NEW
@@ -159,6 +161,18 @@ class StoreUnavailable(StoreError):
     code = "STORE.UNAVAILABLE"
 
 
+class TransactionConflict(StoreUnavailable):
+    """The database has rolled a transaction block back in favour of another transaction; nothing of it has happened."""
+
+    code = "STORE.CONFLICT"
+
+
+class NotReady(StoreUnavailable):
+    """A worker cannot begin, because its store is not there, or not for writing; starting it again later may help."""
+
+    code = "WORKER.NOT_READY"
+
+
 class StoreRefused(StoreError):
     """This file or URL must not be used as a store; trying again does not help."""
 
@@ -184,7 +198,8 @@ class Unsupported(StoreError):
 
 
 def storable(what: str, text: str) -> str:
-    """The text, if it can be written down at all. Raises OptionInvalid for half a surrogate pair."""
+    """The text, plain, if it can be written down at all. Raises OptionInvalid for half a surrogate pair."""
+    text = str.__str__(text)
     try:
         text.encode()
     except UnicodeEncodeError as error:

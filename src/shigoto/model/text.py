@@ -8,11 +8,12 @@ MAX_SHOWN = 200
 
 # Greedy on purpose: a password may hold any letter, and to hide too much does no harm.
 _PASSWORD = re.compile(r"(?<=://)([^:@/]*):.*@")
-_SECRET = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token|key|credential|auth)[^=&]*=)[^&]*")
+_SECRET = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token|key|credential|auth|listen)[^=&]*=)[^&]*")
 
 
 def fit(text: str, limit: int, *, keep_end: bool = False) -> str:
     """The text in at most `limit` bytes of valid UTF-8 without NUL; a cut is marked."""
+    text = str.__str__(text)
     # Sliced first: a character has at least one byte, and 50 MB need not be encoded to be cut.
     cut = text[-limit - 1 :] if keep_end else text[: limit + 1]
     written = cut.replace("\0", "\\x00").encode("utf-8", "backslashreplace")

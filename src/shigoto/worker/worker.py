@@ -27,10 +27,13 @@ from typing import Any
 from shigoto.app import Shigoto
 from shigoto.model.errors import OptionInvalid, StoreError
 from shigoto.model.ids import uuid7
+from shigoto.model.plain import plain_number
+from shigoto.model.text import shown
 from shigoto.model.version import VERSION
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT, Announcement
 from shigoto.observe.events import WorkerStarted, WorkerStopped, WorkerStopping
 from shigoto.observe.log import log_events
+from shigoto.options import check_name, several, whole
 from shigoto.task import Task
 from shigoto.worker.children.isolation import Isolation, isolation_of
 from shigoto.worker.crew import Crew, Settings
@@ -40,6 +43,7 @@ from shigoto.worker.logfields import capturing
 from shigoto.worker.memory import keep_freed_memory
 from shigoto.worker.process.slate import Slate
 from shigoto.worker.process.source import Source
+from shigoto.worker.readiness import expect_ready
 from shigoto.worker.shutdown import LEAST_PATIENCE, RELEASE, leave, wind_down
 from shigoto.worker.station import Spawn, Station, lease_clock, start_thread
 from shigoto.worker.stop import Reason, Stopped, StopSwitch
@@ -60,6 +64,7 @@ class Worker:
     for a sign of life before it takes the jobs away, and `poll` the longest wait for work that no doorbell
     announced. `stop_timeout` bounds a stop.
     With `drain` the worker ends when there is nothing left that it could run, with `max_jobs` after so many jobs.
+    On PostgreSQL it does not begin as a superuser or as the owner of the schema, unless `any_role`.
     `slate` is where a supervisor can read what runs, and `sweeps` False leaves the repair of the store to it.
     `random`, `beats` and `spawn` are for simulations: where chance comes from, whether beats go out from a thread
     or the loop, and who starts threads.
@@ -80,6 +85,7 @@ class Worker:
         random: Random | None = None,
         stop_timeout: float = STOP_TIMEOUT / 1000,
         max_jobs: int | None = None,
+        any_role: bool = False,
         source: Source | None = None,
         slate: Slate | None = None,
         sweeps: bool = True,
@@ -106,6 +112,7 @@ class Worker:
             max_jobs=None if max_jobs is None else _whole("max_jobs", max_jobs, most=MOST_JOBS),
             unknown_after=app.unknown_after,
         )
+        self._any_role = any_role
         self._source = source
         self._slate = _checked_slate(slate, self._settings)
         self._lifespan: Lifespan | None = None
@@ -131,8 +138,8 @@ class Worker:
     async def run(self) -> Stopped:
         """Work until stopped, drained or fenced. If this is cancelled, jobs are given back at once.
 
-        Raises DeclarationError for tasks that cannot work, StoreError if the store cannot be reached at the
-        start.
+        Raises DeclarationError for tasks that cannot work, StoreError if the store cannot be used at the start:
+        among them SchemaMissing and NotReady.
         """
         await self._start()
         return await self._serve()
@@ -208,6 +215,12 @@ class Worker:
 
     async def _begin(self, lifespan: Lifespan) -> None:
         """Enter the lifespan and tell the store of this worker, unless it is stopped before that is done."""
+        asking = asyncio.create_task(
+            expect_ready(self._app.engine, any_role=self._any_role), name=f"shigoto-ready-{self.name}"
+        )
+        if not await self._unless_stopped(asking):
+            return
+        asking.result()
         entering = asyncio.create_task(lifespan.enter(), name=f"shigoto-enter-{self.name}")
         if not await self._unless_stopped(entering):
             return
@@ -340,15 +353,14 @@ class Worker:
 def _checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
     if queues is None:
         return None
-    if isinstance(queues, str) or not queues:
-        raise OptionInvalid(f"queues takes a list of names, or None for all queues, not {queues!r}.")
-    return tuple(dict.fromkeys(queues))
+    names = tuple(dict.fromkeys(check_name(queue, "A queue") for queue in several("queues", queues)))
+    if not names:
+        raise OptionInvalid(f"queues takes a list of names, or None for all queues, not {shown(queues)}.")
+    return names
 
 
 def _whole(option: str, value: object, *, least: int = 1, most: int = MOST_SLOTS) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise OptionInvalid(f"{option} must be a whole number from {least} to {most}, not {value!r}.")
-    return value
+    return whole(option, value, least, most)
 
 
 def _cores() -> int:
@@ -379,8 +391,9 @@ def _checked_slate(slate: Slate | None, settings: Settings) -> Slate:
 
 
 def _seconds(option: str, value: object, shortest: float, longest: float) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not shortest <= value <= longest:
+    seconds = plain_number(value)
+    if seconds is None or not shortest <= seconds <= longest:
         raise OptionInvalid(
-            f"{option} must be a number of seconds from {shortest:g} to {longest:g}, not {value!r}."
+            f"{option} must be a number of seconds from {shortest:g} to {longest:g}, not {shown(value)}."
         )
-    return float(value)
+    return float(seconds)

@@ -9,7 +9,7 @@ import click
 
 from shigoto.cli import output
 from shigoto.cli.suggest import suggest
-from shigoto.cli.target import InFile, takes_target, target_of
+from shigoto.cli.target import InFile, OnServer, takes_target, target_of
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
@@ -52,8 +52,10 @@ def top(ctx: click.Context, store: str | None, interval: float) -> None:
 
 def _name(engine: "Engine") -> str:
     """Which store it is, in as few words as it takes."""
+    if isinstance(engine, OnServer):
+        return engine.shown
     if not isinstance(engine, InFile):
-        return engine.address
+        return engine.capabilities.name
     try:
         return str(engine.path.resolve().relative_to(Path.cwd()))
     except (OSError, ValueError):

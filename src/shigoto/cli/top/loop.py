@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import structs
 
 from shigoto.cli.pace import Pace
-from shigoto.cli.target import InFile, expect_there
+from shigoto.cli.target import expect_schema, expect_there
 from shigoto.cli.top import state
 from shigoto.cli.top.acting import Action, RetryAll, act
 from shigoto.cli.top.keys import Key
@@ -92,8 +92,7 @@ class Loop:
     def _looked(self, look: Look) -> Sight:
         """Looking creates nothing, so the store must be there; whether it is, is asked again after every trouble."""
         expect_there(self._engine)
-        if isinstance(self._engine, InFile):
-            self._engine.expect_schema()
+        expect_schema(self._engine)
         return self._engine.run(looking(self._engine, look))
 
     def _draw(self) -> None:

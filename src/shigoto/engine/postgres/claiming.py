@@ -78,7 +78,7 @@ def _look(
     taken: list[list[Lease]] = [[] for _ in wants]
     took = [0.0] * len(wants)
     for row in rows:
-        at = row[-2] - 1
+        at: int = row[-2] - 1
         taken[at].append(Lease(*row[:-2]))
         took[at] = row[-1]
     for want, leases, place, milliseconds in zip(wants, taken, after, took, strict=True):

@@ -258,6 +258,20 @@ class LoopConnection:
         else:
             self._fail(NoAnswer("the server has not answered in time"))
 
+    def lend(self) -> None:
+        """Let somebody else wait at the socket, until `take_back`."""
+        if self._registered:
+            self._registered = False
+            self._loop.remove_reader(self._socket)
+
+    def take_back(self) -> None:
+        """Wait at the socket again, unless there is none any more."""
+        if self.wire.pgconn.status == BAD:
+            self.close()
+        elif self.lost is None and not self._registered:
+            self._registered = True
+            self._loop.add_reader(self._socket, self._readable)
+
     def is_alive(self) -> bool:
         """Whether it has not been closed, as far as is known here."""
         return self.lost is None and self.wire.pgconn.status != BAD

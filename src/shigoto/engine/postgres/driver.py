@@ -70,7 +70,7 @@ class Driver:
     def __init__(self, settings: Settings, texts: Mapping[str, str], *, deadline: float = DEADLINE) -> None:
         self.settings = settings
         self.deadline = deadline
-        self._texts = Texts(texts)
+        self.texts = Texts(texts)
         self._notify: Op[None] = Op(start=self._notification, single=True)
         self._begin_again()
         _all.add(self)
@@ -91,7 +91,7 @@ class Driver:
         self._threads = self._new_pool()
         self._loops: dict[asyncio.AbstractEventLoop, _OnLoop] = {}
         self._guard = threading.Lock()
-        self._bell = Bell()
+        self.bell = Bell()
         self._timer: threading.Timer | None = None
 
     def _new_pool(self) -> ThreadPool:
@@ -112,10 +112,10 @@ class Driver:
     def _run_once(self, op: Op[T], until: float) -> T:
         pool = self._threads
         connection = pool.take(until)
-        conversation = Conversation(op, self._texts, self._bell, until)
+        conversation = Conversation(op, self.texts, self.bell, until)
         requests = conversation.requests()
         try:
-            value = _converse(connection, requests, until)
+            value = converse(connection, requests, until)
         except ConnectionLost as lost:
             conversation.judge(lost, reused=connection.reused)
             connection.close()
@@ -123,8 +123,8 @@ class Driver:
         finally:
             requests.close()
             pool.give_back(connection)
-        if self._after(op, value, conversation):
-            self._ring_from_thread()
+        if self.after(op, value, conversation):
+            self.ring_from_thread()
         return value
 
     async def arun(self, op: Op[T], *, deadline: float | None = None) -> T:
@@ -151,10 +151,10 @@ class Driver:
 
     async def _arun_once(self, op: Op[T], until: float, here: _OnLoop) -> T:
         connection = await here.pool.take(until)
-        conversation = Conversation(op, self._texts, self._bell, until)
+        conversation = Conversation(op, self.texts, self.bell, until)
         requests = conversation.requests()
         try:
-            value = await _aconverse(connection, requests, until)
+            value = await aconverse(connection, requests, until)
         except ConnectionLost as lost:
             conversation.judge(lost, reused=connection.reused)
             connection.close()
@@ -162,11 +162,11 @@ class Driver:
         finally:
             requests.close()
             here.pool.give_back(connection)
-        if self._after(op, value, conversation):
+        if self.after(op, value, conversation):
             self._ring_from_loop(here)
         return value
 
-    def _after(self, op: Op[T], value: T, conversation: Conversation[T]) -> bool:
+    def after(self, op: Op[T], value: T, conversation: Conversation[T]) -> bool:
         """Do what follows a commit, and tell whether to ring. Nothing here may make a committed op look failed."""
         try:
             if op.committed is not None:
@@ -203,11 +203,16 @@ class Driver:
         switchboard = self._here().switchboard
         return Silence() if switchboard is None else Ear(switchboard)
 
+    def ring_from_loop(self) -> None:
+        """Ring soon, for something that is committed; on the running event loop."""
+        self._ring_from_loop(self._here())
+
     def _notification(self) -> Any:
         yield Statement("SELECT pg_notify($1::text, '')", (self.settings.schema,))
 
-    def _ring_from_thread(self) -> None:
-        delay = self._bell.owe()
+    def ring_from_thread(self) -> None:
+        """Ring soon, for something that is committed."""
+        delay = self.bell.owe()
         if delay is None:
             return
         if delay <= 0.0:
@@ -222,20 +227,20 @@ class Driver:
             timer.start()
 
     def _ring_now(self, deadline: float | None = None) -> None:
-        self._bell.pay()
+        self.bell.pay()
         try:
             self.run(self._notify, deadline=deadline)
         except (StoreError, psycopg.Error) as error:
             log.debug("The doorbell of %s was not rung: %s", self.settings.shown, error)
 
     def _ring_from_loop(self, here: _OnLoop) -> None:
-        delay = self._bell.owe()
+        delay = self.bell.owe()
         if delay is not None:
             here.ring = here.pool.loop.call_later(delay, self._start_ringing, here)
 
     def _start_ringing(self, here: _OnLoop) -> None:
         here.ring = None
-        self._bell.pay()
+        self.bell.pay()
         task = here.pool.loop.create_task(self._aring(here), name="shigoto-ring")
         here.rings.add(task)
         task.add_done_callback(here.rings.discard)
@@ -253,7 +258,7 @@ class Driver:
         if timer is not None and timer is not threading.current_thread():
             timer.cancel()
             timer.join(LAST_RING)
-        if self._bell.is_owed:
+        if self.bell.is_owed:
             self._ring_now(LAST_RING)
         with self._guard:
             loops, self._loops = self._loops, {}
@@ -276,7 +281,8 @@ class Driver:
         self._begin_again()
 
 
-def _converse(connection: ThreadConnection, requests: Requests[T], until: float) -> T:
+def converse(connection: ThreadConnection, requests: Requests[T], until: float) -> T:
+    """Ask what there is to ask, in the calling thread."""
     try:
         request = next(requests)
         while True:
@@ -291,7 +297,8 @@ def _converse(connection: ThreadConnection, requests: Requests[T], until: float)
         return value
 
 
-async def _aconverse(connection: LoopConnection, requests: Requests[T], until: float) -> T:
+async def aconverse(connection: LoopConnection, requests: Requests[T], until: float) -> T:
+    """Ask what there is to ask, on the event loop."""
     try:
         request = next(requests)
         while True:

@@ -5,10 +5,12 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import claiming, enqueueing, schema
+from shigoto.engine.postgres import checkup, claiming, enqueueing, schema, transaction
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.completing import complete
 from shigoto.engine.postgres.driver import Driver
+from shigoto.engine.postgres.joining import Joiner, Lanes
+from shigoto.engine.postgres.lending import Lending
 from shigoto.engine.postgres.places import PLACES, statement
 from shigoto.engine.postgres.statement import in_schema, load_texts
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
@@ -16,6 +18,7 @@ from shigoto.engine.sql import finding, looking, managing, repairing, settling
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.counting import count
 from shigoto.engine.sql.dialect import Dialect
+from shigoto.model.checkup import Checkup
 from shigoto.model.clock import Millis
 from shigoto.model.job import (
     Attempt,
@@ -43,7 +46,7 @@ from shigoto.model.worker import (
 
 T = TypeVar("T")
 
-CAPABILITIES = Capabilities(name="postgres", durable=True, shared=True, joins=True)
+CAPABILITIES = Capabilities(name="postgres", durable=True, shared=True, joins=True, block_limit=60.0)
 MIGRATE_FOR = 600.0  # seconds
 STATEMENTS = "shigoto.engine.postgres.statements"
 
@@ -53,7 +56,11 @@ class PostgresEngine:
 
     def __init__(self, url: str) -> None:
         self._settings = read_address(url)
-        self._driver = Driver(self._settings, load_texts(STATEMENTS, self._settings.schema))
+        texts = load_texts(STATEMENTS, self._settings.schema)
+        self._driver = Driver(self._settings, texts)
+        self._joiner = Joiner(self._driver, texts)
+        self._lending = Lending(self._driver, self._joiner)
+        self._lanes = Lanes()
         self._marks = claiming.Marks()
         self._dialect = Dialect(
             now_and_step=_now_and_step,
@@ -75,6 +82,11 @@ class PostgresEngine:
     def address(self) -> str:
         return self._settings.url
 
+    @property
+    def shown(self) -> str:
+        """The address as people may see it."""
+        return self._settings.shown
+
     def run(self, op: Op[T]) -> T:
         return self._driver.run(op)
 
@@ -82,23 +94,32 @@ class PostgresEngine:
         return await self._driver.arun(op)
 
     def join(self, connection: object, op: Op[T]) -> T:
-        raise NotImplementedError
+        return self._joiner.join(connection, op)
 
     async def ajoin(self, connection: object, op: Op[T]) -> T:
-        raise NotImplementedError
+        return await self._joiner.ajoin(connection, op)
 
     def block(self, last: Callable[[], Op[Any]], *, limit: float) -> Block:
-        raise NotImplementedError
+        return transaction.Block(self._lending, last, limit)
 
     def listen(self) -> Doorbell:
         return self._driver.listen()
 
     def close(self) -> None:
+        self._lending.close()
         self._driver.close()
 
     def migrate(self) -> list[str]:
         op = Op(start=lambda: schema.migrate(self._settings.schema, self._settings.shown))
         return self._driver.run(op, deadline=MIGRATE_FOR)
+
+    def migration_script(self, *, everything: bool = False) -> str:
+        """The SQL of what `migrate` would do now, or of all of it, for which nobody is asked; empty if it is done."""
+        name, store = self._settings.schema, self._settings.shown
+        if everything:
+            return schema.script(name, store, schema.shipped(), begun=False)
+        missing, begun = self._driver.run(Op(start=lambda: schema.missing(name, store), mode="read"))
+        return schema.script(name, store, missing, begun=begun)
 
     def expect_schema(self) -> None:
         """Raise SchemaMissing if the database has no current store; creates and changes nothing."""
@@ -106,6 +127,15 @@ class PostgresEngine:
             start=lambda: schema.expect_current(self._settings.schema, self._settings.shown), mode="read"
         )
         self._driver.run(look)
+
+    def expect_ready(self, *, any_role: bool) -> Op[None]:
+        """Raises StoreError if no worker may begin here, or not as this user; creates and changes nothing."""
+        name, store = self._settings.schema, self._settings.shown
+        return Op(start=lambda: schema.expect_ready(name, store, any_role=any_role), mode="read")
+
+    def checkup(self, *, deep: bool = False) -> Checkup:
+        """What there is to know of the server's and the store's health; changes nothing."""
+        return checkup.examine(self._settings, self._driver)
 
     # A job's way: in, out, and ended.
 
@@ -116,6 +146,7 @@ class PostgresEngine:
         return Op(
             start=lambda: enqueueing.enqueue(self._dialect, specs),
             inside=lambda: enqueueing.enqueue_joined(self._dialect, specs),
+            ahead=lambda: self._lanes.missing(enqueueing.lanes(specs)),
             rings=_anything_new,
             single=enqueueing.is_single(specs),
             several=self._enqueue_several if one else None,

@@ -24,6 +24,8 @@ from shigoto.model.job import Enqueued, JobSpec
 AT_ONCE = 1_000  # jobs
 ALIKE = 50  # jobs of a stretch on average, for which it is worth a statement of its own
 
+Lane = tuple[str, str, bool]
+
 UNEXPECTED = (psycopg.errors.UniqueViolation, psycopg.errors.NoDataFound)
 
 
@@ -121,13 +123,23 @@ def _shared(spec: JobSpec) -> tuple[object, ...]:
 def _keyed(dialect: Dialect, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Jobs of which some have keys. All keys are locked first, in an order that is everybody's."""
     [now] = (yield sql("now")).fetchone()
-    lanes = json.encode(sorted({(spec.queue, spec.task, spec.alone) for spec in specs})).decode()
-    yield sql("add_queues", lanes)
-    yield sql("add_lanes", lanes)
+    yield from add_lanes(lanes(specs))
     held = {(spec.tenant, spec.key) for spec in specs if spec.key is not None}
     if len(held) > 1:
         yield sql("lock_keys", json.encode(list(held)).decode())
     return (yield from keys.enqueue(dialect, now, specs))
+
+
+def lanes(specs: Sequence[JobSpec]) -> set[Lane]:
+    """The lanes that the jobs go into, by queue, task, and whether they run alone."""
+    return {(spec.queue, spec.task, spec.alone) for spec in specs}
+
+
+def add_lanes(wanted: set[Lane]) -> Steps[None]:
+    """Make the lanes that are missing, in an order that is everybody's."""
+    told = json.encode(sorted(wanted)).decode()
+    yield sql("add_queues", told)
+    yield sql("add_lanes", told)
 
 
 def _told(spec: JobSpec) -> dict[str, Any]:

@@ -1,22 +1,40 @@
-"""Brings the schema up to date, or says why it must not be touched."""
+"""Brings the schema up to date, or says why it must not be touched; and who may work with it."""
 
 from collections.abc import Sequence
 
 from shigoto.engine.postgres.statement import Script, in_schema
 from shigoto.engine.sql.command import Statement, Steps
 from shigoto.engine.sql.migrations import Applied, Migration, load_migrations, pending
-from shigoto.model.errors import SchemaMissing
+from shigoto.model.errors import SchemaMissing, StoreRefused, StoreUnavailable
 
 PACKAGE = "shigoto.engine.postgres.migrations"
 # Of all that locks by number in a database, ours are those of this class: the first half of a hash of our name.
 LOCK_CLASS = 0x5368_6967
+OLDEST, NEWEST = 14, 18  # major versions of PostgreSQL that are tested, or near to those
 
+CREATE = "CREATE SCHEMA IF NOT EXISTS"
 REMEMBER = """
 CREATE TABLE shigoto.migration (
   version    integer PRIMARY KEY,
   name       text NOT NULL,
   checksum   text NOT NULL,
+  breaking   boolean NOT NULL,
   applied_at timestamptz NOT NULL DEFAULT now())
+"""
+
+HEADER = """\
+-- What {store} lacks, for psql: {names}.
+-- It is one transaction; if all of this is there already, it fails and changes nothing.
+BEGIN;
+SELECT pg_advisory_xact_lock({lock}, hashtext('{schema}'));
+"""
+
+WHO = """
+SELECT current_user::text, r.rolsuper, coalesce(pg_has_role(n.nspowner, 'MEMBER'), false), pg_is_in_recovery(),
+  current_setting('server_version_num')::integer
+FROM pg_roles r
+LEFT JOIN pg_namespace n ON n.nspname = $1::text
+WHERE r.rolname = current_user
 """
 
 
@@ -32,36 +50,96 @@ def migrate(schema: str, store: str) -> Steps[list[str]]:
     if not missing:
         return []
     if not (yield from _exists("SELECT 1 FROM pg_namespace WHERE nspname = $1::text", schema)):
-        yield Script(in_schema("CREATE SCHEMA shigoto.", schema).rstrip("."))
+        yield Script(f'{CREATE} "{schema}"')
     if not (yield from _exists("SELECT 1 WHERE to_regclass($1::text) IS NOT NULL", f"{schema}.migration")):
         yield Script(in_schema(REMEMBER, schema))
     for migration in missing:
         yield Script(in_schema(migration.sql, schema))
-        remember = (
-            "INSERT INTO shigoto.migration (version, name, checksum) VALUES ($1::int, $2::text, $3::text)"
-        )
-        values = (migration.version, migration.name, migration.checksum)
-        yield Statement(in_schema(remember, schema), values)
-    return [f"{migration.version:04d}_{migration.name}" for migration in missing]
+        yield Script(_remember(migration, schema))
+    return [name_of(migration) for migration in missing]
+
+
+def missing(schema: str, store: str) -> Steps[tuple[list[Migration], bool]]:
+    """What `migrate` would apply, and whether the store has had any migration at all. Changes nothing."""
+    before = yield from applied(schema)
+    return pending(shipped(), before, store=store), bool(before)
+
+
+def script(schema: str, store: str, migrations: Sequence[Migration], *, begun: bool) -> str:
+    """What `migrate` would do, for people to read and for psql; nothing if there is nothing to do."""
+    if not migrations:
+        return ""
+    names = ", ".join(name_of(migration) for migration in migrations)
+    parts = [HEADER.format(store=store, names=names, lock=LOCK_CLASS, schema=schema)]
+    if not begun:
+        parts += [f'{CREATE} "{schema}";\n', f"{in_schema(REMEMBER, schema).strip()};\n"]
+    for migration in migrations:
+        parts += [f"-- {name_of(migration)}\n\n{in_schema(migration.sql, schema).strip()}\n"]
+        parts += [f"{_remember(migration, schema)};\n"]
+    return "\n".join([*parts, "COMMIT;\n"])
+
+
+def name_of(migration: Migration) -> str:
+    """What people call it: as its file."""
+    return f"{migration.version:04d}_{migration.name}"
 
 
 def expect_current(schema: str, store: str) -> Steps[None]:
-    """Raise SchemaMissing if something is missing, StoreRefused or SchemaTooNew if it is not ours."""
-    missing = pending(shipped(), (yield from applied(schema)), store=store)
-    if missing:
+    """Raise SchemaMissing if something is missing, StoreRefused or SchemaTooNew if it is not ours.
+
+    A newer schema is none of our business, unless it says that it is no longer for us.
+    """
+    lacking = pending(shipped(), (yield from applied(schema)), store=store, beside_newer=True)
+    if lacking:
         raise SchemaMissing(
-            f"{store} does not have the current schema of shigoto: {len(missing)} of its {len(shipped())} migrations are"
-            " missing. Run `shigoto migrate` with a role that may create tables."
+            f"{store} does not have the current schema of shigoto: {len(lacking)} of its {len(shipped())} migrations"
+            " are missing. Run `shigoto migrate`, as the role that owns the schema."
         )
+
+
+def expect_ready(schema: str, store: str, *, any_role: bool) -> Steps[None]:
+    """Raise if no worker may begin here: see `expect_current`; StoreUnavailable if nothing can be written.
+
+    StoreRefused if whoever is connected could do more than work, unless `any_role`: a worker runs other people's code.
+    """
+    role, is_super, owns, is_standby, version = (yield Statement(WHO, (schema,))).fetchone()
+    if version // 10_000 < OLDEST:
+        raise StoreRefused(
+            f"{store} is PostgreSQL {version // 10_000}, and shigoto needs {OLDEST} or newer. Upgrade the server."
+        )
+    yield from expect_current(schema, store)
+    if is_standby:
+        raise StoreUnavailable(
+            f"{store} is a standby, which takes no changes. Use the address of the primary."
+        )
+    if any_role or not (is_super or owns):
+        return
+    why = "a superuser" if is_super else f"who owns the schema {schema}"
+    raise StoreRefused(
+        f"{store} is opened as {role}, {why}: no worker needs that much, and any handler could use it. Give the worker"
+        " the address of a role that may do no more than work, which `shigoto sql bootstrap` makes. Where it does not"
+        " matter: --any-role, or Worker(any_role=True)."
+    )
 
 
 def applied(schema: str) -> Steps[Sequence[Applied]]:
     """What the store remembers."""
     if not (yield from _exists("SELECT 1 WHERE to_regclass($1::text) IS NOT NULL", f"{schema}.migration")):
         return []
-    look = in_schema("SELECT version, name, checksum FROM shigoto.migration ORDER BY version", schema)
+    look = in_schema(
+        "SELECT version, name, checksum, breaking FROM shigoto.migration ORDER BY version", schema
+    )
     rows = (yield Statement(look)).fetchall()
     return [Applied(*row) for row in rows]
+
+
+def _remember(migration: Migration, schema: str) -> str:
+    """Its names are made of letters, digits and _: those of files of ours."""
+    return in_schema(
+        "INSERT INTO shigoto.migration (version, name, checksum, breaking) VALUES"
+        f" ({migration.version}, '{migration.name}', '{migration.checksum}', {str(migration.breaking).lower()})",
+        schema,
+    )
 
 
 def _exists(text: str, name: str) -> Steps[bool]:

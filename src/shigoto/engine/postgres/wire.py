@@ -14,6 +14,7 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
+from shigoto.engine.postgres.arrays import Array
 from shigoto.engine.postgres.failures import ConnectionLost, is_final, one_line
 from shigoto.engine.postgres.statement import Answer, Ring
 
@@ -41,8 +42,8 @@ def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Requ
     encoded: list[bytes | None] = []
     formats: list[int] = []
     for value in values:
-        if isinstance(value, bytes):
-            encoded.append(value)
+        if isinstance(value, (bytes, Array)):
+            encoded.append(value if isinstance(value, bytes) else _array(value))
             formats.append(BINARY)
             continue
         formats.append(TEXT)
@@ -69,6 +70,13 @@ def _text(value: str) -> bytes:
     if b"\0" in encoded:  # libpq would cut it off there, without a word
         raise psycopg.DataError(f"NUL at byte {encoded.index(0)}")
     return encoded
+
+
+def _array(value: Array) -> bytes:
+    try:
+        return value.encoded()
+    except UnicodeEncodeError as error:
+        raise psycopg.DataError(f"half of a surrogate pair at character {error.start}") from error
 
 
 class Wire:

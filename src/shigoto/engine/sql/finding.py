@@ -99,7 +99,7 @@ def _walk(
     at_once, full = FIRST_NUMBERS, True
     while full and len(found) < limit:
         rows = (yield numbers_of(dialect, place, wanted, order, at_once, after)).fetchall()
-        numbers = [number for (number,) in rows]
+        numbers: list[int] = [number for (number,) in rows]
         for first in range(0, len(numbers), PORTION):
             found += yield from _fitting(dialect, numbers[first : first + PORTION], wanted)
             if len(found) >= limit:

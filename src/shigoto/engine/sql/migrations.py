@@ -8,6 +8,8 @@ from msgspec import Struct
 from shigoto.engine.sql.statements import sql_files
 from shigoto.model.errors import SchemaTooNew, StoreRefused
 
+BREAKING = "-- breaking"
+
 
 class Migration(Struct, frozen=True):
     """One shipped step of the schema, `0001_name.sql`; once released it is never edited."""
@@ -17,13 +19,19 @@ class Migration(Struct, frozen=True):
     sql: str
     checksum: str
 
+    @property
+    def breaking(self) -> bool:
+        """Whether releases that do not know it must keep away from now on: its first line says `-- breaking`."""
+        return self.sql.startswith(BREAKING)
+
 
 class Applied(Struct, frozen=True):
-    """One step as the store remembers it."""
+    """One step as the store remembers it; a store that does not say is closed to older releases by any."""
 
     version: int
     name: str
     checksum: str
+    breaking: bool = True
 
 
 def load_migrations(package: str) -> list[Migration]:
@@ -36,20 +44,27 @@ def load_migrations(package: str) -> list[Migration]:
     return found
 
 
-def pending(shipped: Sequence[Migration], applied: Sequence[Applied], *, store: str) -> list[Migration]:
-    """What is left to apply; refuses a store that is newer than this release or was changed by hand."""
+def pending(
+    shipped: Sequence[Migration], applied: Sequence[Applied], *, store: str, beside_newer: bool = False
+) -> list[Migration]:
+    """What is left to apply; refuses a store that is newer than this release or was changed by hand.
+
+    `beside_newer` is for those who only work there: a newer schema is refused only if it is no longer theirs.
+    """
     known = {migration.version: migration for migration in shipped}
     for row in applied:
         if row.version not in known:
+            if beside_newer and not row.breaking:
+                continue
             raise SchemaTooNew(
                 f"{store} has schema version {row.version} ({row.name}), but this release of shigoto knows only"
-                f" versions up to {max(known)}. Upgrade shigoto here, or use the release that made the file."
+                f" versions up to {max(known)}. Upgrade shigoto here, or use the release that made the store."
             )
         if known[row.version].checksum != row.checksum:
             raise StoreRefused(
                 f"Migration {row.version} ({row.name}) of {store} differs from the one in this release."
-                " The file was made by a development build, or its schema was edited by hand."
-                " Restore a backup, or move the jobs to a new file."
+                " The store was made by a development build, or its schema was edited by hand."
+                " Restore a backup, or move the jobs to a new store."
             )
     done = {row.version for row in applied}
     return [migration for migration in shipped if migration.version not in done]

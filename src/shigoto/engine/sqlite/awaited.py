@@ -16,8 +16,9 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import Any, TypeVar
 
+from shigoto.engine.sql.blocks import OVER, to_its_end
+from shigoto.engine.sql.threads import started
 from shigoto.engine.sqlite.lent import LentConnection, LentCursor
-from shigoto.engine.sqlite.thread import started
 from shigoto.engine.sqlite.transaction import Block, expect_outside, mark_here
 from shigoto.model.errors import JobError
 
@@ -27,7 +28,6 @@ BROKEN = (
     "A statement of the transaction block has raised what ends a thread, such as SystemExit, so all of it was rolled"
     " back. Raise errors that are an Exception in adapters and in functions that SQL calls."
 )
-OVER = "The transaction block is over: its connection cannot be used any more."
 
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
@@ -114,7 +114,7 @@ class EitherBlock:
             if error is None:
                 raise JobError(BROKEN)
         elif kind is not GeneratorExit:  # of a coroutine that is thrown away, and must not wait any more
-            await _to_its_end(left)
+            await to_its_end(left)
 
     def give_up(self) -> None:
         """Roll back soon: the job has ended without it. Never waits."""
@@ -203,21 +203,6 @@ def _resolve(future: "asyncio.Future[Any]", value: Any, error: Exception | None)
         future.set_result(value)
     else:
         future.set_exception(error)
-
-
-async def _to_its_end(future: "asyncio.Future[Any]") -> None:
-    """Wait for what must be known, however often the waiting is cancelled; the cancel comes through afterwards."""
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    failed = future.exception()
-    if cancelled is not None:
-        raise cancelled
-    if failed is not None:
-        raise failed
 
 
 def _fetched(cursor: LentCursor) -> Rows:

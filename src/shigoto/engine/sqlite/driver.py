@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from shigoto.engine.op import Op, Write, drive
 from shigoto.engine.sql.command import Command, Statement, sql
+from shigoto.engine.sql.watchdog import Watchdog
 from shigoto.engine.sqlite import files
 from shigoto.engine.sqlite.awaited import AwaitedConnection, EitherBlock
 from shigoto.engine.sqlite.checkpoint import Checkpointer
@@ -34,7 +35,6 @@ from shigoto.engine.sqlite.statement import execute
 from shigoto.engine.sqlite.thread import DatabaseThread, Outcome
 from shigoto.engine.sqlite.transaction import Block, expect_outside
 from shigoto.engine.sqlite.unwrap import unwrapped
-from shigoto.engine.sqlite.watchdog import Watchdog
 from shigoto.model.errors import JobError, StoreUnavailable
 
 T = TypeVar("T")

@@ -10,12 +10,9 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn, Protocol
 from weakref import WeakSet
 
+from shigoto.engine.sql.blocks import NOT_YOURS
 from shigoto.model.errors import JobError
 
-NOT_YOURS = (
-    "The transaction of a block is not ended by hand: leave the block to commit it together with the job's completion,"
-    " or raise out of it to roll it back. For a part that may fail there are savepoints."
-)
 NO_SCRIPTS = (
     "executescript() commits before it begins, so it cannot be used inside a transaction block."
     " Execute the statements one by one."

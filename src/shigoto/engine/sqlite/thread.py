@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from shigoto.engine.op import Op
+from shigoto.engine.sql.threads import started
 from shigoto.model.errors import StoreUnavailable
 
 MAX_GROUP = 256
@@ -27,14 +28,6 @@ class Outcome:
 
 
 _Waiting = tuple[Op[Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
-
-
-def started(thread: threading.Thread) -> None:
-    """Start it. Raises StoreUnavailable where the system has no room for one more."""
-    try:
-        thread.start()
-    except RuntimeError as error:
-        raise StoreUnavailable(f"No thread for the store could be started: {error}.") from error
 
 
 class DatabaseThread:

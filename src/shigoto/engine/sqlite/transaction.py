@@ -28,11 +28,12 @@ from typing import Any, Literal, Protocol, TypeVar
 from weakref import WeakSet
 
 from shigoto.engine.op import Op, drive
+from shigoto.engine.sql.blocks import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER
+from shigoto.engine.sql.watchdog import Watchdog
 from shigoto.engine.sqlite import files
 from shigoto.engine.sqlite.connections import Connections
-from shigoto.engine.sqlite.lent import NOT_YOURS, LentConnection, LentCursor, Use
+from shigoto.engine.sqlite.lent import LentConnection, LentCursor, Use
 from shigoto.engine.sqlite.statement import execute
-from shigoto.engine.sqlite.watchdog import Watchdog
 from shigoto.model.errors import JobError, StoreUnavailable, TransactionTooLong
 
 T = TypeVar("T")
@@ -108,7 +109,7 @@ class Block:
     def open(self) -> LentConnection:
         """Wait for the write lock, begin, and set the watchdog."""
         if self.stage != "new":
-            raise JobError("A transaction block is entered once.")
+            raise JobError(ONCE)
         self.host.prepare()
         self._turn = self.host.take_turn()
         try:
@@ -186,12 +187,9 @@ class Block:
             case "expired":
                 raise self._late()
             case "foreign":
-                raise StoreUnavailable(
-                    "This process was forked inside a transaction block, which belongs to the process that opened it."
-                    " Start processes before the block or after it."
-                )
+                raise StoreUnavailable(FOREIGN)
             case "over":
-                raise JobError("The transaction block is over: its connection cannot be used any more.")
+                raise JobError(OVER)
             case "open" | "ending" if not self._connection.in_transaction:
                 raise JobError(
                     "SQLite has rolled the transaction back after an earlier error, so the block cannot go on: let the"
@@ -304,9 +302,7 @@ class Block:
 
     def _late(self) -> JobError | TransactionTooLong:
         if self._given_up:
-            return JobError(
-                "The handler has returned while this transaction block was open, so it was rolled back."
-            )
+            return JobError(GIVEN_UP)
         return TransactionTooLong(
             f"The transaction block was open for more than {self._limit:g} s and was rolled back: it keeps everybody"
             " else from writing. Do slow work before the block, and only write in it."

@@ -145,6 +145,20 @@ class TestOrder:
 
         assert ids(store.claim(worker)) == [high.id, middle.id, low.id]
 
+    def test_the_ends_of_the_scale_are_as_good_as_any(self, store: EngineUnderTest) -> None:
+        worker = store.announce()
+        later = store.enqueue(priority=-32768, delay=10, key="later")
+        specs = [store.spec(priority=priority) for priority in (-32768, 0, 32767)]
+        low, middle, high = store.engine.run(store.engine.enqueue_many(specs))
+        gone = store.enqueue(priority=-32768)
+        store.engine.run(store.engine.cancel([gone.id]))
+        store.clock.advance(10)
+        store.promote()
+
+        assert store.job(low).priority == -32768
+        assert store.enqueue(priority=32767, key="later").status == "existing"
+        assert ids(store.claim(worker)) == [high.id, middle.id, low.id, later.id]
+
     def test_then_the_earlier_run_at(self, store: EngineUnderTest) -> None:
         """S0-33."""
         worker = store.announce()

@@ -18,6 +18,16 @@ class InFile(Protocol):
         ...
 
 
+@runtime_checkable
+class OnServer(Protocol):
+    """An engine whose store is a database on a server."""
+
+    @property
+    def shown(self) -> str:
+        """The address of the store, without its secrets."""
+        ...
+
+
 def expect_shared(engine: Engine) -> None:
     """Raise StoreRefused if nobody but this process could enqueue anything."""
     if not engine.capabilities.shared:
@@ -30,4 +40,6 @@ def expect_shared(engine: Engine) -> None:
 def name_of_store(app: Shigoto) -> str:
     """What people call the store."""
     engine = app.engine
-    return str(engine.path) if isinstance(engine, InFile) else engine.capabilities.name
+    if isinstance(engine, InFile):
+        return str(engine.path)
+    return engine.shown if isinstance(engine, OnServer) else engine.capabilities.name

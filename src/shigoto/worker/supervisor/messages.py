@@ -42,6 +42,7 @@ class Start(Struct, frozen=True, kw_only=True, tag=True):
     poll: float = POLL / 1000
     stop_timeout: float = STOP_TIMEOUT / 1000
     max_jobs: int | None = None
+    any_role: bool = False
     log_format: LogFormat = "text"
     log_level: str = "info"
     tell_files: bool = False

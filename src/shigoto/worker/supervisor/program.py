@@ -173,6 +173,7 @@ class Program:
             name=start.name,
             stop_timeout=start.stop_timeout,
             max_jobs=start.max_jobs,
+            any_role=start.any_role,
             source=start.source,
             slate=self._slate,
             sweeps=False,

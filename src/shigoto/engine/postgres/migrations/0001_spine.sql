@@ -38,7 +38,7 @@ CREATE TABLE shigoto.job (
   lane         integer NOT NULL,
   max_failures integer NOT NULL,
   max_crashes  integer,
-  priority     smallint NOT NULL,
+  priority     integer NOT NULL,
   alone        boolean NOT NULL DEFAULT false,
   tenant       text NOT NULL,
   key          text,

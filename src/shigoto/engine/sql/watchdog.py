@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Protocol
 
-from shigoto.engine.sqlite.thread import started
+from shigoto.engine.sql.threads import started
 
 LOOK_EVERY = 0.1  # seconds
 IDLE_FOR = 10.0  # seconds without a block, then the thread ends

@@ -1,0 +1,345 @@
+"""What can be wrong with a store's server: one pure function per question, from facts to a finding."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from shigoto.cli.findings import Facts, Finding, Level
+from shigoto.cli.output import span
+from shigoto.model.checkup import HolderFacts, TableFacts
+from shigoto.model.clock import MAX_HOLD, to_datetime
+
+OLDEST, NEWEST = 14, 18
+LITTLE_SKEW, MUCH_SKEW = 1.0, 60.0  # seconds
+IDLE_FOR, OPEN_FOR, HOURS = 60.0, 300.0, 6 * 3_600.0  # seconds
+MANY_DEAD = 100_000  # rows
+FULL, NEARLY_FULL = 0.8, 0.5  # of the room for notifications
+CROWDED = 0.9  # of the connections that there are
+NAMED = 3  # sessions, tables or indexes in one sentence
+
+UNSAFE = {
+    "fsync": "a crash of the machine can lose or corrupt everything",
+    "full_page_writes": "a crash of the machine can corrupt tables",
+}
+
+
+def version(facts: Facts) -> Finding | None:
+    """Whether the server is one that we know."""
+    if facts.server is None or facts.checkup is None:
+        return None
+    major = facts.server.number // 10_000
+    text = f"This is PostgreSQL {facts.checkup.version}."
+    if major < OLDEST:
+        remedy = f"Upgrade it: shigoto needs {OLDEST} or newer."
+        return Finding(check="postgresql", level=Level.PROBLEM, text=text, remedy=remedy)
+    if major > NEWEST:
+        remedy = f"See whether there is a newer release of shigoto: this one was tested up to {NEWEST}."
+        return Finding(check="postgresql", level=Level.NOTE, text=text, remedy=remedy)
+    return Finding(check="postgresql", level=Level.OK, text=text)
+
+
+def role(facts: Facts) -> Finding | None:
+    """Whether whoever is connected may do what a worker must, and no more."""
+    server = facts.server
+    if server is None:
+        return None
+    if server.rights:
+        return Finding(
+            check="role",
+            level=Level.PROBLEM,
+            text=f"{server.role} lacks rights: {_listed(server.rights, '; ')}.",
+            remedy="Run what `shigoto sql bootstrap` prints for this role, as whoever may grant them.",
+        )
+    if server.superuser or server.owner:
+        return Finding(
+            check="role",
+            level=Level.WARNING,
+            text=(
+                f"{server.role} {'is a superuser' if server.superuser else 'owns the schema'}. Workers refuse to begin"
+                " so, and no process that only enqueues needs it either."
+            ),
+            remedy="Use a role that may do no more than work: `shigoto sql bootstrap` makes one.",
+        )
+    if server.bypasses:
+        return Finding(
+            check="role",
+            level=Level.WARNING,
+            text=f"Row security does not apply to {server.role}.",
+            remedy="ALTER ROLE … NOBYPASSRLS, unless no table of yours has row security.",
+        )
+    return Finding(check="role", level=Level.OK, text=f"{server.role} may work, and no more.")
+
+
+def standby(facts: Facts) -> Finding | None:
+    """Whether anything can be written."""
+    if facts.server is None or not facts.server.standby:
+        return None
+    return Finding(
+        check="standby",
+        level=Level.PROBLEM,
+        text="The server is a standby: nothing can be enqueued or settled there.",
+        remedy="Use the address of the primary; with several hosts in it, add target_session_attrs=read-write.",
+    )
+
+
+def clock(facts: Facts) -> Finding | None:
+    """Whether the clocks agree: that of this machine, the server's, and what the store has seen."""
+    server = facts.server
+    if server is None:
+        return None
+    mark = facts.store.clock if facts.store is not None else 0
+    lead = to_datetime(mark) - server.now
+    if lead > timedelta(milliseconds=MAX_HOLD):
+        return Finding(
+            check="clock",
+            level=Level.PROBLEM,
+            text=f"The store has seen a time that lies {span(lead)} ahead of the server's clock.",
+            remedy="Set the server's clock right, with a time server: all workers go by it.",
+        )
+    skew = abs(server.skew) - server.doubt
+    text = f"The server's clock is {span(timedelta(seconds=abs(server.skew)))} "
+    text += f"{'ahead of' if server.skew > 0 else 'behind'} this machine's."
+    if skew < LITTLE_SKEW:
+        return Finding(check="clock", level=Level.OK, text="The server's clock agrees with this machine's.")
+    return Finding(
+        check="clock",
+        level=Level.WARNING if skew >= MUCH_SKEW else Level.NOTE,
+        text=f"{text} Jobs go by the server's; times that your code computes do not.",
+        remedy="Use a time server on both. For jobs that are to run later, say delay= rather than run_at=.",
+    )
+
+
+def durability(facts: Facts) -> Finding | None:
+    """Whether what was committed stays."""
+    if facts.server is None:
+        return None
+    settings = facts.server.settings
+    unsafe = [name for name in UNSAFE if settings.get(name) == "off"]
+    if unsafe:
+        return Finding(
+            check="durability",
+            level=Level.PROBLEM,
+            text="; ".join(f"{name} is off: {UNSAFE[name]}" for name in unsafe) + ".",
+            remedy=f"Turn {' and '.join(unsafe)} on, unless the jobs may be lost.",
+        )
+    if settings.get("synchronous_commit") == "off":
+        return Finding(
+            check="durability",
+            level=Level.WARNING,
+            text="synchronous_commit is off: a crash of the server loses the last moments, jobs among them.",
+            remedy="ALTER ROLE … SET synchronous_commit = on, unless that is what you want.",
+        )
+    return Finding(check="durability", level=Level.OK, text="Every commit is on the disk before it counts.")
+
+
+def autovacuum(facts: Facts) -> Finding | None:
+    """Whether dead rows are removed at all."""
+    if facts.server is None:
+        return None
+    off = [name for name in ("autovacuum", "track_counts") if facts.server.settings.get(name) == "off"]
+    tables = [table.name for table in facts.server.tables if not table.autovacuum]
+    if not off and not tables:
+        return None
+    where = f" for {_listed(tables)}" if not off else ""
+    return Finding(
+        check="autovacuum",
+        level=Level.PROBLEM,
+        text=f"{' and '.join(off) or 'autovacuum'} is off{where}: tables grow, and claims get slower and slower.",
+        remedy="Turn it on." if off else "ALTER TABLE … RESET (autovacuum_enabled).",
+    )
+
+
+def holders(facts: Facts) -> Finding | None:
+    """Whether somebody keeps dead rows from being removed."""
+    server = facts.server
+    if server is None:
+        return None
+    held = [holder for holder in server.holders if _is_long(holder)]
+    if held:
+        names = [_told(holder) for holder in held]
+        long = any((holder.seconds or 0.0) > HOURS for holder in held)
+        return Finding(
+            check="transactions",
+            level=Level.PROBLEM if long else Level.WARNING,
+            text=f"Dead rows cannot be removed because of {_listed(names, '; ')}.",
+            remedy=" ".join(dict.fromkeys(REMEDIES[holder.kind] for holder in held)),
+        )
+    hidden = _hidden(server.unseen, server.hidden)
+    if hidden:
+        return Finding(
+            check="transactions",
+            level=Level.NOTE,
+            text=f"No long transaction is known; but {server.role} may not see {hidden}.",
+            remedy="GRANT pg_read_all_stats to a role that the doctor can use, to see those too.",
+        )
+    return Finding(check="transactions", level=Level.OK, text="Nobody keeps a transaction open for long.")
+
+
+REMEDIES = {
+    "session": "Mend what left it open; pg_terminate_backend(process) ends it.",
+    "prepared": "COMMIT PREPARED or ROLLBACK PREPARED it.",
+    "slot": "Let its reader catch up, or pg_drop_replication_slot(name) if it has none any more.",
+}
+
+
+def dead_rows(facts: Facts) -> Finding | None:
+    """Whether the tables that all jobs pass through are cleaned in time."""
+    if facts.server is None or not facts.server.tables:
+        return None
+    bloated = [table for table in facts.server.tables if _is_bloated(table)]
+    if not bloated:
+        return Finding(check="dead rows", level=Level.OK, text="Dead rows are removed in time.")
+    names = [f"{table.dead} in {table.name} ({_vacuumed(facts, table)})" for table in bloated]
+    return Finding(
+        check="dead rows",
+        level=Level.WARNING,
+        text=f"Many dead rows are left: {_listed(names)}.",
+        remedy=(
+            "See what `transactions` says above. If nobody holds them, autovacuum does not keep up: give it more"
+            " workers (autovacuum_max_workers), or VACUUM these tables."
+        ),
+    )
+
+
+def indexes(facts: Facts) -> Finding | None:
+    """Whether all indexes are there, and good."""
+    server = facts.server
+    if server is None or facts.store is None:
+        return None
+    if server.invalid:
+        return Finding(
+            check="indexes",
+            level=Level.PROBLEM,
+            text=f"Not valid, so that nobody uses them: {_listed(server.invalid)}.",
+            remedy="REINDEX INDEX CONCURRENTLY each of them.",
+        )
+    if server.missing:
+        return Finding(
+            check="indexes",
+            level=Level.PROBLEM,
+            text=f"Missing: {_listed(server.missing)}.",
+            remedy="Somebody has dropped them. `shigoto migrate --print --all` has the statements that make them.",
+        )
+    return Finding(check="indexes", level=Level.OK, text="All indexes are there.")
+
+
+def connections(facts: Facts) -> Finding | None:
+    """Whether there is room for as many connections as our processes may open."""
+    server = facts.server
+    if server is None:
+        return None
+    places = server.places if server.limit is None else min(server.places, server.limit)
+    text = f"{server.used} of {server.places} connections are in use"
+    if server.used >= CROWDED * server.places:
+        return Finding(
+            check="connections",
+            level=Level.WARNING,
+            text=f"{text}: soon nobody can connect any more.",
+            remedy="Raise max_connections, put a pooler in front, or give each process less with pool= in the address.",
+        )
+    wanted = server.most * len(facts.live)
+    if wanted > places:
+        return Finding(
+            check="connections",
+            level=Level.WARNING,
+            text=(
+                f"{text}. The {len(facts.live)} live workers may open {server.most} each, {wanted} in all,"
+                f" and there are {places}{' for this role' if places < server.places else ''}."
+            ),
+            remedy="Say pool= in the address to give each process less, raise max_connections, or use a pooler.",
+        )
+    return Finding(
+        check="connections", level=Level.OK, text=f"{text}; a process of ours opens at most {server.most}."
+    )
+
+
+def pooler(facts: Facts) -> Finding | None:
+    """Whether something between us and the server stands in the way."""
+    server = facts.server
+    if server is None or not server.pooled:
+        return None
+    if server.prepares:
+        return Finding(
+            check="pooler",
+            level=Level.PROBLEM,
+            text="A pooler is in between, and the address says prepare=on: statements may be gone when they are used.",
+            remedy="Leave prepare=on out of the address, or connect to the server itself.",
+        )
+    return Finding(check="pooler", level=Level.OK, text="A pooler is in between; nothing is prepared there.")
+
+
+def doorbell(facts: Facts) -> Finding | None:
+    """Whether idle workers hear of new jobs at once."""
+    server = facts.server
+    if server is None or server.standby:
+        return None
+    if server.queue > NEARLY_FULL:
+        return Finding(
+            check="doorbell",
+            level=Level.PROBLEM if server.queue > FULL else Level.WARNING,
+            text=(
+                f"The queue of notifications is full by {server.queue:.0%}, because a session that listens is in a long"
+                " transaction: once it is full, every enqueue fails."
+            ),
+            remedy="End that session: see pg_stat_activity, and the server's log, which names it.",
+        )
+    if server.heard is None:
+        return Finding(
+            check="doorbell",
+            level=Level.NOTE,
+            text="The address says listen=off: workers find new jobs by looking, every --poll seconds.",
+        )
+    if not server.heard:
+        through = " through this pooler" if server.pooled else ""
+        return Finding(
+            check="doorbell",
+            level=Level.WARNING,
+            text=f"Notifications do not arrive{through}: workers find new jobs by looking, every --poll seconds.",
+            remedy="Give the address of the server itself in listen=, percent-encoded; or say listen=off.",
+        )
+    return Finding(check="doorbell", level=Level.OK, text="Idle workers hear of new jobs at once.")
+
+
+def timeouts(facts: Facts) -> Finding | None:
+    """Whether a client that hangs is cut off."""
+    if facts.server is None or facts.server.settings.get("idle_in_transaction_session_timeout") != "0":
+        return None
+    return Finding(
+        check="timeouts",
+        level=Level.NOTE,
+        text=f"A session of {facts.server.role} that hangs in a transaction keeps its locks for ever.",
+        remedy="ALTER ROLE … SET idle_in_transaction_session_timeout; `shigoto sql bootstrap` does so.",
+    )
+
+
+def _is_long(holder: HolderFacts) -> bool:
+    if holder.seconds is None:
+        return holder.idle
+    return holder.seconds > (IDLE_FOR if holder.idle else OPEN_FOR)
+
+
+def _told(holder: HolderFacts) -> str:
+    return (
+        holder.name
+        if holder.seconds is None
+        else f"{holder.name}, for {span(timedelta(seconds=holder.seconds))}"
+    )
+
+
+def _hidden(unseen: int, names: Sequence[str]) -> str:
+    sessions = [] if not unseen else [f"{unseen} session{'' if unseen == 1 else 's'} of others"]
+    return ", ".join([*sessions, *names])
+
+
+def _is_bloated(table: TableFacts) -> bool:
+    return table.dead > MANY_DEAD and (table.busy or table.dead > table.live)
+
+
+def _vacuumed(facts: Facts, table: TableFacts) -> str:
+    if table.vacuumed_at is None:
+        return "never vacuumed"
+    return f"last vacuumed {span(facts.now - table.vacuumed_at)} ago"
+
+
+def _listed(names: Sequence[str], between: str = ", ") -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return between.join(names[:NAMED]) + more

@@ -1,0 +1,376 @@
+"""A transaction for somebody's own statements, with one operation of ours at its end.
+
+    open ── left ──► ending ── last, COMMIT (or ROLLBACK) ──► over
+      └──── the limit passes: the watchdog cuts the line ──► expired
+      └──── its job has ended without it: the same, at once ► expired
+      └──── the process forks: the child must not touch it ─► foreign
+
+It keeps nobody from writing but for the rows that it has written itself. Still it may not last for ever: the server
+cannot clean up behind it. When the limit has passed, the connection is shut down, from whatever thread, and the server
+rolls back; what it is doing just then is cancelled, since it would notice only at the end of that.
+
+A statement that came after the end of the transaction would be an effect without a completion. COMMIT as a text cannot
+be kept away from the server; so each statement looks whether the transaction is still there, and it has a mark, which
+ends with it: at the end only a transaction that has the mark is committed.
+"""
+
+import asyncio
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from math import ceil
+from types import TracebackType
+from typing import Any, Literal
+
+import psycopg
+from psycopg import pq
+
+from shigoto.engine.op import Op
+from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
+from shigoto.engine.postgres.conversation import ROLLBACK, Requests
+from shigoto.engine.postgres.driver import aconverse, converse
+from shigoto.engine.postgres.ending import CLEAN, Ending, beginning, refusal, says_nothing_about_the_job
+from shigoto.engine.postgres.failures import RESTARTABLE, ConnectionLost, Setbacks, unavailable
+from shigoto.engine.postgres.lending import Lending
+from shigoto.engine.postgres.lent import LentAsyncConnection, LentConnection
+from shigoto.engine.postgres.pools import LoopPool, ThreadPool
+from shigoto.engine.postgres.wire import BAD
+from shigoto.engine.sql.blocks import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, to_its_end
+from shigoto.model.errors import JobError, StoreUnavailable, TransactionTooLong
+
+Stage = Literal["new", "open", "ending", "over", "expired", "foreign"]
+
+LOOK_EVERY = 0.05  # seconds
+SERVERS_GRACE = 1.0  # seconds that the server waits longer than we do, so that ours is the word people see
+STILL_BUSY = (
+    "A statement of the transaction block is still under way, such as a stream, a COPY or a pipeline, so it cannot be"
+    " committed. Leave these before the block."
+)
+ROLLED_BACK = (
+    "PostgreSQL takes nothing more after an error in a transaction, so the block cannot go on: let the error pass"
+    " through it. For a part that may fail there are savepoints: `with tx.transaction():`."
+)
+STATUS = pq.TransactionStatus
+
+
+class Block:
+    """One transaction, entered once, with `with` or `async with`."""
+
+    def __init__(self, lending: Lending, last: Callable[[], Op[Any]], limit: float) -> None:
+        self.stage: Stage = "new"
+        self._lending = lending
+        self._last = last
+        self._limit = limit
+        self._mark = secrets.token_hex(16).encode()
+        self._stepping = threading.Lock()  # from stage to stage
+        self._given_up = False
+        self._conflict: psycopg.Error | None = None
+        self._line: socket.socket | None = None
+        self._ending: Ending[Any] | None = None
+
+    # As `with`.
+
+    def __enter__(self) -> LentConnection:
+        self._expect_new()
+        self._pool: ThreadPool = self._lending.threads
+        until = time.monotonic() + self._lending.driver.deadline
+        setbacks = Setbacks(self._lending.store, until)
+        while True:
+            connection = self._pool.take(until)
+            try:
+                converse(connection, self._entering(reused=connection.reused), until)
+                lent = LentConnection(connection.wire.pgconn, self)
+                self._opened(connection, lent)
+                return lent
+            except BaseException as error:
+                connection.close()
+                self._pool.give_back(connection)
+                pause = self._pause_after(error, setbacks)
+            time.sleep(pause)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.stage == "foreign":
+            self._leave_foreign(error)
+            return
+        lent, connection = self._lent, self._connection
+        assert isinstance(lent, LentConnection)
+        assert isinstance(connection, ThreadConnection)
+        # Another thread's statement may have it, or a stream that nobody exhausts; until the limit passes.
+        while not (held := lent.lock.acquire(timeout=LOOK_EVERY)) and self.stage == "open":
+            pass
+        in_time = self._begin_to_leave()
+        if held:
+            lent.lock.release()
+        rings = False
+        try:
+            if in_time:
+                until = time.monotonic() + self._lending.driver.deadline
+                rings = converse(connection, self._leaving(error, until), until)
+            else:
+                connection.close()
+        except (ConnectionLost, psycopg.Error) as failed:
+            self._explain(failed, connection, error)
+        finally:
+            self._pool.give_back(connection)
+            self._over()
+        self._explain_inside(error, in_time=in_time)
+        if rings:
+            self._lending.driver.ring_from_thread()
+
+    # As `async with`.
+
+    async def __aenter__(self) -> LentAsyncConnection:
+        self._expect_new()
+        self._loop_pool: LoopPool = self._lending.on_loop()
+        until = time.monotonic() + self._lending.driver.deadline
+        setbacks = Setbacks(self._lending.store, until)
+        while True:
+            connection = await self._loop_pool.take(until)
+            try:
+                await aconverse(connection, self._entering(reused=connection.reused), until)
+                connection.lend()
+                lent = LentAsyncConnection(connection.wire.pgconn, self)
+                self._opened(connection, lent)
+                return lent
+            except BaseException as error:
+                connection.close()
+                self._loop_pool.give_back(connection)
+                pause = self._pause_after(error, setbacks)
+            await asyncio.sleep(pause)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.stage == "foreign":
+            self._leave_foreign(error)
+        elif kind is GeneratorExit:  # of a coroutine that is thrown away, and must not wait any more
+            self._begin_to_leave()
+            self._drop()
+        else:
+            await to_its_end(asyncio.ensure_future(self._aleave(error)))
+
+    async def _aleave(self, error: BaseException | None) -> None:
+        lent, connection = self._lent, self._connection
+        assert isinstance(lent, LentAsyncConnection)
+        assert isinstance(connection, LoopConnection)
+        if lent.lock.locked():
+            await self._wait_for_statement(lent.lock)
+        in_time = self._begin_to_leave()
+        rings = False
+        try:
+            if in_time:
+                until = time.monotonic() + self._lending.driver.deadline
+                connection.take_back()
+                rings = await aconverse(connection, self._leaving(error, until), until)
+            else:
+                connection.close()
+        except (ConnectionLost, psycopg.Error) as failed:
+            self._explain(failed, connection, error)
+        finally:
+            self._loop_pool.give_back(connection)
+            self._over()
+        self._explain_inside(error, in_time=in_time)
+        if rings:
+            self._lending.driver.ring_from_loop()
+
+    async def _wait_for_statement(self, lock: asyncio.Lock) -> None:
+        """Wait for another task's statement, or for a stream that nobody may exhaust: until the limit passes."""
+        free = asyncio.ensure_future(lock.acquire())
+        while self.stage == "open" and not free.done():
+            await asyncio.wait([free], timeout=LOOK_EVERY)
+        if not free.cancel():
+            lock.release()
+
+    def _drop(self) -> None:
+        connection = self._connection
+        assert isinstance(connection, LoopConnection)
+        connection.close()
+        self._loop_pool.give_back(connection)
+        self._over()
+
+    # Entering.
+
+    def _expect_new(self) -> None:
+        if self.stage != "new":
+            raise JobError(ONCE)
+
+    def _entering(self, *, reused: bool) -> Requests[None]:
+        if reused:
+            yield CLEAN
+        yield beginning(ceil(self._limit + SERVERS_GRACE), self._mark)
+
+    def _pause_after(self, error: BaseException, setbacks: Setbacks) -> float:
+        """How long to wait before another attempt; raises if there shall be none."""
+        if isinstance(error, ConnectionLost):
+            error.again, error.uncertain = True, False
+        self._over()
+        if isinstance(error, (ConnectionLost, psycopg.Error)):
+            return setbacks.pause_after(error)
+        raise error
+
+    def _opened(
+        self, connection: ThreadConnection | LoopConnection, lent: LentConnection | LentAsyncConnection
+    ) -> None:
+        pgconn = connection.wire.pgconn
+        self._connection, self._lent = connection, lent
+        # One of our own to the same end: libpq may close its own in the moment when we shut it down.
+        self._line = socket.fromfd(pgconn.socket, socket.AF_INET, socket.SOCK_STREAM)
+        self._cancel = pgconn.get_cancel()
+        self._watchdog = self._lending.watchdog
+        self.stage = "open"
+        self._lending.sign_in(self, lent)
+        self._watchdog.watch(self, 0.0 if self._given_up else self._limit)
+
+    # While it is open.
+
+    def expect_usable(self) -> None:
+        """Raise if the transaction is not there, so that nothing is written beside it."""
+        match self.stage:
+            case "expired":
+                raise self._late()
+            case "foreign":
+                raise StoreUnavailable(FOREIGN)
+            case "over" | "ending":
+                raise JobError(OVER)
+            case _:
+                self.expect_standing()
+
+    def expect_standing(self) -> None:
+        """Raise if a statement has ended the transaction."""
+        if self.stage == "open" and self._lent.pgconn.transaction_status == STATUS.IDLE:
+            raise JobError(NOT_YOURS)
+
+    def explain(self, error: psycopg.Error) -> None:
+        """Raise what an error means here, if it means something more."""
+        if self.stage == "expired":
+            raise self._late() from error
+        if error.sqlstate in RESTARTABLE:
+            self._conflict = error
+
+    def give_up(self) -> None:
+        """Roll back soon, whoever is in it: its job has ended without it. Never waits."""
+        self._given_up = True
+        if self.stage == "open":
+            self._watchdog.watch(self, 0.0)
+
+    def expire(self) -> None:
+        """The limit has passed: let the server roll back. Never raises."""
+        with self._stepping:
+            if self.stage != "open":
+                return
+            self.stage = "expired"
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        if self._line is not None:
+            with suppress(OSError):
+                self._line.shutdown(socket.SHUT_RDWR)
+        with suppress(RuntimeError):  # no thread to be had: its statement timeout ends it a little later
+            threading.Thread(target=self._cancel_statement, name="shigoto-cancel", daemon=True).start()
+
+    def _cancel_statement(self) -> None:
+        with suppress(psycopg.Error):  # there was nothing to cancel, or nobody to tell
+            self._cancel.cancel()
+
+    def disown(self) -> None:
+        """This is a forked child's copy: nothing may touch the parent's connection any more."""
+        self.stage = "foreign"
+        if self._line is not None:
+            self._line.close()
+
+    # Leaving.
+
+    def _begin_to_leave(self) -> bool:
+        with self._stepping:
+            in_time = self.stage == "open"
+            self.stage = "ending" if in_time else "expired"
+        self._watchdog.forget(self)
+        return in_time
+
+    def _leaving(self, error: BaseException | None, until: float) -> Requests[bool]:
+        """Commit with the last operation, or roll back because of this error. Tells whether to ring."""
+        driver = self._lending.driver
+        try:
+            if error is not None:
+                raise error
+            self._expect_complete()
+            op = self._last()
+        except BaseException as failed:
+            if self._status in (
+                STATUS.INTRANS,
+                STATUS.INERROR,
+            ):  # else there is nothing, or nobody who would listen
+                yield ROLLBACK
+            if failed is error:
+                return False
+            raise
+        ending = self._ending = Ending(op, driver, until, self._mark)
+        value = yield from ending.requests()
+        return driver.after(op, value, ending)
+
+    @property
+    def _status(self) -> int:
+        return self._connection.wire.pgconn.transaction_status
+
+    def _expect_complete(self) -> None:
+        match self._status:
+            case STATUS.IDLE:
+                raise JobError(NOT_YOURS)
+            case STATUS.ACTIVE:
+                raise JobError(STILL_BUSY)
+            case STATUS.INERROR:
+                if self._conflict is not None:
+                    raise self._conflict
+                raise JobError(ROLLED_BACK)
+            case _:
+                return
+
+    def _explain(
+        self,
+        failed: ConnectionLost | psycopg.Error,
+        connection: ThreadConnection | LoopConnection,
+        error: BaseException | None,
+    ) -> None:
+        """Raise what it means that the end has failed; nothing if it was a rollback, which comes by itself then."""
+        store = self._lending.store
+        if isinstance(failed, ConnectionLost):
+            connection.close()
+            if error is None:
+                uncertain = self._ending is not None and self._ending.committing
+                raise unavailable(store, failed.reason, uncertain=uncertain) from failed
+        elif error is None:
+            raise refusal(failed, store) from failed
+
+    def _explain_inside(self, error: BaseException | None, *, in_time: bool) -> None:
+        """Raise if there is more to say about what has happened in the block."""
+        if not in_time and (error is None or isinstance(error, psycopg.Error)):
+            raise self._late() from error
+        if isinstance(error, psycopg.Error):
+            broken = self._connection.wire.pgconn.status == BAD
+            meant = says_nothing_about_the_job(error, self._lending.store, broken=broken)
+            if meant is not None:
+                raise meant from error
+
+    def _leave_foreign(self, error: BaseException | None) -> None:
+        if error is None:
+            self.expect_usable()
+
+    def _over(self) -> None:
+        if self.stage != "expired":
+            self.stage = "over"
+        self._lending.sign_out(self)
+        if self._line is not None:
+            self._line.close()
+
+    def _late(self) -> JobError | TransactionTooLong:
+        if self._given_up:
+            return JobError(GIVEN_UP)
+        return TransactionTooLong(
+            f"The transaction block was open for more than {self._limit:g} s and was rolled back: it keeps the rows"
+            " locked that it has written. Do slow work before the block, and only write in it."
+        )

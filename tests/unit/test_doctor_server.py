@@ -1,0 +1,198 @@
+"""What the doctor makes of a server: every check on made-up facts."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shigoto.cli import check_server, check_store
+from shigoto.cli.doctor import examine
+from shigoto.cli.findings import Facts, Finding, Level
+from shigoto.model.checkup import Checkup, HolderFacts, ServerFacts, StoreFacts, TableFacts
+from shigoto.model.clock import to_millis
+from shigoto.model.ids import uuid7
+from shigoto.model.worker import WorkerRecord
+
+NOW = datetime(2030, 5, 6, 12, tzinfo=UTC)
+SAFE = {
+    "fsync": "on",
+    "full_page_writes": "on",
+    "synchronous_commit": "on",
+    "autovacuum": "on",
+    "track_counts": "on",
+    "statement_timeout": "1min",
+    "idle_in_transaction_session_timeout": "1min",
+}
+Check = Callable[[Facts], Finding | None]
+
+
+def server(**changes: Any) -> ServerFacts:
+    fields: dict[str, Any] = {"number": 180_001, "now": NOW, "skew": 0.01, "doubt": 0.001, "role": "hand"}
+    fields |= {"superuser": False, "owner": False, "bypasses": False, "standby": False, "settings": SAFE}
+    return ServerFacts(
+        **{**fields, "places": 97, "used": 5, "most": 25, "heard": True, "size": 2**20, **changes}
+    )
+
+
+def facts(*, clock: int | None = None, workers: int = 1, **changes: Any) -> Facts:
+    return Facts(
+        now=NOW,
+        python="3.13.1",
+        engine="postgres",
+        checkup=Checkup(
+            name="postgresql://hand:***@db/shop",
+            version="18.1",
+            server=server(**changes),
+            store=StoreFacts(clock=to_millis(NOW) if clock is None else clock),
+        ),
+        workers=[worker() for _ in range(workers)],
+    )
+
+
+def worker() -> WorkerRecord:
+    fields: dict[str, Any] = {"id": uuid7(), "name": "anvil", "tasks": ("send",), "queues": None, "slots": 4}
+    fields |= {"version": "1.2", "host": "smithy", "pid": 4711, "isolates": True, "stopping": False}
+    fields |= {"started_at": NOW, "lease_until": NOW + timedelta(seconds=20), "fenced_at": None}
+    return WorkerRecord(**fields, processing=1)
+
+
+def table(**changes: Any) -> TableFacts:
+    fields: dict[str, Any] = {
+        "name": "ready",
+        "live": 10,
+        "dead": 10,
+        "vacuumed_at": NOW - timedelta(hours=3),
+    }
+    return TableFacts(**{**fields, "autovacuum": True, "busy": True, **changes})
+
+
+def test_all_is_well_where_nothing_is_wrong() -> None:
+    found = examine(facts(tables=(table(),)))
+
+    assert {finding.level for finding in found} == {Level.OK}
+    assert not {"sqlite", "file system", "permissions", "disk", "log", "journal"} & {
+        each.check for each in found
+    }
+    assert check_store.store(facts()) == Finding(
+        check="store", level=Level.OK, text="postgresql://hand:***@db/shop is up to date and has 1.0 MiB."
+    )
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "level", "text"),
+    [
+        (check_server.version, {"number": 130_010}, Level.PROBLEM, "PostgreSQL"),
+        (check_server.version, {"number": 190_000}, Level.NOTE, "PostgreSQL"),
+        (check_server.role, {"superuser": True}, Level.WARNING, "is a superuser"),
+        (check_server.role, {"owner": True}, Level.WARNING, "owns the schema"),
+        (check_server.role, {"bypasses": True}, Level.WARNING, "Row security does not apply"),
+        (check_server.role, {"rights": ("job: SELECT",)}, Level.PROBLEM, "lacks rights: job: SELECT"),
+        (check_server.standby, {"standby": True}, Level.PROBLEM, "is a standby"),
+        (check_server.clock, {"skew": 5.0}, Level.NOTE, "5.0 s ahead of this machine's"),
+        (check_server.clock, {"skew": -120.0}, Level.WARNING, "2 min behind this machine's"),
+        (check_server.clock, {"skew": 1.5, "doubt": 1.0}, Level.OK, "agrees"),
+        (check_server.clock, {"clock": to_millis(NOW) + 90_000}, Level.PROBLEM, "90 s ahead of the server's"),
+        (check_server.durability, {"settings": SAFE | {"fsync": "off"}}, Level.PROBLEM, "fsync is off"),
+        (
+            check_server.durability,
+            {"settings": SAFE | {"synchronous_commit": "off"}},
+            Level.WARNING,
+            "moments",
+        ),
+        (
+            check_server.autovacuum,
+            {"settings": SAFE | {"track_counts": "off"}},
+            Level.PROBLEM,
+            "track_counts is off",
+        ),
+        (check_server.autovacuum, {"tables": (table(autovacuum=False),)}, Level.PROBLEM, "off for ready"),
+        (
+            check_server.dead_rows,
+            {"tables": (table(dead=200_000),)},
+            Level.WARNING,
+            "200000 in ready (last vacuumed 3 h",
+        ),
+        (
+            check_server.dead_rows,
+            {"tables": (table(dead=200_000, busy=False, vacuumed_at=None),)},
+            Level.WARNING,
+            "never vacuumed",
+        ),
+        (
+            check_server.dead_rows,
+            {"tables": (table(dead=200_000, live=10**6, busy=False),)},
+            Level.OK,
+            "in time",
+        ),
+        (check_server.indexes, {"missing": ("job_by_id",)}, Level.PROBLEM, "Missing: job_by_id"),
+        (check_server.indexes, {"invalid": ("a", "b", "c", "d")}, Level.PROBLEM, "a, b, c and 1 more"),
+        (check_server.connections, {"used": 90}, Level.WARNING, "soon nobody can connect"),
+        (check_server.connections, {"workers": 4}, Level.WARNING, "100 in all, and there are 97."),
+        (check_server.connections, {"limit": 20}, Level.WARNING, "there are 20 for this role"),
+        (check_server.pooler, {"pooled": True}, Level.OK, "A pooler is in between"),
+        (check_server.pooler, {"pooled": True, "prepares": True}, Level.PROBLEM, "prepare=on"),
+        (check_server.doorbell, {"heard": None}, Level.NOTE, "listen=off"),
+        (check_server.doorbell, {"heard": False, "pooled": True}, Level.WARNING, "through this pooler"),
+        (check_server.doorbell, {"queue": 0.6}, Level.WARNING, "full by 60%"),
+        (check_server.doorbell, {"queue": 0.9}, Level.PROBLEM, "full by 90%"),
+        (
+            check_server.timeouts,
+            {"settings": SAFE | {"idle_in_transaction_session_timeout": "0"}},
+            Level.NOTE,
+            "keeps its locks for ever",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(check: Check, changes: dict[str, Any], level: Level, text: str) -> None:
+    found = check(facts(**changes))
+
+    assert found is not None
+    assert found.level is level
+    assert text in found.text
+    assert found.remedy or level in (Level.OK, Level.NOTE)
+
+
+@pytest.mark.parametrize(
+    ("holder", "level", "remedy"),
+    [
+        (HolderFacts(kind="session", name="process 1", seconds=200.0), Level.OK, ""),
+        (HolderFacts(kind="session", name="process 1", seconds=400.0), Level.WARNING, "pg_terminate_backend"),
+        (HolderFacts(kind="session", name="process 1", seconds=90.0, idle=True), Level.WARNING, "Mend"),
+        (HolderFacts(kind="session", name="process 1", seconds=90_000.0), Level.PROBLEM, "Mend"),
+        (
+            HolderFacts(kind="prepared", name="gid", seconds=90.0, idle=True),
+            Level.WARNING,
+            "ROLLBACK PREPARED",
+        ),
+        (HolderFacts(kind="slot", name="slot", idle=True), Level.WARNING, "pg_drop_replication_slot"),
+        (HolderFacts(kind="slot", name="slot"), Level.OK, ""),
+    ],
+)
+def test_who_keeps_dead_rows_is_named(holder: HolderFacts, level: Level, remedy: str) -> None:
+    found = check_server.holders(facts(holders=(holder,)))
+
+    assert found is not None
+    assert found.level is level
+    assert remedy in (found.remedy or "")
+    assert (holder.name in found.text) == (level is not Level.OK)
+
+
+def test_what_could_not_be_seen_is_said() -> None:
+    found = check_server.holders(facts(unseen=2, hidden=("replication slots",)))
+
+    assert found is not None
+    assert found.level is Level.NOTE
+    assert "2 sessions of others, replication slots" in found.text
+    assert "pg_read_all_stats" in (found.remedy or "")
+
+
+def test_a_server_that_was_never_reached_has_no_findings_of_its_own() -> None:
+    nobody = Facts(
+        now=NOW,
+        python="3.13.1",
+        engine="postgres",
+        checkup=Checkup(name="x", version="", refusal="It is gone."),
+    )
+
+    assert [finding.check for finding in examine(nobody)] == ["python", "store"]
