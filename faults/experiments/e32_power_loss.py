@@ -42,7 +42,7 @@ class Mode(Struct):
 def run(setting: Setting) -> Outcome:
     if strace.why_not():
         return Outcome(skipped=strace.why_not())
-    outcome = Outcome(measured=("vanished",))
+    outcome = Outcome(measured=("lost", "vanished"))
     for synchronous in ("full", "normal"):
         mode = Mode()
         _lose_power(setting, synchronous, mode, outcome)
@@ -50,6 +50,8 @@ def run(setting: Setting) -> Outcome:
         outcome.figures[synchronous] = {name: getattr(mode, name) for name in mode.__struct_fields__}
         if synchronous == "full":
             outcome.n = mode.images
+            # A job that is not there will never run either.
+            outcome.lost += mode.lost_stored
             outcome.vanished += mode.lost_stored
             if mode.lost_settled:
                 outcome.wrong.append(f"{mode.lost_settled} ends were acknowledged and are not there")
