@@ -128,14 +128,6 @@ def test_a_probe_may_write(driver: Driver) -> None:
     assert driver.run(call("notes", mode="read")) == [(1, "one")]
 
 
-def test_a_call_for_many_runs_once_for_each(driver: Driver) -> None:
-    def start() -> Any:
-        answer = yield Call("add", [(1, "a"), (2, "b"), (3, "c")], many=True)
-        return answer.rowcount, answer.fetchone(), answer.fetchall(), answer.fetchone()
-
-    assert driver.run(Op(start=start)) == (3, (1,), [(2,), (3,)], None)
-
-
 def test_a_script_has_many_statements(driver: Driver) -> None:
     def start() -> Any:
         yield Script("CREATE TABLE a (b int); INSERT INTO a VALUES (1), (2); SELECT 1")

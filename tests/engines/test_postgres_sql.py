@@ -31,10 +31,13 @@ SQL = load_statements("shigoto.engine.postgres.statements")
 MIGRATIONS = "shigoto.engine.postgres.migrations"
 # What the SQLite engine needs beyond: one writer at a time, numbers that would repeat, counters that count later.
 ONLY_ON_SQLITE = {
-    "complete_plain", "delete_husk", "fold", "front", "heads", "highest", "make_husk", "start", "take_write_lock",
-    "unready",
+    "add_husk", "complete_plain", "delete_husk", "fold", "front", "heads", "highest", "lane", "make_husk",
+    "replace_job", "start", "supersede", "take_write_lock", "unready",
 }  # fmt: skip
-ONLY_HERE = {"claim", "enqueue", "enqueue_each", "fold_tally", "lock_keys", "now", "renew_clock", "ring"}
+ONLY_HERE = {
+    "add_expiries", "claim", "enqueue", "enqueue_each", "fold_tally", "go_on_after", "key_holders", "known_ids",
+    "lanes_of", "lock_keys", "now", "renew_clock", "replace_jobs", "ring", "supersede_all", "take_keys", "waiting_rows",
+}  # fmt: skip
 TIMEOUT = 20.0
 MIB = 1024 * 1024
 
@@ -356,7 +359,7 @@ class TestClaim:
                  alone=True, payload='{"n": 1}', priority=7, run_at=9)
         )  # fmt: skip
         [number] = [row[0] for row in one.rows("SELECT number FROM shigoto.job")]
-        one.run("note_progress", number, 0.5, "half", "there")
+        one.run("note_progress", json.encode([(number, 0.5, "half", "there")]).decode())
         one.do("UPDATE shigoto.ready SET token = 5, failures = 1, releases = 2, snoozes = 1")
 
         [lease] = one.claim(worker)
@@ -366,7 +369,7 @@ class TestClaim:
             "{}", "there", True, '{"n": 1}',
         )  # fmt: skip
         assert lease.claimed_at <= one.now()
-        assert one.run("holds", number, 6, worker.bytes) == [(1,)]
+        assert one.run("holds", f"[[{number},6],[{number},5]]", worker.bytes) == [(number, 6)]
         assert one.run("running_by_queue") == [("default", 1)]
 
     def test_what_is_not_wanted_is_not_given(self, session: Callable[[], Session]) -> None:
@@ -690,7 +693,7 @@ class TestRepair:
         for number in (1, 2):
             one.run("add_log_line", json.encode([(number, 1, 1, 1, "info", "x")]).decode())
             one.run("add_attempt", json.encode([(number, 1, "errored", "x", None, 1, 2)]).decode())
-            one.run("note_progress", number, None, None, "c")
+            one.run("note_progress", json.encode([(number, None, None, "c")]).decode())
         done = (1, 4, 0, 0, 0, 0, 0, 0, 0, None, 5, None, "error", "x")
         one.run("add_done", json.encode([done]).decode())
         for name in (
@@ -715,7 +718,7 @@ class TestRepair:
         one.do("UPDATE shigoto.job SET created_at = 0")
         one.announce()
         [[lane, task]] = one.run("unknown_lanes")
-        one.run("note_unknown", task, 0)
+        one.run("note_unknown", json.encode([task]).decode(), 0)
         with one.connection.transaction():
             found = one.run("overdue_unknown", f"[{lane}]", 2, 5, 10)
             assert other.run("overdue_unknown", f"[{lane}]", 2, 5, 10) == []

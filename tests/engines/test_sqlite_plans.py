@@ -344,7 +344,7 @@ HOT = {
     "next failed to delete": numbers_of(PLACES.by_state[State.FAILED], JobFilter(tag="t"), "ASC", after=5),
     "the lane beside": Statement(SQL["other_lane"], (1,)),
     "log lines": Statement(SQL["logs"], (b"",)),
-    "log lines to drop": Statement(SQL["drop_log_lines"], (1, 1, 2)),
+    "log lines to drop": Statement(SQL["drop_log_lines"], ("[[1,1,2]]",)),
     "lanes that nobody knows": Statement(SQL["unknown_lanes"]),
     "overdue and unknown": Statement(SQL["overdue_unknown"], ("[1]", 0, 0, 10)),
     "due expiries": Statement(SQL["due_expiries"], (0, 10)),

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from shigoto import (
@@ -874,6 +875,39 @@ class TestSqlAlchemy:
             connection.execute(sqlalchemy.text("INSERT INTO paid VALUES (1)"))
 
         assert (shop.paid(), run.state) == ([1], State.COMPLETED)
+
+    def test_what_has_not_begun_begins_as_before_a_statement_of_its_own(
+        self, shop: Shop, database: sqlalchemy.Engine
+    ) -> None:
+        """Else its commit would be none, and the job be gone without a word."""
+        with database.connect() as connection:
+            shop.receipt.using(connection=connection).enqueue(1)
+            assert connection.in_transaction()
+            assert shop.receipts() == 0
+            connection.commit()
+        assert shop.receipts() == 1
+        with database.connect() as connection:
+            shop.receipt.using(connection=connection).enqueue(2)
+            connection.rollback()
+        with Session(database) as session:
+            shop.receipt.using(connection=session).enqueue(3)
+            session.rollback()
+        assert shop.receipts() == 1
+        with Session(database) as session:
+            shop.receipt.using(connection=session).enqueue(4)
+            session.commit()
+        assert shop.receipts() == 2
+
+    def test_what_must_be_awaited_is_refused(self, shop: Shop) -> None:
+        with pytest.raises(StoreRefused, match=r"got a AsyncSession.*is not async"):
+            shop.receipt.using(connection=AsyncSession()).enqueue(1)
+
+    def test_what_commits_each_statement_is_refused(self, shop: Shop, database: sqlalchemy.Engine) -> None:
+        at_once = database.execution_options(isolation_level="AUTOCOMMIT")
+        with at_once.connect() as connection, pytest.raises(JobError, match="in no transaction"):
+            shop.receipt.using(connection=connection).enqueue(1)
+
+        assert shop.receipts() == 0
 
     def test_a_worker_that_lost_the_job_is_told_before_the_commit(
         self, shop: Shop, database: sqlalchemy.Engine

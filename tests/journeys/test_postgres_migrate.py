@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def test_what_is_printed_does_the_same_and_printing_changes_nothing(ground: Grou
 
 
 def test_everything_can_be_printed_without_a_server(ground: Ground) -> None:
-    nowhere = "postgresql://ada:secret@127.0.0.1:9/shop?schema=jobs"
+    nowhere = "postgresql://ada:secret@127.0.0.1:9/shop?schema=jobs&connect_timeout=1"
 
     printed = ground.shigoto("migrate", "--print", "--all", url=nowhere)
     assert printed.returncode == 0
@@ -138,14 +139,41 @@ def test_nobody_else_makes_or_changes_the_schema(ground: Ground, old: bool) -> N
     assert after == before
 
 
+def test_a_schema_with_a_hole_is_told_as_one(ground: Ground) -> None:
+    """S3-22: also if all migrations are written down; what is missing is named, and what to do."""
+    ground.shigoto("migrate", url=ground.address)
+    ground.execute("ALTER TABLE shigoto.worker RENAME COLUMN lease_until TO lease_up_to")
+
+    for words in [
+        ("workers",),
+        ("worker", "--any-role", "--drain"),
+        ("worker", "--any-role", "--processes", "0"),
+    ]:
+        ran = ground.shigoto("--app", "shop", *words, url=ground.address)
+        assert ran.returncode == 1, words
+        assert "Error [WORKER.SCHEMA_MISSING]" in ran.stderr, (words, ran.stderr)
+        assert "lease_until" in ran.stderr
+        assert "shigoto migrate" in ran.stderr
+
+
 def test_a_worker_without_a_server_is_not_ready(ground: Ground) -> None:
     """S3-22: WORKER.NOT_READY, and the exit code with which a service manager starts it again."""
-    nowhere = "postgresql://ada:secret@127.0.0.1:9/shop?connect_timeout=2"
+    nowhere = "postgresql://ada:secret@127.0.0.1:9/shop?connect_timeout=1"
     for processes in ("0", "1"):
         ran = ground.shigoto("--app", "shop", "worker", "--processes", processes, url=nowhere)
         assert ran.returncode == 1
         assert "Error [WORKER.NOT_READY]: The worker cannot begin." in ran.stderr
         assert "secret" not in ran.stderr
+
+
+def test_whoever_looks_is_told_at_once_that_the_server_is_not_there(ground: Ground) -> None:
+    """A worker waits for the end of a restart; somebody before a screen need not."""
+    for words in (("stats",), ("list",), ("workers",)):
+        began = time.monotonic()
+        ran = ground.shigoto(*words, url="postgresql://ada:secret@127.0.0.1:9/shop")
+        assert ran.returncode == 1
+        assert "Error [STORE.UNAVAILABLE]" in ran.stderr
+        assert time.monotonic() - began < 8  # with the start of Python; a restart is waited for ten
 
 
 def test_a_standby_is_not_ready(ground: Ground) -> None:

@@ -13,13 +13,13 @@ Engines ask `after` under the lock that guards the row, so that reading the coun
 step. The numbers are those of the transition table in the documentation.
 """
 
-from typing import assert_never
+from typing import Literal, assert_never
 
 from msgspec import Struct, structs
 
 from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotRetryable
-from shigoto.model.job import FailureKind, State
+from shigoto.model.job import FailureKind, KeyMode, State
 from shigoto.model.outcome import Death, Ending, Settlement
 
 MOVES: dict[State | None, frozenset[State | None]] = {
@@ -90,6 +90,16 @@ def renewed(counters: Counters) -> Counters:
     return structs.replace(
         counters, failures=0, solo_crashes=0, snoozes=0, releases=counters.releases + counters.snoozes
     )
+
+
+def meeting(mode: KeyMode, holder: State) -> Literal["inserted", "existing", "replaced", "superseded"]:
+    """What an enqueue comes to whose key a job in this state holds (rule A1): whether it is stored beside the holder,
+    which is superseded if it runs, or answered with it, or put in its place."""
+    if mode == "unsafe_dedupe" or (mode == "keep" and not holder.terminal):
+        return "existing"
+    if holder.terminal:
+        return "inserted"
+    return "superseded" if holder is State.PROCESSING else "replaced"
 
 
 def after(held: Held, settlement: Settlement) -> Move:

@@ -1,8 +1,10 @@
 """The engine's face: every verb of the protocol as an operation, and the few things that are not operations."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
+
+from msgspec import json
 
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import checkup, claiming, enqueueing, schema, transaction
@@ -44,10 +46,16 @@ from shigoto.model.worker import (
     WorkerRecord,
 )
 
+if TYPE_CHECKING:
+    from shigoto.engine.movable import Mover
+
 T = TypeVar("T")
 
-CAPABILITIES = Capabilities(name="postgres", durable=True, shared=True, joins=True, block_limit=60.0)
+CAPABILITIES = Capabilities(
+    name="postgres", durable=True, shared=True, joins=True, moves=True, block_limit=60.0
+)
 MIGRATE_FOR = 600.0  # seconds
+MOVE_FOR = 86_400.0  # seconds, for one step of a move; that of an export is all of it
 STATEMENTS = "shigoto.engine.postgres.statements"
 
 
@@ -64,9 +72,7 @@ class PostgresEngine:
         self._marks = claiming.Marks()
         self._dialect = Dialect(
             now_and_step=_now_and_step,
-            insert=enqueueing.insert,
             complete=complete,
-            count_moved=lambda old, new: count(moved=[(old, new)]),
             forget=_forget,
             fold=_fold,
             is_damage=lambda error: False,
@@ -105,6 +111,10 @@ class PostgresEngine:
     def listen(self) -> Doorbell:
         return self._driver.listen()
 
+    def hurry(self) -> None:
+        """For somebody who sits and waits: tell at once that the server cannot be reached, and do not try again."""
+        self._driver.hurry()
+
     def close(self) -> None:
         self._lending.close()
         self._driver.close()
@@ -137,15 +147,23 @@ class PostgresEngine:
         """What there is to know of the server's and the store's health; changes nothing."""
         return checkup.examine(self._settings, self._driver)
 
+    def mover(self) -> "Mover":
+        """The store, for whoever moves it."""
+        from shigoto.engine.postgres import moving
+
+        return moving.mover(
+            self._settings.schema, self._settings.shown, lambda op: self._driver.run(op, deadline=MOVE_FOR)
+        )
+
     # A job's way: in, out, and ended.
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         if not specs:
-            return Op(start=lambda: _value([]), mode="read")
+            return Op(start=lambda: _value([]), mode="read", single=True)
         one = len(specs) == 1 and specs[0].key is None
         return Op(
-            start=lambda: enqueueing.enqueue(self._dialect, specs),
-            inside=lambda: enqueueing.enqueue_joined(self._dialect, specs),
+            start=lambda: enqueueing.enqueue(specs),
+            inside=lambda: enqueueing.enqueue_joined(specs),
             ahead=lambda: self._lanes.missing(enqueueing.lanes(specs)),
             rings=_anything_new,
             single=enqueueing.is_single(specs),
@@ -154,7 +172,7 @@ class PostgresEngine:
         )
 
     def _enqueue_several(self, specs: list[JobSpec]) -> Steps[list[list[Enqueued]]]:
-        answers = yield from enqueueing.enqueue(self._dialect, specs)
+        answers = yield from enqueueing.enqueue(specs)
         return [[answer] for answer in answers]
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
@@ -167,6 +185,7 @@ class PostgresEngine:
             start=lambda: _settle(self._dialect, worker, settlements),
             rings=(lambda _: True) if back else None,
             single=endings == {Ending.COMPLETED} and all(_is_plain(s) for s in settlements),
+            urgent=True,
         )
 
     def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
@@ -178,18 +197,20 @@ class PostgresEngine:
         return _timed(lambda now: repairing.announce(now, announcement))
 
     def leave(self, worker: UUID) -> Op[int]:
-        return _timed(lambda now: repairing.leave(now, worker), rings=bool)
+        return _timed(lambda now: repairing.leave(now, worker), rings=bool, urgent=True)
 
     def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         return _timed(
             lambda now: repairing.bury(now, worker, deaths),
             rings=lambda buried: any(job.state is State.PENDING for job in buried),
+            urgent=True,
         )
 
     def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
         return Op(
             start=lambda: repairing.beat(self._dialect, worker, held),
             rings=lambda orders: orders.released > 0,
+            urgent=True,
         )
 
     def promote(self, limit: int) -> Op[Promoted]:
@@ -245,14 +266,16 @@ class PostgresEngine:
         return Op(start=looking.workers, mode="read")
 
 
-def _timed(steps: Callable[[Millis], Steps[T]], *, rings: Callable[[T], bool] | None = None) -> Op[T]:
+def _timed(
+    steps: Callable[[Millis], Steps[T]], *, rings: Callable[[T], bool] | None = None, urgent: bool = False
+) -> Op[T]:
     """A write that needs to know what time it is at the store."""
 
     def start() -> Steps[T]:
         [now] = (yield sql("now")).fetchone()
         return (yield from steps(now))
 
-    return Op(start=start, rings=rings)
+    return Op(start=start, rings=rings, urgent=urgent)
 
 
 def _settle(dialect: Dialect, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
@@ -273,8 +296,6 @@ def _now_and_step() -> Steps[tuple[Millis, Millis]]:
 
 
 def _forget(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
-    from msgspec import json
-
     yield sql("delete_jobs", json.encode([number for number, _, _ in jobs]).decode())
     yield from count(deleted=[(queue, state) for _, state, queue in jobs])
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from shigoto.engine.postgres.statement import Script, in_schema
 from shigoto.engine.sql.command import Statement, Steps
 from shigoto.engine.sql.migrations import Applied, Migration, load_migrations, pending
+from shigoto.model.checkup import OLDEST
 from shigoto.model.errors import SchemaMissing, StoreRefused, StoreUnavailable
 
 PACKAGE = "shigoto.engine.postgres.migrations"
-# Of all that locks by number in a database, ours are those of this class: the first half of a hash of our name.
+# Of all that locks by number in a database, ours are those of this class: the first letters of our name, in ASCII.
 LOCK_CLASS = 0x5368_6967
-OLDEST, NEWEST = 14, 18  # major versions of PostgreSQL that are tested, or near to those
 
 CREATE = "CREATE SCHEMA IF NOT EXISTS"
 REMEMBER = """

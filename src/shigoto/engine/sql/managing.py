@@ -26,8 +26,14 @@ def cancel(now: Millis, ids: Sequence[UUID], *, force: bool) -> Steps[list[State
     return states
 
 
-def _cancel(now: Millis, number: int, force: bool) -> Steps[State]:
-    state = STATES[(yield sql("state_of", number)).fetchone()[0]]
+def _state_of(number: int) -> Steps[State | None]:
+    """The state of a job that was there a moment ago, locked; None if it has been deleted since."""
+    row = (yield sql("state_of", number)).fetchone()
+    return None if row is None or row[0] is None else STATES[row[0]]
+
+
+def _cancel(now: Millis, number: int, force: bool) -> Steps[State | None]:
+    state = yield from _state_of(number)
     if state is State.PENDING:
         yield from end_pending(now, number, State.CANCELLED, None)
         return State.CANCELLED
@@ -84,10 +90,10 @@ def retry(now: Millis, ids: Sequence[UUID]) -> Steps[list[Enqueued]]:
 
 def _retryable(id: UUID) -> Steps[int]:
     row = (yield sql("number_of_id", id.bytes)).fetchone()
-    if row is None:
+    number: int = 0 if row is None else row[0]
+    state = None if row is None else (yield from _state_of(number))
+    if state is None:
         raise JobNotFound(f"There is no job {id}: it never existed here, or its retention has passed.")
-    number: int = row[0]
-    state = STATES[(yield sql("state_of", number)).fetchone()[0]]
     if state not in (State.FAILED, State.CANCELLED):
         raise not_retryable(f"Job {id}", state)
     return number
@@ -141,8 +147,8 @@ def _retry(now: Millis, id: UUID, number: int) -> Steps[None]:
 def _take_key_back(id: UUID, number: int, tenant: str, key: str) -> Steps[None]:
     holder = (yield sql("key_holder", tenant, key)).fetchone()
     if holder is not None and holder[0] != number:
-        state = STATES[(yield sql("state_of", holder[0])).fetchone()[0]]
-        if not state.terminal:
+        state = yield from _state_of(holder[0])
+        if state is not None and not state.terminal:
             raise KeyTaken(
                 f"Job {id} cannot be retried: its key {key!r} is held by job {UUID(bytes=holder[1])}, which is {state}."
                 " Cancel that one first, or leave this one as it is."

@@ -6,11 +6,11 @@ from uuid import UUID
 from msgspec import json
 
 from shigoto.engine.op import WRITE
-from shigoto.engine.sql.command import Steps, sql, sql_many
+from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.looking import STATES
 from shigoto.engine.sql.managing import end_pending, remove
-from shigoto.engine.sql.settling import Running, guarded, move, write_logs
+from shigoto.engine.sql.settling import Running, guarded, move, note_progress, write_logs
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, State
 from shigoto.model.outcome import Death, Ending, Report, Settlement
@@ -110,14 +110,12 @@ def _unrun(row: Running) -> Settlement:
 
 def report(worker: UUID, reports: Sequence[Report]) -> Steps[list[bool]]:
     """Store what running jobs say of themselves."""
-    held: list[bool] = []
-    for news in reports:
-        mine = (yield sql("holds", news.number, news.token, worker.bytes)).fetchone() is not None
-        held.append(mine)
-        if mine and (news.progress, news.progress_text, news.checkpoint) != (None, None, None):
-            yield sql("note_progress", news.number, news.progress, news.progress_text, news.checkpoint)
-    yield from write_logs([news for news, mine in zip(reports, held, strict=True) if mine])
-    return held
+    leases = sorted({(news.number, news.token) for news in reports})
+    held = set((yield sql("holds", json.encode(leases).decode(), worker.bytes)).fetchall())
+    kept = [news for news in reports if (news.number, news.token) in held]
+    yield from note_progress(kept)
+    yield from write_logs(kept)
+    return [(news.number, news.token) in held for news in reports]
 
 
 def promote(now: Millis, limit: int) -> Steps[Promoted]:
@@ -240,7 +238,7 @@ def _note_unknown(now: Millis, longest_gap: Millis) -> Steps[list[int]]:
     yield sql("note_look_for_unknown", now)
     lanes = (yield sql("unknown_lanes")).fetchall()
     if lanes:
-        yield sql_many("note_unknown", [(task, now) for _, task in lanes])
+        yield sql("note_unknown", json.encode(sorted({task for _, task in lanes})).decode(), now)
     return [lane for lane, _ in lanes]
 
 

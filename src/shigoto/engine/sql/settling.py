@@ -5,7 +5,7 @@ from uuid import UUID
 
 from msgspec import Struct, json
 
-from shigoto.engine.sql.command import Steps, sql, sql_each, sql_many
+from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.counting import count
 from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES
@@ -51,7 +51,7 @@ def settle(
     running = yield from guarded(worker, list(others))
     yield from move(now, [(row, others[lease], row.token) for lease, row in running.items()])
     accepted = [*completed, *(others[lease] for lease in running)]
-    yield from _note_progress(accepted)
+    yield from note_progress(accepted)
     yield from write_logs(accepted)
     if len(accepted) == len(settlements):
         return [Verdict.ACCEPTED] * len(settlements)
@@ -167,10 +167,21 @@ def _waiting(row: Running, to: Move, run_at: Millis, settled_token: int) -> Wait
     )
 
 
-def _note_progress(settlements: list[Settlement]) -> Steps[None]:
-    for settlement in settlements:
-        if settlement.progress is not None or settlement.progress_text is not None:
-            yield sql("note_progress", settlement.number, settlement.progress, settlement.progress_text, None)
+def note_progress(news: Sequence[Report | Settlement]) -> Steps[None]:
+    """Keep how far runs are, and where to go on: of what one says twice the last counts, and what is not said stays."""
+    told: dict[int, tuple[float | None, str | None, str | None]] = {}
+    for one in news:
+        checkpoint = one.checkpoint if isinstance(one, Report) else None
+        said = (one.progress, one.progress_text, checkpoint)
+        if said != (None, None, None):
+            before = told.get(one.number, (None, None, None))
+            told[one.number] = (
+                before[0] if said[0] is None else said[0],
+                before[1] if said[1] is None else said[1],
+                before[2] if said[2] is None else said[2],
+            )
+    if told:
+        yield sql_each("note_progress", [(number, *told[number]) for number in sorted(told)])
 
 
 def write_logs(news: Sequence[Report | Settlement]) -> Steps[None]:
@@ -185,7 +196,7 @@ def write_logs(news: Sequence[Report | Settlement]) -> Steps[None]:
         yield sql_each("add_log_line", lines)
     outlived = [(number, token, log.first) for number, token, log in told if log.first > 1]
     if outlived:
-        yield sql_many("drop_log_lines", outlived)
+        yield sql_each("drop_log_lines", outlived)
 
 
 def _verdicts(settlements: Sequence[Settlement], accepted: set[int]) -> Steps[list[Verdict]]:

@@ -1,6 +1,7 @@
 """Pending jobs as rows: in the ready set when due, in the schedule until then."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 from uuid import UUID
 
 from msgspec import Struct
@@ -64,8 +65,11 @@ def _change_lane(job: Waiting) -> Steps[int]:
 def find_waiting(number: int) -> Steps[Waiting | None]:
     """The pending job of this number, None if it is not pending."""
     row = (yield sql("waiting_row", number)).fetchone()
-    if row is None:
-        return None
+    return None if row is None else waiting_of(number, row)
+
+
+def waiting_of(number: int, row: Sequence[Any]) -> Waiting:
+    """The pending job from its columns, in the order of the statement `waiting_row`."""
     lane, lane_alone, alone, priority, run_at, expires_at, queue, id, token, settled_token = row[:10]
     return Waiting(
         number=number,

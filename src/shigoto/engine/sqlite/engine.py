@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sqlite import checkup, claiming, doorbell, enqueueing, files, schema
 from shigoto.engine.sqlite.completing import complete
-from shigoto.engine.sqlite.counting import count_moved, fold_counters
+from shigoto.engine.sqlite.counting import fold_counters
 from shigoto.engine.sqlite.damage import is_damage
 from shigoto.engine.sqlite.driver import Driver
 from shigoto.engine.sqlite.forgetting import forget
@@ -23,7 +23,6 @@ from shigoto.engine.sqlite.statement import SQL
 from shigoto.engine.sqlite.time import StoreClock, now_and_step
 from shigoto.model.checkup import Checkup
 from shigoto.model.clock import Clock, Millis, host_clock
-from shigoto.model.errors import storable
 from shigoto.model.job import (
     Attempt,
     Counts,
@@ -37,6 +36,7 @@ from shigoto.model.job import (
     State,
 )
 from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
+from shigoto.model.text import storable
 from shigoto.model.worker import (
     Announcement,
     Orders,
@@ -48,9 +48,12 @@ from shigoto.model.worker import (
     WorkerRecord,
 )
 
+if TYPE_CHECKING:
+    from shigoto.engine.movable import Mover
+
 T = TypeVar("T")
 
-CAPABILITIES = Capabilities(name="sqlite", durable=True, shared=True, joins=True)
+CAPABILITIES = Capabilities(name="sqlite", durable=True, shared=True, joins=True, moves=True)
 
 
 class SqliteEngine:
@@ -66,9 +69,7 @@ class SqliteEngine:
         self._clock = StoreClock(clock)
         self._dialect = Dialect(
             now_and_step=lambda: now_and_step(self._clock),
-            insert=enqueueing.insert,
             complete=complete,
-            count_moved=count_moved,
             forget=forget,
             fold=fold_counters,
             is_damage=is_damage,
@@ -147,6 +148,12 @@ class SqliteEngine:
         self._applied = schema.migrate(connection, self._path, may_migrate=may_migrate)
         self._clock.remember(connection.execute(SQL["meta"], ("clock",)).fetchone()[0])
 
+    def mover(self) -> "Mover":
+        """The file, for whoever moves it."""
+        from shigoto.engine.sqlite import moving
+
+        return moving.mover(str(self._path), self._driver.run, self._clock.now)
+
     # A job's way: in, out, and ended.
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
@@ -155,18 +162,16 @@ class SqliteEngine:
         spec = specs[0]
         if len(specs) == 1 and spec.key is None:
             return Op(
-                start=lambda: enqueueing.enqueue(self._dialect, self._clock.now(), specs),
+                start=lambda: enqueueing.enqueue(self._clock.now(), specs),
                 rings=_anything_new,
                 direct=lambda execute: enqueueing.insert_directly(self._clock.now(), spec, execute),
                 several=self._enqueue_several,
                 subject=spec,
             )
-        return Op(
-            start=lambda: enqueueing.enqueue(self._dialect, self._clock.now(), specs), rings=_anything_new
-        )
+        return Op(start=lambda: enqueueing.enqueue(self._clock.now(), specs), rings=_anything_new)
 
     def _enqueue_several(self, specs: list[JobSpec]) -> Steps[list[list[Enqueued]]]:
-        answers = yield from enqueueing.enqueue(self._dialect, self._clock.now(), specs)
+        answers = yield from enqueueing.enqueue(self._clock.now(), specs)
         return [[answer] for answer in answers]
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:

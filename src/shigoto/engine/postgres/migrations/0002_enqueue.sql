@@ -4,7 +4,7 @@
 
 -- THE DOORBELL: empty, on the channel that is called like the schema -------------------------------------------------
 
-CREATE FUNCTION shigoto.ring() RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION shigoto.ring() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
   PERFORM pg_notify(n.nspname, '')
   FROM pg_class c
@@ -19,6 +19,7 @@ $$;
 -- the first may have waited for the very transaction that stored the job, and only a second one sees that.
 CREATE FUNCTION shigoto.locked_key(tenant text, key text) RETURNS TABLE (number bigint, id uuid)
 LANGUAGE plpgsql
+SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 AS $$
@@ -45,12 +46,13 @@ CREATE FUNCTION shigoto.enqueue(
   ids uuid[], payloads text[], ring boolean)
 RETURNS bigint[]
 LANGUAGE plpgsql
+SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
 SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
-  current bigint := shigoto.now();
+  current bigint := shigoto.statement_now();
   due bigint := coalesce(run_at, current + delay);
   expiry bigint := coalesce(expires_at, current + expires_in);
   line integer := (SELECT l.lane FROM shigoto.lane l WHERE l.task = enqueue.task AND l.queue = enqueue.queue
@@ -104,13 +106,14 @@ $$;
 CREATE FUNCTION shigoto.enqueue_each(jobs json, ring boolean)
 RETURNS TABLE ("position" integer, number bigint, inserted boolean)
 LANGUAGE plpgsql
+SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  current bigint := shigoto.now();
+  current bigint := shigoto.statement_now();
   ids uuid[] := ARRAY(
     SELECT j.id FROM ROWS FROM (json_to_recordset(jobs) AS (id uuid)) WITH ORDINALITY j(id, place) ORDER BY j.place);
   missing uuid[];

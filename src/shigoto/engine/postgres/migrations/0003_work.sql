@@ -7,6 +7,7 @@
 -- state.
 CREATE FUNCTION shigoto.locked_states(numbers bigint[]) RETURNS TABLE (number bigint, state integer)
 LANGUAGE plpgsql
+SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -76,6 +77,7 @@ RETURNS TABLE (
   retry text, timeout bigint, soft_timeout bigint, tags text, meta text, checkpoint text, alone boolean, payload text,
   want integer, took double precision)
 LANGUAGE plpgsql
+SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -218,6 +220,7 @@ $$;
 -- the order of their numbers, as everybody locks them, so that nobody waits in a circle.
 CREATE FUNCTION shigoto.complete(worker uuid, numbers bigint[], tokens integer[], results text[]) RETURNS bigint[]
 LANGUAGE plpgsql
+SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -226,7 +229,7 @@ SET enable_mergejoin = off
 SET jit = off
 AS $$
 DECLARE
-  current bigint := shigoto.now();
+  current bigint := shigoto.statement_now();
   accepted bigint[];
 BEGIN
   WITH gone AS (

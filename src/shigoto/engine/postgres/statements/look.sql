@@ -78,6 +78,22 @@ LEFT JOIN LATERAL (
   SELECT * FROM shigoto.scheduled s WHERE s.run_at = b.run_at AND s.number = b.number OFFSET 0 FOR UPDATE) s ON true
 WHERE b.number = $1::bigint AND coalesce(r.number, s.number) IS NOT NULL
 
+-- The same for jobs that are locked already. $1 = [number, …]
+-- name: waiting_rows
+SELECT b.number, b.lane, l.alone, b.alone, b.priority, b.run_at, b.expires_at, l.queue, uuid_send(b.id),
+  coalesce(r.token, s.token), coalesce(r.settled_token, s.settled_token), coalesce(r.failures, s.failures),
+  coalesce(r.crashes, s.crashes), coalesce(r.solo_crashes, s.solo_crashes), coalesce(r.releases, s.releases),
+  coalesce(r.snoozes, s.snoozes), coalesce(r.solo, s.solo)
+FROM jsonb_array_elements_text($1::text::jsonb) e
+CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e::bigint OFFSET 0) b
+CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = b.lane OFFSET 0) l
+LEFT JOIN LATERAL (
+  SELECT * FROM shigoto.ready r
+  WHERE r.lane = b.lane AND r.priority = -b.priority AND r.run_at = b.run_at AND r.number = b.number OFFSET 0) r ON true
+LEFT JOIN LATERAL (
+  SELECT * FROM shigoto.scheduled s WHERE s.run_at = b.run_at AND s.number = b.number OFFSET 0) s ON true
+WHERE coalesce(r.number, s.number) IS NOT NULL
+
 -- Locks it, wherever it is.
 -- name: state_of
 SELECT s.state FROM shigoto.locked_states(ARRAY[$1::bigint]) s

@@ -36,11 +36,21 @@ WHERE NOT EXISTS (
 ORDER BY 1, 2, 3
 ON CONFLICT (task, queue, alone) DO NOTHING
 
--- name: lane
-SELECT lane FROM shigoto.lane WHERE task = $1::text AND queue = $2::text AND alone = $3::int::boolean
+-- $1 = [[queue, task, alone], …]
+-- name: lanes_of
+SELECT l.queue, l.task, l.alone, l.lane
+FROM jsonb_array_elements($1::text::jsonb) e
+CROSS JOIN LATERAL (
+  SELECT * FROM shigoto.lane l
+  WHERE l.task = e ->> 1 AND l.queue = e ->> 0 AND l.alone = (e ->> 2)::boolean OFFSET 0) l
 
 -- name: number_of_id
 SELECT number FROM shigoto.job WHERE id = encode($1::bytea, 'hex')::uuid
+
+-- name: known_ids
+SELECT uuid_send(b.id), b.number
+FROM jsonb_array_elements_text($1::text::jsonb) e
+CROSS JOIN LATERAL (SELECT b.id, b.number FROM shigoto.job b WHERE b.id = e::uuid OFFSET 0) b
 
 -- Locks the key, whether anybody holds it or not.
 -- name: key_holder
@@ -54,19 +64,47 @@ FROM jsonb_array_elements($1::text::jsonb) e
 ORDER BY 1, 2
 ON CONFLICT (tenant, key) DO UPDATE SET number = k.number
 
+-- Who holds keys that are locked: a statement after the one that may have waited for the lock, and sees what came of
+-- that. $1 = [[tenant, key], …]
+-- name: key_holders
+SELECT k.tenant, k.key, b.number, uuid_send(b.id)
+FROM jsonb_array_elements($1::text::jsonb) e
+CROSS JOIN LATERAL (
+  SELECT * FROM shigoto.key k WHERE k.tenant = e ->> 0 AND k.key = e ->> 1 OFFSET 0) k
+CROSS JOIN LATERAL (SELECT b.number, b.id FROM shigoto.job b WHERE b.number = k.number OFFSET 0) b
+
 -- name: take_key
 INSERT INTO shigoto.key (tenant, key, number) VALUES ($1::text, $2::text, $3::bigint)
 ON CONFLICT (tenant, key) DO UPDATE SET number = excluded.number
 
--- name: supersede
-UPDATE shigoto.running SET superseded = true WHERE number = $1::bigint
+-- $1 = [[tenant, key, number], …]
+-- name: take_keys
+INSERT INTO shigoto.key (tenant, key, number)
+SELECT e ->> 0, e ->> 1, (e ->> 2)::bigint
+FROM jsonb_array_elements($1::text::jsonb) e
+ORDER BY 1, 2
+ON CONFLICT (tenant, key) DO UPDATE SET number = excluded.number
 
--- name: replace_job
-UPDATE shigoto.job
-SET lane = $2::int, payload = $3::text, priority = $4::smallint, run_at = $5::bigint, max_failures = $6::int,
-  max_crashes = $7::int, expires_at = $8::bigint, retry = $9::text, timeout = $10::bigint, soft_timeout = $11::bigint,
-  tags = $12::text, meta = $13::text, alone = $14::int::boolean
-WHERE number = $1::bigint
+-- name: supersede_all
+UPDATE shigoto.running SET superseded = true
+WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
+
+-- JSON as a text, which may be longer than what PostgreSQL has taken apart.
+-- name: replace_jobs
+UPDATE shigoto.job b
+SET lane = (e ->> 1)::int, payload = e ->> 2, priority = (e ->> 3)::smallint, run_at = (e ->> 4)::bigint,
+  max_failures = (e ->> 5)::int, max_crashes = (e ->> 6)::int, expires_at = (e ->> 7)::bigint, retry = e ->> 8,
+  timeout = (e ->> 9)::bigint, soft_timeout = (e ->> 10)::bigint, tags = e ->> 11, meta = e ->> 12,
+  alone = (e ->> 13)::boolean
+FROM json_array_elements($1::text::json) e
+WHERE b.number = (e ->> 0)::bigint
+
+-- $1 = [[expires_at, number], …]
+-- name: add_expiries
+INSERT INTO shigoto.expiry (expires_at, number)
+SELECT (e ->> 0)::bigint, (e ->> 1)::bigint
+FROM jsonb_array_elements($1::text::jsonb) e
+ON CONFLICT DO NOTHING
 
 -- CLAIM --------------------------------------------------------------------------------------------------------------
 

@@ -15,15 +15,20 @@ FROM shigoto.running
 WHERE worker = encode($1::bytea, 'hex')::uuid
 ORDER BY number
 
--- Until the report is written, nobody can take the job away.
+-- Which of the leases $1 = [[number, token], …] are this worker's. Until the report is written, nobody can take their
+-- jobs away.
 -- name: holds
-SELECT 1 FROM shigoto.running
-WHERE number = $1::bigint AND token = $2::int AND worker = encode($3::bytea, 'hex')::uuid
-FOR KEY SHARE
+SELECT r.number, r.token
+FROM jsonb_array_elements($1::text::jsonb) e
+CROSS JOIN LATERAL (
+  SELECT r.number, r.token FROM shigoto.running r
+  WHERE r.number = (e ->> 0)::bigint AND r.token = (e ->> 1)::int AND r.worker = encode($2::bytea, 'hex')::uuid
+  OFFSET 0 FOR KEY SHARE) r
 
 -- name: note_progress
 INSERT INTO shigoto.progress AS p (number, fraction, text, checkpoint)
-VALUES ($1::bigint, $2::double precision, $3::text, $4::text)
+SELECT (e ->> 0)::bigint, (e ->> 1)::double precision, e ->> 2, e ->> 3
+FROM jsonb_array_elements($1::text::jsonb) e
 ON CONFLICT (number) DO UPDATE SET
   fraction = coalesce(excluded.fraction, p.fraction),
   text = coalesce(excluded.text, p.text),
@@ -37,7 +42,9 @@ FROM jsonb_array_elements($1::text::jsonb) e
 ON CONFLICT DO NOTHING
 
 -- name: drop_log_lines
-DELETE FROM shigoto.log WHERE number = $1::bigint AND token = $2::int AND line < $3::int
+DELETE FROM shigoto.log l
+USING jsonb_array_elements($1::text::jsonb) e
+WHERE l.number = (e ->> 0)::bigint AND l.token = (e ->> 1)::int AND l.line < (e ->> 2)::int
 
 -- name: announce
 INSERT INTO shigoto.worker AS w (id, name, tasks, queues, slots, version, lease, started_at, lease_until,
@@ -161,7 +168,9 @@ ORDER BY l.lane
 -- Since when: a job that a dead worker gave back has been due for as long as it ran; its task was not unknown.
 -- The earlier instant stands, unless the clock was set back behind it.
 -- name: note_unknown
-INSERT INTO shigoto.meta AS m (name, value) VALUES ('unknown ' || $1::text, $2::bigint)
+INSERT INTO shigoto.meta AS m (name, value)
+SELECT 'unknown ' || e, $2::bigint
+FROM jsonb_array_elements_text($1::text::jsonb) e
 ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE excluded.value < m.value
 
 -- name: note_look_for_unknown

@@ -12,11 +12,18 @@ FROM shigoto_running
 WHERE worker = ?1
 ORDER BY number
 
+-- Which of the leases ?1 = [[number, token], …] are this worker's.
 -- name: holds
-SELECT 1 FROM shigoto_running WHERE number = ?1 AND token = ?2 AND worker = ?3
+SELECT r.number, r.token
+FROM json_each(?1) e
+CROSS JOIN shigoto_running r ON r.number = e.value ->> 0
+WHERE r.token = e.value ->> 1 AND r.worker = ?2
 
 -- name: note_progress
-INSERT INTO shigoto_progress (number, fraction, text, checkpoint) VALUES (?1, ?2, ?3, ?4)
+INSERT INTO shigoto_progress (number, fraction, text, checkpoint)
+SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3
+FROM json_each(?1) e
+WHERE TRUE
 ON CONFLICT (number) DO UPDATE SET
   fraction = coalesce(excluded.fraction, fraction),
   text = coalesce(excluded.text, text),
@@ -31,7 +38,11 @@ WHERE TRUE
 ON CONFLICT DO NOTHING
 
 -- name: drop_log_lines
-DELETE FROM shigoto_log WHERE number = ? AND token = ? AND line < ?
+DELETE FROM shigoto_log
+WHERE (number, token, line) IN (
+  SELECT l.number, l.token, l.line
+  FROM json_each(?1) e
+  CROSS JOIN shigoto_log l ON l.number = e.value ->> 0 AND l.token = e.value ->> 1 AND l.line < e.value ->> 2)
 
 -- name: announce
 INSERT INTO shigoto_worker (id, name, tasks, queues, slots, version, lease, started_at, lease_until,
@@ -124,7 +135,10 @@ WHERE l.task NOT IN (
 -- Since when: a job that a dead worker gave back has been due for as long as it ran; its task was not unknown.
 -- The earlier instant stands, unless the clock was set back behind it.
 -- name: note_unknown
-INSERT INTO shigoto_meta (name, value) VALUES ('unknown ' || ?, ?)
+INSERT INTO shigoto_meta (name, value)
+SELECT 'unknown ' || e.value, ?2
+FROM json_each(?1) e
+WHERE TRUE
 ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE excluded.value < value
 
 -- name: note_look_for_unknown

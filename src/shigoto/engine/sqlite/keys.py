@@ -1,27 +1,30 @@
 """T1, T17: enqueues with a unique key: who holds it now, and what the mode makes of that (rule A1)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from shigoto.engine.sql.command import Steps, sql
-from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.looking import STATES
 from shigoto.engine.sql.waiting import Waiting, remove_waiting, wait_again
+from shigoto.engine.sqlite.counting import count_moved
 from shigoto.model.clock import Millis
-from shigoto.model.job import Enqueued, JobSpec, State
-from shigoto.model.states import renewed
+from shigoto.model.job import Enqueued, JobSpec
+from shigoto.model.states import meeting, renewed
+
+Insert = Callable[[Millis, JobSpec], Steps[Enqueued]]
 
 
-def enqueue(dialect: Dialect, now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
-    """Store jobs of which some have keys, one after the other. Their lanes are there."""
+def enqueue(now: Millis, specs: Sequence[JobSpec], insert: Insert) -> Steps[list[Enqueued]]:
+    """Store jobs of which some have keys, one after the other. Their lanes are there; `insert` stores one, whatever its
+    key."""
     answers: list[Enqueued] = []
     for spec in specs:
-        stored = yield from dialect.insert(now, spec) if spec.key is None else _keyed(dialect, now, spec)
+        stored = yield from insert(now, spec) if spec.key is None else _keyed(now, spec, insert)
         answers.append(stored)
     return answers
 
 
-def _keyed(dialect: Dialect, now: Millis, spec: JobSpec) -> Steps[Enqueued]:
+def _keyed(now: Millis, spec: JobSpec, insert: Insert) -> Steps[Enqueued]:
     """The key table: who holds the key now, and what the mode makes of it."""
     known = (yield sql("number_of_id", spec.id.bytes)).fetchone()
     if known is not None:
@@ -30,26 +33,27 @@ def _keyed(dialect: Dialect, now: Millis, spec: JobSpec) -> Steps[Enqueued]:
     if holder is not None:
         number, holder_id = holder[0], UUID(bytes=holder[1])
         state = STATES[(yield sql("state_of", number)).fetchone()[0]]
-        if spec.key_mode == "unsafe_dedupe" or (spec.key_mode == "keep" and not state.terminal):
+        met = meeting(spec.key_mode, state)
+        if met == "existing":
             return Enqueued(holder_id, number, "existing")
-        if state in (State.PENDING, State.BLOCKED):
-            yield from _replace(dialect, now, number, spec)
+        if met == "replaced":
+            yield from _replace(now, number, spec)
             return Enqueued(holder_id, number, "replaced")
-        if state is State.PROCESSING:
+        if met == "superseded":
             yield sql("supersede", number)
-    enqueued = yield from dialect.insert(now, spec)
+    enqueued = yield from insert(now, spec)
     yield sql("take_key", spec.tenant, spec.key, enqueued.number)
     return enqueued
 
 
-def _replace(dialect: Dialect, now: Millis, number: int, spec: JobSpec) -> Steps[None]:
+def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
     was = yield from remove_waiting(number)
     keep_run_at = spec.key_mode == "preserve_run_at" and was.counters.failures == 0
     run_at = was.run_at if keep_run_at else spec.due(now)
     expires_at = spec.expiry(now)
     lane = (yield sql("lane", spec.task, spec.queue, spec.alone)).fetchone()[0]
     if was.queue != spec.queue:
-        yield from dialect.count_moved(was.queue, spec.queue)
+        yield from count_moved(was.queue, spec.queue)
     yield sql("delete_expiries", f"[{number}]")
     yield sql("delete_progress", f"[{number}]")
     yield sql(
