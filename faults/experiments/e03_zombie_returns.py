@@ -28,6 +28,7 @@ from faults.tools.kinship import is_alive
 
 NOTICE = 2.0  # seconds that a fenced runner has before its supervisor kills it
 GRACE = 0.2  # seconds in which a handler that was about to begin when it was stopped may still do so
+OPEN = "SELECT pid, xact_start FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
 SLACK = 3.0  # seconds more, on a machine with two cores and dozens of processes
 
 
@@ -143,7 +144,11 @@ def stop_both(
 
 
 def is_locked(stage: Stage) -> bool:
-    """Whether somebody holds the store's lock, and does not let go."""
+    """Whether somebody holds the store's lock, or one of its locks, and does not let go."""
+    if stage.setting.engine == "postgres":
+        before = open_transactions(stage)
+        time.sleep(0.2)
+        return bool(before & open_transactions(stage))
     with closing(sqlite3.connect(stage.store, timeout=0.2, isolation_level=None)) as store:
         try:
             store.execute("BEGIN IMMEDIATE")
@@ -151,6 +156,12 @@ def is_locked(stage: Stage) -> bool:
             return True
         store.execute("ROLLBACK")
         return False
+
+
+def open_transactions(stage: Stage) -> set[Any]:
+    """Of the server's clients, those in the middle of a transaction, each with when it began."""
+    with stage.server.connect() as connection:
+        return set(connection.execute(OPEN))
 
 
 def is_fenced(stage: Stage, pids: frozenset[int]) -> bool:
@@ -225,4 +236,9 @@ def figures(zombies: Sequence[Zombie], paused: Sequence[Paused]) -> dict[str, An
     }
 
 
-EXPERIMENT = Experiment(id="E03", title="a worker is stopped for longer than its lease, and returns", act=run)
+EXPERIMENT = Experiment(
+    id="E03",
+    title="a worker is stopped for longer than its lease, and returns",
+    act=run,
+    engines=("sqlite", "postgres"),
+)
