@@ -89,7 +89,8 @@ def check(arguments: list[str]) -> int:
 
 def bench(arguments: list[str]) -> int:
     """measure: jobs per second, latency, growth; `bench --help` lists the kinds"""
-    become(["python", "-m", "bench", *arguments], needs="run")
+    # A PostgreSQL of one's own is not among what users need.
+    become(["python", "-m", "bench", *arguments], needs="dev" if "postgres" in " ".join(arguments) else "run")
 
 
 def faults(arguments: list[str]) -> int:
