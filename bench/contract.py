@@ -146,6 +146,9 @@ class Runner:
         """Take over a copy of a store that was prepared in this folder."""
         copy(store / self.store().name, self.store())
 
+    def filled(self) -> None:
+        """All jobs of a drain are stored, and no worker has begun."""
+
     def hold(self) -> AbstractContextManager[Any]:
         """Keep a transaction open meanwhile, where that is no harm to others."""
         return nullcontext()

@@ -247,6 +247,7 @@ def drain(runner: Runner, jobs: int, start: Start) -> Report:
         runner.fill_future(start.future)
     with event_loop() as loop, runner.hold() if start.held else nullcontext():
         fill_seconds = _fill(runner, jobs, loop)
+        runner.filled()
         # What was there before is none of ours, and in an empty store there may be no table to ask yet.
         others = (loop.run(runner.left()) or jobs) - jobs
         finished_before = loop.run(runner.finished()) or 0

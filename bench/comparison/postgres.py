@@ -60,7 +60,8 @@ NOTES = {
     "sync": "In a plain program, for those who have such a call.",
     "bulk": "saq has no such call.",
     "drain": "No-op handlers, async where there is such a thing; from the start of the first handler to the moment when"
-    " the store says that nothing is left. pg-boss calls its handler once for a thousand jobs.",
+    " the store says that nothing is left. The planner is told of the jobs before (ANALYZE), without which awa takes"
+    " twenty times as long. pg-boss calls its handler once for a thousand jobs.",
     "concurrent": "Coroutines on one event loop, each of which awaits one call after the other.",
     "latency": "From the call to the start of the handler, in another process.",
     "future": "They have a better priority than the jobs that are drained.",

@@ -22,7 +22,7 @@ from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage
 from faults.stores.database import NAME, RUNTIME
 from faults.stores.host import Host
-from faults.tools.proxy import Proxy, Silent
+from faults.tools.proxy import Proxy, Refuse, Silent
 from faults.tools.standby import follow, followers, promote, wait_for_standby
 
 RATE = 200  # jobs in a second
@@ -103,6 +103,7 @@ def _fail_over(stage: Stage, standby: Host, proxy: Proxy, way: Way, before: floa
     killed = time.monotonic()
     stage.server.kill()
     proxy.cut()
+    proxy.mode = Refuse()
     promote(standby)
     promoted = time.monotonic()
     stage.wait_until(

@@ -159,11 +159,12 @@ class Trial:
 
     def weigh(self, what: str) -> dict[str, Cost]:
         """Everything once, to have it in memory, and once again."""
+        held = [(lease.number, lease.token) for lease in self._leases]
         ops: dict[str, Callable[[], Op[Any]]] = {
             **{f"claim of {batch}": partial(self._claim, batch) for batch in BATCHES},
             "enqueue": lambda: self._engine.enqueue_many([self._spec(KNOWN)]),
             "complete of 100": self._complete,
-            "beat": lambda: self._engine.beat(self._worker, []),
+            "beat": lambda: self._engine.beat(self._worker, held),
             "promote": lambda: self._engine.promote(100),
             "sweep": lambda: self._engine.sweep(SweepOrder(batch=100)),
             "first page of processing": lambda: self._engine.find(

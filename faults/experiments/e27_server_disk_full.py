@@ -12,10 +12,12 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
+
+import psycopg
 
 from faults.evidence.checker import Evidence, check
 from faults.evidence.records import read
@@ -37,7 +39,18 @@ REST_WITHIN = 120.0
 CHUNKS = (1024 * 1024, 64 * 1024, 4096)
 REASON = "No space left on device"
 # What a server says that is not there, or not yet.
-AWAY = ("Connection refused", "starting up", "in recovery", "shutting down", "not yet accepting", "closed")
+AWAY = (
+    "Connection refused",
+    "starting up",
+    "in recovery",
+    "shutting down",
+    "not yet accepting",
+    "closed",
+    "because of crash of another server process",
+    "has not answered",
+)
+LONG = 10.0  # seconds: who has so many also sees the server's log of changes fill up
+MESSAGES = 400  # of a mebibyte each: more than the disk ever had room for
 
 
 def run(setting: Setting) -> Outcome:
@@ -125,6 +138,10 @@ def disturb(folder: Path, seconds: float, seed: int) -> Outcome:
         filled = time.monotonic()
         ballast = Ballast(disk)
         stage.wait_until(lambda: not client.enqueue(), seconds=FULL_WITHIN, what="the disk was not full")
+        while time.monotonic() < filled + seconds / 2:
+            client.enqueue()
+            time.sleep(0.2)
+        broken = seconds >= LONG and use_up(stage)
         while time.monotonic() < filled + seconds:
             client.enqueue()
             time.sleep(0.2)
@@ -149,18 +166,29 @@ def disturb(folder: Path, seconds: float, seed: int) -> Outcome:
         outcome.wrong += setting.missed + judged(client, evidence)
         outcome.wrong += [] if alive and left == 0 else [f"the worker ended with {left}"]
         outcome.wrong += [f"the producer ended with {code}"] if code else []
+        outcome.wrong += ["the server did not break down"] if seconds >= LONG and not broken else []
     outcome.recovery = [picked_up - back]
     outcome.figures |= {
         "seconds full": round(room - filled, 1),
         "refusals": refused,
         "refusals of producers": sum(record.what == "err" for record in evidence.records) - refused,
-        "the server went down": went_down,
+        "the server broke down": broken,
+        "and had to be started by hand": went_down,
         "seconds from room to a server": round(back - room, 2),
         "seconds from the server to the next job": round(picked_up - back, 2),
         "what was said": sorted({text.partition("/jobs")[2][:160] for text in client.refused.values()})[:6],
         "unavailable seconds": round(unavailable(evidence), 1),
     }
     return outcome
+
+
+def use_up(stage: Stage) -> bool:
+    """Let the server's log of changes grow until there is no more room for it; tells whether the server broke down."""
+    with closing(stage.server.connect()) as connection:
+        with suppress(psycopg.Error):
+            for _ in range(MESSAGES):
+                connection.execute("SELECT pg_logical_emit_message(false, 'ballast', repeat('x', 1048576))")
+        return bool(connection.broken)
 
 
 def began(stage: Stage, after: float = 0.0) -> bool:

@@ -1,4 +1,5 @@
-"""awa, a job system with a core in Rust, on its queue storage, $CONCURRENCY jobs at once (256) and a look every 10 ms.
+"""awa, a job system with a core in Rust, on its queue storage, $CONCURRENCY jobs at once (1024), claimed $BATCH
+at a time (512), and a look every 10 ms.
 
 Many jobs are stored by its direct COPY. $CALLS=sync stores them through its client without an event loop. What is
 completed it keeps for seconds, so history is not asked.
@@ -16,7 +17,8 @@ from typing import Any
 from bench import protocol
 from bench.postgres import PostgresRunner
 
-CONCURRENCY = int(os.environ.get("CONCURRENCY", "256"))
+CONCURRENCY = int(os.environ.get("CONCURRENCY", "1024"))
+BATCH = int(os.environ.get("BATCH", "512"))
 QUEUE = "bench"
 
 
@@ -73,9 +75,10 @@ class AwaRunner(PostgresRunner):
         """Its own worker."""
         client = self.client()
         client.task(Noop, queue=QUEUE)(noop)
+        queue = {"name": QUEUE, "max_workers": CONCURRENCY, "claim_batch_size": BATCH}
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        await client.start([(QUEUE, CONCURRENCY)], poll_interval_ms=10)
+        await client.start([queue], poll_interval_ms=10)
         await stop.wait()
         await client.shutdown()
 

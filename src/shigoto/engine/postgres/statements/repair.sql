@@ -158,7 +158,8 @@ DELETE FROM shigoto.expiry WHERE expires_at = $1::bigint AND number = $2::bigint
 -- name: unknown_lanes
 SELECT l.lane, l.task
 FROM shigoto.lane l
-CROSS JOIN LATERAL (SELECT 1 FROM shigoto.ready r WHERE r.lane = l.lane LIMIT 1) r
+CROSS JOIN LATERAL (
+  SELECT 1 FROM shigoto.ready r WHERE r.lane = l.lane ORDER BY r.priority, r.run_at, r.number LIMIT 1) r
 WHERE NOT EXISTS (
     SELECT 1 FROM shigoto.worker w CROSS JOIN LATERAL json_array_elements_text(w.tasks::json) t
     WHERE w.fenced_at IS NULL AND t = l.task)
