@@ -385,7 +385,7 @@ MUTANTS = (
     Mutant(
         name="exclusive runs outlast their lease",
         patches=(Patch("worker/exclusive.py", "PART = 0.9 ", "PART = 90.0 "),),
-        guard=Worlds("memory", 2561, 1),
+        guard=Worlds("memory", 1405, 1),
     ),
 )
 
