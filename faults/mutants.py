@@ -170,8 +170,8 @@ WITHOUT_LOCK = """    if leases:
                 time.sleep(0.001)
         moved = (json.encode(lanes).decode(), *_place(leases[-1]), now)
 """
-RESCUED = "        ends.append((row, crashed, row.settled_token))\n    moves = yield from move(now, ends)\n"
-WITHOUT_STATE = """        ends.append((row, crashed, row.settled_token))
+RESCUED = "        ends.append((row, ended, row.settled_token))\n    moves = yield from move(now, ends)\n"
+WITHOUT_STATE = """        ends.append((row, ended, row.settled_token))
     if ends:
         import time
         from shigoto.engine.sql.command import Statement
@@ -199,7 +199,8 @@ ACKNOWLEDGED_EARLY = f"""                    if connection.in_transaction:
                     connection.execute("BEGIN IMMEDIATE")
 {DIRECTLY}"""
 CONFORMANCE = "tests/engines/test_sqlite.py"
-HOLDER = "r.worker = ?2\n\n-- The same for runs"
+ALIVE = "\n  AND EXISTS (SELECT 1 FROM shigoto_worker WHERE id = ?2 AND fenced_at IS NULL)"
+HOLDER = f"r.worker = ?2{ALIVE}\n\n-- The same for runs"
 PATH_SQL = "engine/sqlite/statements/path.sql"
 
 # One test stands for the other: a token is given to one worker only, and a worker has each job once.
@@ -237,7 +238,7 @@ MUTANTS = (
                 f"WHERE r.token = e.value ->> 1 AND {HOLDER}",
                 "WHERE ?2 = ?2\n\n-- The same for runs",
             ),
-            Patch(PATH_SQL, "WHERE r.token = ?4 AND r.worker = ?2", "WHERE ?4 = ?4 AND ?2 = ?2"),
+            Patch(PATH_SQL, f"WHERE r.token = ?4 AND r.worker = ?2{ALIVE}", "WHERE ?4 = ?4 AND ?2 = ?2"),
         ),
         guard=Test(CONFORMANCE, "test_another_workers_lease_is_refused"),
         run=Run("E03", ("bad_settles", "after_final"), tries=3),
@@ -295,7 +296,16 @@ MUTANTS = (
     ),
     Mutant(
         name="a sweep puts jobs back that have been settled meanwhile",
-        patches=(Patch("engine/sql/repairing.py", RESCUED, WITHOUT_STATE),),
+        # A worker that is fenced is not heard any more, and that alone would be enough: so that is broken, too.
+        patches=(
+            Patch("engine/sql/repairing.py", RESCUED, WITHOUT_STATE),
+            Patch(PATH_SQL, HOLDER, HOLDER.replace(ALIVE, "")),
+            Patch(
+                PATH_SQL,
+                f"WHERE r.token = ?4 AND r.worker = ?2{ALIVE}",
+                "WHERE r.token = ?4 AND r.worker = ?2",
+            ),
+        ),
         guard=Duel("sweep against settle"),
         run=Run("E03", ("bad_settles", "after_final"), tries=3),
     ),
@@ -304,8 +314,8 @@ MUTANTS = (
         patches=(
             Patch(
                 "engine/sql/repairing.py",
-                "ends.append((row, crashed, row.settled_token))",
-                "ends.append((row, crashed, row.token))",
+                "ends.append((row, ended, row.settled_token))",
+                "ends.append((row, ended, row.token))",
             ),
         ),
         guard=Worlds("sqlite", 0, 60),
@@ -315,8 +325,8 @@ MUTANTS = (
         patches=(
             Patch(
                 "engine/sql/settling.py",
-                "verdicts.append(Verdict.REPEATED if repeated else Verdict.LOST)",
-                "verdicts.append(Verdict.LOST)",
+                "{s.number: Verdict.REPEATED for s in repeated}",
+                "{s.number: Verdict.LOST for s in repeated}",
             ),
         ),
         guard=Worlds("sqlite", 0, 60),
@@ -359,7 +369,7 @@ MUTANTS = (
         name="jobs are made ready before they are due",
         patches=(
             Patch(
-                "engine/sql/repairing.py",
+                "engine/sqlite/promoting.py",
                 "    if due is None or due > now:\n",
                 "    now += 3_000\n    if due is None or due > now:\n",
             ),

@@ -1,17 +1,20 @@
 """How often we go to the server: for many jobs no more often than for a few."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from time import sleep
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.connection import ThreadConnection
 from shigoto.local_postgres import Server
-from shigoto.model.job import JobSpec, KeyMode, Lease, LogLine
+from shigoto.model.job import JobSpec, KeyMode, Lease, LogLine, State
 from shigoto.model.outcome import Ending, LogTail, Report
-from shigoto.model.worker import SweepOrder
+from shigoto.model.worker import Orders, Promoted, SweepOrder, Swept
 from shigoto.testing.clock import VirtualClock
 from shigoto.testing.conformance.fixture import EngineUnderTest, ended
 from tests.postgres_yard import Yard
@@ -114,6 +117,92 @@ def test_a_sweep_that_finds_many_unknown_tasks_is_no_more_trips(store: EngineUnd
         return trips(lambda: store.sweep(SweepOrder(unknown_after=60_000)))
 
     assert sweep(FEW) == sweep(MANY)
+
+
+def test_a_sweep_that_frees_many_jobs_is_no_more_trips(store: EngineUnderTest, trips: Trips) -> None:
+    """Over a network, a sweep of a trip for each job would not end in its time, and would never get any further."""
+
+    def sweep(many: int) -> int:
+        dead = [store.announce(lease=1, isolates=False) for _ in range(2)]
+        for worker, half in zip(dead, (many // 2, many - many // 2), strict=True):
+            assert len(started(store, worker, half)) == half
+        sleep(0.005)
+        swept: list[Swept] = []
+        made = trips(lambda: swept.append(store.sweep(SweepOrder(fence=tuple(dead)))))
+        assert (len(swept[0].fenced), len(swept[0].rescued)) == (2, many)
+        assert len(store.claim(store.announce(), limit=many)) == many
+        return made
+
+    assert sweep(10) == sweep(MANY)
+
+
+def test_a_sweep_that_expires_many_jobs_is_no_more_trips(store: EngineUnderTest, trips: Trips) -> None:
+    """T16."""
+
+    def sweep(many: int) -> int:
+        specs = [store.spec(expires_in=1, queue=f"{many}-{index % 7}") for index in range(many)]
+        store.engine.run(store.engine.enqueue_many(specs))
+        sleep(0.005)
+        swept: list[Swept] = []
+        made = trips(lambda: swept.append(store.sweep()))
+        assert swept[0].expired == many
+        return made
+
+    assert sweep(10) == sweep(MANY)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_cancelling_retrying_and_getting_many_jobs_is_no_more_trips(
+    store: EngineUnderTest, trips: Trips, force: bool
+) -> None:
+    """T11, T12, T14, T15."""
+    worker = store.announce()
+
+    def manage(many: int) -> list[int]:
+        specs = [store.spec(key=f"{many}-{index}", expires_in=60_000) for index in range(2 * many)]
+        jobs = [job.id for job in store.engine.run(store.engine.enqueue_many(specs))]
+        assert len(store.claim(worker, limit=many)) == many
+        heard = State.CANCELLED if force else State.PROCESSING
+        told: list[Any] = []
+        ops: list[Op[Any]] = [
+            store.engine.cancel(jobs, force=force), store.engine.retry(jobs[many:]), store.engine.get(jobs),
+        ]  # fmt: skip
+
+        def tell(op: Op[Any]) -> None:
+            told.extend(store.engine.run(op))
+
+        made = [trips(partial(tell, op)) for op in ops]
+        assert told[: 2 * many] == [heard] * many + [State.CANCELLED] * many
+        assert [job.state for job in told[4 * many :]] == [State.PENDING] * many
+        store.engine.run(store.engine.cancel(jobs, force=True))
+        return made
+
+    assert manage(10) == manage(MANY)
+
+
+def test_a_beat_that_has_lost_many_jobs_is_no_more_trips(store: EngineUnderTest, trips: Trips) -> None:
+    worker = store.announce()
+
+    def beat(many: int) -> int:
+        leases = started(store, worker, many)
+        store.engine.run(store.engine.cancel([lease.id for lease in leases], force=True))
+        orders: list[Orders] = []
+        made = trips(lambda: orders.append(store.beat(worker, *leases)))
+        assert len(orders[0].lost) == many
+        return made
+
+    assert beat(FEW) == beat(MANY)
+
+
+def test_a_promotion_is_one_trip(store: EngineUnderTest, trips: Trips) -> None:
+    """What is half promoted is seen by nobody, and a client in the midst of it may be slow."""
+    store.engine.run(store.engine.enqueue_many([store.spec(delay=5) for _ in range(MANY)]))
+    sleep(0.01)
+    told: list[Promoted] = []
+
+    assert trips(lambda: told.append(store.promote())) == 1
+    assert trips(lambda: told.append(store.promote())) == 1
+    assert told == [Promoted(MANY, None), Promoted(0, None)]
 
 
 @pytest.mark.parametrize("mode", ["keep", "replace", "preserve_run_at", "unsafe_dedupe"])

@@ -342,7 +342,7 @@ HOT = {
     "oldest failed": numbers_of(PLACES.by_state[State.FAILED], JobFilter(), "ASC"),
     "next to delete": numbers_of(PLACES.by_state[State.COMPLETED], JobFilter(), "ASC", after=5),
     "next failed to delete": numbers_of(PLACES.by_state[State.FAILED], JobFilter(tag="t"), "ASC", after=5),
-    "the lane beside": Statement(SQL["other_lane"], (1,)),
+    "the lane beside": Statement(SQL["other_lanes"], ("[1]",)),
     "log lines": Statement(SQL["logs"], (b"",)),
     "log lines to drop": Statement(SQL["drop_log_lines"], ("[[1,1,2]]",)),
     "lanes that nobody knows": Statement(SQL["unknown_lanes"]),

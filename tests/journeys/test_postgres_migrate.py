@@ -14,7 +14,7 @@ from shigoto import SchemaMissing, Shigoto
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.schema import shipped
 from tests.journeys.ground import Ground, opened
-from tests.journeys.yard import SHIGOTO
+from tests.journeys.yard import SHIGOTO, ended_within
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
@@ -106,7 +106,8 @@ def test_nobody_else_makes_or_changes_the_schema(ground: Ground, old: bool) -> N
     if old:
         ground.shigoto("migrate", url=ground.address)
         ground.execute(
-            "DROP FUNCTION shigoto.claim, shigoto.complete, shigoto.locked_states;"
+            "DROP FUNCTION shigoto.claim, shigoto.complete, shigoto.promote, shigoto.locked_states,"
+            " shigoto.free_states, shigoto.seen_states;"
             "DELETE FROM shigoto.migration WHERE version = 3"
         )
     before = ground.rows("SELECT count(*) FROM pg_class"), ground.rows("SELECT count(*) FROM pg_proc")
@@ -213,6 +214,28 @@ def test_a_schema_that_was_edited_or_is_newer_is_left_alone(ground: Ground) -> N
         ran = ground.shigoto(*words, url=ground.address)
         assert ran.returncode == 1
         assert "differs from the one in this release" in ran.stderr
+
+
+def test_a_running_worker_ends_when_the_schema_is_no_longer_for_its_release(ground: Ground) -> None:
+    """It says why, and does not advise to migrate, which was done."""
+    ground.bootstrap()
+    ground.migrate()
+    yard = ground.yard()
+    try:
+        process = yard.start("--lease", "3")
+        done = yard.app.enqueue_by_name("greet", {"name": "Ada"}, allow_unknown=True)
+        yard.until_done(done)
+
+        ground.execute(
+            "INSERT INTO shigoto.migration (version, name, checksum, breaking) VALUES (99, 'future', 'x', true)"
+        )
+
+        assert ended_within(process, 28) == 1
+        assert "WORKER.SCHEMA_TOO_NEW" in yard.log()
+        assert "schema version 99 (future)" in yard.log()
+        assert "shigoto migrate" not in yard.log()
+    finally:
+        yard.end()
 
 
 def test_a_schema_can_have_another_name(ground: Ground) -> None:

@@ -109,6 +109,25 @@ def test_a_worker_refuses_to_be_more_than_a_worker(ground: Ground, how: str) -> 
     assert '"completed":1' in ground.shigoto("stats", "--json", url=ground.runtime_url).stdout
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["migrated after it", "bootstrapped again"])
+def test_who_works_cannot_say_which_migrations_there_are(ground: Ground, again: bool) -> None:
+    """S3-52: a handler could keep every worker from starting."""
+    ground.bootstrap()
+    ground.migrate()
+    if again:
+        ground.bootstrap()
+
+    assert ground.rows("SELECT count(*) > 0 FROM shigoto.migration", address=ground.runtime_url) == [(True,)]
+    for text in (
+        "INSERT INTO shigoto.migration (version, name, checksum, breaking) VALUES (99, 'x', 'x', true)",
+        "UPDATE shigoto.migration SET breaking = true",
+        "DELETE FROM shigoto.migration",
+        "TRUNCATE shigoto.migration",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            ground.execute(text, address=ground.runtime_url)
+
+
 @newest
 def test_a_bootstrap_that_is_run_again_changes_nothing(ground: Ground) -> None:
     """S3-24, S3-66: the same script twice, before and after a migration; a role made by it can do no more than said."""

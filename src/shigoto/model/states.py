@@ -196,22 +196,25 @@ def orphaned(
     isolates: bool,
     only: bool,
 ) -> Settlement:
-    """The end of a run whose worker is gone (T10): fenced, or not even known by name any more.
+    """The end of a run whose worker is gone: fenced (T10), or without a name, because it is not known any more.
+
+    That one has left in peace, or was buried with all it had: what appears after that was claimed by a process that has
+    ended since, and never ran (T8).
 
     A suspect that was the `only` job of its worker has most likely taken the worker with it. One that had others around
     it is not blamed, for it was kept apart from them. But a worker that cannot isolate has run its suspects beside
     others, because nobody else would run them; then this is the only death by which a poison job can be told from its
     neighbours.
     """
-    alone = counters.solo and worker is not None and (only or not isolates)
-    gone = "its worker is not registered any more"
-    fenced = f"the worker {worker} did not beat for its whole lease and was fenced"
+    if worker is None:
+        return Settlement(number=number, token=token, queue=queue, ending=Ending.RELEASED, ran=False)
+    alone = counters.solo and (only or not isolates)
     return Settlement(
         number=number,
         token=token,
         queue=queue,
         ending=Ending.CRASHED,
-        error=gone if worker is None else fenced,
+        error=f"the worker {worker} did not beat for its whole lease and was fenced",
         alone=alone,
         delay=CRASH_DELAY if alone else None,
     )

@@ -11,6 +11,7 @@ Tests on virtual time beat from the loop.
               │             lost      jobs that somebody has taken away by force: stop them
               │             fenced    the lease is lost for ever: stop at once, settle nothing
               │             moved     the jobs are in another store, as if it were fenced
+              │             too new   the schema is no longer for this release: stop, in good order
               └─► no answer: again soon. After 2/3 of a lease claim and start no more, but run on: a day's
                   work must outlive an outage, and the store will say whose it is
 
@@ -29,7 +30,7 @@ from typing import Any, Literal
 from msgspec import structs
 
 from shigoto.engine.op import Op
-from shigoto.model.errors import StoreError, StoreMoved
+from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved
 from shigoto.model.worker import Orders
 from shigoto.worker.station import Station, Trouble, longest_pause
 from shigoto.worker.wakeup import Wakeup
@@ -44,16 +45,23 @@ GONE = Orders(fenced=True)  # what a store that was moved would say, if it could
 
 
 class Keeper:
-    """Beats for one worker. `obey` is called on the event loop with the answer to each beat, and `back` when it is the
-    first after an outage."""
+    """Beats for one worker. `obey` is called on the event loop with the answer to each beat, `back` when it is the
+    first after an outage, and `stop` when the store is no longer for this release."""
 
     def __init__(
-        self, station: Station, beats: Beats, obey: Callable[[Orders], None], back: Callable[[], None]
+        self,
+        station: Station,
+        beats: Beats,
+        obey: Callable[[Orders], None],
+        *,
+        back: Callable[[], None],
+        stop: Callable[[], None],
     ) -> None:
         self._station = station
         self._beats = beats
         self._obey = obey
         self._back = back
+        self._stop = stop
         self._loop = asyncio.get_running_loop()
         self._asked_at = self._loop.time() - NUDGE_GAP
         self._trouble = Trouble(station, "keeper", longest=longest_pause(station.lease))
@@ -109,6 +117,9 @@ class Keeper:
                 self._note(sent_at, GONE)
                 self._give_up(error)
                 pause = self._pause()
+            except SchemaTooNew as error:
+                self._end(error)
+                pause = self._pause()
             except StoreError as error:
                 pause = self._trouble.met(error)
             else:
@@ -154,6 +165,9 @@ class Keeper:
             self._note(sent_at, GONE)
             self._on_loop(self._give_up, error)
             return self._pause()
+        except SchemaTooNew as error:
+            self._on_loop(self._end, error)
+            return self._pause()
         except StoreError as error:
             pause = self._trouble.next_pause()
             self._on_loop(self._trouble.tell, error, pause)
@@ -189,6 +203,10 @@ class Keeper:
     def _give_up(self, error: StoreMoved) -> None:
         logger.error("Worker %s ends: %s", self._station.name, error)
         self._obey(GONE)
+
+    def _end(self, error: SchemaTooNew) -> None:
+        logger.error("Worker %s ends: %s", self._station.name, error)
+        self._stop()
 
     def _answered(self, orders: Orders) -> None:
         recovered = self._trouble.over()

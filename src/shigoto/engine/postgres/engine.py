@@ -7,7 +7,7 @@ from uuid import UUID
 from msgspec import json
 
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import checkup, claiming, enqueueing, schema, transaction
+from shigoto.engine.postgres import checkup, claiming, enqueueing, keyed, schema, transaction
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.completing import complete
 from shigoto.engine.postgres.driver import Driver
@@ -16,10 +16,11 @@ from shigoto.engine.postgres.lending import Lending
 from shigoto.engine.postgres.places import PLACES, statement
 from shigoto.engine.postgres.statement import in_schema, load_texts
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import finding, looking, managing, repairing, settling
+from shigoto.engine.sql import finding, looking, managing, repairing, retrying, settling
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.counting import count
 from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.migrations import too_new
 from shigoto.model.checkup import Checkup
 from shigoto.model.clock import Millis
 from shigoto.model.job import (
@@ -71,10 +72,13 @@ class PostgresEngine:
         self._lanes = Lanes()
         self._marks = claiming.Marks()
         self._dialect = Dialect(
-            now_and_step=_now_and_step,
+            now_and_step=lambda: _now_and_step(self._settings.shown),
             complete=complete,
             forget=_forget,
             fold=_fold,
+            uncounted=lambda: _value({}),  # `counters` has them all
+            numbers=keyed.numbers,
+            lock_keys=keyed.lock_keys,
             is_damage=lambda error: False,
             places=PLACES,
             statement=lambda text, values: statement(in_schema(text, self._settings.schema), values),
@@ -214,7 +218,7 @@ class PostgresEngine:
         )
 
     def promote(self, limit: int) -> Op[Promoted]:
-        return _timed(lambda now: repairing.promote(now, limit), rings=lambda promoted: promoted.count > 0)
+        return Op(start=lambda: _promote(limit), rings=lambda promoted: promoted.count > 0, single=True)
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         return Op(
@@ -226,11 +230,12 @@ class PostgresEngine:
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         heard = State.CANCELLED if force else State.PROCESSING  # by the worker that runs it
         return _timed(
-            lambda now: managing.cancel(now, ids, force=force), rings=lambda states: heard in states
+            lambda now: managing.cancel(self._dialect, now, ids, force=force),
+            rings=lambda states: heard in states,
         )
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
-        return _timed(lambda now: managing.retry(now, ids), rings=bool)
+        return _timed(lambda now: retrying.retry(self._dialect, now, ids), rings=bool)
 
     def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
         return Op(start=lambda: finding.deletable(self._dialect, wanted, after), mode="read")
@@ -254,7 +259,7 @@ class PostgresEngine:
         return Op(start=lambda: looking.logs(id), mode="read")
 
     def stats(self) -> Op[dict[str, Counts]]:
-        return Op(start=looking.stats, mode="read")
+        return Op(start=lambda: looking.stats(self._dialect), mode="read")
 
     def configure(self, settings: QueueSettings) -> Op[None]:
         return Op(start=lambda: _configure(settings), rings=lambda _: not settings.paused)
@@ -282,6 +287,9 @@ def _settle(dialect: Dialect, worker: UUID, settlements: Sequence[Settlement]) -
     now: Millis = 0
     if any(settlement.ending is not Ending.COMPLETED for settlement in settlements):
         [now] = (yield sql("now")).fetchone()
+    if len({settlement.ending is Ending.COMPLETED for settlement in settlements}) > 1:
+        # Two statements, each of which locks in the order of numbers: together they would not.
+        yield sql("lock_running", json.encode([settlement.number for settlement in settlements]).decode())
     return (yield from settling.settle(dialect, now, worker, settlements))
 
 
@@ -289,8 +297,15 @@ def _is_plain(settlement: Settlement) -> bool:
     return settlement.log is None and settlement.progress is None and settlement.progress_text is None
 
 
-def _now_and_step() -> Steps[tuple[Millis, Millis]]:
-    [step] = (yield sql("renew_clock")).fetchone()
+def _promote(limit: int) -> Steps[Promoted]:
+    moved, next_in = (yield sql("promote", limit)).fetchone()
+    return Promoted(moved, next_in)
+
+
+def _now_and_step(store: str) -> Steps[tuple[Millis, Millis]]:
+    step, version, name = (yield sql("renew_clock")).fetchone()
+    if version is not None and version > schema.newest():
+        raise too_new(store, version, name, schema.newest())
     [now] = (yield sql("now")).fetchone()
     return now, step
 

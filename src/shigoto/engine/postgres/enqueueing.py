@@ -131,9 +131,10 @@ def _keyed(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Jobs of which some have keys."""
     [now] = (yield sql("now")).fetchone()
     yield from add_lanes(lanes(specs))
-    yield from keyed.lock(specs)
+    cut = portions(specs)
+    yield from keyed.lock(specs, in_portions=len(cut) > 1)
     answers: list[Enqueued] = []
-    for some in portions(specs):
+    for some in cut:
         answers += yield from keyed.enqueue(now, some, enqueue_each)
     return answers
 

@@ -5,7 +5,7 @@ comes to is decided here, in list order, by what the store has told and what the
 it is written: what is replaced, what is superseded, what is new, and at last who holds the keys now.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 from uuid import UUID
 
@@ -14,23 +14,14 @@ from msgspec import Struct, json, structs
 
 from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.counting import count
-from shigoto.engine.sql.looking import STATES
-from shigoto.engine.sql.waiting import Waiting, wait_again, waiting_of
+from shigoto.engine.sql.keys import Holder, Key, holders
+from shigoto.engine.sql.managing import locked_states
+from shigoto.engine.sql.waiting import Waiting, find_waiting, wait_again
 from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec, State
 from shigoto.model.states import meeting, renewed
 
-Key = tuple[str, str]  # tenant, key
 Insert = Callable[[Sequence[JobSpec]], Steps[list[Enqueued]]]
-
-
-class Holder(Struct, frozen=True):
-    """The job that holds a key; `place` is its place among those that are to be stored, None if it is stored."""
-
-    id: UUID
-    number: int
-    state: State
-    place: int | None = None
 
 
 class Answer(Struct, frozen=True):
@@ -92,7 +83,7 @@ class Plan:
 
 def enqueue(now: Millis, specs: Sequence[JobSpec], insert: Insert) -> Steps[list[Enqueued]]:
     """Store the jobs in list order and answer for each. Their lanes are there and their keys are locked."""
-    plan = Plan(now, (yield from _known(specs)), (yield from _holders(specs)))
+    plan = Plan(now, (yield from numbers([spec.id for spec in specs])), (yield from _holders(specs)))
     answers = [plan.add(spec) for spec in specs]
     if plan.replacing:
         yield from _replace(now, plan.replacing)
@@ -104,43 +95,53 @@ def enqueue(now: Millis, specs: Sequence[JobSpec], insert: Insert) -> Steps[list
     return [_told(answer, stored) for answer in answers]
 
 
-def lock(specs: Sequence[JobSpec]) -> Steps[None]:
-    """Lock all keys, in an order that is everybody's."""
-    yield sql("lock_keys", json.encode(list(_keys(specs))).decode())
+def lock(specs: Sequence[JobSpec], *, in_portions: bool) -> Steps[None]:
+    """Lock all keys, in an order that is everybody's. If the specs come in portions, so that each would lock by itself,
+    also all jobs that they are going to change."""
+    yield from lock_keys(sorted(_keys(specs)))
+    if in_portions:
+        yield from _holders(specs)
+
+
+def lock_keys(keys: Sequence[Key]) -> Steps[None]:
+    """Lock keys, which come in order."""
+    if keys:
+        yield sql_each("lock_keys", keys)
 
 
 def _keys(specs: Sequence[JobSpec]) -> set[Key]:
     return {(spec.tenant, spec.key) for spec in specs if spec.key is not None}
 
 
-def _known(specs: Sequence[JobSpec]) -> Steps[dict[UUID, int]]:
-    rows = (yield sql("known_ids", json.encode([spec.id.hex for spec in specs]).decode())).fetchall()
+def numbers(ids: Collection[UUID]) -> Steps[dict[UUID, int]]:
+    """The numbers of those of the jobs that are known."""
+    rows = (yield sql_each("known_ids", [id.hex for id in dict.fromkeys(ids)])).fetchall()
     return {UUID(bytes=id): number for id, number in rows}
 
 
 def _holders(specs: Sequence[JobSpec]) -> Steps[dict[Key, Holder]]:
-    """Who holds the keys: stored jobs, each locked wherever it is."""
-    rows = (yield sql("key_holders", json.encode(list(_keys(specs))).decode())).fetchall()
-    if not rows:
-        return {}
-    numbers = json.encode(sorted({number for _, _, number, _ in rows})).decode()
-    states = {number: STATES[state] for number, state, _ in (yield sql("states_of", numbers)).fetchall()}
-    return {
-        (tenant, key): Holder(UUID(bytes=id), number, states[number])
-        for tenant, key, number, id in rows
-        if number in states
-    }
+    """Who holds the keys: stored jobs. Those that a spec would replace or supersede are locked, wherever they are; all
+    others are only looked at."""
+    found = yield from holders(sorted(_keys(specs)))
+    changing = _keys([spec for spec in specs if spec.key_mode in ("replace", "preserve_run_at")])
+    wanted = {key: held for key, held in found.items() if key in changing and not held.state.terminal}
+    states = yield from locked_states([held.number for held in wanted.values()])
+    for key, held in wanted.items():
+        if held.number in states:
+            found[key] = structs.replace(held, state=states[held.number][0])
+        else:
+            del found[key]
+    return found
 
 
 def _replace(now: Millis, replacing: dict[int, list[JobSpec]]) -> Steps[None]:
     """Put what the last spec of each says in the place of the waiting job, which keeps its id, number and history."""
-    numbers = json.encode(sorted(replacing)).decode()
-    rows = (yield sql("waiting_rows", numbers)).fetchall()
-    before = [waiting_of(number, row) for number, *row in rows]
+    replaced = json.encode(sorted(replacing)).decode()
+    before = yield from find_waiting(sorted(replacing))
     lanes = yield from _lanes([spec for specs in replacing.values() for spec in specs])
     after = [_replaced(now, was, replacing[was.number], lanes) for was in before]
     for name in ("delete_ready", "delete_scheduled", "delete_expiries", "delete_progress"):
-        yield sql(name, numbers)
+        yield sql(name, replaced)
     yield sql_each("replace_jobs", [_body(again, replacing[again.number][-1]) for again in after])
     expiries = [(again.expires_at, again.number) for again in after if again.expires_at is not None]
     if expiries:

@@ -1,6 +1,6 @@
 """What the SQL engines do each in its own way; all else in this package is one copy for them all."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +21,9 @@ class Dialect(Struct, frozen=True, kw_only=True):
     `complete`: T4 for those of the runs that the worker holds, with their counts; tells which these are.
     `forget`: delete the bodies of jobs of which nothing else is left, with their counts.
     `fold`: bring the counters up to date, as far as that is not done with every change.
+    `uncounted`: by queue, how many jobs the counters do not know of yet.
+    `numbers`: of those of the jobs that are known, in the order of their ids.
+    `lock_keys`: until we end, nobody else can change who holds these keys, which come in order.
     `is_damage`: whether it is what a row holds that could not be read.
     `places`, `statement`: where jobs are, and a statement from a text with `:name` for each value.
     """
@@ -29,6 +32,9 @@ class Dialect(Struct, frozen=True, kw_only=True):
     complete: Callable[[Millis, UUID, list[Settlement]], Steps[list[Settlement]]]
     forget: Callable[[Sequence[tuple[int, State, str]]], Steps[None]]
     fold: Callable[[], Steps[None]]
+    uncounted: Callable[[], Steps[Mapping[str, int]]]
+    numbers: Callable[[Collection[UUID]], Steps[dict[UUID, int]]]
+    lock_keys: Callable[[Sequence[tuple[str, str]]], Steps[None]]
     is_damage: Callable[[Exception], bool]
     places: Places
     statement: Callable[[str, Mapping[str, Any]], Statement]

@@ -62,9 +62,20 @@ def guarded(worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[dict[tuple
     """Of these leases, the ones that this worker holds now."""
     if not leases:
         return {}
-    rows = json.decode((yield sql("held", json.encode(leases).decode(), worker.bytes)).fetchone()[0])
+    return _running((yield sql("held", json.encode(leases).decode(), worker.bytes)).fetchone()[0])
+
+
+def running(numbers: Sequence[int]) -> Steps[list[Running]]:
+    """Those of the jobs that run, whoever has them. Where there are several writers, they are locked already."""
+    if not numbers:
+        return []
+    text = (yield sql("running_rows", json.encode(numbers).decode())).fetchone()[0]
+    return list(_running(text).values())
+
+
+def _running(text: str | bytes) -> dict[tuple[int, int], Running]:
     running: dict[tuple[int, int], Running] = {}
-    for row in rows:
+    for row in json.decode(text):
         number, token, claimed_at = row[:3]
         max_failures, max_crashes, cancel_requested_at, superseded = row[9:13]
         lane, priority, run_at, expires_at, settled_token, queue, task, id, lane_alone, alone = row[13:]
@@ -136,10 +147,13 @@ def _write_down(now: Millis, ends: Sequence[tuple[Running, Settlement, int]]) ->
     ]  # fmt: skip
     if attempts:
         yield sql_each("add_attempt", attempts)
-    for row, settlement, _ in ends:
-        released = settlement.ending is Ending.RELEASED and leaves_a_trace(settlement)
-        if released and row.token > KEPT_RELEASES:
-            yield sql("drop_released_attempts", row.number, row.token - KEPT_RELEASES)
+    outlived = [
+        (row.number, row.token - KEPT_RELEASES)
+        for row, settlement, _ in ends
+        if settlement.ending is Ending.RELEASED and leaves_a_trace(settlement) and row.token > KEPT_RELEASES
+    ]
+    if outlived:
+        yield sql_each("drop_released_attempts", outlived)
 
 
 def _done(
@@ -201,14 +215,13 @@ def write_logs(news: Sequence[Report | Settlement]) -> Steps[None]:
 
 def _verdicts(settlements: Sequence[Settlement], accepted: set[int]) -> Steps[list[Verdict]]:
     """Of those that were not accepted now, some were earlier: their answer was lost, but not their log lines."""
-    verdicts: list[Verdict] = []
-    for settlement in settlements:
-        if settlement.number in accepted:
-            verdicts.append(Verdict.ACCEPTED)
-            continue
-        row = (yield sql("settled_token", settlement.number)).fetchone()
-        repeated = row is not None and row[0] == settlement.token
-        if repeated:
-            yield from write_logs([settlement])
-        verdicts.append(Verdict.REPEATED if repeated else Verdict.LOST)
-    return verdicts
+    settled = yield from settled_tokens([s.number for s in settlements if s.number not in accepted])
+    repeated = [s for s in settlements if settled.get(s.number) == s.token]
+    yield from write_logs(repeated)
+    verdicts = dict.fromkeys(accepted, Verdict.ACCEPTED) | {s.number: Verdict.REPEATED for s in repeated}
+    return [verdicts.get(settlement.number, Verdict.LOST) for settlement in settlements]
+
+
+def settled_tokens(numbers: Sequence[int]) -> Steps[dict[int, int]]:
+    """Of each job the last token that its own worker has settled."""
+    return dict((yield sql("settled_tokens", json.encode(numbers).decode())).fetchall())

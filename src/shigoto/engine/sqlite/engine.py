@@ -9,12 +9,12 @@ from uuid import UUID
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import finding, looking, managing, repairing, settling
+from shigoto.engine.sql import finding, looking, managing, repairing, retrying, settling
 from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sql.dialect import Dialect
-from shigoto.engine.sqlite import checkup, claiming, doorbell, enqueueing, files, schema
+from shigoto.engine.sqlite import checkup, claiming, doorbell, enqueueing, files, promoting, schema
 from shigoto.engine.sqlite.completing import complete
-from shigoto.engine.sqlite.counting import fold_counters
+from shigoto.engine.sqlite.counting import fold_counters, uncounted
 from shigoto.engine.sqlite.damage import is_damage
 from shigoto.engine.sqlite.driver import Driver
 from shigoto.engine.sqlite.forgetting import forget
@@ -72,6 +72,9 @@ class SqliteEngine:
             complete=complete,
             forget=forget,
             fold=fold_counters,
+            uncounted=uncounted,
+            numbers=enqueueing.numbers,
+            lock_keys=lambda keys: _value(None),  # whoever writes is alone
             is_damage=is_damage,
             places=PLACES,
             statement=Statement,
@@ -209,7 +212,7 @@ class SqliteEngine:
 
     def promote(self, limit: int) -> Op[Promoted]:
         return Op(
-            start=lambda: repairing.promote(self._clock.now(), limit),
+            start=lambda: promoting.promote(self._clock.now(), limit),
             mode="probe",
             rings=lambda promoted: promoted.count > 0,
         )
@@ -226,12 +229,12 @@ class SqliteEngine:
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         heard = State.CANCELLED if force else State.PROCESSING  # by the worker that runs it
         return Op(
-            start=lambda: managing.cancel(self._clock.now(), ids, force=force),
+            start=lambda: managing.cancel(self._dialect, self._clock.now(), ids, force=force),
             rings=lambda states: heard in states,
         )
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
-        return Op(start=lambda: managing.retry(self._clock.now(), ids), rings=bool)
+        return Op(start=lambda: retrying.retry(self._dialect, self._clock.now(), ids), rings=bool)
 
     def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
         return Op(start=lambda: finding.deletable(self._dialect, wanted, after), mode="read")
@@ -255,7 +258,7 @@ class SqliteEngine:
         return Op(start=lambda: looking.logs(id), mode="read")
 
     def stats(self) -> Op[dict[str, Counts]]:
-        return Op(start=looking.stats, mode="read")
+        return Op(start=lambda: looking.stats(self._dialect), mode="read")
 
     def configure(self, settings: QueueSettings) -> Op[None]:
         return Op(start=lambda: _configure(settings), rings=lambda _: not settings.paused)

@@ -6,7 +6,7 @@ a list of rows (`insertion`). That takes less than 3 µs a job where a statement
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from uuid import UUID
 
@@ -70,6 +70,16 @@ def insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
         row = (yield sql("number_of_id", spec.id.bytes)).fetchone()
         if row is not None:  # else it was known, and deleted between the two statements
             return Enqueued(spec.id, row[0], "inserted" if new else "existing")
+
+
+def numbers(ids: Collection[UUID]) -> Steps[dict[UUID, int]]:
+    """The numbers of those of the jobs that are known."""
+    found: dict[UUID, int] = {}
+    for id in dict.fromkeys(ids):
+        row = (yield sql("number_of_id", id.bytes)).fetchone()
+        if row is not None:
+            found[id] = row[0]
+    return found
 
 
 def _insert_many(stretches: Sequence[Stretch]) -> Steps[int]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.looking import STATES
 from shigoto.engine.sql.waiting import Waiting, remove_waiting, wait_again
 from shigoto.engine.sqlite.counting import count_moved
@@ -47,7 +47,7 @@ def _keyed(now: Millis, spec: JobSpec, insert: Insert) -> Steps[Enqueued]:
 
 
 def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
-    was = yield from remove_waiting(number)
+    [was] = yield from remove_waiting([number])
     keep_run_at = spec.key_mode == "preserve_run_at" and was.counters.failures == 0
     run_at = was.run_at if keep_run_at else spec.due(now)
     expires_at = spec.expiry(now)
@@ -61,7 +61,7 @@ def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
         expires_at, spec.retry, spec.timeout, spec.soft_timeout, spec.tags, spec.meta, spec.alone,
     )  # fmt: skip
     if expires_at is not None:
-        yield sql("add_expiry", expires_at, number)
+        yield sql_each("add_expiries", [(expires_at, number)])
     again = Waiting(
         number=number,
         lane=lane,

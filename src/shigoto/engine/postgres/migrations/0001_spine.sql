@@ -4,6 +4,9 @@
 -- table that holds its number. Times are integer milliseconds since the Unix epoch.
 --
 -- Who is about to change or judge a job locks its narrow row first; the body's run_at and lane change only under that.
+-- Everybody locks in one order, so that nobody waits in a circle:
+--   keys, by their names  ->  narrow rows, by their numbers  ->  the rest of the job
+-- and sweeps wait for nobody: what somebody else has locked, they leave to the next one.
 
 -- A lane is one task in one queue, apart for the jobs that need a process of their own (alone). The ready set is
 -- ordered inside each lane, and a claim merges only the lanes it wants: jobs of unknown tasks, paused queues or busy
@@ -214,12 +217,13 @@ CREATE TABLE shigoto.tally (
   cancelled integer NOT NULL
 );
 
--- pruned_to is how far the pruner has walked; the row tally is locked by whoever folds the tally.
+-- pruned_to is how far the pruner has walked, looked_for_unknown when somebody has looked for tasks that nobody knows;
+-- these rows, and tally, are locked by whoever is at it.
 CREATE TABLE shigoto.meta (
   name  text PRIMARY KEY,
   value bigint NOT NULL
 ) WITH (fillfactor = 50);
-INSERT INTO shigoto.meta (name, value) VALUES ('pruned_to', 0), ('tally', 0);
+INSERT INTO shigoto.meta (name, value) VALUES ('pruned_to', 0), ('tally', 0), ('looked_for_unknown', 0);
 
 -- The highest time that was seen, a few seconds behind; one row.
 CREATE TABLE shigoto.clock (

@@ -1,0 +1,30 @@
+"""Who holds unique keys (rule A1)."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from msgspec import Struct
+
+from shigoto.engine.sql.command import Steps, sql_each
+from shigoto.engine.sql.looking import STATES
+from shigoto.model.job import State
+
+Key = tuple[str, str]  # tenant, key
+
+
+class Holder(Struct, frozen=True):
+    """The job that holds a key; `place` is its place among those that are to be stored, None if it is stored."""
+
+    id: UUID
+    number: int
+    state: State
+    place: int | None = None
+
+
+def holders(keys: Sequence[Key]) -> Steps[dict[Key, Holder]]:
+    """Who holds the keys. Where there are several writers, the keys are locked already, and the jobs are not: that one
+    has ended stays true, since nobody brings it back without its key, and all else is true as of now."""
+    if not keys:
+        return {}
+    rows = (yield sql_each("key_holders", keys)).fetchall()
+    return {keys[place]: Holder(UUID(bytes=id), number, STATES[state]) for place, number, id, state in rows}
