@@ -402,12 +402,23 @@ async def test_an_event_loop_has_no_more_connections_than_it_may_and_its_callers
     assert connections_of(postgres_database) == 3
 
 
+async def until_dozing(url: str) -> None:
+    """Wait until the server is at a statement that takes its time."""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        while True:
+            found = await connection.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+            )
+            if await found.fetchone():
+                return
+
+
 async def test_an_async_caller_who_waits_too_long_is_told_why_and_the_next_gets_through(
-    open_driver: Open,
+    open_driver: Open, postgres_database: str
 ) -> None:
     driver = open_driver("?pool=1")
     slow = asyncio.create_task(driver.arun(call("doze", 0.5)))
-    await asyncio.sleep(0.1)
+    await until_dozing(postgres_database)
 
     with pytest.raises(StoreUnavailable, match="pool=N"):
         await driver.arun(call("pid"), deadline=0.1)
@@ -424,11 +435,11 @@ async def test_different_ops_of_one_loop_run_side_by_side(driver: Driver) -> Non
     assert time.monotonic() - began < 1.5
 
 
-async def test_a_cancelled_caller_costs_no_connection(open_driver: Open) -> None:
+async def test_a_cancelled_caller_costs_no_connection(open_driver: Open, postgres_database: str) -> None:
     driver = open_driver("?pool=1")
     [(pid,)] = await driver.arun(call("pid"))
     task = asyncio.create_task(driver.arun(call("doze", 0.3, single=True)))
-    await asyncio.sleep(0.1)
+    await until_dozing(postgres_database)
 
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -437,7 +448,7 @@ async def test_a_cancelled_caller_costs_no_connection(open_driver: Open) -> None
     assert await driver.arun(call("pid")) == [(pid,)]
 
 
-async def test_a_cancelled_transaction_is_rolled_back(open_driver: Open) -> None:
+async def test_a_cancelled_transaction_is_rolled_back(open_driver: Open, postgres_database: str) -> None:
     driver = open_driver("?pool=1")
 
     def start() -> Any:
@@ -445,7 +456,7 @@ async def test_a_cancelled_transaction_is_rolled_back(open_driver: Open) -> None
         yield Call("doze", (0.3,))
 
     task = asyncio.create_task(driver.arun(Op(start=start)))
-    await asyncio.sleep(0.1)
+    await until_dozing(postgres_database)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -477,7 +488,7 @@ def test_a_loop_that_ended_in_the_midst_of_an_op_leaves_no_connection(
 ) -> None:
     async def cut_short() -> None:
         tasks = [asyncio.create_task(driver.arun(call("doze", 0.2))) for _ in range(3)]
-        await asyncio.sleep(0.1)
+        await until_dozing(postgres_database)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -493,7 +504,7 @@ async def test_close_on_the_loop_closes_what_is_in_use_when_it_comes_back(
     driver: Driver, postgres_database: str
 ) -> None:
     task = asyncio.create_task(driver.arun(call("doze", 0.3)))
-    await asyncio.sleep(0.1)
+    await until_dozing(postgres_database)
 
     driver.close()
 
