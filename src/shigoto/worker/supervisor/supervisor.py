@@ -294,7 +294,9 @@ class Supervisor:
 
     async def _vouch(self, runner: RunnerProcess) -> None:
         hello = await runner.ready()
-        doubt = await vouch(runner, hello, self._office.serve(hello))
+        station = self._office.serve(hello)
+        self._tell_ready()
+        doubt = await vouch(runner, hello, station)
         if doubt is not None:
             self._retire(runner, doubt.reason, doubt.patience)
 
@@ -317,11 +319,15 @@ class Supervisor:
     def _heard(self, runner: RunnerProcess, news: News) -> None:
         if isinstance(news, Ready):
             self._was_ready = True
-            if all(post.ready for post in self._posts) and not self._level:
-                self._ready_file.show()
-                self._manager.ready(len(self._posts))
         elif isinstance(news, Files) and self._watch is not None:
             self._watch.add(news.paths)
+
+    def _tell_ready(self) -> None:
+        """If every post is filled. Not before we vouch for whoever fills it: until then we would not notice that we
+        have slept, and that it needs a moment to wake up."""
+        if all(post.ready for post in self._posts) and not self._level:
+            self._ready_file.show()
+            self._manager.ready(len(self._posts))
 
     def _reload(self) -> None:
         for post in self._posts:
