@@ -5,10 +5,14 @@ When versions are named, by `--postgres 15,18` or in SHIGOTO_TEST_POSTGRES, it r
 must start; else the tests of a version that does not start are skipped.
 """
 
+import base64
+import hashlib
+import hmac
 import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import count
@@ -51,14 +55,16 @@ BEGIN
   END LOOP;
 END $$;
 """
+END_OTHERS = """
+SELECT count(pg_terminate_backend(pid))
+FROM pg_stat_activity
+WHERE datname = %s AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
 EMPTY = """
 DO $$
 DECLARE
   name text;
 BEGIN
-  PERFORM pg_terminate_backend(pid, 10000)
-  FROM pg_stat_activity
-  WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend';
   FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'shigoto'::regnamespace AND relkind = 'r' LOOP
     EXECUTE format('DELETE FROM shigoto.%I', name);
     IF to_regclass(format('kept.%I', name)) IS NOT NULL THEN
@@ -96,6 +102,8 @@ class Yard:
             try:
                 server = self.prepared(major)
                 server.start()
+                with psycopg.connect(server.address, autocommit=True) as connection:
+                    make_logins_cheap(connection)
                 self._servers[major] = server
             except StoreError as error:
                 self._servers[major] = error
@@ -151,6 +159,7 @@ class Yard:
             try:
                 yield server.address_of(name)
             finally:
+                end_others(connection, name)
                 drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
                 connection.execute(drop.format(sql.Identifier(name)))
 
@@ -212,6 +221,7 @@ class Spare:
         self._uses += 1
         if self._uses == USES:
             return False
+        end_others(self._connection, self._connection.info.dbname)
         self._connection.execute(EMPTY)
         return True
 
@@ -236,6 +246,33 @@ def create(connection: psycopg.Connection, name: str, template: str) -> None:
     connection.execute(
         sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
     )
+
+
+def make_logins_cheap(connection: psycopg.Connection) -> None:
+    """Keep the password, but let it be hashed once where it is hashed 4096 times to slow down those who guess.
+
+    Each of many thousand connections of the tests would cost milliseconds for it, on both sides. Nobody guesses a
+    password as long as this one. Versions before 16 have no setting for the number, but all take a hash that is ready.
+    """
+    password, salt = connection.info.password.encode(), os.urandom(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password, salt, iterations=1)
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    served = hmac.digest(salted, b"Server Key", "sha256")
+    encoded = [base64.b64encode(each).decode() for each in (salt, stored, served)]
+    verifier = "SCRAM-SHA-256$1:{}${}:{}".format(*encoded)
+    connection.execute(sql.SQL("ALTER ROLE CURRENT_USER PASSWORD {}").format(verifier))
+
+
+def end_others(connection: psycopg.Connection, database: str) -> None:
+    """End all other connections to a database, and wait for it.
+
+    The server can wait itself, in `pg_terminate_backend` and in `DROP DATABASE`. But it then sleeps for 100 ms between
+    two looks, and clients that have just left are nearly always seen: it is gone in a few.
+    """
+    deadline = time.monotonic() + 10
+    while connection.execute(END_OTHERS, [database]).fetchone() != (0,):
+        assert time.monotonic() < deadline, f"somebody is still connected to {database}"
+        time.sleep(0.001)
 
 
 def wanted_majors(config: pytest.Config) -> Sequence[int]:
