@@ -297,6 +297,16 @@ def named_majors(config: pytest.Config) -> list[int] | None:
         ) from None
 
 
+def shared_server(yard: Yard, major: int, config: pytest.Config) -> Server:
+    """The server of this version; without one the test is skipped, unless somebody has asked for the version."""
+    try:
+        return yard.server(major)
+    except StoreError as error:
+        if named_majors(config) is not None:
+            raise
+        pytest.skip(f"{MISSING} {major}: {error}")
+
+
 def parametrise(metafunc: pytest.Metafunc) -> None:
     """Run what uses a PostgreSQL once on each of the versions; or on the newest, if it is about us and not about it."""
     if "postgres_major" in metafunc.fixturenames:
@@ -325,12 +335,7 @@ def postgres_yard() -> Iterator[Yard]:
 @pytest.fixture
 def postgres(postgres_major: int, postgres_yard: Yard, pytestconfig: pytest.Config) -> Server:
     """A private server that other tests use too."""
-    try:
-        return postgres_yard.server(postgres_major)
-    except StoreError as error:
-        if named_majors(pytestconfig) is not None:
-            raise
-        pytest.skip(f"{MISSING} {postgres_major}: {error}")
+    return shared_server(postgres_yard, postgres_major, pytestconfig)
 
 
 @pytest.fixture
