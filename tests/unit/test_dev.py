@@ -77,6 +77,21 @@ def test_the_first_word_may_choose_the_engine(given: list[str], passed: list[str
     assert dev.pytest_arguments(given) == passed
 
 
+@pytest.mark.parametrize(("cores", "processes"), [(1, "3"), (2, "3"), (8, "9")])
+def test_there_are_more_test_processes_than_cores(cores: int, processes: str) -> None:
+    name = "PYTEST_XDIST_AUTO_NUM_WORKERS"
+
+    assert dev.tests_environment({}, cores) == {name: processes}
+    assert dev.tests_environment({name: "1"}, cores) == {name: "1"}
+
+
+def test_what_the_programs_of_tests_have_compiled_is_kept() -> None:
+    """Else thousands of them compile the same files."""
+    given = {"HOME": "/", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    assert dev.tests_environment(given, 1).keys() - {"PYTEST_XDIST_AUTO_NUM_WORKERS"} == {"HOME"}
+
+
 def test_fix_repairs_only_what_ruff_can_repair() -> None:
     plain, fixing = dev.checks(fix=False), dev.checks(fix=True)
 
