@@ -74,9 +74,12 @@ class Mutant(Struct, frozen=True, kw_only=True):
 
 
 def build(mutant: Mutant, folder: Path) -> Path:
-    """A copy of the source with the break in it. Raises ValueError if there is nothing to break any more."""
+    """A copy of the source with the break in it. Raises ValueError if there is nothing to break any more.
+
+    What was compiled before is copied too: else each process of a build would compile the whole package.
+    """
     source = folder / "src"
-    shutil.copytree(SOUND, source, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOUND, source)
     for patch in mutant.patches:
         path = source / "shigoto" / patch.file
         text = path.read_text()
@@ -86,6 +89,8 @@ def build(mutant: Mutant, folder: Path) -> Path:
                 f" renew the patch: {patch.old!r}"
             )
         path.write_text(text.replace(patch.old, patch.new))
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*"):
+            compiled.unlink()
     return source
 
 
@@ -135,7 +140,7 @@ def _experiment(experiment: str, source: Path, folder: Path, seed: int) -> list[
 
 def _python(words: list[str], source: Path, folder: Path) -> "subprocess.CompletedProcess[str]":
     path = os.pathsep.join([str(ROOT), str(source), *filter(None, sys.path)])
-    environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {"PYTHONPATH": path}
     return subprocess.run(
         [sys.executable, *words],
         env=environment,
