@@ -196,12 +196,12 @@ class Yard:
         return self._templates[key]
 
     def close(self) -> None:
-        """Stop all of them, and leave nothing behind."""
+        """End all of them, and leave nothing behind. Their data goes, so nobody needs to write it down before."""
         with ExitStack() as closing:
             closing.callback(shutil.rmtree, self._folder, ignore_errors=True)
             for server in self._servers.values():
                 if isinstance(server, Server):
-                    closing.callback(server.stop)
+                    closing.callback(server.kill)
             for spares in self._spares.values():
                 for spare in spares:
                     closing.callback(spare.drop)
