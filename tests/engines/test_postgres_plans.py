@@ -52,13 +52,13 @@ END $$;
 FILL = """
 INSERT INTO shigoto.job (number, id, lane, priority, run_at, created_at, expires_at, max_failures, tenant, payload)
 OVERRIDING SYSTEM VALUE
-SELECT first.number + i, lpad(to_hex(first.number + i), 32, '0')::uuid, 1, first.priority, first.run_at, 1000,
+SELECT n, lpad(to_hex(n), 32, '0')::uuid, 1, first.priority, first.run_at, 1000,
   first.expires_at, 6, '', '{{}}'
 FROM (VALUES
   ({finished}, 0, 1000::bigint, NULL),
   ({ready}, -10, 1000, NULL),
   ({scheduled}, 100, {later}, {later} + 1000)) first(number, priority, run_at, expires_at)
-CROSS JOIN generate_series(1, {many}) i;
+CROSS JOIN LATERAL generate_series(first.number + 1, first.number + {many}) n;
 
 INSERT INTO shigoto.done (number, state, token, settled_token, failures, crashes, releases, snoozes,
   started_at, finished_at, result)
