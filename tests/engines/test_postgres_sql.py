@@ -150,10 +150,10 @@ def migrate(address: str) -> None:
 
 @pytest.fixture
 def session(postgres: Server, postgres_yard: Yard, postgres_major: int) -> Iterator[Callable[[], Session]]:
-    """Opens sessions on one fresh store, with lanes for the tasks a and b in the queue default."""
+    """Opens sessions on one empty store, with lanes for the tasks a and b in the queue default."""
     assert postgres.running
     opened: list[Session] = []
-    with postgres_yard.database(postgres_major, migrate) as address:
+    with postgres_yard.emptied(postgres_major, migrate) as address:
 
         def open_one() -> Session:
             opened.append(Session(address))
