@@ -18,7 +18,8 @@ from shigoto.model.outcome import Ending, Report, Verdict
 from shigoto.model.worker import Announcement, SweepOrder
 from shigoto.testing.conformance.fixture import EngineUnderTest, ended, want
 from tests.engines.stepping import Stepper, stepping
-from tests.postgres_clock import ServerClock, take_time_from_test
+from tests.postgres_clock import ServerClock
+from tests.postgres_stores import make_store_on_test_time
 from tests.postgres_yard import Yard
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
@@ -28,17 +29,10 @@ SOON = 1_000  # milliseconds that somebody waits for a lock who should wait for 
 Step = Callable[..., Stepper[Any]]
 
 
-def prepare(address: str) -> None:
-    engine = PostgresEngine(address)
-    engine.migrate()
-    engine.close()
-    take_time_from_test(address)
-
-
 @pytest.fixture
 def address(postgres: Server, postgres_yard: Yard, postgres_major: int) -> Iterator[str]:
     assert postgres.running
-    with postgres_yard.emptied(postgres_major, prepare) as address:
+    with postgres_yard.emptied(postgres_major, make_store_on_test_time) as address:
         yield address
 
 

@@ -32,6 +32,7 @@ from shigoto.local_postgres import Server
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.worker import Announcement, Want
+from tests.postgres_stores import make_store
 from tests.postgres_yard import Yard
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
@@ -89,16 +90,10 @@ def _pay(app: Shigoto) -> Task[[str], str]:
     return pay
 
 
-def prepare(address: str) -> None:
-    engine = PostgresEngine(address)
-    engine.migrate()
-    engine.close()
-
-
 @pytest.fixture
 def shop(postgres: Server, postgres_yard: Yard, postgres_major: int) -> Iterator[Shop]:
     assert postgres.running
-    with postgres_yard.emptied(postgres_major, prepare) as address:
+    with postgres_yard.emptied(postgres_major, make_store) as address:
         with psycopg.connect(address) as connection:
             connection.execute("CREATE TABLE paid (invoice integer PRIMARY KEY)")
         shop = Shop(address)
@@ -676,7 +671,7 @@ class TestRefusals:
     def test_another_database_is_refused_though_it_has_a_store(
         self, shop: Shop, postgres_database: str
     ) -> None:
-        prepare(postgres_database)
+        make_store(postgres_database)
         with psycopg.connect(postgres_database) as connection:
             with pytest.raises(StoreRefused, match="not to the database of the store, postgresql://"):
                 shop.pay.using(connection=connection).enqueue("no")

@@ -13,6 +13,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, State
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.worker import Announcement, Want
+from tests.postgres_stores import make_store
 from tests.postgres_yard import Yard
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
@@ -21,16 +22,10 @@ OPEN_FOR = 300  # milliseconds that a caller's transaction is open before it com
 WANT = (Want(tasks=("a",), queues=None, limit=10),)
 
 
-def prepare(address: str) -> None:
-    engine = PostgresEngine(address)
-    engine.migrate()
-    engine.close()
-
-
 @pytest.fixture
 def address(postgres: Server, postgres_yard: Yard, postgres_major: int) -> Iterator[str]:
     assert postgres.running
-    with postgres_yard.emptied(postgres_major, prepare) as address:
+    with postgres_yard.emptied(postgres_major, make_store) as address:
         yield address
 
 

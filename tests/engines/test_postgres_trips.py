@@ -17,6 +17,7 @@ from shigoto.model.outcome import Ending, LogTail, Report
 from shigoto.model.worker import Orders, Promoted, SweepOrder, Swept
 from shigoto.testing.clock import VirtualClock
 from shigoto.testing.conformance.fixture import EngineUnderTest, ended
+from tests.postgres_stores import make_store
 from tests.postgres_yard import Yard
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
@@ -24,16 +25,10 @@ pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 FEW, MANY = 3, 300
 
 
-def prepare(address: str) -> None:
-    engine = PostgresEngine(address)
-    engine.migrate()
-    engine.close()
-
-
 @pytest.fixture
 def store(postgres: Server, postgres_yard: Yard, postgres_major: int) -> Iterator[EngineUnderTest]:
     assert postgres.running
-    with postgres_yard.emptied(postgres_major, prepare) as address:
+    with postgres_yard.emptied(postgres_major, make_store) as address:
         engine = PostgresEngine(address)
         yield EngineUnderTest(engine, VirtualClock())
         engine.close()

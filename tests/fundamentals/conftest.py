@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fundamentals.postgres_shop import PostgresShop, prepare
+from tests.fundamentals.postgres_shop import PostgresShop
 from tests.fundamentals.shop import Shop, SqliteShop
 from tests.postgres_clock import ServerClock
+from tests.postgres_stores import make_store_on_test_time
 from tests.postgres_yard import Yard, shared_server, wanted_majors
 
 OpenShop = Callable[..., Shop]
@@ -71,7 +72,11 @@ def sqlite_shops(folder: Path) -> Iterator[OpenShop]:
 
 @contextmanager
 def postgres_shops(yard: Yard, major: int) -> Iterator[OpenShop]:
-    with yard.emptied(major, prepare) as address, ServerClock(address) as clock, ExitStack() as closing:
+    with (
+        yard.emptied(major, make_store_on_test_time) as address,
+        ServerClock(address) as clock,
+        ExitStack() as closing,
+    ):
 
         def open_one(options: str = "") -> Shop:
             shop = PostgresShop(address, clock, options)

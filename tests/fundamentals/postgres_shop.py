@@ -15,7 +15,7 @@ from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.failures import ConnectionLost
 from shigoto.engine.postgres.wire import Request
 from tests.fundamentals.shop import SHORT, Shop, until
-from tests.postgres_clock import ServerClock, take_time_from_test
+from tests.postgres_clock import ServerClock
 
 IN_TRANSACTION = "state LIKE 'idle in transaction%' OR state = 'active'"
 
@@ -106,11 +106,3 @@ class PostgresShop(Shop):
 def with_options(address: str, options: str) -> str:
     """The address with further parameters."""
     return f"{address}{'&' if '?' in address else '?'}{options}" if options else address
-
-
-def prepare(address: str) -> None:
-    """Migrate, once for all tests, and let the store ask the test for the time."""
-    engine = PostgresEngine(address)
-    engine.migrate()
-    engine.close()
-    take_time_from_test(address)
