@@ -11,6 +11,7 @@ import pytest
 import dev
 from tools import environment, locks
 
+PARALLEL = ("-n", "auto", "--dist", "worksteal")
 PYTHON = "CPython 3.11.7 x86_64"
 
 
@@ -62,15 +63,15 @@ class TestCommandLine:
 @pytest.mark.parametrize(
     ("given", "passed"),
     [
-        ([], ["-n", "auto"]),
-        (["memory"], ["-n", "auto", "--engine=memory"]),
-        (["sqlite", "-k", "claim"], ["-n", "auto", "--engine=sqlite", "-k", "claim"]),
-        (["-k", "memory"], ["-n", "auto", "-k", "memory"]),
+        ([], [*PARALLEL]),
+        (["memory"], [*PARALLEL, "--engine=memory"]),
+        (["sqlite", "-k", "claim"], [*PARALLEL, "--engine=sqlite", "-k", "claim"]),
+        (["-k", "memory"], [*PARALLEL, "-k", "memory"]),
         (["tests/unit", "-n", "2"], ["tests/unit", "-n", "2"]),
         (["-n0", "--pdb"], ["-n0", "--pdb"]),
         (["--numprocesses=3"], ["--numprocesses=3"]),
         (["memory", "-p", "no:xdist"], ["--engine=memory", "-p", "no:xdist"]),
-        (["tests/unit/test_dev.py"], ["-n", "auto", "tests/unit/test_dev.py"]),
+        (["tests/unit/test_dev.py"], [*PARALLEL, "tests/unit/test_dev.py"]),
     ],
 )
 def test_the_first_word_may_choose_the_engine(given: list[str], passed: list[str]) -> None:
