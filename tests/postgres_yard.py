@@ -29,8 +29,11 @@ from shigoto.model.errors import StoreError
 MAJORS = (15, 16, 18)
 ALWAYS = 18
 VARIABLE = "SHIGOTO_TEST_POSTGRES"
-# A killed server loses nothing without these; only a machine that loses its power does.
+# A killed server loses nothing without these; only a machine that loses its power does. And nobody needs to look every
+# few seconds whether there is anything to vacuum in one of many databases that live as long.
 FAST: Mapping[str, str | int] = {
+    "autovacuum_naptime": "1h",
+    "checkpoint_timeout": "1h",
     "fsync": "off",
     "full_page_writes": "off",
     "max_connections": 200,

@@ -163,7 +163,6 @@ def open_store(
         def open_engine() -> PostgresEngine:
             engine = PostgresEngine(address)
             closing.callback(engine.close)
-            engine.migrate()
             return engine
 
         def connect() -> Connection:

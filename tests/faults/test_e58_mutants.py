@@ -18,10 +18,10 @@ GUARDS = widest([mutant.guard for mutant in MUTANTS])
 
 
 def shown_elsewhere(guard: Guard) -> bool:
-    """Experiments have tests of their own, and that of E57 lives through the first worlds."""
+    """Experiments have tests of their own, that of E57 lives through the first worlds, and tests are in this run."""
     if isinstance(guard, Worlds):
         return guard.first == 0 and guard.count <= PARTS[guard.engine, "small"][0]
-    return isinstance(guard, Run)
+    return isinstance(guard, Run | mutants.Test)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "_"))
