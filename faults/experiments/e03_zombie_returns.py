@@ -82,10 +82,12 @@ def run(setting: Setting) -> Outcome:
         stage.rest(setting.of(60, 300))
         evidence = stage.evidence()
     evidence.grace = GRACE
-    outcome = check(evidence).outcome(n=touched(zombies, paused, evidence))
+    findings = check(evidence)
+    outcome = findings.outcome(n=touched(zombies, paused, evidence))
     refused, stopped, accepted = fates(zombies, evidence)
     outcome.figures |= figures(zombies, paused) | {"jobs": jobs, "refused": refused, "stopped": stopped}
     outcome.wrong += judge(zombies, paused) + unfinished(evidence.states.values())
+    outcome.wrong += kept_too_long(findings.freed, lease)
     if accepted:
         outcome.wrong.append(f"{accepted} settlements of fenced workers were accepted.")
     fenced = sum(zombie.fenced for zombie in zombies)
@@ -221,6 +223,18 @@ def judge(zombies: Sequence[Zombie], paused: Sequence[Paused]) -> list[str]:
             f"{len(late)} runners that were stopped under their supervisors were not killed in time."
         )
     return wrong
+
+
+def kept_too_long(freed: Sequence[float], lease: float) -> list[str]:
+    """When the jobs of those who were stopped were free: after the lease, two looks a third of it apart, and a sweep.
+
+    How long they then wait for a hand is another matter: there are more jobs than hands, and each takes two leases.
+    """
+    limit = 2 * lease + SLACK
+    late = [seconds for seconds in freed if seconds > limit]
+    return (
+        [f"{len(late)} jobs were free after {max(late):.1f} s, with a lease of {lease:g} s."] if late else []
+    )
 
 
 def figures(zombies: Sequence[Zombie], paused: Sequence[Paused]) -> dict[str, Any]:
