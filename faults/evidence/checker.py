@@ -85,6 +85,7 @@ class Findings(Struct, kw_only=True):
     ambiguous: tuple[int, int] = (0, 0)  # in the store, and not
     latency: list[float] = field(default_factory=list)
     recovery: list[float] = field(default_factory=list)
+    freed: list[float] = field(default_factory=list)  # the part of it until the job could be had by anybody
     measured: tuple[str, ...] = ZEROS
     at_risk: dict[str, int] = field(default_factory=dict)
 
@@ -98,6 +99,8 @@ class Findings(Struct, kw_only=True):
         figures: dict[str, object] = {"reruns": dict(self.reruns)}
         if self.latency:
             figures["latency"] = quantiles(self.latency)
+        if self.freed:
+            figures["seconds from a fault until its jobs were free"] = quantiles(self.freed)
         if any(self.ambiguous):
             figures["ambiguous"] = {"stored": self.ambiguous[0], "not stored": self.ambiguous[1]}
         if reasons:
@@ -216,7 +219,7 @@ class _Check:
                 wrong += holders.judge(in_time, story) + self._acknowledged_early(story)
             findings.bad_settles += _told(job, wrong)
         findings.reruns = licences.reruns
-        findings.recovery = sorted(licences.recovery)
+        findings.recovery, findings.freed = sorted(licences.recovery), sorted(licences.freed)
 
     def _overlaps(self, own: Sequence[Run], story: Story | None) -> list[str]:
         return [

@@ -37,6 +37,7 @@ class Licences(Struct, kw_only=True):
     unruly: Collection[str]  # jobs whose handlers may be believed less than the store
     reruns: dict[str, int] = field(default_factory=dict)
     recovery: list[float] = field(default_factory=list)
+    freed: list[float] = field(default_factory=list)
 
     def judge(self, runs: Sequence[Run], story: Story | None) -> list[str]:
         """Count what licensed each further run, and tell why others must not have been."""
@@ -55,6 +56,8 @@ class Licences(Struct, kw_only=True):
                 )
             elif fault is not None and (before.ended is None or before.ended > fault.at):
                 self.recovery.append(after.began - fault.at)
+                if story is not None and self.offset is not None:
+                    self.freed.append(self._until(story.claims[before.token]) - SLACK - fault.at)
         return wrong
 
     def _licence(

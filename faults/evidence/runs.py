@@ -11,13 +11,14 @@ from faults.evidence.records import Record
 
 # Deeds that leave a process alive and at work, and so explain no crash; any other word does. A worker outlives whatever
 # is done to its server.
-HARMLESS = ("cont", "term", "int", "told", "hup", "clock", "server")
+HARMLESS = ("cont", "term", "int", "told", "hup", "clock", "server", "gone")
 ASKS = ("term", "int", "told")
 TOLD = "told"  # an ancestor was asked to stop, which will tell it
 HEARD_WITHIN = (
     5.0  # seconds until a process that was asked to stop, and all that descend from it, claim nothing more
 )
 OBEYED_WITHIN = 1.0  # seconds of the same, if it was asked itself
+GONE = "gone"  # somebody watched it, saw it for the last time then, and nobody says who has ended it
 BEREAVED = "bereave"  # its parent was killed: it has this long to notice
 BEREAVED_FOR = 1.0
 DYING = 0.05  # seconds in which threads of a process that has written down its death may write
@@ -166,7 +167,7 @@ class Faults:
         return min(later, default=float("inf"))
 
     def end_of(self, pid: int, since: float) -> float | None:
-        """When the process, or what kept it alive, was killed, or was stopped for good; None if it was not.
+        """When the process, or what kept it alive, was killed, stopped for good or seen for the last time, if it was.
 
         What has begun while its process dies is over at once. Who descends from a process that has ended, ends with it
         or soon after it: nobody sees when, so it is there for as long as it writes.
@@ -175,7 +176,7 @@ class Faults:
         found = [
             max(fault.at, since)
             for fault in own
-            if ends(fault) or (fault.deed == "stop" and isinf(self._lasts(fault)))
+            if ends(fault) or fault.deed == GONE or (fault.deed == "stop" and isinf(self._lasts(fault)))
         ]
         found += [
             max(fault.at, self.last_word(pid, since))

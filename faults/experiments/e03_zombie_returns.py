@@ -22,6 +22,7 @@ from msgspec import Struct
 from faults.evidence.checker import Evidence, check
 from faults.evidence.moves import NEVER
 from faults.evidence.records import read
+from faults.evidence.runs import GONE
 from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage, children_of, descendants
 from faults.tools.kinship import is_alive
@@ -29,6 +30,7 @@ from faults.tools.kinship import is_alive
 NOTICE = 2.0  # seconds that a fenced runner has before its supervisor kills it
 GRACE = 0.2  # seconds in which a handler that was about to begin when it was stopped may still do so
 OPEN = "SELECT pid, xact_start FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+LOOK = 0.005
 SLACK = 3.0  # seconds more, on a machine with two cores and dozens of processes
 
 
@@ -82,10 +84,12 @@ def run(setting: Setting) -> Outcome:
         stage.rest(setting.of(60, 300))
         evidence = stage.evidence()
     evidence.grace = GRACE
-    outcome = check(evidence).outcome(n=touched(zombies, paused, evidence))
+    findings = check(evidence)
+    outcome = findings.outcome(n=touched(zombies, paused, evidence))
     refused, stopped, accepted = fates(zombies, evidence)
     outcome.figures |= figures(zombies, paused) | {"jobs": jobs, "refused": refused, "stopped": stopped}
     outcome.wrong += judge(zombies, paused) + unfinished(evidence.states.values())
+    outcome.wrong += kept_too_long(findings.freed, lease)
     if accepted:
         outcome.wrong.append(f"{accepted} settlements of fenced workers were accepted.")
     fenced = sum(zombie.fenced for zombie in zombies)
@@ -131,7 +135,7 @@ def stop_both(
         stage.do("stop", runner, whole_tree=False)
     stopped_at = time.monotonic()
     until = stopped_at + lease * random.uniform(1.5, 2.0)
-    paused = Paused(stopped_at, others, lease, after=gone([runner], stopped_at, until))
+    paused = Paused(stopped_at, others, lease, after=watch(stage, runner, others, until, stopped_at))
     time.sleep(max(0.0, until - time.monotonic()))
     if paused.after is None:
         stage.do("cont", runner, whole_tree=False)
@@ -169,12 +173,32 @@ def is_fenced(stage: Stage, pids: frozenset[int]) -> bool:
     return not pids & {record.pid for record in stage.app.workers() if record.fenced_at is None}
 
 
+def watch(stage: Stage, runner: int, pids: frozenset[int], until: float, since: float) -> float | None:
+    """Write down when each of these was seen for the last time; after how many seconds the runner was gone, if it was.
+
+    Child processes were not stopped, and nobody tells us when their runner's death has ended them.
+    """
+    seen = dict.fromkeys(pids, since)
+    after: float | None = None
+    while seen and time.monotonic() < until:
+        for pid, at in list(seen.items()):
+            now = time.monotonic()
+            if is_alive(pid):
+                seen[pid] = now
+                continue
+            stage.pen.write("fault", deed=GONE, pid=pid, parent=runner, at=at)
+            del seen[pid]
+            after = now - since if pid == runner else after
+        time.sleep(LOOK)
+    return after
+
+
 def gone(pids: Sequence[int] | frozenset[int], since: float, until: float) -> float | None:
     """After how many seconds the last of these was gone; None if that was not before `until`."""
     while any(is_alive(pid) for pid in pids):
         if time.monotonic() > until:
             return None
-        time.sleep(0.005)
+        time.sleep(LOOK)
     return time.monotonic() - since
 
 
@@ -221,6 +245,18 @@ def judge(zombies: Sequence[Zombie], paused: Sequence[Paused]) -> list[str]:
             f"{len(late)} runners that were stopped under their supervisors were not killed in time."
         )
     return wrong
+
+
+def kept_too_long(freed: Sequence[float], lease: float) -> list[str]:
+    """When the jobs of those who were stopped were free: after the lease, two looks a third of it apart, and a sweep.
+
+    How long they then wait for a hand is another matter: there are more jobs than hands, and each takes two leases.
+    """
+    limit = 2 * lease + SLACK
+    late = [seconds for seconds in freed if seconds > limit]
+    return (
+        [f"{len(late)} jobs were free after {max(late):.1f} s, with a lease of {lease:g} s."] if late else []
+    )
 
 
 def figures(zombies: Sequence[Zombie], paused: Sequence[Paused]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def setting(tmp_path: Path) -> Setting:
 
 def passed(outcome: Outcome) -> Outcome:
     print(outcome)
-    assert outcome.passed, outcome
+    assert outcome.passed, repr(outcome)
     return outcome
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from faults.breaking import Mutant, Patch, Worlds, build
 from faults.experiment import Setting
 from faults.experiments.e57_any_schedule import EXPERIMENT, PARTS
-from faults.mutants import Mutant, Patch, Worlds, build
 from faults.simulation.many import live_many
 from faults.simulation.plan import plan_of
 

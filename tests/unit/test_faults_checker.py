@@ -27,6 +27,8 @@ def test_a_run_without_fault_passes() -> None:
     assert flagged(findings) == {}
     assert findings.reruns == {"error": 1, "kill": 1, "stop": 1}
     assert findings.recovery == [2.5, pytest.approx(2.8)]
+    assert len(findings.freed) == 2
+    assert all(0 < free < again for free, again in zip(findings.freed, findings.recovery, strict=True))
     assert findings.ambiguous == (0, 1)
     assert findings.latency == [pytest.approx(0.9)] * 5
     assert findings.inversions == 0

@@ -82,6 +82,18 @@ def test_what_descends_from_a_killed_process_is_there_for_as_long_as_it_writes()
     assert len(judged(*first, bereaved, late, *run(2, pid=8, began=2.1, ended=3)).overlaps) == 1, "it lives"
 
 
+def test_a_process_that_was_watched_is_there_until_it_was_seen_for_the_last_time() -> None:
+    first, gone = run(1, pid=7, began=0, ended=None), Record(what="fault", at=1.0, pid=7, deed="gone")
+
+    assert len(judged(*first, *run(2, pid=8, began=1.5, ended=3)).overlaps) == 1, "nobody has watched"
+    assert judged(*first, gone, *run(2, pid=8, began=1.5, ended=3)).overlaps == []
+    assert len(judged(*first, gone, *run(2, pid=8, began=0.9, ended=3)).overlaps) == 1
+    licensed = judged(*first, *run(2, pid=8, began=1.5, ended=3)).unlicensed
+    assert judged(*first, gone, *run(2, pid=8, began=1.5, ended=3)).unlicensed == licensed, (
+        "it allows nothing"
+    )
+
+
 def test_a_token_that_does_not_rise_is_found() -> None:
     story = [*run(2, pid=7, began=0, ended=1, outcome="error"), *run(1, pid=8, began=2, ended=3)]
 

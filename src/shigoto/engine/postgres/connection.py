@@ -333,9 +333,7 @@ class LoopConnection:
     def _late(self) -> None:
         """One timer serves many answers: it is set again only when it has run out."""
         self._timer = None
-        if self._asker is None:
-            return
-        if self._ready(READABLE, 0.0):
+        if self._asker is not None and self._ready(READABLE, 0.0):
             self._readable()
         if self._asker is None:
             return
