@@ -76,10 +76,11 @@ class Mutant(Struct, frozen=True, kw_only=True):
 def build(mutant: Mutant, folder: Path) -> Path:
     """A copy of the source with the break in it. Raises ValueError if there is nothing to break any more.
 
-    What was compiled before is copied too: else each process of a build would compile the whole package.
+    What was compiled before is copied too, but for what is just being written: else each process of a build would
+    compile the whole package.
     """
     source = folder / "src"
-    shutil.copytree(SOUND, source)
+    shutil.copytree(SOUND, source, ignore=shutil.ignore_patterns("*.pyc.*"))
     for patch in mutant.patches:
         path = source / "shigoto" / patch.file
         text = path.read_text()
