@@ -126,7 +126,7 @@ class Yard:
             server.start()
             yield server
         finally:
-            server.stop()
+            server.kill()
             shutil.rmtree(server.folder, ignore_errors=True)
 
     def folder(self) -> Path:
