@@ -564,7 +564,7 @@ class TestAsync:
                 await tx.execute("INSERT INTO unpaid VALUES (1)")
             with pytest.raises(JobError, match="not ended by hand"):
                 await tx.execute("COMMIT")
-            await tx.execute("INSERT INTO paid VALUES (1)")
+            await tx.execute("INSERT INTO paid VALUES (:invoice)", {"invoice": 1})
 
         assert shop.paid() == [1]
 
