@@ -144,7 +144,9 @@ async def test_a_block_that_would_block_the_event_loop_is_refused(shop: Shop) ->
 async def test_its_connection_is_not_for_sync_calls(shop: Shop) -> None:
     run = shop.start()
     async with run.context.transaction() as tx:
-        with pytest.raises(JobError, match=r"must be( awaited: use aenqueue\(\) with it|, too: write `await)"):
+        with pytest.raises(
+            JobError, match=r"must be( awaited: use aenqueue\(\) with it|, too: write `await)"
+        ):
             shop.receipt.using(connection=tx).enqueue(1)
 
 
