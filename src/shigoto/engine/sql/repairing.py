@@ -253,7 +253,10 @@ def _prune(dialect: Dialect, now: Millis, order: SweepOrder) -> Steps[tuple[int,
     keep = (order.keep_completed_for, order.keep_failed_for, order.keep_cancelled_for)
     rows = (yield sql("history_from", walked_to[0], order.batch, *keep)).fetchall()
     old = [
-        (number, STATES[state], queue) for number, state, at, queue, keep_for in rows if at + keep_for < now
+        (number, STATES[state], queue)
+        for number, state, at, queue, keep_for in rows
+        # A row that was not written by us is walked past: it must not keep others from being swept.
+        if state in STATES and isinstance(at, int) and at + keep_for < now
     ]
     yield from remove(dialect, old)
     full = len(rows) == order.batch
