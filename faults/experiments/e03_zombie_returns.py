@@ -250,9 +250,11 @@ def judge(zombies: Sequence[Zombie], paused: Sequence[Paused]) -> list[str]:
 def kept_too_long(freed: Sequence[float], lease: float) -> list[str]:
     """When the jobs of those who were stopped were free: after the lease, two looks a third of it apart, and a sweep.
 
-    How long they then wait for a hand is another matter: there are more jobs than hands, and each takes two leases.
+    Who is stopped in the middle of a commit keeps everybody from the store until it is continued, after two leases at
+    most; then nobody is fenced for another one. How long free jobs wait for a hand is another matter: there are more
+    jobs than hands, and each takes two leases.
     """
-    limit = 2 * lease + SLACK
+    limit = 4 * lease
     late = [seconds for seconds in freed if seconds > limit]
     return (
         [f"{len(late)} jobs were free after {max(late):.1f} s, with a lease of {lease:g} s."] if late else []
