@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Iterable, NoReturn, Sequence
+from typing import Callable, Iterable, Mapping, NoReturn, Sequence
 
 ROOT = Path(__file__).resolve().parent
 ENGINES = ("memory", "postgres", "sqlite")
@@ -60,7 +60,8 @@ def demo(arguments: list[str]) -> int:
 
 def test(arguments: list[str]) -> int:
     """run the tests; `test memory`, `test sqlite` or `test postgres` for one engine, the rest goes to pytest"""
-    become(["python", "-m", "pytest", *pytest_arguments(arguments)], needs="dev")
+    environment = tests_environment(os.environ, cores())
+    become(["python", "-m", "pytest", *pytest_arguments(arguments)], needs="dev", environment=environment)
 
 
 def check(arguments: list[str]) -> int:
@@ -89,7 +90,8 @@ def check(arguments: list[str]) -> int:
 
 def bench(arguments: list[str]) -> int:
     """measure: jobs per second, latency, growth; `bench --help` lists the kinds"""
-    become(["python", "-m", "bench", *arguments], needs="run")
+    # A PostgreSQL of one's own is not among what users need.
+    become(["python", "-m", "bench", *arguments], needs="dev" if "postgres" in " ".join(arguments) else "run")
 
 
 def faults(arguments: list[str]) -> int:
@@ -137,7 +139,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 }
 
 
-def become(command: Sequence[str], needs: str) -> NoReturn:
+def become(command: Sequence[str], needs: str, environment: Mapping[str, str] = os.environ) -> NoReturn:
     """Run a program of `.venv` in place of dev.py, so that signals and the exit code are its own."""
     from tools.environment import prepare
 
@@ -145,17 +147,36 @@ def become(command: Sequence[str], needs: str) -> NoReturn:
     os.chdir(ROOT)
     sys.stdout.flush()
     if os.name == "nt":
-        sys.exit(subprocess.run(words, check=False).returncode)
-    os.execv(words[0], words)
+        sys.exit(subprocess.run(words, env=environment, check=False).returncode)
+    os.execve(words[0], words, environment)
 
 
 def pytest_arguments(arguments: Sequence[str]) -> list[str]:
-    """A leading engine word becomes --engine=…; one process per core unless -n says otherwise."""
+    """A leading engine word becomes --engine=…; as many processes as `tests_environment` says, unless -n does."""
     rest = list(arguments)
     if rest and rest[0] in ENGINES:
         rest[0] = f"--engine={rest[0]}"
     chosen = any(word.startswith(("-n", "--numprocesses")) or word == "no:xdist" for word in rest)
-    return rest if chosen else ["-n", "auto", *rest]
+    # Some tests take a thousand times as long as others: who is done takes some from those who are not.
+    return rest if chosen else ["-n", "auto", "--dist", "worksteal", *rest]
+
+
+def tests_environment(given: Mapping[str, str], cores: int) -> dict[str, str]:
+    """What the tests see of the environment.
+
+    They wait a good deal, so `-n auto` means more processes than there are cores. And they start thousands of
+    programs, each of which would compile what it imports if nobody might keep the result.
+    """
+    kept = {name: value for name, value in given.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {"PYTEST_XDIST_AUTO_NUM_WORKERS": str(max(3, cores + 1)), **kept}
+
+
+def cores() -> int:
+    """How many this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        return os.cpu_count() or 1
 
 
 def checks(fix: bool) -> dict[str, list[str]]:

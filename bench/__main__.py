@@ -7,6 +7,7 @@ stages           processor time of one job, stage by stage; of several source tr
 ablation         what each optimisation buys: each is switched off by itself, and measured beside all of them
 --peers sqlite   the comparison with other queues, which are installed into `.bench/` for it: enqueue, drain, latency,
                  growth, what each costs and promises, and our goals; `bench --peers sqlite --help` has its options
+--peers postgres the same with other queues, on a PostgreSQL that is started for it
 """
 
 import sys

@@ -6,13 +6,15 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from bench.gauge import Gauge
 
 SQLITE_DIR = os.environ.get("BENCH_SQLITE_DIR") or str(Path(tempfile.gettempdir()) / "shigoto-bench")
 
@@ -20,6 +22,60 @@ T = TypeVar("T")
 One = Callable[[int], Any]
 Many = Callable[[list[int]], Any]
 Producer = AbstractAsyncContextManager[tuple[One, Many | None]]
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A call that another program makes: it has the loop around it, and the clock, so that no pipe is measured."""
+
+    def times(self, jobs: int, *, warm_up: int, within: float) -> tuple[float, int]:
+        """Make so many calls, one after the other; gives the seconds, and how many there was time for."""
+        ...
+
+
+class Meter(Protocol):
+    """What a store says of its own costs. It is read when the jobs are done, and asked when all are gone."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def costs(self, jobs: int) -> dict[str, float]:
+        """What lay between the two, for each job."""
+        ...
+
+
+class FileMeter:
+    """Counts the commits to an SQLite file."""
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self._first = self._last = 0
+
+    def begin(self) -> None:
+        """Read the counter."""
+        self._first = self._gauge.read()
+
+    def end(self) -> None:
+        """Read it again."""
+        self._last = self._gauge.read()
+
+    def costs(self, jobs: int) -> dict[str, float]:
+        """The counter wraps around."""
+        return {"commits_per_job": round((self._last - self._first) % 2**32 / jobs, 4)}
+
+
+class MeteredFile(AbstractContextManager[FileMeter]):
+    """A meter for as long as its process is there."""
+
+    def __init__(self, path: Path) -> None:
+        self._gauge = Gauge(path)
+
+    def __enter__(self) -> FileMeter:
+        return FileMeter(self._gauge.__enter__())
+
+    def __exit__(self, *error: Any) -> None:
+        self._gauge.__exit__(*error)
 
 
 class Runner:
@@ -31,7 +87,8 @@ class Runner:
     bulk = False
     bulk_chunk = 1000
     keeps_history = False
-    env: ClassVar[dict[str, str]] = {}
+    env: Mapping[str, str] = {}  # of its workers
+    server: int | None = None  # the process whose time is told beside that of the workers
 
     def reset(self) -> None:
         """Make the store empty, with its tables in place if it needs to be told so."""
@@ -76,6 +133,25 @@ class Runner:
     def hits(self, jobs: int) -> int:
         """How often handlers begin until so many jobs are finished."""
         return jobs
+
+    def meter(self) -> AbstractContextManager[Meter]:
+        """Counts what workers cost the store, from the moment that it is entered."""
+        return MeteredFile(self.store())
+
+    def storing_meter(self) -> AbstractContextManager[Meter] | None:
+        """The same for those who store jobs; None where nothing can be told of them."""
+        return None
+
+    def begin_with(self, store: Path) -> None:
+        """Take over a copy of a store that was prepared in this folder."""
+        copy(store / self.store().name, self.store())
+
+    def filled(self) -> None:
+        """All jobs of a drain are stored, and no worker has begun."""
+
+    def hold(self) -> AbstractContextManager[Any]:
+        """Keep a transaction open meanwhile, where that is no harm to others."""
+        return nullcontext()
 
     def fill_history(self, jobs: int) -> None:
         """Put so many finished jobs into the store."""

@@ -8,14 +8,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from inspect import iscoroutine, iscoroutinefunction
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from bench.contract import Many, One, Producer, Runner, copy, event_loop
-from bench.gauge import Gauge, Usage, usage_of
+from bench.contract import Elsewhere, Many, Meter, One, Producer, Runner, event_loop
+from bench.gauge import Usage, usage_of
 from bench.probe import Seen, look
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +38,7 @@ class Start(NamedTuple):
     store: Path | None = None  # a folder with one that was prepared
     history: int = 0
     future: int = 0
+    held: bool = False  # a transaction is open from before the jobs are stored until all are done
 
 
 def enqueue(runner: Runner, jobs: int) -> Report:
@@ -46,14 +47,18 @@ def enqueue(runner: Runner, jobs: int) -> Report:
     with event_loop() as loop:
         producer = runner.producer()
         one, _ = loop.run(_entered(producer))
-        seconds, done = loop.run(_acalls(one, jobs)) if iscoroutinefunction(one) else _calls(one, jobs)
-        loop.run(_left(producer))
+        with _costs_of_storing(runner) as costs:
+            seconds, done = _timed(one, jobs, loop)
+            costs.end()
+            loop.run(_left(producer))
+            told = costs.told(WARM_UP + done)
         stored = loop.run(runner.pending())
     return {
         "n": done,
         "jobs_per_s": round(done / seconds, 1),
         "enqueued": WARM_UP + done,
         "stored": stored,
+        **told,
     }
 
 
@@ -66,16 +71,78 @@ def bulk(runner: Runner, jobs: int) -> Report:
         if many is None:
             return {"error": "there is no bulk call"}
         chunks = chunked(jobs, runner.bulk_chunk)
-        started = time.monotonic()
-        if iscoroutinefunction(many):
-            loop.run(_achunks(many, chunks))
-        else:
-            for chunk in chunks:
-                many(chunk)
-        seconds = time.monotonic() - started
-        loop.run(_left(producer))
+        with _costs_of_storing(runner) as costs:
+            seconds = _timed_chunks(many, jobs, chunks, loop)
+            costs.end()
+            loop.run(_left(producer))
+            told = costs.told(jobs)
         stored = loop.run(runner.pending())
-    return {"n": jobs, "jobs_per_s": round(jobs / seconds, 1), "enqueued": jobs, "stored": stored}
+    return {"n": jobs, "jobs_per_s": round(jobs / seconds, 1), "enqueued": jobs, "stored": stored, **told}
+
+
+class Costs:
+    """What it costs to store jobs: this program with all that it has started, the server, and what the store tells."""
+
+    def __init__(self, runner: Runner, meter: Meter) -> None:
+        self._server, self._meter = runner.server, meter
+        self._used: list[float] = []
+        meter.begin()
+        self._before = self._usages()
+
+    def _usages(self) -> list[float]:
+        return [usage_of([pid]).cpu for pid in (os.getpid(), self._server) if pid is not None]
+
+    def end(self) -> None:
+        """All jobs are stored."""
+        self._used = [after - before for before, after in zip(self._before, self._usages(), strict=True)]
+        self._meter.end()
+
+    def told(self, jobs: int) -> Report:
+        """For each job, once whoever has stored them is gone."""
+        names = ("cpu_us_per_job", "server_us_per_job")
+        used = {name: round(cpu / jobs * 1e6, 2) for name, cpu in zip(names, self._used, strict=False)}
+        return {**used, **self._meter.costs(jobs)}
+
+
+class NoCosts(Costs):
+    """Nothing can be told."""
+
+    def __init__(self) -> None: ...
+
+    def end(self) -> None:
+        """Nothing was begun."""
+
+    def told(self, jobs: int) -> Report:
+        """Nothing."""
+        return {}
+
+
+@contextmanager
+def _costs_of_storing(runner: Runner) -> Generator[Costs]:
+    metered = runner.storing_meter()
+    with nullcontext() if metered is None else metered as meter:
+        yield NoCosts() if meter is None else Costs(runner, meter)
+
+
+def _timed(one: One, jobs: int, loop: asyncio.Runner) -> tuple[float, int]:
+    elsewhere: object = one
+    if isinstance(elsewhere, Elsewhere):
+        return elsewhere.times(jobs, warm_up=WARM_UP, within=ENQUEUE_LIMIT)
+    return loop.run(_acalls(one, jobs)) if iscoroutinefunction(one) else _calls(one, jobs)
+
+
+def _timed_chunks(many: Many, jobs: int, chunks: list[list[int]], loop: asyncio.Runner) -> float:
+    elsewhere: object = many
+    if isinstance(elsewhere, Elsewhere):
+        seconds, _ = elsewhere.times(jobs, warm_up=0, within=DRAIN_LIMIT)
+        return seconds
+    started = time.monotonic()
+    if iscoroutinefunction(many):
+        loop.run(_achunks(many, chunks))
+    else:
+        for chunk in chunks:
+            many(chunk)
+    return time.monotonic() - started
 
 
 def _calls(one: One, jobs: int) -> tuple[float, int]:
@@ -173,24 +240,27 @@ def drain(runner: Runner, jobs: int, start: Start) -> Report:
     """Store the jobs, start the workers, and see how it goes."""
     runner.reset()
     if start.store:
-        copy(start.store / runner.store().name, runner.store())
+        runner.begin_with(start.store)
     if start.history:
         runner.fill_history(start.history)
     if start.future:
         runner.fill_future(start.future)
-    with event_loop() as loop:
+    with event_loop() as loop, runner.hold() if start.held else nullcontext():
         fill_seconds = _fill(runner, jobs, loop)
+        runner.filled()
         # What was there before is none of ours, and in an empty store there may be no table to ask yet.
         others = (loop.run(runner.left()) or jobs) - jobs
         finished_before = loop.run(runner.finished()) or 0
-        with Gauge(runner.store()) as gauge:
-            commits = gauge.read()
+        with runner.meter() as meter:
+            meter.begin()
             with working(runner, start.processes) as crowd:
                 result = _watch(runner, jobs, crowd, lambda: _left_of(loop.run(runner.left()), others))
-                result["commits_per_job"] = round((gauge.read() - commits) % 2**32 / jobs, 4)
+                meter.end()
+            costs = meter.costs(jobs)
         finished = loop.run(runner.finished())
     return {
         **result,
+        **costs,
         "procs": start.processes,
         "finished": None if finished is None else finished - finished_before,
         "fill_s": round(fill_seconds, 2),
@@ -222,18 +292,18 @@ def _left_of(pending: int | None, others: int) -> int | None:
 
 def _watch(runner: Runner, jobs: int, crowd: Crowd, left_now: Callable[[], int | None]) -> Report:
     expected = runner.hits(jobs)
-    at_start: tuple[int, Usage] | None = None
+    at_start: tuple[int, Usage, float] | None = None
     seen = Seen()
     deadline = time.monotonic() + DRAIN_LIMIT
     while seen.began < expected and time.monotonic() < deadline and not crowd.gone:
         time.sleep(LOOK_EVERY)
         seen = look(crowd.folder)
         if at_start is None and seen.began:
-            at_start = seen.began, usage_of(crowd.pids)
+            at_start = seen.began, usage_of(crowd.pids), _server_cpu(runner)
     if at_start is None:
         return {"error": "no job ran", "log": crowd.log()}
     left, ended = _emptied(left_now) if seen.began >= expected else (left_now(), None)
-    usage = usage_of(crowd.pids)
+    usage, server_cpu = usage_of(crowd.pids), _server_cpu(runner)
     seen = look(crowd.folder)
     # The clock was read after the store had said that nothing is left, so the end is rather too late than too early.
     seconds = max(((ended or seen.last) - seen.first) / 1e9, 1e-9)
@@ -247,8 +317,21 @@ def _watch(runner: Runner, jobs: int, crowd: Crowd, left_now: Callable[[], int |
         "jobs_per_s": round(done / seconds, 1),
         "written_bytes_per_job": round(usage.written / done, 1),
         # From the first look on: the start of an interpreter is not the cost of a job.
-        "cpu_us_per_job": round((usage.cpu - at_start[1].cpu) / measured * 1e6, 2) if measured else None,
+        "cpu_us_per_job": _microseconds(usage.cpu - at_start[1].cpu, measured),
+        **(
+            {}
+            if runner.server is None
+            else {"server_us_per_job": _microseconds(server_cpu - at_start[2], measured)}
+        ),
     }
+
+
+def _server_cpu(runner: Runner) -> float:
+    return 0.0 if runner.server is None else usage_of([runner.server]).cpu
+
+
+def _microseconds(seconds: float, jobs: float) -> float | None:
+    return round(seconds / jobs * 1e6, 2) if jobs else None
 
 
 def _emptied(left_now: Callable[[], int | None]) -> tuple[int | None, int | None]:

@@ -2,6 +2,7 @@
 
 Its workers have the log level `warning` ($LOG is another), because a line in the log for each job is left out for
 everybody. Everything else is as it is by default, but for what is measured: how it syncs, and how many processes work.
+This is the one for SQLite; ours_postgres.py is the other.
 
 What is asked of Shigoto alone:
 
@@ -14,19 +15,19 @@ What is asked of Shigoto alone:
 """
 
 import argparse
-import asyncio
 import json
 import os
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
+from bench.concurrent_callers import concurrent
 from bench.shigoto_app import CALLS, KIND, ONE_IN, STORE, app, noop, stranger, sync_noop, unmeasured
 from shigoto import Call, Shigoto
 from shigoto.model.version import VERSION
@@ -41,7 +42,6 @@ BETTER = 5  # a priority above the default
 TOMORROW = 86_400
 PAGE = 50
 CHUNK = 1000
-WARM_UP = 1
 PATH = os.pathsep.join([str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
 SHIGOTO = [sys.executable, "-m", "shigoto", "--app", "bench.shigoto_app:app"]
 # A line in the log for each job is left out for everybody, ours and the peers.
@@ -52,11 +52,11 @@ class ShigotoRunner(protocol.Runner):
     """Our own package."""
 
     name = "shigoto"
-    engine = os.environ.get("ENGINE", "sqlite")
+    engine = "sqlite"
     package = "shigoto"
     bulk = True
     keeps_history = True
-    env: ClassVar[dict[str, str]] = {"PYTHONPATH": PATH}
+    env: Mapping[str, str] = {"PYTHONPATH": PATH}
 
     def reset(self) -> None:
         """Delete the file and what is beside it."""
@@ -153,39 +153,6 @@ def store_many(where: Shigoto, call: Callable[[int], Call[Any]], jobs: int) -> N
     """Through the bulk call."""
     for first in range(0, jobs, CHUNK):
         where.enqueue_many(call(number) for number in range(first, min(first + CHUNK, jobs)))
-
-
-def concurrent(runner: ShigotoRunner, jobs: int) -> dict[str, Any]:
-    """How fast callers on one event loop are together."""
-    runner.reset()
-    callers = int(os.environ.get("CALLERS", "64"))
-    each = max(1, jobs // callers)
-    done = each * callers
-    seconds = runner.run(_concurrent(each, callers))
-    app.close()
-    stored = runner.run(runner.pending())
-    app.close()
-    return {
-        "n": done,
-        "callers": callers,
-        "jobs_per_s": round(done / seconds, 1),
-        "enqueued": WARM_UP + done,
-        "stored": stored,
-    }
-
-
-async def _concurrent(each: int, callers: int) -> float:
-    async def calls() -> None:
-        for number in range(each):
-            await noop.aenqueue(number)
-
-    for number in range(WARM_UP):
-        await noop.aenqueue(number)
-    started = time.monotonic()
-    async with asyncio.TaskGroup() as group:
-        for _ in range(callers):
-            group.create_task(calls())
-    return time.monotonic() - started
 
 
 def look(runner: ShigotoRunner, times: int, store: str | None) -> dict[str, Any]:

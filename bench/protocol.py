@@ -6,7 +6,8 @@
     RUNNER drain N             N jobs are stored, then workers are started; from the start of the first handler to the
                                moment when the store itself says that nothing is left, so that whatever is written
                                late is paid for. --procs P, --history H finished jobs and --future F jobs due
-                               tomorrow, --store FOLDER to begin with a copy of what is in there
+                               tomorrow, --store FOLDER to begin with what was prepared there, --held for a
+                               transaction that stays open from before the jobs are stored until all are done
     RUNNER latency N           one job at a time to an idle worker, from the call to the start of the handler
     RUNNER worker              one worker process, until it is told to stop
     RUNNER reset               an empty store
@@ -51,6 +52,7 @@ def main(runner: Runner, arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--history", type=int, default=0)
     parser.add_argument("--future", type=int, default=0)
     parser.add_argument("--store")
+    parser.add_argument("--held", action="store_true")
     options = parser.parse_args(arguments)
     if options.command == "worker":
         work = runner.worker()
@@ -73,7 +75,7 @@ def _answer(runner: Runner, options: argparse.Namespace) -> Report:
             return bulk(runner, options.jobs)
         case "drain":
             store = Path(options.store) if options.store else None
-            start = Start(options.procs, store, options.history, options.future)
+            start = Start(options.procs, store, options.history, options.future, options.held)
             return drain(runner, options.jobs, start)
         case _:
             return latency(runner, options.jobs)

@@ -1,14 +1,18 @@
 """The app of `shigoto_runner.py`, as a user would write it; its workers are `shigoto worker`.
 
-$BENCH_SQLITE_DIR is the folder of the store, $SYNC how it syncs (FULL, our default, or NORMAL), $KIND which handler is
-measured: async, sync (a plain function, in a thread), payload (async, with 10 KB beside the number) or failures (async;
-one job in twenty fails once, and is retried without a delay).
+$ENGINE is `sqlite` or `postgres`. For SQLite $BENCH_SQLITE_DIR is the folder of the store, and $SYNC how it syncs
+(FULL, our default, or NORMAL). For PostgreSQL $BENCH_POSTGRES is the address of the server, $DATABASE the database, and
+$OPTIONS what the address of the store says beside that, such as `prepare=on`.
+
+$KIND is which handler is measured: async, sync (a plain function, in a thread), payload (async, with 10 KB beside the
+number) or failures (async; one job in twenty fails once, and is retried without a delay).
 """
 
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from shigoto import Call, Context, Retry, Shigoto, Tasks
 
@@ -17,12 +21,23 @@ if TYPE_CHECKING:
 else:
     from bench.choice import protocol
 
+ENGINE = os.environ.get("ENGINE", "sqlite")
+DATABASE = os.environ.get("DATABASE", "bench_shigoto")
 KIND = os.environ.get("KIND", "async")
 STORE = Path(protocol.SQLITE_DIR) / "shigoto.db"
 TEXT = "".join(f"{number:04x} some words of a payload; " for number in range(400))[:10_240]
 ONE_IN = 20
 
-app = Shigoto(f"sqlite:///{STORE}{'?synchronous=normal' if os.environ.get('SYNC') == 'NORMAL' else ''}")
+
+def address() -> str:
+    """Of the store."""
+    if ENGINE == "sqlite":
+        return f"sqlite:///{STORE}{'?synchronous=normal' if os.environ.get('SYNC') == 'NORMAL' else ''}"
+    server = urlsplit(os.environ["BENCH_POSTGRES"])
+    return urlunsplit(server._replace(path=f"/{DATABASE}", query=os.environ.get("OPTIONS", "")))
+
+
+app = Shigoto(address())
 # Not a part of the app, so that its workers do not know them.
 strangers = Tasks()
 

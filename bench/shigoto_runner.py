@@ -1,8 +1,9 @@
 """Shigoto in the comparison, as a plain script that works in any folder: `python bench/shigoto_runner.py drain 100000`.
 
-See ours.py for what it does, and protocol.py for the commands.
+See ours.py and, if $ENGINE is `postgres`, ours_postgres.py for what it does, and protocol.py for the commands.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -14,9 +15,14 @@ def main() -> None:
     # As a script it finds neither its own package nor the source; and its folder has modules that nobody means.
     paths = [path for path in sys.path if Path(path).resolve() != ROOT / "bench"]
     sys.path[:] = [str(ROOT), str(ROOT / "src"), *paths]
-    from bench import ours
+    if os.environ.get("ENGINE", "sqlite") == "sqlite":
+        from bench import ours
 
-    ours.main()
+        ours.main()
+    else:
+        from bench import ours_postgres
+
+        ours_postgres.main()
 
 
 if __name__ == "__main__":

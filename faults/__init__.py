@@ -5,9 +5,11 @@
     apps/          the apps whose jobs are disturbed
     experiments/   one file for each experiment
     simulation/    the runtime on virtual time, in worlds made by chance
-    mutants.py     builds that are broken on purpose, and who must notice
+    breaking.py    how a build is broken on purpose, and how it is asked who notices
+    mutants.py     the broken builds, and who must notice
     duels.py       two on one file at the same moment
     stage.py       producers and workers as processes of their own
+    stores/        where their jobs live: a file, or a database on a server that can be stopped and killed
     producer.py    a program that enqueues; stream.py, one that enqueues the mix of the soak
     experiment.py  what an experiment is given, and what it answers
     report.py      the table and the JSON of a run

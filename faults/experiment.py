@@ -34,13 +34,15 @@ class Outcome(Struct, kw_only=True):
     """What was seen. The counts are those of the checker; `wrong` says in words what else must not be.
 
     `n` counts what was put at risk (jobs, rounds, points, images), and `measured` names the counts that were looked
-    for: a zero of any other is no finding. `recovery` are seconds from a fault until the work it cut short went on.
-    `figures` are for the reader. An experiment that this machine does not allow is `skipped`, with the reason, and
-    shows nothing; of one that it allows in part, `left_out` says what is missing.
+    for: a zero of any other is no finding. A count that can have been of another number than `n` has it in `at_risk`:
+    of all jobs that were stored, of further runs, of jobs with an effect. `recovery` are seconds from a fault until the
+    work it cut short went on. `figures` are for the reader. An experiment that this machine does not allow is
+    `skipped`, with the reason, and shows nothing; of one that it allows in part, `left_out` says what is missing.
     """
 
     n: int = 0
     measured: tuple[str, ...] = ()
+    at_risk: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     vanished: int = 0
     phantom: int = 0
@@ -65,13 +67,24 @@ class Outcome(Struct, kw_only=True):
         """Whether every promise was kept; nothing is shown by what was skipped, or had nothing at risk."""
         return self.n > 0 and not self.skipped and not self.wrong and not any(self.zeros.values())
 
+    def risk(self, name: str) -> int:
+        """Of how many this count is; 0 if nobody looked for it."""
+        return self.at_risk.get(name, self.n) if name in self.measured else 0
+
     def add(self, part: "Outcome") -> None:
         """Count what a part has seen into the whole; the figures are the caller's.
 
-        What the whole has measured is what every part has.
+        What the whole has measured is what every part has, or what has a number of its own at risk.
         """
         known = self.measured if self.n else ZEROS
-        self.measured = tuple(name for name in part.measured if name in known)
+        own = {name: self.risk(name) + part.risk(name) for name in (*self.at_risk, *part.at_risk)}
+        self.measured = tuple(
+            name
+            for name in ZEROS
+            if (name in part.measured and name in known)
+            or (name in own and name in (*part.measured, *self.measured))
+        )
+        self.at_risk = {name: risk for name, risk in own.items() if name in self.measured}
         self.n += part.n
         for name in ZEROS:
             setattr(self, name, getattr(self, name) + getattr(part, name))

@@ -9,16 +9,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field, json
+from msgspec import DecodeError, Struct, field, json
 
 from bench.comparison.machine import describe
 from bench.comparison.report import table as in_markdown
 from faults.evidence.checker import quantiles
-from faults.experiment import Outcome
+from faults.experiment import ZEROS, Outcome
+from shigoto.local_postgres.binaries import binaries
+from shigoto.model.errors import StoreUnavailable
 from shigoto.model.version import VERSION
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+BEGIN, END = (
+    "<!-- results: begin -->",
+    "<!-- results: end -->",
+)  # of the engine that is meant where none is named
+NAMES = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 HEAD = ("id", "what is done", "N", "lost", "unlicensed", "overlaps", "bad settles", "other")
 TAIL = ("recovery p50/p99/max", "seconds", "seed", "result")
 ALONE = ("lost", "unlicensed", "overlaps", "bad_settles")  # each has a column of its own
@@ -27,18 +33,30 @@ UNMEASURED = "–"
 WIDEST = 44  # letters of a title in a terminal
 
 
-def here() -> dict[str, str]:
-    """What a reader must know to judge the figures; nothing that would name the machine."""
+def here(engine: str = "sqlite") -> dict[str, str]:
+    """What a reader must know to judge the figures of this engine; nothing that would name the machine."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "commit": _commit(),
         "shigoto": VERSION,
         "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
+        engine: _version_of(engine),
         "machine": describe(),
         "cores": str(os.cpu_count()),
         "kernel": ".".join(platform.release().split(".")[:2]),
     }
+
+
+def _version_of(engine: str) -> str:
+    """Of the library or the server that experiments of this engine use here."""
+    if engine == "sqlite":
+        return sqlite3.sqlite_version
+    try:
+        words = [str(binaries()[1] / "postgres"), "--version"]
+        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        return said.partition("(PostgreSQL) ")[2].split()[0]
+    except (OSError, StoreUnavailable, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def _commit() -> str:
@@ -98,6 +116,7 @@ def row(result: Result) -> list[str]:
         ]
     recovery = quantiles(outcome.recovery).values() if outcome.recovery else ()
     times = " / ".join(f"{seconds:.2f}" for seconds in recovery)
+    times += f" of {len(outcome.recovery)}" if times else ""
     return [
         result.id,
         result.title,
@@ -162,12 +181,13 @@ def page(results: Sequence[Result]) -> str:
         "N counts what was put at risk: jobs, rounds, points or crash images, as the experiment says.\n"
         f"A count is there where it was looked for, and a {UNMEASURED} where it was not: an experiment that does not"
         " have the evidence for it says nothing about it.\n"
-        "Each 0 of a row with an upper bound is 0 of N: by the rule of three the true rate is below that bound, 3/N,"
-        " with 95 % confidence.\n"
+        "By the rule of three the true rate behind a 0 of N is below 3/N with 95 % confidence: that is the upper bound."
+        " A count that could not have been of all N has its own: only a job that ran again can have done so without a"
+        " licence, and only a job with an effect can have had two.\n"
         "`other` sums whatever of this was looked for: jobs that vanished, ran unasked, began after their end or had"
         " another number of effects than one, and what else must not be in that experiment.\n"
-        "Recovery is in seconds, from a fault to the next start of the work it cut short; of E31, from when there was"
-        " room again until everything was done."
+        "Recovery is in seconds, from a fault to the next start of the work it cut short, and of how many such starts;"
+        " of E31, from when there was room again until everything was done."
     )
     seen = [f"- **{result.id}** {figures}" for result in results if (figures := _figures(result))]
     parts += ["What else was seen:", "\n".join(seen)] if seen else []
@@ -184,18 +204,33 @@ def _preface(results: Sequence[Result]) -> str:
     commands = dict.fromkeys(f"`{result.command}`" for result in results)
     dates = sorted({result.setting.get("date", "") for result in results})
     settings = dict.fromkeys(
-        f"Shigoto {s.get('shigoto')} ({s.get('commit')}) on Python {s.get('python')} with SQLite {s.get('sqlite')};"
-        f" {s.get('machine')}."
-        for s in (result.setting for result in results)
+        f"Shigoto {s.get('shigoto')} ({s.get('commit')}) on Python {s.get('python')} with"
+        f" {NAMES.get(engine, engine)} {s.get(engine)}; {s.get('machine')}."
+        for engine, s in ((result.engine, result.setting) for result in results)
     )
     return "\n".join([f"Run on {' and '.join(dates)} with {' and '.join(commands)}.", *settings])
 
 
 def _wide_row(result: Result) -> list[str]:
     cells = row(result)
-    n = result.outcome.n if cells[2] and result.outcome.measured else 0
-    bound = f"{3 / n:.1g}" if n >= 3 else ""  # below three, the rule says nothing
-    return [*cells[: len(HEAD)], bound, *cells[len(HEAD) :]]
+    bounds = _bounds(result.outcome) if cells[2] else ""
+    return [*cells[: len(HEAD)], bounds, *cells[len(HEAD) :]]
+
+
+def _bounds(outcome: Outcome) -> str:
+    """The rule of three for each count that is zero: first where all of N was at risk, then where it was less."""
+    bounds: dict[str, list[str]] = {}
+    for name in ZEROS:
+        if name in outcome.measured and not getattr(outcome, name):
+            bounds.setdefault(_bound(outcome.risk(name)), []).append(name.replace("_", " "))
+    whole = _bound(outcome.n)
+    first = [whole] if whole in bounds and whole else []
+    own = [f"{', '.join(names)} {bound or 'none'}" for bound, names in bounds.items() if bound != whole]
+    return "; ".join([*first, *own])
+
+
+def _bound(risk: int) -> str:
+    return f"{3 / risk:.1g}" if risk >= 3 else ""  # below three, the rule says nothing
 
 
 def _figures(result: Result) -> str:
@@ -211,22 +246,73 @@ def _value(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def put(path: Path, text: str) -> None:
-    """Write the results there: between the markers of a page that has them, else as the whole file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def markers(engine: str) -> tuple[str, str]:
+    """Between which the results of an engine stand on a page."""
+    if engine == "sqlite":
+        return BEGIN, END
+    return BEGIN.replace("results", f"results on {engine}"), END.replace("results", f"results on {engine}")
+
+
+class Unusable(Exception):
+    """A file of results, or a page for them, cannot be used; the text says what to do."""
+
+
+def expect_place(path: Path, engine: str) -> None:
+    """Raise Unusable if the results of this engine cannot be put on that page."""
+    try:
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unusable(f"the page {path} cannot be read: {error}.") from error
+    begin, end = markers(engine)
+    if text and not 0 <= text.find(begin) < text.find(end):
+        raise Unusable(
+            f"the page {path} has no place for the results: it needs the lines {begin} and {end}, in this order."
+            " Name a new file, or add them."
+        )
+    expect_writable(path)
+
+
+def expect_writable(path: Path) -> None:
+    """Raise Unusable if nothing can be written there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError("it is a folder")
+        beside = _beside(path)
+        beside.touch()
+        beside.unlink()
+    except OSError as error:
+        raise Unusable(f"{path} cannot be written: {error}. Name another place.") from error
+
+
+def put(path: Path, text: str, engine: str = "sqlite") -> None:
+    """Write the results there: between the engine's markers of a page, or as the whole of a new file."""
     old = path.read_text(encoding="utf-8") if path.exists() else ""
-    if BEGIN in old and END in old:
-        before, after = old.partition(BEGIN)[0], old.partition(END)[2]
-        text = f"{before}{BEGIN}\n\n{text}\n{END}{after}"
-    path.write_text(text, encoding="utf-8")
+    begin, end = markers(engine)
+    before, after = (old.partition(begin)[0], old.partition(end)[2]) if old else ("", "\n")
+    _replace(path, f"{before}{begin}\n\n{text}\n{end}{after}".encode())
 
 
 def save(path: Path, results: Sequence[Result]) -> None:
     """All results as JSON, one object for each."""
+    _replace(path, json.format(json.encode(list(results), enc_hook=str), indent=1) + b"\n")
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """The old file stays whole until the new one is: hours of results may be in it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(json.format(json.encode(list(results), enc_hook=str), indent=1) + b"\n")
+    beside = _beside(path)
+    beside.write_bytes(content)
+    beside.replace(path)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
 
 
 def load(path: Path) -> list[Result]:
-    """What was saved there, nothing if it is not there."""
-    return json.decode(path.read_bytes(), type=list[Result]) if path.exists() else []
+    """What was saved there, nothing if it is not there. Raises Unusable if it is something else."""
+    try:
+        return json.decode(path.read_bytes(), type=list[Result]) if path.exists() else []
+    except (OSError, DecodeError) as error:
+        raise Unusable(f"{path} is no file of results: {error}. Move it away, or leave --add out.") from error

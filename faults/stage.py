@@ -7,17 +7,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
 
 import shigoto
-from faults.evidence import audit
+from faults.evidence.audit import Audit
 from faults.evidence.checker import Evidence
 from faults.evidence.records import Pen, read
 from faults.evidence.runs import BEREAVED, TOLD
 from faults.experiment import Setting
+from faults.stores import open_store
+from faults.stores.file import File
 from faults.tools.guardian import Guardian
 from shigoto import Job, Shigoto
+
+if TYPE_CHECKING:
+    from faults.stores.database import Database
+    from faults.stores.host import Host
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(shigoto.__file__).parents[1]  # where this process has it from, which may be a mutant
@@ -35,25 +46,35 @@ class Stage:
     """One store, its ledger, and the processes that use it, which end with the block.
 
     `module` is the app, one of `faults.apps`. The audit triggers are installed unless `audited` is False: they double
-    what a commit writes.
+    what a commit writes. On PostgreSQL the store has a server of its own, which ends last; its folder and its settings
+    may be said.
     """
 
-    def __init__(self, setting: Setting, module: str = "jobs", *, audited: bool = True) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        module: str = "jobs",
+        *,
+        audited: bool = True,
+        server_folder: Path | None = None,
+        server_settings: Mapping[str, str | int] | None = None,
+    ) -> None:
         self.setting = setting
         self.module = module
         self.folder = setting.folder
-        self.store = self.folder / "jobs.db"
-        self.url = f"sqlite:///{self.store}"
         self.ledger = self.folder / "ledger"
         self.ledger.mkdir(parents=True, exist_ok=True)
         self.pen = Pen(self.ledger)
+        self._store = open_store(setting, self.pen, folder=server_folder, settings=server_settings)
+        self.url = self._store.url
         self.app = app_of(module, self.url)
-        self.app.engine.migrate()
+        self._store.prepare(self.app)
         if audited:
-            audit.install(self.store)
+            self.audit.install()
         self.processes: list[subprocess.Popen[bytes]] = []
         self._producers = 0
         self._guardian = Guardian()
+        self._between = ExitStack()
 
     def __enter__(self) -> "Stage":
         return self
@@ -65,6 +86,41 @@ class Stage:
             end(process)
         self._guardian.dismiss()
         self.app.close()
+        self._between.close()
+        self._store.close()
+
+    @property
+    def audit(self) -> Audit:
+        """What the store's triggers have written down."""
+        return self._store.audit
+
+    @property
+    def store(self) -> Path:
+        """The file, of a stage on SQLite."""
+        return self._own(File).path
+
+    @property
+    def database(self) -> "Database":
+        """The database and its addresses, of a stage on PostgreSQL."""
+        from faults.stores.database import Database
+
+        return self._own(Database)
+
+    @property
+    def server(self) -> "Host":
+        """The server that can be stopped, killed and cut off, of a stage on PostgreSQL."""
+        return self.database.server
+
+    def _own(self, kind: type[S]) -> S:
+        if not isinstance(self._store, kind):
+            raise TypeError(
+                f"The engine of this stage is {self.setting.engine}, so it has no {kind.__name__}."
+            )
+        return self._store
+
+    def between(self, line: AbstractContextManager[T]) -> T:
+        """Open what stands between the processes and the store, such as a proxy; it is closed when they have ended."""
+        return self._between.enter_context(line)
 
     def start(
         self,
@@ -89,23 +145,34 @@ class Stage:
     def worker(
         self,
         *options: str,
+        url: str | None = None,
         wrap: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         output: Path | None = None,
     ) -> subprocess.Popen[bytes]:
-        """`shigoto worker` on the store; `wrap` is a command to start it with, such as strace."""
+        """`shigoto worker` on the store; `wrap` is a command to start it with, such as strace.
+
+        `url` is another way to the same store, such as through a proxy.
+        """
         words = [sys.executable, "-m", "shigoto", "--app", f"faults.apps.{self.module}:app"]
         return self.start(
-            [*wrap, *words, "worker", self.url, *QUIET, *options], environment=environment, output=output
+            [*wrap, *words, "worker", url or self.url, *QUIET, *options],
+            environment=environment,
+            output=output,
         )
 
     def producer(
-        self, jobs: int, *options: str, environment: Mapping[str, str] | None = None
+        self,
+        jobs: int,
+        *options: str,
+        url: str | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """A process that enqueues so many jobs one by one (see `faults/producer.py` for its options)."""
         self._producers += 1
         seed = f"{self.setting.seed} producer {self._producers}"
-        words = [sys.executable, "-m", "faults.producer", self.module, self.url, str(jobs), "--seed", seed]
+        place = [self.module, url or self.url, str(jobs)]
+        words = [sys.executable, "-m", "faults.producer", *place, "--seed", seed]
         return self.start([*words, *options], environment=environment)
 
     def do(self, deed: str, process: subprocess.Popen[bytes] | int, *, whole_tree: bool = True) -> list[int]:
@@ -118,17 +185,19 @@ class Stage:
         family = descendants(pid)
         names = {each: own_number(each) for each in (pid, *family)}
         done: list[int] = []
+        at = time.monotonic()
         for each in names if whole_tree else [pid]:
+            at = time.monotonic()  # before the deed: nothing that follows from it may seem to be earlier
             try:
                 os.kill(each, SIGNALS[deed])
             except ProcessLookupError:
                 continue
-            self.pen.write("fault", deed=deed, pid=names[each], parent=names[pid])
+            self.pen.write("fault", deed=deed, pid=names[each], parent=names[pid], at=at)
             done.append(each)
         concerned = {"kill": BEREAVED, "term": TOLD, "int": TOLD}.get(deed)
         if concerned and done and not whole_tree:
             for each in family:
-                self.pen.write("fault", deed=concerned, pid=names[each], parent=names[pid])
+                self.pen.write("fault", deed=concerned, pid=names[each], parent=names[pid], at=at)
         return done
 
     def wait_until(self, true: Callable[[], object], *, seconds: float, what: str) -> bool:
@@ -144,7 +213,7 @@ class Stage:
 
     def at_rest(self) -> bool:
         """Whether nothing waits, is due later or runs."""
-        return audit.at_rest(self.store)
+        return self.audit.at_rest()
 
     def rest(self, seconds: float) -> bool:
         """Wait until the store is at rest."""
@@ -170,10 +239,10 @@ class Stage:
         """All that is known, for the checker."""
         return Evidence(
             records=read(self.ledger),
-            changes=audit.changes(self.store),
-            states=audit.states(self.store),
-            effects=audit.effects(self.store),
-            workers=audit.workers(self.store),
+            changes=self.audit.changes(),
+            states=self.audit.states(),
+            effects=self.audit.effects(),
+            workers=self.audit.workers(),
         )
 
 

@@ -8,12 +8,18 @@ import psycopg
 from shigoto.model.clock import Millis
 from shigoto.testing.clock import START, VirtualClock
 
-# Only the raw time is replaced. What the store makes of it, `shigoto.now()`, is held back after a step as ever.
+# Only the raw time is replaced, that of a transaction and that of a statement in it. What the store makes of it,
+# `shigoto.now()`, is held back after a step as ever.
 REPLACE = f"""
 CREATE SCHEMA test;
 CREATE TABLE test.instant (now bigint NOT NULL);
 INSERT INTO test.instant VALUES ({START});
 CREATE OR REPLACE FUNCTION shigoto.host_now()
+RETURNS bigint
+LANGUAGE sql
+STABLE
+AS 'SELECT now FROM test.instant';
+CREATE OR REPLACE FUNCTION shigoto.host_statement_now()
 RETURNS bigint
 LANGUAGE sql
 STABLE

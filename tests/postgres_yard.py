@@ -5,10 +5,14 @@ When versions are named, by `--postgres 15,18` or in SHIGOTO_TEST_POSTGRES, it r
 must start; else the tests of a version that does not start are skipped.
 """
 
+import base64
+import hashlib
+import hmac
 import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import count
@@ -25,8 +29,11 @@ from shigoto.model.errors import StoreError
 MAJORS = (15, 16, 18)
 ALWAYS = 18
 VARIABLE = "SHIGOTO_TEST_POSTGRES"
-# A killed server loses nothing without these; only a machine that loses its power does.
+# A killed server loses nothing without these; only a machine that loses its power does. And nobody needs to look every
+# few seconds whether there is anything to vacuum in one of many databases that live as long.
 FAST: Mapping[str, str | int] = {
+    "autovacuum_naptime": "1h",
+    "checkpoint_timeout": "1h",
     "fsync": "off",
     "full_page_writes": "off",
     "max_connections": 200,
@@ -51,14 +58,16 @@ BEGIN
   END LOOP;
 END $$;
 """
+END_OTHERS = """
+SELECT count(pg_terminate_backend(pid))
+FROM pg_stat_activity
+WHERE datname = %s AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+"""
 EMPTY = """
 DO $$
 DECLARE
   name text;
 BEGIN
-  PERFORM pg_terminate_backend(pid, 10000)
-  FROM pg_stat_activity
-  WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend';
   FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'shigoto'::regnamespace AND relkind = 'r' LOOP
     EXECUTE format('DELETE FROM shigoto.%I', name);
     IF to_regclass(format('kept.%I', name)) IS NOT NULL THEN
@@ -96,6 +105,8 @@ class Yard:
             try:
                 server = self.prepared(major)
                 server.start()
+                with psycopg.connect(server.address, autocommit=True) as connection:
+                    make_logins_cheap(connection)
                 self._servers[major] = server
             except StoreError as error:
                 self._servers[major] = error
@@ -115,7 +126,7 @@ class Yard:
             server.start()
             yield server
         finally:
-            server.stop()
+            server.kill()
             shutil.rmtree(server.folder, ignore_errors=True)
 
     def folder(self) -> Path:
@@ -151,6 +162,7 @@ class Yard:
             try:
                 yield server.address_of(name)
             finally:
+                end_others(connection, name)
                 drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
                 connection.execute(drop.format(sql.Identifier(name)))
 
@@ -187,12 +199,12 @@ class Yard:
         return self._templates[key]
 
     def close(self) -> None:
-        """Stop all of them, and leave nothing behind."""
+        """End all of them, and leave nothing behind. Their data goes, so nobody needs to write it down before."""
         with ExitStack() as closing:
             closing.callback(shutil.rmtree, self._folder, ignore_errors=True)
             for server in self._servers.values():
                 if isinstance(server, Server):
-                    closing.callback(server.stop)
+                    closing.callback(server.kill)
             for spares in self._spares.values():
                 for spare in spares:
                     closing.callback(spare.drop)
@@ -212,6 +224,7 @@ class Spare:
         self._uses += 1
         if self._uses == USES:
             return False
+        end_others(self._connection, self._connection.info.dbname)
         self._connection.execute(EMPTY)
         return True
 
@@ -238,6 +251,33 @@ def create(connection: psycopg.Connection, name: str, template: str) -> None:
     )
 
 
+def make_logins_cheap(connection: psycopg.Connection) -> None:
+    """Keep the password, but let it be hashed once where it is hashed 4096 times to slow down those who guess.
+
+    Each of many thousand connections of the tests would cost milliseconds for it, on both sides. Nobody guesses a
+    password as long as this one. Versions before 16 have no setting for the number, but all take a hash that is ready.
+    """
+    password, salt = connection.info.password.encode(), os.urandom(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password, salt, iterations=1)
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    served = hmac.digest(salted, b"Server Key", "sha256")
+    encoded = [base64.b64encode(each).decode() for each in (salt, stored, served)]
+    verifier = "SCRAM-SHA-256$1:{}${}:{}".format(*encoded)
+    connection.execute(sql.SQL("ALTER ROLE CURRENT_USER PASSWORD {}").format(verifier))
+
+
+def end_others(connection: psycopg.Connection, database: str) -> None:
+    """End all other connections to a database, and wait for it.
+
+    The server can wait itself, in `pg_terminate_backend` and in `DROP DATABASE`. But it then sleeps for 100 ms between
+    two looks, and clients that have just left are nearly always seen: it is gone in a few.
+    """
+    deadline = time.monotonic() + 10
+    while connection.execute(END_OTHERS, [database]).fetchone() != (0,):
+        assert time.monotonic() < deadline, f"somebody is still connected to {database}"
+        time.sleep(0.001)
+
+
 def wanted_majors(config: pytest.Config) -> Sequence[int]:
     """The versions that tests run on."""
     named = named_majors(config)
@@ -258,6 +298,16 @@ def named_majors(config: pytest.Config) -> list[int] | None:
         raise pytest.UsageError(
             f"--postgres and {VARIABLE} take major versions of PostgreSQL, such as 15,18, not {words!r}."
         ) from None
+
+
+def shared_server(yard: Yard, major: int, config: pytest.Config) -> Server:
+    """The server of this version; without one the test is skipped, unless somebody has asked for the version."""
+    try:
+        return yard.server(major)
+    except StoreError as error:
+        if named_majors(config) is not None:
+            raise
+        pytest.skip(f"{MISSING} {major}: {error}")
 
 
 def parametrise(metafunc: pytest.Metafunc) -> None:
@@ -288,12 +338,7 @@ def postgres_yard() -> Iterator[Yard]:
 @pytest.fixture
 def postgres(postgres_major: int, postgres_yard: Yard, pytestconfig: pytest.Config) -> Server:
     """A private server that other tests use too."""
-    try:
-        return postgres_yard.server(postgres_major)
-    except StoreError as error:
-        if named_majors(pytestconfig) is not None:
-            raise
-        pytest.skip(f"{MISSING} {postgres_major}: {error}")
+    return shared_server(postgres_yard, postgres_major, pytestconfig)
 
 
 @pytest.fixture

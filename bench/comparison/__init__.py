@@ -1,1 +1,1 @@
-"""The comparison with other queues on one SQLite file: `python3 dev.py bench --peers sqlite`."""
+"""The comparison with other queues: `python3 dev.py bench --peers sqlite`, and `--peers postgres`."""

@@ -3,7 +3,6 @@ disturbs the machine for a while disturbs all alike."""
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,32 +12,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bench.comparison.environment import FOLDER, PYTHON
+from bench.comparison.contest import Ground
+from bench.comparison.entries import Entry
 from bench.comparison.machine import sync_time
-from bench.comparison.plan import LEVELS, NORMAL, OURS, Entry
 from tools.environment import ROOT, Problem
 
-STORES = FOLDER / "stores"
-RUN = STORES / "run"
 RUN_LIMIT = 300.0  # seconds
-PREPARE_LIMIT = 1800.0
-SETTLE_LIMIT = 30.0
+LONG_LIMIT = 1800.0
+SETTINGS = ("KIND", "SYNC", "LOG", "ENGINE", "CALLS", "DATABASE", "OPTIONS", "PREPARED", "RATE")
 Run = dict[str, Any]
 
 
-def rounds(
-    plan: Sequence[Entry], count: int, missing: dict[str, str], keep: Callable[[list[Run]], None]
-) -> list[Run]:
+def rounds(plan: Sequence[Entry], count: int, ground: Ground, keep: Callable[[list[Run]], None]) -> list[Run]:
     """All runs, one round after the other; `keep` is given what there is after each round."""
     runs: list[Run] = []
     for number in range(count):
-        took = sync_time(STORES)
+        took = sync_time(ground.folder)
         runs.append({"round": number, "work": "machine", "name": "fdatasync", "ms": round(took * 1000, 3)})
         for entry in plan:
+            if entry.once and number:
+                continue
             found = (
-                {"error": f"not installed: {missing[entry.package]}"}
-                if entry.package in missing
-                else once(entry)
+                {"error": f"not installed: {ground.missing[entry.package]}"}
+                if entry.package in ground.missing
+                else once(entry, ground)
             )
             runs.append({"round": number, "work": entry.work, "name": entry.name, **found})
             say(number, runs[-1])
@@ -46,16 +43,18 @@ def rounds(
     return runs
 
 
-def once(entry: Entry) -> Run:
+def once(entry: Entry, ground: Ground) -> Run:
     """One run of one contestant; what went wrong is in `error`."""
     words = [entry.command, str(entry.jobs), *entry.words]
+    env = dict(entry.env)
     if entry.store:
-        words += ["--store", str(STORES / entry.store)]
+        words += ground.words_for(entry.store)
+        env["PREPARED"] = entry.store
     if entry.command == "footprint":
         seconds = str(max(5, entry.jobs // 10))
         words = ["footprint", "idle", "pick-up", "--json", "--jobs", str(entry.jobs), "--seconds", seconds]
-        words += ["--folder", str(STORES)]
-    answer = run(entry.module, words, entry.env, RUN_LIMIT)
+        words += ["--folder", str(ground.folder)]
+    answer = run(ground, entry.module, words, env, LONG_LIMIT if entry.once else RUN_LIMIT)
     if "error" not in answer and (trouble := doubt(answer)):
         answer["error"] = trouble
     return answer
@@ -76,14 +75,14 @@ def doubt(answer: Run) -> str | None:
     return None
 
 
-def run(module: str, words: Sequence[str], env: Any, limit: float) -> Run:
+def run(ground: Ground, module: str, words: Sequence[str], env: Mapping[str, str], limit: float) -> Run:
     """Start a runner, and read its last line. What it leaves behind is ended with it."""
-    settle()
+    ground.settle()
     started = time.monotonic()
     process = subprocess.Popen(
-        [str(PYTHON), "-m", module, *words],
+        [str(ground.python), "-m", module, *words],
         cwd=ROOT,
-        env={**clean(os.environ.items()), "BENCH_SQLITE_DIR": str(RUN), **env},
+        env={**clean(os.environ.items()), **ground.env, **env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -102,20 +101,12 @@ def run(module: str, words: Sequence[str], env: Any, limit: float) -> Run:
     return {**answer, "wall_s": round(time.monotonic() - started, 1)}
 
 
-def settle() -> None:
-    """Let nobody pay for what another has written: it is deleted, and the rest brought to the disk."""
-    shutil.rmtree(RUN, ignore_errors=True)
-    RUN.mkdir(parents=True)
-    with suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(["sync", "-f", str(RUN)], check=False, timeout=SETTLE_LIMIT)
-
-
 def clean(environment: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Without what would change what is measured, or by whom."""
     return {
         name: value
         for name, value in environment
-        if not name.startswith(("SHIGOTO_", "BENCH_", "PYTHON")) and name not in ("KIND", "SYNC", "LOG")
+        if not name.startswith(("SHIGOTO_", "BENCH_", "PYTHON", "PG")) and name not in SETTINGS
     }
 
 
@@ -132,28 +123,32 @@ def read_answer(output: str, errors: str) -> Run:
     return {"error": said[-1][-300:] if said else "it ended without a word"}
 
 
-def prepare_stores(plan: Sequence[Entry], sizes: Mapping[str, int]) -> None:
-    """Make the stores that the plan wants copies of, once."""
+def prepare_stores(plan: Sequence[Entry], sizes: Mapping[str, int], ground: Ground, module: str) -> None:
+    """Make the stores that the plan begins with, once."""
     for kind in sorted({entry.store for entry in plan if entry.store}):
         print(f"preparing a store: {sizes[kind]:,} jobs, {kind} …", file=sys.stderr, flush=True)
-        words = ["prepare", str(sizes[kind]), kind, "--store", str(STORES / kind)]
-        answer = run(OURS, words, LEVELS[NORMAL], PREPARE_LIMIT)
+        words, env = ground.prepare(kind)
+        answer = run(ground, module, ["prepare", str(sizes[kind]), *words], env, LONG_LIMIT)
         if "error" in answer:
             raise Problem(f"the store for {kind} could not be made: {answer['error']}")
-
-
-def remove_stores() -> None:
-    """They are large."""
-    shutil.rmtree(STORES, ignore_errors=True)
 
 
 def say(number: int, run: Run) -> None:
     """A line for whoever waits."""
     shown = {
         name: run[name]
-        for name in ("error", "jobs_per_s", "p50_ms", "p99_ms", "commits_per_job", "cpu_us_per_job", "wall_s")
+        for name in (
+            "error",
+            "jobs_per_s",
+            "p50_ms",
+            "p99_ms",
+            "commits_per_job",
+            "server_us_per_job",
+            "cpu_us_per_job",
+        )
         if run.get(name) is not None
     }
+    shown["wall_s"] = run.get("wall_s", 0)
     words = ", ".join(f"{name} {value}" for name, value in shown.items())
     print(
         f"round {number + 1}  {run['work']:<11}{run['name']:<28} {words}"[:240], file=sys.stderr, flush=True

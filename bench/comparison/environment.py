@@ -1,5 +1,5 @@
-"""The environment in which everybody is measured: `.bench/venv`, the newest Python of the machine with the newest
-release of each peer, by name from the package index, and what our own package needs.
+"""The environment in which everybody is measured: a folder in `.bench` for each comparison, the newest Python of the
+machine with the newest release of each peer, by name from the package index, and what our own package needs.
 
 The newest Python, because some peers leave older ones behind: who takes an older Python gets an older, slower peer.
 A peer that cannot be installed is kept in mind with the reason. The folder is used again as long as it was made for the
@@ -20,9 +20,7 @@ from msgspec import Struct, convert, to_builtins
 from tools.environment import ROOT, Problem, fetch_uv, find_uv, read_pyproject, remove, tell
 
 FOLDER = ROOT / ".bench"
-VENV = FOLDER / "venv"
-PYTHON = VENV / "bin" / "python"
-STAMP = VENV / "comparison.json"
+STAMP = "comparison.json"
 OLDEST = (3, 11)
 NAMES = [*(f"python3.{minor}" for minor in range(19, 10, -1)), "python3"]
 INSTALL_LIMIT = 600.0
@@ -60,19 +58,26 @@ class Environment(Struct, frozen=True):
     made_at: str
 
 
-def prepare(peers: Iterable[str], *, python: str | None = None, renew: bool = False) -> Environment:
+def python_of(venv: Path) -> Path:
+    """Its interpreter."""
+    return venv / "bin" / "python"
+
+
+def prepare(
+    peers: Iterable[str], *, venv: Path = FOLDER / "venv", python: str | None = None, renew: bool = False
+) -> Environment:
     """Make the folder hold the peers, or leave it as it is."""
     chosen = find_python(python)
     names = sorted({*peers, "uvloop", *own_requirements()})
-    there = read_stamp()
-    if there is not None and not renew and is_fresh(there, chosen, names) and PYTHON.exists():
+    there = read_stamp(venv)
+    if there is not None and not renew and is_fresh(there, chosen, names) and python_of(venv).exists():
         return there
-    tell(f"preparing .bench/venv with Python {dotted(chosen.version)} and {len(names)} packages …")
-    install = make_venv(chosen)
-    missing = {name: reason for name in names if (reason := installed(install, name))}
+    tell(f"preparing {shown(venv)} with Python {dotted(chosen.version)} and {len(names)} packages …")
+    install = make_venv(chosen, venv)
+    missing = {name_of(name): reason for name in names if (reason := installed(install, name))}
     if lacking := [name for name in own_requirements() if name in missing]:
-        raise Problem(f"{lacking[0]} could not be installed into .bench/venv: {missing[lacking[0]]}")
-    link_source()
+        raise Problem(f"{lacking[0]} could not be installed into {shown(venv)}: {missing[lacking[0]]}")
+    link_source(venv)
     made = Environment(
         python=dotted(chosen.version),
         sqlite=chosen.sqlite,
@@ -80,8 +85,13 @@ def prepare(peers: Iterable[str], *, python: str | None = None, renew: bool = Fa
         missing=missing,
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    STAMP.write_text(json.dumps(to_builtins(made)), encoding="utf-8")
+    (venv / STAMP).write_text(json.dumps(to_builtins(made)), encoding="utf-8")
     return made
+
+
+def shown(venv: Path) -> str:
+    """As people find it."""
+    return str(venv.relative_to(ROOT)) if venv.is_relative_to(ROOT) else venv.name
 
 
 def is_fresh(there: Environment, python: Python, names: Sequence[str]) -> bool:
@@ -89,10 +99,10 @@ def is_fresh(there: Environment, python: Python, names: Sequence[str]) -> bool:
     return there.python == dotted(python.version) and there.names == list(names)
 
 
-def read_stamp() -> Environment | None:
+def read_stamp(venv: Path) -> Environment | None:
     """What the folder says of itself, if it is complete."""
     try:
-        return convert(json.loads(STAMP.read_text(encoding="utf-8")), Environment)
+        return convert(json.loads((venv / STAMP).read_text(encoding="utf-8")), Environment)
     except (OSError, ValueError):
         return None
 
@@ -167,22 +177,22 @@ def asked(path: str) -> Python | None:
         return None
 
 
-def make_venv(python: Python) -> list[str]:
+def make_venv(python: Python, venv: Path) -> list[str]:
     """Make the folder anew and empty; give the command that installs into it."""
-    remove(VENV)
-    FOLDER.mkdir(exist_ok=True)
+    remove(venv)
+    venv.parent.mkdir(exist_ok=True)
     if python.venv:
-        done = subprocess.run([python.path, "-m", "venv", VENV], capture_output=True, text=True, check=False)
+        done = subprocess.run([python.path, "-m", "venv", venv], capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            return [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        remove(VENV)
+            return [str(python_of(venv)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        remove(venv)
     uv = find_uv() or fetch_uv()
     done = subprocess.run(
-        [uv, "venv", "--quiet", "--python", python.path, VENV], capture_output=True, text=True, check=False
+        [uv, "venv", "--quiet", "--python", python.path, venv], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise Problem(f"could not make .bench/venv with {python.path}: {last_line(done.stderr)}")
-    return [str(uv), "pip", "install", "--quiet", "--python", str(PYTHON)]
+        raise Problem(f"could not make {shown(venv)} with {python.path}: {last_line(done.stderr)}")
+    return [str(uv), "pip", "install", "--quiet", "--python", str(python_of(venv))]
 
 
 def installed(install: Sequence[str], name: str) -> str | None:
@@ -207,9 +217,9 @@ def last_line(text: str) -> str:
     return lines[-1] if lines else "no reason was given"
 
 
-def link_source() -> None:
+def link_source(venv: Path) -> None:
     """Our own package is the source of this checkout."""
-    [packages] = VENV.glob("lib/python*/site-packages")
+    [packages] = venv.glob("lib/python*/site-packages")
     (packages / "shigoto.pth").write_text(f"{ROOT / 'src'}\n", encoding="utf-8")
 
 

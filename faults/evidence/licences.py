@@ -3,8 +3,9 @@
 Each run after a job's first needs an event that ended the one before: a recorded error, a release, a snooze, an
 operator's retry, or a crash. The store says which of these it was, and the ledger must bear it out:
 
-    error, snooze      the run did not end well
-    crash              a fault was done to its process, or to an ancestor of it, that can have had this effect
+    error, snooze      the run ended in an error
+    crash              a fault was done to its process, or to an ancestor of it, that can have had this effect; a
+                       process dies once, so no death explains two crashes of a job
     release            a run that has begun is given back only if its process was asked to stop or was harmed, or if the
                        store did not take its transaction; one that had ended well, only if it was harmed or hurried
     failed, cancelled  an operator has retried it
@@ -18,7 +19,7 @@ from msgspec import Struct, field
 from faults.evidence.audit import Announced
 from faults.evidence.moves import NEVER, Claim, Story
 from faults.evidence.records import Record
-from faults.evidence.runs import Faults, Run
+from faults.evidence.runs import Faults, Run, ends
 
 SLACK = 0.05  # seconds between a record and a row that tell of the same moment
 LEASE = 30.0  # seconds, of a worker that nobody knows
@@ -36,6 +37,7 @@ class Licences(Struct, kw_only=True):
     unruly: Collection[str]  # jobs whose handlers may be believed less than the store
     reruns: dict[str, int] = field(default_factory=dict)
     recovery: list[float] = field(default_factory=list)
+    freed: list[float] = field(default_factory=list)
 
     def judge(self, runs: Sequence[Run], story: Story | None) -> list[str]:
         """Count what licensed each further run, and tell why others must not have been."""
@@ -54,6 +56,8 @@ class Licences(Struct, kw_only=True):
                 )
             elif fault is not None and (before.ended is None or before.ended > fault.at):
                 self.recovery.append(after.began - fault.at)
+                if story is not None and self.offset is not None:
+                    self.freed.append(self._until(story.claims[before.token]) - SLACK - fault.at)
         return wrong
 
     def _licence(
@@ -71,7 +75,7 @@ class Licences(Struct, kw_only=True):
             return how, self.explanation(claim, before)
         if how in ("failed", "cancel"):
             return ("operator" if self._retried(before, after, used) else ""), None
-        believed = before.outcome != "done" or before.job in self.unruly
+        believed = before.outcome == "error" or before.job in self.unruly
         return (how if how in ILL and believed else ""), None
 
     def _retried(self, before: Run, after: Run, used: set[float]) -> bool:
@@ -89,13 +93,17 @@ class Licences(Struct, kw_only=True):
 
     def _false_crashes(self, runs: Sequence[Run], story: Story) -> list[str]:
         by_token = {run.token: run for run in runs}
-        return [
-            f"token {claim.token} was counted as a crash, and nobody has harmed its worker"
-            for claim in story.claims.values()
-            if claim.end is not None
-            and claim.end.how == "crash"
-            and not self._explained(claim, by_token.get(claim.token))
-        ]
+        used: list[Record] = []
+        wrong: list[str] = []
+        for claim in story.claims.values():
+            if claim.end is None or claim.end.how != "crash":
+                continue
+            run = by_token.get(claim.token)
+            new = [fault for fault in self._explanations(claim, run) if fault not in used]
+            used += filter(ends, new)
+            if not new and not self._is_strangers(claim, run):
+                wrong.append(f"token {claim.token} was counted as a crash, and nobody has harmed its worker")
+        return wrong
 
     def _false_releases(self, runs: Sequence[Run], story: Story) -> list[str]:
         """What has begun is given back at a stop only; what never began may be given back by anybody."""
@@ -106,37 +114,41 @@ class Licences(Struct, kw_only=True):
             if (claim := story.claims.get(run.token)) is not None
             and claim.end is not None
             and claim.end.how == "release"
-            and not self._may_give_back(claim, run)
+            and not self.may_give_back(claim, run)
         ]
 
-    def _may_give_back(self, claim: Claim, run: Run) -> bool:
+    def may_give_back(self, claim: Claim, run: Run) -> bool:
+        """Whether a run that has begun can have ended without a word of how."""
         if run.job in self.unruly or self.explanation(claim, run) is not None:
             return True
         if run.outcome == "trouble":
             return True  # a transaction that the store did not take says nothing about the job
         asked = max(
-            self.faults.asked(pid, self._since(claim), self._until(claim)) for pid in self._pids(claim, run)
+            self.faults.asked(pid, self._since(claim), self._until(claim), run.began)
+            for pid in self._pids(claim, run)
         )
-        return asked > (run.outcome == "done" and self._had_ended(claim, run))
+        return asked > (run.outcome == "done" and self.had_ended(claim, run))
 
-    def _had_ended(self, claim: Claim, run: Run) -> bool:
+    def had_ended(self, claim: Claim, run: Run) -> bool:
         """Whether a run was over when it was given back: one in a thread may end later, before its process does."""
         released_at = NEVER if claim.end is None or self.offset is None else claim.end.at - self.offset
         return run.ended is not None and released_at < NEVER and run.ended < released_at - SLACK
 
-    def _explained(self, claim: Claim, run: Run | None) -> bool:
-        return self.explanation(claim, run) is not None or (
-            run is None and claim.worker not in self.workers and self.faults.any_before(self._until(claim))
-        )
+    def _is_strangers(self, claim: Claim, run: Run | None) -> bool:
+        """Whether nobody can tell whose it was; that this must not be is told elsewhere."""
+        return run is None and claim.worker not in self.workers and self.faults.any_before(self._until(claim))
 
     def explanation(self, claim: Claim, run: Run | None) -> Record | None:
-        """The fault that was done to the process of this claim while it was held, and can have ended it."""
+        """The first fault that was done to the process of this claim while it was held, and can have ended it."""
+        return next(iter(self._explanations(claim, run)), None)
+
+    def _explanations(self, claim: Claim, run: Run | None) -> list[Record]:
+        """All of them; those that were done to the run's own process first."""
         lease = self.workers[claim.worker].lease if claim.worker in self.workers else LEASE
-        for pid in self._pids(claim, run):
-            fault = self.faults.that_explain(pid, self._since(claim), self._until(claim), lease)
-            if fault is not None:
-                return fault
-        return None
+        since, until = self._since(claim), self._until(claim)
+        began = None if run is None else run.began
+        found = [self.faults.that_explain(pid, since, until, lease, began) for pid in self._pids(claim, run)]
+        return [fault for each in found for fault in each]
 
     def _pids(self, claim: Claim, run: Run | None) -> list[int]:
         """Of a run in a child process also its worker, whose parent the child need not know."""

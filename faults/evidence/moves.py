@@ -26,6 +26,7 @@ class End(Struct, frozen=True, kw_only=True):
     taken: bool
     sequence: int
     at: float
+    since: float  # when the transaction began that did it
 
 
 class Claim(Struct, kw_only=True):
@@ -34,6 +35,8 @@ class Claim(Struct, kw_only=True):
     token: int
     worker: str
     at: float
+    sequence: int
+    since: float
     end: End | None = None
 
 
@@ -41,10 +44,14 @@ class Story(Struct, kw_only=True):
     """What the store has done with one job."""
 
     job: str
+    born: Change | None = None
+    last: Change | None = None
     claims: dict[int, Claim] = field(default_factory=dict)
     completed: Change | None = None
     cancelled: list[Change] = field(default_factory=list)  # whoever did it: an operator, or its own run
     retried: list[Change] = field(default_factory=list)  # from failed or cancelled, which takes an operator
+    given_up: list[Change] = field(default_factory=list)  # failed while it waited, by no run
+    recounted: list[Change] = field(default_factory=list)  # with another count while it waited
     deleted: bool = False
     bad: list[str] = field(default_factory=list)
 
@@ -58,8 +65,9 @@ def stories(changes: Iterable[Change]) -> dict[str, Story]:
     for own in by_number.values():
         story = tell(own)
         before = told.get(story.job)
-        if before is not None and not before.deleted:
-            story.bad += [*before.bad, "is stored twice"]
+        if before is not None:
+            story.bad += before.bad + ([] if before.deleted else ["is stored twice"])
+            story.born = before.born
         told[story.job] = story
     return told
 
@@ -76,6 +84,8 @@ def tell(changes: Sequence[Change]) -> Story:
             if now is not last:
                 _move(story, last, now)
                 last = now
+                story.born = story.born or now
+    story.last = last
     if len(here) > 1:
         story.bad.append(f"ends in several places: {', '.join(here)}")
     if not here and last is not None:
@@ -106,23 +116,29 @@ def _move(story: Story, before: Change | None, after: Change) -> None:
     if after.table == "running":
         if before is not None and before.table == "running":
             return  # a request to cancel, or a newer job with its key
-        story.claims[after.token] = Claim(token=after.token, worker=after.worker, at=after.at)
+        story.claims[after.token] = _claim(after)
     elif before is not None and before.table == "running":
-        claim = story.claims.setdefault(
-            before.token, Claim(token=before.token, worker=before.worker, at=before.at)
-        )
+        claim = story.claims.setdefault(before.token, _claim(before))
         claim.end = End(
             how=_how(before, after),
             taken=after.settled_token != before.token,
             sequence=after.sequence,
             at=after.at,
+            since=after.begun,
         )
+    elif before is not None and before.table in WAITING:
+        story.given_up += [after] if after.state == "failed" else []
+        story.recounted += [after] if _counted(before, after) else []
     if after.state == "completed":
         story.completed = after
     elif after.state == "cancelled":
         story.cancelled.append(after)
     elif before is not None and before.state in ("failed", "cancelled") and after.table != "done":
         story.retried.append(after)
+
+
+def _claim(row: Change) -> Claim:
+    return Claim(token=row.token, worker=row.worker, at=row.at, sequence=row.sequence, since=row.begun)
 
 
 def _place(change: Change | None) -> str:

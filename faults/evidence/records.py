@@ -11,10 +11,11 @@ monotonic clock, which all processes of one host share.
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Struct, json
+from msgspec import DecodeError, Struct, json
 
 What = Literal["try", "ok", "err", "start", "end", "fenced", "cancel", "retry", "fault"]
 
@@ -66,7 +67,19 @@ class Pen:
 
 
 def read(folder: Path) -> list[Record]:
-    """All that was written, in order of time. A line cut short by a kill never happened."""
-    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_bytes().split(b"\n")]
-    records = [json.decode(line, type=Record) for line in lines if line.endswith(b"}")]
+    """All that was written, in order of time.
+
+    A last line that has no end was cut short by a kill, or is being written: it never happened. Any other line that
+    cannot be read is evidence that was damaged, so nothing can be said.
+    """
+    records = [record for path in sorted(folder.glob("*.jsonl")) for record in _read_one(path)]
     return sorted(records, key=lambda record: record.at)
+
+
+def _read_one(path: Path) -> Iterator[Record]:
+    *lines, _ = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            yield json.decode(line, type=Record)
+        except DecodeError as error:
+            raise ValueError(f"{path}, line {number}: the ledger is damaged: {error}") from error

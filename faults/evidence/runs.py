@@ -9,15 +9,19 @@ from msgspec import Struct
 
 from faults.evidence.records import Record
 
-# Deeds that leave a process alive and at work, and so explain no crash; any other word does.
-HARMLESS = ("cont", "term", "int", "told", "hup", "clock")
+# Deeds that leave a process alive and at work, and so explain no crash; any other word does. A worker outlives whatever
+# is done to its server.
+HARMLESS = ("cont", "term", "int", "told", "hup", "clock", "server", "gone")
 ASKS = ("term", "int", "told")
 TOLD = "told"  # an ancestor was asked to stop, which will tell it
 HEARD_WITHIN = (
     5.0  # seconds until a process that was asked to stop, and all that descend from it, claim nothing more
 )
+OBEYED_WITHIN = 1.0  # seconds of the same, if it was asked itself
+GONE = "gone"  # somebody watched it, saw it for the last time then, and nobody says who has ended it
 BEREAVED = "bereave"  # its parent was killed: it has this long to notice
 BEREAVED_FOR = 1.0
+DYING = 0.05  # seconds in which threads of a process that has written down its death may write
 NOTICED_WITHIN = 2.0  # leases after which nobody is fenced any more for having been stopped
 
 
@@ -60,46 +64,69 @@ def _run(start: Record, ends: dict[tuple[str, int, int], list[Record]]) -> Run:
 
 
 class Faults:
-    """Who was disturbed, and when."""
+    """Who was disturbed, and when, from all records in order of time.
+
+    The number of a process is given to another when it has ended. So whose child it was, and whether it still writes,
+    is asked for a moment.
+    """
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._of: dict[int, list[Record]] = defaultdict(list)
-        self._parents: dict[int, set[int]] = defaultdict(set)
-        self._last: dict[int, float] = {}
+        self._words: dict[int, list[Record]] = defaultdict(list)
         for record in records:
-            if record.what == "fault":
-                self._of[record.pid].append(record)
-            else:
-                self._parents[record.pid].add(record.parent)
-                self._last[record.pid] = max(record.at, self._last.get(record.pid, 0.0))
+            (self._of if record.what == "fault" else self._words)[record.pid].append(record)
         self._all = sorted(fault.at for each in self._of.values() for fault in each if harms(fault))
 
     def any_before(self, at: float) -> bool:
         """Whether anybody was harmed until then."""
         return bisect_right(self._all, at) > 0
 
-    def line(self, pid: int) -> list[int]:
-        """The process and its ancestors, as far as they are known."""
-        found, new = [pid], [pid]
-        while new:
-            new = sorted(
-                {up for one in new for up in self._parents.get(one, ()) if up > 1 and up not in found}
-            )
-            found += new
+    def line(self, pid: int, at: float) -> list[int]:
+        """The process and its ancestors at that moment, as far as they are known."""
+        found = [pid]
+        while (up := self._parent(found[-1], at)) > 1 and up not in found:
+            found.append(up)
         return found
 
-    def that_explain(self, pid: int, since: float, until: float, lease: float) -> Record | None:
-        """The first fault done to the process or an ancestor while the claim was held, that can have ended it."""
+    def _parent(self, pid: int, at: float) -> int:
+        """As the word of it that is nearest in time has it; 0 if it has said nothing."""
+        words = self._words.get(pid, ())
+        place = bisect_right(words, at, key=lambda word: word.at)
+        near = words[max(0, place - 1) : place + 1]
+        return min(near, key=lambda word: abs(word.at - at)).parent if near else 0
+
+    def last_word(self, pid: int, since: float) -> float:
+        """When the process that was there at that moment wrote anything down for the last time."""
+        last, parent = since, self._parent(pid, since)
+        words = self._words.get(pid, ())
+        orphaned = any(
+            fault.at >= since and (fault.deed == BEREAVED or (one == parent and ends(fault)))
+            for one in (pid, parent)
+            for fault in self._of.get(one, ())
+        )
+        for word in words[bisect_right(words, since, key=lambda word: word.at) :]:
+            if word.parent != parent and not orphaned:
+                break
+            last = word.at
+        return last
+
+    def that_explain(
+        self, pid: int, since: float, until: float, lease: float, at: float | None = None
+    ) -> list[Record]:
+        """The faults done to the process or an ancestor while the claim was held, that can have ended it; first first.
+
+        Its ancestors are those that it had `at` this moment, or else when the claim began.
+        """
         found = [
             fault
-            for one in self.line(pid)
+            for one in self.line(pid, since if at is None else at)
             for fault in self._of.get(one, ())
             if harms(fault)
             and fault.at <= until
             and self._lasts(fault) >= since
             and (fault.deed != "stop" or self._outlasts(fault, lease, until))
         ]
-        return min(found, key=lambda fault: fault.at, default=None)
+        return sorted(found, key=lambda fault: fault.at)
 
     def _outlasts(self, stop: Record, lease: float, until: float) -> bool:
         """Whether a lease can have run out by this stop, and that have been noticed by then.
@@ -110,47 +137,67 @@ class Faults:
         noticed = isinf(until) or until <= lasted + NOTICED_WITHIN * lease
         return noticed and lasted - stop.at > 0.6 * lease
 
-    def asked(self, pid: int, since: float, until: float) -> int:
-        """How often the process, or one that it descends from, was asked to stop; once more means: at once."""
+    def asked(self, pid: int, since: float, until: float, at: float | None = None) -> int:
+        """How often the process, or one that it descends from, was asked to stop; once more means: at once.
+
+        Whoever was asked itself claims nothing soon after that; those who descend from it have to be told.
+        """
         return max(
             sum(
-                fault.deed in ASKS and since - HEARD_WITHIN <= fault.at <= until
+                fault.deed in ASKS
+                and since - (HEARD_WITHIN if one != pid or fault.deed == TOLD else OBEYED_WITHIN) <= fault.at
+                and fault.at <= until
                 for fault in self._of.get(one, ())
             )
-            for one in self.line(pid)
+            for one in self.line(pid, since if at is None else at)
         )
 
     def _lasts(self, fault: Record) -> float:
-        """Until when it is felt: a stop until the process may go on, a parent's death until the child has noticed."""
+        """Until when it is felt: a stop until the process may go on or is killed, a parent's death until the child has
+        noticed."""
         if fault.deed == BEREAVED:
             return fault.at + BEREAVED_FOR
         if fault.deed != "stop":
             return fault.at
-        later = (each.at for each in self._of[fault.pid] if each.deed == "cont" and each.at >= fault.at)
+        later = (
+            each.at
+            for each in self._of[fault.pid]
+            if (each.deed == "cont" or ends(each)) and each.at >= fault.at
+        )
         return min(later, default=float("inf"))
 
     def end_of(self, pid: int, since: float) -> float | None:
-        """When the process, or what kept it alive, was killed; None if it was not."""
-        ends = [
-            fault.at
-            for fault in self._of.get(pid, ())
-            if harms(fault) and fault.deed not in ("stop", BEREAVED) and fault.at >= since
+        """When the process, or what kept it alive, was killed, stopped for good or seen for the last time, if it was.
+
+        What has begun while its process dies is over at once. Who descends from a process that has ended, ends with it
+        or soon after it: nobody sees when, so it is there for as long as it writes.
+        """
+        own = [fault for fault in self._of.get(pid, ()) if fault.at >= since - DYING]
+        found = [
+            max(fault.at, since)
+            for fault in own
+            if ends(fault) or fault.deed == GONE or (fault.deed == "stop" and isinf(self._lasts(fault)))
         ]
-        bereaved = [
-            max(fault.at + BEREAVED_FOR, self._last.get(pid, 0.0))
-            for one in self.line(pid)
+        found += [
+            max(fault.at, self.last_word(pid, since))
+            for one in self.line(pid, since)
             for fault in self._of.get(one, ())
-            if fault.at >= since and (fault.deed == BEREAVED or (fault.deed == "kill" and one != pid))
+            if fault.at >= since and (fault.deed == BEREAVED or (ends(fault) and one != pid))
         ]
-        return min([*ends, *bereaved], default=None)
+        return min(found, default=None)
 
     def continued(self, pid: int, at: float, grace: float) -> bool:
         """Whether the process was told to go on, after a stop, so shortly before."""
         return any(
             fault.deed == "cont" and fault.at <= at <= fault.at + grace
-            for one in self.line(pid)
+            for one in self.line(pid, at)
             for fault in self._of.get(one, ())
         )
+
+
+def ends(fault: Record) -> bool:
+    """Whether a process ends by this, whoever does it."""
+    return harms(fault) and fault.deed not in ("stop", BEREAVED)
 
 
 def harms(fault: Record) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from random import Random
 from subprocess import Popen
 
-from faults.evidence.checker import Findings, check
+from faults.evidence.checker import Evidence, Findings, check
 from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage
 from faults.tools.monkey import Monkey, Range
@@ -25,49 +25,61 @@ NEARLY_DONE = 200  # jobs left when the last kill may have been done
 
 def run(setting: Setting) -> Outcome:
     """Enqueue and kill, then let the others end what is left."""
-    lease = setting.of(3.0, 10.0)
     with Stage(setting) as stage:
-        options = (*SLOTS, "--lease", f"{lease:g}")
-        workers = [stage.worker(*options) for _ in range(setting.of(3, 4))]
-        stage.wait_until(
-            lambda: len(stage.app.workers()) == len(workers),
-            seconds=READY_WITHIN,
-            what="the workers were not ready",
-        )
         jobs, kills = setting.of((360, 3), (50_000, 10))
-        pace = setting.of(["--milliseconds", "50,400", "--rate", "50"], ["--milliseconds", "5,50"])
-        producers = Producers(stage, setting.random("producers"), jobs, 3, *pace)
-        monkey = Monkey(
-            stage,
-            setting.random("monkey"),
-            start=lambda: start(stage, options),
-            workers=workers,
-            deeds={"kill": 1},
-            pause=setting.of((0.8, 1.6), (1.0, 5.0)),
+        return disturb(stage, jobs=jobs, kills=kills, url=stage.url)
+
+
+def disturb(stage: Stage, *, jobs: int, kills: int, url: str) -> Outcome:
+    """Do it to whoever finds the store at this URL."""
+    setting = stage.setting
+    lease = setting.of(3.0, 10.0)
+    options = (*SLOTS, "--lease", f"{lease:g}")
+    workers = [stage.worker(*options, url=url) for _ in range(setting.of(3, 4))]
+    stage.wait_until(
+        lambda: len(stage.app.workers()) == len(workers),
+        seconds=READY_WITHIN,
+        what="the workers were not ready",
+    )
+    pace = setting.of(["--milliseconds", "50,400", "--rate", "50"], ["--milliseconds", "5,50"])
+    producers = Producers(stage, setting.random("producers"), jobs, 3, *pace, url=url)
+    monkey = Monkey(
+        stage,
+        setting.random("monkey"),
+        start=lambda: start(stage, options, url),
+        workers=workers,
+        deeds={"kill": 1},
+        pause=setting.of((0.8, 1.6), (1.0, 5.0)),
+    )
+    with monkey:
+        producers.work(setting.of((1.0, 1.5), (5.0, 15.0)), kills=setting.of(2, 1_000))
+        stage.wait_until(
+            lambda: monkey.done["kill"] >= kills and waiting(stage) < NEARLY_DONE,
+            seconds=setting.of(30, 900),
+            what="the work was not nearly done",
         )
-        with monkey:
-            producers.work(setting.of((1.0, 1.5), (5.0, 15.0)), kills=setting.of(2, 1_000))
-            stage.wait_until(
-                lambda: monkey.done["kill"] >= kills and waiting(stage) < NEARLY_DONE,
-                seconds=setting.of(30, 900),
-                what="the work was not nearly done",
-            )
-        stage.rest(setting.of(40, 120))
-        evidence = stage.evidence()
-    findings = check(evidence)
-    outcome = findings.outcome(n=sum(record.what == "ok" for record in evidence.records))
+    stage.rest(setting.of(40, 120))
+    outcome = judged(stage.evidence(), jobs, lease)
     outcome.figures |= {
         "workers killed": monkey.done["kill"],
         "producers killed": producers.kills,
         "lease": lease,
-        "reruns per 10 000": round(10_000 * sum(findings.reruns.values()) / max(outcome.n, 1), 1),
     }
-    outcome.wrong += unfinished(evidence.states.values()) + judge(findings, lease)
     outcome.wrong += [f"A worker ended by itself, with exit code {code}." for code in monkey.ended]
-    if outcome.n != jobs:
-        outcome.wrong.append(f"{outcome.n} jobs were acknowledged, and not {jobs}.")
     if not producers.kills:
         outcome.wrong.append("No producer was killed.")
+    return outcome
+
+
+def judged(evidence: Evidence, jobs: int, lease: float) -> Outcome:
+    """What the evidence says of so many jobs."""
+    findings = check(evidence)
+    outcome = findings.outcome(n=sum(record.what == "ok" for record in evidence.records))
+    again = sum(findings.reruns.values())
+    outcome.figures["reruns per 10 000"] = round(10_000 * again / max(outcome.n, 1), 1)
+    outcome.wrong += unfinished(evidence.states.values()) + judge(findings, lease)
+    if outcome.n != jobs:
+        outcome.wrong.append(f"{outcome.n} jobs were acknowledged, and not {jobs}.")
     return outcome
 
 
@@ -81,10 +93,10 @@ def judge(findings: Findings, lease: float) -> list[str]:
     return [f"What a kill cut short ran again after {slowest:.1f} s only, with a lease of {lease:g} s."]
 
 
-def start(stage: Stage, options: Sequence[str]) -> Popen[bytes]:
+def start(stage: Stage, options: Sequence[str], url: str) -> Popen[bytes]:
     """One worker, which is ready: else a slow machine would do nothing but start workers that are killed."""
     file = stage.folder / f"ready-{len(stage.processes)}"
-    worker = stage.worker(*options, "--ready-file", str(file))
+    worker = stage.worker(*options, "--ready-file", str(file), url=url)
     stage.wait_until(file.exists, seconds=READY_WITHIN, what="a worker was not ready")
     return worker
 
@@ -97,8 +109,9 @@ def waiting(stage: Stage) -> int:
 class Producers:
     """Processes that enqueue so many jobs together. One that was killed is followed by another, for what it left."""
 
-    def __init__(self, stage: Stage, random: Random, jobs: int, count: int, *options: str) -> None:
+    def __init__(self, stage: Stage, random: Random, jobs: int, count: int, *options: str, url: str) -> None:
         self._stage = stage
+        self._url = url
         self._random = random
         self._options = options
         shares = [jobs // count + (number < jobs % count) for number in range(count)]
@@ -117,7 +130,7 @@ class Producers:
                 del self._left[ended]
 
     def _start(self, jobs: int) -> Popen[bytes]:
-        return self._stage.producer(jobs, "--tasks", TASKS, *self._options)
+        return self._stage.producer(jobs, "--tasks", TASKS, *self._options, url=self._url)
 
     def _kill(self, producer: Popen[bytes]) -> None:
         self._stage.do("kill", producer)
@@ -130,4 +143,6 @@ class Producers:
             self._left[self._start(left)] = left
 
 
-EXPERIMENT = Experiment(id="E01", title="whole workers are killed, and producers", act=run)
+EXPERIMENT = Experiment(
+    id="E01", title="whole workers are killed, and producers", act=run, engines=("sqlite", "postgres")
+)

@@ -1,6 +1,6 @@
 """E02: a process that is killed before each of its system calls, from enqueue to settled, and another that takes over.
 
-    python -m faults.experiments.e02_every_step FOLDER KIND POINTS SECONDS SEED
+    python -m faults.experiments.e02_every_step FOLDER KIND POINTS SECONDS SEED [TEMPLATE URL]
 
 is the program that kills; see `faults/tools/ptrace.py` for how. Where a job was caught is told by where it stands in
 the store and in the ledger. By table 8 of the semantics (C1-C9) then:
@@ -10,10 +10,12 @@ the store and in the ledger. By table 8 of the semantics (C1-C9) then:
     pending, claimed            it runs once
     running, returned           it runs again, and has an effect only once if that is part of its transaction
     completed                   it does not run again
+
+Where the store is a server, what the process has sent it before its death is still done. TEMPLATE and URL are the
+addresses of the database that each child gets a copy of, for a superuser and for an app.
 """
 
 import os
-import shutil
 import signal
 import sys
 import time
@@ -23,11 +25,11 @@ from random import Random
 from uuid import UUID
 
 from faults.apps.cycle import KINDS, go_round
-from faults.evidence import audit
 from faults.evidence.checker import check
 from faults.evidence.records import Pen, read
 from faults.experiment import Experiment, Outcome, Setting
 from faults.stage import Stage, app_of
+from faults.tools.copies import Copies, Databases, Files, Spot
 from faults.tools.programs import run_program, tell
 from faults.tools.ptrace import begin, end, run_child
 from faults.tools.takeover import Left, evidence, intact, look, take_over
@@ -52,10 +54,18 @@ def run(setting: Setting) -> Outcome:
     with Stage(setting, "cycle", audited=False) as stage:
         for kind in KINDS:  # the first job of a task takes another way into the store than all that follow
             stage.app.tasks[kind].enqueue().cancel()
-        audit.install(stage.store)
+        stage.audit.install()
         stage.app.close()
+        stage.audit.close()
         for kind in KINDS:
-            words = (setting.folder, kind, setting.of(16, 400), setting.of(5, 1_200), setting.seed)
+            words: tuple[object, ...] = (
+                setting.folder,
+                kind,
+                setting.of(16, 400),
+                setting.of(5, 1_200),
+                setting.seed,
+            )
+            words += addresses(stage)
             part = run_program(
                 "faults.experiments.e02_every_step",
                 *words,
@@ -73,6 +83,11 @@ def run(setting: Setting) -> Outcome:
     return total
 
 
+def addresses(stage: Stage) -> tuple[str, ...]:
+    """Where the program finds the store that is to be copied, if that is not a file in the folder."""
+    return () if stage.setting.engine == "sqlite" else (stage.server.url_of(stage.database.name), stage.url)
+
+
 def not_covered(part: Outcome, places: Sequence[str]) -> list[str]:
     """What was planned and is missing: points there was no time for, and places where nothing was caught."""
     done, planned = part.figures["points"]
@@ -86,10 +101,9 @@ def not_covered(part: Outcome, places: Sequence[str]) -> list[str]:
 class Killer:
     """Kills one child after the other, each on a store of its own, and looks at what is left."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
-        self._template = folder / "jobs.db"
+    def __init__(self, folder: Path, kind: str, copies: Copies) -> None:
+        self._copies = copies
         self._ledger = folder / "ledger"
-        self._folder = folder / kind
         self._kind = kind
         self._pen = Pen(self._ledger)
         self.seen = Outcome()
@@ -100,8 +114,10 @@ class Killer:
         """Which calls to kill before: half of them between the claim and the settlement, some around the
         acknowledgement, and some of all there are. In any order, so that those that there is no time for are anywhere.
         """
+        # Here first, so that every child finds imported what it needs, and their calls can be compared.
+        take_over(self._copies.fresh(), [(self._kind, uuid7())])
         marks: list[int] = []
-        store = self._fresh()
+        store = self._copies.fresh()
         self.calls = run_child(lambda: self._child(store, uuid7(), mark=True), None, marked=marks.append)
         # A job that is not even run, as one of a broken build, is looked for at the end.
         acknowledged, started, *_, completed = marks if len(marks) > 2 else (marks or [1]) + [self.calls] * 2
@@ -119,13 +135,14 @@ class Killer:
 
     def kill_before(self, n: int) -> bool:
         """Kill before the n-th system call; False if the child came to its end before."""
-        store, id = self._fresh(), uuid7()
+        store, id = self._copies.fresh(), uuid7()
         child: list[int] = []
         killed = run_child(lambda: self._child(store, id), n, started=child.append) >= n
         if killed:
             self._pen.write("fault", deed="kill", pid=child[0], parent=os.getpid())
+        self._copies.settle()
         left = look(store, read(self._ledger), id)
-        whole = intact(store)
+        whole = not isinstance(store.audited, Path) or intact(store.audited)
         take_over(store, [(self._kind, id)])
         records = read(self._ledger)
         after = look(store, records, id)
@@ -136,18 +153,13 @@ class Killer:
                 file.unlink()
         return killed
 
-    def _child(self, store: Path, id: UUID, *, mark: bool = False) -> None:
-        app = app_of("cycle", f"sqlite:///{store}")
+    def _child(self, store: Spot, id: UUID, *, mark: bool = False) -> None:
+        app = app_of("cycle", store.url)
         if mark:
             app.bus.subscribe(lambda event: begin(), JobStarted, JobCompleted)
         begin()
         go_round(app, [(self._kind, id)], acknowledged=begin if mark else bool)
         end()
-
-    def _fresh(self) -> Path:
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir()
-        return Path(shutil.copy(self._template, self._folder / "jobs.db"))
 
     def _judge(self, where: str, left: Left, after: Left, whole: bool) -> None:
         """Compare with the table."""
@@ -174,9 +186,10 @@ def _spread(first: int, last: int, count: int, random: Random) -> list[int]:
     return [number for each in range(count) if (number := int(begin + each * distance)) <= last]
 
 
-def main(folder: Path, kind: str, points: int, seconds: float, seed: int) -> None:
+def main(folder: Path, kind: str, points: int, seconds: float, seed: int, *addresses: str) -> None:
     """Kill at so many points, spread over all there are, for no longer than so many seconds."""
-    killer = Killer(folder, kind)
+    copies = Databases(*addresses) if addresses else Files(folder / "jobs.db", folder / kind)
+    killer = Killer(folder, kind, copies)
     chosen = killer.points(points, Random(f"{seed} {kind}"))
     until, done = time.monotonic() + seconds, 0
     for n in chosen:
@@ -192,8 +205,10 @@ def main(folder: Path, kind: str, points: int, seconds: float, seed: int) -> Non
     tell(killer.seen)
 
 
-EXPERIMENT = Experiment(id="E02", title="crash at every step", act=run)
+EXPERIMENT = Experiment(id="E02", title="crash at every step", act=run, engines=("sqlite", "postgres"))
 
 if __name__ == "__main__":
     signal.alarm(int(PATIENCE))
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
+    main(
+        Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]), *sys.argv[6:]
+    )

@@ -22,12 +22,15 @@ from msgspec import Struct
 from faults.evidence.checker import Evidence, check
 from faults.evidence.moves import NEVER
 from faults.evidence.records import read
+from faults.evidence.runs import GONE
 from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage, children_of, descendants
 from faults.tools.kinship import is_alive
 
 NOTICE = 2.0  # seconds that a fenced runner has before its supervisor kills it
 GRACE = 0.2  # seconds in which a handler that was about to begin when it was stopped may still do so
+OPEN = "SELECT pid, xact_start FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
+LOOK = 0.005
 SLACK = 3.0  # seconds more, on a machine with two cores and dozens of processes
 
 
@@ -81,10 +84,12 @@ def run(setting: Setting) -> Outcome:
         stage.rest(setting.of(60, 300))
         evidence = stage.evidence()
     evidence.grace = GRACE
-    outcome = check(evidence).outcome(n=touched(zombies, paused, evidence))
+    findings = check(evidence)
+    outcome = findings.outcome(n=touched(zombies, paused, evidence))
     refused, stopped, accepted = fates(zombies, evidence)
     outcome.figures |= figures(zombies, paused) | {"jobs": jobs, "refused": refused, "stopped": stopped}
     outcome.wrong += judge(zombies, paused) + unfinished(evidence.states.values())
+    outcome.wrong += kept_too_long(findings.freed, lease)
     if accepted:
         outcome.wrong.append(f"{accepted} settlements of fenced workers were accepted.")
     fenced = sum(zombie.fenced for zombie in zombies)
@@ -130,7 +135,7 @@ def stop_both(
         stage.do("stop", runner, whole_tree=False)
     stopped_at = time.monotonic()
     until = stopped_at + lease * random.uniform(1.5, 2.0)
-    paused = Paused(stopped_at, others, lease, after=gone([runner], stopped_at, until))
+    paused = Paused(stopped_at, others, lease, after=watch(stage, runner, others, until, stopped_at))
     time.sleep(max(0.0, until - time.monotonic()))
     if paused.after is None:
         stage.do("cont", runner, whole_tree=False)
@@ -143,7 +148,11 @@ def stop_both(
 
 
 def is_locked(stage: Stage) -> bool:
-    """Whether somebody holds the store's lock, and does not let go."""
+    """Whether somebody holds the store's lock, or one of its locks, and does not let go."""
+    if stage.setting.engine == "postgres":
+        before = open_transactions(stage)
+        time.sleep(0.2)
+        return bool(before & open_transactions(stage))
     with closing(sqlite3.connect(stage.store, timeout=0.2, isolation_level=None)) as store:
         try:
             store.execute("BEGIN IMMEDIATE")
@@ -153,9 +162,35 @@ def is_locked(stage: Stage) -> bool:
         return False
 
 
+def open_transactions(stage: Stage) -> set[Any]:
+    """Of the server's clients, those in the middle of a transaction, each with when it began."""
+    with stage.server.connect() as connection:
+        return set(connection.execute(OPEN))
+
+
 def is_fenced(stage: Stage, pids: frozenset[int]) -> bool:
     """Whether none of these processes is a worker in good standing."""
     return not pids & {record.pid for record in stage.app.workers() if record.fenced_at is None}
+
+
+def watch(stage: Stage, runner: int, pids: frozenset[int], until: float, since: float) -> float | None:
+    """Write down when each of these was seen for the last time; after how many seconds the runner was gone, if it was.
+
+    Child processes were not stopped, and nobody tells us when their runner's death has ended them.
+    """
+    seen = dict.fromkeys(pids, since)
+    after: float | None = None
+    while seen and time.monotonic() < until:
+        for pid, at in list(seen.items()):
+            now = time.monotonic()
+            if is_alive(pid):
+                seen[pid] = now
+                continue
+            stage.pen.write("fault", deed=GONE, pid=pid, parent=runner, at=at)
+            del seen[pid]
+            after = now - since if pid == runner else after
+        time.sleep(LOOK)
+    return after
 
 
 def gone(pids: Sequence[int] | frozenset[int], since: float, until: float) -> float | None:
@@ -163,7 +198,7 @@ def gone(pids: Sequence[int] | frozenset[int], since: float, until: float) -> fl
     while any(is_alive(pid) for pid in pids):
         if time.monotonic() > until:
             return None
-        time.sleep(0.005)
+        time.sleep(LOOK)
     return time.monotonic() - since
 
 
@@ -212,6 +247,20 @@ def judge(zombies: Sequence[Zombie], paused: Sequence[Paused]) -> list[str]:
     return wrong
 
 
+def kept_too_long(freed: Sequence[float], lease: float) -> list[str]:
+    """When the jobs of those who were stopped were free: after the lease, two looks a third of it apart, and a sweep.
+
+    Who is stopped in the middle of a commit keeps everybody from the store until it is continued, after two leases at
+    most; then nobody is fenced for another one. How long free jobs wait for a hand is another matter: there are more
+    jobs than hands, and each takes two leases.
+    """
+    limit = 4 * lease
+    late = [seconds for seconds in freed if seconds > limit]
+    return (
+        [f"{len(late)} jobs were free after {max(late):.1f} s, with a lease of {lease:g} s."] if late else []
+    )
+
+
 def figures(zombies: Sequence[Zombie], paused: Sequence[Paused]) -> dict[str, Any]:
     """For the reader; times are in seconds."""
     ended = sorted(zombie.after for zombie in zombies if zombie.after is not None)
@@ -225,4 +274,9 @@ def figures(zombies: Sequence[Zombie], paused: Sequence[Paused]) -> dict[str, An
     }
 
 
-EXPERIMENT = Experiment(id="E03", title="a worker is stopped for longer than its lease, and returns", act=run)
+EXPERIMENT = Experiment(
+    id="E03",
+    title="a worker is stopped for longer than its lease, and returns",
+    act=run,
+    engines=("sqlite", "postgres"),
+)

@@ -198,4 +198,6 @@ def figures(deploys: Sequence[Exit], idle: Sequence[Exit], jobs: Sequence[Job]) 
     }
 
 
-EXPERIMENT = Experiment(id="E05", title="workers are replaced one after the other", act=run)
+EXPERIMENT = Experiment(
+    id="E05", title="workers are replaced one after the other", act=run, engines=("sqlite", "postgres")
+)

@@ -59,7 +59,9 @@ def run(setting: Setting) -> Outcome:
             stage.rest(60 + 3 * count * (2 * LIMIT + GRACE + SLACK) / places)
         same = children_of(worker.pid) == runners
         jobs, records = list(stage.jobs()), read(stage.ledger)
-        outcome = check(stage.evidence()).outcome(count)
+        evidence = stage.evidence()
+        evidence.unruly = frozenset(str(job.id) for job in jobs if job.failure_kind is FailureKind.TIMEOUT)
+        outcome = check(evidence).outcome(count)
     overruns = _overruns(jobs, records, sightings.last)
     deaf = [job.number for job in jobs if job.task == DEAF]
     told = [number for number in deaf if _is_told_of(number, log)]

@@ -31,6 +31,7 @@ from faults.evidence.records import Pen, read
 from faults.experiment import Experiment, Outcome, Setting
 from faults.stage import ROOT, Stage, descendants
 from faults.tools import mounts, strace
+from faults.tools.copies import in_file
 from faults.tools.programs import NOT_ALLOWED, run_program, tell
 from faults.tools.takeover import Left, evidence, intact, look, take_over
 from shigoto import StoreError
@@ -229,14 +230,15 @@ class FailingDisk:
         if not failed:
             return False
         records = read(self._ledger)
-        left = [look(store, records, id) for _, id in jobs]
+        spot = in_file(store)
+        left = [look(spot, records, id) for _, id in jobs]
         whole = intact(store)
-        take_over(store, jobs)
+        take_over(spot, jobs)
         records = read(self._ledger)
-        after = [look(store, records, id) for _, id in jobs]
+        after = [look(spot, records, id) for _, id in jobs]
         self._judge(f"{self._error} at {n}", ended, left, after, whole)
         ids = [id for _, id in jobs]
-        facts = evidence(store, records, dict(zip(ids, after, strict=True)))
+        facts = evidence(spot, records, dict(zip(ids, after, strict=True)))
         self.seen.add(check(facts).outcome(1))
         return True
 

@@ -63,6 +63,7 @@ def run(setting: Setting) -> Outcome:
         evidence = stage.evidence()
         evidence.refusable = _failed_as(stage, *UNRUN)
         evidence.unruly = _failed_as(stage, FailureKind.RESULT_INVALID)
+        evidence.keyed = frozenset(str(job.id) for job in stage.jobs() if job.key is not None)
         outcome = check(evidence).outcome(len(evidence.states))
     _by_hand(structs.replace(setting, folder=setting.folder / "by_hand"), seen)
     return _outcome(outcome, seen)

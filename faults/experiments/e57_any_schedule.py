@@ -13,7 +13,7 @@ from faults.simulation.many import Tally, live_many, told
 ENDLESS = 10_000_000
 # How many worlds in the short form, for how many seconds in the full one, and how many it must reach there.
 PARTS = {
-    ("memory", "small"): (2_000, 200.0, 10_000),
+    ("memory", "small"): (2_000, 200.0, 5_000),
     ("memory", "large"): (6, 40.0, 20),
     ("sqlite", "small"): (60, 60.0, 500),
 }

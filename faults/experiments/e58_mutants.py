@@ -3,8 +3,9 @@
 import time
 from pathlib import Path
 
+from faults.breaking import SOUND, Guard, Mutant, Run, Worlds, build, complaints
 from faults.experiment import Experiment, Outcome, Setting
-from faults.mutants import MUTANTS, SOUND, Guard, Mutant, Run, Worlds, build, complaints
+from faults.mutants import MUTANTS
 
 
 def run(setting: Setting) -> Outcome:

@@ -66,13 +66,18 @@ def live_many(
         for number in range(min(processes, count))
     ]
     tally = Tally()
-    for process in begun:
-        said, complained = process.communicate()
-        if process.returncode not in (0, 1):
-            raise RuntimeError(
-                f"a simulation ended with {process.returncode}:\n{complained.decode()[-4000:]}"
-            )
-        tally.join(json.decode(said.splitlines()[-1], type=Tally))
+    try:
+        for process in begun:
+            said, complained = process.communicate()
+            if process.returncode not in (0, 1):
+                raise RuntimeError(
+                    f"a simulation ended with {process.returncode}:\n{complained.decode()[-4000:]}"
+                )
+            tally.join(json.decode(said.splitlines()[-1], type=Tally))
+    finally:
+        for process in begun:  # those that nobody waits for any more
+            process.kill()
+            process.communicate()
     return tally
 
 

@@ -50,6 +50,13 @@ class Silent(Struct, frozen=True):
     directions: tuple[Direction, ...] = BOTH
 
 
+class HalfOpen(Struct, frozen=True):
+    """Whoever is connected when this is set hears nothing any more, for ever, and is not told; new ones pass.
+
+    So it looks if a firewall between forgets its connections.
+    """
+
+
 class Reset(Struct, frozen=True):
     """Connections are reset: all that are open, and of the new ones such a share."""
 
@@ -77,19 +84,22 @@ class CutAfterMatch(Struct, frozen=True):
     probability: float = 1.0
 
 
-Mode = Pass | Delay | Silent | Reset | Refuse | CutAfterBytes | CutAfterMatch
+Mode = Pass | Delay | Silent | HalfOpen | Reset | Refuse | CutAfterBytes | CutAfterMatch
 
 
 class Proxy:
     """Listens on a port of its own, from the start to the end of the block, in a thread of its own.
 
-    Whoever sets a mode gets back when it holds. `accepted` and `cuts` count what has happened to connections.
+    Whoever sets a mode gets back when it holds. `accepted` and `cuts` count what has happened to connections, `matches`
+    the words that were looked for, and `doomed` those after which the line was cut.
     """
 
     def __init__(self, port: int, host: str = "127.0.0.1", *, seed: object = 0) -> None:
         self.target = host, port
         self.accepted = 0
         self.cuts = 0
+        self.matches = 0
+        self.doomed = 0
         self.passed: dict[Direction, int] = dict.fromkeys(BOTH, 0)
         self._random = Random(f"proxy {seed}")
         self._mode: Mode = Pass()
@@ -178,6 +188,7 @@ class Proxy:
         self._mode = mode
         for link in self._links:
             link.passed_in_mode = dict.fromkeys(BOTH, 0)
+            link.forgotten = link.forgotten or isinstance(mode, HalfOpen)
         if isinstance(mode, Refuse):
             if self._server is not None:
                 self._stop_listening()
@@ -253,6 +264,7 @@ class _Link:
         self._tail = b""
         self._doomed = False
         self._over = asyncio.Event()
+        self.forgotten = False
         self.passed_in_mode: dict[Direction, int] = dict.fromkeys(BOTH, 0)
 
     async def run(self, target: tuple[str, int]) -> None:
@@ -300,16 +312,21 @@ class _Link:
             try:
                 data = await reader.read(CHUNK)
             except OSError:
-                await self._proxy.until_it_speaks(direction)
+                await self._until_it_speaks(direction)
                 self.reset()
                 return
-            await self._proxy.until_it_speaks(direction)
+            await self._until_it_speaks(direction)
             if not data:
                 if writer.can_write_eof():
                     writer.write_eof()
                 return
             if not await self._pass_on(direction, data, writer):
                 return
+
+    async def _until_it_speaks(self, direction: Direction) -> None:
+        await self._proxy.until_it_speaks(direction)
+        if self.forgotten:
+            await self._over.wait()
 
     async def _pass_on(self, direction: Direction, data: bytes, writer: asyncio.StreamWriter) -> bool:
         """Whether the line still stands afterwards."""
@@ -341,6 +358,9 @@ class _Link:
         """The words may come in pieces. From the match on, not a byte goes back to the client."""
         seen = self._tail + data
         for _ in range(seen.count(mode.pattern)):
-            self._doomed = self._doomed or self._proxy.happens(mode.probability)
+            self._proxy.matches += 1
+            if not self._doomed and self._proxy.happens(mode.probability):
+                self._doomed = True
+                self._proxy.doomed += 1
         rest = seen.rpartition(mode.pattern)[2] if mode.pattern in seen else seen
         self._tail = rest[-(len(mode.pattern) - 1) :] if len(mode.pattern) > 1 else b""

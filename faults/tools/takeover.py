@@ -13,7 +13,10 @@ from faults.evidence import audit
 from faults.evidence.checker import Evidence
 from faults.evidence.records import Record
 from faults.stage import app_of
+from faults.tools.copies import Spot
 from shigoto import State
+from shigoto.engine.open import open_engine
+from shigoto.engine.protocol import Engine
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.clock import host_clock
 from shigoto.model.worker import SweepOrder
@@ -49,10 +52,10 @@ class Left(Struct, frozen=True):
                 return str(state)
 
 
-def look(store: Path, records: Sequence[Record], id: UUID) -> Left:
+def look(store: Spot, records: Sequence[Record], id: UUID) -> Left:
     """What there is of this job, as of now."""
     own = [record for record in records if record.job == str(id)]
-    engine = SqliteEngine(store)
+    engine = open_engine(store.url)
     try:
         [job] = engine.run(engine.get([id]))
     finally:
@@ -63,30 +66,40 @@ def look(store: Path, records: Sequence[Record], id: UUID) -> Left:
         state=None if job is None else job.state,
         starts=sum(record.what == "start" for record in own),
         ended=any(record.what == "end" for record in own),
-        effects=audit.effects(store).get(str(id), 0),
+        effects=audit.effects(store.audited).get(str(id), 0),
     )
 
 
-def take_over(store: Path, jobs: Sequence[tuple[str, UUID]]) -> None:
+def take_over(store: Spot, jobs: Sequence[tuple[str, UUID]]) -> None:
     """Fence whoever was there, enqueue the jobs again with their ids, as a caller would, and run all that is left."""
-    late = SqliteEngine(store, clock=lambda: host_clock() + LATER)
+    late = _later(store)
     try:
         gone = tuple(worker.id for worker in late.run(late.workers()))
         late.run(late.sweep(SweepOrder(fence=gone)))
     finally:
         late.close()
-    cycle.go_round(app_of("cycle", f"sqlite:///{store}"), jobs, children=1)
+    cycle.go_round(app_of("cycle", store.url), jobs, children=1)
 
 
-def evidence(store: Path, records: Sequence[Record], after: Mapping[UUID, Left]) -> Evidence:
+def _later(store: Spot) -> Engine:
+    """The store when leases have run out; where it has a clock of its own, it is so late for everybody from now on."""
+    if isinstance(store.audited, Path):
+        return SqliteEngine(store.audited, clock=lambda: host_clock() + LATER)
+    from faults.tools.server_clock import ServerClock
+
+    ServerClock(store.audited).step(LATER / 1000)
+    return open_engine(store.url)
+
+
+def evidence(store: Spot, records: Sequence[Record], after: Mapping[UUID, Left]) -> Evidence:
     """All that is known of these jobs, for the checker."""
     ids = {str(id) for id in after}
     return Evidence(
         records=[record for record in records if record.job in ids or record.what == "fault"],
-        changes=audit.changes(store),
-        states={id: state for id, state in audit.states(store).items() if id in ids},
-        effects=audit.effects(store),
-        workers=audit.workers(store),
+        changes=audit.changes(store.audited),
+        states={id: state for id, state in audit.states(store.audited).items() if id in ids},
+        effects=audit.effects(store.audited),
+        workers=audit.workers(store.audited),
     )
 
 

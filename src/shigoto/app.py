@@ -29,9 +29,9 @@ from shigoto.enqueue import Call
 from shigoto.handle import Decode, JobHandle
 from shigoto.lifespan import Lifespan, called, entered
 from shigoto.model.duration import Duration
-from shigoto.model.errors import DeclarationError, ShigotoError, StoreRefused, Unsupported, storable
+from shigoto.model.errors import DeclarationError, ShigotoError, StoreRefused, Unsupported
 from shigoto.model.job import Job
-from shigoto.model.text import shown, without_secrets
+from shigoto.model.text import shown, storable, without_secrets
 from shigoto.observe.bus import Bus
 from shigoto.options import CallOptions, TaskOptions
 from shigoto.query import Query

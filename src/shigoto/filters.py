@@ -11,10 +11,10 @@ import msgspec
 
 from shigoto.model.clock import Clock, Millis, host_clock
 from shigoto.model.duration import milliseconds
-from shigoto.model.errors import OptionInvalid, nearest, storable
+from shigoto.model.errors import OptionInvalid, nearest
 from shigoto.model.job import FailureKind, JobFilter, State, View
 from shigoto.model.plain import plain_id, plain_number, plain_text, plain_whole
-from shigoto.model.text import shown
+from shigoto.model.text import shown, storable, writable
 from shigoto.options import instant
 
 MAX_PAGE = 1_000
@@ -226,14 +226,14 @@ def check_path(path: object) -> str:
         raise OptionInvalid(
             f"The path of an argument is its name, and names inside of it after dots, not {shown(path)}."
         )
-    return storable("The path of an argument", plain)
+    return writable("The path of an argument", plain)
 
 
 def argument_text(path: object, value: object) -> str:
     """The text that stands for a value in the store's filter: of a string itself, of anything else its JSON."""
     text = plain_text(value)
     if text is not None:
-        return storable(f"The argument {path}", text)
+        return writable(f"The argument {path}", text)
     plain = value if type(value) is bool else plain_number(value)
     if value is None or (plain is not None and (type(plain) is not float or isfinite(plain))):
         with suppress(ValueError):  # of a number that is too long to be written

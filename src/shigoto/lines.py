@@ -8,7 +8,6 @@ The collector calls destructors between any two steps, and some of them log. So 
 anything here, by the thread that is at it: it waits in `_fresh` until that is done.
 """
 
-import re
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -17,15 +16,13 @@ from threading import RLock
 from shigoto.model.clock import Millis
 from shigoto.model.job import LogLine
 from shigoto.model.outcome import LogTail
+from shigoto.model.text import spelt_out
 
 MOST_LINES = 1_000
 MOST_BYTES = 64 * 1024
 LONGEST_LINE = 2_000
 LONGEST_LEVEL = 20
 LONGEST_TEXT = 4 * MOST_BYTES
-
-# What a database or a terminal would trip over: control characters but the tab, and half a surrogate pair.
-_UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Lines:
@@ -109,4 +106,4 @@ def _storable_level(level: str) -> str:
 def _storable(line: str) -> str:
     if len(line) > LONGEST_LINE:
         line = f"{line[: LONGEST_LINE - 1]}…"
-    return _UNFIT.sub(lambda found: f"\\x{ord(found[0]):02x}", line)[:LONGEST_LINE]
+    return spelt_out(line)[:LONGEST_LINE]

@@ -17,10 +17,10 @@ from msgspec import Struct, structs
 
 from shigoto.model.clock import Millis, to_millis
 from shigoto.model.duration import Duration, milliseconds
-from shigoto.model.errors import OptionInvalid, nearest, storable
+from shigoto.model.errors import OptionInvalid, nearest
 from shigoto.model.job import JobSpec, KeyMode
 from shigoto.model.plain import plain_moment, plain_text, plain_whole
-from shigoto.model.text import shown
+from shigoto.model.text import shown, storable
 from shigoto.retry import Retry
 
 MAX_PAYLOAD = 1_048_576

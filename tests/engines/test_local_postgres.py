@@ -214,6 +214,25 @@ def test_it_dies_with_a_killed_parent(postgres_yard: Yard, state: str) -> None:
         parent.communicate()
 
 
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_one_whose_start_was_interrupted_ends_and_nobody_else_is_signalled(
+    own: Server, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process id 0 is the whole group of whoever sends the signal."""
+    [pid, *_] = own.processes()
+    signalled: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: signalled.append(pid))
+    own._pid = 0  # as before the warden has said who it is
+
+    getattr(own, way)()
+
+    monkeypatch.undo()
+    assert signalled == []
+    assert not own.running
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
 def test_what_is_not_its_folder_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")

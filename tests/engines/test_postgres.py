@@ -40,6 +40,7 @@ from shigoto.testing.conformance.suite import (
     TestJoin,
     TestKeyAndRetry,
     TestKeyScope,
+    TestKeysInBulk,
     TestKeyTable,
     TestLogs,
     TestOrder,
@@ -58,6 +59,7 @@ from shigoto.testing.conformance.suite import (
     TestStrays,
     TestSuperseded,
     TestTasks,
+    TestTexts,
     TestTheSameId,
     TestThreads,
     TestUnknown,
@@ -67,7 +69,8 @@ from shigoto.testing.conformance.suite import (
     TestWorkers,
 )
 from shigoto.testing.conformance.suite import TestMachine as Machine
-from tests.postgres_clock import ServerClock, take_time_from_test
+from tests.postgres_clock import ServerClock
+from tests.postgres_stores import make_store_on_test_time
 from tests.postgres_yard import Yard
 
 __all__ = [
@@ -102,6 +105,7 @@ __all__ = [
     "TestKeyAndRetry",
     "TestKeyScope",
     "TestKeyTable",
+    "TestKeysInBulk",
     "TestLogs",
     "TestMachine",
     "TestOrder",
@@ -120,6 +124,7 @@ __all__ = [
     "TestStrays",
     "TestSuperseded",
     "TestTasks",
+    "TestTexts",
     "TestTheSameId",
     "TestThreads",
     "TestUnknown",
@@ -152,13 +157,12 @@ def open_store(
             opened.pop(0).close()
         closing = ExitStack()
         opened.append(closing)
-        address = closing.enter_context(postgres_yard.emptied(postgres_major, prepare))
+        address = closing.enter_context(postgres_yard.emptied(postgres_major, make_store_on_test_time))
         clock = closing.enter_context(ServerClock(address))
 
         def open_engine() -> PostgresEngine:
             engine = PostgresEngine(address)
             closing.callback(engine.close)
-            engine.migrate()
             return engine
 
         def connect() -> Connection:
@@ -169,11 +173,3 @@ def open_store(
     yield open_one
     for closing in reversed(opened):
         closing.close()
-
-
-def prepare(address: str) -> None:
-    """Migrate, once for all tests, and let the store ask the test for the time."""
-    engine = PostgresEngine(address)
-    engine.migrate()
-    engine.close()
-    take_time_from_test(address)

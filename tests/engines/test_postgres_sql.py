@@ -15,6 +15,7 @@ import pytest
 from msgspec import json
 from psycopg import RawCursor, errors
 
+from shigoto.engine.postgres.schema import REMEMBER
 from shigoto.engine.postgres.statement import load_texts
 from shigoto.engine.sql.migrations import load_migrations
 from shigoto.engine.sql.statements import load_statements
@@ -31,10 +32,14 @@ SQL = load_statements("shigoto.engine.postgres.statements")
 MIGRATIONS = "shigoto.engine.postgres.migrations"
 # What the SQLite engine needs beyond: one writer at a time, numbers that would repeat, counters that count later.
 ONLY_ON_SQLITE = {
-    "complete_plain", "delete_husk", "fold", "front", "heads", "highest", "make_husk", "start", "take_write_lock",
-    "unready",
+    "add_husk", "complete_plain", "delete_husk", "drop_ready_row", "fold", "front", "heads", "highest", "key_holder",
+    "lane", "make_husk", "next_due", "number_of_id", "queue_of_lane", "replace_job", "start", "state_of", "supersede",
+    "take_key", "take_write_lock", "uncounted", "unready", "unschedule_promoted",
 }  # fmt: skip
-ONLY_HERE = {"claim", "enqueue", "enqueue_each", "fold_tally", "lock_keys", "now", "renew_clock", "ring"}
+ONLY_HERE = {
+    "claim", "enqueue", "enqueue_each", "fold_tally", "go_on_after", "known_ids", "lanes_of", "lock_keys",
+    "lock_running", "now", "renew_clock", "replace_jobs", "ring", "supersede_all",
+}  # fmt: skip
 TIMEOUT = 20.0
 MIB = 1024 * 1024
 
@@ -138,16 +143,17 @@ def ids(count: int) -> list[UUID]:
 def migrate(address: str) -> None:
     with psycopg.connect(address) as connection:
         connection.execute("CREATE SCHEMA shigoto")
+        connection.execute(REMEMBER.encode())
         for migration in load_migrations(MIGRATIONS):
             connection.execute(migration.sql.encode())
 
 
 @pytest.fixture
 def session(postgres: Server, postgres_yard: Yard, postgres_major: int) -> Iterator[Callable[[], Session]]:
-    """Opens sessions on one fresh store, with lanes for the tasks a and b in the queue default."""
+    """Opens sessions on one empty store, with lanes for the tasks a and b in the queue default."""
     assert postgres.running
     opened: list[Session] = []
-    with postgres_yard.database(postgres_major, migrate) as address:
+    with postgres_yard.emptied(postgres_major, migrate) as address:
 
         def open_one() -> Session:
             opened.append(Session(address))
@@ -213,7 +219,8 @@ class TestEnqueue:
         numbers = one.enqueue("a", new)
 
         assert numbers == sorted(numbers)
-        assert [one.one("number_of_id", id.bytes) for id in new] == numbers
+        known: dict[bytes, int] = dict(one.run("known_ids", json.encode([id.hex for id in new]).decode()))
+        assert [known[id.bytes] for id in new] == numbers
         assert one.run("counters") == [("default", 50, 0, 0, 0)]
 
     def test_a_known_id_fails_the_whole(self, session: Callable[[], Session]) -> None:
@@ -244,7 +251,7 @@ class TestEnqueue:
         assert one.rows("SELECT number FROM shigoto.scheduled") == [(late,)]
         assert one.rows("SELECT number, run_at, expires_at FROM shigoto.ready") == [(soon, 1, 2)]
         assert one.rows("SELECT number FROM shigoto.expiry ORDER BY number") == [(late,), (soon,)]
-        assert one.run("due_expiries", one.now(), 10) == [(2, soon)]
+        assert one.run("due_expiries", one.now(), 10) == [(2, soon, 1)]
 
     def test_the_doorbell_rings_only_if_it_shall_and_after_the_commit(
         self, session: Callable[[], Session]
@@ -321,7 +328,7 @@ class TestEnqueueEach:
         [[place, number, inserted]] = waiter.result()
 
         assert (place, inserted) == (1, True)
-        assert one.one("number_of_id", contested.bytes) == number
+        assert one.run("known_ids", f'["{contested.hex}"]') == [(contested.bytes, number)]
 
     def test_two_who_add_one_lane_get_the_same(self, session: Callable[[], Session]) -> None:
         one, other, watching = session(), session(), session()
@@ -356,7 +363,7 @@ class TestClaim:
                  alone=True, payload='{"n": 1}', priority=7, run_at=9)
         )  # fmt: skip
         [number] = [row[0] for row in one.rows("SELECT number FROM shigoto.job")]
-        one.run("note_progress", number, 0.5, "half", "there")
+        one.run("note_progress", json.encode([(number, 0.5, "half", "there")]).decode())
         one.do("UPDATE shigoto.ready SET token = 5, failures = 1, releases = 2, snoozes = 1")
 
         [lease] = one.claim(worker)
@@ -366,7 +373,7 @@ class TestClaim:
             "{}", "there", True, '{"n": 1}',
         )  # fmt: skip
         assert lease.claimed_at <= one.now()
-        assert one.run("holds", number, 6, worker.bytes) == [(1,)]
+        assert one.run("holds", f"[[{number},6],[{number},5]]", worker.bytes) == [(number, 6)]
         assert one.run("running_by_queue") == [("default", 1)]
 
     def test_what_is_not_wanted_is_not_given(self, session: Callable[[], Session]) -> None:
@@ -480,6 +487,22 @@ class TestClaim:
         assert [lease.run_at for lease in first] == ([1, 2, 3] if len(tasks) == 1 else [1, 1, 2])
         assert len(one.claim(worker, tasks=tasks)) == 3
 
+    def test_the_best_come_first_however_unequal_the_lanes_are(self, session: Callable[[], Session]) -> None:
+        """S0-16: of many lanes one may have nearly all of the best."""
+        one = session()
+        worker = one.announce()
+        jobs = [("t0", at) for at in range(1, 41)]
+        jobs += [(f"t{lane}", 30 + 7 * at + lane) for lane in range(1, 24) for at in range(6)]
+        one.enqueue_each(*[spec(task, run_at=at, payload=f"{at}") for task, at in jobs])
+        tasks = [f"t{lane}" for lane in range(24)]
+        taken: list[int] = []
+        for limit in (1, 20, 30, 3, 200):
+            found = [lease.run_at for lease in one.claim(worker, limit=limit, tasks=tasks)]
+            assert len(found) == min(limit, len(jobs) - len(taken))
+            taken += found
+
+        assert taken == sorted(at for _, at in jobs)
+
 
 class TestComplete:
     def test_only_what_is_held_by_this_very_lease_is_accepted(self, session: Callable[[], Session]) -> None:
@@ -498,7 +521,7 @@ class TestComplete:
             (first[0].number, 3, 1, 1, '"fine"')
         ]
         assert one.complete(worker, first) == [first[1].number, first[2].number]
-        assert one.one("settled_token", first[0].number) == 1
+        assert one.run("settled_tokens", f"[{first[0].number}]") == [(first[0].number, 1)]
         assert one.run("counters") == [("default", 4, 3, 0, 0)]
         assert one.rows("SELECT number FROM shigoto.running") == [(theirs[0].number,)]
 
@@ -508,7 +531,7 @@ class TestComplete:
         one.enqueue("a", ids(2))
         leases = one.claim(worker)
         with one.connection.transaction():
-            one.run("request_cancel", leases[0].number, 77)
+            one.run("request_cancel", f"[{leases[0].number}]", 77)
             waiter = Waiter(watching, other, lambda: other.complete(worker, leases))
 
         assert waiter.result() == [lease.number for lease in leases]
@@ -544,10 +567,12 @@ class TestLocks:
         assert sorted(states) == [
             (running, 2, "default"), (ready, 1, "default"), (scheduled, 1, "default"), (blocked, 6, "default"),
         ]  # fmt: skip
-        assert one.one("state_of", nowhere) is None
-        assert one.run("state_of", 99) == []
+        text = f"SELECT * FROM shigoto.%s(ARRAY[{running}, {ready}, {scheduled}, {blocked}, {nowhere}, 99]) s"
+        every = [(running, 2), (ready, 1), (scheduled, 1), (blocked, 6)]
+        assert one.rows(text % "seen_states") == [*every, (nowhere, None), (99, None)]
+        assert one.rows(text % "free_states") == [*every, (nowhere, 0), (99, 0)]
         one.complete(worker, leases)
-        assert one.one("state_of", running) == 3
+        assert one.run("states_of", f"[{running}]") == [(running, 3, "default")]
 
     def test_a_job_that_moves_while_it_is_waited_for_is_found_where_it_went(
         self, session: Callable[[], Session]
@@ -557,8 +582,8 @@ class TestLocks:
         [number] = one.enqueue("a", ids(1))
         with one.connection.transaction():
             leases = one.claim(worker)
-            waiter = Waiter(watching, other, lambda: other.one("state_of", number))
-        assert waiter.result() == 2
+            waiter = Waiter(watching, other, lambda: other.run("states_of", f"[{number}]"))
+        assert waiter.result() == [(number, 2, "default")]
 
         with one.connection.transaction():
             one.complete(worker, leases)
@@ -570,13 +595,14 @@ class TestLocks:
         worker = one.announce()
         [number] = one.enqueue("a", ids(1))
         with one.connection.transaction():
-            assert one.one("state_of", number) == 1
+            assert one.run("states_of", f"[{number}]") == [(number, 1, "default")]
             assert other.claim(worker) == []
+            assert other.rows(f"SELECT * FROM shigoto.free_states(ARRAY[{number}])") == []
         leases = other.claim(worker)
         with one.connection.transaction():
-            assert one.one("state_of", number) == 2
+            assert one.run("states_of", f"[{number}]") == [(number, 2, "default")]
             waiter = Waiter(watching, other, lambda: other.complete(worker, leases))
-            one.run("request_cancel", number, 5)
+            one.run("request_cancel", f"[{number}]", 5)
 
         assert waiter.result() == [number]
 
@@ -586,42 +612,48 @@ class TestLocks:
         one, other, watching = session(), session(), session()
         id = uuid7()
         with one.connection.transaction():
-            assert one.run("key_holder", "t", "k") == []
-            waiter = Waiter(watching, other, lambda: other.run("key_holder", "t", "k"))
+            one.run("lock_keys", '[["t", "k"]]')
+            assert one.run("key_holders", '[["t", "k"]]') == []
+            waiter = Waiter(watching, other, lambda: other.run("lock_keys", '[["t", "j"], ["t", "k"]]'))
             [[_, number, _]] = one.enqueue_each(spec(id=id, key="k", tenant="t"))
-            one.run("take_key", "t", "k", number)
+            one.run("take_keys", json.encode([("t", "k", number)]).decode())
 
-        assert waiter.result() == [(number, id.bytes)]
+        waiter.result()
+        assert other.run("key_holders", '[["t", "j"], ["t", "k"]]') == [(1, number, id.bytes, 1)]
 
-    def test_a_waiting_row_is_found_and_locked_where_it_waits(self, session: Callable[[], Session]) -> None:
-        one, other = session(), session()
+    def test_a_waiting_row_is_found_where_it_waits(self, session: Callable[[], Session]) -> None:
+        one = session()
         worker = one.announce()
         [ready], [scheduled] = one.enqueue("a", ids(1), run_at=5), one.enqueue("a", ids(1), run_at=2**50)
-        with one.connection.transaction():
-            assert one.run("waiting_row", ready)[0][3:6] == (0, 5, None)
-            assert one.run("waiting_row", scheduled)[0][4] == 2**50
-            assert other.claim(worker) == []
-            other.run("promote", 2**50, 10)
-        assert other.rows("SELECT count(*) FROM shigoto.scheduled") == [(1,)]
+        asked = json.encode([ready, scheduled]).decode()
 
-        other.claim(worker)
+        assert [row[4:7] for row in one.run("waiting_rows", asked)] == [(0, 5, None), (0, 2**50, None)]
 
-        assert one.run("waiting_row", ready) == []
+        one.claim(worker)
+
+        assert [row[0] for row in one.run("waiting_rows", asked)] == [scheduled]
 
 
 class TestRepair:
     def test_promotion_moves_what_is_due_in_order(self, session: Callable[[], Session]) -> None:
         one, other = session(), session()
-        numbers = [one.enqueue("a", ids(1), run_at=2**50 + at, priority=3)[0] for at in (2, 1, 3)]
+        assert one.run("promote", 10) == [(0, None)]
+        due = one.now() + 60_000
+        numbers = [one.enqueue("a", ids(1), run_at=due + at, priority=3)[0] for at in (2, 1, 3, 600_000)]
+        [[moved, next_in]] = one.run("promote", 10)
+        assert (moved, 50_000 < next_in <= 60_001) == (0, True)
+        one.do("UPDATE shigoto.job SET run_at = run_at - 100000")
+        one.do("UPDATE shigoto.scheduled SET run_at = run_at - 100000")
         with one.connection.transaction():
-            one.run("promote", 2**50 + 2, 1)
-            other.run("promote", 2**50 + 2, 10)
-            one.run("unschedule_promoted", 2**50 + 2, 1)
+            assert one.run("promote", 1) == [(1, 0)]
+            [[moved, _]] = other.run("promote", 10)
 
+        assert moved == 2
         assert one.rows("SELECT number, priority FROM shigoto.ready ORDER BY run_at") == [
-            (numbers[1], -3), (numbers[0], -3),
+            (numbers[1], -3), (numbers[0], -3), (numbers[2], -3),
         ]  # fmt: skip
-        assert one.one("next_due") == 2**50 + 3
+        [[moved, next_in]] = one.run("promote", 10)
+        assert (moved, 500_000 < next_in < 600_000) == (0, True)
 
     def test_sweeps_at_once_count_everything_once(self, session: Callable[[], Session]) -> None:
         one, other = session(), session()
@@ -639,20 +671,37 @@ class TestRepair:
 
         assert one.rows("SELECT count(*) FROM shigoto.tally") == [(0,)]
         assert one.run("counters") == [("default", 6, 2, 0, 0)]
-        assert one.run("uncounted") == []
+
+    def test_producers_fold_now_and_then_since_nobody_else_may_be_there(
+        self, session: Callable[[], Session]
+    ) -> None:
+        one = session()
+        tally = "SELECT count(*) FROM shigoto.tally"
+        one.rows("SELECT setval('shigoto.job_number_seq', 4997)")
+        one.enqueue("a", ids(2))
+        assert one.rows(tally) == [(1,)]
+        one.enqueue("a", ids(1))
+        assert one.rows(tally) == [(0,)]
+        one.enqueue("a", ids(1))
+        assert one.rows(tally) == [(1,)]
+        one.rows("SELECT setval('shigoto.job_number_seq', 9990)")
+        one.enqueue("a", ids(30))
+
+        assert one.rows(tally) == [(0,)]
+        assert one.run("counters") == [("default", 34, 0, 0, 0)]
 
     def test_a_step_back_of_the_clock_is_told_to_one_only(self, session: Callable[[], Session]) -> None:
-        one, other, watching = session(), session(), session()
-        assert one.one("renew_clock") == 0
+        one, other = session(), session()
+        assert one.run("renew_clock")[0][0] == 0
         [[mark]] = one.rows("SELECT mark FROM shigoto.clock")
         assert abs(mark - one.now()) < 5_000
         one.do("UPDATE shigoto.clock SET mark = mark + 3600000")
         with one.connection.transaction():
-            step = one.one("renew_clock")
-            waiter = Waiter(watching, other, lambda: other.one("renew_clock"))
+            step = one.run("renew_clock")[0][0]
+            assert other.run("renew_clock")[0][0] == 0
 
         assert 3_590_000 < step <= 3_600_000
-        assert waiter.result() == 0
+        assert other.run("renew_clock")[0][0] == 0
         assert abs(one.run("meta", "clock")[0][0] - one.now()) < 5_000
 
     def test_a_small_step_back_stands_still(self, session: Callable[[], Session]) -> None:
@@ -660,7 +709,7 @@ class TestRepair:
         mark = one.now() + 50_000
         one.do(f"UPDATE shigoto.clock SET mark = {mark}")
 
-        assert (one.now(), one.one("renew_clock"), one.now()) == (mark, 0, mark)
+        assert (one.now(), one.run("renew_clock")[0][0], one.now()) == (mark, 0, mark)
 
     def test_history_that_somebody_has_locked_is_kept_and_the_rest_is_told(
         self, session: Callable[[], Session]
@@ -672,7 +721,7 @@ class TestRepair:
         one.do("UPDATE shigoto.done SET finished_at = 5")
         one.do(f"UPDATE shigoto.done SET finished_at = 2^50 WHERE number = {numbers[2]}")
         with one.connection.transaction():
-            one.run("done_row", numbers[0])
+            one.run("states_of", f"[{numbers[0]}]")
             with other.connection.transaction():
                 rows = other.run("history_from", 0, 10, 1_000, 1, 1)
                 assert other.rows("SELECT number FROM shigoto.done FOR UPDATE SKIP LOCKED") == [
@@ -683,14 +732,27 @@ class TestRepair:
         assert [row[4] == 1_000 for row in rows] == [False, True, True]
         assert rows[0][2] + rows[0][4] > one.now()
 
+    def test_history_that_is_no_job_is_walked_over(self, session: Callable[[], Session]) -> None:
+        one = session()
+        worker = one.announce()
+        numbers = one.enqueue("a", ids(3))
+        one.complete(worker, one.claim(worker))
+        one.do("UPDATE shigoto.done SET finished_at = 5")
+        one.do(f"DELETE FROM shigoto.job WHERE number = {numbers[0]}")
+
+        rows = one.run("history_from", 0, 2, 1, 1, 1)
+
+        assert [row[0] for row in rows] == numbers[:2]
+        assert [row[2] + row[4] < one.now() for row in rows] == [False, True]
+
     def test_deletion_leaves_nothing_behind(self, session: Callable[[], Session]) -> None:
         one = session()
         one.enqueue_each(spec(key="k", expires_in=5), spec(key="k", delay=9_000, expires_in=5))
-        one.run("take_key", "", "k", 2)
+        one.run("take_keys", '[["", "k", 2]]')
         for number in (1, 2):
             one.run("add_log_line", json.encode([(number, 1, 1, 1, "info", "x")]).decode())
             one.run("add_attempt", json.encode([(number, 1, "errored", "x", None, 1, 2)]).decode())
-            one.run("note_progress", number, None, None, "c")
+            one.run("note_progress", json.encode([(number, None, None, "c")]).decode())
         done = (1, 4, 0, 0, 0, 0, 0, 0, 0, None, 5, None, "error", "x")
         one.run("add_done", json.encode([done]).decode())
         for name in (
@@ -715,7 +777,7 @@ class TestRepair:
         one.do("UPDATE shigoto.job SET created_at = 0")
         one.announce()
         [[lane, task]] = one.run("unknown_lanes")
-        one.run("note_unknown", task, 0)
+        one.run("note_unknown", json.encode([task]).decode(), 0)
         with one.connection.transaction():
             found = one.run("overdue_unknown", f"[{lane}]", 2, 5, 10)
             assert other.run("overdue_unknown", f"[{lane}]", 2, 5, 10) == []
@@ -731,7 +793,7 @@ class TestRepair:
         assert one.run("orphans", 10) == []
         one.do("UPDATE shigoto.worker SET fenced_at = 1")
         with one.connection.transaction():
-            assert one.run("orphans", 10) == [(n, 1, worker.bytes, "w", False) for n in (1, 2)]
+            assert one.run("orphans", 10) == [(n, worker.bytes, "w", False) for n in (1, 2)]
             assert other.run("orphans", 10) == []
         assert one.one("count_orphans") == 2
 

@@ -148,6 +148,12 @@ def test_a_priority_beyond_all_others_is_not_moved_unread(engine: Engine, tmp_pa
     assert sound in [lease.number for lease in leases]
 
 
+DONE = (
+    "INSERT INTO shigoto_done (number, state, token, settled_token, failures, crashes, releases, snoozes, finished_at)"
+    " VALUES (?, ?, 1, 1, 0, 0, 0, 0, ?)"
+)
+
+
 def test_rows_without_a_job_do_not_stop_the_sweep(engine: Engine, tmp_path: Path) -> None:
     enqueued(engine)
     by_hand(tmp_path, "INSERT INTO shigoto_expiry VALUES (1, 900)")
@@ -156,6 +162,8 @@ def test_rows_without_a_job_do_not_stop_the_sweep(engine: Engine, tmp_path: Path
         "INSERT INTO shigoto_running VALUES (901, 1, randomblob(16), 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL)",
     )
     by_hand(tmp_path, "UPDATE shigoto_meta SET value = 'noon' WHERE name = 'clock'")
+    by_hand(tmp_path, DONE, 902, 9, 1)
+    by_hand(tmp_path, DONE, 903, 4, "noon")
 
     swept = engine.run(engine.sweep(SweepOrder()))
 

@@ -24,7 +24,7 @@ from shigoto.engine.open import open_engine
 from shigoto.engine.sql.command import Statement, Steps
 from shigoto.engine.sqlite import SqliteEngine, checkpoint, connections, doorbell, files, schema
 from shigoto.engine.sqlite.statement import execute
-from shigoto.model.errors import SchemaMissing, SchemaTooNew, StoreRefused, StoreUnavailable
+from shigoto.model.errors import JobError, SchemaMissing, SchemaTooNew, StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Enqueued, JobFilter, JobSpec, State
 from shigoto.model.outcome import Ending, Settlement
@@ -717,7 +717,7 @@ class TestACallersTransaction:
         else:
             connection = sqlite3.connect(engine.path, isolation_level=None)
 
-        with pytest.raises(StoreRefused, match="Execute BEGIN first"):
+        with pytest.raises(JobError, match=r"is in no transaction.*Begin one first"):
             engine.join(connection, engine.enqueue_many([spec()]))
         connection.close()
 

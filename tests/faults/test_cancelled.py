@@ -63,4 +63,4 @@ def test_a_cancelled_job_does_not_run_again(
         runs = [r for r in read(stage.ledger) if r.job == str(handle.id) and r.what == "start"]
         assert len(runs) == 1
         outcome = check(stage.evidence()).outcome(2)
-    assert outcome.passed, outcome
+    assert outcome.passed, repr(outcome)

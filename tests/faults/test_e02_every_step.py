@@ -16,5 +16,5 @@ def test_a_process_killed_at_any_step_leaves_what_another_one_can_finish(tmp_pat
     if outcome.skipped:
         pytest.skip(outcome.skipped)
 
-    assert outcome.passed, outcome
+    assert outcome.passed, repr(outcome)
     assert outcome.n >= 4

@@ -14,7 +14,7 @@ def test_whatever_handlers_raise_or_return_the_state_is_right_and_the_worker_goe
     """E12; I2-I4, F12, F13, F36, F50: each case in the event loop and in a thread, some in child processes."""
     outcome = e12_exception_zoo.EXPERIMENT.run(Setting(engine="sqlite", folder=tmp_path, seed=12, full=False))
 
-    assert outcome.passed, outcome
+    assert outcome.passed, repr(outcome)
     assert outcome.figures["cases"] >= 40
     assert outcome.figures["jobs"] > 2 * 40
     assert outcome.figures["stuck"] == 0

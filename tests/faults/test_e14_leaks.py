@@ -20,6 +20,6 @@ def test_a_worker_holds_no_more_files_threads_and_memory_after_many_jobs(tmp_pat
     outcome = EXPERIMENT.run(Setting(engine="sqlite", folder=tmp_path, seed=1, full=False))
 
     print(outcome)
-    assert outcome.passed, outcome
+    assert outcome.passed, repr(outcome)
     assert outcome.n == 1_800
     assert outcome.figures["runner"]["rss_mb"] > 10

@@ -24,7 +24,7 @@ def setting(tmp_path: Path) -> Setting:
 
 def passed(outcome: Outcome) -> Outcome:
     print(outcome)
-    assert outcome.passed, outcome
+    assert outcome.passed, repr(outcome)
     return outcome
 
 
@@ -60,8 +60,8 @@ def test_what_an_orphan_claims_before_it_notices_is_cut_short_by_the_death_of_it
     """E08, E30: the supervisor is killed at 10 s; its runner claims once more, and ends."""
     faults = Faults([Record(what="fault", deed="bereave", pid=5, parent=4, at=10.0)])
 
-    assert faults.that_explain(5, since=10.2, until=30.0, lease=10.0) is not None
-    assert faults.that_explain(5, since=12.0, until=30.0, lease=10.0) is None
+    assert faults.that_explain(5, since=10.2, until=30.0, lease=10.0)
+    assert not faults.that_explain(5, since=12.0, until=30.0, lease=10.0)
 
 
 def test_a_reader_that_starves_the_checkpoint_is_told_of_and_the_log_shrinks_after_it(

@@ -22,7 +22,7 @@ def test_a_disk_that_is_full_or_fails_costs_nothing_that_was_acknowledged(tmp_pa
     if outcome.skipped:
         pytest.skip(outcome.skipped)
 
-    assert outcome.passed, outcome
+    assert outcome.passed, repr(outcome)
     parts = [name for name in outcome.figures if name != "left out"]
     assert all(outcome.figures[name]["refused"] > 0 for name in parts if name.startswith("small"))
     assert all(outcome.figures[name]["points"] > 0 for name in parts if name.startswith("failing"))
@@ -34,7 +34,7 @@ def test_what_was_acknowledged_survives_a_loss_of_power(tmp_path: Path) -> None:
     if outcome.skipped:
         pytest.skip(outcome.skipped)
 
-    assert outcome.passed, outcome
+    assert outcome.passed, repr(outcome)
     assert outcome.figures["full"]["acknowledged"] > 0
     assert outcome.figures["normal"]["images_with_loss"] > 0, (
         "no image has lost anything, so nothing is shown"
@@ -47,7 +47,7 @@ def test_places_where_a_store_cannot_be_kept_are_refused_with_the_reason(tmp_pat
     if outcome.skipped:
         pytest.skip(outcome.skipped)
 
-    assert outcome.passed, outcome
+    assert outcome.passed, repr(outcome)
     assert outcome.n > 20
 
 

@@ -14,7 +14,7 @@ def test_hostile_input_is_refused_clearly_or_fails_cleanly_and_nothing_is_stuck(
     """E49; I1, I2, F12: nothing crashes, nothing is stuck, no terminal is given a command, memory stays bounded."""
     outcome = e49_hostile_input.EXPERIMENT.run(Setting(engine="sqlite", folder=tmp_path, seed=49, full=False))
 
-    assert outcome.passed, outcome
+    assert outcome.passed, repr(outcome)
     assert (outcome.figures["crashes"], outcome.figures["stuck"]) == (0, 0)
     assert min(outcome.figures[word] for word in ("refused", "accepted", "failed cleanly")) > 5
     assert all(sum(counts) for counts in outcome.figures["by door"].values())

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from faults.breaking import Mutant, Patch, Worlds, build
 from faults.experiment import Setting
 from faults.experiments.e57_any_schedule import EXPERIMENT, PARTS
-from faults.mutants import Mutant, Patch, Worlds, build
 from faults.simulation.many import live_many
 from faults.simulation.plan import plan_of
 
@@ -26,7 +26,7 @@ MISJUDGED = {
 # What two of the judgements are there to see.
 SLOW_BEATS = Mutant(
     name="beats are tried ever more seldom in an outage",
-    patches=(Patch("worker/keeper.py", "longest=station.lease / 6", "longest=station.lease * 6"),),
+    patches=(Patch("worker/keeper.py", "longest=longest_pause(station.lease)", "longest=station.lease * 6"),),
     guard=Worlds("memory", 177, 1),
 )
 SLOW_LOOKS = Mutant(

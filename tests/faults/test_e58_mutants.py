@@ -6,11 +6,12 @@ from subprocess import CompletedProcess
 import pytest
 from msgspec import json
 
-from faults import mutants
+from faults import breaking
+from faults.breaking import SOUND, Guard, Mutant, Patch, Run, Worlds, build, complaints
 from faults.experiment import Outcome
 from faults.experiments.e57_any_schedule import PARTS
 from faults.experiments.e58_mutants import guards, shown, widest
-from faults.mutants import MUTANTS, SOUND, Guard, Mutant, Patch, Run, Worlds, build, complaints
+from faults.mutants import MUTANTS
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(300)]
 
@@ -18,10 +19,10 @@ GUARDS = widest([mutant.guard for mutant in MUTANTS])
 
 
 def shown_elsewhere(guard: Guard) -> bool:
-    """Experiments have tests of their own, and that of E57 lives through the first worlds."""
+    """Experiments have tests of their own, that of E57 lives through the first worlds, and tests are in this run."""
     if isinstance(guard, Worlds):
         return guard.first == 0 and guard.count <= PARTS[guard.engine, "small"][0]
-    return isinstance(guard, Run)
+    return isinstance(guard, Run | breaking.Test)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "_"))
@@ -67,7 +68,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, code: int, *outcomes: Outcome) -> No
         said = json.encode(next(answers)).decode() if not code else ""
         return CompletedProcess(words, code, stdout=said, stderr="Traceback")
 
-    monkeypatch.setattr(mutants, "_python", python)
+    monkeypatch.setattr(breaking, "_python", python)
 
 
 def test_an_experiment_that_fails_for_another_reason_has_not_noticed(

@@ -48,6 +48,12 @@ def test_e02_tells_of_points_without_time_and_of_places_where_nothing_was_caught
     ]
 
 
+def test_e03_wants_the_jobs_of_the_stopped_to_be_free_soon() -> None:
+    assert e03_zombie_returns.kept_too_long([9.0, 23.9], 6.0) == []
+    [late] = e03_zombie_returns.kept_too_long([9.0, 24.2], 6.0)
+    assert "1 jobs were free after 24.2 s" in late
+
+
 def test_e03_counts_the_jobs_that_were_under_way_in_what_was_stopped() -> None:
     def run(job: str, pid: int, began: float, ended: float) -> list[Record]:
         return [

@@ -21,7 +21,7 @@ def test_a_mix_of_jobs_survives_a_mix_of_faults(tmp_path: Path) -> None:
     outcome = soak.EXPERIMENT.run(Setting(engine="sqlite", folder=tmp_path, seed=1, full=False))
 
     print(outcome)
-    assert outcome.passed, outcome
+    assert outcome.passed, repr(outcome)
     assert set(outcome.figures["faults"]) == {
         "kill a runner",
         "kill a worker",

@@ -1,100 +1,36 @@
-"""Transaction blocks on PostgreSQL: what holds for every store, and what only a server can do to them."""
+"""Transaction blocks on PostgreSQL: what only a server does, and what only a server can do to them.
+
+What holds for every store is in `test_transactions.py` and `test_transactions_async.py`.
+"""
 
 import asyncio
 import os
-import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
 import pytest
-from msgspec import structs
 
 from shigoto import (
     AsyncTransaction,
     Context,
     JobError,
-    LeaseLost,
     State,
     StoreUnavailable,
     TransactionConflict,
     TransactionTooLong,
 )
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.engine.postgres import engine as postgres_engine
-from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
-from shigoto.engine.postgres.failures import ConnectionLost
-from shigoto.engine.postgres.wire import Request
-from shigoto.local_postgres import Server
 from shigoto.model.outcome import Ending, Verdict
 from shigoto.worker import Stopped, Worker, endings
-from tests.fundamentals.postgres_shop import PostgresShop, prepare
-from tests.fundamentals.test_transactions import (
-    TestOneBlock,
-    TestOneCommit,
-    TestResult,
-    TestTransact,
-    pay,
-    until,
-)
-from tests.fundamentals.test_transactions_async import pay as apay
-from tests.postgres_clock import ServerClock
-from tests.postgres_yard import Yard
-
-__all__ = ["TestOneBlock", "TestOneCommit", "TestResult", "TestTransact"]
+from tests.fundamentals.postgres_shop import PostgresShop
+from tests.fundamentals.shop import apay, pay, until
 
 pytestmark = pytest.mark.engine("postgres")
 
 OpenShop = Callable[..., PostgresShop]
-
-
-@pytest.fixture
-def open_shop(postgres: Server, postgres_yard: Yard, postgres_major: int) -> Iterator[OpenShop]:
-    assert postgres.running
-    opened: list[PostgresShop] = []
-    with postgres_yard.emptied(postgres_major, prepare) as address, ServerClock(address) as clock:
-
-        def open_one(options: str = "") -> PostgresShop:
-            opened.append(PostgresShop(address, clock, options))
-            return opened[-1]
-
-        yield open_one
-        for shop in opened:
-            shop.engine.close()
-
-
-@pytest.fixture
-def shop(open_shop: OpenShop) -> PostgresShop:
-    return open_shop()
-
-
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks may last a fifth of a second."""
-    assert postgres_engine.CAPABILITIES.block_limit == 60.0
-    short = structs.replace(postgres_engine.CAPABILITIES, block_limit=0.2)
-    monkeypatch.setattr(postgres_engine, "CAPABILITIES", short)
-
-
-def is_psycopgs(tx: object) -> bool:
-    return isinstance(tx, psycopg.AsyncConnection)
-
-
-def backends(
-    shop: PostgresShop, condition: str = "state LIKE 'idle in transaction%' OR state = 'active'"
-) -> int:
-    """How many connections are in a transaction, apart from the one that asks."""
-    look = (
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        f" AND backend_type = 'client backend' AND ({condition})"
-    )
-    with shop.open() as connection:
-        [[count]] = connection.execute(look).fetchall()
-    assert isinstance(count, int)
-    return count
 
 
 class TestTheConnection:
@@ -121,21 +57,14 @@ class TestTheConnection:
 
         assert (shop.paid(), run.state) == (list(range(9)), State.COMPLETED)
 
-    def test_the_methods_that_would_part_effects_from_completion_are_refused(
-        self, shop: PostgresShop
-    ) -> None:
+    def test_it_does_not_begin_to_commit_each_statement(self, shop: PostgresShop) -> None:
         run = shop.start()
         with run.context.transaction() as tx:
             tx.execute("INSERT INTO paid VALUES (1)")
-            for method in (tx.commit, tx.rollback, tx.close, lambda: tx.set_autocommit(True)):
-                with pytest.raises(
-                    JobError, match=r"not ended by hand: leave the block .* there are savepoints"
-                ):
-                    method()
+            with pytest.raises(JobError, match=r"not ended by hand: leave the block .* there are savepoints"):
+                tx.set_autocommit(True)
             with pytest.raises(JobError, match="not ended by hand"):
                 tx.autocommit = True
-            with pytest.raises(JobError, match="not ended by hand"), tx:
-                pass
             assert not tx.autocommit
 
         assert (shop.paid(), run.state) == ([1], State.COMPLETED)
@@ -181,14 +110,11 @@ class TestTheConnection:
         assert (shop.receipts(), run.state) == (0, State.PROCESSING)
         assert 2 not in shop.paid()
 
-    def test_a_part_that_may_fail_has_a_savepoint(self, shop: PostgresShop) -> None:
+    def test_psycopgs_blocks_are_savepoints_for_a_part_that_may_fail(self, shop: PostgresShop) -> None:
         run = shop.start()
         with run.context.transaction() as tx:
             with suppress(psycopg.errors.UniqueViolation), tx.transaction():
                 tx.executemany(shop.insert, [(1,), (1,)])
-            tx.execute("SAVEPOINT part")
-            tx.execute("INSERT INTO paid VALUES (3)")
-            tx.execute("ROLLBACK TO part")
             tx.execute("INSERT INTO paid VALUES (2)")
 
         assert (shop.paid(), run.state) == ([2], State.COMPLETED)
@@ -208,41 +134,6 @@ class TestTheConnection:
             swallow()
 
         assert (shop.paid(), shop.receipts(), run.state) == ([], 0, State.PROCESSING)
-
-    def test_a_completion_that_cannot_be_written_rolls_everything_back(self, shop: PostgresShop) -> None:
-        run = shop.start()
-
-        def destroy() -> None:
-            with run.context.transaction() as tx:
-                tx.execute("INSERT INTO paid VALUES (1)")
-                tx.execute("ALTER TABLE shigoto.done RENAME TO gone")
-
-        with pytest.raises(JobError, match=r"cannot be written after what the block did: .*does not exist"):
-            destroy()
-
-        assert (shop.paid(), run.state) == ([], State.PROCESSING)
-
-    def test_what_a_constraint_says_at_the_commit_is_the_blocks_own(self, shop: PostgresShop) -> None:
-        run = shop.start()
-        with shop.open() as connection:
-            connection.execute(
-                "CREATE TABLE refund (invoice integer REFERENCES paid DEFERRABLE INITIALLY DEFERRED)"
-            )
-        with pytest.raises(psycopg.errors.ForeignKeyViolation), run.context.transaction() as tx:
-            tx.execute("INSERT INTO refund VALUES (99)")
-
-        assert run.state is State.PROCESSING
-
-    def test_after_the_block_it_is_of_no_use(self, shop: PostgresShop) -> None:
-        run = shop.start()
-        with run.context.transaction() as tx:
-            cursor = tx.cursor()
-
-        for past in (tx, cursor):
-            with pytest.raises(JobError, match="The transaction block is over"):
-                past.execute("SELECT 1")
-        with pytest.raises(JobError, match="The transaction block is over"):
-            shop.receipt.using(connection=tx).enqueue(1)
 
     def test_what_a_block_leaves_on_the_session_is_not_there_in_the_next(self, open_shop: OpenShop) -> None:
         shop = open_shop("pool=1")
@@ -494,87 +385,8 @@ class TestConflicts:
         assert shop.paid() == [1, 2]
 
 
+@pytest.mark.usefixtures("short_blocks")
 class TestLimit:
-    @pytest.fixture(autouse=True)
-    def shortened(self, short: None) -> None: ...
-
-    def test_it_is_rolled_back_while_the_handler_sleeps(self, shop: PostgresShop) -> None:
-        run = shop.start()
-
-        def sleep() -> None:
-            with run.context.transaction() as tx:
-                tx.execute("INSERT INTO paid VALUES (1)")
-                until(lambda: backends(shop) == 0)
-                for use in (
-                    lambda: tx.execute("INSERT INTO paid VALUES (2)"),
-                    lambda: shop.receipt.using(connection=tx).enqueue(2),
-                ):
-                    with pytest.raises(TransactionTooLong, match=r"0\.2 s .* Do slow work before the block"):
-                        use()
-
-        with pytest.raises(TransactionTooLong):
-            sleep()
-
-        assert (shop.paid(), shop.receipts(), run.state) == ([], 0, State.PROCESSING)
-        assert run.settle(Ending.ERRORED) is Verdict.ACCEPTED
-
-    def test_it_strikes_in_the_middle_of_a_statement(self, shop: PostgresShop) -> None:
-        run = shop.start()
-
-        def count() -> None:
-            with run.context.transaction() as tx:
-                tx.execute("INSERT INTO paid VALUES (1)")
-                with pytest.raises(TransactionTooLong):
-                    tx.execute("SELECT pg_sleep(60)")
-
-        began = time.monotonic()
-        with pytest.raises(TransactionTooLong):
-            count()
-        assert time.monotonic() - began < 10
-
-        until(lambda: backends(shop) == 0)
-        assert (shop.paid(), run.state) == ([], State.PROCESSING)
-
-    def test_it_strikes_while_the_block_waits_for_a_statement_of_another_thread(
-        self, shop: PostgresShop
-    ) -> None:
-        run = shop.start()
-        raised: list[Exception] = []
-
-        def sleep(tx: psycopg.Connection) -> None:
-            try:
-                tx.execute("SELECT pg_sleep(60)")
-            except Exception as error:
-                raised.append(error)
-
-        def leave() -> None:
-            with run.context.transaction() as tx:
-                tx.execute("INSERT INTO paid VALUES (1)")
-                threading.Thread(target=sleep, args=(tx,), daemon=True).start()
-                until(lambda: backends(shop, "query LIKE '%pg_sleep%' AND state = 'active'") == 1)
-
-        with pytest.raises(TransactionTooLong):
-            leave()
-
-        until(lambda: bool(raised))
-        assert isinstance(raised[0], TransactionTooLong)
-        assert (shop.paid(), run.state) == ([], State.PROCESSING)
-
-    def test_the_run_may_try_again_and_an_error_of_its_own_passes(self, shop: PostgresShop) -> None:
-        run = shop.start()
-
-        def fail() -> None:
-            with run.context.transaction() as tx:
-                tx.execute("INSERT INTO paid VALUES (1)")
-                until(lambda: backends(shop) == 0)
-                raise KeyError("mine")
-
-        with pytest.raises(KeyError, match="mine"):
-            fail()
-        pay(run)
-
-        assert (shop.paid(), run.state) == ([1], State.COMPLETED)
-
     def test_a_stream_that_nobody_exhausts_does_not_keep_it_open(self, shop: PostgresShop) -> None:
         run = shop.start()
         kept: list[Any] = []
@@ -607,25 +419,6 @@ class TestLimit:
 
         assert run.state is State.PROCESSING
 
-    async def test_it_strikes_on_an_event_loop_too(self, shop: PostgresShop) -> None:
-        run = shop.start()
-
-        async def wait() -> None:
-            async with run.context.transaction() as tx:
-                await tx.execute("INSERT INTO paid VALUES (1)")
-                with pytest.raises(TransactionTooLong):
-                    await tx.execute("SELECT pg_sleep(60)")
-                with pytest.raises(TransactionTooLong):
-                    await shop.receipt.using(connection=tx).aenqueue(1)
-
-        with pytest.raises(TransactionTooLong):
-            await wait()
-
-        await asyncio.to_thread(until, lambda: backends(shop) == 0)
-        assert (shop.paid(), run.state) == ([], State.PROCESSING)
-        await apay(run)
-        assert run.state is State.COMPLETED
-
 
 class TestTrouble:
     def test_a_connection_that_is_lost_in_the_block_is_trouble_of_the_store(self, shop: PostgresShop) -> None:
@@ -652,7 +445,7 @@ class TestTrouble:
                 tx.execute("INSERT INTO paid VALUES (1)")
                 with shop.open() as connection:
                     connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
-                until(lambda: backends(shop, f"pid = {pid}") == 0)
+                until(lambda: shop.backends(f"pid = {pid}") == 0)
 
         with pytest.raises(StoreUnavailable):
             lose()
@@ -673,34 +466,6 @@ class TestTrouble:
 
         assert shop.paid() == [1, 2]
 
-    @pytest.mark.parametrize("committed", [True, False])
-    def test_when_nobody_knows_whether_it_was_committed_the_store_does(
-        self, shop: PostgresShop, monkeypatch: pytest.MonkeyPatch, committed: bool
-    ) -> None:
-        """C9: the answer to the commit is lost; it is never told as success, and never done twice."""
-        run = shop.start()
-        ask = ThreadConnection.ask
-
-        def lose_the_answer(connection: ThreadConnection, request: Request, until: float) -> Any:
-            if not request.text.endswith(b"COMMIT"):
-                return ask(connection, request, until)
-            if committed:
-                ask(connection, request, until)
-            raise ConnectionLost("the line is dead")
-
-        monkeypatch.setattr(ThreadConnection, "ask", lose_the_answer)
-        with pytest.raises(StoreUnavailable, match=r"the line is dead. The change may have been made"):
-            pay(run)
-        monkeypatch.undo()
-
-        assert run.signals.ended is None
-        with pytest.raises(JobError, match="has left one of which nobody knows"):
-            pay(run)
-        verdict = run.settle(Ending.ERRORED)
-        assert verdict is (Verdict.REPEATED if committed else Verdict.ACCEPTED)
-        assert shop.paid() == ([1] if committed else [])
-        assert run.state is (State.COMPLETED if committed else State.PENDING)
-
     def test_a_run_that_ends_inside_its_block_has_done_nothing(self, shop: PostgresShop) -> None:
         kept: list[Any] = []
 
@@ -717,7 +482,7 @@ class TestTrouble:
 
         handle = book.enqueue()
         asyncio.run(Worker(shop.app, drain=True, any_role=True).run())
-        until(lambda: backends(shop) == 0)
+        shop.until_free()
 
         assert (shop.paid(), handle.status()) == ([], State.FAILED)
         with pytest.raises(JobError, match="has returned while this transaction block was open"):
@@ -725,49 +490,14 @@ class TestTrouble:
 
 
 class TestAsync:
-    async def test_effects_completion_and_further_jobs_happen_together(self, shop: PostgresShop) -> None:
-        """I9, C8: exactly once."""
+    async def test_the_connection_is_psycopgs_own(self, shop: PostgresShop) -> None:
         run = shop.start()
-
         async with run.context.transaction() as tx:
-            assert is_psycopgs(tx)
+            lent: object = tx
+            assert isinstance(lent, psycopg.AsyncConnection)
             await tx.execute("INSERT INTO paid VALUES (%(invoice)s)", {"invoice": 1})
-            written = await tx.executemany(shop.insert, [(2,), (3,)])
-            assert written.rowcount == 2
-            found = await tx.execute("SELECT invoice FROM paid ORDER BY 1")
-            assert (await found.fetchone(), await found.fetchall()) == ((1,), [(2,), (3,)])
-            await shop.receipt.using(connection=tx).aenqueue(1)
-            tx.finish("thank you")
-            assert (shop.paid(), shop.receipts(), run.state) == ([], 0, State.PROCESSING)
 
-        assert (shop.paid(), shop.receipts(), run.state) == ([1, 2, 3], 1, State.COMPLETED)
-        assert (run.handle.result(), run.signals.ended) == ("thank you", "committed")
-        assert run.settle(Ending.ERRORED) is Verdict.REPEATED
-
-    async def test_a_block_that_raises_leaves_nothing_behind(self, shop: PostgresShop) -> None:
-        run = shop.start()
-
-        async def fail() -> None:
-            async with run.context.transaction() as tx:
-                await tx.execute("INSERT INTO paid VALUES (1)")
-                await shop.receipt.using(connection=tx).aenqueue(1)
-                raise KeyError("no such invoice")
-
-        with pytest.raises(KeyError, match="no such invoice"):
-            await fail()
-
-        assert (shop.paid(), shop.receipts(), run.state) == ([], 0, State.PROCESSING)
-        await apay(run, 2)
-        assert (shop.paid(), run.state) == ([2], State.COMPLETED)
-
-    async def test_a_worker_that_lost_the_job_has_no_effect(self, shop: PostgresShop) -> None:
-        run = shop.start()
-        shop.fence()
-
-        with pytest.raises(LeaseLost):
-            await apay(run)
-
-        assert (shop.paid(), shop.receipts(), run.state) == ([], 0, State.PENDING)
+        assert shop.paid() == [1]
 
     async def test_it_is_not_ended_by_hand(self, shop: PostgresShop) -> None:
         run = shop.start()
@@ -788,16 +518,6 @@ class TestAsync:
             await end()
 
         assert (shop.paid(), run.state) == ([1], State.PROCESSING)
-
-    async def test_after_the_block_it_is_of_no_use(self, shop: PostgresShop) -> None:
-        run = shop.start()
-        async with run.context.transaction() as tx:
-            pass
-
-        with pytest.raises(JobError, match="The transaction block is over"):
-            await tx.execute("SELECT 1")
-        with pytest.raises(JobError, match="The transaction block is over"):
-            await shop.receipt.using(connection=tx).aenqueue(1)
 
     async def test_writes_beside_the_block_are_taken_at_once(self, shop: PostgresShop) -> None:
         run = shop.start()
@@ -831,46 +551,27 @@ class TestAsync:
         assert slow.done()
         assert (shop.paid(), run.state) == ([1], State.COMPLETED)
 
-    async def test_an_idle_worker_hears_of_the_jobs_that_were_enqueued_inside(
-        self, shop: PostgresShop
-    ) -> None:
+    async def test_a_cancel_at_a_statement_rolls_back(self, shop: PostgresShop) -> None:
         run = shop.start()
-        doorbell = shop.engine.listen()
-        try:
-            while await doorbell.wait(0.2):
-                pass
-            await apay(run)
-            assert await doorbell.wait(10)
-        finally:
-            doorbell.close()
-
-
-class TestCancel:
-    @pytest.mark.parametrize("at", ["a statement", "something else"])
-    async def test_it_rolls_back(self, shop: PostgresShop, at: str) -> None:
-        run, begun = shop.start(), asyncio.Event()
 
         async def handler() -> None:
             async with run.context.transaction() as tx:
                 await tx.execute("INSERT INTO paid VALUES (1)")
-                begun.set()
-                await (tx.execute("SELECT pg_sleep(60)") if at == "a statement" else asyncio.Event().wait())
+                await tx.execute(shop.endless)
 
         task = asyncio.create_task(handler())
-        await begun.wait()
-        if at == "a statement":
-            await asyncio.to_thread(
-                until, lambda: backends(shop, "query LIKE '%pg_sleep%' AND state = 'active'") == 1
-            )
+        await asyncio.to_thread(shop.until_asleep)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-        await asyncio.to_thread(until, lambda: backends(shop) == 0)
+        await asyncio.to_thread(shop.until_free)
         assert (shop.paid(), run.state, run.signals.ended) == ([], State.PROCESSING, None)
         assert run.settle(Ending.CANCELLED) is Verdict.ACCEPTED
 
-    async def test_while_it_waits_for_a_connection_it_leaves_the_line(self, open_shop: OpenShop) -> None:
+    async def test_one_that_is_cancelled_while_it_waits_for_a_connection_leaves_the_line(
+        self, open_shop: OpenShop
+    ) -> None:
         shop = open_shop("pool=1")
         one, other = shop.start(), shop.start()
         async with one.context.transaction() as tx:
@@ -884,165 +585,33 @@ class TestCancel:
         await apay(other, 2)
         assert shop.paid() == [1, 2]
 
-    async def test_while_it_commits_it_waits_for_the_outcome(
-        self, shop: PostgresShop, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Whether the job is completed must be known to whoever hears of the cancel."""
-        run = shop.start()
-        committing, go_on = asyncio.Event(), asyncio.Event()
-        ask = LoopConnection.ask
-
-        async def slowly(connection: LoopConnection, request: Request, until: float) -> Any:
-            if request.text.endswith(b"COMMIT") and b"shigoto.block" in request.text:
-                committing.set()
-                await go_on.wait()
-            return await ask(connection, request, until)
-
-        monkeypatch.setattr(LoopConnection, "ask", slowly)
-        task = asyncio.create_task(apay(run))
-        await asyncio.wait_for(committing.wait(), 10)
-        for _ in range(2):
-            task.cancel()
-            await asyncio.sleep(0)
-        assert not task.done()
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-        assert (shop.paid(), run.state, run.signals.ended) == ([1], State.COMPLETED, "committed")
-
-    async def test_a_handler_that_is_thrown_away_rolls_back(self, open_shop: OpenShop) -> None:
-        shop = open_shop("pool=1")
-        run = shop.start()
-
-        async def handler() -> None:
-            async with run.context.transaction() as tx:
-                await tx.execute("INSERT INTO paid VALUES (1)")
-                await asyncio.Event().wait()
-
-        coroutine = handler()
-        waiting: Any = coroutine.send(None)
-        for _ in range(20):
-            await asyncio.wait([waiting], timeout=0.2)
-            if not waiting.done():
-                break
-            waiting = coroutine.send(None)
-        coroutine.close()
-
-        await asyncio.to_thread(until, lambda: backends(shop) == 0)
-        assert (shop.paid(), run.state) == ([], State.PROCESSING)
-        await apay(run, 2)
-        assert shop.paid() == [2]
-
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-class TestForks:
-    @pytest.mark.parametrize("leave", ["exit", "raise", "return"])
-    def test_a_child_of_the_block_does_not_disturb_it(self, shop: PostgresShop, leave: str) -> None:
-        """A22: the socket is the parent's."""
-        run = shop.start()
-        tell, told = os.pipe()[::-1]
-        child = 0
-        try:
-            with run.context.transaction() as tx:
-                tx.execute("INSERT INTO paid VALUES (1)")
-                child = os.fork()
-                if child:
-                    assert os.read(told, 1) == b"x"
-                    os.waitpid(child, 0)
-                else:
-                    with suppress(StoreUnavailable):
-                        tx.execute("INSERT INTO paid VALUES (2)")
-                        os._exit(3)
-                    with suppress(StoreUnavailable):
-                        shop.receipt.using(connection=tx).enqueue(2)
-                        os._exit(3)
-                    shop.receipt.enqueue(5)  # on a connection of its own
-                    os.write(tell, b"x")
-                    if leave == "exit":
-                        os._exit(0)
-                    if leave == "raise":
-                        raise SystemExit
-        except (SystemExit, StoreUnavailable) as error:
-            expected = SystemExit if leave == "raise" else StoreUnavailable
-            os._exit(0 if not child and isinstance(error, expected) else 4)
-        if not child:
-            os._exit(5)
-
-        assert (shop.paid(), shop.receipts(), run.state) == ([1], 1, State.COMPLETED)
-        pay(shop.start(), 2)
-        assert shop.paid() == [1, 2]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.parametrize("when", ["inside", "after"])
-def test_a_process_that_is_killed_has_done_all_or_nothing(shop: PostgresShop, when: str) -> None:
-    """C8."""
+def test_a_child_of_a_block_writes_on_a_connection_of_its_own(shop: PostgresShop) -> None:
+    """A22."""
     run = shop.start()
-    tell, told = os.pipe()[::-1]
-    child = os.fork()
-    if not child:
-        with suppress(Exception):
-            with run.context.transaction() as tx:
-                tx.execute("INSERT INTO paid VALUES (1)")
-                shop.receipt.using(connection=tx).enqueue(1)
-                if when == "inside":
-                    os.write(tell, b"x")
-                    signal.pause()
-            os.write(tell, b"x")
-            signal.pause()
-        os._exit(1)
-    assert os.read(told, 1) == b"x"
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    until(lambda: backends(shop) == 0)
+    with run.context.transaction() as tx:
+        tx.execute("INSERT INTO paid VALUES (1)")
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                shop.receipt.enqueue(5)
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
-    if when == "inside":
-        assert (shop.paid(), shop.receipts(), run.state) == ([], 0, State.PROCESSING)
-    else:
-        assert (shop.paid(), shop.receipts(), run.state) == ([1], 1, State.COMPLETED)
+    assert (shop.paid(), shop.receipts(), run.state) == ([1], 1, State.COMPLETED)
 
 
-class TestTheCallersOwn:
+def test_nobody_who_beats_waits_for_a_caller_that_does_not_commit(shop: PostgresShop) -> None:
     """`ctx.transaction(connection)`; all kinds of connections are in `tests/engines/test_postgres_joins.py`."""
-
-    def test_the_commit_is_the_callers(self, shop: PostgresShop) -> None:
-        run = shop.start()
-        with psycopg.connect(shop.address) as connection:
+    run = shop.start()
+    with shop.connect() as connection:
+        with run.context.transaction(connection):
             connection.execute("INSERT INTO paid VALUES (1)")
-            with run.context.transaction(connection) as tx:
-                assert tx.connection is connection
-                shop.receipt.using(connection=tx.connection).enqueue(1)
-                tx.finish("mine")
-            assert (shop.paid(), shop.receipts(), run.state) == ([], 0, State.PROCESSING)
-            assert (run.signals.ended, run.signals.result) == ("joined", '"mine"')
-            orders = shop.engine.run(shop.engine.beat(shop.worker, [(run.lease.number, run.lease.token)]))
-            assert not orders.fenced  # nobody who beats waits for the caller
-            connection.commit()
+        orders = shop.engine.run(shop.engine.beat(shop.worker, [(run.lease.number, run.lease.token)]))
+        assert not orders.fenced
 
-        assert (shop.paid(), shop.receipts(), run.state) == ([1], 1, State.COMPLETED)
-        assert run.handle.result() == "mine"
-        assert run.settle(Ending.ERRORED) is Verdict.REPEATED
-
-    def test_a_rollback_unmakes_it(self, shop: PostgresShop) -> None:
-        run = shop.start()
-        with psycopg.connect(shop.address) as connection:
-            with run.context.transaction(connection):
-                connection.execute("INSERT INTO paid VALUES (1)")
-            connection.rollback()
-
-        assert (shop.paid(), run.state) == ([], State.PROCESSING)
-        assert run.settle(Ending.ERRORED) is Verdict.ACCEPTED
-
-    def test_a_worker_that_lost_the_job_is_told(self, shop: PostgresShop) -> None:
-        run = shop.start()
-        shop.fence()
-
-        with (
-            pytest.raises(LeaseLost),
-            psycopg.connect(shop.address) as connection,
-            run.context.transaction(connection),
-        ):
-            connection.execute("INSERT INTO paid VALUES (1)")
-
-        assert (shop.paid(), run.state) == ([], State.PENDING)
+    assert (shop.paid(), run.state) == ([1], State.COMPLETED)

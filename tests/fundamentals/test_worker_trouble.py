@@ -197,6 +197,40 @@ def test_a_worker_out_of_touch_claims_no_more_but_runs_on(shaky: Stage) -> None:
     assert shaky.times(events.JobCompleted)[-1] == 90_000
 
 
+class Silence:
+    """A doorbell that is never heard."""
+
+    async def wait(self, timeout: float) -> bool:
+        await asyncio.sleep(timeout)
+        return False
+
+    def close(self) -> None: ...
+
+
+def test_a_worker_that_is_in_touch_again_looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Done-when of the PostgreSQL store: picked up within 5 seconds of its return, though the ring was missed."""
+    monkeypatch.setattr(MemoryEngine, "listen", lambda _: Silence())
+    stage = Stage(DeafToBeats)
+    assert isinstance(stage.engine, DeafToBeats)
+    engine = stage.engine
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    async def main() -> int:
+        async with stage.working(poll=DAY):
+            await asyncio.sleep(15)
+            engine.deaf = True
+            await asyncio.sleep(60)
+            await work.aenqueue()
+            engine.deaf = False
+            back_at = stage.now
+            await stage.until(events.JobCompleted)
+            return stage.now - back_at
+
+    assert stage.play(main) <= 5_000
+
+
 # Paused for longer than the lease
 
 

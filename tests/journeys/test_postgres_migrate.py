@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from shigoto import SchemaMissing, Shigoto
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.schema import shipped
 from tests.journeys.ground import Ground, opened
-from tests.journeys.yard import SHIGOTO
+from tests.journeys.yard import SHIGOTO, ended_within
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
@@ -71,7 +72,7 @@ def test_what_is_printed_does_the_same_and_printing_changes_nothing(ground: Grou
 
 
 def test_everything_can_be_printed_without_a_server(ground: Ground) -> None:
-    nowhere = "postgresql://ada:secret@127.0.0.1:9/shop?schema=jobs"
+    nowhere = "postgresql://ada:secret@127.0.0.1:9/shop?schema=jobs&connect_timeout=1"
 
     printed = ground.shigoto("migrate", "--print", "--all", url=nowhere)
     assert printed.returncode == 0
@@ -105,7 +106,8 @@ def test_nobody_else_makes_or_changes_the_schema(ground: Ground, old: bool) -> N
     if old:
         ground.shigoto("migrate", url=ground.address)
         ground.execute(
-            "DROP FUNCTION shigoto.claim, shigoto.complete, shigoto.locked_states;"
+            "DROP FUNCTION shigoto.claim, shigoto.complete, shigoto.promote, shigoto.locked_states,"
+            " shigoto.free_states, shigoto.seen_states;"
             "DELETE FROM shigoto.migration WHERE version = 3"
         )
     before = ground.rows("SELECT count(*) FROM pg_class"), ground.rows("SELECT count(*) FROM pg_proc")
@@ -138,14 +140,41 @@ def test_nobody_else_makes_or_changes_the_schema(ground: Ground, old: bool) -> N
     assert after == before
 
 
+def test_a_schema_with_a_hole_is_told_as_one(ground: Ground) -> None:
+    """S3-22: also if all migrations are written down; what is missing is named, and what to do."""
+    ground.shigoto("migrate", url=ground.address)
+    ground.execute("ALTER TABLE shigoto.worker RENAME COLUMN lease_until TO lease_up_to")
+
+    for words in [
+        ("workers",),
+        ("worker", "--any-role", "--drain"),
+        ("worker", "--any-role", "--processes", "0"),
+    ]:
+        ran = ground.shigoto("--app", "shop", *words, url=ground.address)
+        assert ran.returncode == 1, words
+        assert "Error [WORKER.SCHEMA_MISSING]" in ran.stderr, (words, ran.stderr)
+        assert "lease_until" in ran.stderr
+        assert "shigoto migrate" in ran.stderr
+
+
 def test_a_worker_without_a_server_is_not_ready(ground: Ground) -> None:
     """S3-22: WORKER.NOT_READY, and the exit code with which a service manager starts it again."""
-    nowhere = "postgresql://ada:secret@127.0.0.1:9/shop?connect_timeout=2"
+    nowhere = "postgresql://ada:secret@127.0.0.1:9/shop?connect_timeout=1"
     for processes in ("0", "1"):
         ran = ground.shigoto("--app", "shop", "worker", "--processes", processes, url=nowhere)
         assert ran.returncode == 1
         assert "Error [WORKER.NOT_READY]: The worker cannot begin." in ran.stderr
         assert "secret" not in ran.stderr
+
+
+def test_whoever_looks_is_told_at_once_that_the_server_is_not_there(ground: Ground) -> None:
+    """A worker waits for the end of a restart; somebody before a screen need not."""
+    for words in (("stats",), ("list",), ("workers",)):
+        began = time.monotonic()
+        ran = ground.shigoto(*words, url="postgresql://ada:secret@127.0.0.1:9/shop")
+        assert ran.returncode == 1
+        assert "Error [STORE.UNAVAILABLE]" in ran.stderr
+        assert time.monotonic() - began < 8  # with the start of Python; a restart is waited for ten
 
 
 def test_a_standby_is_not_ready(ground: Ground) -> None:
@@ -185,6 +214,28 @@ def test_a_schema_that_was_edited_or_is_newer_is_left_alone(ground: Ground) -> N
         ran = ground.shigoto(*words, url=ground.address)
         assert ran.returncode == 1
         assert "differs from the one in this release" in ran.stderr
+
+
+def test_a_running_worker_ends_when_the_schema_is_no_longer_for_its_release(ground: Ground) -> None:
+    """It says why, and does not advise to migrate, which was done."""
+    ground.bootstrap()
+    ground.migrate()
+    yard = ground.yard()
+    try:
+        process = yard.start("--lease", "3")
+        done = yard.app.enqueue_by_name("greet", {"name": "Ada"}, allow_unknown=True)
+        yard.until_done(done)
+
+        ground.execute(
+            "INSERT INTO shigoto.migration (version, name, checksum, breaking) VALUES (99, 'future', 'x', true)"
+        )
+
+        assert ended_within(process, 28) == 1
+        assert "WORKER.SCHEMA_TOO_NEW" in yard.log()
+        assert "schema version 99 (future)" in yard.log()
+        assert "shigoto migrate" not in yard.log()
+    finally:
+        yard.end()
 
 
 def test_a_schema_can_have_another_name(ground: Ground) -> None:

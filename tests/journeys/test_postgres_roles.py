@@ -17,6 +17,9 @@ from tests.journeys.yard import ended_within, eventually, runners_of
 
 pytestmark = pytest.mark.engine("postgres")
 
+# What the rights are is the server's affair, and tried on every version; all else is what we make of them.
+newest = pytest.mark.newest_postgres
+
 STATE = """
 SELECT json_build_object(
   'roles', (SELECT json_agg(r ORDER BY r.rolname) FROM pg_authid r WHERE r.rolname LIKE '%{mark}'),
@@ -83,6 +86,7 @@ def test_everything_works_with_the_least_rights(ground: Ground) -> None:
         yard.end()
 
 
+@newest
 @pytest.mark.parametrize("how", ["superuser", "migrator"])
 def test_a_worker_refuses_to_be_more_than_a_worker(ground: Ground, how: str) -> None:
     """S3-2, S3-52, S3-63 = GWT-11: never as a superuser, never with the migrator's address, unless told to."""
@@ -105,6 +109,26 @@ def test_a_worker_refuses_to_be_more_than_a_worker(ground: Ground, how: str) -> 
     assert '"completed":1' in ground.shigoto("stats", "--json", url=ground.runtime_url).stdout
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["migrated after it", "bootstrapped again"])
+def test_who_works_cannot_say_which_migrations_there_are(ground: Ground, again: bool) -> None:
+    """S3-52: a handler could keep every worker from starting."""
+    ground.bootstrap()
+    ground.migrate()
+    if again:
+        ground.bootstrap()
+
+    assert ground.rows("SELECT count(*) > 0 FROM shigoto.migration", address=ground.runtime_url) == [(True,)]
+    for text in (
+        "INSERT INTO shigoto.migration (version, name, checksum, breaking) VALUES (99, 'x', 'x', true)",
+        "UPDATE shigoto.migration SET breaking = true",
+        "DELETE FROM shigoto.migration",
+        "TRUNCATE shigoto.migration",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            ground.execute(text, address=ground.runtime_url)
+
+
+@newest
 def test_a_bootstrap_that_is_run_again_changes_nothing(ground: Ground) -> None:
     """S3-24, S3-66: the same script twice, before and after a migration; a role made by it can do no more than said."""
     look = STATE.replace("{mark}", ground.runtime.removeprefix("runtime"))
@@ -135,6 +159,7 @@ def test_a_bootstrap_that_is_run_again_changes_nothing(ground: Ground) -> None:
     assert ground.rows("SHOW idle_in_transaction_session_timeout", address=ground.runtime_url) == [("1min",)]
 
 
+@newest
 def test_tables_of_the_application_can_be_used_also_later_ones(ground: Ground) -> None:
     """S3-25: select, insert, update and delete in schemas that are named, under row security."""
     ground.execute("CREATE TABLE public.before (id int)")
@@ -154,6 +179,7 @@ def test_tables_of_the_application_can_be_used_also_later_ones(ground: Ground) -
     assert ground.rows("SELECT tenant FROM public.after", address=ground.runtime_url) == [(1,)]
 
 
+@newest
 def test_who_has_migrated_as_somebody_else_can_bootstrap_later(ground: Ground) -> None:
     """S3-28: the order is bootstrap, then migrate; the reverse fails for lack of the role, and can be put right."""
     early = ground.shigoto("migrate", url=ground.migrator_url)
@@ -171,6 +197,7 @@ def test_who_has_migrated_as_somebody_else_can_bootstrap_later(ground: Ground) -
     assert ground.shigoto("stats", url=ground.runtime_url).returncode == 0
 
 
+@newest
 def test_an_administrator_who_is_no_superuser_can_bootstrap(ground: Ground) -> None:
     """S3-24: on servers that somebody else runs, nobody is a superuser."""
     admin = f"admin_{ground.runtime}"
@@ -188,6 +215,72 @@ def test_an_administrator_who_is_no_superuser_can_bootstrap(ground: Ground) -> N
         ground.forget(admin)
 
 
+@pytest.fixture
+def fan_out(ground: Ground) -> Iterator[str]:
+    """The SQL of a function that lists stores; the role that it makes belongs to the whole server."""
+    ground.execute(
+        'CREATE TABLE public."st ore" (id int PRIMARY KEY, secret text);'
+        'ALTER TABLE public."st ore" ENABLE ROW LEVEL SECURITY;'
+        "INSERT INTO public.\"st ore\" VALUES (3, 'c'), (1, 'a'), (2, 'b')"
+    )
+    ground.bootstrap("--tables", "public", "--tables-of", "postgres")
+    owner = f"fan_out_{ground.runtime}"
+    printed = ground.shigoto(
+        "sql", "fan-out", "--schema", "public", "--table", "st ore", "--column", "id", "--function", "store_ids",
+        "--owner", owner, "--runtime", ground.runtime,
+    )  # fmt: skip
+    assert printed.returncode == 0, printed.stderr
+    yield printed.stdout
+    ground.forget(owner)
+
+
+@newest
+def test_the_owner_of_a_fan_out_is_nobody(ground: Ground, fan_out: str) -> None:
+    """S3-26: it cannot log in, row security does not hold for it, and the SQL refuses to go on if it has members."""
+    ground.execute(fan_out)
+    ground.execute(fan_out)
+    owner = f"fan_out_{ground.runtime}"
+
+    said = f"SELECT rolcanlogin, rolbypassrls, rolsuper FROM pg_roles WHERE rolname = '{owner}'"
+    assert ground.rows(said) == [(False, True, False)]
+    members = f"SELECT count(*) FROM pg_auth_members WHERE roleid = '{owner}'::regrole"
+    assert ground.rows(members) == [(0,)]
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        ground.execute(f"SET ROLE {owner}", address=ground.runtime_url)
+    ground.execute(f"GRANT {owner} TO {ground.runtime}")
+    with pytest.raises(psycopg.errors.RaiseException, match="could see all that it sees"):
+        ground.execute(fan_out)
+    ground.execute(f"REVOKE {owner} FROM {ground.runtime}")
+    ground.execute(f"ALTER ROLE {owner} LOGIN")
+    with pytest.raises(psycopg.errors.RaiseException, match="may do more than it should"):
+        ground.execute(fan_out)
+
+
+@newest
+def test_a_fan_out_lists_all_tenants_in_order_and_tells_nothing_else(ground: Ground, fan_out: str) -> None:
+    """S3-27, S3-72: stable SQL with a pinned search path, owned and granted exactly as needed."""
+    ground.execute(fan_out)
+    stores, runtime = 'SELECT * FROM public."st ore"', ground.runtime_url
+
+    assert ground.rows("SELECT public.store_ids()", address=runtime) == [(1,), (2,), (3,)]
+    assert ground.rows(stores, address=runtime) == []
+    trap = "CREATE TEMP TABLE store_ids (id int); SET search_path = pg_temp, public"
+    with psycopg.connect(runtime, autocommit=True) as connection:
+        connection.execute(trap)
+        assert connection.execute("SELECT public.store_ids()").fetchall() == [(1,), (2,), (3,)]
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        ground.execute("SELECT public.store_ids()", address=ground.migrator_url)
+    facts = (
+        "SELECT provolatile::text, prosecdef, proconfig::text, proowner::regrole::text, l.lanname::text FROM pg_proc p"
+        " JOIN pg_language l ON l.oid = p.prolang WHERE proname = 'store_ids'"
+    )
+    owner = f"fan_out_{ground.runtime}"
+    assert ground.rows(facts) == [("s", True, "{search_path=pg_catalog}", owner, "sql")]
+    readable = f"SELECT column_name::text FROM information_schema.column_privileges WHERE grantee = '{owner}'"
+    assert ground.rows(readable) == [("id",)]
+
+
+@newest
 def test_nasty_names_stay_names(ground: Ground) -> None:
     """S3-71: names and passwords are parameters, and nothing in them is obeyed."""
     ground.migrator, ground.runtime = "Mi\"g'r; DROP ROLE x--", "{run} \\time$1 %s :name ü"
@@ -204,6 +297,7 @@ def test_nasty_names_stay_names(ground: Ground) -> None:
     assert ground.shigoto("stats", url=ground.runtime_url).returncode == 0
 
 
+@newest
 def test_a_bootstrap_for_another_database_does_nothing(ground: Ground) -> None:
     script = ground.script(database="elsewhere")
 
@@ -212,6 +306,7 @@ def test_a_bootstrap_for_another_database_does_nothing(ground: Ground) -> None:
     assert ground.rows("SELECT to_regnamespace('shigoto')::text") == [(None,)]
 
 
+@newest
 def test_a_role_that_may_do_too_much_is_refused(ground: Ground) -> None:
     ground.execute(f"CREATE ROLE {ground.runtime} LOGIN BYPASSRLS")
 
@@ -219,6 +314,7 @@ def test_a_role_that_may_do_too_much_is_refused(ground: Ground) -> None:
         ground.bootstrap()
 
 
+@newest
 def test_no_password_is_seen_anywhere(ground: Ground) -> None:
     """S3-71: not in the SQL, not in logs and errors, not in the list of processes; also that of a second address."""
     script = ground.script()
@@ -268,6 +364,7 @@ def test_no_password_is_seen_anywhere(ground: Ground) -> None:
             assert quote(quote(password, safe=""), safe="") not in text
 
 
+@newest
 def test_the_app_in_a_program_is_refused_in_the_same_way(ground: Ground) -> None:
     """S3-52: a worker inside of another program asks, too."""
     import asyncio

@@ -262,7 +262,7 @@ def test_a_supervisor_that_slept_with_its_runner_lets_it_wake_up_a_moment_later(
 
     yard.touch("go")
     yard.until_done(handle)
-    assert handle.result() == str(runner)
+    assert handle.result() == str(runner), yard.log()
     job = handle.job()
     assert (job.attempt, job.crashes, job.failures, job.releases) == (1, 0, 0, 0)
 

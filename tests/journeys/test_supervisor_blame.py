@@ -67,6 +67,7 @@ def test_a_job_that_kills_its_runner_from_its_own_process_is_quarantined(yard: Y
 
     eventually(lambda: handle.job().crashes == 1, yard.log)
     assert (handle.job().run_at - handle.job().created_at).total_seconds() > 9, "it waits"
+    yard.make_due(handle)
     eventually(lambda: handle.status().terminal, yard.log, within=60)
 
     job = handle.job()

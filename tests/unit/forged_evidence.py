@@ -120,6 +120,8 @@ def good() -> Evidence:
             "w7": Announced(7, LEASE),
             "w8": Announced(8, LEASE),
             "w9": Announced(9, LEASE, fenced),
+            "w10": Announced(10, LEASE),
+            "w11": Announced(11, LEASE),
         },
         offset=0.0,
     )

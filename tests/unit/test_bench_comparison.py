@@ -8,20 +8,24 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 from msgspec import to_builtins
 
-from bench.comparison import command, driver, environment, plan, report
-from bench.comparison.goals import Figure, Goal, best_of, goals, judge
-from bench.comparison.plan import FULL, LOGGED, NORMAL, PEERS
+from bench.comparison import command, driver, embedding, environment, report
+from bench.comparison.contest import Contest
+from bench.comparison.entries import Entry, chosen
+from bench.comparison.goals import Figure, Goal, best_of, judge
+from bench.comparison.sqlite_plan import FULL, LOGGED, NORMAL
 from tools.environment import ROOT, Problem
 
+SQLITE = command.contest_on("sqlite")
+POSTGRES = command.contest_on("postgres")
 SETTING = report.Setting(
     date="2026-11-15",
     machine="2 cores",
     command="python3 dev.py bench --peers sqlite",
-    python="3.13.0",
-    sqlite="3.50.0",
+    software="Python 3.13.0 with SQLite 3.50.0.",
     rounds=3,
     sizes={"history": 1_000_000, "future": 1_000_000, "unknown": 100_000},
     infos={FULL: {"version": "1", "promises": {"synchronous": "FULL"}}, "huey": {"error": "no wheel"}},
@@ -37,25 +41,64 @@ def ran(
     ]
 
 
-class TestPlan:
-    def test_every_peer_has_a_runner_in_a_file_of_its_own(self) -> None:
-        for peer in PEERS:
+@pytest.mark.parametrize("contest", [SQLITE, POSTGRES], ids=lambda contest: contest.engine)
+class TestContests:
+    def test_every_peer_has_a_runner_in_a_file_of_its_own(self, contest: Contest) -> None:
+        for peer in contest.peers:
             assert (ROOT / f"{peer.module.replace('.', '/')}.py").exists()
 
-    def test_every_goal_has_its_figures_in_the_plan(self) -> None:
-        planned = {(entry.work, entry.name) for entry in plan.entries()}
+    def test_every_goal_has_its_figures_in_the_plan(self, contest: Contest) -> None:
+        planned = {(entry.work, entry.name) for entry in contest.entries}
 
-        for goal in goals():
+        for goal in contest.goals:
             for figure in (goal.figure, *goal.beside):
                 assert figure[:2] in planned, goal.what
 
-    def test_every_workload_has_a_title(self) -> None:
-        assert set(report.TITLES) == set(plan.WORKS)
+    def test_every_workload_has_a_title(self, contest: Contest) -> None:
+        assert set(contest.words.titles) == set(contest.works)
 
+    def test_every_peer_is_measured(self, contest: Contest) -> None:
+        for peer in contest.peers:
+            assert {entry.work for entry in contest.entries if entry.name == peer.name} == set(peer.jobs)
+
+    def test_no_scale_leaves_nothing_to_measure(self, contest: Contest) -> None:
+        assert all(entry.jobs >= 50 for entry in chosen(scale=0.0001, all_of=contest.entries))
+
+    def test_a_store_that_has_grown_stands_beside_an_empty_one(self, contest: Contest) -> None:
+        grown = [entry for entry in contest.entries if entry.store]
+
+        assert {entry.store for entry in grown} == set(contest.prepared)
+        for entry in grown:
+            [empty] = [
+                each
+                for each in contest.entries
+                if each.work == entry.work and each.name == entry.name.replace("grown", "empty")
+            ]
+            assert not empty.store
+            assert (empty.command, empty.jobs) == (entry.command, entry.jobs)
+            assert empty.env.items() <= entry.env.items()
+
+    def test_every_workload_can_be_shown(self, contest: Contest) -> None:
+        keys = {work: next(iter(columns)) for work, columns in contest.words.plain.items()}
+        keys |= {"idle": "pick-up p50 ms"}
+        more = {key: 1.0 for columns in contest.words.plain.values() for key in columns}
+        runs = [
+            {**more, **run}
+            for work in contest.works
+            for run in ran(work, "shigoto", 2, key=keys.get(work, "jobs_per_s"))
+        ]
+        setting = msgspec.structs.replace(SETTING, sizes=contest.sizes(1_000_000))
+
+        text = report.page([*ran("machine", "fdatasync", 0.1, key="ms"), *runs], setting, contest)
+
+        assert text.count("\n## ") == len(contest.works) + 2
+
+
+class TestPlan:
     def test_workloads_names_and_a_scale_can_be_chosen(self) -> None:
-        chosen = plan.chosen(["drain"], ["shigoto", "litequeue"], 0.5, all_of=plan.entries())
+        found = chosen(["drain"], ["shigoto", "litequeue"], 0.5, all_of=SQLITE.entries)
 
-        assert [(entry.name, entry.jobs) for entry in chosen] == [
+        assert [(entry.name, entry.jobs) for entry in found] == [
             (NORMAL, 50_000),
             (FULL, 50_000),
             (LOGGED, 15_000),
@@ -63,25 +106,27 @@ class TestPlan:
         ]
 
     def test_no_goal_is_about_the_drain_with_log_lines(self) -> None:
-        judged = {figure[:2] for goal in goals() for figure in (goal.figure, *goal.beside)}
+        judged = {figure[:2] for goal in SQLITE.goals for figure in (goal.figure, *goal.beside)}
 
         assert ("drain", FULL) in judged
         assert ("drain", LOGGED) not in judged
 
     def test_the_best_of_the_peers_with_a_bulk_call_is_beside_ours(self) -> None:
-        [goal, _] = [goal for goal in goals() if goal.what.startswith("bulk")]
+        [goal, _] = [goal for goal in SQLITE.goals if goal.what.startswith("bulk")]
 
         assert [figure.name for figure in goal.beside] == ["litequeue", "flexiq", "quebec"]
 
-    def test_no_scale_leaves_nothing_to_measure(self) -> None:
-        assert all(entry.jobs >= 50 for entry in plan.chosen(scale=0.0001, all_of=plan.entries()))
+    def test_a_message_queue_is_shown_and_not_judged(self) -> None:
+        judged = {figure.name for goal in POSTGRES.goals for figure in (goal.figure, *goal.beside)}
 
-    def test_a_store_that_has_grown_stands_beside_an_empty_one(self) -> None:
-        for work in ("history", "future", "unknown", "look"):
-            empty, grown = [entry for entry in plan.entries() if entry.work == work]
-            assert (empty.store, bool(grown.store)) == ("", True)
-            assert empty.jobs == grown.jobs
-            assert empty.env == grown.env
+        assert "pgmq" in POSTGRES.names
+        assert "pgmq" not in judged
+        assert {"pg-boss", "graphile-worker", "pgqueuer", "awa", "flexiq"} <= judged
+
+    def test_a_first_word_means_all_of_ours(self) -> None:
+        found = chosen(["held"], ["shigoto"], all_of=POSTGRES.entries)
+
+        assert [entry.name for entry in found] == ["shigoto, nothing held", "shigoto, held"]
 
 
 class TestGoals:
@@ -144,11 +189,33 @@ class TestGoals:
         assert verdict.met is met
 
     def test_above_and_under_leave_out_the_bound_itself(self) -> None:
-        needed = {goal.needed for goal in goals() if goal.strict}
+        needed = {goal.needed for goal in SQLITE.goals if goal.strict}
+        goals = [*SQLITE.goals, *POSTGRES.goals]
 
         assert needed == {"> 1 ×", "< 3 ms", "< 20 ms", "< 1 %"}
-        assert not any(goal.holds(goal.least or goal.most or 0) for goal in goals() if goal.strict)
-        assert all(goal.holds(goal.least or goal.most or 0) for goal in goals() if not goal.strict)
+        assert not any(goal.holds(goal.least or goal.most or 0) for goal in goals if goal.strict)
+        assert all(goal.holds(goal.least or goal.most or 0) for goal in goals if not goal.strict)
+
+    def test_the_best_is_the_lowest_where_less_is_better(self) -> None:
+        figures = tuple(Figure("latency", name, "p50_ms") for name in ("slow", "fast"))
+        runs = [
+            *ran("latency", "ours", 2, key="p50_ms"),
+            *ran("latency", "slow", 9, key="p50_ms"),
+            *ran("latency", "fast", 4, key="p50_ms"),
+        ]
+
+        verdict = judge(Goal("", Figure("latency", "ours", "p50_ms"), figures, most=1), runs, 1)
+
+        assert verdict is not None
+        assert (verdict.beside, verdict.value, verdict.met) == ("fast", 0.5, True)
+
+    def test_what_is_measured_once_need_not_succeed_in_every_round(self) -> None:
+        goal = Goal("", Figure("flow", "ours"), least=1, rounds=1)
+
+        verdict = judge(goal, ran("flow", "ours", 5), 3)
+
+        assert verdict is not None
+        assert verdict.met
 
 
 class TestDoubts:
@@ -204,19 +271,47 @@ class TestAnswers:
         given = {"PATH": "/bin", "SHIGOTO_URL": "x", "PYTHONPATH": "y", "BENCH_UVLOOP": "0", "SYNC": "OFF"}
         assert driver.clean(given.items()) == {"PATH": "/bin"}
 
-    def test_a_peer_that_is_not_there_is_reported_each_round(self) -> None:
-        [entry] = plan.chosen(["drain"], ["huey"], all_of=plan.entries())
+    def test_a_peer_that_is_not_there_is_reported_each_round(self, tmp_path: Path) -> None:
+        [entry] = chosen(["drain"], ["huey"], all_of=SQLITE.entries)
         kept: list[int] = []
 
-        runs = driver.rounds([entry], 2, {"huey": "no wheel"}, lambda runs: kept.append(len(runs)))
+        ground = FakeGround(tmp_path, {"huey": "no wheel"})
+        runs = driver.rounds([entry], 2, ground, lambda runs: kept.append(len(runs)))
 
         assert [run["error"] for run in runs if run["work"] == "drain"] == ["not installed: no wheel"] * 2
         assert kept == [2, 4]
 
+    def test_what_takes_long_runs_in_the_first_round_alone(self, tmp_path: Path) -> None:
+        entry = Entry("flow", "slow", "nobody", "flow", 5, package="slow", once=True)
+
+        runs = driver.rounds([entry], 3, FakeGround(tmp_path, {"slow": "no wheel"}), lambda runs: None)
+
+        assert [run["round"] for run in runs if run["work"] == "flow"] == [0]
+
+
+class FakeGround:
+    """Where nothing runs."""
+
+    python = Path(sys.executable)
+    software = ""
+    env: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, folder: Path, missing: dict[str, str]) -> None:
+        self.folder = folder
+        self.missing = missing
+
+    def settle(self) -> None: ...
+
+    def words_for(self, store: str) -> list[str]:
+        return [store]
+
+    def prepare(self, store: str) -> tuple[list[str], dict[str, str]]:
+        return [store], {}
+
 
 class TestPage:
     def page(self, runs: list[dict[str, Any]]) -> str:
-        return report.page([*ran("machine", "fdatasync", 0.1, 0.2, 0.3, key="ms"), *runs], SETTING)
+        return report.page([*ran("machine", "fdatasync", 0.1, 0.2, 0.3, key="ms"), *runs], SETTING, SQLITE)
 
     def test_a_drain_shows_its_costs_and_the_best_comes_first(self) -> None:
         costs: dict[str, Any] = {
@@ -275,21 +370,33 @@ class TestPage:
     def test_every_goal_has_a_line_with_the_sizes_of_the_stores(self) -> None:
         text = self.page([])
 
-        assert len(re.findall("not measured", text)) == len(goals())
+        assert len(re.findall("not measured", text)) == len(SQLITE.goals)
         assert "drain with 1,000,000 finished jobs beside an empty store" in text
 
-    def test_every_workload_can_be_shown(self) -> None:
-        keys = {"latency": "p50_ms", "look": "stats_ms", "idle": "pick-up p50 ms"}
-        more = dict.fromkeys(("p99_ms", "get_ms", "list_ms", "list_completed_ms"), 1.0)
-        text = self.page(
-            [
-                {**run, **more}
-                for work in plan.WORKS
-                for run in ran(work, FULL, 2, key=keys.get(work, "jobs_per_s"))
-            ]
-        )
+    def test_a_flow_is_shown_over_time(self) -> None:
+        samples = [{"jobs": number * 1000, "hot_mb": number / 2} for number in range(9)]
+        runs = ran("flow", "shigoto", 8000, commits_per_job=1, samples=samples)
+        setting = msgspec.structs.replace(SETTING, sizes=POSTGRES.sizes(1000))
 
-        assert text.count("\n## ") == len(plan.WORKS) + 2
+        text = report.page([*ran("machine", "fdatasync", 0.1, key="ms"), *runs], setting, POSTGRES)
+
+        assert "| jobs | hot_mb |\n| --- | --- |\n| 0 | 0 |\n| 4,000 | 2 |\n| 8,000 | 4 |" in text
+
+    def test_a_page_finds_its_place_in_another(self, tmp_path: Path) -> None:
+        path = tmp_path / "page.md"
+        path.write_text("# All\n<!-- begin a -->old<!-- end a -->\n<!-- begin b -->b<!-- end b -->\n")
+
+        assert embedding.placed("# New\n\n## Goals\n", path, "a") == (
+            "# All\n<!-- begin a -->\n\n## New\n\n### Goals\n\n<!-- end a -->\n<!-- begin b -->b<!-- end b -->\n"
+        )
+        assert embedding.placed("# New\n", path, "c") == "# New\n"
+        assert embedding.placed("# New\n", tmp_path / "absent", "a") == "# New\n"
+
+    def test_the_documentation_has_a_place_for_each_engine(self) -> None:
+        path = ROOT / "docs" / "comparison.md"
+
+        for engine in command.ENGINES:
+            assert embedding.placed("# New\n", path, engine).startswith("# Beside other queues\n")
 
     def test_no_place_of_this_machine_is_on_the_page(self) -> None:
         words = [
@@ -366,13 +473,28 @@ class TestCommand:
             [sys.executable, "-m", "bench", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
         )
 
-        assert all(word in done.stdout for word in ("speed", "footprint", "--peers sqlite", "latency"))
+        words = ("speed", "footprint", "--peers sqlite", "--peers postgres", "latency")
+        assert all(word in done.stdout for word in words)
+
+    def test_quick_is_one_round_of_small_sizes_unless_something_else_is_said(self) -> None:
+        quick = command.sized(command.parser().parse_args(["--peers", "postgres", "--quick"]))
+        other = command.sized(
+            command.parser().parse_args(["--peers", "postgres", "--quick", "--scale", "0.5"])
+        )
+        full = command.sized(command.parser().parse_args(["--peers", "sqlite"]))
+
+        assert (quick.rounds, quick.scale, quick.growth) == (1, 0.3, 300_000)
+        assert {"drain", "held"} < set(quick.work)
+        assert not {"drain2", "flow"} & set(quick.work)
+        assert (other.rounds, other.scale) == (1, 0.5)
+        assert (full.rounds, full.scale, full.growth) == (3, 1.0, 1_000_000)
 
     @pytest.mark.parametrize(
         ("words", "reason"),
         [
             (["--peers", "sqlite", "--work", "drian"], "there is no workload 'drian'"),
             (["--peers", "sqlite", "--only", "nobody"], "nobody is called nobody; there are: bare insert"),
+            (["--peers", "postgres", "--work", "threads"], "there is no workload 'threads'"),
         ],
     )
     def test_what_cannot_be_meant_is_refused_before_anything_is_installed(

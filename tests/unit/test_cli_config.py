@@ -558,7 +558,11 @@ def test_help_tells_the_exit_codes(shigoto: Command) -> None:
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_the_examples_of_a_command_can_be_written_so(shigoto: Command, name: str) -> None:
+def test_the_examples_of_a_command_can_be_written_so(
+    shigoto: Command, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.jsonl").touch()  # which one of them reads
     examples = [line for line in shigoto(name, "--help").lines if line.startswith("shigoto ")]
 
     for example in examples:

@@ -5,9 +5,12 @@ import pty
 import re
 import select
 import shutil
+import socket
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
@@ -269,6 +272,28 @@ def test_what_cannot_be_found_out_is_not_suggested_and_nothing_is_created(folder
 
     assert not [item for item in answered if not item.startswith("file,")] or not line
     assert sorted(path.name for path in folder.iterdir() if path.name != "__pycache__") == before
+
+
+def test_a_server_that_does_not_answer_is_given_up_soon(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes a call, and never says a word
+        port = silent.getsockname()[1]
+        began = time.monotonic()
+
+        assert asked(f"shigoto --url postgresql://127.0.0.1:{port}/db list queue:") == []
+        assert time.monotonic() - began < 5  # with the start of Python; libpq alone would wait ten
+
+
+def test_a_file_that_somebody_keeps_for_himself_is_given_up_soon(folder: Path) -> None:
+    store = Store()
+    store.enqueue(queue="mail")
+    store.engine.close()
+    with closing(sqlite3.connect("jobs.db", isolation_level=None)) as selfish:
+        selfish.execute("PRAGMA locking_mode = EXCLUSIVE")
+        selfish.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+
+        assert asked("shigoto list jobs.db queue:") == []
+        assert time.monotonic() - began < 5
 
 
 def test_a_settings_file_with_a_mistake_keeps_only_silent_what_needs_it(folder: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import dev
 from tools import environment, locks
 
+PARALLEL = ("-n", "auto", "--dist", "worksteal")
 PYTHON = "CPython 3.11.7 x86_64"
 
 
@@ -62,19 +63,34 @@ class TestCommandLine:
 @pytest.mark.parametrize(
     ("given", "passed"),
     [
-        ([], ["-n", "auto"]),
-        (["memory"], ["-n", "auto", "--engine=memory"]),
-        (["sqlite", "-k", "claim"], ["-n", "auto", "--engine=sqlite", "-k", "claim"]),
-        (["-k", "memory"], ["-n", "auto", "-k", "memory"]),
+        ([], [*PARALLEL]),
+        (["memory"], [*PARALLEL, "--engine=memory"]),
+        (["sqlite", "-k", "claim"], [*PARALLEL, "--engine=sqlite", "-k", "claim"]),
+        (["-k", "memory"], [*PARALLEL, "-k", "memory"]),
         (["tests/unit", "-n", "2"], ["tests/unit", "-n", "2"]),
         (["-n0", "--pdb"], ["-n0", "--pdb"]),
         (["--numprocesses=3"], ["--numprocesses=3"]),
         (["memory", "-p", "no:xdist"], ["--engine=memory", "-p", "no:xdist"]),
-        (["tests/unit/test_dev.py"], ["-n", "auto", "tests/unit/test_dev.py"]),
+        (["tests/unit/test_dev.py"], [*PARALLEL, "tests/unit/test_dev.py"]),
     ],
 )
 def test_the_first_word_may_choose_the_engine(given: list[str], passed: list[str]) -> None:
     assert dev.pytest_arguments(given) == passed
+
+
+@pytest.mark.parametrize(("cores", "processes"), [(1, "3"), (2, "3"), (8, "9")])
+def test_there_are_more_test_processes_than_cores(cores: int, processes: str) -> None:
+    name = "PYTEST_XDIST_AUTO_NUM_WORKERS"
+
+    assert dev.tests_environment({}, cores) == {name: processes}
+    assert dev.tests_environment({name: "1"}, cores) == {name: "1"}
+
+
+def test_what_the_programs_of_tests_have_compiled_is_kept() -> None:
+    """Else thousands of them compile the same files."""
+    given = {"HOME": "/", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    assert dev.tests_environment(given, 1).keys() - {"PYTEST_XDIST_AUTO_NUM_WORKERS"} == {"HOME"}
 
 
 def test_fix_repairs_only_what_ruff_can_repair() -> None:

@@ -128,7 +128,7 @@ def test_all_is_well_where_nothing_is_wrong() -> None:
         (check_server.indexes, {"missing": ("job_by_id",)}, Level.PROBLEM, "Missing: job_by_id"),
         (check_server.indexes, {"invalid": ("a", "b", "c", "d")}, Level.PROBLEM, "a, b, c and 1 more"),
         (check_server.connections, {"used": 90}, Level.WARNING, "soon nobody can connect"),
-        (check_server.connections, {"workers": 4}, Level.WARNING, "100 in all, and there are 97."),
+        (check_server.connections, {"workers": 3}, Level.WARNING, "100 in all, and there are 97."),
         (check_server.connections, {"limit": 20}, Level.WARNING, "there are 20 for this role"),
         (check_server.pooler, {"pooled": True}, Level.OK, "A pooler is in between"),
         (check_server.pooler, {"pooled": True, "prepares": True}, Level.PROBLEM, "prepare=on"),

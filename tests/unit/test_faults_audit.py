@@ -236,6 +236,20 @@ def test_a_fence_is_recorded_between_what_came_before_and_what_it_takes(open_aud
     assert audit.workers(path)[str(lost)].fenced == before, "only once"
 
 
+def test_a_fence_that_is_lifted_by_hand_stays_known(open_audited: Opener) -> None:
+    store, path = open_audited()
+    lost = store.announce()
+    store.start(lost)
+    store.fence(lost)
+    assert not audit.workers(path)[str(lost)].lifted
+
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE shigoto_worker SET fenced_at = NULL")
+
+    assert audit.workers(path)[str(lost)].lifted
+    assert audit.workers(path)[str(lost)].fenced is not None
+
+
 def test_states_are_read_from_the_tables(open_audited: Opener) -> None:
     store, path = open_audited()
     worker = store.announce()

@@ -28,22 +28,22 @@ def ended(at: float, how: str) -> Write:
     counts = {"releases": 1} if how == "release" else {"failures": 1}
 
     def write(log: Log) -> None:
-        log.claim(0.9, "x", 1)
+        log.claim(0.9, "x", 1, worker="w11")
         log.back(at, "x", 1, settled=1, **counts)
-        log.claim(3.9, "x", 2, 1, "w7", **counts)
+        log.claim(3.9, "x", 2, 1, "w10", **counts)
         log.complete(4.6, "x", 2, settled=1, **counts)
 
     return write
 
 
-AGAIN = (record("start", 4.0, "x", 2), record("end", 4.5, "x", 2, outcome="done"))
+AGAIN = (record("start", 4.0, "x", 2, pid=10), record("end", 4.5, "x", 2, pid=10, outcome="done"))
 
 
 def released(first_end: str = "", **faults: float) -> Evidence:
     """A job whose first run begins at 1.0, is given back at 2.0 and runs again at 4.0; faults hit its first process."""
-    first = [record("start", 1.0, "x", 1)]
-    first += [record("end", 1.8, "x", 1, outcome=first_end)] if first_end else []
-    done = [record("fault", at, deed=deed.rstrip("_")) for deed, at in faults.items()]
+    first = [record("start", 1.0, "x", 1, pid=11)]
+    first += [record("end", 1.8, "x", 1, pid=11, outcome=first_end)] if first_end else []
+    done = [record("fault", at, pid=11, deed=deed.rstrip("_")) for deed, at in faults.items()]
     return with_job(good(), ended(2.0, "release"), *first, *done, *AGAIN)
 
 
@@ -59,12 +59,12 @@ def test_a_run_is_given_back_if_its_process_was_asked_to_stop() -> None:
 
 def test_a_run_that_is_given_back_although_nobody_was_asked_to_stop_is_flagged() -> None:
     """A handler that goes on, and one that gave in to nobody; asked too late, or somebody else, is the same."""
-    for end in ("", "cancelled", "error"):
+    for end in ("cancelled", "error"):
         assert flagged(check(released(end))) == {"unlicensed": 1}, end
+    assert flagged(check(released())) == {"unlicensed": 1, "overlaps": 1}, "nobody has ended the first run"
     assert flagged(check(released(term=2.5))) == {"unlicensed": 1}
-    assert flagged(check(with_records(released(), record("fault", 1.5, pid=8, deed="term")))) == {
-        "unlicensed": 1
-    }
+    somebody_else = with_records(released("error"), record("fault", 1.5, pid=8, deed="term"))
+    assert flagged(check(somebody_else)) == {"unlicensed": 1}
 
 
 def test_it_is_flagged_even_if_the_job_never_runs_again() -> None:
@@ -74,7 +74,7 @@ def test_it_is_flagged_even_if_the_job_never_runs_again() -> None:
 
     left = with_job(good(), write, record("start", 1.0, "x", 1), state="pending")
 
-    assert flagged(check(left)) == {"unlicensed": 1}
+    assert flagged(check(left)) == {"unlicensed": 1, "lost": 1}
 
 
 def test_work_that_was_done_is_given_back_only_by_who_was_harmed_or_hurried() -> None:
@@ -106,7 +106,7 @@ def test_what_has_never_begun_may_be_given_back_by_anybody() -> None:
 
 @pytest.mark.parametrize("how", ["error", "snooze"])
 def test_a_run_that_ended_well_is_not_to_be_run_again_as_an_error(how: str) -> None:
-    first = (record("start", 1.0, "x", 1), record("end", 1.8, "x", 1, outcome="done"))
+    first = (record("start", 1.0, "x", 1, pid=11), record("end", 1.8, "x", 1, pid=11, outcome="done"))
     forged = with_job(good(), ended(2.0, "error"), *first, *AGAIN)
     if how == "snooze":
         for count in ("failures", "snoozes"):
@@ -134,7 +134,7 @@ def resurrected(state: str) -> Evidence:
         log.write(2.0, "x", "done", "in", 1, 1, state=state, failures=failures)
         log.write(3.0, "x", "done", "out", 1, 1, state=state, failures=failures)
         log.write(3.0, "x", "ready", "in", 1, 1)
-        log.claim(3.9, "x", 2, settled=1)
+        log.claim(3.9, "x", 2, settled=1, worker="w10")
         log.complete(4.6, "x", 2, settled=1)
 
     end = {"failed": "error", "cancelled": "cancelled"}[state]
@@ -170,7 +170,11 @@ def test_each_return_takes_a_retry_of_its_own() -> None:
         log.complete(4.6, "x", 1)
 
     ran = (record("start", 4.0, "x", 1), record("end", 4.5, "x", 1, outcome="done"))
-    once = (record("cancel", 1.9, "x", pid=3), record("retry", 2.4, "x", pid=3))
+    once = (
+        record("cancel", 1.9, "x", pid=3),
+        record("retry", 2.4, "x", pid=3),
+        record("cancel", 2.9, "x", pid=3),
+    )
     forged = with_job(good(), write, *ran, *once)
 
     assert flagged(check(forged)) == {"bad_settles": 1}
@@ -287,7 +291,7 @@ def test_a_crash_of_a_claim_that_never_ran_needs_a_fault_too() -> None:
     def write(log: Log) -> None:
         log.claim(0.9, "x", 1, worker="w8")
         log.back(3.5, "x", 1, settled=0, crashes=1)
-        log.claim(3.9, "x", 2, crashes=1)
+        log.claim(3.9, "x", 2, worker="w10", crashes=1)
         log.complete(4.6, "x", 2, crashes=1)
 
     rescued = with_job(good(), write, *AGAIN)

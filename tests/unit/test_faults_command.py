@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 import dev
 from faults import report
@@ -60,7 +61,7 @@ def test_all_that_are_meant_for_every_run_are_run(fakes: Fakes, capsys: Capture)
     assert "3 experiments on sqlite, seed 5" in lines
     rows = {line.split()[0]: line for line in lines[lines.index("") :] if line[:1] == "E"}
     assert rows["E01"].split()[4:] == [
-        "50", "000", "0", "0", "0", "0", "0", "1.00", "/", "4.00", "/", "4.00", "0", "5", "passed",
+        "50", "000", "0", "0", "0", "0", "0", "1.00", "/", "4.00", "/", "4.00", "of", "3", "0", "5", "passed",
     ]  # fmt: skip
 
 
@@ -164,13 +165,136 @@ def test_the_table_stands_between_the_markers_of_a_page(fakes: Fakes, tmp_path: 
     assert "old" not in text
     row = next(line for line in text.splitlines() if line.startswith("| E01"))
     assert [cell.strip() for cell in row.split("|")][3:] == [
-        "50 000", "0", "0", "0", "0", "0", "6e-05", "1.00 / 4.00 / 4.00", "0", "5", "passed", "",
+        "50 000", "0", "0", "0", "0", "0", "6e-05", "1.00 / 4.00 / 4.00 of 3", "0", "5", "passed", "",
     ]  # fmt: skip
     assert "`python3 dev.py faults --experiment E01,E03,E34 --seed 5`" in text
     assert "rule of three" in text
     assert "- **E01** kills 9, reruns (kill 7)" in text
     assert "- **E03** skipped: there is no strace" in text
     assert str(tmp_path) not in text
+
+
+@pytest.mark.parametrize(
+    "text", ["# Mine\n", f"# Mine\n{report.BEGIN}\n", f"{report.END}\n{report.BEGIN}\n", b"\xff"]
+)
+def test_a_page_without_a_place_for_it_is_left_alone(
+    fakes: Fakes, tmp_path: Path, capsys: Capture, text: str | bytes
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_bytes(text if isinstance(text, bytes) else text.encode())
+    before = page.read_bytes()
+
+    assert main(["--experiment", "E01", "--table", str(page)], fakes.known) == 2
+
+    assert page.read_bytes() == before
+    assert fakes.ran == []
+    assert "the page" in capsys.readouterr().err
+
+
+def test_a_new_page_can_be_renewed(fakes: Fakes, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    main(["--experiment", "E01", "--table", str(page)], fakes.known)
+    main(["--experiment", "E34", "--table", str(page)], fakes.known)
+
+    assert "| E01 |" not in page.read_text()
+    assert "| E34 |" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--add"], "--add needs --out"),
+        (["--out", "."], "cannot be written"),
+        (["--out", "damaged.json", "--add"], "is no file of results"),
+        (["--table", "."], "cannot be read"),
+    ],
+)
+def test_what_cannot_be_written_is_told_before_anything_runs(
+    fakes: Fakes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    words: list[str],
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "damaged.json").write_text('[{"id": ')
+
+    assert main(["--experiment", "E01", *words], fakes.known) == 2
+
+    assert told in capsys.readouterr().err
+    assert fakes.ran == []
+    assert [path.name for path in tmp_path.iterdir()] == ["damaged.json"]
+
+
+def test_an_interrupt_keeps_what_was_found_and_tells_of_it(
+    fakes: Fakes, tmp_path: Path, capsys: Capture
+) -> None:
+    def interrupt(setting: Setting) -> Outcome:
+        raise KeyboardInterrupt
+
+    fakes.known["E35"] = Experiment(id="E35", title="is interrupted", act=interrupt)
+    out = tmp_path / "out.json"
+
+    assert main(["--experiment", "E01,E35,E34", "--out", str(out)], fakes.known) == 130
+
+    said = capsys.readouterr().out
+    assert "of 3 experiments 1 were done" in said
+    assert "E01" in said.splitlines()[-3]
+    kept = Path(next(line.split()[-1] for line in said.splitlines() if "left behind" in line))
+    kept.rmdir()
+    assert [result.id for result in report.load(out)] == ["E01"]
+    assert fakes.ran == ["E01"]
+
+
+def test_an_experiment_cannot_end_the_others(fakes: Fakes) -> None:
+    def leave(setting: Setting) -> Outcome:
+        sys.exit(0)
+
+    fakes.known["E35"] = Experiment(id="E35", title="leaves", act=leave)
+
+    assert main(["--experiment", "E35,E01"], fakes.known) == 1
+    assert fakes.ran == ["E01"]
+
+
+def test_a_run_that_could_show_nothing_is_not_green(fakes: Fakes, capsys: Capture) -> None:
+    assert main(["--experiment", "E03"], fakes.known) == 1
+    assert "Nothing was shown." in capsys.readouterr().out
+
+
+def test_the_table_that_is_written_is_no_change_of_the_code(
+    fakes: Fakes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter(range(9))
+    monkeypatch.setattr(report, "_commit", lambda: f"look {next(looks)}")
+
+    main(["--experiment", "E01,E34", "--out", str(tmp_path / "out.json")], fakes.known)
+
+    assert [result.setting["commit"] for result in report.load(tmp_path / "out.json")] == ["look 0"] * 2
+
+
+def test_each_engine_has_a_table_of_its_own_on_one_page(fakes: Fakes, tmp_path: Path) -> None:
+    """Both in one file of results, and what is run again on the one is kept of the other."""
+    out, page = tmp_path / "out.json", tmp_path / "page.md"
+    ours, theirs = report.markers("sqlite"), report.markers("postgres")
+    page.write_text("\n".join(["# Faults", *ours, "## PostgreSQL", *theirs, "The rest."]))
+    fakes.known["E15"] = Experiment(id="E15", title="", act=lambda _: Outcome(n=7), engines=("postgres",))
+    fakes.known["E01"] = replace(fakes.known["E01"], engines=("sqlite", "postgres"))
+    words = ["--out", str(out), "--table", str(page), "--add"]
+
+    main(["--experiment", "E01", *words], fakes.known)
+    main(["--experiment", "E01,E15", "--engine", "postgres", *words], fakes.known)
+
+    assert [(result.engine, result.id) for result in report.load(out)] == [
+        ("postgres", "E01"),
+        ("postgres", "E15"),
+        ("sqlite", "E01"),
+    ]
+    first, second = page.read_text().split("## PostgreSQL")
+    assert ("| E01 |" in first, "| E15 |" in first, "with SQLite 3." in first) == (True, False, True)
+    assert ("| E01 |" in second, "| E15 |" in second, "with PostgreSQL " in second) == (True, True, True)
+    assert "`python3 dev.py faults --experiment E01,E15 --engine postgres`" in second
+    assert second.endswith("The rest.")
 
 
 def test_the_experiments_have_the_ids_of_their_files_and_say_what_they_do() -> None:

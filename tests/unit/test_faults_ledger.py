@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from faults.evidence.checker import Evidence, Findings, check
 from faults.evidence.follow import Follower
 from faults.evidence.records import Pen, Record, read
@@ -66,14 +68,30 @@ def test_runs_that_overlap_are_found_and_killed_ones_end_with_their_process() ->
     assert len(judged(*run(1, pid=7, began=0, ended=4.5), *second, *third).overlaps) == 2, "not only the next"
 
 
-def test_what_descends_from_a_killed_process_has_a_second_to_end() -> None:
+def test_what_descends_from_a_killed_process_is_there_for_as_long_as_it_writes() -> None:
     bereaved = Record(what="fault", at=1.0, pid=7, deed="bereave")
     first = run(1, pid=7, began=0, ended=None)
 
     assert judged(*first, bereaved, *run(2, pid=8, began=2.1, ended=3)).overlaps == []
-    assert len(judged(*first, bereaved, *run(2, pid=8, began=1.5, ended=3)).overlaps) == 1
+    assert judged(*first, bereaved, *run(2, pid=8, began=1.5, ended=3)).overlaps == [], (
+        "it ended with its parent"
+    )
+    goes_on = run(1, pid=7, began=0, ended=1.6)
+    assert len(judged(*goes_on, bereaved, *run(2, pid=8, began=1.5, ended=3)).overlaps) == 1
     late = Record(what="start", at=2.5, pid=7, parent=1, job="b", token=1)
     assert len(judged(*first, bereaved, late, *run(2, pid=8, began=2.1, ended=3)).overlaps) == 1, "it lives"
+
+
+def test_a_process_that_was_watched_is_there_until_it_was_seen_for_the_last_time() -> None:
+    first, gone = run(1, pid=7, began=0, ended=None), Record(what="fault", at=1.0, pid=7, deed="gone")
+
+    assert len(judged(*first, *run(2, pid=8, began=1.5, ended=3)).overlaps) == 1, "nobody has watched"
+    assert judged(*first, gone, *run(2, pid=8, began=1.5, ended=3)).overlaps == []
+    assert len(judged(*first, gone, *run(2, pid=8, began=0.9, ended=3)).overlaps) == 1
+    licensed = judged(*first, *run(2, pid=8, began=1.5, ended=3)).unlicensed
+    assert judged(*first, gone, *run(2, pid=8, began=1.5, ended=3)).unlicensed == licensed, (
+        "it allows nothing"
+    )
 
 
 def test_a_token_that_does_not_rise_is_found() -> None:
@@ -118,3 +136,14 @@ def test_a_line_that_a_kill_cut_short_never_happened(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b'{"what":"start","at":1.0,"pi')
 
     assert [record.job for record in read(tmp_path)] == ["a"]
+
+
+@pytest.mark.parametrize("damage", [b'{"what":"start","at":1.0,"pi\n', b"\n", b'{"what":"start"}\n'])
+def test_a_line_that_is_damaged_in_the_middle_is_not_passed_over(tmp_path: Path, damage: bytes) -> None:
+    """A kill cuts off what is last; anything else has lost evidence."""
+    Pen(tmp_path).write("start", job="a", token=1)
+    [path] = tmp_path.iterdir()
+    path.write_bytes(damage + path.read_bytes())
+
+    with pytest.raises(ValueError, match=r"line 1: the ledger is damaged"):
+        read(tmp_path)

@@ -12,6 +12,7 @@ from faults.tools.proxy import (
     CutAfterBytes,
     CutAfterMatch,
     Delay,
+    HalfOpen,
     Pass,
     Proxy,
     Refuse,
@@ -156,6 +157,21 @@ def test_one_direction_can_be_silent_alone(proxy: Proxy, echo: Echo) -> None:
         connection.sendall(b"lost\n")
         expect_silence(connection)
         assert echo.told == [b"done?"]
+
+
+def test_a_line_that_was_forgotten_never_speaks_again_while_new_ones_do(proxy: Proxy, echo: Echo) -> None:
+    with closing(client(proxy)) as connection:
+        assert said(connection, b"before") == b"before"
+        proxy.mode = HalfOpen()
+        connection.sendall(b"lost\n")
+        expect_silence(connection)
+        with closing(client(proxy)) as newcomer:
+            assert said(newcomer, b"hello") == b"hello"
+        proxy.mode = Pass()
+        connection.sendall(b"still lost\n")
+        expect_silence(connection)
+    assert echo.told == [b"before", b"hello"]
+    assert proxy.cuts == 0
 
 
 def test_open_connections_are_reset_and_new_ones_too(proxy: Proxy) -> None:

@@ -39,6 +39,27 @@ def test_the_rule_of_three_says_nothing_where_nothing_was_counted() -> None:
     assert cells_of(Outcome(n=3000, measured=ZEROS))["upper bound"] == "0.001"
 
 
+def test_a_count_of_fewer_has_a_bound_of_its_own() -> None:
+    few = {"unlicensed": 150, "effects": 2}
+    cells = cells_of(Outcome(n=3000, measured=ZEROS, at_risk=few))
+
+    assert cells["upper bound"] == "0.001; unlicensed 0.02; effects none"
+
+
+def test_a_file_of_results_is_whole_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "out.json"
+    report.save(path, [result_of(Outcome(n=1))])
+
+    def full(*_: object) -> int:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="no space"):
+        report.save(path, [])
+
+    assert [result.id for result in report.load(path)] == ["E99"]
+
+
 def test_nothing_at_risk_proves_nothing() -> None:
     result = result_of(Outcome(measured=ZEROS))
 

@@ -13,6 +13,7 @@ from shigoto.checks import check_call_options
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.clock import to_millis
 from shigoto.options import Options, TaskOptions
+from shigoto.worker import Worker
 
 NOON = datetime(2026, 5, 5, 12, tzinfo=UTC)
 
@@ -175,7 +176,8 @@ def test_a_naive_datetime_is_refused() -> None:
         ({"tags": None}, "tags takes a list of strings, not None; [] is for none"),
         ({"tags": 5}, "tags takes a list of strings, not 5"),
         ({"tags": b"urgent"}, "tags takes a list of strings, not b'urgent'"),
-        ({"tags": ["a\x00b"]}, "a tag is one line of plain text, but 'a\\x00b' has a control character"),
+        ({"tags": ["a\x00b"]}, "a tag has U+0000 in it"),
+        ({"tags": ["a\x01b"]}, "a tag is one line of plain text, but 'a\\x01b' has a control character"),
         ({"tags": ["a\nb"]}, "has a control character"),
         ({"key": "k", "key_mode": ["keep"]}, "key_mode must be one of"),
         ({"tags": [""]}, "a tag must have 1 to 100 characters"),
@@ -454,3 +456,18 @@ def test_half_a_surrogate_pair_is_refused_where_it_is_given(option: str) -> None
 
     with pytest.raises(OptionInvalid, match="half of a surrogate pair"):
         check_call_options(given, where="task 'x'")
+
+
+@pytest.mark.parametrize("option", ["key", "tenant", "tags"])
+def test_what_postgresql_could_not_hold_is_refused_for_every_store(option: str) -> None:
+    value: Any = ["a\0b"] if option == "tags" else "a\0b"
+    given: Any = {option: value}
+
+    with pytest.raises(OptionInvalid, match=r"has U\+0000 in it, as character 1"):
+        check_call_options(given, where="task 'x'")
+
+
+def test_the_name_of_a_worker_is_text_that_every_store_can_hold() -> None:
+    for name in ("a\0b", "\ud800"):
+        with pytest.raises(OptionInvalid, match="name"):
+            Worker(Shigoto("memory:"), name=name)

@@ -123,6 +123,14 @@ GRANT USAGE ON SCHEMA {schema} TO {runtime};
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {runtime};
 GRANT SELECT, USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO {runtime};
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {runtime};
+DO $do$
+BEGIN
+  -- Which migrations there are is for those to say who migrate.
+  IF to_regclass(format('%I.migration', {schema_text})) IS NOT NULL THEN
+    REVOKE INSERT, UPDATE, DELETE ON {schema}.migration FROM {runtime};
+  END IF;
+END
+$do$;
 
 -- The same for what later migrations make.
 ALTER DEFAULT PRIVILEGES FOR ROLE {migrator} IN SCHEMA {schema}
@@ -175,7 +183,7 @@ def script(wanted: Bootstrap) -> str:
         _role(wanted.migrator),
         _role(wanted.runtime),
         OWNERSHIP.format(**names, **texts),
-        GRANTS.format(**names),
+        GRANTS.format(**names, **texts),
         TIMEOUTS.format(**names, **timeouts),
         *_application(wanted),
         "COMMIT;\n",

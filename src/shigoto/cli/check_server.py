@@ -5,10 +5,9 @@ from datetime import timedelta
 
 from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.cli.output import span
-from shigoto.model.checkup import HolderFacts, TableFacts
+from shigoto.model.checkup import NEWEST, OLDEST, HolderFacts, TableFacts
 from shigoto.model.clock import MAX_HOLD, to_datetime
 
-OLDEST, NEWEST = 14, 18
 LITTLE_SKEW, MUCH_SKEW = 1.0, 60.0  # seconds
 IDLE_FOR, OPEN_FOR, HOURS = 60.0, 300.0, 6 * 3_600.0  # seconds
 MANY_DEAD = 100_000  # rows
@@ -236,14 +235,17 @@ def connections(facts: Facts) -> Finding | None:
             text=f"{text}: soon nobody can connect any more.",
             remedy="Raise max_connections, put a pooler in front, or give each process less with pool= in the address.",
         )
-    wanted = server.most * len(facts.live)
+    # Nobody knows which workers have a supervisor: at most there is one for the workers of each host.
+    hosts = {worker.host for worker in facts.live}
+    wanted = server.most * (len(facts.live) + len(hosts))
     if wanted > places:
         return Finding(
             check="connections",
             level=Level.WARNING,
             text=(
-                f"{text}. The {len(facts.live)} live workers may open {server.most} each, {wanted} in all,"
-                f" and there are {places}{' for this role' if places < server.places else ''}."
+                f"{text}. The {len(facts.live)} live workers, and a supervisor on each of their hosts ({len(hosts)}),"
+                f" may open {server.most} each, {wanted} in all, and there are {places}"
+                f"{' for this role' if places < server.places else ''}."
             ),
             remedy="Say pool= in the address to give each process less, raise max_connections, or use a pooler.",
         )

@@ -1,13 +1,15 @@
 """Shell completion: the scripts that `shigoto completion` prints, and what they ask for while somebody types.
 
-Completing hurts nobody: no store is created, no error is shown, and what cannot be found out is not suggested. A key
-that is pressed in a strange folder runs none of its code: an app is imported only if whoever sits there has named it,
-by --app or $SHIGOTO_APP. Of one that a settings file names, the workers in the store know the tasks.
+Completing hurts nobody: no store is created, no error is shown, and what cannot be found out within a second is not
+suggested. A key that is pressed in a strange folder runs none of its code: an app is imported only if whoever sits
+there has named it, by --app or $SHIGOTO_APP. Of one that a settings file names, the workers in the store know the
+tasks.
 """
 
 import os
-from collections.abc import Callable, Generator, Iterable
-from contextlib import closing, contextmanager, suppress
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
 from pathlib import PurePath
 from typing import TYPE_CHECKING, get_args
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 Items = list["CompletionItem[str]"]
 
 LINE = "_SHIGOTO_LINE"
+ANSWER_WITHIN = 1.0  # seconds that a store has
 
 # Bash ends words at ':' and '=' too. The program is given the whole line, answers with whole words, and what
 # stands before the part that bash is going to replace is cut off here.
@@ -183,8 +186,10 @@ def _tasks(ctx: click.Context) -> Iterable[str]:
         target = target_of(ctx)
         if _is_named(target):
             return tuple(target.load().tasks)
-        with _store(ctx) as engine:
-            return sorted({task for worker in engine.run(engine.workers()) for task in worker.tasks})
+        return _asked(
+            ctx,
+            lambda engine: sorted({task for worker in engine.run(engine.workers()) for task in worker.tasks}),
+        )
     return ()
 
 
@@ -194,16 +199,11 @@ def _is_named(target: Target) -> bool:
 
 
 def _queues(ctx: click.Context) -> Iterable[str]:
-    with suppress(Exception), _store(ctx) as engine:
-        counts = engine.run(engine.stats())
-        return sorted(counts)
-    return ()
+    return _asked(ctx, lambda engine: sorted(engine.run(engine.stats()).keys()))
 
 
 def _workers(ctx: click.Context) -> Iterable[str]:
-    with suppress(Exception), _store(ctx) as engine:
-        return [worker.name for worker in engine.run(engine.workers())]
-    return ()
+    return _asked(ctx, lambda engine: [worker.name for worker in engine.run(engine.workers())])
 
 
 VALUES: dict[str, Callable[[click.Context], Iterable[str]]] = {
@@ -216,25 +216,39 @@ VALUES: dict[str, Callable[[click.Context], Iterable[str]]] = {
 }
 
 
-@contextmanager
-def _store(ctx: click.Context) -> "Generator[Engine]":
-    """The store that the words so far mean; an error if it is not there, which is how nothing is suggested."""
+def _asked(ctx: click.Context, question: "Callable[[Engine], Iterable[str]]") -> Iterable[str]:
+    """What the store that the words so far mean answers; nothing if there is none, or it takes too long.
+
+    In a thread, which ends with the process: no deadline of any engine's, or of the system's, is short enough for
+    somebody who has pressed a key.
+    """
+    answers: list[Iterable[str]] = []
+    with suppress(Exception):
+        engine = _store(ctx)
+
+        def ask() -> None:
+            with suppress(Exception), closing(existing(engine)):
+                answers.append(question(engine))
+
+        thread = threading.Thread(target=ask, name="shigoto-completion", daemon=True)
+        thread.start()
+        thread.join(ANSWER_WITHIN)
+    return answers[0] if answers else ()
+
+
+def _store(ctx: click.Context) -> "Engine":
+    """The store that the words so far mean, which may not be there; an error if nobody knows where it would be."""
+    from shigoto.app import open_store
     from shigoto.cli.pick import split_filter
 
     word = ctx.params.get("store") or split_filter(ctx.params.get("words") or ())[0]
     target = target_of(ctx)
-    with closing(target.existing_store(word) if _is_named(target) else _existing(target, word)) as engine:
-        yield engine
-
-
-def _existing(target: Target, word: str | None) -> "Engine":
-    """The store without a look at the app; an error if nobody but the app knows where it is."""
-    from shigoto.app import open_store
-
+    if _is_named(target):
+        return target.store(word)
     address = target.address(word)
-    if address is None:
+    if address is None:  # only the app would know, and it is not looked at
         raise LookupError
-    return existing(open_store(address))
+    return open_store(address)
 
 
 def _file_if_first(ctx: click.Context, incomplete: str) -> Items:

@@ -26,8 +26,7 @@ from shigoto.cli.settings import (
 )
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import Target, takes_target, target_of
-from shigoto.model.errors import storable
-from shigoto.model.text import without_secrets
+from shigoto.model.text import storable, without_secrets
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 
 STATS_EVERY = 30.0  # seconds, where no app is given

@@ -1,4 +1,4 @@
-"""SQL for whoever looks after the database: `shigoto sql bootstrap`. It is printed, and run by others."""
+"""SQL for whoever looks after the database: `shigoto sql bootstrap`, `fan-out`. It is printed, and run by others."""
 
 import os
 from collections.abc import Callable
@@ -8,6 +8,8 @@ from urllib.parse import quote
 import click
 
 from shigoto.cli.bootstrap import Bootstrap, Grantee, identifier, script, verifier
+from shigoto.cli.fan_out import FanOut
+from shigoto.cli.fan_out import script as fan_out_script
 from shigoto.cli.settings import Seconds
 
 STATEMENT_FOR, IDLE_FOR, LOCK_FOR = 60.0, 60.0, 10.0  # seconds
@@ -138,6 +140,41 @@ def bootstrap(ctx: click.Context, /, **options: Any) -> None:
         makers=options["makers"],
     )
     click.echo(script(wanted), nl=False)
+
+
+@sql.command(name="fan-out")
+@click.option("--schema", type=Name(), required=True, help="The schema of the table, such as public.")
+@click.option("--table", type=Name(), required=True, help="The table with one row for each tenant.")
+@click.option("--column", type=Name(), required=True, help="The column that tells them apart, such as id.")
+@click.option("--function", type=Name(), required=True, help="The function, which is made beside the table.")
+@click.option(
+    "--owner", type=Name(), required=True, metavar="ROLE", help="Owns the function. Nobody else can be it."
+)
+@click.option(
+    "--runtime", type=Name(), required=True, metavar="ROLE", help="May call it: your workers' role."
+)
+@click.pass_context
+def fan_out(ctx: click.Context, /, **options: str) -> None:
+    """Print the SQL of a function that lists all tenants, for workers that row security shows only one.
+
+    A task that enqueues one job for each tenant must know them all, and no more. The function gives one column of
+    one table, in order, and is all that the runtime role may do beyond its own rows. It runs as the owner, a role
+    that cannot log in and that nobody may belong to. Running the SQL again changes nothing.
+
+    \b
+    Examples:
+      shigoto sql fan-out --schema public --table store --column id --function store_ids \\
+        --owner shop_fan_out --runtime shop_worker > fan-out.sql
+      psql --set ON_ERROR_STOP=1 --dbname shop --file fan-out.sql
+    """
+    if options["owner"] == options["runtime"]:
+        raise click.UsageError(
+            "--owner and --runtime are the same role. The point is that they are two.", ctx
+        )
+    try:
+        click.echo(fan_out_script(FanOut(**options)), nl=False)
+    except ValueError as error:
+        raise click.UsageError(f"One of the names cannot be used: {error}.", ctx) from None
 
 
 def _grantee(ctx: click.Context, role: str) -> Grantee:

@@ -58,6 +58,15 @@ class HasSchema(Protocol):
         ...
 
 
+@runtime_checkable
+class Patient(Protocol):
+    """An engine that waits for a server that may be about to come back."""
+
+    def hurry(self) -> None:
+        """Tell at once that it is not there."""
+        ...
+
+
 class Said(NamedTuple):
     """How a command line names the app and the store, for hints to do the same."""
 
@@ -229,8 +238,13 @@ def target_of(ctx: click.Context) -> Target:
 
 
 def existing(engine: "Engine", *, unnamed: bool = False) -> "Engine":
-    """The engine, if its store is there and has a current schema. Raises StoreError."""
+    """The engine, if its store is there and has a current schema. Raises StoreError.
+
+    Whoever looks sits before the screen, so a server that cannot be reached is told at once.
+    """
     expect_there(engine, unnamed=unnamed)
+    if isinstance(engine, Patient):
+        engine.hurry()
     expect_schema(engine)
     return engine
 

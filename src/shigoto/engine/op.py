@@ -40,6 +40,7 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     its values are theirs. A driver may use it for ops of one group that have the same.
     `single`: in the ordinary case one command does it all, and a driver may run the first command by itself, outside of
     any transaction. If the op yields another, the first has changed nothing: it failed, or answered so.
+    `urgent`: a worker's lease, or what it has done, depends on it: no driver lets it wait behind all others.
     `inside` is how it is started inside a caller's transaction, where that is another way. `ahead` gives what is run
     and committed before that, apart from the caller's transaction, which would keep others waiting for it; None if
     there is nothing to do. It may fail: the op does it, too.
@@ -53,6 +54,7 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     several: Callable[[list[Any]], Steps[list[T]]] | None = None
     subject: Any = None
     single: bool = False
+    urgent: bool = False
     inside: Callable[[], Steps[T]] | None = None
     ahead: "Callable[[], Op[None] | None] | None" = None
 

@@ -50,6 +50,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     durable: bool  # jobs survive the process
     shared: bool  # several processes may open the same store
     joins: bool  # enqueue inside the caller's own transaction
+    moves: bool = False  # its jobs can be moved, exported and imported (`engine.movable`)
     block_limit: float | None = None  # seconds that a transaction block may last, where it need not be short
 
 

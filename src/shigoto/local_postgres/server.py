@@ -111,7 +111,7 @@ class Server:
     @property
     def pid(self) -> int:
         """The process id of the server; all its other processes are children of this one."""
-        if not self.running:
+        if not (self.running and self._pid):
             raise StoreUnavailable(f"The private PostgreSQL in {self.folder} does not run.")
         return self._pid
 
@@ -150,7 +150,7 @@ class Server:
 
     def stop(self) -> None:
         """Let it end in order, without waiting for its clients; nothing happens if it does not run."""
-        if self.running:
+        if self._has_begun:
             self.thaw()
             self._signal(self._pid, signal.SIGINT)
             if not self._ends_within(STOP_WITHIN):
@@ -159,7 +159,7 @@ class Server:
 
     def kill(self) -> None:
         """Kill it as a crash of the machine would, and wait until all of its processes are gone."""
-        if self.running:
+        if self._has_begun:
             # Once it stands still it starts no more of them, and the list is complete.
             self._signal(self._pid, signal.SIGSTOP)
             members = self.processes()
@@ -254,6 +254,12 @@ class Server:
                 return False
         return True
 
+    @property
+    def _has_begun(self) -> bool:
+        """Whether there is somebody to signal. If not, because the start was interrupted before the warden could say
+        who that is, then the warden ends it, as soon as it is left alone."""
+        return self.running and self._pid > 0
+
     def _ends_within(self, seconds: float) -> bool:
         """Whether all of its processes have ended; the warden's output ends with the last of them."""
         assert self._warden is not None
@@ -269,9 +275,11 @@ class Server:
                 end.close()
             self._warden.wait()
         self._warden = None
+        self._pid = 0
 
     @staticmethod
     def _signal(pid: int, number: signal.Signals) -> None:
+        assert pid > 0, "0 and below are whole groups of processes, and the first is our own"
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 

@@ -7,6 +7,8 @@ from msgspec import Struct
 
 from shigoto.model.clock import Millis
 
+OLDEST, NEWEST = 14, 18  # major versions of PostgreSQL that are tested, or near to those
+
 
 class FileFacts(Struct, frozen=True, kw_only=True):
     """A store's file as it looks from outside, without opening it.

@@ -22,7 +22,9 @@
     └── StoreError
         ├── StoreUnavailable    STORE.UNAVAILABLE      cannot be opened or written now
         │   ├── TransactionConflict STORE.CONFLICT     a transaction block was rolled back in favour of another
-        │   └── NotReady        WORKER.NOT_READY       … so that a worker cannot begin
+        │   ├── NotReady        WORKER.NOT_READY       … so that a worker cannot begin
+        │   └── StoreMoving     STORE.MOVING           … because its jobs are on their way to another store
+        ├── StoreMoved          STORE.MOVED            its jobs are in another store now
         ├── StoreRefused        STORE.REFUSED          this file or URL must not be used
         ├── SchemaMissing       WORKER.SCHEMA_MISSING
         ├── SchemaTooNew        WORKER.SCHEMA_TOO_NEW
@@ -173,6 +175,18 @@ class NotReady(StoreUnavailable):
     code = "WORKER.NOT_READY"
 
 
+class StoreMoving(StoreUnavailable):
+    """The jobs of the store are being moved to another one, or into this one; trying again in a moment may help."""
+
+    code = "STORE.MOVING"
+
+
+class StoreMoved(StoreError):
+    """The jobs of the store were moved to another one, which the text names; whoever uses it must go there."""
+
+    code = "STORE.MOVED"
+
+
 class StoreRefused(StoreError):
     """This file or URL must not be used as a store; trying again does not help."""
 
@@ -195,18 +209,6 @@ class Unsupported(StoreError):
     """The engine does not have the capability that was asked for."""
 
     code = "STORE.UNSUPPORTED"
-
-
-def storable(what: str, text: str) -> str:
-    """The text, plain, if it can be written down at all. Raises OptionInvalid for half a surrogate pair."""
-    text = str.__str__(text)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise OptionInvalid(
-            f"{what} is not valid text: character {error.start} is half of a surrogate pair, which no store can hold."
-        ) from None
-    return text
 
 
 def nearest(name: str, known: "list[str] | tuple[str, ...] | set[str] | frozenset[str]") -> str:

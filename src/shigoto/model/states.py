@@ -13,13 +13,13 @@ Engines ask `after` under the lock that guards the row, so that reading the coun
 step. The numbers are those of the transition table in the documentation.
 """
 
-from typing import assert_never
+from typing import Literal, assert_never
 
 from msgspec import Struct, structs
 
 from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotRetryable
-from shigoto.model.job import FailureKind, State
+from shigoto.model.job import FailureKind, KeyMode, State
 from shigoto.model.outcome import Death, Ending, Settlement
 
 MOVES: dict[State | None, frozenset[State | None]] = {
@@ -90,6 +90,16 @@ def renewed(counters: Counters) -> Counters:
     return structs.replace(
         counters, failures=0, solo_crashes=0, snoozes=0, releases=counters.releases + counters.snoozes
     )
+
+
+def meeting(mode: KeyMode, holder: State) -> Literal["inserted", "existing", "replaced", "superseded"]:
+    """What an enqueue comes to whose key a job in this state holds (rule A1): whether it is stored beside the holder,
+    which is superseded if it runs, or answered with it, or put in its place."""
+    if mode == "unsafe_dedupe" or (mode == "keep" and not holder.terminal):
+        return "existing"
+    if holder.terminal:
+        return "inserted"
+    return "superseded" if holder is State.PROCESSING else "replaced"
 
 
 def after(held: Held, settlement: Settlement) -> Move:
@@ -186,22 +196,25 @@ def orphaned(
     isolates: bool,
     only: bool,
 ) -> Settlement:
-    """The end of a run whose worker is gone (T10): fenced, or not even known by name any more.
+    """The end of a run whose worker is gone: fenced (T10), or without a name, because it is not known any more.
+
+    That one has left in peace, or was buried with all it had: what appears after that was claimed by a process that has
+    ended since, and never ran (T8).
 
     A suspect that was the `only` job of its worker has most likely taken the worker with it. One that had others around
     it is not blamed, for it was kept apart from them. But a worker that cannot isolate has run its suspects beside
     others, because nobody else would run them; then this is the only death by which a poison job can be told from its
     neighbours.
     """
-    alone = counters.solo and worker is not None and (only or not isolates)
-    gone = "its worker is not registered any more"
-    fenced = f"the worker {worker} did not beat for its whole lease and was fenced"
+    if worker is None:
+        return Settlement(number=number, token=token, queue=queue, ending=Ending.RELEASED, ran=False)
+    alone = counters.solo and (only or not isolates)
     return Settlement(
         number=number,
         token=token,
         queue=queue,
         ending=Ending.CRASHED,
-        error=gone if worker is None else fenced,
+        error=f"the worker {worker} did not beat for its whole lease and was fenced",
         alone=alone,
         delay=CRASH_DELAY if alone else None,
     )

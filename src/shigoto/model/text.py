@@ -1,6 +1,16 @@
-"""Text that any store can hold and anybody may see, made of what people and programs say."""
+"""Text that any store can hold and anybody may see, made of what people and programs say.
+
+Not every string is such a text: half a surrogate pair cannot be written down at all, and PostgreSQL has no place for
+U+0000. So that every store holds the same, the rule is the same for all, and it is applied here, before any of them:
+
+    what is found again by its name    keys, tenants, tags, workers     refused where it is given: `storable`
+    what only describes                errors, progress, log lines      kept, and spelt out as \\x00: `fit`, `spelt_out`
+    what is data                       payloads, results, checkpoints   kept to the letter: JSON writes \\u0000
+"""
 
 import re
+
+from shigoto.model.errors import OptionInvalid
 
 CUT = " … (cut)"
 HIDDEN = "***"
@@ -9,6 +19,31 @@ MAX_SHOWN = 200
 # Greedy on purpose: a password may hold any letter, and to hide too much does no harm.
 _PASSWORD = re.compile(r"(?<=://)([^:@/]*):.*@")
 _SECRET = re.compile(r"(?i)([?&][^=&]*(?:pass|pwd|secret|token|key|credential|auth|listen)[^=&]*=)[^&]*")
+
+# What a database or a terminal would trip over: control characters but the tab, and half a surrogate pair.
+_UNFIT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def storable(what: str, text: str) -> str:
+    """The text, plain, if every store can hold it. Raises OptionInvalid for half a surrogate pair and for U+0000."""
+    text = writable(what, text)
+    if "\0" in text:
+        raise OptionInvalid(
+            f"{what} has U+0000 in it, as character {text.index(chr(0))}, which not every store can hold. Leave it out."
+        )
+    return text
+
+
+def writable(what: str, text: str) -> str:
+    """The text, plain, if it can be written down at all. Raises OptionInvalid for half a surrogate pair."""
+    text = str.__str__(text)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise OptionInvalid(
+            f"{what} is not valid text: character {error.start} is half of a surrogate pair, which no store can hold."
+        ) from None
+    return text
 
 
 def fit(text: str, limit: int, *, keep_end: bool = False) -> str:
@@ -23,6 +58,11 @@ def fit(text: str, limit: int, *, keep_end: bool = False) -> str:
     part = written[-room:] if keep_end else written[:room]
     kept = part.decode("utf-8", "ignore")
     return CUT + kept if keep_end else kept + CUT
+
+
+def spelt_out(line: str) -> str:
+    """The line with nothing in it that a store or a terminal would trip over."""
+    return _UNFIT.sub(lambda found: f"\\x{ord(found[0]):02x}", line)
 
 
 def without_secrets(address: str) -> str:

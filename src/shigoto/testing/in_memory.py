@@ -1,7 +1,9 @@
 """The store of a test in memory, which stands in for a database: it takes what that one would take, as far as it can.
 
-A job enqueued on a connection of the caller's own is stored at once, whether the caller commits or not. A run is never
-completed by a transaction: whether that was committed is nothing that a store in memory could know.
+A job enqueued on a connection of the caller's own is stored at once, whether the caller commits or not. The connection
+must be one that the app's own store would take, of sqlite3 or of a driver for PostgreSQL: any other it would refuse,
+and so does this one. A run is never completed by a transaction: whether that was committed is nothing that a store in
+memory could know.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +22,7 @@ from shigoto.testing.store import OwnStore
 
 T = TypeVar("T")
 
+POSTGRES = ("postgresql:", "postgres:")
 REMEDY = "Give the test a file: app.test(store=tmp_path / 'jobs.db')."
 
 
@@ -36,12 +39,26 @@ class StoreInMemory(OwnStore):
         self._expect_open(op)
         if self._in_place_of.startswith("memory:"):
             return self.engine.join(connection, op)
-        _expect_joinable(connection)
-        return self.engine.run(structs.replace(op, rings=None))
+        if self._in_place_of.startswith(POSTGRES):
+            from shigoto.engine.postgres.unwrap import opened
+
+            opened(connection)
+        else:
+            _expect_of_sqlite(connection)
+        return self._stored(op)
 
     async def ajoin(self, connection: object, op: Op[T]) -> T:
-        """The same as `join`."""
-        return self.join(connection, op)
+        """The same as `join`, also for connections whose statements are awaited."""
+        if not self._in_place_of.startswith(POSTGRES):
+            return self.join(connection, op)
+        from shigoto.engine.postgres.unwrap import aopened
+
+        self._expect_open(op)
+        await aopened(connection)
+        return self._stored(op)
+
+    def _stored(self, op: Op[T]) -> T:
+        return self.engine.run(structs.replace(op, rings=None))
 
     def block(self, last: Callable[[], Op[Any]], *, limit: float) -> NoReturn:
         """Refuse: there is no database here."""
@@ -66,7 +83,7 @@ def _refusing() -> Steps[NoReturn]:
     )
 
 
-def _expect_joinable(connection: object) -> None:
+def _expect_of_sqlite(connection: object) -> None:
     """Refuse what the app's own store would refuse, so that a test with a fake does not pass in its place."""
     import sqlite3
 

@@ -84,7 +84,7 @@ class Crew:
         self.switch = switch
         self.lifespan = lifespan
         self.settler = Settler(station, self._flushed)
-        self.keeper = Keeper(station, settings.beats, self._obey)
+        self.keeper = Keeper(station, settings.beats, self._obey, back=self._look, stop=switch.throw)
         self.claimer = Claimer(
             station,
             self.settler,

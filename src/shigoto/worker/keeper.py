@@ -10,15 +10,17 @@ Tests on virtual time beat from the loop.
               │             cancels   jobs that somebody wants cancelled, repeated with every beat
               │             lost      jobs that somebody has taken away by force: stop them
               │             fenced    the lease is lost for ever: stop at once, settle nothing
+              │             moved     the jobs are in another store, as if it were fenced
+              │             too new   the schema is no longer for this release: stop, in good order
               └─► no answer: again soon. After 2/3 of a lease claim and start no more, but run on: a day's
                   work must outlive an outage, and the store will say whose it is
 
-The list of held leases is made when the store begins the beat, under its lock, not when the beat is asked
-for: a beat that had to wait would otherwise disown what was claimed meanwhile, and the store would give those
-jobs away.
+The list of held leases is made when the store has begun the beat, not when the beat is asked for: a beat that
+had to wait would otherwise disown what was claimed meanwhile, and the store would give those jobs away.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,29 +30,41 @@ from typing import Any, Literal
 from msgspec import structs
 
 from shigoto.engine.op import Op
-from shigoto.model.errors import StoreError
+from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved
 from shigoto.model.worker import Orders
-from shigoto.worker.station import Station, Trouble
+from shigoto.worker.station import Station, Trouble, longest_pause
 from shigoto.worker.wakeup import Wakeup
+
+logger = logging.getLogger("shigoto.worker")
 
 Beats = Literal["thread", "loop"]
 
 NUDGE_GAP = 1.0  # seconds between beats that were asked for early
 FAREWELL = 1.0  # seconds to wait for the beat thread to end
+GONE = Orders(fenced=True)  # what a store that was moved would say, if it could
 
 
 class Keeper:
-    """Beats for one worker. `obey` is called on the event loop with the answer to each beat."""
+    """Beats for one worker. `obey` is called on the event loop with the answer to each beat, `back` when it is the
+    first after an outage, and `stop` when the store is no longer for this release."""
 
-    def __init__(self, station: Station, beats: Beats, obey: Callable[[Orders], None]) -> None:
+    def __init__(
+        self,
+        station: Station,
+        beats: Beats,
+        obey: Callable[[Orders], None],
+        *,
+        back: Callable[[], None],
+        stop: Callable[[], None],
+    ) -> None:
         self._station = station
         self._beats = beats
         self._obey = obey
+        self._back = back
+        self._stop = stop
         self._loop = asyncio.get_running_loop()
         self._asked_at = self._loop.time() - NUDGE_GAP
-        # The store forgives no more than L/3 between two looks at an expired worker, so tries come at least
-        # so often.
-        self._trouble = Trouble(station, "keeper", longest=station.lease / 6)
+        self._trouble = Trouble(station, "keeper", longest=longest_pause(station.lease))
         self._nudge_timer: asyncio.TimerHandle | None = None
         self._wakeup = Wakeup()
         self._thread_wakeup = threading.Event()
@@ -99,6 +113,13 @@ class Keeper:
             sent_at = self._station.clock()
             try:
                 orders = await self._station.engine.arun(self._beat())
+            except StoreMoved as error:
+                self._note(sent_at, GONE)
+                self._give_up(error)
+                pause = self._pause()
+            except SchemaTooNew as error:
+                self._end(error)
+                pause = self._pause()
             except StoreError as error:
                 pause = self._trouble.met(error)
             else:
@@ -140,6 +161,13 @@ class Keeper:
         sent_at = self._station.clock()
         try:
             orders = self._station.engine.run(self._beat())
+        except StoreMoved as error:
+            self._note(sent_at, GONE)
+            self._on_loop(self._give_up, error)
+            return self._pause()
+        except SchemaTooNew as error:
+            self._on_loop(self._end, error)
+            return self._pause()
         except StoreError as error:
             pause = self._trouble.next_pause()
             self._on_loop(self._trouble.tell, error, pause)
@@ -172,7 +200,17 @@ class Keeper:
         else:
             self._station.confirm(sent_at)
 
+    def _give_up(self, error: StoreMoved) -> None:
+        logger.error("Worker %s ends: %s", self._station.name, error)
+        self._obey(GONE)
+
+    def _end(self, error: SchemaTooNew) -> None:
+        logger.error("Worker %s ends: %s", self._station.name, error)
+        self._stop()
+
     def _answered(self, orders: Orders) -> None:
-        self._trouble.over()
+        recovered = self._trouble.over()
         self._asked_at = self._loop.time()
         self._obey(orders)
+        if recovered and not orders.fenced:
+            self._back()

@@ -94,10 +94,14 @@ class Station:
 
 
 class Trouble:
-    """One part's trouble with the store: how long to wait before the next try, and who hears of it."""
+    """One part's trouble with the store: how long to wait before the next try, and who hears of it.
+
+    A store that is back is noticed within five seconds; engines that keep callers from trying too often need a part of
+    that for themselves.
+    """
 
     FIRST = 0.1
-    LONGEST = 5.0
+    LONGEST = 3.0
     TELL_EVERY = 30.0
 
     def __init__(self, station: Station, part: str, *, longest: float = LONGEST) -> None:
@@ -129,12 +133,19 @@ class Trouble:
             self._told = text, now
         self._station.bus.publish(StoreTrouble(self._station.name, self._part, text, pause, repeated))
 
-    def over(self) -> None:
-        """The store answered."""
-        if self.tries:
-            self._station.bus.publish(StoreRecovered(self._station.name, self._part, self.tries))
-            self.tries = 0
-            self._told = None
+    def over(self) -> bool:
+        """The store answered. Tells whether there was any."""
+        if not self.tries:
+            return False
+        self._station.bus.publish(StoreRecovered(self._station.name, self._part, self.tries))
+        self.tries = 0
+        self._told = None
+        return True
+
+
+def longest_pause(lease: float) -> float:
+    """Of whoever beats, in seconds: the store forgives no more than L/3 between two looks at an expired worker."""
+    return min(lease / 6, Trouble.LONGEST)
 
 
 def lease_clock() -> Callable[[], float]:

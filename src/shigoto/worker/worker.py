@@ -28,7 +28,7 @@ from shigoto.app import Shigoto
 from shigoto.model.errors import OptionInvalid, StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.plain import plain_number
-from shigoto.model.text import shown
+from shigoto.model.text import shown, storable
 from shigoto.model.version import VERSION
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT, Announcement
 from shigoto.observe.events import WorkerStarted, WorkerStopped, WorkerStopping
@@ -93,7 +93,7 @@ class Worker:
         spawn: Spawn = start_thread,
     ) -> None:
         self.id = uuid7()
-        self.name = name or f"{socket.gethostname()}:{os.getpid()}"
+        self.name = storable("name", name) if name else f"{socket.gethostname()}:{os.getpid()}"
         self._app = app
         self._random = random or Random()
         self._spawn = spawn

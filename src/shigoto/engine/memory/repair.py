@@ -105,7 +105,7 @@ def _keep_for(state: State, settings: QueueSettings, order: SweepOrder) -> Milli
 
 
 def _rescue(store: Store, row: Row, now: Millis, *, only: bool) -> Rescued:
-    """T10: to the job, a worker that is gone is a crash. Its token stays; the next claim outdates it."""
+    """T10: to the job, a worker that was fenced is a crash. Its token stays; the next claim outdates it."""
     worker = None if row.worker is None else store.workers.get(row.worker)
     crashed = orphaned(
         row.number,

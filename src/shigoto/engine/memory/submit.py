@@ -8,7 +8,7 @@ from shigoto.engine.memory.row import Row
 from shigoto.engine.memory.store import Store
 from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec
-from shigoto.model.states import renewed
+from shigoto.model.states import meeting, renewed
 
 
 def enqueue_many(store: Store, specs: Sequence[JobSpec]) -> list[Enqueued]:
@@ -22,13 +22,15 @@ def _enqueue(store: Store, spec: JobSpec, now: Millis) -> Enqueued:
     if known is not None:
         return Enqueued(known.spec.id, known.number, "existing")
     holder = store.holder(spec)
-    if holder is None or (holder.state.terminal and spec.key_mode != "unsafe_dedupe"):
+    if holder is None:
         return _insert(store, spec, now)
-    if spec.key_mode in ("keep", "unsafe_dedupe"):
+    met = meeting(spec.key_mode, holder.state)
+    if met == "existing":
         return Enqueued(holder.spec.id, holder.number, "existing")
-    if holder.waiting:
+    if met == "replaced":
         return _replace(store, holder, spec, now)
-    holder.superseded = True
+    if met == "superseded":
+        holder.superseded = True
     return _insert(store, spec, now)
 
 

@@ -160,11 +160,7 @@ def _stray(row: Row, running: Collection[tuple[int, int]], now: Millis) -> bool:
 
 
 def _leased(store: Store, worker: UUID, number: int, token: int) -> Row | None:
-    """The job, if this very lease is still this worker's; the guard of everything a worker writes.
-
-    It does not ask whether the worker is alive: until a sweep has taken the job, nobody else can have it, and
-    its work is not wasted.
-    """
+    """The job, if this very lease is still this worker's; the guard of everything a worker writes."""
     row = store.held.get(worker, {}).get(number)
     return row if row is not None and row.token == token else None
 
@@ -181,7 +177,7 @@ def _report(store: Store, worker: UUID, news: Report) -> bool:
 
 def _settle(store: Store, worker: UUID, settlement: Settlement, now: Millis) -> Verdict:
     row = _leased(store, worker, settlement.number, settlement.token)
-    if row is not None:
+    if row is not None and store.alive(worker) is not None:
         end_run(store, row, settlement, now)
         _note_lines(row, settlement)
         # Only here: a run that a sweep or a beat has ended was not settled, and its worker must hear that.

@@ -8,6 +8,8 @@ with passwords. Four parameters are ours:
     listen     a second address, percent-encoded, for the one connection that waits for notifications, where the first
                leads to a pooler; or `off`, and then workers find new jobs by looking every now and then
     pool       how many connections the threads of a process may have, and how many each event loop
+
+`connect_timeout`, which is libpq's, also bounds how long callers wait for a server that is being restarted.
 """
 
 import re
@@ -24,6 +26,7 @@ from shigoto.model.text import HIDDEN, shown, without_secrets
 OURS = ("schema", "prepare", "listen", "pool")
 SWITCH = {"on": True, "off": False}
 IN_THREADS, ON_A_LOOP = 16, 8  # connections, unless the address says otherwise
+BEYOND = 1  # connections of each pool for operations, which only the urgent may have
 CONNECT_FOR = 10  # seconds
 
 # How soon the system notices that nobody is at the other end. Our own deadlines hold without it, but not while nothing
@@ -54,6 +57,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     prepare: bool = False
     in_threads: int = IN_THREADS
     on_a_loop: int = ON_A_LOOP
+
+    @property
+    def patience(self) -> float:
+        """How long anybody waits for a server that cannot be reached, in seconds: `connect_timeout`, within reason."""
+        said = self.parameters.get("connect_timeout", "")
+        return min(float(said), CONNECT_FOR) if said.isdigit() and int(said) > 0 else CONNECT_FOR
+
+    @property
+    def connections(self) -> int:
+        """The most that a process with one event loop may have."""
+        operations = self.in_threads + BEYOND + self.on_a_loop + BEYOND
+        blocks = self.on_a_loop + self.on_a_loop  # in threads, and on the loop
+        return operations + blocks + (self.listen_parameters is not None)
 
     def __repr__(self) -> str:
         return f"Settings({self.shown!r})"

@@ -210,7 +210,7 @@ def _look_at(connection: Connection, settings: Settings) -> ServerFacts:
         places=places,
         used=used,
         limit=limit,
-        most=settings.in_threads + settings.on_a_loop + (settings.listen_parameters is not None),
+        most=settings.connections,
         rights=tuple(text for (text,) in asking.rows("rights", RIGHTS)),
         holders=tuple(_holders(asking)),
         unseen=asking.one("sessions", UNSEEN),

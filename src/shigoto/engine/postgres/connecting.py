@@ -1,9 +1,11 @@
 """Opens connections, in threads and on event loops, and tells an outage from a refusal."""
 
 import asyncio
+import os
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -14,6 +16,7 @@ from shigoto.engine.postgres.outage import Outage
 from shigoto.model.errors import StoreUnavailable
 
 SHORTEST = 2  # seconds; libpq takes a shorter time to connect for this one
+ADDRESSES = 2  # of a name, as far as is known: one of either kind
 
 
 class Connector:
@@ -24,10 +27,11 @@ class Connector:
         self._parameters = parameters
         self._prepares = prepares
         self._patience = patience
-        self._begin_again()
+        self._outage = Outage(patience)
 
-    def _begin_again(self) -> None:
-        self._outage = Outage(self._patience)
+    def hurry(self) -> None:
+        """From now on the first failure is told, and nobody waits for a server to come back."""
+        self._outage = Outage(0.0)
 
     def open(self, until: float) -> ThreadConnection:
         """A new connection. Raises StoreUnavailable or StoreRefused."""
@@ -37,9 +41,8 @@ class Connector:
                 time.sleep(pause)
                 continue
             with suppress(StoreUnavailable), self._attempt():
-                inner = ThreadsInner.connect(
-                    make_conninfo(**self._limited(until)), autocommit=True, prepare_threshold=None
-                )
+                conninfo, _ = self._limited(until)
+                inner = ThreadsInner.connect(conninfo, autocommit=True, prepare_threshold=None)
                 return ThreadConnection(inner, prepares=self._prepares)
 
     async def aopen(self, until: float) -> LoopConnection:
@@ -53,12 +56,10 @@ class Connector:
                 return await self._aconnect(until)
 
     async def _aconnect(self, until: float) -> LoopConnection:
-        parameters = self._limited(until)
+        conninfo, limit = self._limited(until)
         try:
-            async with asyncio.timeout(float(parameters["connect_timeout"])):
-                inner = await LoopsInner.connect(
-                    make_conninfo(**parameters), autocommit=True, prepare_threshold=None
-                )
+            async with asyncio.timeout(limit):
+                inner = await LoopsInner.connect(conninfo, autocommit=True, prepare_threshold=None)
         except TimeoutError as error:
             raise psycopg.OperationalError("connection timeout expired") from error
         return LoopConnection(inner, prepares=self._prepares)
@@ -79,11 +80,31 @@ class Connector:
         else:
             self._outage.ended(None)
 
-    def _limited(self, until: float) -> dict[str, str]:
-        """The parameters, with no more time to connect than the caller has."""
-        limit = self._patience
-        said = self._parameters.get("connect_timeout", "")
-        if said.isdigit() and int(said) > 0:
-            limit = min(limit, float(said))
-        limit = max(SHORTEST, min(limit, until - time.monotonic()))
-        return {**self._parameters, "connect_timeout": str(int(limit))}
+    def _limited(self, until: float) -> tuple[str, float]:
+        """What libpq is told, with no more time for all attempts than the caller has; and that time, in seconds.
+
+        psycopg gives each of its attempts all of the time that it is told: so each gets its share.
+        """
+        left = max(SHORTEST, until - time.monotonic())
+        count = attempts(self._parameters)
+        each = max(SHORTEST, int(min(self._patience, left) / count))
+        conninfo = make_conninfo(**{**self._parameters, "connect_timeout": str(each)})
+        return conninfo, min(left, max(self._patience, float(each * count)))
+
+
+def attempts(parameters: Mapping[str, str]) -> int:
+    """In how many ways psycopg will try to connect, one after the other: each host, and each address of a name."""
+    hosts = (parameters.get("host") or os.environ.get("PGHOST", "")).split(",")
+    addresses = parameters.get("hostaddr") or os.environ.get("PGHOSTADDR", "")
+    count = len(addresses.split(",")) if addresses else sum(map(_addresses_of, hosts))
+    return 2 * count if parameters.get("target_session_attrs") == "prefer-standby" else count
+
+
+def _addresses_of(host: str) -> int:
+    if not host or host.startswith(("/", "@")) or host[1:2] == ":":
+        return 1  # a socket of this machine
+    try:
+        ip_address(host)
+    except ValueError:
+        return ADDRESSES
+    return 1

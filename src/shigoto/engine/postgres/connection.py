@@ -13,20 +13,28 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg import pq
+from psycopg.abc import PQGenConn
 
+from shigoto.engine.postgres.belongings import begins_again_in_child
 from shigoto.engine.postgres.failures import ConnectionLost, NoAnswer, one_line
 from shigoto.engine.postgres.statement import Answer
 from shigoto.engine.postgres.wire import BAD, Request, Wire
 
 READABLE, WRITABLE = 1, 4  # POLLIN and POLLOUT
+LOOK_EVERY = 1.0  # seconds, at a socket of whose end the event loop need not have told
+COPY_AT_ONCE = 256 * 1024  # bytes
 
 
 class ThreadsInner(psycopg.Connection[Any]):
     """psycopg's connection, without its warning when it goes: a forked child must not close what it has inherited."""
+
+    @classmethod
+    def _connect_gen(cls, *args: Any, **options: Any) -> PQGenConn[Self]:
+        return _noting(super()._connect_gen(*args, **options))
 
     def __del__(self, _: Any = None, /) -> None: ...
 
@@ -34,7 +42,51 @@ class ThreadsInner(psycopg.Connection[Any]):
 class LoopsInner(psycopg.AsyncConnection[Any]):
     """The same for event loops."""
 
+    @classmethod
+    def _connect_gen(cls, *args: Any, **options: Any) -> PQGenConn[Self]:
+        return _noting(super()._connect_gen(*args, **options))
+
     def __del__(self, _: Any = None, /) -> None: ...
+
+
+class _Sockets:
+    """The sockets of this process, from the moment when they begin to connect: nobody else has them yet, and a child
+    that is forked by another thread just then would keep them open."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}  # by their descriptors, which others may have by now: what they were
+
+    def note(self, descriptor: int) -> None:
+        """This one is ours."""
+        with suppress(OSError):
+            self._known[descriptor] = os.fstat(descriptor).st_ino
+
+    def after_fork_in_child(self) -> None:
+        """Close those that are still what they were."""
+        known, self._known = self._known, {}
+        for descriptor, inode in known.items():
+            with suppress(OSError):
+                if os.fstat(descriptor).st_ino == inode:
+                    os.close(descriptor)
+
+
+_sockets = _Sockets()
+begins_again_in_child(_sockets)
+
+C = TypeVar("C")
+
+
+def _noting(connecting: PQGenConn[C]) -> PQGenConn[C]:
+    try:
+        waiting_for = next(connecting)
+        while True:
+            _sockets.note(waiting_for[0])
+            waiting_for = connecting.send((yield waiting_for))
+    except StopIteration as stop:
+        connection: C = stop.value
+        return connection
+    finally:
+        connecting.close()
 
 
 def disown(wire: Wire) -> None:
@@ -68,15 +120,13 @@ class ThreadConnection:
                 wire.forget_prepared(request)
                 raise
         wire.send(request)
-        return wire.answer(self._results(until))
+        return wire.answer(self._results(until, request.copied))
 
-    def _results(self, until: float) -> list[pq.abc.PGresult]:
+    def _results(self, until: float, copied: bytes | None = None) -> list[pq.abc.PGresult]:
         pgconn = self.wire.pgconn
         results: list[pq.abc.PGresult] = []
         try:
-            while pgconn.flush():
-                if self._wait(READABLE | WRITABLE, until) & READABLE:
-                    pgconn.consume_input()
+            self._flush(until)
             while True:
                 while pgconn.is_busy():
                     self._wait(READABLE, until)
@@ -84,9 +134,29 @@ class ThreadConnection:
                 result = pgconn.get_result()
                 if result is None:
                     return results
-                results.append(result)
+                if copied is not None and result.status == pq.ExecStatus.COPY_IN:
+                    self._copy(copied, until)
+                else:
+                    results.append(result)
         except psycopg.OperationalError as error:
             raise ConnectionLost(one_line(error)) from error
+
+    def _flush(self, until: float) -> None:
+        pgconn = self.wire.pgconn
+        while pgconn.flush():
+            if self._wait(READABLE | WRITABLE, until) & READABLE:
+                pgconn.consume_input()
+
+    def _copy(self, rows: bytes, until: float) -> None:
+        """Hand over the rows, no more at a time than the server takes: libpq would keep all of them."""
+        pgconn = self.wire.pgconn
+        for at in range(0, len(rows), COPY_AT_ONCE):
+            while not pgconn.put_copy_data(rows[at : at + COPY_AT_ONCE]):
+                self._flush(until)
+            self._flush(until)
+        while not pgconn.put_copy_end():
+            self._flush(until)
+        self._flush(until)
 
     def _wait(self, events: int, until: float) -> int:
         ready = self._ready(events, until - time.monotonic())
@@ -102,6 +172,7 @@ class ThreadConnection:
                 pgconn.consume_input()  # a notice, a change of a setting, or the end
         except psycopg.OperationalError:
             return False
+        _forget_notifications(pgconn)
         return pgconn.status != BAD
 
     def close(self) -> None:
@@ -159,6 +230,7 @@ class LoopConnection:
         self._until = self._timer_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._writing = False
+        self._ready = _readiness(self._socket)
         self._loop.add_reader(self._socket, self._readable)
         self._registered = True
 
@@ -179,6 +251,7 @@ class LoopConnection:
                 raise
         if self.lost is not None:
             raise self.lost
+        assert request.copied is None, "rows are copied by threads only"
         wire.send(request)
         return wire.answer(await self._answered(until))
 
@@ -205,21 +278,29 @@ class LoopConnection:
                 self._loop.remove_writer(self._socket)
 
     def _readable(self) -> None:
+        """Read all there is: uvloop tells of a socket with an error once, and never again."""
         pgconn = self.wire.pgconn
         try:
-            pgconn.consume_input()
-            if self.heard is not None and _notified(pgconn):
-                self.heard()
-            if self._asker is None:
-                return
-            while not pgconn.is_busy():
-                result = pgconn.get_result()
-                if result is None:
-                    self._resolve(None)
+            while True:
+                pgconn.consume_input()
+                if self.heard is not None and _notified(pgconn):
+                    self.heard()
+                if self._asker is not None and self._is_answered():
                     return
-                self._results.append(result)
+                if not self._ready(READABLE, 0.0):
+                    return
         except psycopg.OperationalError as error:
             self._fail(ConnectionLost(one_line(error)))
+
+    def _is_answered(self) -> bool:
+        pgconn = self.wire.pgconn
+        while not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:
+                self._resolve(None)
+                return True
+            self._results.append(result)
+        return False
 
     def _resolve(self, lost: ConnectionLost | None) -> None:
         asker, self._asker = self._asker, None
@@ -245,12 +326,15 @@ class LoopConnection:
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_at = self._until
-        self._timer = self._loop.call_later(self._until - time.monotonic(), self._late)
+        now = time.monotonic()
+        self._timer_at = min(self._until, now + LOOK_EVERY)
+        self._timer = self._loop.call_later(self._timer_at - now, self._late)
 
     def _late(self) -> None:
         """One timer serves many answers: it is set again only when it has run out."""
         self._timer = None
+        if self._asker is not None and self._ready(READABLE, 0.0):
+            self._readable()
         if self._asker is None:
             return
         if self._until - time.monotonic() > 0.0:
@@ -274,6 +358,8 @@ class LoopConnection:
 
     def is_alive(self) -> bool:
         """Whether it has not been closed, as far as is known here."""
+        if self.heard is None:
+            _forget_notifications(self.wire.pgconn)
         return self.lost is None and self.wire.pgconn.status != BAD
 
     def close(self) -> None:
@@ -295,3 +381,9 @@ def _notified(pgconn: pq.abc.PGconn) -> bool:
     while pgconn.notifies() is not None:
         found = True
     return found
+
+
+def _forget_notifications(pgconn: pq.abc.PGconn) -> None:
+    """Of a channel that another client of the same pooler listens to: libpq would keep them all."""
+    while pgconn.notifies() is not None:
+        pass

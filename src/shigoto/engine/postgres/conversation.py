@@ -8,14 +8,14 @@ several commands yields WRITE first, for which nothing is sent.
 import time
 from collections.abc import Generator, Mapping
 from math import ceil
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import psycopg
 
-from shigoto.engine.op import Op, Write
+from shigoto.engine.op import Op, Steps, Write
 from shigoto.engine.postgres.failures import RESTARTABLE, ConnectionLost
 from shigoto.engine.postgres.ringing import Bell
-from shigoto.engine.postgres.statement import Answer, Command, Script, Texts
+from shigoto.engine.postgres.statement import Answer, Command, Copy, Script, Texts
 from shigoto.engine.postgres.wire import Request, encode
 from shigoto.engine.sql.command import Call
 
@@ -50,12 +50,22 @@ class Conversation(Generic[T]):
 
     def requests(self) -> Requests[T]:
         """What to send, one after the other; to be sent the answers, or thrown what the server says instead."""
-        op = self._op
-        steps = op.start()
+        try:
+            if not self._op.single:
+                # The op is started only when that is answered: what a beat holds is listed at its start, and whatever
+                # was claimed before the beat's time, and is not in the list, is taken for lost.
+                yield from self._begin()
+            value = yield from self._carry_out(self._op.start())
+            yield from self._commit()
+            return value
+        except Exception:
+            if self.begun and not self.committing:
+                yield ROLLBACK
+            raise
+
+    def _carry_out(self, steps: Steps[T]) -> Requests[T]:
         try:
             command = next(steps)
-            if not op.single:
-                yield from self._begin()
             while True:
                 try:
                     answer = yield from self._execute(command)
@@ -68,13 +78,8 @@ class Conversation(Generic[T]):
                 if not self.begun:
                     yield from self._begin()
         except StopIteration as stop:
-            yield from self._commit()
             value: T = stop.value
             return value
-        except Exception:
-            if self.begun and not self.committing:
-                yield ROLLBACK
-            raise
         finally:
             steps.close()
 
@@ -106,17 +111,11 @@ class Conversation(Generic[T]):
             return None
         if isinstance(command, Script):
             return (yield Request(command.text.encode()))
+        if isinstance(command, Copy):
+            return (yield Request(command.text.encode(), copied=command.rows))
         text = self._texts[command.name] if isinstance(command, Call) else command.text.encode()
         assert not isinstance(command.values, Mapping), "PostgreSQL's values have numbers, not names"
-        if not command.many:
-            return (yield encode(text, command.values, self._ring))
-        rows: list[tuple[Any, ...]] = []
-        touched = 0
-        for values in command.values:
-            answer = yield encode(text, values, self._ring)
-            rows += answer.rows
-            touched += max(0, answer.rowcount)
-        return Answer(rows, touched)
+        return (yield encode(text, command.values, self._ring))
 
     def _ring(self) -> bool:
         """Decided once: what was rolled back is to be rung again, and twice in a transaction is once for the server."""

@@ -11,10 +11,8 @@ begins anew.
 
 import asyncio
 import logging
-import os
 import threading
 import time
-import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -22,11 +20,12 @@ from typing import Any, TypeVar
 import psycopg
 
 from shigoto.engine.op import Op
-from shigoto.engine.postgres.address import CONNECT_FOR, Settings
+from shigoto.engine.postgres.address import Settings
+from shigoto.engine.postgres.belongings import EachLoop, begins_again_in_child
 from shigoto.engine.postgres.connecting import Connector
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.conversation import Conversation, Requests
-from shigoto.engine.postgres.failures import ConnectionLost, Setbacks
+from shigoto.engine.postgres.failures import WORN_OUT, ConnectionLost, Setbacks
 from shigoto.engine.postgres.gathering import Gatherer
 from shigoto.engine.postgres.listening import Ear, Silence, Switchboard
 from shigoto.engine.postgres.pools import LoopPool, ThreadPool
@@ -63,6 +62,11 @@ class _OnLoop:
             self.switchboard.close()
         self.pool.close()
 
+    def disown(self) -> None:
+        self.pool.disown()
+        if self.switchboard is not None:
+            self.switchboard.disown()
+
 
 class Driver:
     """Transactions of one process on one store. `deadline` is for ops whose caller says no other, in seconds."""
@@ -73,11 +77,11 @@ class Driver:
         self.texts = Texts(texts)
         self._notify: Op[None] = Op(start=self._notification, single=True)
         self._begin_again()
-        _all.add(self)
+        begins_again_in_child(self)
 
     def _begin_again(self) -> None:
         settings = self.settings
-        patience = min(float(CONNECT_FOR), self.deadline)
+        patience = min(settings.patience, self.deadline)
         self._connector = Connector(
             settings.shown, settings.parameters, prepares=settings.prepare, patience=patience
         )
@@ -89,13 +93,17 @@ class Driver:
                 settings.shown, settings.listen_parameters, prepares=False, patience=patience
             )
         self._threads = self._new_pool()
-        self._loops: dict[asyncio.AbstractEventLoop, _OnLoop] = {}
-        self._guard = threading.Lock()
+        self._loops = EachLoop(self._on_loop)
         self.bell = Bell()
         self._timer: threading.Timer | None = None
 
     def _new_pool(self) -> ThreadPool:
         return ThreadPool(self.settings.shown, self.settings.in_threads, self._connector.open)
+
+    def _on_loop(self) -> _OnLoop:
+        store, listening = self.settings.shown, self._listening
+        switchboard = None if listening is None else Switchboard(store, self.settings.schema, listening.aopen)
+        return _OnLoop(LoopPool(store, self.settings.on_a_loop, self._connector.aopen), switchboard)
 
     def run(self, op: Op[T], *, deadline: float | None = None) -> T:
         """Run an op in the calling thread."""
@@ -111,14 +119,18 @@ class Driver:
 
     def _run_once(self, op: Op[T], until: float) -> T:
         pool = self._threads
-        connection = pool.take(until)
+        connection = pool.take(until, urgent=op.urgent)
         conversation = Conversation(op, self.texts, self.bell, until)
         requests = conversation.requests()
         try:
             value = converse(connection, requests, until)
         except ConnectionLost as lost:
             conversation.judge(lost, reused=connection.reused)
-            connection.close()
+            pool.lose(connection)
+            raise
+        except psycopg.Error as error:
+            if error.sqlstate in WORN_OUT:
+                pool.lose(connection)
             raise
         finally:
             requests.close()
@@ -130,7 +142,7 @@ class Driver:
     async def arun(self, op: Op[T], *, deadline: float | None = None) -> T:
         """Run an op on the running event loop."""
         until = time.monotonic() + (self.deadline if deadline is None else deadline)
-        here = self._here()
+        here = self._loops.here()
         if op.several is None:
             return await self._arun(op, until, here)
         gatherer = here.gatherers.get(op.several)
@@ -150,14 +162,18 @@ class Driver:
             await asyncio.sleep(pause)
 
     async def _arun_once(self, op: Op[T], until: float, here: _OnLoop) -> T:
-        connection = await here.pool.take(until)
+        connection = await here.pool.take(until, urgent=op.urgent)
         conversation = Conversation(op, self.texts, self.bell, until)
         requests = conversation.requests()
         try:
             value = await aconverse(connection, requests, until)
         except ConnectionLost as lost:
             conversation.judge(lost, reused=connection.reused)
-            connection.close()
+            here.pool.lose(connection)
+            raise
+        except psycopg.Error as error:
+            if error.sqlstate in WORN_OUT:
+                here.pool.lose(connection)
             raise
         finally:
             requests.close()
@@ -178,34 +194,14 @@ class Driver:
             log.exception("A step after a commit to %s failed.", self.settings.shown)
             return False
 
-    def _here(self) -> _OnLoop:
-        loop = asyncio.get_running_loop()
-        here = self._loops.get(loop)
-        if here is None:
-            pool = LoopPool(self.settings.shown, self.settings.on_a_loop, self._connector.aopen)
-            listening = self._listening
-            switchboard = (
-                None
-                if listening is None
-                else Switchboard(self.settings.shown, self.settings.schema, listening.aopen)
-            )
-            here = _OnLoop(pool, switchboard)
-            with self._guard:
-                gone = [other for other in self._loops if other.is_closed()]
-                dropped = [self._loops.pop(other) for other in gone]
-                self._loops[loop] = here
-            for other in dropped:
-                other.close()
-        return here
-
     def listen(self) -> Doorbell:
         """A new ear on the running event loop; all ears of a loop share one connection."""
-        switchboard = self._here().switchboard
+        switchboard = self._loops.here().switchboard
         return Silence() if switchboard is None else Ear(switchboard)
 
     def ring_from_loop(self) -> None:
         """Ring soon, for something that is committed; on the running event loop."""
-        self._ring_from_loop(self._here())
+        self._ring_from_loop(self._loops.here())
 
     def _notification(self) -> Any:
         yield Statement("SELECT pg_notify($1::text, '')", (self.settings.schema,))
@@ -251,6 +247,10 @@ class Driver:
         except (StoreError, psycopg.Error) as error:
             log.debug("The doorbell of %s was not rung: %s", self.settings.shown, error)
 
+    def hurry(self) -> None:
+        """From now on tell at once that the server cannot be reached, instead of hoping for the end of a restart."""
+        self._connector.hurry()
+
     def close(self) -> None:
         """Close every connection: what is in use when it comes back, and what belongs to a loop of another thread
         there. Closing twice is fine; a later call opens again."""
@@ -260,24 +260,14 @@ class Driver:
             timer.join(LAST_RING)
         if self.bell.is_owed:
             self._ring_now(LAST_RING)
-        with self._guard:
-            loops, self._loops = self._loops, {}
-            threads, self._threads = self._threads, self._new_pool()
+        threads, self._threads = self._threads, self._new_pool()
         threads.close()
-        for loop, here in loops.items():
-            if not loop.is_running() or loop is _running_loop():
-                here.close()
-            else:
-                with suppress(RuntimeError):  # it was closed in this moment, and its connections with it
-                    loop.call_soon_threadsafe(here.close)
+        self._loops.close()
 
     def after_fork_in_child(self) -> None:
         """Begin again, without the parent's connections and with locks that nobody holds."""
         self._threads.disown()
-        for here in self._loops.values():
-            here.pool.disown()
-            if here.switchboard is not None:
-                here.switchboard.disown()
+        self._loops.disown()
         self._begin_again()
 
 
@@ -311,23 +301,3 @@ async def aconverse(connection: LoopConnection, requests: Requests[T], until: fl
     except StopIteration as stop:
         value: T = stop.value
         return value
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
-# The one piece of state that belongs to the process: a fork happens to all engines in it at once.
-_all: "weakref.WeakSet[Driver]" = weakref.WeakSet()
-
-
-def _in_child() -> None:
-    for driver in list(_all):
-        driver.after_fork_in_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)

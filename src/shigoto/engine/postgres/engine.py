@@ -1,11 +1,13 @@
 """The engine's face: every verb of the protocol as an operation, and the few things that are not operations."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from msgspec import json
+
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import checkup, claiming, enqueueing, schema, transaction
+from shigoto.engine.postgres import checkup, claiming, enqueueing, keyed, schema, transaction
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.completing import complete
 from shigoto.engine.postgres.driver import Driver
@@ -14,10 +16,11 @@ from shigoto.engine.postgres.lending import Lending
 from shigoto.engine.postgres.places import PLACES, statement
 from shigoto.engine.postgres.statement import in_schema, load_texts
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import finding, looking, managing, repairing, settling
+from shigoto.engine.sql import finding, looking, managing, repairing, retrying, settling
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.counting import count
 from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.migrations import too_new
 from shigoto.model.checkup import Checkup
 from shigoto.model.clock import Millis
 from shigoto.model.job import (
@@ -44,10 +47,16 @@ from shigoto.model.worker import (
     WorkerRecord,
 )
 
+if TYPE_CHECKING:
+    from shigoto.engine.movable import Mover
+
 T = TypeVar("T")
 
-CAPABILITIES = Capabilities(name="postgres", durable=True, shared=True, joins=True, block_limit=60.0)
+CAPABILITIES = Capabilities(
+    name="postgres", durable=True, shared=True, joins=True, moves=True, block_limit=60.0
+)
 MIGRATE_FOR = 600.0  # seconds
+MOVE_FOR = 86_400.0  # seconds, for one step of a move; that of an export is all of it
 STATEMENTS = "shigoto.engine.postgres.statements"
 
 
@@ -63,12 +72,13 @@ class PostgresEngine:
         self._lanes = Lanes()
         self._marks = claiming.Marks()
         self._dialect = Dialect(
-            now_and_step=_now_and_step,
-            insert=enqueueing.insert,
+            now_and_step=lambda: _now_and_step(self._settings.shown),
             complete=complete,
-            count_moved=lambda old, new: count(moved=[(old, new)]),
             forget=_forget,
             fold=_fold,
+            uncounted=lambda: _value({}),  # `counters` has them all
+            numbers=keyed.numbers,
+            lock_keys=keyed.lock_keys,
             is_damage=lambda error: False,
             places=PLACES,
             statement=lambda text, values: statement(in_schema(text, self._settings.schema), values),
@@ -105,6 +115,10 @@ class PostgresEngine:
     def listen(self) -> Doorbell:
         return self._driver.listen()
 
+    def hurry(self) -> None:
+        """For somebody who sits and waits: tell at once that the server cannot be reached, and do not try again."""
+        self._driver.hurry()
+
     def close(self) -> None:
         self._lending.close()
         self._driver.close()
@@ -137,15 +151,23 @@ class PostgresEngine:
         """What there is to know of the server's and the store's health; changes nothing."""
         return checkup.examine(self._settings, self._driver)
 
+    def mover(self) -> "Mover":
+        """The store, for whoever moves it."""
+        from shigoto.engine.postgres import moving
+
+        return moving.mover(
+            self._settings.schema, self._settings.shown, lambda op: self._driver.run(op, deadline=MOVE_FOR)
+        )
+
     # A job's way: in, out, and ended.
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         if not specs:
-            return Op(start=lambda: _value([]), mode="read")
+            return Op(start=lambda: _value([]), mode="read", single=True)
         one = len(specs) == 1 and specs[0].key is None
         return Op(
-            start=lambda: enqueueing.enqueue(self._dialect, specs),
-            inside=lambda: enqueueing.enqueue_joined(self._dialect, specs),
+            start=lambda: enqueueing.enqueue(specs),
+            inside=lambda: enqueueing.enqueue_joined(specs),
             ahead=lambda: self._lanes.missing(enqueueing.lanes(specs)),
             rings=_anything_new,
             single=enqueueing.is_single(specs),
@@ -154,7 +176,7 @@ class PostgresEngine:
         )
 
     def _enqueue_several(self, specs: list[JobSpec]) -> Steps[list[list[Enqueued]]]:
-        answers = yield from enqueueing.enqueue(self._dialect, specs)
+        answers = yield from enqueueing.enqueue(specs)
         return [[answer] for answer in answers]
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
@@ -167,6 +189,7 @@ class PostgresEngine:
             start=lambda: _settle(self._dialect, worker, settlements),
             rings=(lambda _: True) if back else None,
             single=endings == {Ending.COMPLETED} and all(_is_plain(s) for s in settlements),
+            urgent=True,
         )
 
     def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
@@ -178,22 +201,24 @@ class PostgresEngine:
         return _timed(lambda now: repairing.announce(now, announcement))
 
     def leave(self, worker: UUID) -> Op[int]:
-        return _timed(lambda now: repairing.leave(now, worker), rings=bool)
+        return _timed(lambda now: repairing.leave(now, worker), rings=bool, urgent=True)
 
     def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         return _timed(
             lambda now: repairing.bury(now, worker, deaths),
             rings=lambda buried: any(job.state is State.PENDING for job in buried),
+            urgent=True,
         )
 
     def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
         return Op(
             start=lambda: repairing.beat(self._dialect, worker, held),
             rings=lambda orders: orders.released > 0,
+            urgent=True,
         )
 
     def promote(self, limit: int) -> Op[Promoted]:
-        return _timed(lambda now: repairing.promote(now, limit), rings=lambda promoted: promoted.count > 0)
+        return Op(start=lambda: _promote(limit), rings=lambda promoted: promoted.count > 0, single=True)
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         return Op(
@@ -205,11 +230,12 @@ class PostgresEngine:
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         heard = State.CANCELLED if force else State.PROCESSING  # by the worker that runs it
         return _timed(
-            lambda now: managing.cancel(now, ids, force=force), rings=lambda states: heard in states
+            lambda now: managing.cancel(self._dialect, now, ids, force=force),
+            rings=lambda states: heard in states,
         )
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
-        return _timed(lambda now: managing.retry(now, ids), rings=bool)
+        return _timed(lambda now: retrying.retry(self._dialect, now, ids), rings=bool)
 
     def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
         return Op(start=lambda: finding.deletable(self._dialect, wanted, after), mode="read")
@@ -233,7 +259,7 @@ class PostgresEngine:
         return Op(start=lambda: looking.logs(id), mode="read")
 
     def stats(self) -> Op[dict[str, Counts]]:
-        return Op(start=looking.stats, mode="read")
+        return Op(start=lambda: looking.stats(self._dialect), mode="read")
 
     def configure(self, settings: QueueSettings) -> Op[None]:
         return Op(start=lambda: _configure(settings), rings=lambda _: not settings.paused)
@@ -245,20 +271,25 @@ class PostgresEngine:
         return Op(start=looking.workers, mode="read")
 
 
-def _timed(steps: Callable[[Millis], Steps[T]], *, rings: Callable[[T], bool] | None = None) -> Op[T]:
+def _timed(
+    steps: Callable[[Millis], Steps[T]], *, rings: Callable[[T], bool] | None = None, urgent: bool = False
+) -> Op[T]:
     """A write that needs to know what time it is at the store."""
 
     def start() -> Steps[T]:
         [now] = (yield sql("now")).fetchone()
         return (yield from steps(now))
 
-    return Op(start=start, rings=rings)
+    return Op(start=start, rings=rings, urgent=urgent)
 
 
 def _settle(dialect: Dialect, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
     now: Millis = 0
     if any(settlement.ending is not Ending.COMPLETED for settlement in settlements):
         [now] = (yield sql("now")).fetchone()
+    if len({settlement.ending is Ending.COMPLETED for settlement in settlements}) > 1:
+        # Two statements, each of which locks in the order of numbers: together they would not.
+        yield sql("lock_running", json.encode([settlement.number for settlement in settlements]).decode())
     return (yield from settling.settle(dialect, now, worker, settlements))
 
 
@@ -266,15 +297,20 @@ def _is_plain(settlement: Settlement) -> bool:
     return settlement.log is None and settlement.progress is None and settlement.progress_text is None
 
 
-def _now_and_step() -> Steps[tuple[Millis, Millis]]:
-    [step] = (yield sql("renew_clock")).fetchone()
+def _promote(limit: int) -> Steps[Promoted]:
+    moved, next_in = (yield sql("promote", limit)).fetchone()
+    return Promoted(moved, next_in)
+
+
+def _now_and_step(store: str) -> Steps[tuple[Millis, Millis]]:
+    step, version, name = (yield sql("renew_clock")).fetchone()
+    if version is not None and version > schema.newest():
+        raise too_new(store, version, name, schema.newest())
     [now] = (yield sql("now")).fetchone()
     return now, step
 
 
 def _forget(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
-    from msgspec import json
-
     yield sql("delete_jobs", json.encode([number for number, _, _ in jobs]).decode())
     yield from count(deleted=[(queue, state) for _, state, queue in jobs])
 

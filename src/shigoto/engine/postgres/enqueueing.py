@@ -13,15 +13,14 @@ import psycopg
 from msgspec import json
 
 from shigoto.engine.op import WRITE
+from shigoto.engine.postgres import keyed
 from shigoto.engine.postgres.arrays import text_array, uuid_array
 from shigoto.engine.postgres.statement import RING
-from shigoto.engine.sql import keys
 from shigoto.engine.sql.command import Statement, Steps, sql
-from shigoto.engine.sql.dialect import Dialect
-from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec
 
-AT_ONCE = 1_000  # jobs
+AT_ONCE = 1_000  # jobs of one statement
+MOST_TEXT = 32 * 1024 * 1024  # characters of payloads in one statement; PostgreSQL takes less than a gigabyte
 ALIKE = 50  # jobs of a stretch on average, for which it is worth a statement of its own
 
 Lane = tuple[str, str, bool]
@@ -31,13 +30,27 @@ UNEXPECTED = (psycopg.errors.UniqueViolation, psycopg.errors.NoDataFound)
 
 def is_single(specs: Sequence[JobSpec]) -> bool:
     """Whether one statement is enough, in the ordinary case."""
-    return len(specs) <= AT_ONCE and all(spec.key is None for spec in specs)
+    return all(spec.key is None for spec in specs) and len(portions(specs)) == 1
 
 
-def enqueue(dialect: Dialect, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
+def portions(specs: Sequence[JobSpec]) -> list[Sequence[JobSpec]]:
+    """Cut them where they would be too much for one statement."""
+    if len(specs) == 1:
+        return [specs]
+    cut: list[Sequence[JobSpec]] = []
+    first, size = 0, 0
+    for at, spec in enumerate(specs):
+        size += len(spec.payload)
+        if at > first and (at - first == AT_ONCE or size > MOST_TEXT):
+            cut.append(specs[first:at])
+            first, size = at, len(spec.payload)
+    return [*cut, specs[first:]]
+
+
+def enqueue(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Store the jobs in list order and answer for each."""
     if any(spec.key is not None for spec in specs):
-        return (yield from _keyed(dialect, specs))
+        return (yield from _keyed(specs))
     stretches = _stretches(specs)
     if len(stretches) * ALIKE > len(specs) and len(stretches) > 1:
         return (yield from enqueue_each(specs))
@@ -49,18 +62,17 @@ def enqueue(dialect: Dialect, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]
     return (yield from _enqueue_stretches(specs, stretches))
 
 
-def enqueue_joined(dialect: Dialect, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
+def enqueue_joined(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """The same inside a caller's transaction, which an error would end."""
     if any(spec.key is not None for spec in specs):
-        return (yield from _keyed(dialect, specs))
+        return (yield from _keyed(specs))
     return (yield from enqueue_each(specs))
 
 
 def enqueue_each(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Store any jobs without looking at their keys; known ids are answered with the jobs that have them."""
     answers: list[Enqueued] = []
-    for first in range(0, len(specs), AT_ONCE):
-        some = specs[first : first + AT_ONCE]
+    for some in portions(specs):
         text = json.encode([_told(spec) for spec in some]).decode()
         rows = sorted((yield sql("enqueue_each", text, RING)).fetchall())
         answers += [
@@ -68,11 +80,6 @@ def enqueue_each(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
             for spec, (_, number, inserted) in zip(some, rows, strict=True)
         ]
     return answers
-
-
-def insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
-    """Store one job, whatever its key."""
-    return (yield from enqueue_each([spec]))[0]
 
 
 def _enqueue_stretches(
@@ -83,8 +90,8 @@ def _enqueue_stretches(
     try:
         answers: list[Enqueued] = []
         for alike in stretches:
-            for first in range(0, len(alike), AT_ONCE):
-                answers += yield from _enqueue_alike(alike[first : first + AT_ONCE])
+            for some in portions(alike):
+                answers += yield from _enqueue_alike(some)
         return answers
     except UNEXPECTED:
         yield Statement("ROLLBACK TO SAVEPOINT before_jobs")
@@ -120,14 +127,16 @@ def _shared(spec: JobSpec) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _keyed(dialect: Dialect, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
-    """Jobs of which some have keys. All keys are locked first, in an order that is everybody's."""
+def _keyed(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
+    """Jobs of which some have keys."""
     [now] = (yield sql("now")).fetchone()
     yield from add_lanes(lanes(specs))
-    held = {(spec.tenant, spec.key) for spec in specs if spec.key is not None}
-    if len(held) > 1:
-        yield sql("lock_keys", json.encode(list(held)).decode())
-    return (yield from keys.enqueue(dialect, now, specs))
+    cut = portions(specs)
+    yield from keyed.lock(specs, in_portions=len(cut) > 1)
+    answers: list[Enqueued] = []
+    for some in cut:
+        answers += yield from keyed.enqueue(now, some, enqueue_each)
+    return answers
 
 
 def lanes(specs: Sequence[JobSpec]) -> set[Lane]:

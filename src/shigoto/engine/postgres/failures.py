@@ -12,19 +12,32 @@ import time
 import psycopg
 from psycopg import pq
 
-from shigoto.model.errors import OptionInvalid, SchemaMissing, StoreError, StoreRefused, StoreUnavailable
+from shigoto.model.errors import (
+    OptionInvalid,
+    SchemaMissing,
+    StoreError,
+    StoreMoved,
+    StoreMoving,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 RESTARTS = 10  # of one op, for conflicts with others
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.001, 0.25  # seconds before a restart
 
 RESTARTABLE = frozenset({"40001", "40P01"})  # serialization failure, deadlock
-SCHEMA_IS_MISSING = frozenset({"3F000", "42P01", "42883"})
+# A schema, a table, a column or a function that is not there.
+SCHEMA_IS_MISSING = frozenset({"3F000", "42P01", "42703", "42883"})
 FORBIDDEN = frozenset({"42501"})
-# A name or a payload with NUL in it, which no text of PostgreSQL can hold.
+# A text with NUL in it, which nothing of ours lets through, or with letters that the database's encoding does not have.
 NOT_TEXT = frozenset({"22021", "22P05"})
+# What the gate of a store raises whose jobs are moved; see moving.py.
+GATES: dict[str, type[StoreError]] = {"SH001": StoreMoved, "SH002": StoreMoving}
 READ_ONLY = "25006"
 STATEMENT_TIMEOUT, LOCK_TIMEOUT = "57014", "55P03"
 NOT_PREPARED = frozenset({"26000", "42P05"})
+# A connection to a server that was the primary once, or whose statements a pooler has mixed up: another may do.
+WORN_OUT = NOT_PREPARED | {READ_ONLY}
 UNAVAILABLE = re.compile("08...|53...|57P..|58...|XX...|" + READ_ONLY)
 
 # A failed connect has no code, only words: in English, unless the server was told otherwise, and then it is taken for
@@ -117,15 +130,19 @@ def refused_connection(error: psycopg.Error, store: str) -> StoreError:
 def refined(error: psycopg.Error, store: str) -> Exception:
     """The error as callers are to see it; itself if it is none of theirs, which is a mistake of ours."""
     code, reason = error.sqlstate or "", one_line(error)
+    if code in GATES:
+        return GATES[code](error.diag.message_primary or reason)
     if code in SCHEMA_IS_MISSING:
         return SchemaMissing(
-            f"{store} lacks what this release needs: {reason}. Run: shigoto migrate, as a user who may change it."
+            f"{store} lacks what this release needs: {reason}. Run `shigoto migrate`, as the role that owns the schema."
+            " If that has nothing to do, somebody has changed the schema by hand."
         )
     if code in FORBIDDEN:
         return StoreRefused(f"{store} is refused: {reason}. GRANT it to this user, or use another.")
     if code in NOT_TEXT or (not code and isinstance(error, psycopg.DataError)):
         return OptionInvalid(
-            f"A text cannot be stored in {store}: {reason}. PostgreSQL has no place for NUL (\\x00)."
+            f"A text cannot be stored in {store}: {reason}. PostgreSQL has no place for U+0000, and a database whose"
+            " encoding is not UTF8 has none for most other letters."
         )
     if code == READ_ONLY:
         return unavailable(store, f"{reason}: it is a standby, or read-only for this user")

@@ -1,7 +1,8 @@
 """Single enqueues that wait together become one statement.
 
 Nothing waits for company: one that comes alone goes at once, and what comes while it is under way is the next batch.
-Each of a batch is told of its own job; if the batch is refused, each goes by itself.
+That one is not waited for any longer if it takes its time: it may have met with a job that somebody else has stored and
+not committed. Each of a batch is told of its own job; if the batch is refused, each goes by itself.
 """
 
 import asyncio
@@ -13,6 +14,8 @@ from shigoto.engine.op import Op
 from shigoto.model.errors import StoreUnavailable
 
 MAX_BATCH = 500
+WAIT_FOR = 0.05  # seconds, for the batch before
+SIDE_BY_SIDE = 4  # batches; with a server that is slow to all, larger ones are better than more
 
 RunOne = Callable[[Op[Any], float], Awaitable[Any]]
 _Waiting = tuple[Op[Any], float, "asyncio.Future[Any]"]
@@ -25,39 +28,69 @@ class Gatherer:
         self._run = run
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
-        self._busy = False
+        self._last: object | None = None  # the batch that is waited for
+        self._last_at = 0.0
+        self._under_way = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._batches: set[asyncio.Task[None]] = set()
 
     async def run(self, op: Op[Any], until: float) -> Any:
         """The op's value; it may come with those of others."""
-        if self._busy:
+        if self._last is not None:
             future: asyncio.Future[Any] = self._loop.create_future()
             self._waiting.append((op, until, future))
+            self._watch(self._last_at + WAIT_FOR)
             return await future
-        self._busy = True
+        batch = self._begun()
         try:
             return await self._run(op, until)
         finally:
+            self._ended(batch)
+
+    def _begun(self) -> object:
+        self._last, self._last_at = object(), self._loop.time()
+        self._under_way += 1
+        return self._last
+
+    def _ended(self, batch: object) -> None:
+        self._under_way -= 1
+        if batch is self._last:
             self._go_on()
 
+    def _watch(self, at: float) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_at(at, self._wait_no_longer)
+
+    def _wait_no_longer(self) -> None:
+        self._timer = None
+        if self._under_way < SIDE_BY_SIDE:
+            self._go_on()
+        else:
+            self._watch(self._loop.time() + WAIT_FOR)
+
     def _go_on(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         batch: list[_Waiting] = []
         while self._waiting and len(batch) < MAX_BATCH:
             waiting = self._waiting.popleft()
             if not waiting[2].done():  # else it was cancelled, and nothing was sent for it
                 batch.append(waiting)
         if not batch:
-            self._busy = False
+            self._last = None
             return
-        task = self._loop.create_task(self._carry_out(batch), name="shigoto-batch")
+        task = self._loop.create_task(self._carry_out(batch, self._begun()), name="shigoto-batch")
         self._batches.add(task)
         task.add_done_callback(self._batches.discard)
+        if self._waiting:
+            self._watch(self._last_at + WAIT_FOR)
 
-    async def _carry_out(self, batch: list[_Waiting]) -> None:
+    async def _carry_out(self, batch: list[_Waiting], mark: object) -> None:
         try:
             await self._together(batch)
         finally:
-            self._go_on()
+            self._ended(mark)
             for _, _, future in batch:
                 if not future.done():  # the loop is about to end
                     future.cancel()

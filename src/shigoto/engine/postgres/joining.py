@@ -19,10 +19,19 @@ from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.enqueueing import Lane, add_lanes
 from shigoto.engine.postgres.failures import one_line, refined
 from shigoto.engine.postgres.lent import LentAsyncConnection, LentConnection
-from shigoto.engine.postgres.statement import RING, Answer, Command, Script
+from shigoto.engine.postgres.statement import RING, Answer, Command, Copy, Script
 from shigoto.engine.postgres.unwrap import aopened, opened
+from shigoto.engine.sql.blocks import NO_TRANSACTION
 from shigoto.engine.sql.command import Call, Statement, Steps
-from shigoto.model.errors import JobError, OptionInvalid, SchemaMissing, StoreRefused, StoreUnavailable
+from shigoto.model.errors import (
+    JobError,
+    OptionInvalid,
+    SchemaMissing,
+    StoreMoved,
+    StoreMoving,
+    StoreRefused,
+    StoreUnavailable,
+)
 
 T = TypeVar("T")
 
@@ -38,9 +47,8 @@ IDENTITY = Statement(
     "SELECT d.oid::bigint, (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint"
     " FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()"
 )
-NO_TRANSACTION = (
-    "The connection that was handed in is in no transaction, so the job would be committed at once, whatever becomes of"
-    " your own changes. Begin one first: `with connection.transaction():` with psycopg, `async with` it with asyncpg,"
+BEGIN_ONE = (
+    "Begin one first: `with connection.transaction():` with psycopg, `async with` it with asyncpg,"
     " `with transaction.atomic():` with Django. Or leave out connection=."
 )
 FAILED = (
@@ -160,7 +168,7 @@ class Joiner:
         if code_of(theirs) == IN_FAILED_TRANSACTION:
             raise JobError(FAILED) from theirs
         ours = refined(error, self._store)
-        if isinstance(ours, (OptionInvalid, SchemaMissing, StoreRefused)):
+        if isinstance(ours, (OptionInvalid, SchemaMissing, StoreMoved, StoreMoving, StoreRefused)):
             raise ours from theirs
         raise theirs
 
@@ -214,18 +222,10 @@ class Joined(Generic[T]):
     def _execute(self, command: Command) -> Questions[Answer | None]:
         if isinstance(command, Write):
             return None
-        assert not isinstance(command, Script), "a script is nothing for a caller's transaction"
+        assert not isinstance(command, (Script, Copy)), "a script is nothing for a caller's transaction"
         text = self._texts[command.name] if isinstance(command, Call) else command.text
         assert not isinstance(command.values, Mapping), "PostgreSQL's values have numbers, not names"
-        if not command.many:
-            return (yield self._question(text, command.values))
-        rows: list[tuple[Any, ...]] = []
-        touched = 0
-        for values in command.values:
-            answer = yield self._question(text, values)
-            rows += answer.rows
-            touched += max(0, answer.rowcount)
-        return Answer(rows, touched)
+        return (yield self._question(text, command.values))
 
     def _question(self, text: str, values: Sequence[Any]) -> Question:
         self._rang = self._rang or RING in values
@@ -253,7 +253,7 @@ def _expect_block(connection: object) -> None:
 
 def _expect_transaction(standing: Standing) -> None:
     if standing == "none":
-        raise JobError(NO_TRANSACTION)
+        raise JobError(f"{NO_TRANSACTION} {BEGIN_ONE}")
     if standing == "failed":
         raise JobError(FAILED)
 

@@ -3,7 +3,8 @@
 While all is well everybody connects as they like. From the first failure on there is one attempt at a time in this
 process, with growing pauses in between. Whoever needs a connection meanwhile waits for the outcome, as long as the
 outage is young enough to be a restart; later they are told at once.
-The longest pause is below a sixth of a worker's lease, so that a worker always beats in time after an outage.
+A worker makes pauses of its own then (worker/station.py), and those come on top: both are so short that a server that
+is back is noticed within five seconds, also by one who was told just before the next attempt.
 """
 
 import random
@@ -13,7 +14,7 @@ from collections.abc import Callable
 
 from shigoto.model.errors import StoreUnavailable
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0  # seconds, give or take a fifth
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds, give or take a fifth
 LOOK_EVERY = 0.05  # seconds
 
 

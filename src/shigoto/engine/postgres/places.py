@@ -53,7 +53,7 @@ PLACES = Places(
             " OR s.worker IN (SELECT w.id FROM shigoto.worker w WHERE w.name = :worker::text))"
         ),
     },
-    has_error="strpos(lower({error}), :error::text) > 0",
+    has_error='strpos(lower(({error}) COLLATE "C"), :error::text) > 0',
     join=" JOIN ",
     bodies="shigoto.job b ON b.number = s.number",
     lanes="shigoto.lane l ON l.lane = {lane}",

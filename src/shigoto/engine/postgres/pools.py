@@ -1,8 +1,10 @@
 """Connections that are kept: one pool for all threads of a process, and one for each event loop.
 
 Whoever finds none waits in line. A connection that comes back goes to the first in line, and so does the right to open
-one when a broken one comes back instead. No threads, no timers: what is idle for long is closed by whoever comes next.
-psycopg_pool would start four threads in every process that stores a single job.
+one when a broken one comes back instead. What is urgent stands before all others in line, and may have one connection
+beyond the pool's size: however many callers wait for somebody's lock, a worker must be able to say that it lives.
+No threads, no timers: what is idle for long is closed by whoever comes next. psycopg_pool would start four threads in
+every process that stores a single job.
 """
 
 import asyncio
@@ -10,7 +12,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
+from shigoto.engine.postgres.address import BEYOND
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection, disown
 from shigoto.model.errors import StoreUnavailable
 
@@ -20,9 +24,10 @@ IDLE_FOR = 300.0  # seconds
 class _Place:
     """One who waits in line; `connection` is None if they are to open one."""
 
-    __slots__ = ("connection", "lock")
+    __slots__ = ("connection", "lock", "urgent")
 
-    def __init__(self) -> None:
+    def __init__(self, urgent: bool) -> None:
+        self.urgent = urgent
         self.connection: ThreadConnection | None = None
         self.lock = threading.Lock()
         self.lock.acquire()
@@ -36,39 +41,35 @@ class ThreadPool:
         self._guard = threading.Lock()
         self._idle: deque[ThreadConnection] = deque()
         self._line: deque[_Place] = deque()
-        self._places = 0  # connections in use, idle, or about to be opened
+        self._busy = 0  # connections in use, or about to be opened
         self._open: set[ThreadConnection] = set()
         self._closed = False
 
-    def take(self, until: float) -> ThreadConnection:
+    def take(self, until: float, *, urgent: bool = False) -> ThreadConnection:
         """A connection that is alive as far as is known. Raises StoreUnavailable if none can be had in time."""
-        connection = self._first(until)
+        connection = self._first(until, urgent=urgent)
         while connection is not None:
             if connection.is_alive():
                 return connection
             self._discard(connection)
             with self._guard:
                 connection = self._idle.pop() if self._idle else None
-                if connection is not None:
-                    self._places -= 1  # we have two now
         try:
             connection = self._connect(until)
         except BaseException:
-            self._release()
+            self._release(None)
             raise
         with self._guard:
             self._open.add(connection)
         return connection
 
-    def _first(self, until: float) -> ThreadConnection | None:
+    def _first(self, until: float, *, urgent: bool) -> ThreadConnection | None:
         with self._guard:
-            if self._idle:
-                return self._idle.pop()
-            if self._places < self._size:
-                self._places += 1
-                return None
-            place = _Place()
-            self._line.append(place)
+            if self._busy < self._size + urgent * BEYOND:
+                self._busy += 1
+                return self._idle.pop() if self._idle else None
+            place = _Place(urgent)
+            _stand_in(self._line, place)
         try:
             came = place.lock.acquire(timeout=max(0.0, until - time.monotonic()))
         except BaseException:
@@ -89,7 +90,7 @@ class ThreadPool:
 
     def _hand_on(self, connection: ThreadConnection | None) -> None:
         if connection is None:
-            self._release()
+            self._release(None)
         else:
             self.give_back(connection)
 
@@ -97,31 +98,41 @@ class ThreadPool:
         """Let others have it."""
         if self._closed or not connection.wire.is_idle:
             self._discard(connection)
-            self._release()
-            return
-        connection.reused = True
+            self._release(None)
+        else:
+            connection.reused = True
+            self._release(connection)
+
+    def _release(self, connection: ThreadConnection | None) -> None:
+        """Give up a place, with what is in it: for the next in line, who may open one if it is nothing."""
         stale = None
         with self._guard:
-            if self._line:
+            self._busy -= 1
+            if self._line and self._busy < self._size + self._line[0].urgent * BEYOND:
+                self._busy += 1
                 place = self._line.popleft()
-                place.connection = connection
+                place.connection = self._idle.pop() if connection is None and self._idle else connection
                 place.lock.release()
-                return
-            connection.idle_since = time.monotonic()
-            self._idle.append(connection)
-            if self._idle[0].idle_since < connection.idle_since - IDLE_FOR:
-                stale = self._idle.popleft()
-                self._places -= 1
+            elif connection is not None:
+                connection.idle_since = time.monotonic()
+                self._idle.append(connection)
+                if self._idle[0].idle_since < connection.idle_since - IDLE_FOR:
+                    stale = self._idle.popleft()
         if stale is not None:
             self._discard(stale)
 
-    def _release(self) -> None:
-        """Give up a place: the next in line may open a connection in it."""
+    def lose(self, connection: ThreadConnection) -> None:
+        """Close one that was of no use, before it is given back. If it had served before, then what lies idle has
+        most likely met with the same: a server that has moved, or is none any more that can be written to."""
+        connection.close()
+        if connection.reused:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
         with self._guard:
-            if self._line:
-                self._line.popleft().lock.release()
-            else:
-                self._places = max(0, self._places - 1)
+            idle, self._idle = self._idle, deque()
+        for connection in idle:
+            self._discard(connection)
 
     def _discard(self, connection: ThreadConnection) -> None:
         with self._guard:
@@ -130,17 +141,23 @@ class ThreadPool:
 
     def close(self) -> None:
         """Close what is idle, and from now on whatever comes back."""
-        with self._guard:
-            self._closed = True
-            idle, self._idle = self._idle, deque()
-            self._places -= len(idle)
-        for connection in idle:
-            self._discard(connection)
+        self._closed = True
+        self._close_idle()
 
     def disown(self) -> None:
         """In a forked child: let go of the parent's connections."""
         for connection in list(self._open):
             disown(connection.wire)
+
+
+class _LoopsPlace:
+    """The same on an event loop."""
+
+    __slots__ = ("handed", "urgent")
+
+    def __init__(self, handed: "asyncio.Future[LoopConnection | None]", urgent: bool) -> None:
+        self.handed = handed
+        self.urgent = urgent
 
 
 class LoopPool:
@@ -150,49 +167,52 @@ class LoopPool:
         self.loop = asyncio.get_running_loop()
         self._store, self._size, self._connect = store, size, connect
         self._idle: deque[LoopConnection] = deque()
-        self._line: deque[asyncio.Future[LoopConnection | None]] = deque()
-        self._places = 0
+        self._line: deque[_LoopsPlace] = deque()
+        self._busy = 0
         self._open: set[LoopConnection] = set()
         self._closed = False
 
-    async def take(self, until: float) -> LoopConnection:
+    async def take(self, until: float, *, urgent: bool = False) -> LoopConnection:
         """A connection that is alive as far as is known. Raises StoreUnavailable if none can be had in time."""
+        if self._busy < self._size + urgent * BEYOND:
+            self._busy += 1
+            connection = self._next_idle()
+        else:
+            connection = await self._wait_in_line(until, urgent=urgent)
+        if connection is not None:
+            return connection
+        try:
+            connection = await self._connect(until)
+        except BaseException:
+            self._release(None)
+            raise
+        self._open.add(connection)
+        return connection
+
+    def _next_idle(self) -> LoopConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.is_alive():
                 return connection
             self._discard(connection)
-            self._places -= 1
-        if self._places < self._size:
-            self._places += 1
-        else:
-            handed = await self._wait_in_line(until)
-            if handed is not None:
-                return handed
-        try:
-            connection = await self._connect(until)
-        except BaseException:
-            self._release()
-            raise
-        self._open.add(connection)
-        return connection
+        return None
 
-    async def _wait_in_line(self, until: float) -> LoopConnection | None:
-        place: asyncio.Future[LoopConnection | None] = self.loop.create_future()
-        self._line.append(place)
+    async def _wait_in_line(self, until: float, *, urgent: bool) -> LoopConnection | None:
+        handed: asyncio.Future[LoopConnection | None] = self.loop.create_future()
+        _stand_in(self._line, _LoopsPlace(handed, urgent))
         try:
             async with asyncio.timeout(until - time.monotonic()):
-                return await place
+                return await handed
         except BaseException as error:
-            if place.done() and not place.cancelled():  # it came in the moment of a cancellation
-                self._hand_on(place.result())
+            if handed.done() and not handed.cancelled():  # it came in the moment of a cancellation
+                self._hand_on(handed.result())
             if isinstance(error, TimeoutError):
                 raise exhausted(self._store, self._size) from None
             raise
 
     def _hand_on(self, connection: LoopConnection | None) -> None:
         if connection is None:
-            self._release()
+            self._release(None)
         else:
             self.give_back(connection)
 
@@ -204,27 +224,35 @@ class LoopPool:
         connection.when_quiet = None
         if self._closed or not connection.is_alive() or not connection.wire.is_idle:
             self._discard(connection)
-            self._release()
-            return
-        connection.reused = True
-        while self._line:
-            place = self._line.popleft()
-            if not place.done():
-                place.set_result(connection)
-                return
-        connection.idle_since = time.monotonic()
-        self._idle.append(connection)
-        if self._idle[0].idle_since < connection.idle_since - IDLE_FOR:
-            self._discard(self._idle.popleft())
-            self._places -= 1
+            self._release(None)
+        else:
+            connection.reused = True
+            self._release(connection)
 
-    def _release(self) -> None:
-        while self._line:
+    def _release(self, connection: LoopConnection | None) -> None:
+        """Give up a place, with what is in it: for the next in line, who may open one if it is nothing."""
+        self._busy -= 1
+        while self._line and self._busy < self._size + self._line[0].urgent * BEYOND:
             place = self._line.popleft()
-            if not place.done():
-                place.set_result(None)
+            if not place.handed.done():
+                self._busy += 1
+                place.handed.set_result(self._next_idle() if connection is None else connection)
                 return
-        self._places = max(0, self._places - 1)
+        if connection is not None:
+            connection.idle_since = time.monotonic()
+            self._idle.append(connection)
+            if self._idle[0].idle_since < connection.idle_since - IDLE_FOR:
+                self._discard(self._idle.popleft())
+
+    def lose(self, connection: LoopConnection) -> None:
+        """Close one that was of no use, and with it what lies idle; see `ThreadPool.lose`."""
+        connection.close()
+        if connection.reused:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._discard(self._idle.pop())
 
     def _discard(self, connection: LoopConnection) -> None:
         self._open.discard(connection)
@@ -233,9 +261,7 @@ class LoopPool:
     def close(self) -> None:
         """Close what is idle, and from now on whatever comes back. On the loop, or if that does not run."""
         self._closed = True
-        while self._idle:
-            self._discard(self._idle.pop())
-            self._places -= 1
+        self._close_idle()
         if self.loop.is_closed():  # then nobody brings anything back
             for connection in list(self._open):
                 self._discard(connection)
@@ -244,6 +270,14 @@ class LoopPool:
         """In a forked child: let go of the parent's connections."""
         for connection in list(self._open):
             disown(connection.wire)
+
+
+P = TypeVar("P", _Place, _LoopsPlace)
+
+
+def _stand_in(line: deque[P], place: P) -> None:
+    """At the end of the line, or of those who are urgent too."""
+    line.insert(sum(other.urgent for other in line) if place.urgent else len(line), place)
 
 
 def exhausted(store: str, size: int) -> StoreUnavailable:

@@ -1,16 +1,17 @@
 """Brings the schema up to date, or says why it must not be touched; and who may work with it."""
 
 from collections.abc import Sequence
+from functools import cache
 
 from shigoto.engine.postgres.statement import Script, in_schema
 from shigoto.engine.sql.command import Statement, Steps
 from shigoto.engine.sql.migrations import Applied, Migration, load_migrations, pending
+from shigoto.model.checkup import OLDEST
 from shigoto.model.errors import SchemaMissing, StoreRefused, StoreUnavailable
 
 PACKAGE = "shigoto.engine.postgres.migrations"
-# Of all that locks by number in a database, ours are those of this class: the first half of a hash of our name.
+# Of all that locks by number in a database, ours are those of this class: the first letters of our name, in ASCII.
 LOCK_CLASS = 0x5368_6967
-OLDEST, NEWEST = 14, 18  # major versions of PostgreSQL that are tested, or near to those
 
 CREATE = "CREATE SCHEMA IF NOT EXISTS"
 REMEMBER = """
@@ -20,6 +21,24 @@ CREATE TABLE shigoto.migration (
   checksum   text NOT NULL,
   breaking   boolean NOT NULL,
   applied_at timestamptz NOT NULL DEFAULT now())
+"""
+
+# Whoever may write there could keep every worker from starting; the grants come from default privileges.
+GUARD = """
+DO $$
+DECLARE
+  who text;
+BEGIN
+  FOR who IN
+    SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+    FROM pg_class c
+    CROSS JOIN LATERAL aclexplode(c.relacl) a
+    WHERE c.oid = 'shigoto.migration'::regclass AND a.grantee <> c.relowner
+  LOOP
+    EXECUTE format('REVOKE INSERT, UPDATE, DELETE, TRUNCATE ON shigoto.migration FROM %s', who);
+  END LOOP;
+END
+$$
 """
 
 HEADER = """\
@@ -43,6 +62,12 @@ def shipped() -> list[Migration]:
     return load_migrations(PACKAGE)
 
 
+@cache
+def newest() -> int:
+    """The last migration of this release."""
+    return max(migration.version for migration in shipped())
+
+
 def migrate(schema: str, store: str) -> Steps[list[str]]:
     """Apply what is missing, in one transaction and under a lock, so that two processes never apply the same step."""
     yield Statement("SELECT pg_advisory_xact_lock($1::int, hashtext($2::text))", (LOCK_CLASS, schema))
@@ -53,6 +78,7 @@ def migrate(schema: str, store: str) -> Steps[list[str]]:
         yield Script(f'{CREATE} "{schema}"')
     if not (yield from _exists("SELECT 1 WHERE to_regclass($1::text) IS NOT NULL", f"{schema}.migration")):
         yield Script(in_schema(REMEMBER, schema))
+        yield Script(in_schema(GUARD, schema))
     for migration in missing:
         yield Script(in_schema(migration.sql, schema))
         yield Script(_remember(migration, schema))
@@ -73,6 +99,7 @@ def script(schema: str, store: str, migrations: Sequence[Migration], *, begun: b
     parts = [HEADER.format(store=store, names=names, lock=LOCK_CLASS, schema=schema)]
     if not begun:
         parts += [f'{CREATE} "{schema}";\n', f"{in_schema(REMEMBER, schema).strip()};\n"]
+        parts += [f"{in_schema(GUARD, schema).strip()};\n"]
     for migration in migrations:
         parts += [f"-- {name_of(migration)}\n\n{in_schema(migration.sql, schema).strip()}\n"]
         parts += [f"{_remember(migration, schema)};\n"]

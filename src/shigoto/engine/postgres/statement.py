@@ -21,13 +21,20 @@ class Script(Struct, frozen=True):
     text: str
 
 
+class Copy(Struct, frozen=True):
+    """Rows into a table, as `COPY … FROM STDIN` takes them. For callers in threads alone."""
+
+    text: str
+    rows: bytes
+
+
 class Ring(Struct, frozen=True):
     """As a value: true if the statement is to ring the doorbell, as the driver decides just before it is sent."""
 
 
 RING = Ring()
 
-Command = Call | Statement | Script | Write
+Command = Call | Statement | Script | Copy | Write
 
 
 class Answer:

@@ -86,7 +86,7 @@ class Block:
                 self._opened(connection, lent)
                 return lent
             except BaseException as error:
-                connection.close()
+                self._pool.lose(connection)
                 self._pool.give_back(connection)
                 pause = self._pause_after(error, setbacks)
             time.sleep(pause)
@@ -138,7 +138,7 @@ class Block:
                 self._opened(connection, lent)
                 return lent
             except BaseException as error:
-                connection.close()
+                self._loop_pool.lose(connection)
                 self._loop_pool.give_back(connection)
                 pause = self._pause_after(error, setbacks)
             await asyncio.sleep(pause)

@@ -30,11 +30,15 @@ AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
 class Request(Struct, frozen=True):
-    """One statement to be sent; without `formats` as it is, so that it may be several."""
+    """One statement to be sent; without `formats` as it is, so that it may be several.
+
+    `copied` is what goes in after it, if it is a COPY.
+    """
 
     text: bytes
     values: Sequence[bytes | None] = ()
     formats: Sequence[int] | None = None
+    copied: bytes | None = None
 
 
 def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Request:

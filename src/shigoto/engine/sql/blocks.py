@@ -10,6 +10,10 @@ NOT_YOURS = (
 ONCE = "A transaction block is entered once."
 OVER = "The transaction block is over: its connection cannot be used any more."
 GIVEN_UP = "The handler has returned while this transaction block was open, so it was rolled back."
+NO_TRANSACTION = (
+    "The connection that was handed in is in no transaction, so the job would be committed at once, whatever becomes of"
+    " your own changes."
+)
 FOREIGN = (
     "This process was forked inside a transaction block, which belongs to the process that opened it."
     " Start processes before the block or after it."

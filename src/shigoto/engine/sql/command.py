@@ -11,15 +11,15 @@ T = TypeVar("T")
 
 
 class Call(Struct, frozen=True):
-    """One statement of the engine's own .sql files, by its name; or that statement for each of many rows."""
+    """One statement of the engine's own .sql files, by its name."""
 
     name: str
     values: Sequence[Any] = ()
-    many: bool = False
 
 
 class Statement(Struct, frozen=True):
-    """One statement whose text was made for the occasion, in the engine's own dialect."""
+    """One statement whose text was made for the occasion, in the engine's own dialect; on SQLite also that statement
+    for each of many rows. Elsewhere each of them would be a trip to the server."""
 
     text: str
     values: Sequence[Any] | Mapping[str, Any] = ()
@@ -44,11 +44,6 @@ Steps = Generator[Any, Answer, T]  # commands, and what else an engine knows
 def sql(name: str, *values: Any) -> Call:
     """The named statement with its values."""
     return Call(name, values)
-
-
-def sql_many(name: str, rows: Sequence[Sequence[Any]]) -> Call:
-    """The named statement, once for each row."""
-    return Call(name, rows, many=True)
 
 
 def sql_each(name: str, rows: Sequence[Sequence[Any]]) -> Call:

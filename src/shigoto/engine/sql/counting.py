@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.command import Steps, sql_each
 from shigoto.model.job import State
 
 
@@ -32,11 +32,10 @@ def count(
     for old, new in moved:
         change(old, "total", -1)
         change(new, "total", 1)
-    for queue, row in changes.items():
-        yield sql("count", queue, *row.values())
+    if changes:
+        yield sql_each("count", [(queue, *row.values()) for queue, row in changes.items()])
 
 
 def count_completed(jobs: Mapping[str, int]) -> Steps[None]:
     """The same for jobs that were completed: so many of each queue."""
-    for queue, number in jobs.items():
-        yield sql("count", queue, 0, number, 0, 0)
+    yield sql_each("count", [(queue, 0, number, 0, 0) for queue, number in jobs.items()])

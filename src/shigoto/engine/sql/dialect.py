@@ -1,6 +1,6 @@
 """What the SQL engines do each in its own way; all else in this package is one copy for them all."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +9,7 @@ from msgspec import Struct
 from shigoto.engine.sql.command import Statement, Steps
 from shigoto.engine.sql.places import Places
 from shigoto.model.clock import Millis
-from shigoto.model.job import Enqueued, JobSpec, State
+from shigoto.model.job import State
 from shigoto.model.outcome import Settlement
 
 
@@ -18,21 +18,23 @@ class Dialect(Struct, frozen=True, kw_only=True):
 
     `now_and_step`: store time, remembered for others, and by how much the clock was set back since the last sweep, if
     that was more than can be waited for.
-    `insert`: store one job without looking at its key; an id that is known is answered with the job that has it.
     `complete`: T4 for those of the runs that the worker holds, with their counts; tells which these are.
-    `count_moved`: a pending job has changed from one queue to another.
     `forget`: delete the bodies of jobs of which nothing else is left, with their counts.
     `fold`: bring the counters up to date, as far as that is not done with every change.
+    `uncounted`: by queue, how many jobs the counters do not know of yet.
+    `numbers`: of those of the jobs that are known, in the order of their ids.
+    `lock_keys`: until we end, nobody else can change who holds these keys, which come in order.
     `is_damage`: whether it is what a row holds that could not be read.
     `places`, `statement`: where jobs are, and a statement from a text with `:name` for each value.
     """
 
     now_and_step: Callable[[], Steps[tuple[Millis, Millis]]]
-    insert: Callable[[Millis, JobSpec], Steps[Enqueued]]
     complete: Callable[[Millis, UUID, list[Settlement]], Steps[list[Settlement]]]
-    count_moved: Callable[[str, str], Steps[None]]
     forget: Callable[[Sequence[tuple[int, State, str]]], Steps[None]]
     fold: Callable[[], Steps[None]]
+    uncounted: Callable[[], Steps[Mapping[str, int]]]
+    numbers: Callable[[Collection[UUID]], Steps[dict[UUID, int]]]
+    lock_keys: Callable[[Sequence[tuple[str, str]]], Steps[None]]
     is_damage: Callable[[Exception], bool]
     places: Places
     statement: Callable[[str, Mapping[str, Any]], Statement]

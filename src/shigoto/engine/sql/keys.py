@@ -1,73 +1,30 @@
-"""T1, T17: enqueues with a unique key: who holds it now, and what the mode makes of that (rule A1)."""
+"""Who holds unique keys (rule A1)."""
 
 from collections.abc import Sequence
 from uuid import UUID
 
-from shigoto.engine.sql.command import Steps, sql
-from shigoto.engine.sql.dialect import Dialect
+from msgspec import Struct
+
+from shigoto.engine.sql.command import Steps, sql_each
 from shigoto.engine.sql.looking import STATES
-from shigoto.engine.sql.waiting import Waiting, remove_waiting, wait_again
-from shigoto.model.clock import Millis
-from shigoto.model.job import Enqueued, JobSpec, State
-from shigoto.model.states import renewed
+from shigoto.model.job import State
+
+Key = tuple[str, str]  # tenant, key
 
 
-def enqueue(dialect: Dialect, now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
-    """Store jobs of which some have keys, one after the other. Their lanes are there."""
-    answers: list[Enqueued] = []
-    for spec in specs:
-        stored = yield from dialect.insert(now, spec) if spec.key is None else _keyed(dialect, now, spec)
-        answers.append(stored)
-    return answers
+class Holder(Struct, frozen=True):
+    """The job that holds a key; `place` is its place among those that are to be stored, None if it is stored."""
+
+    id: UUID
+    number: int
+    state: State
+    place: int | None = None
 
 
-def _keyed(dialect: Dialect, now: Millis, spec: JobSpec) -> Steps[Enqueued]:
-    """The key table: who holds the key now, and what the mode makes of it."""
-    known = (yield sql("number_of_id", spec.id.bytes)).fetchone()
-    if known is not None:
-        return Enqueued(spec.id, known[0], "existing")
-    holder = (yield sql("key_holder", spec.tenant, spec.key)).fetchone()
-    if holder is not None:
-        number, holder_id = holder[0], UUID(bytes=holder[1])
-        state = STATES[(yield sql("state_of", number)).fetchone()[0]]
-        if spec.key_mode == "unsafe_dedupe" or (spec.key_mode == "keep" and not state.terminal):
-            return Enqueued(holder_id, number, "existing")
-        if state in (State.PENDING, State.BLOCKED):
-            yield from _replace(dialect, now, number, spec)
-            return Enqueued(holder_id, number, "replaced")
-        if state is State.PROCESSING:
-            yield sql("supersede", number)
-    enqueued = yield from dialect.insert(now, spec)
-    yield sql("take_key", spec.tenant, spec.key, enqueued.number)
-    return enqueued
-
-
-def _replace(dialect: Dialect, now: Millis, number: int, spec: JobSpec) -> Steps[None]:
-    was = yield from remove_waiting(number)
-    keep_run_at = spec.key_mode == "preserve_run_at" and was.counters.failures == 0
-    run_at = was.run_at if keep_run_at else spec.due(now)
-    expires_at = spec.expiry(now)
-    lane = (yield sql("lane", spec.task, spec.queue, spec.alone)).fetchone()[0]
-    if was.queue != spec.queue:
-        yield from dialect.count_moved(was.queue, spec.queue)
-    yield sql("delete_expiries", f"[{number}]")
-    yield sql("delete_progress", f"[{number}]")
-    yield sql(
-        "replace_job", number, lane, spec.payload, spec.priority, run_at, spec.max_failures, spec.max_crashes,
-        expires_at, spec.retry, spec.timeout, spec.soft_timeout, spec.tags, spec.meta, spec.alone,
-    )  # fmt: skip
-    if expires_at is not None:
-        yield sql("add_expiry", expires_at, number)
-    again = Waiting(
-        number=number,
-        lane=lane,
-        lane_alone=spec.alone,
-        alone=spec.alone,
-        priority=spec.priority,
-        run_at=run_at,
-        expires_at=expires_at,
-        token=was.token,
-        settled_token=was.settled_token,
-        counters=renewed(was.counters),
-    )
-    yield from wait_again(now, [again])
+def holders(keys: Sequence[Key]) -> Steps[dict[Key, Holder]]:
+    """Who holds the keys. Where there are several writers, the keys are locked already, and the jobs are not: that one
+    has ended stays true, since nobody brings it back without its key, and all else is true as of now."""
+    if not keys:
+        return {}
+    rows = (yield sql_each("key_holders", keys)).fetchall()
+    return {keys[place]: Holder(UUID(bytes=id), number, STATES[state]) for place, number, id, state in rows}

@@ -34,11 +34,7 @@ logger = logging.getLogger("shigoto")
 
 def get(dialect: Dialect, ids: list[UUID]) -> Steps[list[Job | None]]:
     """The jobs, in order."""
-    numbers: list[int] = []
-    for id in ids:
-        row = (yield sql("number_of_id", id.bytes)).fetchone()
-        if row is not None:
-            numbers.append(row[0])
+    numbers = list((yield from dialect.numbers(ids)).values())
     jobs = {job.id: job for job in (yield from _details(dialect, numbers))}
     return [jobs.get(id) for id in ids]
 
@@ -51,7 +47,7 @@ def find(dialect: Dialect, wanted: JobFilter) -> Steps[list[Job]]:
 def count(dialect: Dialect, wanted: JobFilter) -> Steps[int]:
     """How many jobs match: from the counters, if they can tell."""
     if asks_for_counters_only(wanted):
-        return sum_counts((yield from stats()), wanted)
+        return sum_counts((yield from stats(dialect)), wanted)
     return (yield from counted_one_by_one(dialect, wanted))
 
 
@@ -157,12 +153,12 @@ def logs(id: UUID) -> Steps[list[LoggedLine]]:
     ]
 
 
-def stats() -> Steps[dict[str, Counts]]:
+def stats(dialect: Dialect) -> Steps[dict[str, Counts]]:
     """Exact counts: what is pending is what was enqueued and is nowhere else."""
     queues: dict[str, Counts] = {}
     for queue, total, completed, failed, cancelled in (yield sql("counters")).fetchall():
         queues[queue] = Counts(pending=total, completed=completed, failed=failed, cancelled=cancelled)
-    for queue, jobs in (yield sql("uncounted")).fetchall():
+    for queue, jobs in (yield from dialect.uncounted()).items():
         queues.setdefault(queue, Counts()).pending += jobs
     for queue, jobs in (yield sql("running_by_queue")).fetchall():
         queues[queue].processing = jobs

@@ -1,6 +1,6 @@
-"""T11, T12, T14, T15, T18, T21: what operators and clients do to jobs."""
+"""T11, T12, T14, T18, T21: what operators and clients do to jobs; bringing them back is `retrying`."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 from msgspec import json
@@ -9,151 +9,86 @@ from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.counting import count
 from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES
-from shigoto.engine.sql.settling import guarded, move
-from shigoto.engine.sql.waiting import Waiting, remove_waiting, wait_again
+from shigoto.engine.sql.settling import move, running
+from shigoto.engine.sql.waiting import Waiting, remove_waiting
 from shigoto.model.clock import Millis
-from shigoto.model.errors import JobNotFound, KeyTaken
-from shigoto.model.job import Enqueued, FailureKind, State
-from shigoto.model.states import DELETABLE, Counters, forced, not_retryable, renewed
+from shigoto.model.job import FailureKind, State
+from shigoto.model.states import DELETABLE, forced
 
 
-def cancel(now: Millis, ids: Sequence[UUID], *, force: bool) -> Steps[list[State | None]]:
+def cancel(dialect: Dialect, now: Millis, ids: Sequence[UUID], *, force: bool) -> Steps[list[State | None]]:
     """Cancel pending jobs at once, ask running ones to stop, or take them from their workers by force."""
-    states: list[State | None] = []
-    for id in ids:
-        row = (yield sql("number_of_id", id.bytes)).fetchone()
-        states.append(None if row is None else (yield from _cancel(now, row[0], force)))
-    return states
-
-
-def _cancel(now: Millis, number: int, force: bool) -> Steps[State]:
-    state = STATES[(yield sql("state_of", number)).fetchone()[0]]
-    if state is State.PENDING:
-        yield from end_pending(now, number, State.CANCELLED, None)
-        return State.CANCELLED
-    if state is State.BLOCKED:
-        yield from _end_blocked(now, number)
-        return State.CANCELLED
-    if state is State.PROCESSING:
-        yield sql("request_cancel", number, now)
+    numbers = yield from dialect.numbers(ids)
+    known = yield from locked_states(list(numbers.values()))
+    states: dict[int, State | None] = {number: state for number, (state, _) in known.items()}
+    pending = [number for number, state in states.items() if state is State.PENDING]
+    blocked = [number for number, state in states.items() if state is State.BLOCKED]
+    processing = [number for number, state in states.items() if state is State.PROCESSING]
+    cancelled = yield from end_pending(now, dict.fromkeys(pending), State.CANCELLED, None)
+    states |= {number: State.CANCELLED if number in cancelled else None for number in pending}
+    if blocked:
+        yield from _end_blocked(now, {number: known[number][1] for number in blocked})
+        states |= dict.fromkeys(blocked, State.CANCELLED)
+    if processing:
+        yield sql("request_cancel", json.encode(processing).decode(), now)
         if force:
-            yield from _take_away(now, number)
-            return State.CANCELLED
-    return state
+            yield from _take_away(now, processing)
+            states |= dict.fromkeys(processing, State.CANCELLED)
+    return [states.get(numbers.get(id, 0)) for id in ids]
 
 
-def _take_away(now: Millis, number: int) -> Steps[None]:
+def locked_states(numbers: Sequence[int]) -> Steps[dict[int, tuple[State, str]]]:
+    """The states and queues of those of the jobs that are there; nobody else can change these before we end."""
+    if not numbers:
+        return {}
+    rows = (yield sql("states_of", json.encode(sorted(set(numbers))).decode())).fetchall()
+    return {number: (STATES[state], queue) for number, state, queue in rows}
+
+
+def _take_away(now: Millis, numbers: Sequence[int]) -> Steps[None]:
     """T14: the token does not count as settled, so whatever its worker still says of it is refused."""
-    token, worker = (yield sql("running_lease", number)).fetchone()
-    row = (yield from guarded(UUID(bytes=worker), [(number, token)]))[number, token]
-    yield from move(now, [(row, forced(number, token, row.queue), row.settled_token)])
+    rows = yield from running(numbers)
+    yield from move(now, [(row, forced(row.number, row.token, row.queue), row.settled_token) for row in rows])
 
 
-def _end_blocked(now: Millis, number: int) -> Steps[None]:
+def _end_blocked(now: Millis, queues: Mapping[int, str]) -> Steps[None]:
     """T21. A blocked job has never run, so there is nothing to remember of it."""
-    yield sql("unblock", number)
-    cancelled = NUMBERS_OF_STATES[State.CANCELLED]
-    yield sql_each("add_done", [(number, cancelled, 0, 0, 0, 0, 0, 0, 0, None, now, None, None, None)])
-    queue = (yield sql("queue_of", number)).fetchone()[0]
-    yield from count(ended=[(queue, State.CANCELLED)])
+    yield sql("unblock", json.encode(list(queues)).decode())
+    nothing = (NUMBERS_OF_STATES[State.CANCELLED], 0, 0, 0, 0, 0, 0, 0, None, now, None, None, None)
+    yield sql_each("add_done", [(number, *nothing) for number in queues])
+    yield from count(ended=[(queue, State.CANCELLED) for queue in queues.values()])
 
 
 def end_pending(
-    now: Millis, number: int, state: State, kind: FailureKind | None, error: str | None = None
-) -> Steps[None]:
-    """Take a pending job to a terminal state without a run (T11, T16)."""
-    job = yield from remove_waiting(number)
+    now: Millis, errors: Mapping[int, str | None], state: State, kind: FailureKind | None
+) -> Steps[set[int]]:
+    """Take pending jobs, named with what is said of them, to a terminal state without a run (T11, T16).
+
+    Tells which these are: not those whose rows somebody has deleted by hand.
+    """
+    if not errors:
+        return set()
+    jobs = yield from remove_waiting(list(errors))
+    if jobs:
+        yield sql_each("add_done", [_done(now, job, state, kind, errors[job.number]) for job in jobs])
+        yield from count(ended=[(job.queue, state) for job in jobs])
+    return {job.number for job in jobs}
+
+
+def _done(
+    now: Millis, job: Waiting, state: State, kind: FailureKind | None, error: str | None
+) -> tuple[object, ...]:
     counters = job.counters
-    done = (
-        number, NUMBERS_OF_STATES[state], job.token, job.settled_token, counters.failures, counters.crashes,
+    return (
+        job.number, NUMBERS_OF_STATES[state], job.token, job.settled_token, counters.failures, counters.crashes,
         counters.releases, counters.snoozes, int(counters.solo), None, now, None, kind, error,
     )  # fmt: skip
-    yield sql_each("add_done", [done])
-    yield from count(ended=[(job.queue, state)])
-
-
-def retry(now: Millis, ids: Sequence[UUID]) -> Steps[list[Enqueued]]:
-    """Make failed or cancelled jobs ready again; the first that cannot be stops the whole."""
-    numbers: dict[UUID, int] = {}
-    for id in ids:
-        numbers[id] = yield from _retryable(id)
-    for id, number in numbers.items():
-        yield from _retry(now, id, number)
-    return [Enqueued(id, numbers[id], "existing") for id in ids]
-
-
-def _retryable(id: UUID) -> Steps[int]:
-    row = (yield sql("number_of_id", id.bytes)).fetchone()
-    if row is None:
-        raise JobNotFound(f"There is no job {id}: it never existed here, or its retention has passed.")
-    number: int = row[0]
-    state = STATES[(yield sql("state_of", number)).fetchone()[0]]
-    if state not in (State.FAILED, State.CANCELLED):
-        raise not_retryable(f"Job {id}", state)
-    return number
-
-
-def _retry(now: Millis, id: UUID, number: int) -> Steps[None]:
-    row = (yield sql("done_row", number)).fetchone()
-    (
-        state,
-        token,
-        settled_token,
-        crashes,
-        releases,
-        snoozes,
-        solo,
-        lane,
-        lane_alone,
-        alone,
-        priority,
-        tenant,
-        key,
-        expires_at,
-        queue,
-    ) = row
-    if key is not None:
-        yield from _take_key_back(id, number, tenant, key)
-    if expires_at is not None and expires_at < now:
-        yield sql("drop_expiry", expires_at, number)
-        yield sql("forget_expiry", number)
-        expires_at = None
-    elif expires_at is not None:  # a sweep may have dealt with it, if the clock was set back since
-        yield sql("add_expiry", expires_at, number)
-    yield sql("delete_done", f"[{number}]")
-    yield sql_each("set_run_at", [(number, now)])
-    yield from count(revived=[(queue, STATES[state])])
-    again = Waiting(
-        number=number,
-        lane=lane,
-        lane_alone=bool(lane_alone),
-        alone=bool(alone),
-        priority=priority,
-        run_at=now,
-        expires_at=expires_at,
-        token=token,
-        settled_token=settled_token,
-        counters=renewed(Counters(0, crashes, 0, releases, snoozes, bool(solo))),
-    )
-    yield from wait_again(now, [again])
-
-
-def _take_key_back(id: UUID, number: int, tenant: str, key: str) -> Steps[None]:
-    holder = (yield sql("key_holder", tenant, key)).fetchone()
-    if holder is not None and holder[0] != number:
-        state = STATES[(yield sql("state_of", holder[0])).fetchone()[0]]
-        if not state.terminal:
-            raise KeyTaken(
-                f"Job {id} cannot be retried: its key {key!r} is held by job {UUID(bytes=holder[1])}, which is {state}."
-                " Cancel that one first, or leave this one as it is."
-            )
-    yield sql("take_key", tenant, key, number)
 
 
 def delete(dialect: Dialect, numbers: Sequence[int], states: Collection[State]) -> Steps[int]:
     """Delete those that are in one of the states and may go."""
-    rows = yield sql("states_of", json.encode(sorted(set(numbers))).decode())
-    jobs = [(number, STATES[state], queue) for number, state, queue in rows.fetchall()]
+    known = yield from locked_states(numbers)
+    jobs = [(number, state, queue) for number, (state, queue) in known.items()]
     gone = [job for job in jobs if job[1] in states and job[1] in DELETABLE]
     yield from remove(dialect, gone)
     return len(gone)

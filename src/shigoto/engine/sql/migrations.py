@@ -44,6 +44,14 @@ def load_migrations(package: str) -> list[Migration]:
     return found
 
 
+def too_new(store: str, version: int, name: str, known: int) -> SchemaTooNew:
+    """Why a release that knows migrations up to this one must keep away."""
+    return SchemaTooNew(
+        f"{store} has schema version {version} ({name}), but this release of shigoto knows only versions up to {known}."
+        " Upgrade shigoto here, or use the release that made the store."
+    )
+
+
 def pending(
     shipped: Sequence[Migration], applied: Sequence[Applied], *, store: str, beside_newer: bool = False
 ) -> list[Migration]:
@@ -56,10 +64,7 @@ def pending(
         if row.version not in known:
             if beside_newer and not row.breaking:
                 continue
-            raise SchemaTooNew(
-                f"{store} has schema version {row.version} ({row.name}), but this release of shigoto knows only"
-                f" versions up to {max(known)}. Upgrade shigoto here, or use the release that made the store."
-            )
+            raise too_new(store, row.version, row.name, max(known))
         if known[row.version].checksum != row.checksum:
             raise StoreRefused(
                 f"Migration {row.version} ({row.name}) of {store} differs from the one in this release."

@@ -1,21 +1,31 @@
-"""Leases and repair: beats, promotion of due jobs, and the sweep that frees, fails and prunes."""
+"""Leases and repair: beats, and the sweep that frees, fails and prunes.
+
+For many jobs it is as many statements as for a few: on the way to some stores, each is a journey.
+"""
 
 from collections.abc import Sequence
 from uuid import UUID
 
 from msgspec import json
 
-from shigoto.engine.op import WRITE
-from shigoto.engine.sql.command import Steps, sql, sql_many
+from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.dialect import Dialect
-from shigoto.engine.sql.looking import STATES
+from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES
 from shigoto.engine.sql.managing import end_pending, remove
-from shigoto.engine.sql.settling import Running, guarded, move, write_logs
+from shigoto.engine.sql.settling import (
+    Running,
+    guarded,
+    move,
+    note_progress,
+    running,
+    settled_tokens,
+    write_logs,
+)
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, State
 from shigoto.model.outcome import Death, Ending, Report, Settlement
 from shigoto.model.states import buried, orphaned, unknown_to_all
-from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Orders, Promoted, Rescued, SweepOrder, Swept
+from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Orders, Rescued, SweepOrder, Swept
 
 
 def announce(now: Millis, worker: Announcement) -> Steps[None]:
@@ -91,12 +101,10 @@ def beat(dialect: Dialect, worker: UUID, held: Sequence[tuple[int, int]] | None)
 
 def _taken(leases: Sequence[tuple[int, int]]) -> Steps[tuple[tuple[int, int], ...]]:
     """Of leases that a worker has no longer, those that were not ended by itself, by a settlement or a transaction."""
-    taken: list[tuple[int, int]] = []
-    for number, token in leases:
-        row = (yield sql("settled_token", number)).fetchone()
-        if row is None or row[0] != token:
-            taken.append((number, token))
-    return tuple(taken)
+    if not leases:
+        return ()
+    settled = yield from settled_tokens([number for number, _ in leases])
+    return tuple((number, token) for number, token in leases if settled.get(number) != token)
 
 
 def _release(now: Millis, worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[None]:
@@ -110,32 +118,12 @@ def _unrun(row: Running) -> Settlement:
 
 def report(worker: UUID, reports: Sequence[Report]) -> Steps[list[bool]]:
     """Store what running jobs say of themselves."""
-    held: list[bool] = []
-    for news in reports:
-        mine = (yield sql("holds", news.number, news.token, worker.bytes)).fetchone() is not None
-        held.append(mine)
-        if mine and (news.progress, news.progress_text, news.checkpoint) != (None, None, None):
-            yield sql("note_progress", news.number, news.progress, news.progress_text, news.checkpoint)
-    yield from write_logs([news for news, mine in zip(reports, held, strict=True) if mine])
-    return held
-
-
-def promote(now: Millis, limit: int) -> Steps[Promoted]:
-    """Move due jobs from the schedule to the ready set; the look at the next due instant needs no lock."""
-    due = yield from _next_due()
-    if due is None or due > now:
-        return Promoted(0, None if due is None else due - now)
-    yield WRITE
-    count = (yield sql("promote", now, limit)).rowcount
-    yield sql("unschedule_promoted", now, limit)
-    due = yield from _next_due()
-    return Promoted(max(count, 0), None if due is None else max(0, due - now))
-
-
-def _next_due() -> Steps[Millis | None]:
-    """When the next job is due. What somebody has written by hand, and is no instant, sorts behind all that are."""
-    due: object = (yield sql("next_due")).fetchone()[0]
-    return int(due) if isinstance(due, int | float) else None
+    leases = sorted({(news.number, news.token) for news in reports})
+    held = set((yield sql("holds", json.encode(leases).decode(), worker.bytes)).fetchall())
+    kept = [news for news in reports if (news.number, news.token) in held]
+    yield from note_progress(kept)
+    yield from write_logs(kept)
+    return [(news.number, news.token) in held for news in reports]
 
 
 def sweep(dialect: Dialect, order: SweepOrder) -> Steps[Swept]:
@@ -165,32 +153,35 @@ def sweep(dialect: Dialect, order: SweepOrder) -> Steps[Swept]:
 
 
 def _fence(now: Millis, workers: Sequence[UUID]) -> Steps[list[UUID]]:
-    fenced: list[UUID] = []
-    for worker in workers:
-        cursor = yield sql("fence", worker.bytes, now)
-        fenced += [worker] * cursor.rowcount
-    return fenced
+    if not workers:
+        return []
+    fenced = {id for (id,) in (yield sql("fence", _hex(workers), now)).fetchall()}
+    return [worker for worker in workers if worker.bytes in fenced]
 
 
 def _with_one_job(workers: Sequence[UUID]) -> Steps[frozenset[bytes]]:
     """Of workers that were fenced just now, those with one job: later, with one left, nobody could tell any more."""
-    found: set[bytes] = set()
-    for worker in workers:
-        if len((yield sql("held_by", worker.bytes)).fetchall()) == 1:
-            found.add(worker.bytes)
-    return frozenset(found)
+    if not workers:
+        return frozenset()
+    rows = (yield sql("jobs_of", _hex(workers))).fetchall()
+    return frozenset(worker for worker, jobs in rows if jobs == 1)
+
+
+def _hex(workers: Sequence[UUID]) -> str:
+    return json.encode([worker.hex for worker in workers]).decode()
 
 
 def _rescue(now: Millis, batch: int, with_one_job: frozenset[bytes]) -> Steps[list[Rescued]]:
+    orphans = {number: rest for number, *rest in (yield sql("orphans", batch)).fetchall()}
+    rows = {row.number: row for row in (yield from running(list(orphans)))}
+    if len(rows) < len(orphans):  # numbers without a job: somebody has written, or deleted, by hand
+        yield sql("stop_running", json.encode([number for number in orphans if number not in rows]).decode())
     ends: list[tuple[Running, Settlement, int]] = []
-    for number, token, worker, name, isolates in (yield sql("orphans", batch)).fetchall():
-        row = (yield from guarded(UUID(bytes=worker), [(number, token)])).get((number, token))
-        if row is None:  # a number without a job: somebody has written, or deleted, by hand
-            yield sql("stop_running", f"[{number}]")
-            continue
-        crashed = orphaned(
-            number,
-            token,
+    for row in rows.values():
+        worker, name, isolates = orphans[row.number]
+        ended = orphaned(
+            row.number,
+            row.token,
             row.queue,
             row.held.counters,
             worker=name,
@@ -198,7 +189,7 @@ def _rescue(now: Millis, batch: int, with_one_job: frozenset[bytes]) -> Steps[li
             only=worker in with_one_job,
         )
         # The token counts as settled only when its worker settled it: a late answer must hear that it was lost.
-        ends.append((row, crashed, row.settled_token))
+        ends.append((row, ended, row.settled_token))
     moves = yield from move(now, ends)
     return [
         Rescued(row.id, row.number, row.task, to.state) for (row, _, _), to in zip(ends, moves, strict=True)
@@ -206,16 +197,20 @@ def _rescue(now: Millis, batch: int, with_one_job: frozenset[bytes]) -> Steps[li
 
 
 def _expire(now: Millis, batch: int) -> Steps[tuple[int, int]]:
-    """Fail what was not started in time; also tells how many instants were looked at, most of jobs that had ended."""
-    due = (yield sql("due_expiries", now, batch)).fetchall()
-    expired = 0
-    for expires_at, number in due:
-        yield sql("drop_expiry", expires_at, number)
-        row = (yield sql("state_of", number)).fetchone()
-        if row is not None and STATES.get(row[0]) is State.PENDING:
-            yield from end_pending(now, number, State.FAILED, FailureKind.EXPIRED)
-            expired += 1
-    return expired, len(due)
+    """Fail what was not started in time; also tells how many instants were looked at, most of jobs that had ended.
+
+    A job that runs, or that somebody else is about to change, keeps its instant, and is looked at again.
+    """
+    rows = (yield sql("due_expiries", now, batch)).fetchall()
+    due = [row for row in rows if row[2] != NUMBERS_OF_STATES[State.PROCESSING]]
+    if not due:
+        return 0, 0
+    instants = [(expires_at, number) for expires_at, number, _ in due]
+    # One that is not there any more was replaced by another, after it was looked at and before the job was locked.
+    dropped = {number for (number,) in (yield sql_each("drop_expiries", instants)).fetchall()}
+    pending = [n for _, n, state in due if state == NUMBERS_OF_STATES[State.PENDING] and n in dropped]
+    expired = yield from end_pending(now, dict.fromkeys(pending), State.FAILED, FailureKind.EXPIRED)
+    return len(expired), len(due)
 
 
 def _fail_unknown(now: Millis, order: SweepOrder) -> Steps[list[str]]:
@@ -224,23 +219,26 @@ def _fail_unknown(now: Millis, order: SweepOrder) -> Steps[list[str]]:
     if waited is None:
         return []
     lanes = yield from _note_unknown(now, order.longest_gap)
+    if not lanes:
+        return []
     numbers = json.encode(lanes).decode()
     overdue = (yield sql("overdue_unknown", numbers, now - waited, now, order.batch)).fetchall()
-    for number, task in overdue:
-        error = unknown_to_all(task, waited)
-        yield from end_pending(now, number, State.FAILED, FailureKind.UNKNOWN_TASK, error)
+    errors = {number: unknown_to_all(task, waited) for number, task in overdue}
+    yield from end_pending(now, errors, State.FAILED, FailureKind.UNKNOWN_TASK)
     return [task for _, task in overdue]
 
 
 def _note_unknown(now: Millis, longest_gap: Millis) -> Steps[list[int]]:
     """Note since when tasks are unknown, from the start if nobody has looked for too long, and tell their lanes."""
-    last = (yield sql("meta", "looked_for_unknown")).fetchone()
-    if last is not None and now - last[0] > longest_gap:
+    last = (yield sql("turn", "looked_for_unknown")).fetchone()
+    if last is None:  # somebody else is at it
+        return []
+    if last[0] and now - last[0] > longest_gap:
         yield sql("forget_all_unknown")
     yield sql("note_look_for_unknown", now)
     lanes = (yield sql("unknown_lanes")).fetchall()
     if lanes:
-        yield sql_many("note_unknown", [(task, now) for _, task in lanes])
+        yield sql("note_unknown", json.encode(sorted({task for _, task in lanes})).decode(), now)
     return [lane for lane, _ in lanes]
 
 
@@ -249,11 +247,16 @@ def _prune(dialect: Dialect, now: Millis, order: SweepOrder) -> Steps[tuple[int,
 
     The walk goes on where the last one stopped, past what is kept, and begins again at the end.
     """
-    walked_to: int = (yield sql("meta", "pruned_to")).fetchone()[0]
+    walked_to = (yield sql("turn", "pruned_to")).fetchone()
+    if walked_to is None:  # somebody else is at it
+        return 0, False
     keep = (order.keep_completed_for, order.keep_failed_for, order.keep_cancelled_for)
-    rows = (yield sql("history_from", walked_to, order.batch, *keep)).fetchall()
+    rows = (yield sql("history_from", walked_to[0], order.batch, *keep)).fetchall()
     old = [
-        (number, STATES[state], queue) for number, state, at, queue, keep_for in rows if at + keep_for < now
+        (number, STATES[state], queue)
+        for number, state, at, queue, keep_for in rows
+        # A row that was not written by us is walked past: it must not keep others from being swept.
+        if state in STATES and isinstance(at, int) and at + keep_for < now
     ]
     yield from remove(dialect, old)
     full = len(rows) == order.batch

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from msgspec import Struct, json
 
-from shigoto.engine.sql.command import Steps, sql, sql_each, sql_many
+from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.counting import count
 from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES
@@ -51,7 +51,7 @@ def settle(
     running = yield from guarded(worker, list(others))
     yield from move(now, [(row, others[lease], row.token) for lease, row in running.items()])
     accepted = [*completed, *(others[lease] for lease in running)]
-    yield from _note_progress(accepted)
+    yield from note_progress(accepted)
     yield from write_logs(accepted)
     if len(accepted) == len(settlements):
         return [Verdict.ACCEPTED] * len(settlements)
@@ -62,9 +62,20 @@ def guarded(worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[dict[tuple
     """Of these leases, the ones that this worker holds now."""
     if not leases:
         return {}
-    rows = json.decode((yield sql("held", json.encode(leases).decode(), worker.bytes)).fetchone()[0])
+    return _running((yield sql("held", json.encode(leases).decode(), worker.bytes)).fetchone()[0])
+
+
+def running(numbers: Sequence[int]) -> Steps[list[Running]]:
+    """Those of the jobs that run, whoever has them. Where there are several writers, they are locked already."""
+    if not numbers:
+        return []
+    text = (yield sql("running_rows", json.encode(numbers).decode())).fetchone()[0]
+    return list(_running(text).values())
+
+
+def _running(text: str | bytes) -> dict[tuple[int, int], Running]:
     running: dict[tuple[int, int], Running] = {}
-    for row in rows:
+    for row in json.decode(text):
         number, token, claimed_at = row[:3]
         max_failures, max_crashes, cancel_requested_at, superseded = row[9:13]
         lane, priority, run_at, expires_at, settled_token, queue, task, id, lane_alone, alone = row[13:]
@@ -136,10 +147,13 @@ def _write_down(now: Millis, ends: Sequence[tuple[Running, Settlement, int]]) ->
     ]  # fmt: skip
     if attempts:
         yield sql_each("add_attempt", attempts)
-    for row, settlement, _ in ends:
-        released = settlement.ending is Ending.RELEASED and leaves_a_trace(settlement)
-        if released and row.token > KEPT_RELEASES:
-            yield sql("drop_released_attempts", row.number, row.token - KEPT_RELEASES)
+    outlived = [
+        (row.number, row.token - KEPT_RELEASES)
+        for row, settlement, _ in ends
+        if settlement.ending is Ending.RELEASED and leaves_a_trace(settlement) and row.token > KEPT_RELEASES
+    ]
+    if outlived:
+        yield sql_each("drop_released_attempts", outlived)
 
 
 def _done(
@@ -167,10 +181,21 @@ def _waiting(row: Running, to: Move, run_at: Millis, settled_token: int) -> Wait
     )
 
 
-def _note_progress(settlements: list[Settlement]) -> Steps[None]:
-    for settlement in settlements:
-        if settlement.progress is not None or settlement.progress_text is not None:
-            yield sql("note_progress", settlement.number, settlement.progress, settlement.progress_text, None)
+def note_progress(news: Sequence[Report | Settlement]) -> Steps[None]:
+    """Keep how far runs are, and where to go on: of what one says twice the last counts, and what is not said stays."""
+    told: dict[int, tuple[float | None, str | None, str | None]] = {}
+    for one in news:
+        checkpoint = one.checkpoint if isinstance(one, Report) else None
+        said = (one.progress, one.progress_text, checkpoint)
+        if said != (None, None, None):
+            before = told.get(one.number, (None, None, None))
+            told[one.number] = (
+                before[0] if said[0] is None else said[0],
+                before[1] if said[1] is None else said[1],
+                before[2] if said[2] is None else said[2],
+            )
+    if told:
+        yield sql_each("note_progress", [(number, *told[number]) for number in sorted(told)])
 
 
 def write_logs(news: Sequence[Report | Settlement]) -> Steps[None]:
@@ -185,19 +210,18 @@ def write_logs(news: Sequence[Report | Settlement]) -> Steps[None]:
         yield sql_each("add_log_line", lines)
     outlived = [(number, token, log.first) for number, token, log in told if log.first > 1]
     if outlived:
-        yield sql_many("drop_log_lines", outlived)
+        yield sql_each("drop_log_lines", outlived)
 
 
 def _verdicts(settlements: Sequence[Settlement], accepted: set[int]) -> Steps[list[Verdict]]:
     """Of those that were not accepted now, some were earlier: their answer was lost, but not their log lines."""
-    verdicts: list[Verdict] = []
-    for settlement in settlements:
-        if settlement.number in accepted:
-            verdicts.append(Verdict.ACCEPTED)
-            continue
-        row = (yield sql("settled_token", settlement.number)).fetchone()
-        repeated = row is not None and row[0] == settlement.token
-        if repeated:
-            yield from write_logs([settlement])
-        verdicts.append(Verdict.REPEATED if repeated else Verdict.LOST)
-    return verdicts
+    settled = yield from settled_tokens([s.number for s in settlements if s.number not in accepted])
+    repeated = [s for s in settlements if settled.get(s.number) == s.token]
+    yield from write_logs(repeated)
+    verdicts = dict.fromkeys(accepted, Verdict.ACCEPTED) | {s.number: Verdict.REPEATED for s in repeated}
+    return [verdicts.get(settlement.number, Verdict.LOST) for settlement in settlements]
+
+
+def settled_tokens(numbers: Sequence[int]) -> Steps[dict[int, int]]:
+    """Of each job the last token that its own worker has settled."""
+    return dict((yield sql("settled_tokens", json.encode(numbers).decode())).fetchall())

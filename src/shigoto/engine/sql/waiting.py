@@ -1,9 +1,10 @@
 """Pending jobs as rows: in the ready set when due, in the schedule until then."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Struct, json
 from msgspec.structs import astuple
 
 from shigoto.engine.sql.command import Steps, sql, sql_each
@@ -34,14 +35,15 @@ def counters_of(columns: Sequence[int]) -> Counters:
     return Counters(failures, crashes, solo_crashes, releases, snoozes, bool(solo))
 
 
-def wait_again(now: Millis, jobs: Iterable[Waiting]) -> Steps[None]:
+def wait_again(now: Millis, jobs: Sequence[Waiting]) -> Steps[None]:
     """Put jobs back among the pending ones, ready at once if due. Their bodies must already have this run_at."""
     ready: list[tuple[object, ...]] = []
     scheduled: list[tuple[object, ...]] = []
+    lanes = yield from _change_lanes(
+        [job for job in jobs if job.lane_alone != (job.alone or job.counters.solo)]
+    )
     for job in jobs:
-        lane = job.lane
-        if job.lane_alone != (job.alone or job.counters.solo):
-            lane = yield from _change_lane(job)
+        lane = lanes.get(job.number, job.lane)
         counts = job.token, job.settled_token, *astuple(job.counters)
         if job.run_at <= now:
             ready.append((lane, -job.priority, job.run_at, job.number, job.expires_at, *counts))
@@ -53,20 +55,25 @@ def wait_again(now: Millis, jobs: Iterable[Waiting]) -> Steps[None]:
         yield sql_each("add_scheduled", scheduled)
 
 
-def _change_lane(job: Waiting) -> Steps[int]:
-    """It has become a suspect, or is none any more; the body must know, for its row is found through it."""
-    yield sql("add_other_lane", job.lane)
-    lane: int = (yield sql("other_lane", job.lane)).fetchone()[0]
-    yield sql("set_lane", job.number, lane)
-    return lane
+def _change_lanes(jobs: Sequence[Waiting]) -> Steps[dict[int, int]]:
+    """They have become suspects, or are none any more; the bodies must know, for their rows are found through them."""
+    if not jobs:
+        return {}
+    lanes = json.encode(sorted({job.lane for job in jobs})).decode()
+    yield sql("add_other_lanes", lanes)
+    others: dict[int, int] = dict((yield sql("other_lanes", lanes)).fetchall())
+    changed = {job.number: others[job.lane] for job in jobs}
+    yield sql_each("set_lanes", list(changed.items()))
+    return changed
 
 
-def find_waiting(number: int) -> Steps[Waiting | None]:
-    """The pending job of this number, None if it is not pending."""
-    row = (yield sql("waiting_row", number)).fetchone()
-    if row is None:
-        return None
-    lane, lane_alone, alone, priority, run_at, expires_at, queue, id, token, settled_token = row[:10]
+def find_waiting(numbers: Sequence[int]) -> Steps[list[Waiting]]:
+    """Those of the jobs that are pending. Where there are several writers, they are locked already."""
+    return [_waiting(row) for row in (yield sql("waiting_rows", json.encode(numbers).decode())).fetchall()]
+
+
+def _waiting(row: Sequence[Any]) -> Waiting:
+    number, lane, lane_alone, alone, priority, run_at, expires_at, queue, id, token, settled_token = row[:11]
     return Waiting(
         number=number,
         lane=lane,
@@ -77,7 +84,7 @@ def find_waiting(number: int) -> Steps[Waiting | None]:
         expires_at=expires_at,
         token=token,
         settled_token=settled_token,
-        counters=counters_of(row[10:]),
+        counters=counters_of(row[11:]),
         queue=queue
         if isinstance(queue, str)
         else queue.decode(),  # by the text_factory of a caller's connection
@@ -85,11 +92,10 @@ def find_waiting(number: int) -> Steps[Waiting | None]:
     )
 
 
-def remove_waiting(number: int) -> Steps[Waiting]:
-    """Take a pending job out of the line."""
-    job = yield from find_waiting(number)
-    if job is None:
-        raise LookupError(f"job {number} is not pending")
-    yield sql("delete_ready", f"[{number}]")
-    yield sql("delete_scheduled", f"[{number}]")
-    return job
+def remove_waiting(numbers: Sequence[int]) -> Steps[list[Waiting]]:
+    """Take those of the jobs that are pending out of the line."""
+    jobs = yield from find_waiting(numbers)
+    found = json.encode([job.number for job in jobs]).decode()
+    yield sql("delete_ready", found)
+    yield sql("delete_scheduled", found)
+    return jobs

@@ -5,7 +5,7 @@ The rest of counting is `engine.sql.counting`.
 
 from collections.abc import Mapping, Sequence
 
-from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.counting import count
 from shigoto.model.job import State
 
@@ -15,14 +15,18 @@ def fold_counters() -> Steps[None]:
     yield from _count_to((yield sql("highest")).fetchone()[0])
 
 
+def uncounted() -> Steps[dict[str, int]]:
+    """What was enqueued since the last time, by queue."""
+    return dict((yield sql("uncounted")).fetchall())
+
+
 def count_batch(first: int, jobs: Mapping[str, int]) -> Steps[None]:
     """Count a batch that was enqueued just now: so many of each queue, their numbers from this one on.
 
     To count it later would mean to walk over it again: half a second for a million jobs, with the write lock held.
     """
     yield from _count_to(first - 1)
-    for queue, number in jobs.items():
-        yield sql("count", queue, number, 0, 0, 0)
+    yield sql_each("count", [(queue, number, 0, 0, 0) for queue, number in jobs.items()])
     yield sql("set_meta", "counted_to", first - 1 + sum(jobs.values()))
 
 

@@ -144,11 +144,13 @@ class Driver:
             if isinstance(theirs, LentConnection) and op.rings is not None and op.rings(value):
                 theirs.block.rings = True
             return value
-        except BaseException:
+        except BaseException as error:
             if (
                 theirs.in_transaction
             ):  # else SQLite has rolled everything back by itself, as when the disk is full
                 execute(theirs, Statement("ROLLBACK TO shigoto"))
+            if isinstance(error, sqlite3.IntegrityError) and (moved := files.refusal(error)):
+                raise moved from error
             raise
         finally:
             if theirs.in_transaction:

@@ -3,18 +3,18 @@
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import finding, looking, managing, repairing, settling
+from shigoto.engine.sql import finding, looking, managing, repairing, retrying, settling
 from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sql.dialect import Dialect
-from shigoto.engine.sqlite import checkup, claiming, doorbell, enqueueing, files, schema
+from shigoto.engine.sqlite import checkup, claiming, doorbell, enqueueing, files, promoting, schema
 from shigoto.engine.sqlite.completing import complete
-from shigoto.engine.sqlite.counting import count_moved, fold_counters
+from shigoto.engine.sqlite.counting import fold_counters, uncounted
 from shigoto.engine.sqlite.damage import is_damage
 from shigoto.engine.sqlite.driver import Driver
 from shigoto.engine.sqlite.forgetting import forget
@@ -23,7 +23,6 @@ from shigoto.engine.sqlite.statement import SQL
 from shigoto.engine.sqlite.time import StoreClock, now_and_step
 from shigoto.model.checkup import Checkup
 from shigoto.model.clock import Clock, Millis, host_clock
-from shigoto.model.errors import storable
 from shigoto.model.job import (
     Attempt,
     Counts,
@@ -37,6 +36,7 @@ from shigoto.model.job import (
     State,
 )
 from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
+from shigoto.model.text import storable
 from shigoto.model.worker import (
     Announcement,
     Orders,
@@ -48,9 +48,12 @@ from shigoto.model.worker import (
     WorkerRecord,
 )
 
+if TYPE_CHECKING:
+    from shigoto.engine.movable import Mover
+
 T = TypeVar("T")
 
-CAPABILITIES = Capabilities(name="sqlite", durable=True, shared=True, joins=True)
+CAPABILITIES = Capabilities(name="sqlite", durable=True, shared=True, joins=True, moves=True)
 
 
 class SqliteEngine:
@@ -66,11 +69,12 @@ class SqliteEngine:
         self._clock = StoreClock(clock)
         self._dialect = Dialect(
             now_and_step=lambda: now_and_step(self._clock),
-            insert=enqueueing.insert,
             complete=complete,
-            count_moved=count_moved,
             forget=forget,
             fold=fold_counters,
+            uncounted=uncounted,
+            numbers=enqueueing.numbers,
+            lock_keys=lambda keys: _value(None),  # whoever writes is alone
             is_damage=is_damage,
             places=PLACES,
             statement=Statement,
@@ -147,6 +151,12 @@ class SqliteEngine:
         self._applied = schema.migrate(connection, self._path, may_migrate=may_migrate)
         self._clock.remember(connection.execute(SQL["meta"], ("clock",)).fetchone()[0])
 
+    def mover(self) -> "Mover":
+        """The file, for whoever moves it."""
+        from shigoto.engine.sqlite import moving
+
+        return moving.mover(str(self._path), self._driver.run, self._clock.now)
+
     # A job's way: in, out, and ended.
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
@@ -155,18 +165,16 @@ class SqliteEngine:
         spec = specs[0]
         if len(specs) == 1 and spec.key is None:
             return Op(
-                start=lambda: enqueueing.enqueue(self._dialect, self._clock.now(), specs),
+                start=lambda: enqueueing.enqueue(self._clock.now(), specs),
                 rings=_anything_new,
                 direct=lambda execute: enqueueing.insert_directly(self._clock.now(), spec, execute),
                 several=self._enqueue_several,
                 subject=spec,
             )
-        return Op(
-            start=lambda: enqueueing.enqueue(self._dialect, self._clock.now(), specs), rings=_anything_new
-        )
+        return Op(start=lambda: enqueueing.enqueue(self._clock.now(), specs), rings=_anything_new)
 
     def _enqueue_several(self, specs: list[JobSpec]) -> Steps[list[list[Enqueued]]]:
-        answers = yield from enqueueing.enqueue(self._dialect, self._clock.now(), specs)
+        answers = yield from enqueueing.enqueue(self._clock.now(), specs)
         return [[answer] for answer in answers]
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
@@ -204,7 +212,7 @@ class SqliteEngine:
 
     def promote(self, limit: int) -> Op[Promoted]:
         return Op(
-            start=lambda: repairing.promote(self._clock.now(), limit),
+            start=lambda: promoting.promote(self._clock.now(), limit),
             mode="probe",
             rings=lambda promoted: promoted.count > 0,
         )
@@ -221,12 +229,12 @@ class SqliteEngine:
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         heard = State.CANCELLED if force else State.PROCESSING  # by the worker that runs it
         return Op(
-            start=lambda: managing.cancel(self._clock.now(), ids, force=force),
+            start=lambda: managing.cancel(self._dialect, self._clock.now(), ids, force=force),
             rings=lambda states: heard in states,
         )
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
-        return Op(start=lambda: managing.retry(self._clock.now(), ids), rings=bool)
+        return Op(start=lambda: retrying.retry(self._dialect, self._clock.now(), ids), rings=bool)
 
     def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
         return Op(start=lambda: finding.deletable(self._dialect, wanted, after), mode="read")
@@ -250,7 +258,7 @@ class SqliteEngine:
         return Op(start=lambda: looking.logs(id), mode="read")
 
     def stats(self) -> Op[dict[str, Counts]]:
-        return Op(start=looking.stats, mode="read")
+        return Op(start=lambda: looking.stats(self._dialect), mode="read")
 
     def configure(self, settings: QueueSettings) -> Op[None]:
         return Op(start=lambda: _configure(settings), rings=lambda _: not settings.paused)

@@ -6,15 +6,14 @@ a list of rows (`insertion`). That takes less than 3 µs a job where a statement
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from uuid import UUID
 
 from msgspec import json
 
-from shigoto.engine.sql import keys
 from shigoto.engine.sql.command import Statement, Steps, sql
-from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sqlite import keys
 from shigoto.engine.sqlite.counting import count_batch
 from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec
@@ -23,12 +22,12 @@ Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
 Stretch = tuple[tuple[object, ...], Sequence[JobSpec]]  # neighbours that are alike, after what they share
 
 
-def enqueue(dialect: Dialect, now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
+def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Store the jobs in list order and answer for each."""
     stretches = _stretches(now, specs)
     yield from _add_lanes([alike[0] for _, alike in stretches])
     if any(alike[0].key is not None for _, alike in stretches):
-        return (yield from keys.enqueue(dialect, now, specs))
+        return (yield from keys.enqueue(now, specs, insert))
     inserted = yield from _insert_many(stretches)
     first = (
         (yield sql("highest")).fetchone()[0] - inserted + 1
@@ -71,6 +70,16 @@ def insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
         row = (yield sql("number_of_id", spec.id.bytes)).fetchone()
         if row is not None:  # else it was known, and deleted between the two statements
             return Enqueued(spec.id, row[0], "inserted" if new else "existing")
+
+
+def numbers(ids: Collection[UUID]) -> Steps[dict[UUID, int]]:
+    """The numbers of those of the jobs that are known."""
+    found: dict[UUID, int] = {}
+    for id in dict.fromkeys(ids):
+        row = (yield sql("number_of_id", id.bytes)).fetchone()
+        if row is not None:
+            found[id] = row[0]
+    return found
 
 
 def _insert_many(stretches: Sequence[Stretch]) -> Steps[int]:

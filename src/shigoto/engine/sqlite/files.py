@@ -6,8 +6,9 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from shigoto.engine.sql.blocks import NO_TRANSACTION
 from shigoto.engine.sqlite import checkpoint
-from shigoto.model.errors import StoreRefused, StoreUnavailable
+from shigoto.model.errors import JobError, StoreError, StoreRefused, StoreUnavailable
 
 MINIMUM_VERSION = (3, 38, 0)  # the ->> operator
 # fmt: off
@@ -148,9 +149,9 @@ def _in_transaction(connection: sqlite3.Connection) -> sqlite3.Connection:
     # (From Python 3.12 on it has two ways of being in it.)
     autocommits = connection.isolation_level is None or getattr(connection, "autocommit", False) is True
     if autocommits and not connection.in_transaction:
-        raise StoreRefused(
-            "The connection given as connection= is in autocommit mode and no transaction is open."
-            " Execute BEGIN first, so that the job and your own changes are committed together."
+        raise JobError(
+            f"{NO_TRANSACTION} Begin one first: `connection.execute('BEGIN')` with sqlite3,"
+            " `with transaction.atomic():` with Django. Or leave out connection=."
         )
     return connection
 
@@ -167,6 +168,16 @@ def is_passing(error: sqlite3.Error) -> bool:
     """Whether the same may work at another time; an error that has no name may be anything."""
     name = getattr(error, "sqlite_errorname", "")
     return not name or name.split("_")[1] in PASSING
+
+
+def refusal(error: sqlite3.Error) -> StoreError | None:
+    """The error of a gate (`moving.py`), if it is one."""
+    if getattr(error, "sqlite_errorname", "") != "SQLITE_CONSTRAINT_TRIGGER":
+        return None
+    from shigoto.engine.movable import refused  # who is never moved never needs it
+
+    code, _, text = str(error).partition(" ")
+    return refused(code, text)
 
 
 def wrapped(error: sqlite3.Error, path: Path) -> Exception:
@@ -190,4 +201,4 @@ def wrapped(error: sqlite3.Error, path: Path) -> Exception:
                 f"{path} stayed locked by another process ({error}). Find who holds a write transaction open."
             )
         case _:
-            return StoreUnavailable(f"SQLite refused an operation on {path}: {error}")
+            return refusal(error) or StoreUnavailable(f"SQLite refused an operation on {path}: {error}")

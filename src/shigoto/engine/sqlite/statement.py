@@ -3,7 +3,7 @@
 import sqlite3
 
 from shigoto.engine.op import Write
-from shigoto.engine.sql.command import Call, Command
+from shigoto.engine.sql.command import Call, Command, Statement
 from shigoto.engine.sql.statements import load_statements
 
 SQL = load_statements("shigoto.engine.sqlite.statements")
@@ -16,6 +16,6 @@ def execute(connection: sqlite3.Connection, command: Command) -> sqlite3.Cursor:
     if isinstance(command, Write):
         return cursor
     text = SQL[command.name] if isinstance(command, Call) else command.text
-    if command.many:
+    if isinstance(command, Statement) and command.many:
         return cursor.executemany(text, command.values)
     return cursor.execute(text, command.values)

@@ -236,6 +236,8 @@ class Block:
             # What a constraint says at the commit, it says about the block's own rows.
             if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
                 raise self._refusal(error) from error
+            if isinstance(error, sqlite3.IntegrityError) and (moved := files.refusal(error)):
+                raise moved from error
             raise
         if op.committed is not None:
             op.committed(value)

@@ -22,6 +22,7 @@ from shigoto.testing.conformance.keys import (
     TestReplace,
     TestSuperseded,
 )
+from shigoto.testing.conformance.keys_in_bulk import TestKeysInBulk
 from shigoto.testing.conformance.leases import (
     TestBeat,
     TestClockSteps,
@@ -42,6 +43,7 @@ from shigoto.testing.conformance.settling import (
     TestGuard,
     TestSnoozedAndReleased,
 )
+from shigoto.testing.conformance.texts import TestTexts
 from shigoto.testing.conformance.transactions import TestJoin, TestNoJoin
 from shigoto.testing.conformance.unknown import TestUnknown, TestUnknownAndDue
 
@@ -77,6 +79,7 @@ __all__ = [
     "TestKeyAndRetry",
     "TestKeyScope",
     "TestKeyTable",
+    "TestKeysInBulk",
     "TestLogs",
     "TestMachine",
     "TestNoJoin",
@@ -96,6 +99,7 @@ __all__ = [
     "TestStrays",
     "TestSuperseded",
     "TestTasks",
+    "TestTexts",
     "TestTheSameId",
     "TestThreads",
     "TestUnknown",

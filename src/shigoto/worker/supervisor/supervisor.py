@@ -33,6 +33,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from shigoto.model.errors import SchemaTooNew, StoreMoved
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import RunnerDied, RunnerFailed, RunnerRetired, RunnerStarted
 from shigoto.observe.log import configure_logging, log_events
@@ -263,7 +264,8 @@ class Supervisor:
                 self._give_up(Failed(NO_START, f"Every process that loads the app dies: the last one {how}."))
                 return None
             return post.pause(runner, wait_for_change=False)
-        if not (self._was_ready or self._duties.reload):
+        hopeless = failed.code in (StoreMoved.code, SchemaTooNew.code)
+        if hopeless or not (self._was_ready or self._duties.reload):
             self._give_up(failed)
             return None
         pause = post.pause(runner, wait_for_change=self._duties.reload)

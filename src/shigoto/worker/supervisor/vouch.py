@@ -15,7 +15,7 @@ from msgspec import Struct
 from shigoto.model.errors import StoreError
 from shigoto.observe.events import RunnerPaused
 from shigoto.worker.process.slate import Mark
-from shigoto.worker.station import Station, Trouble
+from shigoto.worker.station import Station, Trouble, longest_pause
 from shigoto.worker.supervisor import procfs
 from shigoto.worker.supervisor.messages import Hello
 from shigoto.worker.supervisor.runnerprocess import RunnerProcess
@@ -40,8 +40,7 @@ async def vouch(runner: RunnerProcess, hello: Hello, station: Station) -> Doubt 
     """Beat for a runner until the store does not count it any more, or it is leaving by itself."""
     engine, pause = station.engine, _until_next(hello, station)
     sent_at, paused = station.clock(), False
-    # The store forgives no more than L/3 between two looks at an expired worker, so tries come at least so often.
-    trouble = Trouble(station, "supervisor", longest=hello.lease / 6)
+    trouble = Trouble(station, "supervisor", longest=longest_pause(hello.lease))
     while True:
         due = station.clock() + pause
         await asyncio.sleep(pause)

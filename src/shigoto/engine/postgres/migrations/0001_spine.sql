@@ -4,6 +4,9 @@
 -- table that holds its number. Times are integer milliseconds since the Unix epoch.
 --
 -- Who is about to change or judge a job locks its narrow row first; the body's run_at and lane change only under that.
+-- Everybody locks in one order, so that nobody waits in a circle:
+--   keys, by their names  ->  narrow rows, by their numbers  ->  the rest of the job
+-- and sweeps wait for nobody: what somebody else has locked, they leave to the next one.
 
 -- A lane is one task in one queue, apart for the jobs that need a process of their own (alone). The ready set is
 -- ordered inside each lane, and a claim merges only the lanes it wants: jobs of unknown tasks, paused queues or busy
@@ -214,12 +217,13 @@ CREATE TABLE shigoto.tally (
   cancelled integer NOT NULL
 );
 
--- pruned_to is how far the pruner has walked; the row tally is locked by whoever folds the tally.
+-- pruned_to is how far the pruner has walked, looked_for_unknown when somebody has looked for tasks that nobody knows;
+-- these rows, and tally, are locked by whoever is at it.
 CREATE TABLE shigoto.meta (
   name  text PRIMARY KEY,
   value bigint NOT NULL
 ) WITH (fillfactor = 50);
-INSERT INTO shigoto.meta (name, value) VALUES ('pruned_to', 0), ('tally', 0);
+INSERT INTO shigoto.meta (name, value) VALUES ('pruned_to', 0), ('tally', 0), ('looked_for_unknown', 0);
 
 -- The highest time that was seen, a few seconds behind; one row.
 CREATE TABLE shigoto.clock (
@@ -241,14 +245,34 @@ ALTER TABLE shigoto.tally SET (autovacuum_vacuum_scale_factor = 0, autovacuum_va
 
 -- TIME ---------------------------------------------------------------------------------------------------------------
 
+-- No function of ours goes by the caller's search_path, which may put other things before pg_catalog. This one has no
+-- SET for it, so that it can become part of the statement that calls it.
+
 -- The server's clock as it is. now() is that of the transaction, so that all of one operation is one instant.
 CREATE FUNCTION shigoto.host_now() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE
-AS 'SELECT floor(extract(epoch FROM now()) * 1000)::bigint';
+AS 'SELECT pg_catalog.floor(extract(epoch FROM pg_catalog.now()) OPERATOR(pg_catalog.*) 1000)::bigint';
+
+-- The same as of this statement. In a transaction that its caller keeps open it is this that counts: a job that expires
+-- in a minute has that minute from when it was enqueued, and one that ends there does not end before it was done.
+CREATE FUNCTION shigoto.host_statement_now() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE
+AS 'SELECT shigoto.host_now() OPERATOR(pg_catalog.+) pg_catalog.floor(extract(epoch FROM
+  pg_catalog.statement_timestamp() OPERATOR(pg_catalog.-) pg_catalog.now()) OPERATOR(pg_catalog.*) 1000)::bigint';
 
 -- Store time. A small step back is ridden out by standing still at the mark; one of more than a minute is believed.
-CREATE FUNCTION shigoto.now() RETURNS bigint LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
+CREATE FUNCTION shigoto.now() RETURNS bigint LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path = pg_catalog AS $$
 DECLARE
   host bigint := shigoto.host_now();
+  seen bigint := (SELECT c.mark FROM shigoto.clock c);
+BEGIN
+  RETURN CASE WHEN seen - host BETWEEN 1 AND 60000 THEN seen ELSE host END;
+END
+$$;
+
+CREATE FUNCTION shigoto.statement_now() RETURNS bigint LANGUAGE plpgsql STABLE PARALLEL SAFE
+SET search_path = pg_catalog
+AS $$
+DECLARE
+  host bigint := shigoto.host_statement_now();
   seen bigint := (SELECT c.mark FROM shigoto.clock c);
 BEGIN
   RETURN CASE WHEN seen - host BETWEEN 1 AND 60000 THEN seen ELSE host END;

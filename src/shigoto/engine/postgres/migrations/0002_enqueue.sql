@@ -4,7 +4,7 @@
 
 -- THE DOORBELL: empty, on the channel that is called like the schema -------------------------------------------------
 
-CREATE FUNCTION shigoto.ring() RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION shigoto.ring() RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog AS $$
 BEGIN
   PERFORM pg_notify(n.nspname, '')
   FROM pg_class c
@@ -13,24 +13,28 @@ BEGIN
 END
 $$;
 
--- LOCKS --------------------------------------------------------------------------------------------------------------
+-- COUNTERS -----------------------------------------------------------------------------------------------------------
 
--- Who holds a key, with the key's row made if need be, and locked: enqueues of one key queue up here. Two statements:
--- the first may have waited for the very transaction that stored the job, and only a second one sees that.
-CREATE FUNCTION shigoto.locked_key(tenant text, key text) RETURNS TABLE (number bigint, id uuid)
-LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
+-- Moves what was appended into the counters. One at a time: who finds another at it leaves it to that one.
+CREATE FUNCTION shigoto.fold_tally() RETURNS void
+LANGUAGE sql
+SET search_path = pg_catalog
 AS $$
-#variable_conflict use_column
-DECLARE
-  holder bigint;
-BEGIN
-  INSERT INTO shigoto.key AS k (tenant, key, number) VALUES (locked_key.tenant, locked_key.key, 0)
-  ON CONFLICT (tenant, key) DO UPDATE SET number = k.number
-  RETURNING k.number INTO holder;
-  RETURN QUERY SELECT b.number, b.id FROM shigoto.job b WHERE b.number = holder;
-END
+  WITH turn AS MATERIALIZED (
+    SELECT 1 FROM shigoto.meta WHERE name = 'tally' FOR UPDATE SKIP LOCKED),
+  gone AS (
+    DELETE FROM shigoto.tally
+    WHERE ctid = ANY (ARRAY(SELECT t.ctid FROM shigoto.tally t WHERE EXISTS (SELECT 1 FROM turn) LIMIT 100000))
+    RETURNING queue, total, completed, failed, cancelled)
+  INSERT INTO shigoto.counter AS c (queue, total, completed, failed, cancelled)
+  SELECT g.queue, sum(g.total), sum(g.completed), sum(g.failed), sum(g.cancelled)
+  FROM gone g
+  GROUP BY g.queue
+  ON CONFLICT (queue) DO UPDATE SET
+    total = c.total + excluded.total,
+    completed = c.completed + excluded.completed,
+    failed = c.failed + excluded.failed,
+    cancelled = c.cancelled + excluded.cancelled;
 $$;
 
 -- ENQUEUE ------------------------------------------------------------------------------------------------------------
@@ -45,12 +49,13 @@ CREATE FUNCTION shigoto.enqueue(
   ids uuid[], payloads text[], ring boolean)
 RETURNS bigint[]
 LANGUAGE plpgsql
+SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
 SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
-  current bigint := shigoto.now();
+  current bigint := shigoto.statement_now();
   due bigint := coalesce(run_at, current + delay);
   expiry bigint := coalesce(expires_at, current + expires_in);
   line integer := (SELECT l.lane FROM shigoto.lane l WHERE l.task = enqueue.task AND l.queue = enqueue.queue
@@ -90,6 +95,11 @@ BEGIN
   END IF;
   INSERT INTO shigoto.tally (queue, total, completed, failed, cancelled)
   VALUES (queue, cardinality(numbers), 0, 0, 0);
+  -- Where nobody sweeps, because there are only producers, it is them who fold: one of thousands. Not in enqueue_each,
+  -- which runs in callers' transactions too: these would have the turn for as long as they are open.
+  IF (numbers[1] - 1) / 5000 <> numbers[cardinality(numbers)] / 5000 THEN
+    PERFORM shigoto.fold_tally();
+  END IF;
   IF ring THEN
     PERFORM shigoto.ring();
   END IF;
@@ -104,13 +114,14 @@ $$;
 CREATE FUNCTION shigoto.enqueue_each(jobs json, ring boolean)
 RETURNS TABLE ("position" integer, number bigint, inserted boolean)
 LANGUAGE plpgsql
+SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  current bigint := shigoto.now();
+  current bigint := shigoto.statement_now();
   ids uuid[] := ARRAY(
     SELECT j.id FROM ROWS FROM (json_to_recordset(jobs) AS (id uuid)) WITH ORDINALITY j(id, place) ORDER BY j.place);
   missing uuid[];

@@ -2,11 +2,41 @@
 
 -- LOCKS --------------------------------------------------------------------------------------------------------------
 
+-- The states of jobs as they are now, without a lock; none for those that are in no table.
+CREATE FUNCTION shigoto.seen_states(numbers bigint[]) RETURNS TABLE (number bigint, state integer)
+LANGUAGE plpgsql
+STABLE
+SET search_path = pg_catalog
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+BEGIN
+  RETURN QUERY
+  SELECT e, coalesce(d.state, n.state, r.state, s.state, k.state)
+  FROM unnest(numbers) e
+  LEFT JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e OFFSET 0) b ON true
+  LEFT JOIN LATERAL (SELECT d.state FROM shigoto.done d WHERE d.number = b.number OFFSET 0) d ON true
+  LEFT JOIN LATERAL (SELECT 2 AS state FROM shigoto.running n WHERE n.number = b.number OFFSET 0) n ON true
+  LEFT JOIN LATERAL (
+    SELECT 1 AS state FROM shigoto.ready r
+    WHERE r.lane = b.lane AND r.priority = -b.priority AND r.run_at = b.run_at AND r.number = b.number
+    OFFSET 0) r ON true
+  LEFT JOIN LATERAL (
+    SELECT 1 AS state FROM shigoto.scheduled s WHERE s.run_at = b.run_at AND s.number = b.number OFFSET 0) s ON true
+  LEFT JOIN LATERAL (SELECT 6 AS state FROM shigoto.blocked k WHERE k.number = b.number OFFSET 0) k ON true;
+END
+$$;
+
 -- The states of jobs, each with its narrow row locked, whichever table that is in. What has moved between being seen
 -- and being locked is looked for again. A job that is in no table, because somebody has deleted rows by hand, has no
 -- state.
 CREATE FUNCTION shigoto.locked_states(numbers bigint[]) RETURNS TABLE (number bigint, state integer)
 LANGUAGE plpgsql
+SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -43,20 +73,99 @@ BEGIN
       RETURN;
     END IF;
   END LOOP;
-  IF EXISTS (
-    SELECT 1
-    FROM unnest(missing) e
-    CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e OFFSET 0) b
-    WHERE EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = b.number)
-      OR EXISTS (SELECT 1 FROM shigoto.running n WHERE n.number = b.number)
-      OR EXISTS (SELECT 1 FROM shigoto.ready r WHERE r.lane = b.lane AND r.priority = -b.priority
-        AND r.run_at = b.run_at AND r.number = b.number)
-      OR EXISTS (SELECT 1 FROM shigoto.scheduled s WHERE s.run_at = b.run_at AND s.number = b.number)
-      OR EXISTS (SELECT 1 FROM shigoto.blocked k WHERE k.number = b.number))
+  IF EXISTS (SELECT 1 FROM shigoto.seen_states(missing) s WHERE s.state IS NOT NULL)
   THEN
     RAISE 'one of the jobs % moves whenever it is looked at', missing USING ERRCODE = 'serialization_failure';
   END IF;
   RETURN QUERY SELECT e, NULL::integer FROM unnest(missing) e;
+END
+$$;
+
+-- The same for a sweep: what somebody else has locked is left out, and so is what has moved meanwhile. 0 is the state
+-- of what is in no table.
+CREATE FUNCTION shigoto.free_states(numbers bigint[]) RETURNS TABLE (number bigint, state integer)
+LANGUAGE plpgsql
+SET search_path = pg_catalog
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+DECLARE
+  seen bigint[];
+  states integer[];
+BEGIN
+  SELECT array_agg(e.number), array_agg(coalesce(d.state, n.state, r.state, s.state, k.state))
+  INTO seen, states
+  FROM unnest(numbers) e(number)
+  LEFT JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e.number OFFSET 0) b ON true
+  LEFT JOIN LATERAL (
+    SELECT d.state FROM shigoto.done d WHERE d.number = b.number OFFSET 0 FOR UPDATE SKIP LOCKED) d ON true
+  LEFT JOIN LATERAL (
+    SELECT 2 AS state FROM shigoto.running n WHERE n.number = b.number OFFSET 0 FOR UPDATE SKIP LOCKED) n ON true
+  LEFT JOIN LATERAL (
+    SELECT 1 AS state FROM shigoto.ready r
+    WHERE r.lane = b.lane AND r.priority = -b.priority AND r.run_at = b.run_at AND r.number = b.number
+    OFFSET 0 FOR UPDATE SKIP LOCKED) r ON true
+  LEFT JOIN LATERAL (
+    SELECT 1 AS state FROM shigoto.scheduled s
+    WHERE s.run_at = b.run_at AND s.number = b.number OFFSET 0 FOR UPDATE SKIP LOCKED) s ON true
+  LEFT JOIN LATERAL (
+    SELECT 6 AS state FROM shigoto.blocked k WHERE k.number = b.number OFFSET 0 FOR UPDATE SKIP LOCKED) k ON true;
+  RETURN QUERY
+  SELECT f.number, f.state FROM unnest(seen, states) f(number, state) WHERE f.state IS NOT NULL;
+  RETURN QUERY
+  SELECT s.number, 0
+  FROM shigoto.seen_states(ARRAY(
+    SELECT f.number FROM unnest(seen, states) f(number, state) WHERE f.state IS NULL)) s
+  WHERE s.state IS NULL;
+END
+$$;
+
+-- PROMOTE ------------------------------------------------------------------------------------------------------------
+
+-- T3: the jobs that are due, at most so many, from one table to the other in one statement: what was locked is what is
+-- moved. With nothing due it is a look. By itself and at once: what is half promoted is seen by no claim.
+CREATE FUNCTION shigoto.promote(most integer, OUT moved bigint, OUT next_in bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+  current bigint := shigoto.now();
+BEGIN
+  moved := 0;
+  next_in := (SELECT min(s.run_at) FROM shigoto.scheduled s) - current;
+  IF next_in <= 0 THEN
+    WITH due AS MATERIALIZED (
+      SELECT s.ctid AS at, s.*
+      FROM shigoto.scheduled s
+      WHERE s.run_at <= current
+      ORDER BY s.run_at, s.number
+      LIMIT most
+      FOR UPDATE SKIP LOCKED),
+    gone AS (
+      DELETE FROM shigoto.scheduled s WHERE s.ctid = ANY (ARRAY(SELECT d.at FROM due d)))
+    INSERT INTO shigoto.ready (lane, priority, run_at, number, expires_at, token, settled_token,
+      failures, crashes, solo_crashes, releases, snoozes, solo)
+    SELECT d.lane, -b.priority, d.run_at, d.number, b.expires_at, d.token, d.settled_token,
+      d.failures, d.crashes, d.solo_crashes, d.releases, d.snoozes, d.solo
+    FROM due d
+    CROSS JOIN LATERAL (SELECT b.priority, b.expires_at FROM shigoto.job b WHERE b.number = d.number OFFSET 0) b;
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    next_in := (SELECT min(s.run_at) FROM shigoto.scheduled s) - current;
+    IF next_in < 0 THEN
+      next_in := 0;
+    END IF;
+  END IF;
 END
 $$;
 
@@ -67,8 +176,10 @@ $$;
 -- from 1, the job is for.
 --
 -- The rows of each wanted lane are in the order of the index, so a lane is read, and locked, from its front. With more
--- than one lane, a look without locks tells first how many each of them contributes to the best; what others take
--- meanwhile is made up for by the next of the same lane, and if nothing was left there, by the next of all lanes.
+-- than one lane, a look without locks tells first how many each of them contributes to the best. It reads four times
+-- as many of each as there would be if all were alike, and then twice as many of those lanes that could contribute more,
+-- until none could: with many lanes, to read all that is wanted of each would be too much. What others take meanwhile is
+-- made up for by the next of the same lane, and if nothing was left there, by the next of all lanes.
 CREATE FUNCTION shigoto.claim(worker uuid, wants json)
 RETURNS TABLE (
   number bigint, token integer, id uuid, task text, queue text, attempt integer, failures integer, snoozes integer,
@@ -76,6 +187,7 @@ RETURNS TABLE (
   retry text, timeout bigint, soft_timeout bigint, tags text, meta text, checkpoint text, alone boolean, payload text,
   want integer, took double precision)
 LANGUAGE plpgsql
+SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -93,6 +205,8 @@ DECLARE
   lanes integer[];
   best_lanes integer[];
   shares integer[];
+  depths integer[];
+  deeper integer[];
   taken integer;
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM shigoto.worker w WHERE w.id = claim.worker AND w.fenced_at IS NULL) THEN
@@ -131,21 +245,33 @@ BEGIN
     best_lanes := lanes;
     shares := ARRAY[wanted."limit"];
     IF cardinality(lanes) > 1 THEN
-      SELECT array_agg(s.lane), array_agg(s.share) INTO best_lanes, shares
-      FROM (
-        SELECT b.lane, count(*)::integer AS share
+      depths := array_fill(
+        least(4 * wanted."limit" / cardinality(lanes) + 1, wanted."limit"), ARRAY[cardinality(lanes)]);
+      LOOP
+        SELECT array_agg(s.lane), array_agg(s.share),
+          array_agg(s.lane) FILTER (WHERE s.share = s.depth AND s.depth < wanted."limit")
+        INTO best_lanes, shares, deeper
         FROM (
-          SELECT l.lane
-          FROM unnest(lanes) l(lane)
-          CROSS JOIN LATERAL (
-            SELECT r.priority, r.run_at, r.number FROM shigoto.ready r
-            WHERE r.lane = l.lane AND (r.priority, r.run_at, r.number) > (wanted.priority, wanted.run_at, wanted.number)
-              AND (r.expires_at IS NULL OR r.expires_at >= current)
+          SELECT b.lane, b.depth, count(*)::integer AS share
+          FROM (
+            SELECT l.lane, l.depth
+            FROM unnest(lanes, depths) l(lane, depth)
+            CROSS JOIN LATERAL (
+              SELECT r.priority, r.run_at, r.number FROM shigoto.ready r
+              WHERE r.lane = l.lane
+                AND (r.priority, r.run_at, r.number) > (wanted.priority, wanted.run_at, wanted.number)
+                AND (r.expires_at IS NULL OR r.expires_at >= current)
+              ORDER BY r.priority, r.run_at, r.number
+              LIMIT l.depth) r
             ORDER BY r.priority, r.run_at, r.number
-            LIMIT wanted."limit") r
-          ORDER BY r.priority, r.run_at, r.number
-          LIMIT wanted."limit") b
-        GROUP BY b.lane) s;
+            LIMIT wanted."limit") b
+          GROUP BY b.lane, b.depth) s;
+        EXIT WHEN deeper IS NULL;
+        depths := ARRAY(
+          SELECT CASE WHEN l.lane = ANY (deeper) THEN least(2 * l.depth, wanted."limit") ELSE l.depth END
+          FROM unnest(lanes, depths) WITH ORDINALITY l(lane, depth, place)
+          ORDER BY l.place);
+      END LOOP;
     END IF;
     WHILE cardinality(best_lanes) > 0 LOOP
       RETURN QUERY
@@ -211,13 +337,14 @@ $$;
 
 -- SETTLE -------------------------------------------------------------------------------------------------------------
 
--- T4 for those of the leases that this worker holds; the answer is their numbers. Named once each.
+-- T4 for those of the leases that this worker holds, if it is not fenced; the answer is their numbers. Named once each.
 --
 -- DELETE waits for whoever has the row locked, and looks at token and worker again then. The two comparisons that stand
 -- for number = number leave the planner no other way than to go from the leases to the rows of running by their key. In
 -- the order of their numbers, as everybody locks them, so that nobody waits in a circle.
 CREATE FUNCTION shigoto.complete(worker uuid, numbers bigint[], tokens integer[], results text[]) RETURNS bigint[]
 LANGUAGE plpgsql
+SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -226,7 +353,7 @@ SET enable_mergejoin = off
 SET jit = off
 AS $$
 DECLARE
-  current bigint := shigoto.now();
+  current bigint := shigoto.statement_now();
   accepted bigint[];
 BEGIN
   WITH gone AS (
@@ -234,6 +361,7 @@ BEGIN
     USING (
       SELECT * FROM unnest(numbers, tokens, results) e(number, token, result) ORDER BY e.number) e
     WHERE r.number >= e.number AND r.number <= e.number AND r.token = e.token AND r.worker = complete.worker
+      AND EXISTS (SELECT 1 FROM shigoto.worker w WHERE w.id = complete.worker AND w.fenced_at IS NULL)
     RETURNING r.number, r.token, r.lane, r.failures, r.crashes, r.releases, r.snoozes, r.claimed_at,
       r.cancel_requested_at, e.result),
   history AS (

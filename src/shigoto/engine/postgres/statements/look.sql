@@ -62,26 +62,23 @@ FROM shigoto.log
 WHERE number = (SELECT number FROM shigoto.job WHERE id = encode($1::bytea, 'hex')::uuid)
 ORDER BY token, line
 
--- Locks it, in whichever of the two tables it is.
--- name: waiting_row
-SELECT b.lane, l.alone, b.alone, b.priority, b.run_at, b.expires_at, l.queue, uuid_send(b.id),
+-- Pending jobs, which are locked already. $1 = [number, …]
+-- name: waiting_rows
+SELECT b.number, b.lane, l.alone, b.alone, b.priority, b.run_at, b.expires_at, l.queue, uuid_send(b.id),
   coalesce(r.token, s.token), coalesce(r.settled_token, s.settled_token), coalesce(r.failures, s.failures),
   coalesce(r.crashes, s.crashes), coalesce(r.solo_crashes, s.solo_crashes), coalesce(r.releases, s.releases),
   coalesce(r.snoozes, s.snoozes), coalesce(r.solo, s.solo)
-FROM shigoto.job b
+FROM jsonb_array_elements_text($1::text::jsonb) e
+CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e::bigint OFFSET 0) b
 CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = b.lane OFFSET 0) l
 LEFT JOIN LATERAL (
   SELECT * FROM shigoto.ready r
-  WHERE r.lane = b.lane AND r.priority = -b.priority AND r.run_at = b.run_at AND r.number = b.number
-  OFFSET 0 FOR UPDATE) r ON true
+  WHERE r.lane = b.lane AND r.priority = -b.priority AND r.run_at = b.run_at AND r.number = b.number OFFSET 0) r ON true
 LEFT JOIN LATERAL (
-  SELECT * FROM shigoto.scheduled s WHERE s.run_at = b.run_at AND s.number = b.number OFFSET 0 FOR UPDATE) s ON true
-WHERE b.number = $1::bigint AND coalesce(r.number, s.number) IS NOT NULL
+  SELECT * FROM shigoto.scheduled s WHERE s.run_at = b.run_at AND s.number = b.number OFFSET 0) s ON true
+WHERE coalesce(r.number, s.number) IS NOT NULL
 
--- Locks it, wherever it is.
--- name: state_of
-SELECT s.state FROM shigoto.locked_states(ARRAY[$1::bigint]) s
-
+-- Locks them, wherever they are, in the order of their numbers.
 -- name: states_of
 SELECT s.number, s.state, l.queue
 FROM shigoto.locked_states(ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e)) s
@@ -90,25 +87,21 @@ CROSS JOIN LATERAL (SELECT l.queue FROM shigoto.lane l WHERE l.lane = b.lane OFF
 WHERE s.state IS NOT NULL
 
 -- name: request_cancel
-UPDATE shigoto.running SET cancel_requested_at = coalesce(cancel_requested_at, $2::bigint) WHERE number = $1::bigint
-
--- name: running_lease
-SELECT token, uuid_send(worker) FROM shigoto.running WHERE number = $1::bigint FOR UPDATE
+UPDATE shigoto.running SET cancel_requested_at = coalesce(cancel_requested_at, $2::bigint)
+WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
 
 -- name: unblock
-DELETE FROM shigoto.blocked WHERE number = $1::bigint
+DELETE FROM shigoto.blocked
+WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
 
--- name: queue_of
-SELECT l.queue FROM shigoto.job b JOIN shigoto.lane l ON l.lane = b.lane WHERE b.number = $1::bigint
-
--- name: done_row
-SELECT d.state, d.token, d.settled_token, d.crashes, d.releases, d.snoozes, d.solo, b.lane, l.alone, b.alone,
-  b.priority, b.tenant, b.key, b.expires_at, l.queue
-FROM shigoto.done d
-JOIN shigoto.job b ON b.number = d.number
-JOIN shigoto.lane l ON l.lane = b.lane
-WHERE d.number = $1::bigint
-FOR UPDATE OF d
+-- Jobs that have ended, and are locked already. $1 = [number, …]
+-- name: done_rows
+SELECT d.number, d.state, d.token, d.settled_token, d.crashes, d.releases, d.snoozes, d.solo, b.lane, l.alone, b.alone,
+  b.priority, b.expires_at, l.queue
+FROM jsonb_array_elements_text($1::text::jsonb) e
+CROSS JOIN LATERAL (SELECT * FROM shigoto.done d WHERE d.number = e::bigint OFFSET 0) d
+CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = d.number OFFSET 0) b
+CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = b.lane OFFSET 0) l
 
 -- name: counters
 SELECT c.queue, sum(c.total)::bigint, sum(c.completed)::bigint, sum(c.failed)::bigint, sum(c.cancelled)::bigint
@@ -117,10 +110,6 @@ FROM (
   UNION ALL
   SELECT queue, total, completed, failed, cancelled FROM shigoto.tally) c
 GROUP BY c.queue
-
--- Everything is counted here, by `counters`.
--- name: uncounted
-SELECT ''::text, 0::bigint WHERE false
 
 -- name: running_by_queue
 SELECT l.queue, sum(c.jobs)::bigint

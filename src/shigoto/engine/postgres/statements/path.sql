@@ -36,17 +36,20 @@ WHERE NOT EXISTS (
 ORDER BY 1, 2, 3
 ON CONFLICT (task, queue, alone) DO NOTHING
 
--- name: lane
-SELECT lane FROM shigoto.lane WHERE task = $1::text AND queue = $2::text AND alone = $3::int::boolean
+-- $1 = [[queue, task, alone], …]
+-- name: lanes_of
+SELECT l.queue, l.task, l.alone, l.lane
+FROM jsonb_array_elements($1::text::jsonb) e
+CROSS JOIN LATERAL (
+  SELECT * FROM shigoto.lane l
+  WHERE l.task = e ->> 1 AND l.queue = e ->> 0 AND l.alone = (e ->> 2)::boolean OFFSET 0) l
 
--- name: number_of_id
-SELECT number FROM shigoto.job WHERE id = encode($1::bytea, 'hex')::uuid
+-- name: known_ids
+SELECT uuid_send(b.id), b.number
+FROM jsonb_array_elements_text($1::text::jsonb) e
+CROSS JOIN LATERAL (SELECT b.id, b.number FROM shigoto.job b WHERE b.id = e::uuid OFFSET 0) b
 
--- Locks the key, whether anybody holds it or not.
--- name: key_holder
-SELECT h.number, uuid_send(h.id) FROM shigoto.locked_key($1::text, $2::text) h
-
--- Locks keys, in the order of their names, so that nobody waits in a circle. $1 = [[tenant, key], …]
+-- Locks keys, whether anybody holds them or not, in the order of their names. $1 = [[tenant, key], …]
 -- name: lock_keys
 INSERT INTO shigoto.key AS k (tenant, key, number)
 SELECT DISTINCT e ->> 0, e ->> 1, 0
@@ -54,19 +57,55 @@ FROM jsonb_array_elements($1::text::jsonb) e
 ORDER BY 1, 2
 ON CONFLICT (tenant, key) DO UPDATE SET number = k.number
 
--- name: take_key
-INSERT INTO shigoto.key (tenant, key, number) VALUES ($1::text, $2::text, $3::bigint)
+-- Who holds keys that are locked, by their place in $1 = [[tenant, key], …], and the state of each. A statement after
+-- the one that may have waited for the lock, so that it sees what came of that. It does not lock the jobs: who is told
+-- of one, and leaves it as it is, may be in a transaction that stays open, and its worker could not end it meanwhile.
+-- name: key_holders
+WITH held AS MATERIALIZED (
+  SELECT e.place, b.number, b.id
+  FROM jsonb_array_elements($1::text::jsonb) WITH ORDINALITY e(key, place)
+  CROSS JOIN LATERAL (
+    SELECT * FROM shigoto.key k WHERE k.tenant = e.key ->> 0 AND k.key = e.key ->> 1 OFFSET 0) k
+  CROSS JOIN LATERAL (SELECT b.number, b.id FROM shigoto.job b WHERE b.number = k.number OFFSET 0) b)
+SELECT h.place::int - 1, h.number, uuid_send(h.id), s.state
+FROM held h
+JOIN shigoto.seen_states(ARRAY(SELECT h.number FROM held h)) s ON s.number = h.number
+WHERE s.state IS NOT NULL
+
+-- name: keys_of
+SELECT b.number, b.tenant, b.key
+FROM jsonb_array_elements_text($1::text::jsonb) e
+CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e::bigint OFFSET 0) b
+WHERE b.key IS NOT NULL
+
+-- $1 = [[tenant, key, number], …]
+-- name: take_keys
+INSERT INTO shigoto.key (tenant, key, number)
+SELECT e ->> 0, e ->> 1, (e ->> 2)::bigint
+FROM jsonb_array_elements($1::text::jsonb) e
+ORDER BY 1, 2
 ON CONFLICT (tenant, key) DO UPDATE SET number = excluded.number
 
--- name: supersede
-UPDATE shigoto.running SET superseded = true WHERE number = $1::bigint
+-- name: supersede_all
+UPDATE shigoto.running SET superseded = true
+WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
 
--- name: replace_job
-UPDATE shigoto.job
-SET lane = $2::int, payload = $3::text, priority = $4::smallint, run_at = $5::bigint, max_failures = $6::int,
-  max_crashes = $7::int, expires_at = $8::bigint, retry = $9::text, timeout = $10::bigint, soft_timeout = $11::bigint,
-  tags = $12::text, meta = $13::text, alone = $14::int::boolean
-WHERE number = $1::bigint
+-- JSON as a text, which may be longer than what PostgreSQL has taken apart.
+-- name: replace_jobs
+UPDATE shigoto.job b
+SET lane = (e ->> 1)::int, payload = e ->> 2, priority = (e ->> 3)::smallint, run_at = (e ->> 4)::bigint,
+  max_failures = (e ->> 5)::int, max_crashes = (e ->> 6)::int, expires_at = (e ->> 7)::bigint, retry = e ->> 8,
+  timeout = (e ->> 9)::bigint, soft_timeout = (e ->> 10)::bigint, tags = e ->> 11, meta = e ->> 12,
+  alone = (e ->> 13)::boolean
+FROM json_array_elements($1::text::json) e
+WHERE b.number >= (e ->> 0)::bigint AND b.number <= (e ->> 0)::bigint
+
+-- $1 = [[expires_at, number], …]
+-- name: add_expiries
+INSERT INTO shigoto.expiry (expires_at, number)
+SELECT (e ->> 0)::bigint, (e ->> 1)::bigint
+FROM jsonb_array_elements($1::text::jsonb) e
+ON CONFLICT DO NOTHING
 
 -- CLAIM --------------------------------------------------------------------------------------------------------------
 
@@ -77,24 +116,24 @@ SELECT c.* FROM shigoto.claim(encode($1::bytea, 'hex')::uuid, $2::text::json) c
 -- name: live_worker
 SELECT 1 FROM shigoto.worker WHERE id = encode($1::bytea, 'hex')::uuid AND fenced_at IS NULL
 
--- name: queue_of_lane
-SELECT queue FROM shigoto.lane WHERE lane = $1::int
-
--- name: drop_ready_row
-DELETE FROM shigoto.ready
-WHERE lane = $1::int AND priority = $2::int AND run_at = $3::bigint AND number = $4::bigint
-
 -- SETTLE -------------------------------------------------------------------------------------------------------------
 
 -- $1 = worker; numbers, tokens and results as arrays. What comes back was held by these very leases.
 -- name: complete
 SELECT shigoto.complete(encode($1::bytea, 'hex')::uuid, $2::bigint[], $3::int[], $4::text[])
 
+-- All runs of a batch, before some of them are completed and others are not: everybody locks them in this order.
+-- name: lock_running
+SELECT 1 FROM shigoto.running
+WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
+ORDER BY number
+FOR UPDATE
+
 -- name: stop_running
 DELETE FROM shigoto.running
 WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
 
--- The guard for everything else; what comes back is held by this very lease, and locked.
+-- The guard for everything else; what comes back is held by this very lease, of a worker that is not fenced, and locked.
 -- name: held
 SELECT coalesce(json_agg(json_build_array(
   r.number, r.token, r.claimed_at, r.failures, r.crashes, r.solo_crashes, r.releases, r.snoozes, r.solo,
@@ -110,10 +149,23 @@ CROSS JOIN LATERAL (
   OFFSET 0 FOR UPDATE) r
 CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = r.number OFFSET 0) b
 CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = b.lane OFFSET 0) l
+WHERE EXISTS (SELECT 1 FROM shigoto.worker w WHERE w.id = encode($2::bytea, 'hex')::uuid AND w.fenced_at IS NULL)
 
--- name: settled_token
-SELECT coalesce(n.settled_token, d.settled_token, r.settled_token, s.settled_token)
-FROM shigoto.job b
+-- The same rows, whoever has them, of jobs that are locked already. $1 = [number, …]
+-- name: running_rows
+SELECT coalesce(json_agg(json_build_array(
+  r.number, r.token, r.claimed_at, r.failures, r.crashes, r.solo_crashes, r.releases, r.snoozes, r.solo,
+  b.max_failures, b.max_crashes, r.cancel_requested_at, r.superseded, b.lane, b.priority, b.run_at, b.expires_at,
+  r.settled_token, l.queue, l.task, b.id, l.alone, b.alone)), '[]')::text
+FROM jsonb_array_elements_text($1::text::jsonb) e
+CROSS JOIN LATERAL (SELECT * FROM shigoto.running r WHERE r.number = e::bigint OFFSET 0) r
+CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = r.number OFFSET 0) b
+CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = b.lane OFFSET 0) l
+
+-- name: settled_tokens
+SELECT b.number, coalesce(n.settled_token, d.settled_token, r.settled_token, s.settled_token)
+FROM jsonb_array_elements_text($1::text::jsonb) e
+CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e::bigint OFFSET 0) b
 LEFT JOIN LATERAL (SELECT * FROM shigoto.done d WHERE d.number = b.number OFFSET 0) d ON true
 LEFT JOIN LATERAL (SELECT * FROM shigoto.running n WHERE n.number = b.number OFFSET 0) n ON true
 LEFT JOIN LATERAL (
@@ -121,7 +173,6 @@ LEFT JOIN LATERAL (
   WHERE r.lane = b.lane AND r.priority = -b.priority AND r.run_at = b.run_at AND r.number = b.number OFFSET 0) r ON true
 LEFT JOIN LATERAL (
   SELECT * FROM shigoto.scheduled s WHERE s.run_at = b.run_at AND s.number = b.number OFFSET 0) s ON true
-WHERE b.number = $1::bigint
 
 -- From here to `add_attempt`: $1 = a JSON array with an array for each row.
 -- name: add_ready
@@ -139,27 +190,32 @@ SELECT (e ->> 0)::bigint, (e ->> 1)::bigint, (e ->> 2)::int, (e ->> 3)::int, (e 
 FROM jsonb_array_elements($1::text::jsonb) e
 
 -- The same task in the same queue, on the other side of the line between jobs that run alone and jobs that do not.
--- name: add_other_lane
+-- name: add_other_lanes
 INSERT INTO shigoto.lane (queue, task, alone)
 SELECT l.queue, l.task, NOT l.alone
-FROM shigoto.lane l
-WHERE l.lane = $1::int
-  AND NOT EXISTS (SELECT 1 FROM shigoto.lane o WHERE o.task = l.task AND o.queue = l.queue AND o.alone <> l.alone)
+FROM jsonb_array_elements_text($1::text::jsonb) e
+CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = e::int OFFSET 0) l
+WHERE NOT EXISTS (SELECT 1 FROM shigoto.lane o WHERE o.task = l.task AND o.queue = l.queue AND o.alone <> l.alone)
+ORDER BY 1, 2, 3
 ON CONFLICT (task, queue, alone) DO NOTHING
 
--- name: other_lane
-SELECT o.lane
-FROM shigoto.lane l
-JOIN shigoto.lane o ON o.task = l.task AND o.queue = l.queue AND o.alone <> l.alone
-WHERE l.lane = $1::int
+-- name: other_lanes
+SELECT l.lane, o.lane
+FROM jsonb_array_elements_text($1::text::jsonb) e
+CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = e::int OFFSET 0) l
+CROSS JOIN LATERAL (
+  SELECT * FROM shigoto.lane o WHERE o.task = l.task AND o.queue = l.queue AND o.alone <> l.alone OFFSET 0) o
 
--- name: set_lane
-UPDATE shigoto.job SET lane = $2::int WHERE number = $1::bigint
+-- Two comparisons that stand for number = number leave the planner no other way than by the bodies' key.
+-- name: set_lanes
+UPDATE shigoto.job b SET lane = (e ->> 1)::int
+FROM jsonb_array_elements($1::text::jsonb) e
+WHERE b.number >= (e ->> 0)::bigint AND b.number <= (e ->> 0)::bigint
 
 -- name: set_run_at
 UPDATE shigoto.job b SET run_at = (e ->> 1)::bigint
 FROM jsonb_array_elements($1::text::jsonb) e
-WHERE b.number = (e ->> 0)::bigint
+WHERE b.number >= (e ->> 0)::bigint AND b.number <= (e ->> 0)::bigint
 
 -- name: add_done
 INSERT INTO shigoto.done (number, state, token, settled_token, failures, crashes, releases, snoozes,
@@ -175,12 +231,19 @@ SELECT (e ->> 0)::bigint, (e ->> 1)::int, e ->> 2, e ->> 3, e ->> 4, (e ->> 5)::
 FROM jsonb_array_elements($1::text::jsonb) e
 
 -- name: drop_released_attempts
-DELETE FROM shigoto.attempt WHERE number = $1::bigint AND token <= $2::int AND outcome = 'released'
+DELETE FROM shigoto.attempt
+WHERE ctid = ANY (ARRAY(
+  SELECT a.ctid
+  FROM jsonb_array_elements($1::text::jsonb) e
+  CROSS JOIN LATERAL (
+    SELECT a.ctid FROM shigoto.attempt a
+    WHERE a.number = (e ->> 0)::bigint AND a.token <= (e ->> 1)::int AND a.outcome = 'released' OFFSET 0) a))
 
 -- Appended, so that nobody waits for anybody; a sweep adds it up.
 -- name: count
 INSERT INTO shigoto.tally (queue, total, completed, failed, cancelled)
-VALUES ($1::text, $2::int, $3::int, $4::int, $5::int)
+SELECT e ->> 0, (e ->> 1)::int, (e ->> 2)::int, (e ->> 3)::int, (e ->> 4)::int
+FROM jsonb_array_elements($1::text::jsonb) e
 
 -- name: ring
 SELECT shigoto.ring()

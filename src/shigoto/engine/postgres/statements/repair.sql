@@ -1,5 +1,6 @@
--- What keeps the store healthy: leases, promotion, sweeps, deletion. Several sweeps may run at once: where a row is
--- skipped because somebody else has it locked, the next sweep comes by anyway.
+-- What keeps the store healthy: leases, promotion, sweeps, deletion. Several sweeps may run at once, and none of them
+-- waits for anybody, not even for another: where a row is skipped because somebody else has it locked, the next sweep
+-- comes by anyway.
 
 -- BEAT, REPORT, ANNOUNCE ---------------------------------------------------------------------------------------------
 
@@ -15,15 +16,20 @@ FROM shigoto.running
 WHERE worker = encode($1::bytea, 'hex')::uuid
 ORDER BY number
 
--- Until the report is written, nobody can take the job away.
+-- Which of the leases $1 = [[number, token], …] are this worker's. Until the report is written, nobody can take their
+-- jobs away.
 -- name: holds
-SELECT 1 FROM shigoto.running
-WHERE number = $1::bigint AND token = $2::int AND worker = encode($3::bytea, 'hex')::uuid
-FOR KEY SHARE
+SELECT r.number, r.token
+FROM jsonb_array_elements($1::text::jsonb) e
+CROSS JOIN LATERAL (
+  SELECT r.number, r.token FROM shigoto.running r
+  WHERE r.number = (e ->> 0)::bigint AND r.token = (e ->> 1)::int AND r.worker = encode($2::bytea, 'hex')::uuid
+  OFFSET 0 FOR KEY SHARE) r
 
 -- name: note_progress
 INSERT INTO shigoto.progress AS p (number, fraction, text, checkpoint)
-VALUES ($1::bigint, $2::double precision, $3::text, $4::text)
+SELECT (e ->> 0)::bigint, (e ->> 1)::double precision, e ->> 2, e ->> 3
+FROM jsonb_array_elements($1::text::jsonb) e
 ON CONFLICT (number) DO UPDATE SET
   fraction = coalesce(excluded.fraction, p.fraction),
   text = coalesce(excluded.text, p.text),
@@ -37,7 +43,9 @@ FROM jsonb_array_elements($1::text::jsonb) e
 ON CONFLICT DO NOTHING
 
 -- name: drop_log_lines
-DELETE FROM shigoto.log WHERE number = $1::bigint AND token = $2::int AND line < $3::int
+DELETE FROM shigoto.log l
+USING jsonb_array_elements($1::text::jsonb) e
+WHERE l.number = (e ->> 0)::bigint AND l.token = (e ->> 1)::int AND l.line < (e ->> 2)::int
 
 -- name: announce
 INSERT INTO shigoto.worker AS w (id, name, tasks, queues, slots, version, lease, started_at, lease_until,
@@ -59,62 +67,61 @@ DELETE FROM shigoto.worker WHERE id = encode($1::bytea, 'hex')::uuid
 
 -- PROMOTE ------------------------------------------------------------------------------------------------------------
 
--- name: next_due
-SELECT min(run_at) FROM shigoto.scheduled
-
--- From one table to the other in one statement: what was locked is what is moved.
+-- How many were due, of at most $1, and in how many milliseconds the next one is.
 -- name: promote
-WITH due AS MATERIALIZED (
-  SELECT s.ctid AS at, s.*
-  FROM shigoto.scheduled s
-  WHERE s.run_at <= $1::bigint
-  ORDER BY s.run_at, s.number
-  LIMIT $2::int
-  FOR UPDATE SKIP LOCKED),
-gone AS (
-  DELETE FROM shigoto.scheduled s WHERE s.ctid = ANY (ARRAY(SELECT d.at FROM due d)))
-INSERT INTO shigoto.ready (lane, priority, run_at, number, expires_at, token, settled_token,
-  failures, crashes, solo_crashes, releases, snoozes, solo)
-SELECT d.lane, -b.priority, d.run_at, d.number, b.expires_at, d.token, d.settled_token,
-  d.failures, d.crashes, d.solo_crashes, d.releases, d.snoozes, d.solo
-FROM due d
-CROSS JOIN LATERAL (SELECT b.priority, b.expires_at FROM shigoto.job b WHERE b.number = d.number OFFSET 0) b
-
--- They are gone already.
--- name: unschedule_promoted
-SELECT $1::bigint, $2::int WHERE false
+SELECT p.moved, p.next_in FROM shigoto.promote($1::int) p
 
 -- SWEEP --------------------------------------------------------------------------------------------------------------
 
 -- Writes down how late it is, every few seconds; or believes a step back of more than a minute, and tells how far it
--- was. Of several who see that, one is told.
+-- was; also the last migration that was not for releases which do not know it, for whoever began before that. Of
+-- several who see a step, one is told, and nobody waits for that one: it may be a sweep, which takes its time, and
+-- beats come by here.
 -- name: renew_clock
 WITH late AS MATERIALIZED (
   SELECT c.mark, h.host
   FROM shigoto.clock c
   CROSS JOIN (SELECT shigoto.host_now() AS host) h
   WHERE h.host >= c.mark + 5000 OR h.host < c.mark - 60000
-  FOR UPDATE OF c),
+  FOR UPDATE OF c SKIP LOCKED),
 renewed AS (
   UPDATE shigoto.clock c SET mark = l.host FROM late l)
-SELECT coalesce((SELECT greatest(l.mark - l.host, 0) FROM late l), 0)
+SELECT coalesce((SELECT greatest(l.mark - l.host, 0) FROM late l), 0), m.version, m.name
+FROM (SELECT 1) one
+LEFT JOIN LATERAL (
+  SELECT m.version, m.name FROM shigoto.migration m WHERE m.breaking ORDER BY m.version DESC LIMIT 1) m ON true
 
+-- Who is locked is beating just now. $1 = [id as 32 digits, …]
 -- name: fence
 UPDATE shigoto.worker SET fenced_at = $2::bigint
-WHERE id = encode($1::bytea, 'hex')::uuid AND lease_until < $2::bigint AND fenced_at IS NULL
+WHERE number = ANY (ARRAY(
+  SELECT w.number FROM shigoto.worker w
+  WHERE w.id = ANY (ARRAY(SELECT e::uuid FROM jsonb_array_elements_text($1::text::jsonb) e))
+    AND w.lease_until < $2::bigint AND w.fenced_at IS NULL
+  FOR UPDATE SKIP LOCKED))
+RETURNING uuid_send(id)
+
+-- name: jobs_of
+SELECT uuid_send(r.worker), count(*)
+FROM shigoto.running r
+WHERE r.worker = ANY (ARRAY(SELECT e::uuid FROM jsonb_array_elements_text($1::text::jsonb) e))
+GROUP BY r.worker
 
 -- name: expired_workers
 SELECT uuid_send(id) FROM shigoto.worker WHERE lease_until < $1::bigint AND fenced_at IS NULL ORDER BY number
 
+-- Who is locked is beating just now, and renews its lease itself.
 -- name: renew_all
-UPDATE shigoto.worker SET lease_until = $1::bigint + lease WHERE fenced_at IS NULL
+UPDATE shigoto.worker SET lease_until = $1::bigint + lease
+WHERE number = ANY (ARRAY(
+  SELECT w.number FROM shigoto.worker w WHERE w.fenced_at IS NULL FOR UPDATE SKIP LOCKED))
 
 -- "Orphan" is no unfenced worker, not a lease older than something: a claim that was in flight when its worker was
 -- fenced is found here too.
 -- name: orphans
-SELECT r.number, r.token, uuid_send(r.worker), w.name, w.isolates
+SELECT r.number, uuid_send(r.worker), w.name, w.isolates
 FROM (
-  SELECT r.number, r.token, r.worker
+  SELECT r.number, r.worker
   FROM shigoto.running r
   WHERE NOT EXISTS (SELECT 1 FROM shigoto.worker w WHERE w.id = r.worker AND w.fenced_at IS NULL)
   ORDER BY r.number
@@ -125,33 +132,46 @@ ORDER BY r.number
 
 -- A fenced worker is remembered until nothing points at it, so that its late beat is answered with the truth.
 -- name: forget_fenced
-DELETE FROM shigoto.worker w
-WHERE w.fenced_at < $1::bigint AND NOT EXISTS (SELECT 1 FROM shigoto.running r WHERE r.worker = w.id)
+DELETE FROM shigoto.worker
+WHERE number = ANY (ARRAY(
+  SELECT w.number FROM shigoto.worker w
+  WHERE w.fenced_at < $1::bigint AND NOT EXISTS (SELECT 1 FROM shigoto.running r WHERE r.worker = w.id)
+  FOR UPDATE SKIP LOCKED))
 
--- A job that runs has started in time; if it comes back to be retried, it has not.
+-- A job that runs has started in time; if it comes back to be retried, it has not. The jobs are locked, and not their
+-- instants: so nothing is forgotten of one that was claimed a moment ago. 0: it is nowhere, not even as a job.
 -- name: due_expiries
-SELECT e.expires_at, e.number
-FROM shigoto.expiry e
-WHERE e.expires_at < $1::bigint AND NOT EXISTS (SELECT 1 FROM shigoto.running n WHERE n.number = e.number)
-ORDER BY e.expires_at, e.number
-LIMIT $2::int
-FOR UPDATE OF e SKIP LOCKED
+WITH page AS MATERIALIZED (
+  SELECT e.expires_at, e.number
+  FROM shigoto.expiry e
+  WHERE e.expires_at < $1::bigint AND NOT EXISTS (SELECT 1 FROM shigoto.running n WHERE n.number = e.number)
+  ORDER BY e.expires_at, e.number
+  LIMIT $2::int)
+SELECT p.expires_at, p.number, s.state
+FROM page p
+JOIN shigoto.free_states(ARRAY(SELECT p.number FROM page p)) s ON s.number = p.number
 
--- name: add_expiry
-INSERT INTO shigoto.expiry (expires_at, number) VALUES ($1::bigint, $2::bigint)
-ON CONFLICT DO NOTHING
+-- name: forget_expiries
+UPDATE shigoto.job SET expires_at = NULL
+WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
 
--- name: forget_expiry
-UPDATE shigoto.job SET expires_at = NULL WHERE number = $1::bigint
-
--- name: drop_expiry
-DELETE FROM shigoto.expiry WHERE expires_at = $1::bigint AND number = $2::bigint
+-- $1 = [[expires_at, number], …]
+-- name: drop_expiries
+DELETE FROM shigoto.expiry
+WHERE ctid = ANY (ARRAY(
+  SELECT x.ctid
+  FROM jsonb_array_elements($1::text::jsonb) e
+  CROSS JOIN LATERAL (
+    SELECT x.ctid FROM shigoto.expiry x
+    WHERE x.expires_at = (e ->> 0)::bigint AND x.number = (e ->> 1)::bigint OFFSET 0) x))
+RETURNING number
 
 -- Where jobs wait that nobody knows how to run. A paused queue is left alone: nobody may start its jobs anyway.
 -- name: unknown_lanes
 SELECT l.lane, l.task
 FROM shigoto.lane l
-CROSS JOIN LATERAL (SELECT 1 FROM shigoto.ready r WHERE r.lane = l.lane LIMIT 1) r
+CROSS JOIN LATERAL (
+  SELECT 1 FROM shigoto.ready r WHERE r.lane = l.lane ORDER BY r.priority, r.run_at, r.number LIMIT 1) r
 WHERE NOT EXISTS (
     SELECT 1 FROM shigoto.worker w CROSS JOIN LATERAL json_array_elements_text(w.tasks::json) t
     WHERE w.fenced_at IS NULL AND t = l.task)
@@ -160,16 +180,30 @@ ORDER BY l.lane
 
 -- Since when: a job that a dead worker gave back has been due for as long as it ran; its task was not unknown.
 -- The earlier instant stands, unless the clock was set back behind it.
+-- It is only touched if it must change, since who announces that it knows the task wants to delete it.
 -- name: note_unknown
-INSERT INTO shigoto.meta AS m (name, value) VALUES ('unknown ' || $1::text, $2::bigint)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE excluded.value < m.value
+WITH tasks AS MATERIALIZED (
+  SELECT 'unknown ' || e AS name FROM jsonb_array_elements_text($1::text::jsonb) e),
+later AS MATERIALIZED (
+  SELECT m.name FROM shigoto.meta m
+  WHERE m.name = ANY (ARRAY(SELECT t.name FROM tasks t)) AND m.value > $2::bigint
+  FOR UPDATE SKIP LOCKED),
+corrected AS (
+  UPDATE shigoto.meta m SET value = $2::bigint WHERE m.name = ANY (ARRAY(SELECT l.name FROM later l)))
+INSERT INTO shigoto.meta (name, value)
+SELECT t.name, $2::bigint
+FROM tasks t
+WHERE NOT EXISTS (SELECT 1 FROM shigoto.meta m WHERE m.name = t.name)
+ON CONFLICT (name) DO NOTHING
 
 -- name: note_look_for_unknown
 INSERT INTO shigoto.meta (name, value) VALUES ('looked_for_unknown', $1::bigint)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value
 
 -- name: forget_all_unknown
-DELETE FROM shigoto.meta WHERE name LIKE 'unknown %'
+DELETE FROM shigoto.meta
+WHERE name = ANY (ARRAY(
+  SELECT m.name FROM shigoto.meta m WHERE m.name LIKE 'unknown %' FOR UPDATE SKIP LOCKED))
 
 -- From one priority of a lane to the next, so that what is not due for so long is not looked at. Locked, since somebody
 -- may have begun to know the task a moment ago.
@@ -201,47 +235,41 @@ SELECT value FROM shigoto.meta WHERE name = $1::text
 UNION ALL
 SELECT mark FROM shigoto.clock WHERE $1::text = 'clock'
 
+-- Whose turn it is, at what only one does at a time, and how far the last one came; nothing for whoever finds another
+-- at it, and leaves it to that one.
+-- name: turn
+SELECT value FROM shigoto.meta WHERE name = $1::text FOR UPDATE SKIP LOCKED
+
 -- name: set_meta
 UPDATE shigoto.meta SET value = $2::bigint WHERE name = $1::text AND value <> $2::bigint
 
--- Moves what was appended into the counters. One at a time: who finds another at it leaves it to that one.
 -- name: fold_tally
-WITH turn AS MATERIALIZED (
-  SELECT 1 FROM shigoto.meta WHERE name = 'tally' FOR UPDATE SKIP LOCKED),
-gone AS (
-  DELETE FROM shigoto.tally
-  WHERE ctid = ANY (ARRAY(SELECT t.ctid FROM shigoto.tally t WHERE EXISTS (SELECT 1 FROM turn) LIMIT 100000))
-  RETURNING queue, total, completed, failed, cancelled)
-INSERT INTO shigoto.counter AS c (queue, total, completed, failed, cancelled)
-SELECT g.queue, sum(g.total), sum(g.completed), sum(g.failed), sum(g.cancelled)
-FROM gone g
-GROUP BY g.queue
-ON CONFLICT (queue) DO UPDATE SET
-  total = c.total + excluded.total,
-  completed = c.completed + excluded.completed,
-  failed = c.failed + excluded.failed,
-  cancelled = c.cancelled + excluded.cancelled
+SELECT shigoto.fold_tally()
 
 -- The pruner walks history in order of number, a batch at a time, and remembers how far it came: no index on
 -- finished_at has to be kept up by every settle. What has been kept long enough is locked; who could not have the lock
--- is told to keep it for ever. To lock the others too would rewrite all of history again and again.
+-- is told to keep it for ever, and so is what is no job, because somebody has written by hand. To lock the others too
+-- would rewrite all of history again and again.
 -- name: history_from
-WITH page AS MATERIALIZED (
+WITH t AS MATERIALIZED (
+  SELECT shigoto.now() AS now),
+page AS MATERIALIZED (
   SELECT d.number, d.state, d.finished_at, l.queue,
     coalesce(CASE d.state WHEN 3 THEN q.keep_completed_for WHEN 4 THEN q.keep_failed_for ELSE q.keep_cancelled_for END,
-      CASE d.state WHEN 3 THEN $3::bigint WHEN 4 THEN $4::bigint ELSE $5::bigint END) AS keep_for
+      CASE d.state WHEN 3 THEN $3::bigint WHEN 4 THEN $4::bigint ELSE $5::bigint END)
+      + CASE WHEN b.lane IS NULL THEN 9000000000000000 ELSE 0 END AS keep_for
   FROM (
     SELECT d.number, d.state, d.finished_at FROM shigoto.done d
     WHERE d.number > $1::bigint
     ORDER BY d.number
     LIMIT $2::int) d
-  CROSS JOIN LATERAL (SELECT b.lane FROM shigoto.job b WHERE b.number = d.number OFFSET 0) b
-  CROSS JOIN LATERAL (SELECT l.queue FROM shigoto.lane l WHERE l.lane = b.lane OFFSET 0) l
+  LEFT JOIN LATERAL (SELECT b.lane FROM shigoto.job b WHERE b.number = d.number OFFSET 0) b ON true
+  LEFT JOIN LATERAL (SELECT l.queue FROM shigoto.lane l WHERE l.lane = b.lane OFFSET 0) l ON true
   LEFT JOIN LATERAL (SELECT * FROM shigoto.queue q WHERE q.name = l.queue OFFSET 0) q ON true)
 SELECT p.number, p.state, p.finished_at, p.queue,
   CASE WHEN p.finished_at + p.keep_for < t.now AND o.number IS NULL THEN 9000000000000000 ELSE p.keep_for END
 FROM page p
-CROSS JOIN (SELECT shigoto.now() AS now) t
+CROSS JOIN t
 LEFT JOIN LATERAL (
   SELECT d.number FROM shigoto.done d
   WHERE d.number = p.number AND p.finished_at + p.keep_for < t.now
@@ -250,23 +278,25 @@ ORDER BY p.number
 
 -- DELETE: everything that belongs to the given numbers ----------------------------------------------------------------
 
+-- A key that somebody has locked stays: nobody holds a key whose job is gone, and who takes it writes over it.
 -- name: delete_keys
-DELETE FROM shigoto.key k
-USING (
-  SELECT b.tenant, b.key, b.number
+DELETE FROM shigoto.key
+WHERE ctid = ANY (ARRAY(
+  SELECT k.ctid
   FROM jsonb_array_elements_text($1::text::jsonb) e
-  CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e::bigint OFFSET 0) b
-  WHERE b.key IS NOT NULL) b
-WHERE k.tenant = b.tenant AND k.key = b.key AND k.number = b.number
+  CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e::bigint AND b.key IS NOT NULL OFFSET 0) b
+  CROSS JOIN LATERAL (
+    SELECT k.ctid FROM shigoto.key k
+    WHERE k.tenant = b.tenant AND k.key = b.key AND k.number = b.number OFFSET 0 FOR UPDATE SKIP LOCKED) k))
 
 -- name: delete_expiries
-DELETE FROM shigoto.expiry x
-USING (
-  SELECT b.expires_at, b.number
+DELETE FROM shigoto.expiry
+WHERE ctid = ANY (ARRAY(
+  SELECT x.ctid
   FROM jsonb_array_elements_text($1::text::jsonb) e
-  CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e::bigint OFFSET 0) b
-  WHERE b.expires_at IS NOT NULL) b
-WHERE x.expires_at = b.expires_at AND x.number = b.number
+  CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = e::bigint AND b.expires_at IS NOT NULL OFFSET 0) b
+  CROSS JOIN LATERAL (
+    SELECT x.ctid FROM shigoto.expiry x WHERE x.expires_at = b.expires_at AND x.number = b.number OFFSET 0) x))
 
 -- name: delete_ready
 DELETE FROM shigoto.ready

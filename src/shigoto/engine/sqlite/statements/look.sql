@@ -57,16 +57,17 @@ FROM shigoto_log
 WHERE number = (SELECT number FROM shigoto_job WHERE id = ?1)
 ORDER BY token, line
 
--- name: waiting_row
-SELECT b.lane, l.alone, b.alone, b.priority, b.run_at, b.expires_at, l.queue, b.id,
+-- name: waiting_rows
+SELECT b.number, b.lane, l.alone, b.alone, b.priority, b.run_at, b.expires_at, l.queue, b.id,
   coalesce(r.token, s.token), coalesce(r.settled_token, s.settled_token), coalesce(r.failures, s.failures),
   coalesce(r.crashes, s.crashes), coalesce(r.solo_crashes, s.solo_crashes), coalesce(r.releases, s.releases),
   coalesce(r.snoozes, s.snoozes), coalesce(r.solo, s.solo)
-FROM shigoto_job b
+FROM json_each(?1) e
+CROSS JOIN shigoto_job b ON b.number = e.value
 CROSS JOIN shigoto_lane l ON l.lane = b.lane
 LEFT JOIN shigoto_ready r ON r.lane = b.lane AND r.priority = -b.priority AND r.pos = b.run_at AND r.number = b.number
 LEFT JOIN shigoto_scheduled s ON s.run_at = b.run_at AND s.number = b.number
-WHERE b.number = ?1 AND coalesce(r.number, s.number) IS NOT NULL
+WHERE coalesce(r.number, s.number) IS NOT NULL
 
 -- name: state_of
 SELECT
@@ -99,24 +100,19 @@ LEFT JOIN shigoto_running n ON n.number = b.number
 LEFT JOIN shigoto_blocked k ON k.number = b.number
 
 -- name: request_cancel
-UPDATE shigoto_running SET cancel_requested_at = coalesce(cancel_requested_at, ?2) WHERE number = ?1
-
--- name: running_lease
-SELECT token, worker FROM shigoto_running WHERE number = ?1
+UPDATE shigoto_running SET cancel_requested_at = coalesce(cancel_requested_at, ?2)
+WHERE number IN (SELECT value FROM json_each(?1))
 
 -- name: unblock
-DELETE FROM shigoto_blocked WHERE number = ?1
+DELETE FROM shigoto_blocked WHERE number IN (SELECT value FROM json_each(?1))
 
--- name: queue_of
-SELECT l.queue FROM shigoto_job b CROSS JOIN shigoto_lane l ON l.lane = b.lane WHERE b.number = ?1
-
--- name: done_row
-SELECT d.state, d.token, d.settled_token, d.crashes, d.releases, d.snoozes, d.solo, b.lane, l.alone, b.alone,
-  b.priority, b.tenant, b.key, b.expires_at, l.queue
-FROM shigoto_done d
+-- name: done_rows
+SELECT d.number, d.state, d.token, d.settled_token, d.crashes, d.releases, d.snoozes, d.solo, b.lane, l.alone, b.alone,
+  b.priority, b.expires_at, l.queue
+FROM json_each(?1) e
+CROSS JOIN shigoto_done d ON d.number = e.value
 CROSS JOIN shigoto_job b ON b.number = d.number
 CROSS JOIN shigoto_lane l ON l.lane = b.lane
-WHERE d.number = ?1
 
 -- name: counters
 SELECT queue, total, completed, failed, cancelled FROM shigoto_counter

@@ -34,8 +34,38 @@ FROM shigoto_key k
 CROSS JOIN shigoto_job b ON b.number = k.number
 WHERE k.tenant = ?1 AND k.key = ?2
 
+-- Who holds keys, by their place in ?1 = [[tenant, key], …], and the state of each.
+-- name: key_holders
+SELECT e.key, b.number, b.id,
+  CASE
+    WHEN d.number IS NOT NULL THEN d.state
+    WHEN n.number IS NOT NULL THEN 2
+    WHEN w.number IS NOT NULL THEN 6
+    ELSE 1
+  END
+FROM json_each(?1) e
+CROSS JOIN shigoto_key k ON k.tenant = e.value ->> 0 AND k.key = e.value ->> 1
+CROSS JOIN shigoto_job b ON b.number = k.number
+LEFT JOIN shigoto_done d ON d.number = b.number
+LEFT JOIN shigoto_running n ON n.number = b.number
+LEFT JOIN shigoto_blocked w ON w.number = b.number
+
+-- name: keys_of
+SELECT b.number, b.tenant, b.key
+FROM json_each(?1) e
+CROSS JOIN shigoto_job b ON b.number = e.value
+WHERE b.key IS NOT NULL
+
 -- name: take_key
 INSERT INTO shigoto_key (tenant, key, number) VALUES (?1, ?2, ?3)
+ON CONFLICT (tenant, key) DO UPDATE SET number = excluded.number
+
+-- ?1 = [[tenant, key, number], …]
+-- name: take_keys
+INSERT INTO shigoto_key (tenant, key, number)
+SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2
+FROM json_each(?1) e
+WHERE TRUE
 ON CONFLICT (tenant, key) DO UPDATE SET number = excluded.number
 
 -- name: supersede
@@ -102,8 +132,8 @@ RETURNING CAST(token AS INTEGER), CAST(settled_token AS INTEGER), CAST(failures 
 
 -- SETTLE -------------------------------------------------------------------------------------------------------------
 
--- T4 for a whole batch: the guard (number, token, worker) is in the join, so what is not ours is simply not inserted,
--- and the count tells. ?1 = [[number, token, result], ...]
+-- T4 for a whole batch: the guard (number, token, a worker that is not fenced) is in the join, so what is not ours is
+-- simply not inserted, and the count tells. ?1 = [[number, token, result], ...]
 -- name: complete
 INSERT INTO shigoto_done (number, state, token, settled_token, failures, crashes, releases, snoozes,
   started_at, finished_at, cancel_requested_at, result)
@@ -112,6 +142,7 @@ SELECT r.number, 3, r.token, r.token, r.failures, r.crashes, r.releases, r.snooz
 FROM json_each(?1) e
 CROSS JOIN shigoto_running r ON r.number = e.value ->> 0
 WHERE r.token = e.value ->> 1 AND r.worker = ?2
+  AND EXISTS (SELECT 1 FROM shigoto_worker WHERE id = ?2 AND fenced_at IS NULL)
 
 -- The same for runs without a result that have the same token. ?1 = [number, ...]
 -- name: complete_plain
@@ -122,6 +153,7 @@ SELECT r.number, 3, r.token, r.token, r.failures, r.crashes, r.releases, r.snooz
 FROM json_each(?1) e
 CROSS JOIN shigoto_running r ON r.number = e.value
 WHERE r.token = ?4 AND r.worker = ?2
+  AND EXISTS (SELECT 1 FROM shigoto_worker WHERE id = ?2 AND fenced_at IS NULL)
 
 -- name: stop_running
 DELETE FROM shigoto_running WHERE number IN (SELECT value FROM json_each(?1))
@@ -137,15 +169,27 @@ CROSS JOIN shigoto_running r ON r.number = e.value ->> 0
 CROSS JOIN shigoto_job b ON b.number = r.number
 CROSS JOIN shigoto_lane l ON l.lane = b.lane
 WHERE r.token = e.value ->> 1 AND r.worker = ?2
+  AND EXISTS (SELECT 1 FROM shigoto_worker WHERE id = ?2 AND fenced_at IS NULL)
 
--- name: settled_token
-SELECT coalesce(n.settled_token, d.settled_token, r.settled_token, s.settled_token)
-FROM shigoto_job b
+-- The same rows, whoever has them. ?1 = [number, ...]
+-- name: running_rows
+SELECT json_group_array(json_array(
+  r.number, r.token, r.claimed_at, r.failures, r.crashes, r.solo_crashes, r.releases, r.snoozes, r.solo,
+  b.max_failures, b.max_crashes, r.cancel_requested_at, r.superseded, b.lane, b.priority, b.run_at, b.expires_at,
+  r.settled_token, l.queue, l.task, hex(b.id), l.alone, b.alone))
+FROM json_each(?1) e
+CROSS JOIN shigoto_running r ON r.number = e.value
+CROSS JOIN shigoto_job b ON b.number = r.number
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+
+-- name: settled_tokens
+SELECT b.number, coalesce(n.settled_token, d.settled_token, r.settled_token, s.settled_token)
+FROM json_each(?1) e
+CROSS JOIN shigoto_job b ON b.number = e.value
 LEFT JOIN shigoto_done d ON d.number = b.number
 LEFT JOIN shigoto_running n ON n.number = b.number
 LEFT JOIN shigoto_ready r ON r.lane = b.lane AND r.priority = -b.priority AND r.pos = b.run_at AND r.number = b.number
 LEFT JOIN shigoto_scheduled s ON s.run_at = b.run_at AND s.number = b.number
-WHERE b.number = ?1
 
 -- From here to `add_attempt`: ?1 = a JSON array with an array for each row.
 -- name: add_ready
@@ -163,19 +207,24 @@ SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4
 FROM json_each(?1) e
 
 -- The same task in the same queue, on the other side of the line between jobs that run alone and jobs that do not.
--- name: add_other_lane
+-- name: add_other_lanes
 INSERT INTO shigoto_lane (queue, task, alone)
-SELECT queue, task, 1 - alone FROM shigoto_lane WHERE lane = ?1
+SELECT l.queue, l.task, 1 - l.alone
+FROM json_each(?1) e
+CROSS JOIN shigoto_lane l ON l.lane = e.value
+WHERE TRUE
 ON CONFLICT (task, queue, alone) DO NOTHING
 
--- name: other_lane
-SELECT o.lane
-FROM shigoto_lane l
+-- name: other_lanes
+SELECT l.lane, o.lane
+FROM json_each(?1) e
+CROSS JOIN shigoto_lane l ON l.lane = e.value
 CROSS JOIN shigoto_lane o ON o.task = l.task AND o.queue = l.queue AND o.alone = 1 - l.alone
-WHERE l.lane = ?1
 
--- name: set_lane
-UPDATE shigoto_job SET lane = ?2 WHERE number = ?1
+-- name: set_lanes
+UPDATE shigoto_job SET lane = e.value ->> 1
+FROM json_each(?1) e
+WHERE number = e.value ->> 0
 
 -- name: set_run_at
 UPDATE shigoto_job SET run_at = e.value ->> 1
@@ -195,10 +244,18 @@ SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4
 FROM json_each(?1) e
 
 -- name: drop_released_attempts
-DELETE FROM shigoto_attempt WHERE number = ?1 AND token <= ?2 AND outcome = 'released'
+DELETE FROM shigoto_attempt
+WHERE (number, token) IN (
+  SELECT a.number, a.token
+  FROM json_each(?1) e
+  CROSS JOIN shigoto_attempt a ON a.number = e.value ->> 0 AND a.token <= e.value ->> 1
+  WHERE a.outcome = 'released')
 
 -- name: count
-INSERT INTO shigoto_counter (queue, total, completed, failed, cancelled) VALUES (?1, ?2, ?3, ?4, ?5)
+INSERT INTO shigoto_counter (queue, total, completed, failed, cancelled)
+SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4
+FROM json_each(?1) e
+WHERE TRUE
 ON CONFLICT (queue) DO UPDATE SET
   total = total + excluded.total,
   completed = completed + excluded.completed,

@@ -12,11 +12,18 @@ FROM shigoto_running
 WHERE worker = ?1
 ORDER BY number
 
+-- Which of the leases ?1 = [[number, token], …] are this worker's.
 -- name: holds
-SELECT 1 FROM shigoto_running WHERE number = ?1 AND token = ?2 AND worker = ?3
+SELECT r.number, r.token
+FROM json_each(?1) e
+CROSS JOIN shigoto_running r ON r.number = e.value ->> 0
+WHERE r.token = e.value ->> 1 AND r.worker = ?2
 
 -- name: note_progress
-INSERT INTO shigoto_progress (number, fraction, text, checkpoint) VALUES (?1, ?2, ?3, ?4)
+INSERT INTO shigoto_progress (number, fraction, text, checkpoint)
+SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3
+FROM json_each(?1) e
+WHERE TRUE
 ON CONFLICT (number) DO UPDATE SET
   fraction = coalesce(excluded.fraction, fraction),
   text = coalesce(excluded.text, text),
@@ -31,7 +38,11 @@ WHERE TRUE
 ON CONFLICT DO NOTHING
 
 -- name: drop_log_lines
-DELETE FROM shigoto_log WHERE number = ? AND token = ? AND line < ?
+DELETE FROM shigoto_log
+WHERE (number, token, line) IN (
+  SELECT l.number, l.token, l.line
+  FROM json_each(?1) e
+  CROSS JOIN shigoto_log l ON l.number = e.value ->> 0 AND l.token = e.value ->> 1 AND l.line < e.value ->> 2)
 
 -- name: announce
 INSERT INTO shigoto_worker (id, name, tasks, queues, slots, version, lease, started_at, lease_until,
@@ -69,8 +80,17 @@ WHERE (run_at, number) IN
 
 -- SWEEP --------------------------------------------------------------------------------------------------------------
 
+-- ?1 = [id as 32 digits, …]
 -- name: fence
-UPDATE shigoto_worker SET fenced_at = ?2 WHERE id = ?1 AND lease_until < ?2 AND fenced_at IS NULL
+UPDATE shigoto_worker SET fenced_at = ?2
+WHERE lower(hex(id)) IN (SELECT value FROM json_each(?1)) AND lease_until < ?2 AND fenced_at IS NULL
+RETURNING id
+
+-- name: jobs_of
+SELECT worker, count(*)
+FROM shigoto_running
+WHERE lower(hex(worker)) IN (SELECT value FROM json_each(?1))
+GROUP BY worker
 
 -- name: expired_workers
 SELECT id FROM shigoto_worker WHERE lease_until < ?1 AND fenced_at IS NULL ORDER BY number
@@ -81,9 +101,9 @@ UPDATE shigoto_worker SET lease_until = ?1 + lease WHERE fenced_at IS NULL
 -- "Orphan" is no unfenced worker, not a lease older than something: a claim that was in flight when its worker was
 -- fenced is found here too.
 -- name: orphans
-SELECT r.number, r.token, r.worker, w.name, w.isolates
+SELECT r.number, r.worker, w.name, w.isolates
 FROM (
-  SELECT number, token, worker FROM shigoto_running
+  SELECT number, worker FROM shigoto_running
   WHERE worker NOT IN (SELECT id FROM shigoto_worker WHERE fenced_at IS NULL)
   ORDER BY number
   LIMIT ?1) r
@@ -94,23 +114,41 @@ LEFT JOIN shigoto_worker w ON w.id = r.worker
 DELETE FROM shigoto_worker
 WHERE fenced_at < ?1 AND id NOT IN (SELECT worker FROM shigoto_running)
 
--- A job that runs has started in time; if it comes back to be retried, it has not.
+-- A job that runs has started in time; if it comes back to be retried, it has not. 0: there is no such job.
 -- name: due_expiries
-SELECT e.expires_at, e.number
-FROM shigoto_expiry e
-WHERE e.expires_at < ?1 AND NOT EXISTS (SELECT 1 FROM shigoto_running n WHERE n.number = e.number)
-ORDER BY e.expires_at
-LIMIT ?2
+SELECT e.expires_at, e.number,
+  CASE
+    WHEN b.number IS NULL THEN 0
+    WHEN d.number IS NOT NULL THEN d.state
+    WHEN k.number IS NOT NULL THEN 6
+    ELSE 1
+  END
+FROM (
+  SELECT e.expires_at, e.number
+  FROM shigoto_expiry e
+  WHERE e.expires_at < ?1 AND NOT EXISTS (SELECT 1 FROM shigoto_running n WHERE n.number = e.number)
+  ORDER BY e.expires_at
+  LIMIT ?2) e
+LEFT JOIN shigoto_job b ON b.number = e.number
+LEFT JOIN shigoto_done d ON d.number = e.number
+LEFT JOIN shigoto_blocked k ON k.number = e.number
 
--- name: add_expiry
-INSERT INTO shigoto_expiry (expires_at, number) VALUES (?1, ?2)
+-- ?1 = [[expires_at, number], …]
+-- name: add_expiries
+INSERT INTO shigoto_expiry (expires_at, number)
+SELECT e.value ->> 0, e.value ->> 1
+FROM json_each(?1) e
+WHERE TRUE
 ON CONFLICT DO NOTHING
 
--- name: forget_expiry
-UPDATE shigoto_job SET expires_at = NULL WHERE number = ?1
+-- name: forget_expiries
+UPDATE shigoto_job SET expires_at = NULL WHERE number IN (SELECT value FROM json_each(?1))
 
--- name: drop_expiry
-DELETE FROM shigoto_expiry WHERE expires_at = ?1 AND number = ?2
+-- ?1 = [[expires_at, number], …]
+-- name: drop_expiries
+DELETE FROM shigoto_expiry
+WHERE (expires_at, number) IN (SELECT e.value ->> 0, e.value ->> 1 FROM json_each(?1) e)
+RETURNING number
 
 -- Where jobs wait that nobody knows how to run. A paused queue is left alone: nobody may start its jobs anyway.
 -- name: unknown_lanes
@@ -124,7 +162,10 @@ WHERE l.task NOT IN (
 -- Since when: a job that a dead worker gave back has been due for as long as it ran; its task was not unknown.
 -- The earlier instant stands, unless the clock was set back behind it.
 -- name: note_unknown
-INSERT INTO shigoto_meta (name, value) VALUES ('unknown ' || ?, ?)
+INSERT INTO shigoto_meta (name, value)
+SELECT 'unknown ' || e.value, ?2
+FROM json_each(?1) e
+WHERE TRUE
 ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE excluded.value < value
 
 -- name: note_look_for_unknown
@@ -156,6 +197,10 @@ LIMIT ?4
 -- name: meta
 SELECT value FROM shigoto_meta WHERE name = ?1
 
+-- Whose turn it is, at what only one does at a time; and how far the last one came. One who writes has every turn.
+-- name: turn
+SELECT coalesce((SELECT value FROM shigoto_meta WHERE name = ?1), 0)
+
 -- name: set_meta
 UPDATE shigoto_meta SET value = ?2 WHERE name = ?1
 
@@ -172,14 +217,14 @@ ON CONFLICT (queue) DO UPDATE SET total = total + excluded.total
 SELECT coalesce(max(number), 0) FROM shigoto_job
 
 -- The pruner walks history in order of number, a batch at a time, and remembers how far it came: no index on
--- finished_at has to be kept up by every settle.
+-- finished_at has to be kept up by every settle. What is no job, because somebody has written by hand, is kept for ever.
 -- name: history_from
 SELECT d.number, d.state, d.finished_at, l.queue,
   coalesce(CASE d.state WHEN 3 THEN q.keep_completed_for WHEN 4 THEN q.keep_failed_for ELSE q.keep_cancelled_for END,
-    CASE d.state WHEN 3 THEN ?3 WHEN 4 THEN ?4 ELSE ?5 END)
+    CASE d.state WHEN 3 THEN ?3 WHEN 4 THEN ?4 ELSE ?5 END) + iif(b.number IS NULL, 9000000000000000, 0)
 FROM (SELECT number, state, finished_at FROM shigoto_done WHERE number > ?1 ORDER BY number LIMIT ?2) d
-CROSS JOIN shigoto_job b ON b.number = d.number
-CROSS JOIN shigoto_lane l ON l.lane = b.lane
+LEFT JOIN shigoto_job b ON b.number = d.number
+LEFT JOIN shigoto_lane l ON l.lane = b.lane
 LEFT JOIN shigoto_queue q ON q.name = l.queue
 
 -- DELETE: everything that belongs to the given numbers -----------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Who is measured at what, with how many jobs: enough for a run of one to five seconds.
+"""On one SQLite file: who is measured at what, with how many jobs: enough for a run of one to five seconds.
 
 The settings of each peer are the best that we could find for it; the runners in `bench/peers` say more.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+
+from bench.comparison.entries import Entry, Peer
 
 OURS = "bench.shigoto_runner"
 BARE = "bench.peers.bare"
@@ -13,49 +14,19 @@ LOGGED = f"{FULL}, log lines on"  # for the reader: no goal is about it
 SMALL = f"{FULL}, small ones"
 LEVELS = {NORMAL: {"SYNC": "NORMAL"}, FULL: {"SYNC": "FULL"}}
 PREPARED = {"history": 1.0, "future": 1.0, "unknown": 0.1}  # how much of --growth
-FEWEST = 50
 
 
-class Entry(NamedTuple):
-    """One measure of one contestant."""
-
-    work: str
-    name: str
-    module: str
-    command: str
-    jobs: int
-    words: tuple[str, ...] = ()
-    env: Mapping[str, str] = {}
-    package: str = ""  # of a peer
-    store: str = ""  # the prepared one to begin with
-
-    @property
-    def ours(self) -> bool:
-        return self.module == OURS
-
-
-class Peer(NamedTuple):
-    """Another queue; a workload of which it has no number of jobs is not for it."""
-
-    name: str
-    package: str
-    jobs: Mapping[str, int]
-    env: Mapping[str, str] = {}
-
-    @property
-    def module(self) -> str:
-        return f"bench.peers.{self.name.replace('-', '_')}"
+def _peer(name: str, jobs: Mapping[str, int], env: Mapping[str, str] | None = None) -> Peer:
+    return Peer(name, name, f"bench.peers.{name.replace('-', '_')}", jobs, env or {})
 
 
 PEERS = (
-    Peer(
-        "litequeue",
+    _peer(
         "litequeue",
         {"enqueue": 20_000, "bulk": 50_000, "drain": 10_000, "drain3": 10_000, "latency": 200},
     ),
-    Peer("huey", "huey", {"enqueue": 5_000, "drain": 8_000, "drain3": 8_000, "latency": 200}),
-    Peer(
-        "flexiq",
+    _peer("huey", {"enqueue": 5_000, "drain": 8_000, "drain3": 8_000, "latency": 200}),
+    _peer(
         "flexiq",
         {
             "enqueue": 10_000,
@@ -66,10 +37,9 @@ PEERS = (
             "latency": 200,
         },
     ),
-    Peer("persist-queue", "persist-queue", {"enqueue": 5_000, "drain": 4_000, "latency": 200}),
-    Peer("flashq", "flashq", {"enqueue": 10_000, "drain": 3_000, "latency": 200}),
-    Peer(
-        "quebec",
+    _peer("persist-queue", {"enqueue": 5_000, "drain": 4_000, "latency": 200}),
+    _peer("flashq", {"enqueue": 10_000, "drain": 3_000, "latency": 200}),
+    _peer(
         "quebec",
         {"enqueue": 1_500, "bulk": 20_000, "drain": 800, "latency": 100},
         {"RUST_LOG": "error"},
@@ -105,23 +75,6 @@ def entries() -> list[Entry]:
         *_growth("unknown", "drain", 100_000),
         *_growth("look", "look", 200, store="history"),
         Entry("idle", FULL, "bench", "footprint", 200),
-    ]
-
-
-def sizes(growth: int) -> dict[str, int]:
-    """How many jobs are in each of the stores that have grown."""
-    return {kind: max(1000, round(growth * part)) for kind, part in PREPARED.items()}
-
-
-def chosen(
-    works: Sequence[str] = (), only: Sequence[str] = (), scale: float = 1.0, *, all_of: Sequence[Entry]
-) -> list[Entry]:
-    """Those that were asked for, by workload and by the name or the first word of it, with so many jobs."""
-    return [
-        entry._replace(jobs=max(FEWEST, round(entry.jobs * scale)))
-        for entry in all_of
-        if (not works or entry.work in works)
-        and (not only or entry.name in only or entry.name.split()[0] in only)
     ]
 
 
@@ -165,20 +118,7 @@ def _both(
 def _peers(
     work: str, command: str, *, words: tuple[str, ...] = (), env: Mapping[str, str] | None = None
 ) -> list[Entry]:
-    return [
-        Entry(
-            work,
-            peer.name,
-            peer.module,
-            command,
-            peer.jobs[work],
-            words,
-            {**peer.env, **(env or {})},
-            peer.package,
-        )
-        for peer in PEERS
-        if work in peer.jobs
-    ]
+    return [peer.entry(work, command, words=words, env=env) for peer in PEERS if work in peer.jobs]
 
 
 def _concurrent() -> list[Entry]:
@@ -204,6 +144,3 @@ def _growth(work: str, command: str, jobs: int, store: str | None = None) -> lis
         Entry(work, f"{FULL}, empty", OURS, command, jobs, (), env),
         Entry(work, f"{FULL}, grown", OURS, command, jobs, (), env, store=store or work),
     ]
-
-
-WORKS = tuple(dict.fromkeys(entry.work for entry in entries()))

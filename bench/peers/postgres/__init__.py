@@ -1,0 +1,1 @@
+"""The other queues on PostgreSQL; see bench/peers for what a runner is."""

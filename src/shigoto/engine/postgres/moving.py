@@ -1,0 +1,172 @@
+"""Moves of stores in PostgreSQL. The gate is made of triggers; who may pass says so by a setting of the transaction.
+
+To put up a trigger waits for every transaction that has changed the table, and keeps new ones waiting meanwhile: what
+is committed afterwards has met the gate. It is for the role that owns the schema.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shigoto.engine.movable import Gate
+from shigoto.engine.op import Op
+from shigoto.engine.postgres.failures import GATES
+from shigoto.engine.postgres.statement import Copy, Script, in_schema
+from shigoto.engine.sql.command import Statement, Steps, sql
+from shigoto.engine.sql.moving import SqlMover, Ways
+from shigoto.model.errors import OptionInvalid
+
+LOCKED_FOR = 10  # seconds to wait for the transactions of others
+EVERYTHING = (
+    "job", "ready", "scheduled", "blocked", "running", "done", "key", "expiry", "attempt", "progress", "log", "queue",
+    "lane",
+)  # fmt: skip
+STATES_OF_GATES = {error.code: state for state, error in GATES.items()}
+# Not in the name of the schema, which may be another: a setting belongs to the session.
+PASS = "shigoto_gate.holder"
+
+MAKE_GATE = f"""
+CREATE TABLE IF NOT EXISTS shigoto.gate (
+  lone   boolean PRIMARY KEY DEFAULT true CHECK (lone),
+  kind   text NOT NULL,
+  move   text NOT NULL,
+  other  text NOT NULL,
+  holder text NOT NULL);
+CREATE OR REPLACE FUNCTION shigoto.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  IF current_setting('{PASS}', true) IS DISTINCT FROM TG_ARGV[2] THEN
+    RAISE EXCEPTION USING ERRCODE = TG_ARGV[0], MESSAGE = TG_ARGV[1];
+  END IF;
+  RETURN NEW;
+END
+$$;
+"""
+WRITE_DOWN = """
+INSERT INTO shigoto.gate (kind, move, other, holder) VALUES ($1::text, $2::text, $3::text, $4::text)
+ON CONFLICT (lone) DO UPDATE SET
+  kind = excluded.kind, move = excluded.move, other = excluded.other, holder = excluded.holder
+"""
+# What describes is spelt out where PostgreSQL has no place for it (model.text); what is found again is refused.
+DESCRIBING = frozenset({"error", "traceback", "text", "level"})
+
+
+def mover(schema: str, shown: str, run: Callable[[Op[Any]], Any]) -> SqlMover:
+    """The store, for whoever moves it."""
+
+    def script(text: str) -> Script:
+        return Script(in_schema(text, schema))
+
+    return SqlMover(
+        Ways(
+            shown=shown,
+            run=run,
+            now=_now,
+            gate=lambda: _gate(schema),
+            alone=lambda: _alone(script),
+            shut=lambda gate: _shut(gate, shown, schema),
+            open=lambda: _open(script, schema),
+            passing=_passing,
+            load=lambda table, columns, rows: _load(table, columns, rows, schema),
+            go_on_after=lambda highest: _go_on_after(highest, script),
+            wipe=lambda: _wipe(script),
+        )
+    )
+
+
+def _now() -> Steps[int]:
+    now: int = (yield sql("now")).fetchone()[0]
+    return now
+
+
+def _gate(schema: str) -> Steps[Gate | None]:
+    known = yield Statement("SELECT 1 WHERE to_regclass($1::text) IS NOT NULL", (f'"{schema}".gate',))
+    if known.fetchone() is None:
+        return None
+    look = in_schema("SELECT kind, move, other, holder FROM shigoto.gate", schema)
+    row = (yield Statement(look)).fetchone()
+    return None if row is None else Gate(kind=row[0], move=row[1], other=row[2], holder=row[3])
+
+
+def _alone(script: Callable[[str], Script]) -> Steps[None]:
+    tables = ", ".join(f"shigoto.{table}" for table in (*EVERYTHING, "worker"))
+    yield script(f"SET LOCAL lock_timeout = '{LOCKED_FOR}s'; LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
+
+
+def _shut(gate: Gate, shown: str, schema: str) -> Steps[None]:
+    if gate.kind == "draining":  # one that refused more may be there
+        yield from _open(lambda text: Script(in_schema(text, schema)), schema)
+    yield Script(in_schema(MAKE_GATE, schema))
+    yield Statement(in_schema(WRITE_DOWN, schema), (gate.kind, gate.move, gate.other, gate.holder))
+    told = ", ".join(map(_quoted, (STATES_OF_GATES[gate.code], gate.refusal(shown), gate.holder)))
+    events = dict.fromkeys(EVERYTHING, "INSERT OR UPDATE OR DELETE") | {"worker": "INSERT OR UPDATE"}
+    if gate.kind == "draining":
+        events = {"running": "INSERT"}
+    for table, changes in events.items():
+        named = in_schema(f"BEFORE {changes} ON shigoto.{table}", schema)
+        refuse = in_schema("shigoto.refuse", schema)
+        # A worker that was forgotten is told so by its beat, which finds no row; all others hear of the move.
+        each = "ROW" if table == "worker" else "STATEMENT"
+        # In place of another: to drop that one would wait for whoever only reads, who may be waiting for us.
+        yield Script(
+            f"CREATE OR REPLACE TRIGGER gate {named} FOR EACH {each} EXECUTE FUNCTION {refuse}({told})"
+        )
+
+
+def _quoted(text: str) -> str:
+    return "'{}'".format(text.replace("'", "''"))
+
+
+def _open(script: Callable[[str], Script], schema: str) -> Steps[None]:
+    if (yield from _gate(schema)) is None:
+        return
+    drops = [f"DROP TRIGGER IF EXISTS gate ON shigoto.{table}" for table in (*EVERYTHING, "worker")]
+    yield script("; ".join([*drops, "DROP FUNCTION IF EXISTS shigoto.refuse()", "DROP TABLE shigoto.gate"]))
+
+
+def _passing(gate: Gate, steps: Steps[Any]) -> Steps[Any]:
+    yield Statement("SELECT set_config($1::text, $2::text, true)", (PASS, gate.holder))
+    return (yield from steps)
+
+
+def _load(table: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]], schema: str) -> Steps[None]:
+    text = in_schema(f"COPY shigoto.{table} ({', '.join(columns)}) FROM STDIN", schema)
+    yield Copy(text, "".join([_line(columns, row) for row in rows]).encode())
+
+
+def _line(columns: tuple[str, ...], row: Sequence[Any]) -> str:
+    words: list[str] = []
+    for column, value in zip(columns, row, strict=True):
+        if value is None:
+            words.append("\\N")
+        elif isinstance(value, str):
+            words.append(_escaped(_storable(row[0], column, value) if "\0" in value else value))
+        else:
+            words.append(str(value))
+    return "\t".join(words) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def _storable(number: int, column: str, text: str) -> str:
+    if column in DESCRIBING:
+        return text.replace("\0", "\\x00")
+    raise OptionInvalid(
+        f"Job {number} cannot be stored in PostgreSQL: its {column} has U+0000 in it. Clear it in the old store, or"
+        " leave it out."
+    )
+
+
+def _go_on_after(highest: int, script: Callable[[str], Script]) -> Steps[None]:
+    own: int = (yield sql("highest_ever")).fetchone()[0]
+    if highest > own:
+        yield sql("go_on_after", highest)
+    yield sql("set_meta", "pruned_to", 0)
+    yield script(
+        "ANALYZE shigoto.job, shigoto.done, shigoto.ready, shigoto.scheduled, shigoto.attempt, shigoto.log"
+    )
+
+
+def _wipe(script: Callable[[str], Script]) -> Steps[None]:
+    tables = (*(table for table in EVERYTHING if table != "running"), "counter", "tally")
+    yield script("; ".join(f"DELETE FROM shigoto.{table}" for table in tables))

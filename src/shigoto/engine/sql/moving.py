@@ -1,0 +1,317 @@
+"""Whole jobs out of one database and into another: what `engine.movable` promises, once for all SQL engines."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+from msgspec import Struct, json
+
+from shigoto.engine.movable import BLOCK, Gate, Mark, refused
+from shigoto.engine.op import Op
+from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES, settings
+from shigoto.engine.sql.rows import TABLES, rows_of
+from shigoto.engine.sql.settling import guarded, move
+from shigoto.model.clock import Millis
+from shigoto.model.errors import StoreMoved, StoreRefused, StoreUnavailable
+from shigoto.model.job import FailureKind, QueueSettings
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.record import LARGEST, AttemptRecord, JobRecord, LineRecord, Weight, portions
+
+T = TypeVar("T")
+
+Begin = Callable[[int, list[QueueSettings]], None]
+Tell = Callable[[list[JobRecord]], None]
+
+PAGE = 5_000  # jobs that are weighed at once
+# Everything of a job but its body, in an order in which each can still be found by it.
+PARTS = ("keys", "expiries", "ready", "scheduled", "blocked", "attempts", "logs", "progress", "done", "jobs")
+
+
+class Ways(Struct, frozen=True, kw_only=True):
+    """What the SQL engines do each in its own way.
+
+    `passing`: these steps with this gate out of their way, and with nothing that follows an ordinary enqueue.
+    `load`: rows into a table, the fastest way there is; columns are named as in `rows.TABLES`.
+    `shut`, `open`: put up a gate, which is written down, and take it away.
+    `alone`: nobody else changes anything from here to the end of the transaction.
+    """
+
+    shown: str
+    run: Callable[[Op[Any]], Any]
+    now: Callable[[], Steps[Millis]]
+    gate: Callable[[], Steps[Gate | None]]
+    alone: Callable[[], Steps[None]]
+    shut: Callable[[Gate], Steps[None]]
+    open: Callable[[], Steps[None]]
+    passing: Callable[[Gate, Steps[Any]], Steps[Any]]
+    load: Callable[[str, tuple[str, ...], Sequence[Sequence[Any]]], Steps[None]]
+    go_on_after: Callable[[int], Steps[None]]
+    wipe: Callable[[], Steps[None]]
+
+
+class SqlMover:
+    """A store in a database, for whoever moves it."""
+
+    def __init__(self, ways: Ways) -> None:
+        self._ways = ways
+        self._holder = uuid4().hex
+
+    @property
+    def shown(self) -> str:
+        return self._ways.shown
+
+    def run(self, op: Op[T]) -> T:
+        value: T = self._ways.run(op)
+        return value
+
+    def gate(self) -> Op[Gate | None]:
+        return Op(start=self._ways.gate, mode="read")
+
+    def shut(self, gate: Gate) -> Op[int]:
+        return Op(start=lambda: self._shut(gate), rings=lambda _: True)
+
+    def _shut(self, gate: Gate) -> Steps[int]:
+        yield from self._ways.alone()
+        self._expect_replaceable(gate, (yield from self._ways.gate()))
+        released = 0
+        if gate.kind == "closed":
+            released = yield from _release_all((yield from self._ways.now()))
+        held = Gate(kind=gate.kind, move=gate.move, other=gate.other, holder=self._holder)
+        yield from self._ways.shut(held)
+        return released
+
+    def _expect_replaceable(self, gate: Gate, present: Gate | None) -> None:
+        if present is not None and (present.move != gate.move or present.kind == "moved"):
+            raise refused(present.code, present.refusal(self.shown)) or AssertionError(present.code)
+        if gate.kind == "moved" and (
+            present is None or (present.kind, present.holder) != ("closed", self._holder)
+        ):
+            raise self._taken_over()
+
+    def _taken_over(self) -> StoreRefused:
+        return StoreRefused(
+            f"Another process has gone on with what this one did to {self.shown}. Nothing was lost: let that one"
+            " finish, or run it again when none is left."
+        )
+
+    def open(self, *, whoever_holds: bool = False) -> Op[None]:
+        return Op(start=lambda: self._open(whoever_holds), rings=lambda _: True)
+
+    def _open(self, whoever_holds: bool) -> Steps[None]:
+        yield from self._ways.alone()
+        present = yield from self._ways.gate()
+        if present is None:
+            return
+        if present.kind == "moved":
+            raise StoreMoved(present.refusal(self.shown))
+        if present.holder != self._holder and not whoever_holds:
+            raise self._taken_over()
+        yield from self._ways.open()
+
+    def open_filled(self, highest: int) -> Op[None]:
+        return Op(start=lambda: self._open_filled(highest), rings=lambda _: True)
+
+    def _open_filled(self, highest: int) -> Steps[None]:
+        yield from self._ways.alone()
+        yield from self._inside(self._ways.go_on_after(highest))
+        yield sql("forget_counters")
+        yield sql("recount")
+        yield from self._ways.open()
+
+    def is_empty(self) -> Op[bool]:
+        return Op(start=_is_empty, mode="read")
+
+    def highest(self) -> Op[int]:
+        return Op(start=lambda: _number(sql("highest_ever")), mode="read")
+
+    def running(self) -> Op[int]:
+        return Op(start=lambda: _number(sql("count_running")), mode="read")
+
+    def marks(self) -> Op[dict[int, Mark]]:
+        return Op(start=_marks, mode="read")
+
+    def weigh(self, *, after: int, to: int, finished: bool | None, limit: int) -> Op[list[Weight]]:
+        return Op(start=lambda: _weigh(after, to, finished, limit), mode="read")
+
+    def records(self, numbers: Sequence[int]) -> Op[list[JobRecord]]:
+        return Op(start=lambda: _records(numbers), mode="read")
+
+    def export(self, begin: Begin, tell: Tell) -> Op[int]:
+        return Op(start=_Export(begin, tell).steps, mode="read")
+
+    def put(self, records: Sequence[JobRecord]) -> Op[None]:
+        return Op(start=lambda: self._inside(self._put(records)))
+
+    def _put(self, records: Sequence[JobRecord]) -> Steps[None]:
+        now = yield from self._ways.now()
+        wanted = sorted({(record.queue, record.task, _is_alone(record)) for record in records})
+        text = json.encode(wanted).decode()
+        yield sql("add_queues", text)
+        yield sql("add_lanes", text)
+        lanes: dict[tuple[str, str, bool], int] = {}
+        for lane, queue, task, alone in (yield sql("lanes")).fetchall():
+            lanes[queue, task, bool(alone)] = lane
+        rows = rows_of(
+            records,
+            now,
+            lambda record: lanes[record.queue, record.task, _is_alone(record)],
+            NUMBERS_OF_STATES,
+        )
+        for table, columns in TABLES.items():
+            if rows[table]:
+                yield from self._ways.load(table, columns, rows[table])
+
+    def put_settings(self, queues: Sequence[QueueSettings]) -> Op[None]:
+        return Op(start=lambda: self._inside(_put_settings(queues)))
+
+    def remove(self, numbers: Sequence[int]) -> Op[None]:
+        return Op(start=lambda: self._inside(_remove(numbers)))
+
+    def wipe(self) -> Op[None]:
+        return Op(start=lambda: self._inside(self._ways.wipe()))
+
+    def _inside(self, steps: Steps[T]) -> Steps[T]:
+        """The steps, past the gate of a store that this mover fills; never in one that others use."""
+        gate = yield from self._ways.gate()
+        if gate is None or (gate.kind, gate.holder) != ("filling", self._holder):
+            raise self._taken_over()
+        value: T = yield from self._ways.passing(gate, steps)
+        return value
+
+
+def _is_alone(record: JobRecord) -> bool:
+    """In which of the two lanes of its task and queue it is."""
+    return record.alone or record.suspect
+
+
+def _is_empty() -> Steps[bool]:
+    return (yield sql("any_job")).fetchone() is None
+
+
+def _number(command: Any) -> Steps[int]:
+    number: int = (yield command).fetchone()[0]
+    return number
+
+
+def _release_all(now: Millis) -> Steps[int]:
+    """T8 for everything that runs; the workers are forgotten, so that their next beat tells them to stop."""
+    leases: dict[bytes, list[tuple[int, int]]] = {}
+    for number, token, worker in (yield sql("all_running")).fetchall():
+        leases.setdefault(worker, []).append((number, token))
+    for worker, held in leases.items():
+        rows = (yield from guarded(UUID(bytes=worker), held)).values()
+        ends = [
+            (row, Settlement(number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED, ran=False),
+             row.settled_token)
+            for row in rows
+        ]  # fmt: skip
+        yield from move(now, ends)
+        yield sql("leave", worker)
+    return sum(map(len, leases.values()))
+
+
+def _marks() -> Steps[dict[int, Mark]]:
+    logged = {block: sums for block, *sums in (yield sql("mark_logs", BLOCK)).fetchall()}
+    marks: dict[int, Mark] = {}
+    for block, *sums in (yield sql("mark_finished", BLOCK)).fetchall():
+        marks[block] = Mark(*map(int, (*sums, *logged.get(block, (0, 0)))))
+    return marks
+
+
+def _weigh(after: int, to: int, finished: bool | None, limit: int) -> Steps[list[Weight]]:
+    wanted = None if finished is None else int(finished)
+    rows = (yield sql("weigh", after, to, wanted, limit)).fetchall()
+    return [(number, int(weight)) for number, weight in rows]
+
+
+class _Export:
+    """One export; it cannot be told twice."""
+
+    def __init__(self, begin: Begin, tell: Tell) -> None:
+        self._begin = begin
+        self._tell = tell
+        self._begun = False
+
+    def steps(self) -> Steps[int]:
+        if self._begun:
+            raise StoreUnavailable(
+                "The connection was lost in the midst of an export. Start it again, from the beginning."
+            )
+        highest = yield from _number(sql("highest_ever"))
+        queues = yield from settings()
+        self._begun = True
+        self._begin(highest, queues)
+        after, told = 0, 0
+        while page := (yield from _weigh(after, LARGEST, None, PAGE)):
+            for numbers in portions(page):
+                records = yield from _records(numbers)
+                told += len(records)
+                self._tell(records)
+            after = page[-1][0]
+        return told
+
+
+def _records(numbers: Sequence[int]) -> Steps[list[JobRecord]]:
+    text = json.encode(numbers).decode()
+    rows = (yield sql("whole", text)).fetchall()
+    attempts = _grouped((yield sql("whole_attempts", text)).fetchall(), AttemptRecord)
+    lines = _grouped((yield sql("whole_logs", text)).fetchall(), LineRecord)
+    # A number that is in no table is no job: somebody has deleted rows by hand, and nobody would ever run it.
+    there = [row for row in rows if row[STATE] is not None]
+    return [_record(row, attempts.get(row[0], ()), lines.get(row[0], ())) for row in there]
+
+
+def _grouped(rows: Iterable[Sequence[Any]], kind: Callable[..., T]) -> dict[int, tuple[T, ...]]:
+    names = ATTEMPT_FIELDS if kind is AttemptRecord else LINE_FIELDS
+    found: dict[int, list[T]] = {}
+    for number, *values in rows:
+        found.setdefault(number, []).append(kind(**dict(zip(names, values, strict=True))))
+    return {number: tuple(group) for number, group in found.items()}
+
+
+ATTEMPT_FIELDS = ("token", "outcome", "error", "traceback", "started_at", "finished_at")
+LINE_FIELDS = ("token", "line", "at", "level", "text")
+# In the order of the columns of the statement `whole`.
+FIELDS = (
+    "number", "id", "task", "queue", "state", "payload", "created_at", "run_at", "max_failures", "max_crashes",
+    "priority", "tenant", "key", "expires_at", "retry", "timeout", "soft_timeout", "tags", "meta", "token",
+    "settled_token", "failures", "crashes", "solo_crashes", "releases", "snoozes", "unmet", "started_at",
+    "finished_at", "cancel_requested_at", "failure_kind", "error", "result", "progress", "progress_text", "checkpoint",
+    "holds_key", "alone", "suspect", "superseded",
+)  # fmt: skip
+FLAGS = FIELDS[-4:]
+STATE = FIELDS.index("state")
+
+
+def _record(
+    row: Sequence[Any], attempts: tuple[AttemptRecord, ...], lines: tuple[LineRecord, ...]
+) -> JobRecord:
+    values = dict(zip(FIELDS, row, strict=True))
+    try:
+        values["id"] = UUID(bytes=values["id"])
+        values["state"] = STATES[values["state"]]
+        if values["failure_kind"] is not None:
+            values["failure_kind"] = FailureKind(values["failure_kind"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreRefused(
+            f"The row of job {row[0]} was not written by us, and cannot be read ({error}). When the job has ended,"
+            " clear deletes it; then try again."
+        ) from error
+    for flag in FLAGS:
+        values[flag] = bool(values[flag])
+    return JobRecord(**values, attempts=attempts, log=lines)
+
+
+def _put_settings(queues: Sequence[QueueSettings]) -> Steps[None]:
+    for queue in queues:
+        yield sql(
+            "configure", queue.name, int(queue.paused), queue.keep_completed_for, queue.keep_failed_for,
+            queue.keep_cancelled_for,
+        )  # fmt: skip
+
+
+def _remove(numbers: Sequence[int]) -> Steps[None]:
+    text = json.encode(numbers).decode()
+    for part in PARTS:
+        yield sql(f"delete_{part}", text)

@@ -1,0 +1,138 @@
+"""Moves of SQLite files. The gate is made of triggers, which SQLite shows to every connection by itself.
+
+A trigger lets pass whoever has written so into the row of the gate, in the same transaction. What comes into a file by
+a move must not become ready or scheduled as what is enqueued does: so the triggers for that are away meanwhile, too.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from shigoto.engine.movable import Gate
+from shigoto.engine.op import Op
+from shigoto.engine.sql.command import Statement, Steps, sql
+from shigoto.engine.sql.moving import SqlMover, Ways
+from shigoto.model.clock import Millis
+
+MAKE_GATE = """
+CREATE TABLE IF NOT EXISTS shigoto_gate (
+  lone   INTEGER PRIMARY KEY CHECK (lone = 1),
+  kind   TEXT NOT NULL,
+  move   TEXT NOT NULL,
+  other  TEXT NOT NULL,
+  holder TEXT NOT NULL,
+  lifted INTEGER NOT NULL)
+"""
+EVENTS = ("INSERT", "UPDATE", "DELETE")
+CLAIMS = {"running": ("INSERT",)}
+# A worker may leave a closed store, and nothing else.
+CHANGED = (
+    "job", "ready", "scheduled", "blocked", "running", "done", "key", "expiry", "attempt", "progress", "log", "queue",
+)  # fmt: skip
+EVERYTHING = dict.fromkeys(CHANGED, EVENTS) | {"worker": ("INSERT", "UPDATE")}
+OF_ENQUEUES = """
+SELECT name, sql FROM sqlite_schema
+WHERE type = 'trigger' AND name IN ('shigoto_job_ready', 'shigoto_job_scheduled', 'shigoto_job_expiry')
+"""
+FILLED = (
+    "key", "expiry", "ready", "scheduled", "blocked", "attempt", "log", "progress", "done", "job", "lane", "queue",
+    "counter",
+)  # fmt: skip
+COLUMNS = {("ready", "run_at"): "pos"}
+
+
+def mover(path: str, run: Callable[[Op[Any]], Any], now: Callable[[], Millis]) -> SqlMover:
+    """The file, for whoever moves it."""
+    return SqlMover(
+        Ways(
+            shown=path,
+            run=run,
+            now=lambda: _value(now()),
+            gate=_gate,
+            alone=lambda: _value(None),  # whoever writes is
+            shut=lambda gate: _shut(gate, path),
+            open=_open,
+            passing=_passing,
+            load=_load,
+            go_on_after=_go_on_after,
+            wipe=_wipe,
+        )
+    )
+
+
+def _value(value: Any) -> Steps[Any]:
+    yield from ()
+    return value
+
+
+def _gate() -> Steps[Gate | None]:
+    known = yield Statement("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'shigoto_gate'")
+    if known.fetchone() is None:
+        return None
+    row = (yield Statement("SELECT kind, move, other, holder FROM shigoto_gate")).fetchone()
+    return None if row is None else Gate(kind=row[0], move=row[1], other=row[2], holder=row[3])
+
+
+def _shut(gate: Gate, path: str) -> Steps[None]:
+    yield from _open()
+    yield Statement(MAKE_GATE)
+    written = (gate.kind, gate.move, gate.other, gate.holder)
+    yield Statement("INSERT INTO shigoto_gate VALUES (1, ?, ?, ?, ?, 0)", written)
+    # What a trigger raises must be written out in it: older versions of SQLite take nothing else.
+    message = f"{gate.code} {gate.refusal(path)}".replace("'", "''")
+    for table, events in (CLAIMS if gate.kind == "draining" else EVERYTHING).items():
+        for event in events:
+            yield Statement(
+                f"CREATE TRIGGER shigoto_gate_{table}_{event.lower()} BEFORE {event} ON shigoto_{table}"
+                f" WHEN (SELECT NOT lifted FROM shigoto_gate) BEGIN SELECT RAISE(ABORT, '{message}'); END"
+            )
+
+
+def _open() -> Steps[None]:
+    triggers = yield Statement(
+        "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB 'shigoto_gate_*'"
+    )
+    for (name,) in triggers.fetchall():
+        yield Statement(f'DROP TRIGGER "{name}"')
+    yield Statement("DROP TABLE IF EXISTS shigoto_gate")
+
+
+def _passing(gate: Gate, steps: Steps[Any]) -> Steps[Any]:
+    yield Statement("UPDATE shigoto_gate SET lifted = 1")
+    triggers = (yield Statement(OF_ENQUEUES)).fetchall()
+    for name, _ in triggers:
+        yield Statement(f'DROP TRIGGER "{name}"')
+    value = yield from steps
+    for _, text in triggers:
+        yield Statement(text)
+    yield Statement("UPDATE shigoto_gate SET lifted = 0")
+    return value
+
+
+def _load(table: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]]) -> Steps[None]:
+    names = ", ".join(COLUMNS.get((table, column), column) for column in columns)
+    places = ", ".join("?" * len(columns))
+    if table == "job":
+        rows = [[_as_blob(value) for value in row] for row in rows]
+    yield Statement(f"INSERT INTO shigoto_{table} ({names}) VALUES ({places})", rows, many=True)
+
+
+def _as_blob(value: Any) -> Any:
+    return value.bytes if isinstance(value, UUID) else value
+
+
+def _go_on_after(highest: int) -> Steps[None]:
+    stored: int = (yield sql("highest")).fetchone()[0]
+    yield sql("delete_husk")
+    if highest > stored:
+        yield sql("add_husk", highest)
+        yield sql("set_meta", "husk", highest)
+    yield sql("set_meta", "counted_to", max(highest, stored))
+    yield sql("set_meta", "pruned_to", 0)
+
+
+def _wipe() -> Steps[None]:
+    for table in FILLED:
+        yield Statement(f"DELETE FROM shigoto_{table}")
+    yield sql("set_meta", "counted_to", 0)
+    yield sql("set_meta", "husk", 0)

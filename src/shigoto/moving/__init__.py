@@ -1,0 +1,1 @@
+"""Whole stores: moved to another one, exported to a file, imported from one."""

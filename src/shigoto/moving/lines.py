@@ -1,0 +1,117 @@
+"""A store as lines of JSON, one record on each:
+
+{"kind":"header","format":1,…}    first: how to read the rest, and the highest number that a job ever had
+{"kind":"queue",…}                what operators have set, for each queue
+{"kind":"job",…}                  every job, whole, in the order of their numbers
+{"kind":"end","jobs":2}           last: so that half a file is not taken for a whole one
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
+
+from msgspec import DecodeError, Meta, Struct, ValidationError, json
+
+from shigoto.model.errors import StoreRefused
+from shigoto.model.record import LARGEST, Instant, JobRecord, QueueRecord
+
+FORMAT = 1
+LONGEST = 256 * 1024 * 1024  # bytes of a line
+
+BEGINNING = b'{"kind":"header"'
+
+
+class Header(Struct, frozen=True, kw_only=True, tag_field="kind", tag="header"):
+    """The first line."""
+
+    format: int
+    shigoto: str
+    engine: str
+    exported_at: Instant
+    highest: Annotated[int, Meta(ge=0, le=LARGEST)]
+
+
+class End(Struct, frozen=True, kw_only=True, tag_field="kind", tag="end"):
+    """The last line."""
+
+    jobs: int
+
+
+Line = Header | QueueRecord | JobRecord | End
+
+_encoder = json.Encoder()
+_decoder: json.Decoder[Line] = json.Decoder(Line)
+
+
+def encode(line: Line) -> bytes:
+    """One line, with its end."""
+    return _encoder.encode(line) + b"\n"
+
+
+class BadLine(StoreRefused):
+    """A line that cannot be imported."""
+
+    def __init__(self, file: str, number: int, reason: str) -> None:
+        super().__init__(f"Line {number} of {file} cannot be imported: {reason}. The store stays empty.")
+
+
+def read_lines(stream: BinaryIO, file: str) -> Iterator[tuple[int, Line]]:
+    """The lines, counted from 1. Raises BadLine. The first is a header and the last an end, or that is raised, too."""
+    number, jobs, last = 0, 0, 0
+    while text := stream.readline(LONGEST + 1):
+        number += 1
+        line = _read(text, file, number)
+        if (number == 1) != isinstance(line, Header):
+            raise BadLine(file, number, _misplaced(number))
+        if isinstance(line, JobRecord):
+            jobs += 1
+            if line.number <= last:
+                raise BadLine(
+                    file, number, f"job {line.number} comes after job {last}; their numbers must rise"
+                )
+            last = line.number
+            if reason := _contradiction(line):
+                raise BadLine(file, number, f"job {line.number} {reason}")
+        yield number, line
+        if isinstance(line, End):
+            if line.jobs != jobs:
+                raise BadLine(file, number, f"it counts {line.jobs} jobs, and there were {jobs}")
+            if stream.read(1):
+                raise BadLine(file, number + 1, "something follows after the end")
+            return
+    raise BadLine(file, number + 1, "the file ends here, before its end; was the export interrupted?")
+
+
+def _read(text: bytes, file: str, number: int) -> Line:
+    if len(text) > LONGEST:
+        raise BadLine(file, number, f"it is longer than {LONGEST >> 20} MiB")
+    try:
+        line = _decoder.decode(text)
+    except ValidationError as error:
+        raise BadLine(file, number, str(error)) from error
+    except (DecodeError, RecursionError) as error:
+        reason = "it is not what `shigoto export` writes" if number == 1 else f"it is no JSON ({error})"
+        raise BadLine(file, number, reason) from error
+    if isinstance(line, Header) and line.format != FORMAT:
+        raise BadLine(
+            file,
+            number,
+            f"it is in format {line.format}, and this release reads {FORMAT}; use shigoto {line.shigoto}",
+        )
+    return line
+
+
+def _misplaced(number: int) -> str:
+    return "an export begins with a header, and this does not" if number == 1 else "it is a second header"
+
+
+def _contradiction(job: JobRecord) -> str:
+    if job.state.terminal != (job.finished_at is not None):
+        return f"is {job.state}, and {'has no finished_at' if job.state.terminal else 'has a finished_at'}"
+    if job.holds_key and job.key is None:
+        return "holds a key and has none"
+    if job.settled_token > job.token:
+        return f"has settled_token {job.settled_token} and token {job.token}"
+    for what, text in (("task", job.task), ("queue", job.queue)):
+        if not text:
+            return f"has no {what}"
+    return ""

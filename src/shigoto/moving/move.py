@@ -1,0 +1,244 @@
+"""From one store to another: `shigoto move`.
+
+    copying    the old store works on; finished jobs are copied, block by block of numbers
+    draining   in the old store no job is claimed any more; what runs has some time to end
+    closing    nothing changes in the old store: who enqueues is refused; all that is left is copied and compared
+    moved      the old store says for ever where its jobs are; then the new one opens
+
+The new store has a gate from the beginning to the end, so nobody works on half of it. The one step that counts is the
+commit in the old store that says `moved`: before it the old store can be opened again, after it only the new one.
+
+Nothing is remembered of how far a move came. Whoever runs it again compares the two stores, block by block, and copies
+what differs: so it may be killed anywhere, and what changed meanwhile is noticed in the same way.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Literal
+from uuid import uuid4
+
+from msgspec import Struct
+
+from shigoto.engine.movable import BLOCK, Gate, Kind, Mover, mover_of
+from shigoto.engine.protocol import Engine
+from shigoto.model.errors import StoreError, StoreRefused
+from shigoto.model.record import LARGEST, Weight, portions
+from shigoto.moving.files import A_FILE, expect_empty
+
+Phase = Literal["copying", "draining", "closing", "moved"]
+
+PASSES = 3  # over what has finished, while the old store works on
+FEW = 20  # blocks that differ: then it is time
+PAGE = 5_000  # jobs
+LOOK_EVERY = 0.1  # seconds
+
+
+class Progress(Struct, frozen=True):
+    """How far a move is: so many jobs of so many; of what runs, while it drains."""
+
+    phase: Phase
+    done: int
+    whole: int
+
+
+class Moved(Struct, frozen=True, kw_only=True):
+    """What a move has done: `jobs` were copied by this run of it, `released` were running at the end of their time."""
+
+    jobs: int
+    released: int
+    closed_for: float  # seconds
+    already: bool = False
+
+
+class Move:
+    """One move; `tell` hears how far it is. `wait` is how many seconds running jobs have to end."""
+
+    def __init__(
+        self,
+        old: Engine,
+        new: Engine,
+        *,
+        wait: float,
+        tell: Callable[[Progress], None],
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._engines = old, new
+        self._old, self._new = mover_of(old), mover_of(new)
+        self._wait = wait
+        self._tell = tell
+        self._pause = pause
+        self._copied = 0
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What people call the two stores."""
+        return self._old.shown, self._new.shown
+
+    def run(self) -> Moved:
+        """Move everything. Raises StoreError; the old store works on then, unless its jobs are all in the new one."""
+        gate = self._begin()
+        if gate is None:
+            return Moved(jobs=0, released=0, closed_for=0.0, already=True)
+        self._copy_while_it_works()
+        if self._gate_of(self._old, "moved"):
+            # Whoever was interrupted has compared them; but somebody else may have come since.
+            self._copy_the_rest()
+            self._finish()
+            return Moved(jobs=self._copied, released=0, closed_for=0.0)
+        closed_at, released, done = 0.0, 0, False
+        try:
+            if not self._gate_of(self._old, "closed"):
+                self._drain(gate.move)
+            closed_at = time.monotonic()
+            released = self._shut_old("closed", gate.move)
+            self._copy_the_rest()
+            self._shut_old("moved", gate.move)
+            done = True
+        finally:
+            if not done:
+                with suppress(StoreError):  # it was moved after all, by another process; or cannot be reached
+                    self._old.run(self._old.open())
+        self._finish()
+        return Moved(jobs=self._copied, released=released, closed_for=time.monotonic() - closed_at)
+
+    def give_up(self) -> None:
+        """Let the old store work on, and empty the new one. Raises StoreMoved if it is too late."""
+        gate = self._new.run(self._new.gate())
+        if gate is not None:
+            self._expect_from_old(gate)
+        self._old.run(self._old.open(whoever_holds=True))
+        if gate is not None:
+            self._new.run(self._new.shut(gate))
+            self._new.run(self._new.wipe())
+            self._new.run(self._new.open())
+
+    # Who takes part, and how far they are.
+
+    def _begin(self) -> Gate | None:
+        """The gate of the new store, as it was left or put up now; None if everything is done already."""
+        left = self._old.run(self._old.gate())
+        if self._old.shown == self._new.shown:
+            raise StoreRefused(f"{self._old.shown} cannot be moved to itself.")
+        if not (left is not None and left.kind == "moved"):
+            self._engines[1].migrate()
+        gate = self._new.run(self._new.gate())
+        if gate is None:
+            return self._begin_anew(left)
+        self._expect_from_old(gate)
+        if left is not None and left.move != gate.move:
+            raise self._elsewhere(left)
+        self._new.run(self._new.shut(gate))
+        return gate
+
+    def _begin_anew(self, left: Gate | None) -> Gate | None:
+        if left is not None:
+            if left.kind == "moved" and left.other == self._new.shown:
+                return None
+            raise self._elsewhere(left)
+        expect_empty(self._new, "Nothing was moved")
+        gate = Gate(kind="filling", move=uuid4().hex, other=self._old.shown)
+        self._new.run(self._new.shut(gate))
+        if not self._new.run(self._new.is_empty()):  # something came in between the two
+            self._new.run(self._new.open())
+            expect_empty(self._new, "Nothing was moved")
+        return gate
+
+    def _expect_from_old(self, gate: Gate) -> None:
+        if (gate.kind, gate.other) != ("filling", self._old.shown):
+            again = "Import again" if gate.other == A_FILE else "Finish that move, or give it up by --give-up"
+            raise StoreRefused(
+                f"{self._new.shown} takes part in something else: {gate.refusal(self._new.shown)} {again}."
+            )
+
+    def _elsewhere(self, left: Gate) -> StoreRefused:
+        hint = "" if left.kind == "moved" else " Finish that move, or give it up by --give-up."
+        return StoreRefused(f"{left.refusal(self._old.shown)}{hint}")
+
+    def _gate_of(self, store: Mover, kind: Kind) -> bool:
+        gate = store.run(store.gate())
+        return gate is not None and gate.kind == kind
+
+    def _shut_old(self, kind: Kind, move: str) -> int:
+        return self._old.run(self._old.shut(Gate(kind=kind, move=move, other=self._new.shown)))
+
+    # The phases.
+
+    def _copy_while_it_works(self) -> None:
+        for page in _pages(self._new, finished=False):  # of a move that was interrupted at its end
+            self._remove(page)
+        for _ in range(PASSES):
+            if self._copy_finished("copying") <= FEW:
+                return
+
+    def _drain(self, move: str) -> None:
+        self._shut_old("draining", move)
+        until = time.monotonic() + self._wait
+        most = 0
+        while (running := self._old.run(self._old.running())) and time.monotonic() < until:
+            most = max(most, running)
+            self._tell(Progress("draining", most - running, most))
+            self._pause(LOOK_EVERY)
+
+    def _copy_the_rest(self) -> None:
+        self._copy_finished("closing")
+        for page in _pages(self._old, finished=False):
+            self._copy(page, "closing", self._copied + len(page), finished=False)
+        old = self._engines[0]
+        queues = old.run(old.settings())
+        self._new.run(self._new.put_settings(queues))
+        self._expect_same()
+
+    def _finish(self) -> None:
+        self._new.run(self._new.open_filled(self._old.run(self._old.highest())))
+        self._tell(Progress("moved", self._copied, self._copied))
+
+    # Copying.
+
+    def _copy_finished(self, phase: Phase) -> int:
+        """Copy the finished jobs of blocks that differ, and tell how many these were."""
+        theirs, ours = self._old.run(self._old.marks()), self._new.run(self._new.marks())
+        blocks = sorted(block for block in theirs | ours if theirs.get(block) != ours.get(block))
+        # First what is there already, in all of them: an id may have come back under another number.
+        for block in blocks:
+            if block in ours:
+                for page in _pages(self._new, finished=True, block=block):
+                    self._remove(page)
+        whole = self._copied + sum(theirs[block].jobs for block in blocks if block in theirs)
+        for block in blocks:
+            if block in theirs:
+                for page in _pages(self._old, finished=True, block=block):
+                    self._copy(page, phase, whole, finished=True)
+        return len(blocks)
+
+    def _copy(self, page: list[Weight], phase: Phase, whole: int, *, finished: bool) -> None:
+        for numbers in portions(page):
+            records = self._old.run(self._old.records(numbers))
+            # One that was retried since it was weighed comes with those that have not finished.
+            self._new.run(self._new.put([job for job in records if job.state.terminal == finished]))
+            self._copied += len(records)
+            self._tell(Progress(phase, self._copied, max(whole, self._copied)))
+
+    def _remove(self, page: list[Weight]) -> None:
+        self._new.run(self._new.remove([number for number, _ in page]))
+
+    def _expect_same(self) -> None:
+        """Raise if the two stores differ, now that nothing changes in either."""
+        waiting = zip(_pages(self._old, finished=False), _pages(self._new, finished=False), strict=True)
+        try:
+            same = all([number for number, _ in a] == [number for number, _ in b] for a, b in waiting)
+        except ValueError:  # one of them has more pages
+            same = False
+        if not same or self._old.run(self._old.marks()) != self._new.run(self._new.marks()):
+            raise StoreRefused(
+                f"{self._new.shown} does not have what {self._old.shown} has, although nothing changes there: has"
+                " somebody written to it by hand? Nothing was lost, and the old store works on. Run it again."
+            )
+
+
+def _pages(store: Mover, *, finished: bool, block: int | None = None) -> Iterator[list[Weight]]:
+    """The jobs of a store, or of one block of it, a page at a time; what was seen may be gone when the next is read."""
+    after, to = (0, LARGEST) if block is None else (block * BLOCK - 1, block * BLOCK + BLOCK - 1)
+    while page := store.run(store.weigh(after=after, to=to, finished=finished, limit=PAGE)):
+        yield page
+        after = page[-1][0]

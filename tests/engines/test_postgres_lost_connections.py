@@ -1,0 +1,67 @@
+"""A connection that the server has ended is noticed at once, on every event loop: uvloop tells of it only once."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+
+import psycopg
+import pytest
+
+from shigoto.engine.postgres.address import read_address
+from shigoto.engine.postgres.connection import LoopConnection
+from shigoto.engine.postgres.driver import Driver
+from shigoto.engine.postgres.failures import ConnectionLost
+from shigoto.engine.postgres.pools import LoopPool
+from shigoto.engine.postgres.wire import Request
+
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
+
+DEADLINE = 10.0
+AT_ONCE = 3.0  # seconds: far less than the deadline
+LOOPS = ["asyncio", "uvloop"]
+
+
+def factory_of(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
+    if name == "asyncio":
+        return asyncio.new_event_loop
+    if find_spec("uvloop") is None:
+        pytest.skip("no uvloop")
+    factory: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
+    return factory
+
+
+async def ended_by_the_server(url: str, pool: LoopPool, *, lent: bool) -> LoopConnection:
+    """A connection in the midst of a transaction, which has been ended; nobody has looked at it since."""
+    connection = await pool.take(time.monotonic() + DEADLINE)
+    await connection.ask(Request(b"BEGIN"), time.monotonic() + DEADLINE)
+    if lent:
+        connection.lend()
+    pid = connection.wire.pgconn.backend_pid
+    # Not on a thread: the loop must not have a moment to notice.
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+    return connection
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("lent", [True, False])
+def test_who_asks_on_a_connection_that_was_ended_is_told_at_once(
+    postgres_database: str, loop: str, lent: bool
+) -> None:
+    """S1-13, E15, E17: else a transaction block would wait for the whole deadline of its last statement."""
+
+    async def ask() -> float:
+        driver = Driver(read_address(postgres_database), {})
+        pool = LoopPool("a store", 1, driver._connector.aopen)
+        connection = await ended_by_the_server(postgres_database, pool, lent=lent)
+        if lent:
+            connection.take_back()
+        began = time.monotonic()
+        with pytest.raises(ConnectionLost):
+            await connection.ask(Request(b"SELECT 1"), began + DEADLINE)
+        return time.monotonic() - began
+
+    with asyncio.Runner(loop_factory=factory_of(loop)) as runner:
+        assert runner.run(ask()) < AT_ONCE

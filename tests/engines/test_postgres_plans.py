@@ -1,0 +1,335 @@
+"""The hot operations of the PostgreSQL engine look only at what they need, however much past, present and future there
+is.
+
+Cost is what the server counts, rows and pages, and not time: two stores that differ only in how much they hold, a
+thousand jobs of each kind and a million, must cost about the same. Once without any statistics, as a new or restored
+database has none, and once with the best there are.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from faults.tools.costs import Cost, Meter
+from shigoto.engine.op import Op
+from shigoto.engine.postgres import PostgresEngine
+from shigoto.model.errors import StoreError
+from shigoto.model.ids import uuid7
+from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
+from shigoto.model.outcome import Ending, LogTail, Report, Settlement
+from shigoto.model.worker import Announcement, SweepOrder, Want
+from tests.postgres_yard import ALWAYS, Yard
+
+pytestmark = [
+    pytest.mark.engine("postgres"),
+    pytest.mark.newest_postgres,
+    pytest.mark.timeout(300),
+]
+
+FEW, MANY = 1_000, 1_000_000
+BATCH = 50
+FAILED = 50
+TASKS = ("warm", "hot", "cold")
+FINISHED, READY, SCHEDULED = 10_000_000, 20_000_000, 30_000_000  # the first numbers of each kind
+# No row of these is ever written twice in such a test, and nobody else shall look at them meanwhile.
+PREPARE = """
+DO $$
+DECLARE
+  name text;
+BEGIN
+  FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'shigoto'::regnamespace AND relkind = 'r' LOOP
+    EXECUTE format('ALTER TABLE shigoto.%I SET UNLOGGED', name);
+    EXECUTE format('ALTER TABLE shigoto.%I SET (autovacuum_enabled = off)', name);
+  END LOOP;
+END $$;
+"""
+# Finished, of which fifty have failed; ready, behind everything that tests put there; due in a year, and
+# expiring later. Each finished one has said something.
+FILL = """
+INSERT INTO shigoto.job (number, id, lane, priority, run_at, created_at, expires_at, max_failures, tenant, payload)
+OVERRIDING SYSTEM VALUE
+SELECT n, lpad(to_hex(n), 32, '0')::uuid, 1, first.priority, first.run_at, 1000,
+  first.expires_at, 6, '', '{{}}'
+FROM (VALUES
+  ({finished}, 0, 1000::bigint, NULL),
+  ({ready}, -10, 1000, NULL),
+  ({scheduled}, 100, {later}, {later} + 1000)) first(number, priority, run_at, expires_at)
+CROSS JOIN LATERAL generate_series(first.number + 1, first.number + {many}) n;
+
+INSERT INTO shigoto.done (number, state, token, settled_token, failures, crashes, releases, snoozes,
+  started_at, finished_at, result)
+SELECT {finished} + i, CASE WHEN i % {rare} = 0 THEN 4 ELSE 3 END, 1, 1, 0, 0, 0, 0, 1000, {now}, 'null'
+FROM generate_series(1, {many}) i;
+
+INSERT INTO shigoto.ready (run_at, number, lane, priority)
+SELECT 1000, {ready} + i, 1, 10 FROM generate_series(1, {many}) i;
+
+INSERT INTO shigoto.scheduled (run_at, number, lane)
+SELECT {later}, {scheduled} + i, 1 FROM generate_series(1, {many}) i;
+
+INSERT INTO shigoto.expiry (expires_at, number)
+SELECT {later} + 1000, {scheduled} + i FROM generate_series(1, {many}) i;
+
+INSERT INTO shigoto.attempt (number, token, outcome, started_at, finished_at)
+SELECT {finished} + i, 1, 'failed', 1000, 1000 FROM generate_series({rare}, {many}, {rare}) i;
+
+INSERT INTO shigoto.log (number, at, token, line, level, text)
+SELECT {finished} + i, 1000, 1, 1, 'info', 'done' FROM generate_series(1, {many}) i;
+
+INSERT INTO shigoto.counter (queue, total, completed, failed) VALUES ('default', {many} * 3, {many}, 0)
+ON CONFLICT (queue) DO UPDATE SET total = excluded.total, completed = excluded.completed;
+
+SELECT setval(pg_get_serial_sequence('shigoto.job', 'number'), 40000000);
+"""
+
+
+class Store:
+    """A store with so many jobs of each kind, and a worker in it that has some."""
+
+    def __init__(self, url: str, many: int) -> None:
+        self.engine = PostgresEngine(url)
+        self.engine.migrate()
+        self.worker = uuid7()
+        self.many = many
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(PREPARE)
+        self._announce()
+        self._enqueue("warm", 1)  # lane 1
+        now = int(time.time() * 1000)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(FILL.format(**numbers(many, now)).encode())
+        for task in TASKS:
+            self._enqueue(task, 2 * BATCH)
+        self.leases = self._run(BATCH)
+        self.failed = [UUID(int=FINISHED + number * (many // FAILED)) for number in range(1, 11)]
+        self.meter = Meter(url)
+
+    def close(self) -> None:
+        self.meter.close()
+        self.engine.close()
+
+    def _announce(self) -> None:
+        self.engine.run(
+            self.engine.announce(
+                Announcement(
+                    id=self.worker,
+                    name="w",
+                    tasks=TASKS,
+                    queues=None,
+                    slots=BATCH,
+                    version="0",
+                    lease=3_600_000,
+                )
+            )
+        )
+
+    def _enqueue(self, task: str, count: int) -> None:
+        self.engine.run(self.engine.enqueue_many([spec(task) for _ in range(count)]))
+
+    def _run(self, count: int) -> list[Lease]:
+        want = Want(tasks=("warm",), queues=None, limit=count)
+        return self.engine.run(self.engine.claim(self.worker, [want]))
+
+
+def numbers(many: int, now: int) -> dict[str, int]:
+    return {
+        "many": many,
+        "rare": many // FAILED,
+        "finished": FINISHED,
+        "ready": READY,
+        "scheduled": SCHEDULED,
+        "now": now,
+        "later": now + 10**10,
+    }
+
+
+def spec(task: str = "warm", **more: Any) -> JobSpec:
+    return JobSpec(id=uuid7(), task=task, queue="default", payload="{}", **more)
+
+
+def want(*tasks: str) -> list[Want]:
+    return [Want(tasks=tasks, queues=None, limit=BATCH)]
+
+
+def settle(store: Store, *endings: Ending) -> Op[Any]:
+    return store.engine.settle(
+        store.worker,
+        [
+            Settlement(
+                number=lease.number,
+                token=lease.token,
+                queue=lease.queue,
+                ending=endings[at % len(endings)],
+                result="null",
+                error="broken",
+                delay=60_000,
+            )
+            for at, lease in enumerate(store.leases)
+        ],
+    )
+
+
+def held(store: Store) -> list[tuple[int, int]]:
+    return [(lease.number, lease.token) for lease in store.leases]
+
+
+def reports(store: Store) -> list[Report]:
+    tail = LogTail(first=2, lines=(LogLine(line=1, at=0, level="info", text="said"),))
+    return [Report(number=lease.number, token=lease.token, progress=0.5, log=tail) for lease in store.leases]
+
+
+def find(state: Any = None, **more: Any) -> Callable[[Store], Op[Any]]:
+    return lambda store: store.engine.find(JobFilter(state=state, limit=20, **more))
+
+
+def ids(first: int, count: int = 10) -> list[UUID]:
+    return [UUID(int=first + number) for number in range(1, count + 1)]
+
+
+DUE = f"UPDATE shigoto.scheduled SET run_at = 1 WHERE number BETWEEN {SCHEDULED + 1} AND {SCHEDULED + BATCH}"
+EXPIRED = (
+    f"UPDATE shigoto.expiry SET expires_at = 1 WHERE number BETWEEN {SCHEDULED + 1} AND {SCHEDULED + BATCH}"
+)
+DEAD = "UPDATE shigoto.worker SET lease_until = 0"
+STRAY = "UPDATE shigoto.running SET claimed_at = 0"
+NOBODY = "UPDATE shigoto.worker SET tasks = '[]'"
+EMPTY = "TRUNCATE shigoto.ready"
+PRUNING = SweepOrder(batch=BATCH, keep_completed_for=-3_600_000, keep_failed_for=-3_600_000)
+
+# What is done, and what is true before it.
+HOT: dict[str, tuple[Callable[[Store], Op[Any]], str]] = {
+    "enqueue one": (lambda store: store.engine.enqueue_many([spec()]), ""),
+    "enqueue some": (lambda store: store.engine.enqueue_many([spec() for _ in range(BATCH)]), ""),
+    "enqueue for later": (lambda store: store.engine.enqueue_many([spec(delay=60_000, expires_in=9**9)]), ""),
+    "enqueue any": (
+        lambda store: store.engine.enqueue_many([spec(priority=each % 7) for each in range(BATCH)]),
+        "",
+    ),
+    "enqueue with a key": (lambda store: store.engine.enqueue_many([spec(key="k")]), ""),
+    "claim": (lambda store: store.engine.claim(store.worker, want("warm")), ""),
+    "claim of several tasks": (lambda store: store.engine.claim(store.worker, want(*TASKS)), ""),
+    "claim of nothing": (lambda store: store.engine.claim(store.worker, want("unheard of")), ""),
+    "complete": (lambda store: settle(store, Ending.COMPLETED), ""),
+    "fail, retry and release": (
+        lambda store: settle(store, Ending.FAILED, Ending.ERRORED, Ending.RELEASED),
+        "",
+    ),
+    "beat": (lambda store: store.engine.beat(store.worker, held(store)), ""),
+    "beat that releases": (lambda store: store.engine.beat(store.worker, []), STRAY),
+    "report": (lambda store: store.engine.report(store.worker, reports(store)), ""),
+    "leave": (lambda store: store.engine.leave(store.worker), ""),
+    "bury": (lambda store: store.engine.bury(store.worker, []), ""),
+    "promote nothing": (lambda store: store.engine.promote(BATCH), ""),
+    "promote": (lambda store: store.engine.promote(BATCH), DUE),
+    "sweep": (lambda store: store.engine.sweep(SweepOrder(batch=BATCH)), ""),
+    "fence and rescue": (
+        lambda store: store.engine.sweep(SweepOrder(fence=(store.worker,), batch=100)),
+        DEAD,
+    ),
+    "expire": (lambda store: store.engine.sweep(SweepOrder(batch=BATCH)), EXPIRED),
+    "look for unknown tasks": (
+        lambda store: store.engine.sweep(SweepOrder(batch=BATCH, unknown_after=3_600_000)),
+        "",
+    ),
+    "find unknown tasks": (
+        lambda store: store.engine.sweep(SweepOrder(batch=BATCH, unknown_after=3_600_000)),
+        NOBODY,
+    ),
+    "prune": (lambda store: store.engine.sweep(PRUNING), ""),
+    "get finished": (lambda store: store.engine.get(ids(FINISHED)), ""),
+    "get waiting": (lambda store: store.engine.get([*ids(READY), *ids(SCHEDULED)]), ""),
+    "find the newest": (find(), ""),
+    "find completed": (find(State.COMPLETED), ""),
+    "find failed": (find(State.FAILED), ""),
+    "find processing": (find(State.PROCESSING), ""),
+    "find by key": (find(key="k"), ""),
+    "find the next page": (find(State.COMPLETED, before=FINISHED + 500), ""),
+    "attempts": (lambda store: store.engine.attempts(store.failed[0]), ""),
+    "logs": (lambda store: store.engine.logs(store.failed[0]), ""),
+    "stats": (lambda store: store.engine.stats(), EMPTY),
+    "cancel ready": (lambda store: store.engine.cancel(ids(READY)), ""),
+    "cancel scheduled": (lambda store: store.engine.cancel(ids(SCHEDULED)), ""),
+    "retry": (lambda store: store.engine.retry(store.failed), ""),
+    "delete finished": (
+        lambda store: store.engine.delete([FINISHED + n for n in range(1, BATCH)], [State.COMPLETED]),
+        "",
+    ),
+    "delete ready": (
+        lambda store: store.engine.delete([READY + n for n in range(1, BATCH)], [State.PENDING]),
+        "",
+    ),
+    "workers": (lambda store: store.engine.workers(), ""),
+    "settings": (lambda store: store.engine.settings(), ""),
+}
+
+Costs = dict[str, dict[str, tuple[Cost, Cost]]]
+
+
+@pytest.fixture(scope="module")
+def stores(postgres_yard: Yard) -> Iterator[tuple[Store, Store]]:
+    try:
+        postgres_yard.server(ALWAYS)
+    except StoreError as error:
+        pytest.skip(f"no PostgreSQL {ALWAYS}: {error}")
+    with postgres_yard.database(ALWAYS) as one, postgres_yard.database(ALWAYS) as other:
+        few, many = Store(one, FEW), Store(other, MANY)
+        yield few, many
+        few.close()
+        many.close()
+
+
+@pytest.fixture(scope="module")
+def costs(stores: tuple[Store, Store]) -> Costs:
+    """What everything costs in the small store and in the large one, without statistics and with them."""
+
+    def weigh() -> dict[str, tuple[Cost, Cost]]:
+        few, many = stores
+        return {
+            name: (few.meter.weigh(make(few), first=first), many.meter.weigh(make(many), first=first))
+            for name, (make, first) in HOT.items()
+        }
+
+    found = {"never analysed": weigh()}
+    for store in stores:
+        store.meter.say("ANALYZE")
+    found["analysed"] = weigh()
+    return found
+
+
+@pytest.mark.parametrize("statistics", ["never analysed", "analysed"])
+@pytest.mark.parametrize("name", HOT)
+def test_a_million_jobs_of_each_kind_cost_what_a_thousand_cost(
+    costs: Costs, name: str, statistics: str
+) -> None:
+    """S0-15, S0-16: what is looked for is found through an index. An index of a million has a level or two more."""
+    few, many = costs[statistics][name]
+
+    assert many.all_rows <= 1.1 * few.all_rows + 10, (dict(few.rows), dict(many.rows))
+    assert many.pages <= 3 * few.pages + 30, (few, many)
+    assert many.all_rows <= 50 * BATCH, dict(many.rows)
+    assert many.pages <= 100 * BATCH, many
+
+
+@pytest.mark.parametrize("statistics", ["never analysed", "analysed"])
+def test_a_claim_reads_what_it_takes_and_as_much_of_each_other_lane(costs: Costs, statistics: str) -> None:
+    """S0-16: one lane is read from its front; of several, each may have the best."""
+    _, one = costs[statistics]["claim"]
+    _, several = costs[statistics]["claim of several tasks"]
+
+    assert one.rows["ready"] == BATCH
+    assert several.rows["ready"] <= (len(TASKS) + 1) * BATCH + len(TASKS)
+    assert one.rows["job"] == several.rows["job"] == BATCH
+
+
+def test_stats_never_look_at_what_is_finished(stores: tuple[Store, Store]) -> None:
+    """With many ready jobs, those are counted that are due later; history is not, whatever there is of it."""
+    _, many = stores
+
+    rows = many.meter.weigh(many.engine.stats()).rows
+
+    assert {"job", "done"}.isdisjoint(rows), dict(rows)
+    assert rows["ready"] <= 10_001
