@@ -30,7 +30,7 @@ def processes(request: pytest.FixtureRequest) -> int:
 
 
 def start(
-    yard: Yard, processes: int, *, stop_timeout: float = 1.0, lease: float = 30.0
+    yard: Yard, processes: int, *, stop_timeout: float = 2.0, lease: float = 30.0
 ) -> "subprocess.Popen[bytes]":
     return yard.start(
         *("--processes", str(processes)),
@@ -47,7 +47,7 @@ def test_what_does_not_give_in_is_not_waited_for(yard: Yard, processes: int, tas
 
     process.send_signal(signal.SIGTERM)
 
-    assert ended_within(process, 3) == 0
+    assert ended_within(process, 4) == 0
     assert "did not end in time" not in yard.log()
     done = State.COMPLETED if task.startswith("leak") else State.PENDING
     assert handle.status() is done
@@ -61,7 +61,7 @@ def test_a_handler_that_blocks_the_event_loop_cannot_hold_up_a_stop(yard: Yard, 
 
     process.send_signal(signal.SIGTERM)
 
-    assert ended_within(process, 3) == (0 if processes else 1)
+    assert ended_within(process, 4) == (0 if processes else 1)
     assert ("did not end in time" in yard.log()) == (not processes)
     assert handle.status() is (State.PENDING if processes else State.PROCESSING)
 
@@ -93,7 +93,7 @@ def test_a_store_that_does_not_answer_cannot_hold_up_a_stop(yard: Yard, processe
 
     process.send_signal(signal.SIGTERM)
 
-    ended_within(process, 3)
+    ended_within(process, 4)
     holder.execute("ROLLBACK")
     holder.close()
     if when == "at the start":
@@ -110,7 +110,7 @@ def test_the_signals_of_a_forked_child_are_its_own(yard: Yard, processes: int) -
     assert yard.notes()[-1].endswith(f"child {-signal.SIGTERM}")
     assert "stop signal" not in yard.log()
     process.send_signal(signal.SIGTERM)
-    assert ended_within(process, 3) == 0
+    assert ended_within(process, 4) == 0
 
 
 def test_a_worker_that_wakes_up_after_its_lease_runs_nothing_that_others_have_completed(yard: Yard) -> None:
@@ -129,4 +129,4 @@ def test_a_worker_that_wakes_up_after_its_lease_runs_nothing_that_others_have_co
     assert ended_within(paused, 10) == 1
     assert yard.notes() == before
     other.send_signal(signal.SIGTERM)
-    assert ended_within(other, 3) == 0
+    assert ended_within(other, 4) == 0
