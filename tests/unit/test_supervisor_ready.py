@@ -1,0 +1,45 @@
+"""When a supervisor says that its runners are at work."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shigoto.model.errors import StoreUnavailable
+from shigoto.worker.process.source import Source
+from shigoto.worker.supervisor import supervisor as module
+from shigoto.worker.supervisor.messages import Start
+from shigoto.worker.supervisor.strangers import Strangers
+from shigoto.worker.supervisor.supervisor import Duties, Supervisor
+from shigoto.worker.supervisor.watchdog import Watchdog
+
+
+def test_it_is_not_ready_before_it_vouches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E04: it would not notice that it has slept, and would fence a runner that is about to wake up."""
+    told = list[str]()
+
+    async def ready() -> str:
+        return "hello"
+
+    async def vouch(*_: object) -> None:
+        told.append("vouches")
+
+    def serve(hello: str) -> None:
+        told.append("at the store")
+        if told.count("at the store") == 1:
+            raise StoreUnavailable("not yet")
+
+    monkeypatch.setattr(module, "vouch", vouch)
+    start = Start(source=Source(reference="shop:app"))
+    supervisor: Any = Supervisor(start, Duties(processes=1, stop_timeout=1.0), Watchdog(), Strangers())
+    supervisor._posts = [SimpleNamespace(ready=True)]
+    supervisor._office = SimpleNamespace(serve=serve)
+    supervisor._ready_file = SimpleNamespace(show=lambda: told.append("ready"))
+    runner = SimpleNamespace(ready=ready)
+
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(supervisor._vouch(runner))
+    asyncio.run(supervisor._vouch(runner))
+
+    assert told == ["at the store", "at the store", "ready", "vouches"]
