@@ -16,6 +16,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.engine.op import Op
+from shigoto.model.clock import Millis
 from shigoto.model.job import (
     Attempt,
     Counts,
@@ -29,6 +30,7 @@ from shigoto.model.job import (
     State,
 )
 from shigoto.model.outcome import Death, Report, Settlement, Verdict
+from shigoto.model.schedule import Change, Due, Entry, Schedule
 from shigoto.model.worker import (
     Announcement,
     Orders,
@@ -277,4 +279,40 @@ class Engine(Transport, Protocol):
 
     def workers(self) -> Op[list[WorkerRecord]]:
         """The workers that are registered and not fenced, oldest first."""
+        ...
+
+    def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
+        """The schedules of these names, or all of them, by name."""
+        ...
+
+    def due(self, declared: Collection[str], limit: int) -> Op[Due]:
+        """The schedules that somebody has to look at: `look_at` has come, or they are decided for further ahead than
+        ASTRAY, because the clock has gone back; at most `limit`, the longest overdue first.
+
+        Only those without an origin, and those that the caller declares: what the others do is in somebody else's code.
+        `Due.now` is there whatever the limit is.
+        """
+        ...
+
+    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+        """Change schedules, with all that goes with it in one transaction; False for each that somebody else has
+        changed since its revision was `seen`, of which nothing is done.
+
+        An entry for a tick that has one which fires changes nothing and stores no job: one job per (schedule, instant).
+        Otherwise it takes the place of what was there. Its job, and that of the schedule, is the one that then stands,
+        which is another where a unique key says so. Of one schedule the newest KEPT entries are kept. A change that is
+        heard has the revision after the one it saw, and never an older `declared_at`.
+        """
+        ...
+
+    def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
+        """Forget schedules and their ledgers; False for each that is not known. Their jobs stay."""
+        ...
+
+    def declare(self, names: Collection[str]) -> Op[None]:
+        """Say of schedules that a living process declares them, as of now; no change of them, and no new revision."""
+        ...
+
+    def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+        """The entries of a schedule, the newest first, those before an instant if one is named."""
         ...

@@ -5,7 +5,7 @@ from threading import Lock
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
-from shigoto.engine.memory import look, manage, repair, submit, work
+from shigoto.engine.memory import look, manage, repair, submit, ticking, work
 from shigoto.engine.memory.doorbell import MemoryDoorbell
 from shigoto.engine.memory.store import Store
 from shigoto.engine.op import Op, Steps, drive
@@ -25,6 +25,7 @@ from shigoto.model.job import (
     State,
 )
 from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
+from shigoto.model.schedule import Change, Due, Entry, Schedule
 from shigoto.model.worker import (
     Announcement,
     Orders,
@@ -211,6 +212,30 @@ class MemoryEngine:
     def workers(self) -> Op[list[WorkerRecord]]:
         """The workers that are registered and not fenced, oldest first."""
         return _read(lambda: look.workers(self._store))
+
+    def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
+        """The schedules of these names, or all of them, by name."""
+        return _read(lambda: ticking.schedules(self._store, names))
+
+    def due(self, declared: Collection[str], limit: int) -> Op[Due]:
+        """The schedules that somebody has to look at."""
+        return _read(lambda: ticking.due(self._store, declared, limit))
+
+    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+        """Change schedules, with all that goes with it; it rings for new jobs, and for those who wait for the next."""
+        return _op(lambda: ticking.tick(self._store, changes), rings=any)
+
+    def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
+        """Forget schedules and their ledgers."""
+        return _op(lambda: ticking.remove(self._store, names))
+
+    def declare(self, names: Collection[str]) -> Op[None]:
+        """Say of schedules that a living process declares them."""
+        return _op(lambda: ticking.declare(self._store, names))
+
+    def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+        """The entries of a schedule, the newest first."""
+        return _read(lambda: ticking.ledger(self._store, name, before, limit))
 
     def _forget_bell(self, bell: MemoryDoorbell) -> None:
         with self._lock:

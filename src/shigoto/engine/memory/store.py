@@ -9,6 +9,7 @@ from shigoto.engine.memory.line import Line
 from shigoto.engine.memory.row import Row, WorkerRow
 from shigoto.model.clock import Clock, Millis, held_back
 from shigoto.model.job import JobSpec, QueueSettings, State
+from shigoto.model.schedule import Entry, Schedule
 from shigoto.model.states import MOVES
 
 
@@ -32,6 +33,8 @@ class Store:
         self.settings: dict[str, QueueSettings] = {}
         self.tally: Counter[tuple[str, State]] = Counter()
         self.later: Counter[str] = Counter()
+        self.schedules: dict[str, Schedule] = {}
+        self.ledgers: dict[UUID, dict[Millis, Entry]] = defaultdict(dict)  # by schedule and instant
 
     def now(self) -> Millis:
         """Store time; read once per operation."""

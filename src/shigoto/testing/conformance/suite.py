@@ -44,6 +44,7 @@ from shigoto.testing.conformance.settling import (
     TestSnoozedAndReleased,
 )
 from shigoto.testing.conformance.texts import TestTexts
+from shigoto.testing.conformance.ticking import TestDue, TestSchedules, TestTick
 from shigoto.testing.conformance.transactions import TestJoin, TestNoJoin
 from shigoto.testing.conformance.unknown import TestUnknown, TestUnknownAndDue
 
@@ -65,6 +66,7 @@ __all__ = [
     "TestCrashed",
     "TestDelete",
     "TestDoorbell",
+    "TestDue",
     "TestEnqueue",
     "TestErrored",
     "TestExpiry",
@@ -91,6 +93,7 @@ __all__ = [
     "TestRescue",
     "TestRetention",
     "TestRetry",
+    "TestSchedules",
     "TestSecondEngine",
     "TestSettings",
     "TestSince",
@@ -102,6 +105,7 @@ __all__ = [
     "TestTexts",
     "TestTheSameId",
     "TestThreads",
+    "TestTick",
     "TestUnknown",
     "TestUnknownAndDue",
     "TestWants",

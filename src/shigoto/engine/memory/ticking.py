@@ -1,0 +1,97 @@
+"""Schedules and their ledgers."""
+
+from collections.abc import Collection, Sequence
+
+from msgspec.structs import replace
+
+from shigoto.engine.memory import manage, submit
+from shigoto.engine.memory.store import Store
+from shigoto.model.clock import Millis
+from shigoto.model.schedule import ASTRAY, KEPT, Change, Due, DueSchedule, Entry, Schedule
+
+
+def schedules(store: Store, names: Sequence[str] | None) -> list[Schedule]:
+    """The schedules of these names, or all, by name."""
+    known = store.schedules
+    wanted = known if names is None else known.keys() & set(names)
+    return [known[name] for name in sorted(wanted)]
+
+
+def due(store: Store, declared: Collection[str], limit: int) -> Due:
+    """What somebody has to look at, and when there is more."""
+    now = store.now()
+    mine = [each for each in store.schedules.values() if not each.origin or each.name in declared]
+    waiting = sorted((_look_at(each, now), each.name) for each in mine if each.look_at is not None)
+    some = [store.schedules[name] for at, name in waiting if at <= now][:limit]
+    left = waiting[len(some) :]
+    return Due(
+        now=now,
+        schedules=[DueSchedule(schedule=each, busy=_is_busy(store, each)) for each in some],
+        next_in=max(0, left[0][0] - now) if left else None,
+    )
+
+
+def tick(store: Store, changes: Sequence[Change]) -> list[bool]:
+    """Change those that are as they were seen, with everything that goes with it."""
+    return [_change(store, change) for change in changes]
+
+
+def remove(store: Store, names: Sequence[str]) -> list[bool]:
+    """Forget schedules and their ledgers."""
+    known = [store.schedules.pop(name, None) for name in names]
+    for schedule in known:
+        if schedule is not None:
+            store.ledgers.pop(schedule.id, None)
+    return [schedule is not None for schedule in known]
+
+
+def declare(store: Store, names: Collection[str]) -> None:
+    """Remember that somebody declares them."""
+    now = store.now()
+    for name in store.schedules.keys() & set(names):
+        store.schedules[name] = replace(store.schedules[name], declared_at=now)
+
+
+def ledger(store: Store, name: str, before: Millis | None, limit: int) -> list[Entry]:
+    """The entries of a schedule, the newest first."""
+    schedule = store.schedules.get(name)
+    entries = {} if schedule is None else store.ledgers[schedule.id]
+    wanted = [entry for at, entry in entries.items() if before is None or at < before]
+    return sorted(wanted, key=lambda entry: -entry.at)[:limit]
+
+
+def _change(store: Store, change: Change) -> bool:
+    schedule = change.schedule
+    known = store.schedules.get(schedule.name)
+    if change.seen != (0 if known is None else known.revision):
+        return False
+    manage.cancel(store, change.cancel, force=False)
+    entries = store.ledgers[schedule.id]
+    last = schedule.job
+    for firing in change.firings:
+        entry = firing.entry
+        before = entries.get(entry.at)
+        if before is not None and before.outcome.fires:
+            continue
+        if firing.spec is not None:
+            [stored] = submit.enqueue_many(store, (firing.spec,))
+            entry, last = replace(entry, job=stored.id), stored.id
+        entries[entry.at] = entry
+    for at in sorted(entries)[:-KEPT]:
+        del entries[at]
+    declared_at = schedule.declared_at if known is None else max(known.declared_at, schedule.declared_at)
+    store.schedules[schedule.name] = replace(
+        schedule, revision=change.seen + 1, declared_at=declared_at, job=last
+    )
+    return True
+
+
+def _look_at(schedule: Schedule, now: Millis) -> Millis:
+    """When to look at it: at once, if the clock has gone back."""
+    astray = schedule.decided_to > now + ASTRAY
+    return now if astray or schedule.look_at is None else schedule.look_at
+
+
+def _is_busy(store: Store, schedule: Schedule) -> bool:
+    row = None if schedule.job is None else store.by_id.get(schedule.job)
+    return row is not None and not row.state.terminal

@@ -1,0 +1,129 @@
+"""A schedule as the store keeps it, and what became of each of its occurrences.
+
+The store knows when somebody has to look at a schedule, and guards every change; what an occurrence is and what to do
+with it is decided above (`shigoto.schedule`). A *tick* is one nominal occurrence: (schedule, instant), once and for all.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID, uuid5
+
+from msgspec import Struct
+
+from shigoto.model.clock import Millis
+from shigoto.model.job import JobSpec
+
+ASTRAY: Millis = 60_000
+"""A schedule that is decided for further ahead than this was looked at by a clock that has gone back since."""
+
+KEPT = 1_000
+"""Entries of one schedule that are kept."""
+
+
+class TickOutcome(StrEnum):
+    """What became of a tick."""
+
+    FIRED = "fired"
+    CAUGHT_UP = "caught_up"  # fired late, because nobody was there at its time
+    SKIPPED = "skipped"  # the job of an earlier tick had not ended
+    MISSED = "missed"  # nobody was there at its time, and the schedule does not catch up so far
+    SUPPRESSED = "suppressed"  # the schedule was paused
+    BACKFILLED = "backfilled"  # fired later, because somebody asked for it
+    RUN_NOW = "run_now"  # no occurrence: somebody wanted a run at once
+
+    @property
+    def fires(self) -> bool:
+        """Whether there is a job for it."""
+        return self in FIRING
+
+
+FIRING = frozenset({TickOutcome.FIRED, TickOutcome.CAUGHT_UP, TickOutcome.BACKFILLED, TickOutcome.RUN_NOW})
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    """One row: what it is (`definition`, for those above to read), and how far it has come.
+
+    Every change raises `revision` by one and names the one it has seen, so of two that decide at once only one is
+    heard. Everything up to `decided_to` is in the ledger; at `look_at` somebody has to look again, never if None.
+    """
+
+    id: UUID
+    name: str
+    revision: int = 0
+    definition: str
+    origin: str = ""  # the function that declares it; empty if it was added while the system ran
+    paused: bool = False
+    failed: bool = False  # it could not be submitted too often, and waits for somebody to resume it
+    held: bool = False  # a tick waits for the job of the one before
+    look_at: Millis | None = None
+    decided_to: Millis
+    job: UUID | None = None  # that of the last tick which fired
+    errors: int = 0  # submissions in a row that did not work
+    error: str | None = None
+    counts: dict[str, int] = {}
+    created_at: Millis
+    declared_at: Millis = 0  # when a process that declares it was last heard of
+
+    def job_id(self, at: Millis) -> UUID:
+        """The id of the job for a tick: however often it is stored, it is one job."""
+        return uuid5(self.id, str(at))
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A line of the ledger: what became of a tick. One that did not fire may stand for all `count` of them up to `until`."""
+
+    at: Millis
+    outcome: TickOutcome
+    decided_at: Millis
+    job: UUID | None = None
+    until: Millis | None = None
+    count: int = 1
+
+
+class Firing(Struct, frozen=True, kw_only=True):
+    """An entry to be made, and the job that goes into the store with it."""
+
+    entry: Entry
+    spec: JobSpec | None = None
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """What a schedule is to be, if its revision is still `seen` (0: if there is none of this name), and what goes with
+    it, all in one transaction. `cancel` names jobs that make room for the new one.
+    """
+
+    schedule: Schedule
+    seen: int
+    firings: tuple[Firing, ...] = ()
+    cancel: tuple[UUID, ...] = ()
+
+
+class DueSchedule(Struct, frozen=True, kw_only=True):
+    """A schedule that somebody has to look at; `busy` says that the job of its last tick has not ended."""
+
+    schedule: Schedule
+    busy: bool
+
+
+class Due(Struct, frozen=True, kw_only=True):
+    """What is due as of `now`, the longest overdue first, and in how many milliseconds there is more; None for never."""
+
+    now: Millis
+    schedules: list[DueSchedule]
+    next_in: Millis | None
+
+
+class TickRecord(Struct, frozen=True, kw_only=True):
+    """A line of the ledger as people see it."""
+
+    at: datetime
+    outcome: TickOutcome
+    decided_at: datetime
+    job: UUID | None = None
+    until: datetime | None = None
+    count: int = 1
+
+    @property
+    def lateness(self) -> float:
+        """By how many seconds it was decided after its time."""
+        return (self.decided_at - self.at).total_seconds()

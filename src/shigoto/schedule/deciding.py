@@ -1,0 +1,138 @@
+"""What to do about a schedule that is due: which ticks fire, what is written down of the others, when to look again.
+
+Pure: it is told the time, the definition, and whether the job before has ended. Of all schedulers that decide the same
+at once the store hears one (`engine.tick`), so nothing here has to be exclusive.
+"""
+
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from itertools import islice, takewhile
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from shigoto.model.clock import Millis
+from shigoto.model.schedule import ASTRAY, Entry, Schedule, TickOutcome
+from shigoto.schedule.definition import Definition
+
+ON_TIME: Millis = 60_000
+"""The newest tick is on time if it is late by no more than this; then it fires, whatever the schedule catches up."""
+HELD_LOOK: Millis = 1_000
+"""How long until somebody looks again whether the job before has ended."""
+MOST_COUNTED = 10_000
+"""Of ticks that do not fire, how many are counted; a schedule of each second has more in three hours."""
+SHORTEST_LOOK_BACK: Millis = 60_000
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """What becomes of a schedule. `entries` are all that is to be written down; those that fire get a job each."""
+
+    entries: tuple[Entry, ...] = ()
+    cancels: bool = False  # the job before makes room for the new one
+    held: bool = False
+    decided_to: Millis
+    look_at: Millis | None
+
+    @property
+    def fires(self) -> tuple[Entry, ...]:
+        """The entries of ticks that get a job."""
+        return tuple(entry for entry in self.entries if entry.outcome.fires)
+
+
+def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: bool) -> Decision:
+    """Decide everything that is due by now; `busy` says that the job of the last tick has not ended."""
+    following = definition.next_after(now)
+    if schedule.decided_to > now + ASTRAY:
+        # The clock has gone back. Ticks that did fire are in the ledger, which keeps them from firing again.
+        return Decision(decided_to=now, look_at=following)
+    older, recent = overdue(definition, schedule.decided_to, now)
+    if not recent:
+        return Decision(decided_to=schedule.decided_to, look_at=following)
+    if schedule.paused:
+        passed = [*older, *(_entry(at, TickOutcome.SUPPRESSED, now) for at in recent)]
+        entries = _joined(replace(entry, outcome=TickOutcome.SUPPRESSED) for entry in passed)
+        return Decision(entries=entries, decided_to=now, look_at=following)
+    if busy and definition.overlap == "queue":
+        return Decision(held=True, decided_to=schedule.decided_to, look_at=now + HELD_LOOK)
+
+    left_out = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
+    wanted = wanted_of(definition, recent, now)
+    firing = _without_overlap(definition, wanted, busy=busy)
+    outcomes = {at: left_out for at in recent} | dict.fromkeys(wanted, TickOutcome.SKIPPED)
+    outcomes |= {at: _fired(at, recent[-1], now) for at in firing}
+    entries = [replace(entry, outcome=left_out) for entry in older]
+    entries += [_entry(at, outcome, now) for at, outcome in outcomes.items()]
+    if definition.overlap == "queue" and firing and firing[0] != wanted[-1]:
+        # The rest waits until the job of this one has ended.
+        entries = [entry for entry in entries if entry.at <= firing[0]]
+        return Decision(entries=_joined(entries), held=True, decided_to=firing[0], look_at=now + HELD_LOOK)
+    cancels = busy and bool(firing) and definition.overlap == "cancel"
+    return Decision(entries=_joined(entries), cancels=cancels, decided_to=now, look_at=following)
+
+
+def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[Entry], list[Millis]]:
+    """The newest ticks that are due, as many as could be caught up, and one entry for whatever is older than these."""
+    enough = definition.most if definition.catch_up == "all" else 1
+    back, recent = SHORTEST_LOOK_BACK, list[Millis]()
+    while True:
+        recent = definition.between(max(after, now - back), now)
+        if len(recent) >= enough or now - back <= after:
+            break
+        back *= 8
+    recent = recent[-enough:]
+    older: list[Millis] = []
+    if recent:
+        older = list(islice(takewhile(lambda at: at < recent[0], definition.recurrence.after(after)), MOST_COUNTED))
+    if not older:
+        return [], recent
+    until = older[-1] if len(older) < MOST_COUNTED else recent[0] - 1
+    return [_entry(older[0], TickOutcome.MISSED, now, until=until, count=len(older))], recent
+
+
+def wanted_of(definition: Definition, recent: list[Millis], now: Millis) -> list[Millis]:
+    """Those of the newest ticks that are to fire, if nothing else is in the way."""
+    newest = recent[-1]
+    late_by = {"none": 0, "latest": definition.within, "all": definition.within}[definition.catch_up]
+    oldest = recent[0] if late_by is None else now - late_by
+    some = recent if definition.catch_up == "all" else [newest]
+    return [at for at in some if at >= oldest or (at == newest and at >= now - ON_TIME)]
+
+
+def jittered(schedule: Schedule, definition: Definition, at: Millis) -> Millis:
+    """When the job of a tick may start: by chance, but by the same for everybody who asks."""
+    if not definition.jitter:
+        return at
+    drawn = blake2b(f"{schedule.id}/{at}".encode(), digest_size=8).digest()
+    return at + int.from_bytes(drawn) % (definition.jitter + 1)
+
+
+def _without_overlap(definition: Definition, wanted: Sequence[Millis], *, busy: bool) -> Sequence[Millis]:
+    """Those that fire, so that the jobs of two ticks do not run at once where they must not."""
+    if definition.overlap == "allow":
+        return wanted
+    if definition.overlap == "queue":
+        return wanted[:1]
+    return () if busy and definition.overlap == "skip" else wanted[-1:]
+
+
+def _fired(at: Millis, newest: Millis, now: Millis) -> TickOutcome:
+    on_time = at == newest and at >= now - ON_TIME
+    return TickOutcome.FIRED if on_time else TickOutcome.CAUGHT_UP
+
+
+def _entry(
+    at: Millis, outcome: TickOutcome, now: Millis, *, until: Millis | None = None, count: int = 1
+) -> Entry:
+    return Entry(at=at, outcome=outcome, decided_at=now, until=until, count=count)
+
+
+def _joined(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The entries, with neighbours that did not fire for the same reason as one."""
+    joined: list[Entry] = []
+    for entry in entries:
+        last = joined[-1] if joined else None
+        if last is not None and last.outcome is entry.outcome and not entry.outcome.fires:
+            joined[-1] = replace(last, until=entry.until or entry.at, count=last.count + entry.count)
+        else:
+            joined.append(entry)
+    return tuple(joined)

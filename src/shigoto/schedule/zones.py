@@ -1,0 +1,91 @@
+"""Local time and instants: what the clocks on the wall show, and when somebody changes them.
+
+Instants here are whole seconds since the Unix epoch; times on the wall are naive datetimes.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from msgspec import Struct
+
+Seconds = int
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+DAY: Seconds = 86_400
+
+
+class Stretch(Struct, frozen=True):
+    """A time in which nobody changes the clocks: from `begin` until before `end`, by UTC."""
+
+    begin: Seconds
+    end: Seconds
+    offset: Seconds  # how far the clocks are ahead of UTC
+
+
+def wall(at: Seconds, offset: Seconds) -> datetime:
+    """What clocks show at an instant that are so far ahead of UTC."""
+    return EPOCH + timedelta(seconds=at + offset)
+
+
+def number(local: datetime) -> Seconds:
+    """A time on the wall as a number: the instant that it is in UTC."""
+    return (local - EPOCH) // timedelta(seconds=1)
+
+
+def offset_at(at: Seconds, zone: ZoneInfo) -> Seconds:
+    """How many seconds the clocks of a zone are ahead of UTC at an instant."""
+    ahead = datetime.fromtimestamp(at, zone).utcoffset()
+    return 0 if ahead is None else ahead // timedelta(seconds=1)
+
+
+def zone_called(name: str) -> ZoneInfo:
+    """The zone of this name, read once."""
+    return ZoneInfo(name)
+
+
+def year_of(at: Seconds) -> int:
+    """The year of an instant, by UTC."""
+    return datetime.fromtimestamp(at, UTC).year
+
+
+def stretches(since: Seconds, until_year: int, zone: ZoneInfo) -> Iterator[Stretch]:
+    """The stretches of a zone from the one that has `since` in it, to the end of a year.
+
+    One of them may be cut in two by the end of a year, where nothing changes.
+    """
+    for year in range(year_of(since), until_year + 1):
+        for stretch in _stretches_of(year, zone):
+            if stretch.end > since:
+                yield stretch
+
+
+@lru_cache(maxsize=4_096)
+def _stretches_of(year: int, zone: ZoneInfo) -> tuple[Stretch, ...]:
+    """Those of one year of UTC. No zone changes its clocks twice within a day."""
+    found: list[Stretch] = []
+    begin = at = _new_year(year)
+    end = _new_year(year + 1)
+    while at < end:
+        following = min(at + DAY, end)
+        if offset_at(following, zone) != offset_at(at, zone):
+            moment = _change_between(at, following, zone)
+            if moment < end:
+                found.append(Stretch(begin, moment, offset_at(begin, zone)))
+                begin = moment
+        at = following
+    return (*found, Stretch(begin, end, offset_at(begin, zone)))
+
+
+def _change_between(low: Seconds, high: Seconds, zone: ZoneInfo) -> Seconds:
+    """The first second at which the clocks show what they show at `high`."""
+    after = offset_at(high, zone)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if offset_at(middle, zone) == after else (middle, high)
+    return high
+
+
+def _new_year(year: int) -> Seconds:
+    return int(datetime(year, 1, 1, tzinfo=UTC).timestamp())
