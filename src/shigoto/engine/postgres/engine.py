@@ -1,7 +1,7 @@
 """The engine's face: every verb of the protocol as an operation, and the few things that are not operations."""
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
 from msgspec import json
@@ -16,7 +16,7 @@ from shigoto.engine.postgres.lending import Lending
 from shigoto.engine.postgres.places import PLACES, statement
 from shigoto.engine.postgres.statement import in_schema, load_texts
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import finding, looking, managing, repairing, retrying, settling
+from shigoto.engine.sql import finding, looking, managing, repairing, retrying, settling, ticking
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.counting import count
 from shigoto.engine.sql.dialect import Dialect
@@ -36,6 +36,7 @@ from shigoto.model.job import (
     State,
 )
 from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
+from shigoto.model.schedule import Change, Due, Entry, Schedule
 from shigoto.model.worker import (
     Announcement,
     Orders,
@@ -270,17 +271,43 @@ class PostgresEngine:
     def workers(self) -> Op[list[WorkerRecord]]:
         return Op(start=looking.workers, mode="read")
 
+    # Schedules.
+
+    def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
+        return Op(start=lambda: ticking.schedules(names), mode="read")
+
+    def due(self, declared: Collection[str], limit: int) -> Op[Due]:
+        return _timed(lambda now: ticking.due(now, declared, limit), mode="read")
+
+    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+        return _timed(
+            lambda now: ticking.tick(self._dialect, now, enqueueing.enqueue_joined, changes), rings=any
+        )
+
+    def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
+        return Op(start=lambda: ticking.remove(names))
+
+    def declare(self, names: Collection[str]) -> Op[None]:
+        return _timed(lambda now: ticking.declare(now, names))
+
+    def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+        return Op(start=lambda: ticking.ledger(name, before, limit), mode="read")
+
 
 def _timed(
-    steps: Callable[[Millis], Steps[T]], *, rings: Callable[[T], bool] | None = None, urgent: bool = False
+    steps: Callable[[Millis], Steps[T]],
+    *,
+    rings: Callable[[T], bool] | None = None,
+    urgent: bool = False,
+    mode: Literal["read", "write"] = "write",
 ) -> Op[T]:
-    """A write that needs to know what time it is at the store."""
+    """An op that needs to know what time it is at the store."""
 
     def start() -> Steps[T]:
         [now] = (yield sql("now")).fetchone()
         return (yield from steps(now))
 
-    return Op(start=start, rings=rings, urgent=urgent)
+    return Op(start=start, rings=rings, urgent=urgent, mode=mode)
 
 
 def _settle(dialect: Dialect, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:

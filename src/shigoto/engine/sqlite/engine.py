@@ -9,7 +9,7 @@ from uuid import UUID
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import finding, looking, managing, repairing, retrying, settling
+from shigoto.engine.sql import finding, looking, managing, repairing, retrying, settling, ticking
 from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sqlite import checkup, claiming, doorbell, enqueueing, files, promoting, schema
@@ -37,6 +37,7 @@ from shigoto.model.job import (
 )
 from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
 from shigoto.model.text import storable
+from shigoto.model.schedule import Change, Due, Entry, Schedule
 from shigoto.model.worker import (
     Announcement,
     Orders,
@@ -268,6 +269,30 @@ class SqliteEngine:
 
     def workers(self) -> Op[list[WorkerRecord]]:
         return Op(start=looking.workers, mode="read")
+
+    # Schedules.
+
+    def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
+        return Op(start=lambda: ticking.schedules(names), mode="read")
+
+    def due(self, declared: Collection[str], limit: int) -> Op[Due]:
+        return Op(start=lambda: ticking.due(self._clock.now(), declared, limit), mode="read")
+
+    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+        return Op(start=lambda: self._tick(changes), rings=any)
+
+    def _tick(self, changes: Sequence[Change]) -> Steps[list[bool]]:
+        now = self._clock.now()
+        return ticking.tick(self._dialect, now, lambda specs: enqueueing.enqueue(now, specs), changes)
+
+    def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
+        return Op(start=lambda: ticking.remove(names))
+
+    def declare(self, names: Collection[str]) -> Op[None]:
+        return Op(start=lambda: ticking.declare(self._clock.now(), names))
+
+    def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+        return Op(start=lambda: ticking.ledger(name, before, limit), mode="read")
 
 
 def _anything_new(answers: list[Enqueued]) -> bool:

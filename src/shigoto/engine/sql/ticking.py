@@ -1,0 +1,205 @@
+"""Schedules and their ledgers. Whoever changes a schedule has locked its row first, in the order of names."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+from uuid import UUID
+
+from msgspec import json
+from msgspec.structs import replace
+
+from shigoto.engine.op import WRITE
+from shigoto.engine.sql.command import Steps, sql, sql_each
+from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.managing import cancel
+from shigoto.model.clock import Millis
+from shigoto.model.job import Enqueued, JobSpec
+from shigoto.model.schedule import (
+    ASTRAY,
+    KEPT,
+    Change,
+    Due,
+    DueSchedule,
+    Entry,
+    Firing,
+    Schedule,
+    TickOutcome,
+)
+
+Submit = Callable[[list[JobSpec]], Steps[list[Enqueued]]]
+
+PRUNE_EVERY = KEPT // 10
+_decode_counts = json.Decoder(dict[str, int]).decode
+
+
+def schedules(names: Sequence[str] | None) -> Steps[list[Schedule]]:
+    """The schedules of these names, or all of them, by name."""
+    if names is None:
+        rows = (yield sql("all_schedules")).fetchall()
+    else:
+        rows = (yield sql("schedules", _names(names))).fetchall()
+    return [_schedule(row) for row in rows]
+
+
+def due(now: Millis, declared: Collection[str], limit: int) -> Steps[Due]:
+    """What somebody has to look at, and when there is more."""
+    names = _names(declared)
+    rows = (yield sql("due_schedules", now, now + ASTRAY, names, limit + 1)).fetchall()
+    some = [DueSchedule(schedule=_schedule(row[:-1]), busy=bool(row[-1])) for row in rows[:limit]]
+    next_in: Millis | None = 0
+    if len(rows) <= limit:
+        [next_in] = (yield sql("next_look", now, names)).fetchone()
+    return Due(now=now, schedules=some, next_in=next_in)
+
+
+def tick(dialect: Dialect, now: Millis, submit: Submit, changes: Sequence[Change]) -> Steps[list[bool]]:
+    """Change those that are as they were seen, with everything that goes with it."""
+    yield WRITE
+    heard = yield from _heard(changes)
+    news = [change for change, each in zip(changes, heard, strict=True) if each]
+    fired = yield from _fired(news)
+    wanted = [
+        (change, firing)
+        for change in news
+        for firing in change.firings
+        if (change.schedule.id, firing.entry.at) not in fired
+    ]
+    last = yield from _fire(submit, wanted)
+    yield from _write(news, last)
+    yield from cancel(dialect, now, [id for change in news for id in change.cancel], force=False)
+    return heard
+
+
+def remove(names: Sequence[str]) -> Steps[list[bool]]:
+    """Forget schedules and their ledgers."""
+    known = {name for name, _, _ in (yield sql("lock_schedules", _names(names))).fetchall()}
+    if known:
+        yield sql("delete_entries_of", _names(known))
+        yield sql("delete_schedules", _names(known))
+    return [name in known for name in names]
+
+
+def declare(now: Millis, names: Collection[str]) -> Steps[None]:
+    """Remember that somebody declares them."""
+    yield sql("declare_schedules", _names(names), now)
+
+
+def ledger(name: str, before: Millis | None, limit: int) -> Steps[list[Entry]]:
+    """The entries of a schedule, the newest first."""
+    rows = (yield sql("ledger", name, before, limit)).fetchall()
+    return [
+        Entry(
+            at=at,
+            outcome=TickOutcome(outcome),
+            decided_at=decided_at,
+            job=None if job is None else UUID(job),
+            until=until,
+            count=count,
+        )
+        for at, outcome, decided_at, job, until, count in rows
+    ]
+
+
+def _heard(changes: Sequence[Change]) -> Steps[list[bool]]:
+    """Which of them have seen the newest, in a store that nobody else can change before we end."""
+    names = [change.schedule.name for change in changes]
+    revisions = {name: revision for name, revision, _ in (yield sql("lock_schedules", _names(names))).fetchall()}
+    new = [change for change in changes if not change.seen and change.schedule.name not in revisions]
+    inserted: set[str] = set()
+    if new:
+        rows = [_row(change.schedule, 1) for change in new]
+        inserted = {name for (name,) in (yield sql_each("add_schedules", rows)).fetchall()}
+    heard: list[bool] = []
+    for change in changes:
+        name = change.schedule.name
+        if change.seen:
+            heard.append(revisions.get(name) == change.seen)
+            revisions[name] = 0  # a second change of the same has seen what is no longer true
+        else:
+            heard.append(name in inserted)
+            inserted.discard(name)
+    return heard
+
+
+def _fired(news: Sequence[Change]) -> Steps[set[tuple[UUID, Millis]]]:
+    """The ticks among them that have fired before."""
+    asked = [(change.schedule.id, firing.entry.at) for change in news for firing in change.firings]
+    rows = (yield sql_each("fired_entries", asked)).fetchall() if asked else ()
+    return {(UUID(schedule), at) for schedule, at in rows}
+
+
+def _fire(
+    submit: Submit, wanted: Sequence[tuple[Change, Firing]]
+) -> Steps[dict[UUID, Enqueued]]:
+    """Store the jobs, and the entries that name them; tells the last job of each schedule."""
+    specs = [firing.spec for _, firing in wanted if firing.spec is not None]
+    answers = iter((yield from submit(specs)) if specs else ())
+    last: dict[UUID, Enqueued] = {}
+    entries: list[tuple[UUID, Entry]] = []
+    for change, firing in wanted:
+        entry = firing.entry
+        if firing.spec is not None:
+            stored = next(answers)
+            last[change.schedule.id], entry = stored, replace(entry, job=stored.id)
+        entries.append((change.schedule.id, entry))
+    if entries:
+        yield sql_each("put_entries", [_line(id, entry) for id, entry in entries])
+    return last
+
+
+def _write(news: Sequence[Change], last: dict[UUID, Enqueued]) -> Steps[None]:
+    """The schedules themselves, and their ledgers cut to length now and then."""
+    rows: list[tuple[object, ...]] = []
+    for change in news:
+        stored = last.get(change.schedule.id)
+        job = (None, None) if stored is None else (stored.id, stored.number)
+        rows.append((*_row(change.schedule, change.seen + 1), *job))
+    if rows:
+        yield sql_each("change_schedules", rows)
+    long = [change.schedule.id for change in news if _is_long(change)]
+    if long:
+        yield sql("prune_ledgers", json.encode(long).decode(), KEPT)
+
+
+def _is_long(change: Change) -> bool:
+    return bool(change.firings) and (
+        len(change.firings) > PRUNE_EVERY or not (change.seen + 1) % PRUNE_EVERY
+    )
+
+
+def _row(schedule: Schedule, revision: int) -> tuple[object, ...]:
+    return (
+        schedule.id, schedule.name, revision, schedule.definition, schedule.origin, int(schedule.paused),
+        int(schedule.failed), int(schedule.held), schedule.look_at, schedule.decided_to, schedule.job, schedule.errors,
+        schedule.error, json.encode(schedule.counts).decode(), schedule.created_at, schedule.declared_at,
+    )  # fmt: skip
+
+
+def _schedule(row: Sequence[Any]) -> Schedule:
+    id, name, revision, definition, origin, paused, failed, held, look_at, decided_to, job, errors = row[:12]
+    error, counts, created_at, declared_at = row[12:]
+    return Schedule(
+        id=UUID(id),
+        name=name,
+        revision=revision,
+        definition=definition,
+        origin=origin,
+        paused=bool(paused),
+        failed=bool(failed),
+        held=bool(held),
+        look_at=look_at,
+        decided_to=decided_to,
+        job=None if job is None else UUID(job),
+        errors=errors,
+        error=error,
+        counts=_decode_counts(counts),
+        created_at=created_at,
+        declared_at=declared_at,
+    )
+
+
+def _line(schedule: UUID, entry: Entry) -> tuple[object, ...]:
+    return schedule, entry.at, entry.outcome, entry.decided_at, entry.job, entry.until, entry.count
+
+
+def _names(names: Collection[str]) -> str:
+    return json.encode(sorted(set(names))).decode()

@@ -1,0 +1,34 @@
+-- Schedules, and what became of their ticks. Ids are texts here: they come and go as JSON, by the thousand.
+-- job is the last one that a tick has stored, and number the same, by which it is seen whether it has ended.
+CREATE TABLE shigoto_schedule (
+  name        TEXT PRIMARY KEY,
+  id          TEXT NOT NULL,
+  revision    INTEGER NOT NULL,
+  definition  TEXT NOT NULL,
+  origin      TEXT NOT NULL,
+  paused      INTEGER NOT NULL,
+  failed      INTEGER NOT NULL,
+  held        INTEGER NOT NULL,
+  look_at     INTEGER,
+  decided_to  INTEGER NOT NULL,
+  job         TEXT,
+  number      INTEGER,
+  errors      INTEGER NOT NULL,
+  error       TEXT,
+  counts      TEXT NOT NULL,
+  created_at  INTEGER NOT NULL,
+  declared_at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX shigoto_schedule_by_look ON shigoto_schedule (look_at) WHERE look_at IS NOT NULL;
+CREATE INDEX shigoto_schedule_by_decided ON shigoto_schedule (decided_to);
+
+CREATE TABLE shigoto_tick (
+  schedule   TEXT NOT NULL,
+  at         INTEGER NOT NULL,
+  outcome    TEXT NOT NULL,
+  decided_at INTEGER NOT NULL,
+  job        TEXT,
+  until      INTEGER,
+  count      INTEGER NOT NULL,
+  PRIMARY KEY (schedule, at)
+) WITHOUT ROWID;
