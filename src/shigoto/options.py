@@ -49,6 +49,30 @@ class TaskOptions(TypedDict, total=False):
     tags: Sequence[str]
 
 
+CatchUp = Literal["none", "latest", "all"]
+Overlap = Literal["allow", "skip", "queue", "cancel"]
+Gap = Literal["after", "skip"]
+Fold = Literal["first", "both"]
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """What can be said about a schedule, beside when it is due and what it does then."""
+
+    tz: str
+    catch_up: CatchUp
+    catch_up_most: int
+    catch_up_within: Duration | None
+    overlap: Overlap
+    jitter: Duration
+    until: datetime | None
+    gap: Gap
+    fold: Fold
+
+
+class ScheduledOptions(TaskOptions, ScheduleOptions, total=False):
+    """What `@app.cron(…)` and `@app.every(…)` take: all of a task, and all of a schedule."""
+
+
 class CallOptions(TypedDict, total=False):
     """What `task.using(...)` takes."""
 

@@ -16,6 +16,7 @@ from shigoto.codec import Signature, check_shape, resolve
 from shigoto.context import Context, detached
 from shigoto.enqueue import Call, Route
 from shigoto.handle import JobHandle
+from shigoto.model.duration import Duration
 from shigoto.model.errors import DeclarationError, OptionInvalid
 from shigoto.options import (
     MAX_DEPTH,
@@ -24,6 +25,7 @@ from shigoto.options import (
     Changes,
     Executor,
     Options,
+    ScheduledOptions,
     TaskOptions,
     check_name,
     expect_limits_in_order,
@@ -34,6 +36,7 @@ from shigoto.options import (
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
+    from shigoto.schedule.declaring import Declared
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -252,6 +255,30 @@ class Decorate:
         return self._tasks.declare(fn, self._options)
 
 
+class DecorateScheduled:
+    """What `cron(…)` and `every(…)` return: the decorator itself, which declares a task and a schedule that runs it."""
+
+    __slots__ = ("_every", "_expression", "_options", "_tasks")
+
+    def __init__(
+        self, tasks: "Tasks", expression: str | None, every: Duration | str | None, options: ScheduledOptions
+    ) -> None:
+        self._tasks = tasks
+        self._expression = expression
+        self._every = every
+        self._options = options
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Task[..., Any]:
+        """Declare the function as a task, and a schedule of the same name."""
+        from shigoto.schedule.declaring import scheduled
+
+        return scheduled(self._tasks, fn, self._expression, self._every, self._options)
+
+
 class Tasks:
     """Tasks that have no app yet, against import cycles.
 
@@ -267,6 +294,7 @@ class Tasks:
 
     def __init__(self) -> None:
         self._declared: list[Task[..., Any]] = []
+        self._planned: list[Declared] = []
         self._app: Shigoto | None = None
 
     def __iter__(self) -> Iterator[Task[..., Any]]:
@@ -284,6 +312,14 @@ class Tasks:
         """Declare a function as a task: `@tasks.task` or `@tasks.task(queue="mail")`."""
         return Decorate(self, options) if fn is None else self.declare(fn, options)
 
+    def cron(self, expression: str, /, **options: Unpack[ScheduledOptions]) -> DecorateScheduled:
+        """Declare a function as a task that runs by a schedule; see `Shigoto.cron`."""
+        return DecorateScheduled(self, expression, None, options)
+
+    def every(self, interval: Duration | str, /, **options: Unpack[ScheduledOptions]) -> DecorateScheduled:
+        """Declare a function as a task that runs at an interval; see `Shigoto.every`."""
+        return DecorateScheduled(self, None, interval, options)
+
     def declare(self, fn: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
         """Make a task of a function. Raises DeclarationError, OptionInvalid."""
         task: Task[..., Any] = Task(Declaration(fn, options))
@@ -292,6 +328,17 @@ class Tasks:
             self._app.adopt(task)
         self._declared.append(task)
         return task
+
+    def plan(self, declared: "Declared") -> None:
+        """Declare a schedule. Raises DeclarationError if there is one of this name."""
+        if self._app is not None:
+            self._app.plan(declared)
+        self._planned.append(declared)
+
+    @property
+    def planned(self) -> "tuple[Declared, ...]":
+        """The schedules that are declared here."""
+        return tuple(self._planned)
 
     def is_new_to(self, app: "Shigoto") -> bool:
         """Whether the app does not have these tasks yet. Raises DeclarationError if another one has."""

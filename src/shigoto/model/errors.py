@@ -11,6 +11,10 @@
     │   ├── JobNotFound         JOB.NOT_FOUND          never existed, or pruned
     │   ├── JobNotRetryable     JOB.NOT_RETRYABLE      its state does not allow a retry
     │   └── KeyTaken            JOB.KEY_TAKEN          another live job holds the unique key
+    ├── ScheduleError
+    │   ├── ScheduleInvalid     SCHEDULE.INVALID       what is said about a schedule cannot be meant
+    │   ├── ScheduleNotFound    SCHEDULE.NOT_FOUND     there is none of this name
+    │   └── ScheduleTaken       SCHEDULE.TAKEN         the name is another's, or the schedule is declared in code
     ├── ResultError             what JobHandle.result() raises when there is no result
     │   ├── JobFailed           JOB.FAILED
     │   │   └── JobExpired      JOB.EXPIRED
@@ -101,6 +105,34 @@ class KeyTaken(JobError):
     """Another live job holds the unique key."""
 
     code = "JOB.KEY_TAKEN"
+
+
+class ScheduleError(ShigotoError):
+    """Something is wrong with a schedule, or with the request to change one."""
+
+    code = "SCHEDULE"
+
+
+class ScheduleInvalid(ScheduleError):
+    """What is said about a schedule cannot be meant; `field` names what is wrong."""
+
+    code = "SCHEDULE.INVALID"
+
+    def __init__(self, text: str, field: str) -> None:
+        super().__init__(text)
+        self.field = field
+
+
+class ScheduleNotFound(ScheduleError):
+    """There is no schedule of this name."""
+
+    code = "SCHEDULE.NOT_FOUND"
+
+
+class ScheduleTaken(ScheduleError):
+    """There is a schedule of this name already, or it is declared in code, which alone may change it."""
+
+    code = "SCHEDULE.TAKEN"
 
 
 class ResultError(ShigotoError):

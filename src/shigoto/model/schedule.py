@@ -1,7 +1,7 @@
 """A schedule as the store keeps it, and what became of each of its occurrences.
 
 The store knows when somebody has to look at a schedule, and guards every change; what an occurrence is and what to do
-with it is decided above (`shigoto.schedule`). A *tick* is one nominal occurrence: (schedule, instant), once and for all.
+with it is decided above (`shigoto.schedule`). A *tick* is one nominal occurrence: a schedule and an instant.
 """
 
 from datetime import datetime
@@ -70,7 +70,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """A line of the ledger: what became of a tick. One that did not fire may stand for all `count` of them up to `until`."""
+    """A line of the ledger: what became of a tick. One that did not fire may stand for `count`, up to `until`."""
 
     at: Millis
     outcome: TickOutcome
@@ -106,7 +106,7 @@ class DueSchedule(Struct, frozen=True, kw_only=True):
 
 
 class Due(Struct, frozen=True, kw_only=True):
-    """What is due as of `now`, the longest overdue first, and in how many milliseconds there is more; None for never."""
+    """What is due as of `now`, the longest overdue first, and in how many milliseconds there is more, if ever."""
 
     now: Millis
     schedules: list[DueSchedule]

@@ -5,7 +5,6 @@ at once the store hears one (`engine.tick`), so nothing here has to be exclusive
 """
 
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 from itertools import islice, takewhile
 
 from msgspec import Struct
@@ -49,16 +48,14 @@ def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: boo
     if not recent:
         return Decision(decided_to=schedule.decided_to, look_at=following)
     if schedule.paused:
-        passed = [*older, *(_entry(at, TickOutcome.SUPPRESSED, now) for at in recent)]
-        entries = _joined(replace(entry, outcome=TickOutcome.SUPPRESSED) for entry in passed)
-        return Decision(entries=entries, decided_to=now, look_at=following)
+        return passed_over(definition, schedule.decided_to, now, TickOutcome.SUPPRESSED)
     if busy and definition.overlap == "queue":
         return Decision(held=True, decided_to=schedule.decided_to, look_at=now + HELD_LOOK)
 
     left_out = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
     wanted = wanted_of(definition, recent, now)
     firing = _without_overlap(definition, wanted, busy=busy)
-    outcomes = {at: left_out for at in recent} | dict.fromkeys(wanted, TickOutcome.SKIPPED)
+    outcomes = dict.fromkeys(recent, left_out) | dict.fromkeys(wanted, TickOutcome.SKIPPED)
     outcomes |= {at: _fired(at, recent[-1], now) for at in firing}
     entries = [replace(entry, outcome=left_out) for entry in older]
     entries += [_entry(at, outcome, now) for at, outcome in outcomes.items()]
@@ -68,6 +65,16 @@ def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: boo
         return Decision(entries=_joined(entries), held=True, decided_to=firing[0], look_at=now + HELD_LOOK)
     cancels = busy and bool(firing) and definition.overlap == "cancel"
     return Decision(entries=_joined(entries), cancels=cancels, decided_to=now, look_at=following)
+
+
+def passed_over(definition: Definition, after: Millis, now: Millis, outcome: TickOutcome) -> Decision:
+    """Nothing fires: all that was due is written down as that."""
+    older, recent = overdue(definition, after, now)
+    passed = [
+        *(replace(entry, outcome=outcome) for entry in older),
+        *(_entry(at, outcome, now) for at in recent),
+    ]
+    return Decision(entries=_joined(passed), decided_to=now, look_at=definition.next_after(now))
 
 
 def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[Entry], list[Millis]]:
@@ -82,7 +89,9 @@ def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[En
     recent = recent[-enough:]
     older: list[Millis] = []
     if recent:
-        older = list(islice(takewhile(lambda at: at < recent[0], definition.recurrence.after(after)), MOST_COUNTED))
+        older = list(
+            islice(takewhile(lambda at: at < recent[0], definition.recurrence.after(after)), MOST_COUNTED)
+        )
     if not older:
         return [], recent
     until = older[-1] if len(older) < MOST_COUNTED else recent[0] - 1
@@ -96,14 +105,6 @@ def wanted_of(definition: Definition, recent: list[Millis], now: Millis) -> list
     oldest = recent[0] if late_by is None else now - late_by
     some = recent if definition.catch_up == "all" else [newest]
     return [at for at in some if at >= oldest or (at == newest and at >= now - ON_TIME)]
-
-
-def jittered(schedule: Schedule, definition: Definition, at: Millis) -> Millis:
-    """When the job of a tick may start: by chance, but by the same for everybody who asks."""
-    if not definition.jitter:
-        return at
-    drawn = blake2b(f"{schedule.id}/{at}".encode(), digest_size=8).digest()
-    return at + int.from_bytes(drawn) % (definition.jitter + 1)
 
 
 def _without_overlap(definition: Definition, wanted: Sequence[Millis], *, busy: bool) -> Sequence[Millis]:

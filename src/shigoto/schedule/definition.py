@@ -1,17 +1,14 @@
 """What a schedule is: when it is due, what is done then, and what if that does not go as planned. Stored as JSON."""
 
 from itertools import takewhile
-from typing import Literal
 from uuid import UUID
 
 from msgspec import Struct, json
 
 from shigoto.model.clock import Millis
 from shigoto.model.job import JobSpec, KeyMode
+from shigoto.options import CatchUp, Overlap
 from shigoto.schedule.recurrence import Cron, Every, Once
-
-CatchUp = Literal["none", "latest", "all"]
-Overlap = Literal["allow", "skip", "queue", "cancel"]
 
 CATCH_UPS: tuple[CatchUp, ...] = ("none", "latest", "all")
 OVERLAPS: tuple[Overlap, ...] = ("allow", "skip", "queue", "cancel")
@@ -19,13 +16,14 @@ MOST_CAUGHT_UP = 100
 
 
 class Template(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The job of each tick, but for its id and its time. Without a payload it is made by the code that declares it."""
+    """The job of each tick, but for its id and its time."""
 
     task: str
     queue: str
-    payload: str | None = None
+    payload: str
     tenant: str = ""
     priority: int = 0
+    delay: Millis = 0
     expires_in: Millis | None = None
     key: str | None = None
     key_mode: KeyMode = "keep"
@@ -38,21 +36,22 @@ class Template(Struct, frozen=True, kw_only=True, omit_defaults=True):
     meta: str | None = None
     alone: bool = False
 
-    def spec(self, id: UUID, payload: str, run_at: Millis) -> JobSpec:
-        """A job of it. What expires, expires that long after it may start."""
-        expiry = None if self.expires_in is None else run_at + self.expires_in
-        asked = {name: getattr(self, name) for name in ASKED}
-        return JobSpec(id=id, payload=payload, run_at=run_at, expires_at=expiry, **asked)
+    def spec(self, id: UUID) -> JobSpec:
+        """A job of it."""
+        return JobSpec(id=id, **{name: getattr(self, name) for name in self.__struct_fields__})
 
 
-ASKED = tuple(name for name in Template.__struct_fields__ if name not in ("payload", "expires_in"))
+def template(spec: JobSpec) -> Template:
+    """The template that makes such jobs."""
+    return Template(**{name: getattr(spec, name) for name in Template.__struct_fields__})
 
 
 class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that somebody has said about a schedule."""
 
     recurrence: Cron | Every | Once
-    job: Template
+    task: str | None = None  # as far as that is known beforehand
+    job: Template | None = None  # None: it is made by the code that declares the schedule
     catch_up: CatchUp = "latest"
     most: int = MOST_CAUGHT_UP  # ticks that are caught up at once
     within: Millis | None = None  # how late a tick may be caught up
@@ -71,5 +70,14 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return list(takewhile(lambda at: at <= end, self.recurrence.after(after)))
 
 
-encode = json.Encoder().encode
-decode = json.Decoder(Definition).decode
+_decode = json.Decoder(Definition).decode
+
+
+def written(definition: Definition) -> str:
+    """The definition as the store keeps it."""
+    return json.encode(definition).decode()
+
+
+def read(text: str) -> Definition:
+    """The definition of a stored schedule."""
+    return _decode(text)

@@ -10,16 +10,13 @@ when the clocks are changed is decided here and not in a library, so that it can
 """
 
 from collections.abc import Iterator
-from typing import Literal
 
 from cronsim import CronSim
 from msgspec import Struct
 
 from shigoto.model.clock import Millis
+from shigoto.options import Fold, Gap
 from shigoto.schedule.zones import DAY, Seconds, number, stretches, wall, year_of, zone_called
-
-Gap = Literal["after", "skip"]
-Fold = Literal["first", "both"]
 
 WORDS = {
     "@yearly": "0 0 1 1 *",

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Block, Capabilities, Doorbell, Engine
+from shigoto.model.clock import Millis
 from shigoto.model.job import (
     Attempt,
     Counts,
@@ -19,6 +20,7 @@ from shigoto.model.job import (
     State,
 )
 from shigoto.model.outcome import Death, Report, Settlement, Verdict
+from shigoto.model.schedule import Change, Due, Entry, Schedule
 from shigoto.model.worker import (
     Announcement,
     Orders,
@@ -139,3 +141,21 @@ class Relay:
 
     def workers(self) -> Op[list[WorkerRecord]]:
         return self.engine.workers()
+
+    def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
+        return self.engine.schedules(names)
+
+    def due(self, declared: Collection[str], limit: int) -> Op[Due]:
+        return self.engine.due(declared, limit)
+
+    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+        return self.engine.tick(changes)
+
+    def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
+        return self.engine.remove_schedules(names)
+
+    def declare(self, names: Collection[str]) -> Op[None]:
+        return self.engine.declare(names)
+
+    def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+        return self.engine.ledger(name, before=before, limit=limit)

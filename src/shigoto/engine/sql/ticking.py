@@ -102,7 +102,9 @@ def ledger(name: str, before: Millis | None, limit: int) -> Steps[list[Entry]]:
 def _heard(changes: Sequence[Change]) -> Steps[list[bool]]:
     """Which of them have seen the newest, in a store that nobody else can change before we end."""
     names = [change.schedule.name for change in changes]
-    revisions = {name: revision for name, revision, _ in (yield sql("lock_schedules", _names(names))).fetchall()}
+    revisions = {
+        name: revision for name, revision, _ in (yield sql("lock_schedules", _names(names))).fetchall()
+    }
     new = [change for change in changes if not change.seen and change.schedule.name not in revisions]
     inserted: set[str] = set()
     if new:
@@ -127,9 +129,7 @@ def _fired(news: Sequence[Change]) -> Steps[set[tuple[UUID, Millis]]]:
     return {(UUID(schedule), at) for schedule, at in rows}
 
 
-def _fire(
-    submit: Submit, wanted: Sequence[tuple[Change, Firing]]
-) -> Steps[dict[UUID, Enqueued]]:
+def _fire(submit: Submit, wanted: Sequence[tuple[Change, Firing]]) -> Steps[dict[UUID, Enqueued]]:
     """Store the jobs, and the entries that name them; tells the last job of each schedule."""
     specs = [firing.spec for _, firing in wanted if firing.spec is not None]
     answers = iter((yield from submit(specs)) if specs else ())
@@ -161,9 +161,7 @@ def _write(news: Sequence[Change], last: dict[UUID, Enqueued]) -> Steps[None]:
 
 
 def _is_long(change: Change) -> bool:
-    return bool(change.firings) and (
-        len(change.firings) > PRUNE_EVERY or not (change.seen + 1) % PRUNE_EVERY
-    )
+    return bool(change.firings) and (len(change.firings) > PRUNE_EVERY or not (change.seen + 1) % PRUNE_EVERY)
 
 
 def _row(schedule: Schedule, revision: int) -> tuple[object, ...]:

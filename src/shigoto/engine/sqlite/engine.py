@@ -36,8 +36,8 @@ from shigoto.model.job import (
     State,
 )
 from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
-from shigoto.model.text import storable
 from shigoto.model.schedule import Change, Due, Entry, Schedule
+from shigoto.model.text import storable
 from shigoto.model.worker import (
     Announcement,
     Orders,

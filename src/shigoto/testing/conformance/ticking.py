@@ -40,7 +40,12 @@ class Office:
         """Store a schedule that is due now, unless something else is said."""
         now = self.store.clock.now
         plain = Schedule(
-            id=self.store.new_id(), name=name, definition="{}", look_at=now, decided_to=now - 1, created_at=now
+            id=self.store.new_id(),
+            name=name,
+            definition="{}",
+            look_at=now,
+            decided_to=now - 1,
+            created_at=now,
         )
         schedule = replace(plain, **options)
         assert self.tick(Change(schedule=schedule, seen=0)) == [True]

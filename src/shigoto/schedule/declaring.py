@@ -1,0 +1,155 @@
+"""Schedules that are declared in code, and how they get into the store without losing what is remembered of them."""
+
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from typing import Any
+from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from shigoto.context import Context
+from shigoto.engine.op import Op, Steps
+from shigoto.engine.protocol import Engine
+from shigoto.enqueue import Call
+from shigoto.model.clock import Millis
+from shigoto.model.duration import Duration
+from shigoto.model.errors import DeclarationError, ScheduleTaken
+from shigoto.model.schedule import Change, Schedule
+from shigoto.options import ScheduledOptions, ScheduleOptions, check_name
+from shigoto.schedule.definition import Definition, read, written
+from shigoto.schedule.options import definition
+from shigoto.schedule.tick import Tick
+from shigoto.task import Task, Tasks
+
+Maker = Callable[[Tick], Call[Any]]
+
+HEARD_WITHIN: Millis = 120_000
+"""A schedule of whose declaration nothing was heard for longer is nobody's."""
+
+
+class Declared(Struct, frozen=True, eq=False):
+    """A schedule of this code: what it is, and the call that each of its ticks makes."""
+
+    name: str
+    definition: Definition
+    call: Maker
+    origin: str  # module and name of the function
+
+
+def scheduled(
+    tasks: Tasks,
+    fn: Callable[..., Any],
+    cron: str | None,
+    every: Duration | str | None,
+    options: ScheduledOptions,
+) -> Task[..., Any]:
+    """Declare a function as a task, and a schedule of the same name that runs it. Raises DeclarationError."""
+    words: dict[str, Any] = {**options}
+    said = {word: value for word, value in words.items() if word in ScheduleOptions.__annotations__}
+    of_task: Any = {word: value for word, value in words.items() if word not in said}
+    task = tasks.declare(fn, of_task)
+    given = definition(f"schedule {task.name!r}", cron=cron, every=every, task=task.name, **said)
+    tasks.plan(Declared(task.name, given, caller(task), _origin(fn)))
+    return task
+
+
+def planned(tasks: Tasks, name: str, call: Call[Any] | Maker, **words: Any) -> None:
+    """Declare a schedule for calls of any task. Raises ScheduleInvalid, DeclarationError."""
+    where = f"schedule {check_name(name, 'The schedule')!r}"
+    if isinstance(call, Call):
+        task, maker, origin = call.route.spec.task, _always(call), where
+    else:
+        task, maker, origin = None, call, _origin(call)
+    tasks.plan(Declared(name, definition(where, task=task, **words), maker, origin))
+
+
+def _always(call: Call[Any]) -> Maker:
+    return lambda tick: call
+
+
+def caller(task: Task[..., Any]) -> Maker:
+    """What makes a call of the task for a tick: with the tick, if it asks for one. Raises DeclarationError."""
+    asked = [each for each in signature(task.fn).parameters.values() if not _is_context(each)]
+    ticks = [each for each in asked if each.name == "tick" or each.annotation in (Tick, "Tick")]
+    needed = [each.name for each in asked if each.default is Parameter.empty and each not in ticks[:1]]
+    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    if any(each.kind in variable for each in asked) or needed:
+        raise DeclarationError(
+            f"task {task.name!r} is run by a schedule, which knows nothing but the tick: {', '.join(needed)} would be"
+            " missing. Give them defaults, or use app.schedule(…, call=lambda tick: …)."
+        )
+    if not ticks:
+        return lambda tick: task.call()
+    name = ticks[0].name
+    return lambda tick: task.call(**{name: tick})
+
+
+def reconciling(
+    engine: Engine, declared: Mapping[str, Declared], new_id: Callable[[], UUID]
+) -> Op[list[str]]:
+    """Bring what is declared into the store, and tell which of it is new or has changed. Raises ScheduleTaken.
+
+    A schedule that is known keeps its id, its ledger, its pause and, if it is due at the same times as before, how far
+    it was decided. One that is no longer declared stays as it is: nobody fires it any more, and listings say so.
+    """
+
+    def steps() -> Steps[list[str]]:
+        now = (yield from engine.due((), 0).start()).now
+        stored = yield from engine.schedules(list(declared)).start()
+        known = {each.name: each for each in stored}
+        changes = [_change(each, known.get(name), now, new_id) for name, each in declared.items()]
+        needed = [change for change in changes if change is not None]
+        heard = (yield from engine.tick(needed).start()) if needed else []
+        yield from engine.declare(list(declared)).start()
+        return [each.schedule.name for each, was_heard in zip(needed, heard, strict=True) if was_heard]
+
+    return Op(start=steps, rings=bool)
+
+
+def _change(each: Declared, known: Schedule | None, now: Millis, new_id: Callable[[], UUID]) -> Change | None:
+    text = written(each.definition)
+    if known is None:
+        look_at = each.definition.next_after(now)
+        schedule = Schedule(
+            id=new_id(), name=each.name, definition=text, origin=each.origin, look_at=look_at, decided_to=now,
+            created_at=now, declared_at=now,
+        )  # fmt: skip
+        return Change(schedule=schedule, seen=0)
+    _expect_ours(each, known, now)
+    if known.definition == text and known.origin == each.origin:
+        return None
+    before = read(known.definition)
+    same_times = before.recurrence == each.definition.recurrence
+    decided_to = known.decided_to if same_times else now
+    look_at = (
+        known.look_at
+        if same_times and before.until == each.definition.until
+        else each.definition.next_after(now)
+    )
+    changed = replace(known, definition=text, origin=each.origin, decided_to=decided_to, look_at=look_at)
+    return Change(schedule=changed, seen=known.revision)
+
+
+def _expect_ours(each: Declared, known: Schedule, now: Millis) -> None:
+    if not known.origin:
+        raise ScheduleTaken(
+            f"The schedule {each.name!r} is declared by {each.origin}, but was added to the store before. Remove"
+            f" that one (`shigoto schedules remove {each.name}`), or rename this."
+        )
+    if known.origin == each.origin or known.declared_at < now - HEARD_WITHIN:
+        return
+    task = read(known.definition).task
+    if task is None or task != each.definition.task:
+        raise ScheduleTaken(
+            f"The schedule {each.name!r} is declared by {known.origin} and by {each.origin}, which run at the same"
+            " time. Rename one of them."
+        )
+
+
+def _origin(fn: Callable[..., Any]) -> str:
+    return f"{fn.__module__}:{getattr(fn, '__qualname__', 'call')}"
+
+
+def _is_context(parameter: Parameter) -> bool:
+    return parameter.annotation in (Context, "Context", "shigoto.Context")

@@ -1,0 +1,79 @@
+"""From a decision to what is stored: the jobs of its ticks, and the change of the schedule."""
+
+from collections import Counter
+from hashlib import blake2b
+
+from msgspec.structs import replace
+
+from shigoto.model.clock import Millis, to_datetime
+from shigoto.model.errors import ScheduleInvalid
+from shigoto.model.job import JobSpec
+from shigoto.model.schedule import Change, Entry, Firing, Schedule
+from shigoto.schedule.deciding import Decision
+from shigoto.schedule.declaring import Maker
+from shigoto.schedule.definition import Definition
+from shigoto.schedule.recurrence import Cron
+from shigoto.schedule.tick import Tick
+
+
+def carried_out(
+    schedule: Schedule, definition: Definition, decision: Decision, maker: Maker | None
+) -> Change:
+    """The change that a decision makes. Whatever `maker` raises is for the caller."""
+    counts = Counter(schedule.counts)
+    for entry in decision.entries:
+        counts[entry.outcome] += entry.count
+    return Change(
+        schedule=replace(
+            schedule,
+            held=decision.held,
+            decided_to=decision.decided_to,
+            look_at=decision.look_at,
+            errors=0,
+            error=None,
+            counts=dict(counts),
+        ),
+        seen=schedule.revision,
+        firings=tuple(fired(schedule, definition, entry, maker) for entry in decision.entries),
+        cancel=(schedule.job,) if decision.cancels and schedule.job is not None else (),
+    )
+
+
+def fired(schedule: Schedule, definition: Definition, entry: Entry, maker: Maker | None) -> Firing:
+    """The entry, with its job if it has one."""
+    if not entry.outcome.fires:
+        return Firing(entry=entry)
+    spec = _spec(schedule, definition, entry.at, maker)
+    run_at = entry.at + jitter_of(schedule, definition, entry.at) + spec.delay
+    return Firing(entry=replace(entry, job=spec.id), spec=replace(spec, run_at=run_at, delay=0))
+
+
+def jitter_of(schedule: Schedule, definition: Definition, at: Millis) -> Millis:
+    """How much later than its tick a job may start: by chance, but the same for everybody who asks."""
+    if not definition.jitter:
+        return 0
+    drawn = blake2b(f"{schedule.id}/{at}".encode(), digest_size=8).digest()
+    return int.from_bytes(drawn) % (definition.jitter + 1)
+
+
+def tick_of(schedule: Schedule, definition: Definition, at: Millis) -> Tick:
+    """What a task is told of a tick."""
+    return Tick(to_datetime(at), zone_of(definition), schedule.name)
+
+
+def zone_of(definition: Definition) -> str:
+    """The time zone of a schedule."""
+    return definition.recurrence.tz if isinstance(definition.recurrence, Cron) else "UTC"
+
+
+def _spec(schedule: Schedule, definition: Definition, at: Millis, maker: Maker | None) -> JobSpec:
+    id = schedule.job_id(at)
+    if maker is None:
+        if definition.job is None:
+            raise ScheduleInvalid(
+                f"schedule {schedule.name!r}: its jobs are made by {schedule.origin}, which is not in this process.",
+                "call",
+            )
+        return definition.job.spec(id)
+    call = maker(tick_of(schedule, definition, at))
+    return replace(call.spec(id), id=id, pattern=None)

@@ -1,0 +1,204 @@
+"""What can be said about a schedule, checked where it is said: every refusal names the field, and what it may be."""
+
+from datetime import UTC, datetime
+from typing import Any, Unpack
+from zoneinfo import ZoneInfo, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+from shigoto.model.clock import Millis, to_datetime, to_millis
+from shigoto.model.duration import Duration, milliseconds, read_duration
+from shigoto.model.errors import OptionInvalid, ScheduleInvalid, nearest
+from shigoto.model.plain import plain_moment, plain_text, plain_whole
+from shigoto.model.text import shown
+from shigoto.options import ScheduleOptions
+from shigoto.schedule.definition import CATCH_UPS, MOST_CAUGHT_UP, OVERLAPS, Definition, Template
+from shigoto.schedule.recurrence import WORDS, Cron, Every, Once, spelled_out
+from shigoto.schedule.zones import EPOCH
+
+SHORTEST: Millis = 1_000
+MOST = 10_000
+"""Ticks that are caught up at once, at the most."""
+
+
+def definition(
+    where: str,
+    *,
+    cron: str | None = None,
+    every: Duration | str | None = None,
+    at: datetime | None = None,
+    task: str | None = None,
+    job: Template | None = None,
+    **options: Unpack[ScheduleOptions],
+) -> Definition:
+    """The definition that these words make. Raises ScheduleInvalid, which names the field."""
+    unknown = options.keys() - ScheduleOptions.__annotations__.keys()
+    if unknown:
+        name = min(unknown)
+        raise ScheduleInvalid(
+            f"{where}: there is no option {name!r}.{nearest(name, set(ScheduleOptions.__annotations__))}",
+            name,
+        )
+    if job is not None and job.key is not None and options.get("overlap") == "cancel":
+        raise ScheduleInvalid(
+            f"{where}: overlap='cancel' cannot make room for a job that a unique key lets nobody replace."
+            " Leave out the key, or say overlap='skip'.",
+            "overlap",
+        )
+    within = options.get("catch_up_within")
+    until = options.get("until")
+    return Definition(
+        recurrence=_recurrence(where, cron, every, at, options),
+        task=task,
+        job=job,
+        catch_up=_choice(where, "catch_up", options.get("catch_up", "latest"), CATCH_UPS),
+        most=_most(where, options.get("catch_up_most", MOST_CAUGHT_UP)),
+        within=None if within is None else _span(where, "catch_up_within", within),
+        overlap=_choice(where, "overlap", options.get("overlap", "allow"), OVERLAPS),
+        jitter=_span(where, "jitter", options.get("jitter", 0)),
+        until=None if until is None else _instant(where, "until", until, options.get("tz", "UTC")),
+    )
+
+
+def expect_future(where: str, definition: Definition, now: Millis) -> Millis:
+    """The first tick after now. Raises ScheduleInvalid if there is none."""
+    following = definition.next_after(now)
+    if following is None:
+        field = "at" if isinstance(definition.recurrence, Once) else "until"
+        raise ScheduleInvalid(f"{where}: {field} lies in the past, so it would never be due.", field)
+    return following
+
+
+def _recurrence(
+    where: str, cron: object, every: object, at: object, options: ScheduleOptions
+) -> Cron | Every | Once:
+    given = [name for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None]
+    if len(given) != 1:
+        said = " and ".join(given) or "none of them"
+        raise ScheduleInvalid(f"{where}: say one of cron, every and at, not {said}.", (given or ["cron"])[-1])
+    tz = _zone(where, options.get("tz", "UTC"))
+    if at is not None:
+        return Once(_instant(where, "at", at, tz))
+    if every is not None:
+        return Every(_interval(where, every))
+    return Cron(
+        _expression(where, cron),
+        tz,
+        _choice(where, "gap", options.get("gap", "after"), ("after", "skip")),
+        _choice(where, "fold", options.get("fold", "first"), ("first", "both")),
+    )
+
+
+def _expression(where: str, given: object) -> str:
+    text = plain_text(given)
+    if text is None:
+        raise ScheduleInvalid(
+            f"{where}: cron must be an expression such as '0 3 * * *', not {shown(given)}.", "cron"
+        )
+    fields = spelled_out(text)
+    if fields.startswith("@"):
+        raise ScheduleInvalid(f"{where}: cron knows {', '.join(WORDS)}, and not {shown(text)}.", "cron")
+    count = len(fields.split())
+    if count not in (5, 6):
+        raise ScheduleInvalid(
+            f"{where}: cron needs five fields (minute, hour, day, month, weekday), or six with seconds first;"
+            f" {shown(text)} has {count}.",
+            "cron",
+        )
+    try:
+        if next(CronSim(fields, EPOCH), None) is None:
+            raise ScheduleInvalid(f"{where}: cron {shown(text)} is never due: no such day exists.", "cron")
+    except CronSimError as error:
+        name = str(error).removeprefix("Bad ")
+        raise ScheduleInvalid(
+            f"{where}: cron {shown(text)} has a {name} that cannot be meant. The fields are"
+            f" {'second, ' if count == 6 else ''}minute 0-59, hour 0-23, day 1-31, month 1-12 or JAN-DEC, weekday 0-7"
+            " or SUN-SAT.",
+            "cron",
+        ) from error
+    return text
+
+
+def _zone(where: str, given: object) -> str:
+    name = plain_text(given)
+    try:
+        if name is None:
+            raise ValueError
+        ZoneInfo(name)
+    except (ValueError, OSError, KeyError) as error:
+        raise ScheduleInvalid(
+            f"{where}: tz must be the name of a time zone such as 'Europe/Berlin', not {shown(given)}."
+            f"{nearest(name or '', available_timezones())}",
+            "tz",
+        ) from error
+    return name
+
+
+def _interval(where: str, given: Any) -> Millis:
+    spoken = read_duration(given) if isinstance(given, str) else given
+    interval = 0 if spoken is None else _span(where, "every", spoken)
+    if interval < SHORTEST:
+        raise ScheduleInvalid(
+            f"{where}: every must be at least a second, as a timedelta, a number of seconds or a text such as '5m',"
+            f" not {shown(given)}.",
+            "every",
+        )
+    return interval
+
+
+def _span(where: str, field: str, given: Duration) -> Millis:
+    try:
+        return milliseconds(given, field)
+    except OptionInvalid as error:
+        raise ScheduleInvalid(f"{where}: {error}", field) from error
+
+
+def _instant(where: str, field: str, given: object, tz: str) -> Millis:
+    """An instant; a time without a zone is on the wall of the schedule's own."""
+    moment = plain_moment(given)
+    if moment is None:
+        raise ScheduleInvalid(f"{where}: {field} must be a datetime, not {shown(given)}.", field)
+    local = moment if moment.tzinfo is not None else moment.replace(tzinfo=ZoneInfo(tz))
+    return to_millis(local.astimezone(UTC))
+
+
+def _most(where: str, given: object) -> int:
+    most = plain_whole(given)
+    if most is None or not 1 <= most <= MOST:
+        raise ScheduleInvalid(
+            f"{where}: catch_up_most must be a whole number from 1 to {MOST}, not {shown(given)}.",
+            "catch_up_most",
+        )
+    return most
+
+
+def _choice(where: str, field: str, given: Any, allowed: tuple[Any, ...]) -> Any:
+    if given not in allowed:
+        words = ", ".join(map(repr, allowed))
+        raise ScheduleInvalid(f"{where}: {field} must be one of {words}, not {shown(given)}.", field)
+    return given
+
+
+def words_of(given: Definition) -> dict[str, Any]:
+    """What would have to be said to `definition` for this one: for whoever changes some of it."""
+    recurrence = given.recurrence
+    words: dict[str, Any] = {
+        "task": given.task,
+        "job": given.job,
+        "catch_up": given.catch_up,
+        "catch_up_most": given.most,
+        "catch_up_within": None if given.within is None else given.within / 1000,
+        "overlap": given.overlap,
+        "jitter": given.jitter / 1000,
+        "until": None if given.until is None else to_datetime(given.until),
+    }
+    if isinstance(recurrence, Cron):
+        return words | {
+            "cron": recurrence.expression,
+            "tz": recurrence.tz,
+            "gap": recurrence.gap,
+            "fold": recurrence.fold,
+        }
+    if isinstance(recurrence, Every):
+        return words | {"every": recurrence.interval / 1000}
+    return words | {"at": to_datetime(recurrence.at)}

@@ -1,0 +1,347 @@
+"""Schedules while the system runs: `app.schedules`. Each change is one transaction."""
+
+from datetime import datetime, timedelta
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from msgspec import Struct
+
+from shigoto.engine.op import Op, Steps
+from shigoto.engine.protocol import Engine
+from shigoto.enqueue import Call
+from shigoto.model.clock import Millis, to_datetime, to_millis
+from shigoto.model.duration import Duration, write_duration
+from shigoto.model.errors import ScheduleInvalid
+from shigoto.model.ids import uuid7
+from shigoto.model.plain import plain_moment
+from shigoto.model.schedule import Change, Entry, Schedule, TickRecord
+from shigoto.model.text import shown
+from shigoto.options import CatchUp, Overlap, ScheduleOptions, check_name
+from shigoto.schedule import managing
+from shigoto.schedule.declaring import HEARD_WITHIN, Maker
+from shigoto.schedule.definition import Definition, read, template
+from shigoto.schedule.firing import zone_of
+from shigoto.schedule.options import definition, words_of
+from shigoto.schedule.recurrence import Cron, Every
+
+if TYPE_CHECKING:
+    from shigoto.app import Shigoto
+
+TIMES = {"cron", "every", "at"}
+Status = Literal["active", "paused", "failed", "ended", "undeclared"]
+
+
+class ScheduleRecord(Struct, frozen=True, kw_only=True):
+    """A schedule as people see it, a snapshot."""
+
+    name: str
+    when: str  # the expression, or `every 5m`, or `at …`
+    tz: str
+    task: str | None  # None if that is for its code to say
+    status: Status
+    next_at: datetime | None
+    origin: str | None  # the function that declares it; None if it was added while the system ran
+    catch_up: CatchUp
+    overlap: Overlap
+    jitter: Millis
+    until: datetime | None
+    last_job: UUID | None
+    errors: int
+    error: str | None
+    counts: dict[str, int]
+    created_at: datetime
+
+
+class Schedules:
+    """The schedules of a store, and what can be done to them; each verb has an async twin that begins with `a`.
+
+        app.schedules.add("report", report.call("weekly"), cron="0 7 * * MON", tz="Europe/Berlin")
+        app.schedules.pause("report")
+
+    Raises ScheduleNotFound for a name that is not known, ScheduleInvalid (with the `field`) for what cannot be meant,
+    and ScheduleTaken for a name that is another's.
+    """
+
+    def __init__(self, app: "Shigoto") -> None:
+        self._app = app
+
+    @property
+    def _engine(self) -> Engine:
+        return self._app.engine
+
+    def add(
+        self, name: str, call: Call[Any], *, cron: str | None = None, every: Duration | str | None = None,
+        at: datetime | None = None, **options: Unpack[ScheduleOptions],
+    ) -> ScheduleRecord:  # fmt: skip
+        """Have a call made again and again, or once: every tick is one job."""
+        return self._engine.run(self._adding(name, call, cron=cron, every=every, at=at, **options))
+
+    async def aadd(
+        self, name: str, call: Call[Any], *, cron: str | None = None, every: Duration | str | None = None,
+        at: datetime | None = None, **options: Unpack[ScheduleOptions],
+    ) -> ScheduleRecord:  # fmt: skip
+        """Have a call made again and again, or once; see `add`."""
+        return await self._engine.arun(self._adding(name, call, cron=cron, every=every, at=at, **options))
+
+    def update(
+        self, name: str, *, call: Call[Any] | None = None, cron: str | None = None,
+        every: Duration | str | None = None, at: datetime | None = None, **options: Unpack[ScheduleOptions],
+    ) -> ScheduleRecord:  # fmt: skip
+        """Change what is named, and leave the rest: from now on. What is declared in code is changed there."""
+        return self._engine.run(self._updating(name, call, cron=cron, every=every, at=at, **options))
+
+    async def aupdate(
+        self, name: str, *, call: Call[Any] | None = None, cron: str | None = None,
+        every: Duration | str | None = None, at: datetime | None = None, **options: Unpack[ScheduleOptions],
+    ) -> ScheduleRecord:  # fmt: skip
+        """Change what is named; see `update`."""
+        return await self._engine.arun(self._updating(name, call, cron=cron, every=every, at=at, **options))
+
+    def remove(self, name: str) -> None:
+        """Forget a schedule with its history; its jobs stay."""
+        self._engine.run(managing.removing(self._engine, name))
+
+    async def aremove(self, name: str) -> None:
+        """Forget a schedule; see `remove`."""
+        await self._engine.arun(managing.removing(self._engine, name))
+
+    def pause(self, name: str) -> ScheduleRecord:
+        """Suppress its ticks until it is resumed; they are written down, and not made up for."""
+        return self._engine.run(self._altering(name, managing.paused))
+
+    async def apause(self, name: str) -> ScheduleRecord:
+        """Suppress its ticks; see `pause`."""
+        return await self._engine.arun(self._altering(name, managing.paused))
+
+    def resume(self, name: str) -> ScheduleRecord:
+        """Let it fire again, from now on; also one that has failed."""
+        return self._engine.run(self._altering(name, managing.resumed))
+
+    async def aresume(self, name: str) -> ScheduleRecord:
+        """Let it fire again; see `resume`."""
+        return await self._engine.arun(self._altering(name, managing.resumed))
+
+    def run_now(self, name: str) -> UUID:
+        """Store a job of it now, beside its ticks, and tell its id."""
+        return self._engine.run(self._running(name))
+
+    async def arun_now(self, name: str) -> UUID:
+        """Store a job of it now; see `run_now`."""
+        return await self._engine.arun(self._running(name))
+
+    def backfill(self, name: str, since: datetime, to: datetime) -> list[UUID]:
+        """Fire those of its ticks from `since` to `to` that have not fired, and tell their jobs; twice is once."""
+        return self._engine.run(self._backfilling(name, since, to))
+
+    async def abackfill(self, name: str, since: datetime, to: datetime) -> list[UUID]:
+        """Fire ticks that have not fired; see `backfill`."""
+        return await self._engine.arun(self._backfilling(name, since, to))
+
+    def get(self, name: str) -> ScheduleRecord:
+        """One schedule."""
+        return self._engine.run(self._getting(name))
+
+    async def aget(self, name: str) -> ScheduleRecord:
+        """One schedule."""
+        return await self._engine.arun(self._getting(name))
+
+    def all(self) -> list[ScheduleRecord]:
+        """Every schedule of the store, by name."""
+        return self._engine.run(self._listing())
+
+    async def aall(self) -> list[ScheduleRecord]:
+        """Every schedule of the store, by name."""
+        return await self._engine.arun(self._listing())
+
+    def preview(
+        self, name: str, *, since: datetime | None = None, to: datetime | None = None, limit: int = 10
+    ) -> list[datetime]:
+        """When its next ticks are, in its own time zone: after `since` (now) and not after `to`, at most `limit`."""
+        return self._engine.run(self._previewing(name, since, to, limit))
+
+    async def apreview(
+        self, name: str, *, since: datetime | None = None, to: datetime | None = None, limit: int = 10
+    ) -> list[datetime]:
+        """When its next ticks are; see `preview`."""
+        return await self._engine.arun(self._previewing(name, since, to, limit))
+
+    def history(self, name: str, *, before: datetime | None = None, limit: int = 100) -> list[TickRecord]:
+        """What became of its ticks, the newest first; the next page is the one `before=` the last of this one."""
+        return self._engine.run(self._telling(name, before, limit))
+
+    async def ahistory(
+        self, name: str, *, before: datetime | None = None, limit: int = 100
+    ) -> list[TickRecord]:
+        """What became of its ticks; see `history`."""
+        return await self._engine.arun(self._telling(name, before, limit))
+
+    def _adding(self, name: str, call: Call[Any], **words: Any) -> Op[ScheduleRecord]:
+        name = check_name(name, "The schedule")
+        new = definition(f"schedule {name!r}", **_job_of(name, call), **words)
+        return _shown(managing.adding(self._engine, name, new, uuid7()))
+
+    def _updating(self, name: str, call: Call[Any] | None, **words: Any) -> Op[ScheduleRecord]:
+        said = {word: value for word, value in words.items() if value is not None or word == "until"}
+        said |= {} if call is None else _job_of(name, call)
+
+        def alter(schedule: Schedule, now: Millis) -> Change:
+            before = words_of(read(schedule.definition))
+            if said.keys() & TIMES:
+                before = {word: value for word, value in before.items() if word not in TIMES}
+            return managing.redefined(definition(f"schedule {name!r}", **(before | said)))(schedule, now)
+
+        return self._altering(name, alter)
+
+    def _altering(self, name: str, alter: managing.Alter) -> Op[ScheduleRecord]:
+        return _shown(managing.altering(self._engine, name, alter))
+
+    def _running(self, name: str) -> Op[UUID]:
+        op = managing.altering(self._engine, name, managing.run_at_once(self._maker(name)))
+
+        def steps() -> Steps[UUID]:
+            yield from op.start()
+            [newest] = yield from self._engine.ledger(name, limit=1).start()
+            assert newest.job is not None
+            return newest.job
+
+        return Op(start=steps, rings=lambda _: True)
+
+    def _backfilling(self, name: str, since: datetime, to: datetime) -> Op[list[UUID]]:
+        first, last = _instant("since", since), _instant("to", to)
+        return managing.backfilling(self._engine, name, first, last, self._maker(name))
+
+    def _getting(self, name: str) -> Op[ScheduleRecord]:
+        return _shown(Op(start=lambda: managing.found(self._engine, name), mode="read"))
+
+    def _listing(self) -> Op[list[ScheduleRecord]]:
+        def steps() -> Steps[list[ScheduleRecord]]:
+            now = (yield from self._engine.due((), 0).start()).now
+            return [record(each, now) for each in (yield from self._engine.schedules().start())]
+
+        return Op(start=steps, mode="read")
+
+    def _previewing(
+        self, name: str, since: datetime | None, to: datetime | None, limit: int
+    ) -> Op[list[datetime]]:
+        def steps() -> Steps[list[datetime]]:
+            schedule = yield from managing.found(self._engine, name)
+            now = (yield from self._engine.due((), 0).start()).now
+            first = now if since is None else _instant("since", since)
+            return upcoming(
+                read(schedule.definition), first, None if to is None else _instant("to", to), limit
+            )
+
+        return Op(start=steps, mode="read")
+
+    def _telling(self, name: str, before: datetime | None, limit: int) -> Op[list[TickRecord]]:
+        def steps() -> Steps[list[TickRecord]]:
+            yield from managing.found(self._engine, name)
+            until = None if before is None else _instant("before", before)
+            return [
+                _told(each)
+                for each in (yield from self._engine.ledger(name, before=until, limit=limit).start())
+            ]
+
+        return Op(start=steps, mode="read")
+
+    def _maker(self, name: str) -> Maker | None:
+        self._app.load()
+        declared = self._app.declared.get(name)
+        return None if declared is None else declared.call
+
+
+def upcoming(given: Definition, after: Millis, to: Millis | None, limit: int) -> list[datetime]:
+    """The ticks of a definition after an instant, in its own zone."""
+    zone = ZoneInfo(zone_of(given))
+    end = given.until if to is None else to if given.until is None else min(to, given.until)
+    ticks = takewhile(lambda at: end is None or at <= end, given.recurrence.after(after))
+    return [to_datetime(at).astimezone(zone) for at in islice(ticks, limit)]
+
+
+def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
+    """The schedule as people see it."""
+    given = read(schedule.definition)
+    return ScheduleRecord(
+        name=schedule.name,
+        when=_when(given),
+        tz=zone_of(given),
+        task=given.task,
+        status=_status(schedule, now),
+        next_at=None if schedule.look_at is None else to_datetime(schedule.look_at),
+        origin=schedule.origin or None,
+        catch_up=given.catch_up,
+        overlap=given.overlap,
+        jitter=given.jitter,
+        until=None if given.until is None else to_datetime(given.until),
+        last_job=schedule.job,
+        errors=schedule.errors,
+        error=schedule.error,
+        counts=schedule.counts,
+        created_at=to_datetime(schedule.created_at),
+    )
+
+
+def _status(schedule: Schedule, now: Millis) -> Status:
+    if schedule.failed:
+        return "failed"
+    if schedule.paused:
+        return "paused"
+    if schedule.origin and schedule.declared_at < now - HEARD_WITHIN:
+        return "undeclared"
+    return "ended" if schedule.look_at is None else "active"
+
+
+def _when(given: Definition) -> str:
+    recurrence = given.recurrence
+    if isinstance(recurrence, Cron):
+        return recurrence.expression
+    if isinstance(recurrence, Every):
+        return f"every {write_duration(timedelta(milliseconds=recurrence.interval))}"
+    return f"at {to_datetime(recurrence.at).isoformat()}"
+
+
+def _job_of(name: str, call: object) -> dict[str, Any]:
+    """The words for what a call asks for."""
+    if not isinstance(call, Call):
+        raise ScheduleInvalid(
+            f"schedule {name!r}: call must be a call such as task.call(…), not {shown(call)}.", "call"
+        )
+    options = call.route.options
+    if options.id is not None or options.connection is not None:
+        raise ScheduleInvalid(
+            f"schedule {name!r}: each tick is a job of its own, which can have neither the id nor the connection of"
+            " using(…).",
+            "call",
+        )
+    job = template(call.spec(uuid7()))
+    return {"task": job.task, "job": job}
+
+
+def _told(entry: Entry) -> TickRecord:
+    return TickRecord(
+        at=to_datetime(entry.at),
+        outcome=entry.outcome,
+        decided_at=to_datetime(entry.decided_at),
+        job=entry.job,
+        until=None if entry.until is None else to_datetime(entry.until),
+        count=entry.count,
+    )
+
+
+def _shown(op: Op[Schedule]) -> Op[ScheduleRecord]:
+    """The same, told as people see it; what was just changed is declared by somebody, if it is declared at all."""
+
+    def steps() -> Steps[ScheduleRecord]:
+        schedule = yield from op.start()
+        return record(schedule, schedule.declared_at)
+
+    return Op(start=steps, mode=op.mode, rings=None if op.rings is None else lambda _: True)
+
+
+def _instant(field: str, given: object) -> Millis:
+    moment = plain_moment(given)
+    if moment is None or moment.tzinfo is None:
+        raise ScheduleInvalid(f"{field} must be a datetime with a time zone, not {shown(given)}.", field)
+    return to_millis(moment)

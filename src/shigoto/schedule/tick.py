@@ -1,0 +1,59 @@
+"""What a scheduled task is told of the occurrence that it runs for."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import overload
+from zoneinfo import ZoneInfo
+
+from msgspec import Struct, field
+
+from shigoto.model.errors import OptionInvalid
+from shigoto.model.text import shown
+
+
+class _At:
+    """`tick.at` is the instant of a tick; `Tick.at(…)` makes one."""
+
+    @overload
+    def __get__(self, tick: None, owner: "type[Tick]") -> "Callable[..., Tick]": ...
+    @overload
+    def __get__(self, tick: "Tick", owner: "type[Tick]") -> datetime: ...
+    def __get__(self, tick: "Tick | None", owner: "type[Tick]") -> "Callable[..., Tick] | datetime":
+        return _made if tick is None else tick.instant
+
+
+class Tick(Struct, frozen=True):
+    """One nominal occurrence of a schedule, stored with the job: a retry or a late run sees the same.
+
+        @app.cron("0 3 * * *", tz="Asia/Tokyo")
+        def aggregate(tick: Tick) -> None:
+            day = tick.local_date - timedelta(days=1)
+
+    `aggregate.enqueue(Tick.at("2026-05-06T03:00", tz="Asia/Tokyo"))` runs it for a time of your choice.
+    """
+
+    instant: datetime = field(name="at")
+    tz: str = "UTC"
+    schedule: str = ""
+
+    at = _At()
+
+    @property
+    def local(self) -> datetime:
+        """The instant, in the time zone of the schedule."""
+        return self.instant.astimezone(ZoneInfo(self.tz))
+
+    @property
+    def local_date(self) -> date:
+        """The date of the instant, in the time zone of the schedule."""
+        return self.local.date()
+
+
+def _made(at: datetime | str, tz: str = "UTC", schedule: str = "") -> Tick:
+    """The tick at an instant, or at a time on the wall of the zone. Raises OptionInvalid."""
+    try:
+        moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+        local = moment if moment.tzinfo is not None else moment.replace(tzinfo=ZoneInfo(tz))
+    except (ValueError, OSError) as error:
+        raise OptionInvalid(f"There is no tick at {shown(at)} in {shown(tz)}: {error}.") from error
+    return Tick(local.astimezone(UTC), tz, schedule)
