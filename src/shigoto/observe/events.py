@@ -20,6 +20,11 @@
     ├── JobsRescued        jobs of workers that are gone are free again, or have failed
     ├── TasksUnknown       jobs have failed because nobody knows their task
     ├── JobsPromoted       due jobs became ready
+    ├── SchedulesDeclared  schedules of this code are new in the store, or have changed
+    ├── TickFired          a tick has become a job
+    ├── TickPassed         ticks that do not fire were written down: missed, skipped or suppressed
+    ├── TickLost           another instance has fired what this one was about to
+    ├── ScheduleFailed     the job of a tick could not be made or stored
     ├── ChildFailed        a process for single jobs could not begin; the worker tries again by itself
     ├── RunnerStarted      a supervisor has started a runner process
     ├── RunnerFailed       one could not begin; the supervisor tries again, or waits for a change
@@ -199,6 +204,46 @@ class JobsPromoted(Event, frozen=True):
     """Scheduled jobs whose time has come."""
 
     count: int
+
+
+class SchedulesDeclared(Event, frozen=True):
+    """Schedules that this code declares are new in the store, or are now what the code says."""
+
+    schedules: tuple[str, ...]
+
+
+class TickFired(Event, frozen=True):
+    """A tick has become a job, `late` milliseconds after its time."""
+
+    schedule: str
+    at: Millis
+    outcome: str
+    job: UUID
+    late: Millis
+
+
+class TickPassed(Event, frozen=True):
+    """A tick, or a stretch of `count` from it on, did not fire."""
+
+    schedule: str
+    at: Millis
+    outcome: str
+    count: int
+
+
+class TickLost(Event, frozen=True):
+    """Another instance was first: it has fired the tick, or changed the schedule."""
+
+    schedule: str
+
+
+class ScheduleFailed(Event, frozen=True):
+    """The job of a tick could not be made or stored, `errors` times in a row; `failed` if that was the last try."""
+
+    schedule: str
+    error: str
+    errors: int
+    failed: bool
 
 
 class ChildFailed(Event, frozen=True):

@@ -270,6 +270,31 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
         logging.DEBUG,
         lambda e: f"Worker {e.worker}: {e.count} scheduled jobs became ready",
     ),
+    events.SchedulesDeclared: (
+        logging.INFO,
+        lambda e: f"Worker {e.worker}: Schedules {', '.join(e.schedules)} are now what this code says",
+    ),
+    events.TickFired: (
+        logging.INFO,
+        lambda e: (
+            f"Worker {e.worker}: Schedule {e.schedule} has {_outcome(e.outcome)}, {e.late} ms after its time"
+        ),
+    ),
+    events.TickPassed: (
+        logging.WARNING,
+        lambda e: f"Worker {e.worker}: Schedule {e.schedule}: {e.count} {_ticks(e.count)} {e.outcome}",
+    ),
+    events.TickLost: (
+        logging.DEBUG,
+        lambda e: f"Worker {e.worker}: Schedule {e.schedule} was fired by another instance",
+    ),
+    events.ScheduleFailed: (
+        logging.ERROR,
+        lambda e: (
+            f"Worker {e.worker}: Schedule {e.schedule} could not submit its job ({e.errors} in a row): {e.error}."
+            + (" It has failed for good: mend it, then resume it" if e.failed else " It is tried again")
+        ),
+    ),
     events.ChildFailed: (
         logging.ERROR,
         lambda e: (
@@ -319,3 +344,11 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
         ),
     ),
 }
+
+
+def _outcome(outcome: str) -> str:
+    return outcome.replace("_", " ")
+
+
+def _ticks(count: int) -> str:
+    return "tick was" if count == 1 else "ticks were"

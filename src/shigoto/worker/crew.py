@@ -21,6 +21,7 @@ from shigoto.model.clock import Millis
 from shigoto.model.job import Lease
 from shigoto.model.worker import Orders
 from shigoto.observe.log import log_setup
+from shigoto.schedule.declaring import Declared
 from shigoto.task import Task
 from shigoto.worker.children.children import Children
 from shigoto.worker.children.isolation import Isolation, Loners
@@ -41,6 +42,7 @@ from shigoto.worker.stop import StopSwitch
 from shigoto.worker.strands import Strands
 from shigoto.worker.sweeper import Sweeper
 from shigoto.worker.threads import Threads
+from shigoto.worker.ticker import Ticker
 
 # A supervised worker has a child ready while it has work, although no task asks for one: when another runner dies, its
 # jobs are run alone, and starting a child for them takes 0.3 s on an idle machine and 1 s on a busy one. But not in its
@@ -61,6 +63,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     stop_timeout: float
     beats: Beats
     sweeps: bool
+    ticks: bool
     supervised: bool
     max_jobs: int | None
     unknown_after: Millis | None
@@ -73,6 +76,7 @@ class Crew:
         self,
         station: Station,
         tasks: Mapping[str, Task[..., Any]],
+        declared: Mapping[str, Declared],
         settings: Settings,
         switch: StopSwitch,
         *,
@@ -104,6 +108,7 @@ class Crew:
         self.pools: list[Pool] = list(dict.fromkeys(line.pool for line in self.lines))
         self._listener = Listener(station, self._look, self._rung)
         self._reporter = Reporter(station, self.pools)
+        self._ticker = Ticker(station, declared) if settings.ticks else None
         self._sweeper = Sweeper(station, lambda: settings.unknown_after) if settings.sweeps else None
         self._loners = Loners(station, routes.unable, self.claimer.look) if routes.unable else None
         self._exclusives = Exclusives(station, self.pools, tasks)
@@ -128,6 +133,8 @@ class Crew:
         self._claiming = self._begin(group, "claimer", self.claimer.run(self.lines))
         self._claiming.add_done_callback(lambda _: self.switch.changed.ring())
         seekers = [("promoter", self.promoter.run()), ("listener", self._listener.run())]
+        if self._ticker is not None:
+            seekers.append(("ticker", self._ticker.run()))
         if self._sweeper is not None:
             seekers.append(("sweeper", self._sweeper.run()))
         if self._loners is not None:

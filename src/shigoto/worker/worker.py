@@ -66,6 +66,7 @@ class Worker:
     With `drain` the worker ends when there is nothing left that it could run, with `max_jobs` after so many jobs.
     On PostgreSQL it does not begin as a superuser or as the owner of the schema, unless `any_role`.
     `slate` is where a supervisor can read what runs, and `sweeps` False leaves the repair of the store to it.
+    `ticks` False leaves schedules to others, and so does `drain`.
     `random`, `beats` and `spawn` are for simulations: where chance comes from, whether beats go out from a thread
     or the loop, and who starts threads.
     """
@@ -89,6 +90,7 @@ class Worker:
         source: Source | None = None,
         slate: Slate | None = None,
         sweeps: bool = True,
+        ticks: bool = True,
         beats: Beats = "thread",
         spawn: Spawn = start_thread,
     ) -> None:
@@ -108,6 +110,7 @@ class Worker:
             stop_timeout=_seconds("stop_timeout", stop_timeout, 0.0, DAY),
             beats=beats,
             sweeps=sweeps,
+            ticks=ticks and not drain,
             supervised=slate is not None,
             max_jobs=None if max_jobs is None else _whole("max_jobs", max_jobs, most=MOST_JOBS),
             unknown_after=app.unknown_after,
@@ -302,6 +305,7 @@ class Worker:
         crew = self._crew = Crew(
             station,
             self._tasks(),
+            self._app.declared,
             settings,
             self._switch,
             isolation=self._isolation,
