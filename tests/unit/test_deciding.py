@@ -1,0 +1,208 @@
+"""What becomes of ticks that are due: catching up, overlap, pauses, clocks. Pure, so every case is a line."""
+
+from uuid import UUID
+
+import pytest
+
+from shigoto.model.clock import Millis
+from shigoto.model.schedule import ASTRAY, Schedule, TickOutcome
+from shigoto.options import CatchUp, Overlap
+from shigoto.schedule.deciding import HELD_LOOK, MOST_COUNTED, ON_TIME, Decision, decide
+from shigoto.schedule.definition import Definition
+from shigoto.schedule.recurrence import Every
+
+SECOND: Millis = 1_000
+HOUR: Millis = 3_600_000
+
+Told = tuple[str, Millis, Millis, int]
+
+
+def every(
+    interval: Millis, catch_up: CatchUp = "latest", overlap: Overlap = "allow", **more: int
+) -> Definition:
+    return Definition(recurrence=Every(interval), catch_up=catch_up, overlap=overlap, **more)
+
+
+def schedule(decided_to: Millis, *, paused: bool = False, held: bool = False) -> Schedule:
+    return Schedule(
+        id=UUID(int=1), name="s", definition="", decided_to=decided_to, created_at=0, paused=paused, held=held
+    )
+
+
+def told(decision: Decision) -> list[Told]:
+    """The entries as (outcome, first, last, count)."""
+    return [(each.outcome, each.at, each.until or each.at, each.count) for each in decision.entries]
+
+
+def fired(decision: Decision) -> list[Millis]:
+    return [entry.at for entry in decision.fires]
+
+
+class TestOnTime:
+    """One tick, at its time."""
+
+    @pytest.mark.parametrize("catch_up", ["none", "latest", "all"])
+    def test_it_fires_and_the_next_look_is_at_the_next_tick(self, catch_up: CatchUp) -> None:
+        decision = decide(schedule(10_000), every(SECOND, catch_up), 11_007, busy=False)
+
+        assert told(decision) == [("fired", 11_000, 11_000, 1)]
+        assert (decision.decided_to, decision.look_at) == (11_007, 12_000)
+
+    @pytest.mark.parametrize("catch_up", ["none", "latest", "all"])
+    def test_a_minute_late_is_still_on_time(self, catch_up: CatchUp) -> None:
+        now = HOUR + ON_TIME
+
+        decision = decide(schedule(0), every(HOUR, catch_up), now, busy=False)
+
+        assert told(decision) == [("fired", HOUR, HOUR, 1)]
+
+    def test_nothing_is_due_before_its_time(self) -> None:
+        decision = decide(schedule(10_000), every(SECOND), 10_999, busy=False)
+
+        assert told(decision) == []
+        assert (decision.decided_to, decision.look_at) == (10_000, 11_000)
+
+    def test_nothing_is_due_after_the_end(self) -> None:
+        decision = decide(schedule(10_000), every(SECOND, until=11_000), 15_000, busy=False)
+
+        assert fired(decision) == [11_000]
+        assert decision.look_at is None
+
+
+class TestCatchUp:
+    """E43, S4-22: ten ticks while nobody was there."""
+
+    def test_none_fires_what_is_on_time_and_nothing_else(self) -> None:
+        decision = decide(schedule(10_000), every(SECOND, "none"), 20_300, busy=False)
+
+        assert told(decision) == [("missed", 11_000, 19_000, 9), ("fired", 20_000, 20_000, 1)]
+
+    def test_none_fires_nothing_if_the_newest_is_late(self) -> None:
+        decision = decide(schedule(0), every(HOUR, "none"), 3 * HOUR + ON_TIME + 1, busy=False)
+
+        assert told(decision) == [("missed", HOUR, 3 * HOUR, 3)]
+
+    def test_latest_fires_the_newest_however_late(self) -> None:
+        decision = decide(schedule(0), every(HOUR, "latest"), 3 * HOUR + ON_TIME + 1, busy=False)
+
+        assert told(decision) == [("missed", HOUR, 2 * HOUR, 2), ("caught_up", 3 * HOUR, 3 * HOUR, 1)]
+
+    def test_latest_is_bounded_by_age(self) -> None:
+        definition = every(HOUR, "latest", within=HOUR // 2)
+
+        decision = decide(schedule(0), definition, 4 * HOUR - 1, busy=False)
+
+        assert told(decision) == [("missed", HOUR, 3 * HOUR, 3)]
+
+    def test_all_fires_every_one_of_them(self) -> None:
+        decision = decide(schedule(10_000), every(SECOND, "all"), 20_300, busy=False)
+
+        assert fired(decision) == list(range(11_000, 20_001, 1_000))
+        assert {entry.outcome for entry in decision.entries[:-1]} == {TickOutcome.CAUGHT_UP}
+        assert decision.entries[-1].outcome is TickOutcome.FIRED
+
+    def test_all_is_bounded_by_count(self) -> None:
+        decision = decide(schedule(10_000), every(SECOND, "all", most=3), 20_300, busy=False)
+
+        assert told(decision)[0] == ("missed", 11_000, 17_000, 7)
+        assert fired(decision) == [18_000, 19_000, 20_000]
+
+    def test_all_is_bounded_by_age(self) -> None:
+        decision = decide(schedule(10_000), every(SECOND, "all", within=2_500), 20_300, busy=False)
+
+        assert told(decision)[0] == ("missed", 11_000, 17_000, 7)
+        assert fired(decision) == [18_000, 19_000, 20_000]
+
+    def test_a_year_of_seconds_costs_no_more_than_what_is_counted(self) -> None:
+        year = 365 * 24 * HOUR
+
+        decision = decide(schedule(0), every(SECOND, "all", most=5), year, busy=False)
+
+        missed, *rest = told(decision)
+        assert missed == ("missed", SECOND, year - 4 * SECOND - 1, MOST_COUNTED)
+        assert len(rest) == 5
+
+    def test_every_tick_has_one_entry(self) -> None:
+        for catch_up in ("none", "latest", "all"):
+            for overlap in ("allow", "skip", "cancel"):
+                for busy in (False, True):
+                    decision = decide(schedule(10_000), every(SECOND, catch_up, overlap), 20_300, busy=busy)
+
+                    assert sum(entry.count for entry in decision.entries) == 10, (catch_up, overlap, busy)
+
+
+class TestOverlap:
+    """F23: the job of the tick before has not ended."""
+
+    def test_allow_fires_all_the_same(self) -> None:
+        assert fired(decide(schedule(10_000), every(SECOND), 11_000, busy=True)) == [11_000]
+
+    def test_skip_writes_it_down(self) -> None:
+        decision = decide(schedule(10_000), every(SECOND, overlap="skip"), 11_000, busy=True)
+
+        assert told(decision) == [("skipped", 11_000, 11_000, 1)]
+        assert decision.look_at == 12_000
+
+    def test_skip_fires_one_of_those_that_are_caught_up(self) -> None:
+        decision = decide(schedule(10_000), every(SECOND, "all", "skip"), 20_300, busy=False)
+
+        assert told(decision) == [("skipped", 11_000, 19_000, 9), ("fired", 20_000, 20_000, 1)]
+
+    def test_queue_waits_and_looks_again(self) -> None:
+        decision = decide(schedule(10_000), every(HOUR, overlap="queue"), HOUR, busy=True)
+
+        assert (told(decision), decision.held) == ([], True)
+        assert (decision.decided_to, decision.look_at) == (10_000, HOUR + HELD_LOOK)
+
+    def test_queue_fires_what_has_waited_and_skips_what_else_came(self) -> None:
+        decision = decide(schedule(10_000, held=True), every(SECOND, overlap="queue"), 13_500, busy=False)
+
+        assert told(decision) == [("skipped", 11_000, 12_000, 2), ("fired", 13_000, 13_000, 1)]
+        assert not decision.held
+
+    def test_queue_and_all_go_one_after_the_other(self) -> None:
+        definition = every(SECOND, "all", "queue")
+
+        first = decide(schedule(10_000), definition, 13_500, busy=False)
+        waiting = decide(schedule(first.decided_to, held=True), definition, 13_900, busy=True)
+        second = decide(schedule(waiting.decided_to, held=True), definition, 13_950, busy=False)
+
+        assert (fired(first), first.held, first.decided_to) == ([11_000], True, 11_000)
+        assert (fired(waiting), waiting.decided_to) == ([], 11_000)
+        assert (fired(second), second.held) == ([12_000], True)
+
+    def test_cancel_makes_room(self) -> None:
+        decision = decide(schedule(10_000), every(SECOND, "all", "cancel"), 13_000, busy=True)
+
+        assert told(decision) == [("skipped", 11_000, 12_000, 2), ("fired", 13_000, 13_000, 1)]
+        assert decision.cancels
+
+    def test_nothing_is_cancelled_for_nothing(self) -> None:
+        late = decide(schedule(0), every(HOUR, "none", "cancel"), 2 * HOUR - 1, busy=True)
+        free = decide(schedule(10_000), every(SECOND, overlap="cancel"), 11_000, busy=False)
+
+        assert not late.cancels
+        assert not free.cancels
+
+
+class TestPausedAndAstray:
+    """What is not fired by somebody's will, and clocks that were wrong."""
+
+    def test_a_paused_one_writes_down_what_it_suppresses(self) -> None:
+        decision = decide(schedule(10_000, paused=True), every(SECOND, "all", most=2), 15_200, busy=True)
+
+        assert told(decision) == [("suppressed", 11_000, 15_000, 5)]
+        assert (decision.decided_to, decision.look_at) == (15_200, 16_000)
+
+    def test_a_clock_that_was_far_ahead_does_not_silence_it(self) -> None:
+        """F25, E28."""
+        decision = decide(schedule(10_000 + ASTRAY + 1), every(SECOND), 10_000, busy=False)
+
+        assert told(decision) == []
+        assert (decision.decided_to, decision.look_at) == (10_000, 11_000)
+
+    def test_a_clock_that_was_a_little_ahead_is_waited_for(self) -> None:
+        decision = decide(schedule(12_500), every(SECOND), 10_000, busy=False)
+
+        assert told(decision) == []
+        assert decision.decided_to == 12_500
