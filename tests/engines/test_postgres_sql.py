@@ -37,8 +37,14 @@ ONLY_ON_SQLITE = {
     "take_key", "take_write_lock", "uncounted", "unready", "unschedule_promoted",
 }  # fmt: skip
 ONLY_HERE = {
-    "claim", "enqueue", "enqueue_each", "fold_tally", "go_on_after", "known_ids", "lanes_of", "lock_keys",
-    "lock_running", "now", "renew_clock", "replace_jobs", "ring", "supersede_all",
+    "claim", "enqueue", "enqueue_each", "enqueue_one", "fold_tally", "go_on_after", "known_ids", "lanes_of",
+    "lock_keys", "lock_running", "now", "renew_clock", "replace_jobs", "ring", "supersede_all",
+}  # fmt: skip
+# What jobs have in common, in the order of the statements.
+SHARED: dict[str, Any] = {
+    "tenant": "", "queue": "default", "task": "a", "alone": False, "priority": 0, "delay": 0, "run_at": None,
+    "expires_in": None, "expires_at": None, "max_failures": 6, "max_crashes": 3, "retry": None,
+    "timeout": None, "soft_timeout": None, "tags": None, "meta": None,
 }  # fmt: skip
 TIMEOUT = 20.0
 MIB = 1024 * 1024
@@ -67,14 +73,15 @@ class Session:
         self.connection.execute(text)
 
     def enqueue(self, task: str, ids: Sequence[UUID], *, ring: bool = False, **options: Any) -> list[int]:
-        shared = {
-            "tenant": "", "queue": "default", "task": task, "alone": 0, "priority": 0, "delay": 0, "run_at": None,
-            "expires_in": None, "expires_at": None, "max_failures": 6, "max_crashes": 3, "retry": None,
-            "timeout": None, "soft_timeout": None, "tags": None, "meta": None,
-        }  # fmt: skip
         payloads = [options.pop("payload", "{}")] * len(ids)
-        numbers: list[int] = self.one("enqueue", *(shared | options).values(), list(ids), payloads, int(ring))
+        shared = SHARED | {"task": task, "alone": 0} | options
+        numbers: list[int] = self.one("enqueue", *shared.values(), list(ids), payloads, int(ring))
         return numbers
+
+    def enqueue_one(self, task: str, id: UUID | None = None, *, ring: bool = False, **options: Any) -> int:
+        shared = SHARED | {"task": task} | options
+        number: int = self.one("enqueue_one", *shared.values(), id or uuid7(), "{}", ring)
+        return number
 
     def enqueue_each(self, *specs: dict[str, Any], ring: bool = False) -> list[Row]:
         return self.run("enqueue_each", json.encode(specs).decode(), int(ring))
@@ -175,9 +182,9 @@ class TestStatements:
         for name, text in SQL.items():
             one.do(f"PREPARE {name}_ AS {text}")
 
-    def test_every_value_is_cast(self) -> None:
+    def test_every_value_is_cast_but_for_those_that_only_our_wire_sends(self) -> None:
         for name, text in SQL.items():
-            assert not re.findall(r"\$\d+(?!\d|::)", text), name
+            assert name == "enqueue_one" or not re.findall(r"\$\d+(?!\d|::)", text), name
 
     def test_the_names_are_those_of_sqlite_but_for_what_only_one_of_them_needs(self) -> None:
         sqlite = set(load_statements("shigoto.engine.sqlite.statements"))
@@ -266,6 +273,75 @@ class TestEnqueue:
             assert list(other.connection.notifies(timeout=0)) == []
 
         assert [ring.payload for ring in other.connection.notifies(timeout=TIMEOUT, stop_after=1)] == [""]
+
+
+class TestEnqueueOne:
+    def test_it_stores_what_enqueue_stores(self, session: Callable[[], Session]) -> None:
+        one = session()
+        plain: dict[str, Any] = {}
+        full = {
+            "tenant": "t", "priority": 5, "alone": True, "run_at": 1, "expires_at": 2, "max_failures": 1,
+            "max_crashes": None, "retry": "r", "timeout": 3, "soft_timeout": 4, "tags": '["x"]', "meta": "{}",
+        }  # fmt: skip
+        later = {"delay": 60_000, "expires_in": 90_000}
+        one.run("add_lanes", '[["default", "a", true]]')
+
+        for options in plain, full, later:
+            [first] = one.enqueue("a", ids(1), **options | {"alone": int(options.get("alone", False))})
+            second = one.enqueue_one("a", **options)
+
+            assert second == first + 1
+            assert rows_of(one, second) == rows_of(one, first)
+        assert one.run("counters") == [("default", 6, 0, 0, 0)]
+
+    def test_a_known_id_and_an_unknown_lane_are_errors(self, session: Callable[[], Session]) -> None:
+        one, known = session(), uuid7()
+        one.enqueue_one("a", known)
+
+        with pytest.raises(errors.UniqueViolation):
+            one.enqueue_one("a", known)
+        with pytest.raises(errors.NoDataFound, match="task c in queue default"):
+            one.enqueue_one("c")
+
+        assert one.run("counters") == [("default", 1, 0, 0, 0)]
+        assert one.rows("SELECT count(*) FROM shigoto.ready") == [(1,)]
+
+    def test_the_doorbell_rings_only_if_it_shall(self, session: Callable[[], Session]) -> None:
+        one, other = session(), session()
+        other.do("LISTEN shigoto")
+
+        one.enqueue_one("a")
+        assert list(other.connection.notifies(timeout=0)) == []
+        one.enqueue_one("a", ring=True)
+
+        assert [ring.payload for ring in other.connection.notifies(timeout=TIMEOUT, stop_after=1)] == [""]
+
+    def test_one_of_thousands_folds_the_counts(self, session: Callable[[], Session]) -> None:
+        one = session()
+        one.do("ALTER TABLE shigoto.job ALTER number RESTART WITH 4999")
+
+        one.enqueue_one("a")
+        assert one.rows("SELECT count(*) FROM shigoto.tally") == [(1,)]
+        one.enqueue_one("a")
+
+        assert one.rows("SELECT count(*) FROM shigoto.tally") == [(0,)]
+        assert one.rows("SELECT queue, total FROM shigoto.counter") == [("default", 2)]
+
+
+def rows_of(one: Session, number: int) -> list[list[Row]]:
+    """All that is stored of a job, but for its id, its number and the hour."""
+    body = (
+        "run_at - created_at * (run_at > 1)::int, expires_at - created_at * (expires_at > 2)::int, timeout,"
+        " soft_timeout, lane, max_failures, max_crashes, priority, alone, tenant, key, retry, tags, meta, payload"
+    )
+    ready = "lane, priority, token, settled_token, failures, crashes, solo_crashes, releases, snoozes, solo"
+    wanted = {
+        "job": body, "ready": ready, "scheduled": ready.replace("priority, ", ""), "expiry": "1"
+    }  # fmt: skip
+    return [
+        one.rows(f"SELECT {columns} FROM shigoto.{table} WHERE number = $1", number)
+        for table, columns in wanted.items()
+    ]
 
 
 class TestEnqueueEach:
