@@ -583,6 +583,18 @@ async def test_callers_who_wait_together_share_one_op_and_each_gets_its_own_valu
     assert len(await driver.arun(call("notes", mode="read"))) == 100
 
 
+async def test_callers_who_come_back_at_once_are_one_batch_again(driver: Driver) -> None:
+    batching = Batching()
+
+    async def one(caller: int) -> None:
+        for turn in range(5):
+            await driver.arun(batching.op(10 * turn + caller))
+
+    await asyncio.gather(*(one(caller) for caller in range(10)))
+
+    assert [len(batch) for batch in batching.batches] == [1, 9, 10, 10, 10, 10]
+
+
 async def test_a_refused_batch_is_tried_one_by_one(driver: Driver) -> None:
     batching = Batching()
     await driver.arun(call("add", 5, "there already"))
