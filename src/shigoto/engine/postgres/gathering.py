@@ -2,8 +2,8 @@
 
 Nothing waits for company: one that comes alone goes at once, and what comes while it is under way is the next batch;
 so is whatever comes back as soon as a batch has been told of its jobs. A batch is not waited for any longer if it takes
-its time: it may have met with a job that somebody else has stored and
-not committed. Each of a batch is told of its own job; if the batch is refused, each goes by itself.
+its time: it may have met with a job that somebody else has stored and not committed. Each of a batch is told of its own
+job; if the batch is refused, each goes by itself.
 """
 
 import asyncio
