@@ -289,6 +289,18 @@ def test_a_ring_that_was_rolled_back_is_rung_again_by_what_comes_in_its_place(
     assert heard.count(0.3) == 1
 
 
+def test_a_ring_by_itself_leaves_no_setting_behind(driver: Driver, heard: Heard) -> None:
+    def start() -> Any:
+        return (yield Statement("SELECT pg_backend_pid(), current_setting('synchronous_commit')")).fetchone()
+
+    before = driver.run(Op(start=start, mode="read", single=True))
+    driver.run(after_commit())
+
+    assert heard.count(0.3) == 1
+    assert driver.run(Op(start=start, mode="read", single=True)) == before
+    assert before[1] == "on"
+
+
 def test_what_fails_rings_nobody(driver: Driver, heard: Heard) -> None:
     def start() -> Any:
         yield Statement("SELECT 1 / 0")

@@ -279,11 +279,11 @@ class TestEnqueueOne:
     def test_it_stores_what_enqueue_stores(self, session: Callable[[], Session]) -> None:
         one = session()
         plain: dict[str, Any] = {}
-        full = {
+        full: dict[str, Any] = {
             "tenant": "t", "priority": 5, "alone": True, "run_at": 1, "expires_at": 2, "max_failures": 1,
             "max_crashes": None, "retry": "r", "timeout": 3, "soft_timeout": 4, "tags": '["x"]', "meta": "{}",
         }  # fmt: skip
-        later = {"delay": 60_000, "expires_in": 90_000}
+        later: dict[str, Any] = {"delay": 60_000, "expires_in": 90_000}
         one.run("add_lanes", '[["default", "a", true]]')
 
         for options in plain, full, later:

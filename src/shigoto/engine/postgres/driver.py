@@ -95,7 +95,7 @@ class Driver:
         self._threads = self._new_pool()
         self._loops = EachLoop(self._on_loop)
         self.bell = Bell()
-        self._timer: threading.Timer | None = None
+        self._timers: set[threading.Timer] = set()  # one that waits to ring, and those that are at it
 
     def _new_pool(self) -> ThreadPool:
         return ThreadPool(self.settings.shown, self.settings.in_threads, self._connector.open)
@@ -204,7 +204,9 @@ class Driver:
         self._ring_from_loop(self._loops.here())
 
     def _notification(self) -> Any:
-        yield Statement("SELECT pg_notify($1::text, '')", (self.settings.schema,))
+        # Nothing in it is to be kept: for this transaction alone, the server need not wait for the disk.
+        text = "SELECT pg_notify($1::text, ''), set_config('synchronous_commit', 'off', true)"
+        yield Statement(text, (self.settings.schema,))
 
     def ring_from_thread(self) -> None:
         """Ring soon, for something that is committed."""
@@ -214,9 +216,10 @@ class Driver:
         if delay <= 0.0:
             self._ring_now()
             return
-        timer = self._timer = threading.Timer(delay, self._ring_now)
+        timer = threading.Timer(delay, self._ring_now)
         timer.daemon = True
         timer.name = "shigoto-ring"
+        self._timers = {timer, *(other for other in self._timers if other.is_alive())}
         with suppress(
             RuntimeError
         ):  # no thread to be had, or the interpreter ends: workers look by themselves, too
@@ -254,10 +257,11 @@ class Driver:
     def close(self) -> None:
         """Close every connection: what is in use when it comes back, and what belongs to a loop of another thread
         there. Closing twice is fine; a later call opens again."""
-        timer, self._timer = self._timer, None
-        if timer is not None and timer is not threading.current_thread():
-            timer.cancel()
-            timer.join(LAST_RING)
+        timers, self._timers = self._timers, set()
+        for timer in timers:
+            if timer.is_alive() and timer is not threading.current_thread():
+                timer.cancel()
+                timer.join(LAST_RING)
         if self.bell.is_owed:
             self._ring_now(LAST_RING)
         threads, self._threads = self._threads, self._new_pool()
