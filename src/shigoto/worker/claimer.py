@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
-from shigoto.model.worker import CLAIM_BYTES, CLAIM_DEADLINE, Want
+from shigoto.model.worker import CLAIM_DEADLINE, Want, is_large
 from shigoto.worker.pool import Line, Pool, running
 from shigoto.worker.promoter import PROMOTE_AT_ONCE
 from shigoto.worker.settler import Settler
@@ -178,7 +178,7 @@ class Claimer:
         now = self._time()
         for line, share in _shares(wants, leases).items():
             self._hopeful.discard(line)
-            if len(share) < wants[line].limit and not _is_large(share):
+            if len(share) < wants[line].limit and not is_large(share):
                 (self._dry if still_true else self._hopeful).add(line)
             if share:
                 line.pool.slots.gave(now, len(share))
@@ -196,19 +196,6 @@ class Claimer:
     def _until_late(self) -> float | None:
         deadlines = [at for pool in self._lines if (at := pool.slots.next_deadline) is not None]
         return max(0.0, min(deadlines) - self._time()) if deadlines else None
-
-
-def _is_large(leases: list[Lease]) -> bool:
-    """Whether the store may have stopped because of their size, so that more is ready.
-
-    On their way some of these texts were escaped, which makes them up to six times as long.
-    """
-    size = 0
-    for lease in leases:
-        size += (
-            len(lease.payload) + len(lease.checkpoint or "") + len(lease.meta or "") + len(lease.tags or "")
-        )
-    return size > CLAIM_BYTES // 8
 
 
 def _shares(wants: dict[Line, Want], leases: list[Lease]) -> dict[Line, list[Lease]]:

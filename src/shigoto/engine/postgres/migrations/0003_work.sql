@@ -171,21 +171,27 @@ $$;
 
 -- CLAIM --------------------------------------------------------------------------------------------------------------
 
--- T2. wants is a JSON array of {tasks, queues or null, limit, alone or null, after: [-priority, run_at, number]
--- or null}; what is not after that mark in the line is not looked at. The columns are those of Lease, and which want,
--- from 1, the job is for.
+-- Of one lane, what is behind the first of these places in the line and not behind the second.
+CREATE TYPE shigoto.stretch AS (
+  lane integer, low_priority integer, low_run_at bigint, low_number bigint,
+  high_priority integer, high_run_at bigint, high_number bigint);
+
+-- T2. wants is a JSON array of {tasks, queues or null, limit, alone or null, slices or null}. A slice is two places in
+-- the line, each -priority, run_at and number; what is in no slice is not looked at, and no two may overlap. The columns
+-- are those of Lease. After the jobs for each want comes one more row, which has only the time and, in dead, over how
+-- many places in the line it has passed whose rows are gone, and would not be there but for somebody's old snapshot.
 --
 -- The rows of each wanted lane are in the order of the index, so a lane is read, and locked, from its front. With more
--- than one lane, a look without locks tells first how many each of them contributes to the best. It reads four times
--- as many of each as there would be if all were alike, and then twice as many of those lanes that could contribute more,
--- until none could: with many lanes, to read all that is wanted of each would be too much. What others take meanwhile is
--- made up for by the next of the same lane, and if nothing was left there, by the next of all lanes.
+-- than one stretch, a look without locks tells first how many each of them contributes to the best. It reads four times
+-- as many of each as there would be if all were alike, and then twice as many of those that could contribute more, until
+-- none could: with many lanes, to read all that is wanted of each would be too much. What others take meanwhile is made
+-- up for by the next of the same stretch, and if nothing was left there, by the next of all.
 CREATE FUNCTION shigoto.claim(worker uuid, wants json)
 RETURNS TABLE (
   number bigint, token integer, id uuid, task text, queue text, attempt integer, failures integer, snoozes integer,
   max_failures integer, priority integer, run_at bigint, claimed_at bigint, solo boolean, tenant text, key text,
   retry text, timeout bigint, soft_timeout bigint, tags text, meta text, checkpoint text, alone boolean, payload text,
-  want integer, took double precision)
+  dead bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
@@ -200,10 +206,13 @@ AS $$
 DECLARE
   current bigint := shigoto.now();
   room CONSTANT integer := 8 * 1024 * 1024;  -- of payloads and checkpoints; with so many, fewer jobs are given
+  whole CONSTANT json := '[[-2147483648, -9223372036854775808, 0, 2147483647, 9223372036854775807, 0]]';
+  line CONSTANT regclass := 'shigoto.ready_in_order';
   wanted record;
-  began timestamptz;
-  lanes integer[];
-  best_lanes integer[];
+  before bigint;
+  stretches shigoto.stretch[];
+  places integer[];
+  chosen integer[];
   shares integer[];
   depths integer[];
   deeper integer[];
@@ -213,67 +222,67 @@ BEGIN
     RETURN;
   END IF;
   FOR wanted IN
-    SELECT w.place::integer, w.tasks, w.queues, w."limit", w.alone,
-      coalesce((w.after ->> 0)::integer, -2147483648) AS priority,
-      coalesce((w.after ->> 1)::bigint, -9223372036854775808) AS run_at,
-      coalesce((w.after ->> 2)::bigint, -9223372036854775808) AS number
-    FROM ROWS FROM (
-      json_to_recordset(wants) AS (tasks text[], queues text[], "limit" integer, alone boolean, after json))
-      WITH ORDINALITY w(tasks, queues, "limit", alone, after, place)
-    WHERE w."limit" > 0
+    SELECT w.tasks, w.queues, w."limit", w.alone, coalesce(w.slices, whole) AS slices
+    FROM json_to_recordset(wants) w(tasks text[], queues text[], "limit" integer, alone boolean, slices json)
   LOOP
-    began := clock_timestamp();
-    lanes := ARRAY(
-      SELECT l.lane
+    before := pg_stat_get_xact_tuples_returned(line) - pg_stat_get_xact_tuples_fetched(line);
+    stretches := ARRAY(
+      SELECT ROW(l.lane, e ->> 0, e ->> 1, e ->> 2, e ->> 3, e ->> 4, e ->> 5)::shigoto.stretch
       FROM unnest(wanted.tasks) t(task)
       CROSS JOIN LATERAL (
         SELECT l.lane, l.queue FROM shigoto.lane l
         WHERE l.task = t.task AND (wanted.alone IS NULL OR l.alone = wanted.alone) OFFSET 0) l
-      WHERE (wanted.queues IS NULL OR l.queue = ANY (wanted.queues))
+      CROSS JOIN json_array_elements(wanted.slices) e
+      WHERE wanted."limit" > 0 AND (wanted.queues IS NULL OR l.queue = ANY (wanted.queues))
         AND NOT EXISTS (SELECT 1 FROM shigoto.queue q WHERE q.name = l.queue AND q.paused));
-    IF cardinality(lanes) > 1 THEN
-      lanes := ARRAY(
-        SELECT l.lane
-        FROM unnest(lanes) l(lane)
+    IF cardinality(stretches) > 1 THEN
+      stretches := ARRAY(
+        SELECT s
+        FROM unnest(stretches) s
         CROSS JOIN LATERAL (
           SELECT 1 FROM shigoto.ready r
-          WHERE r.lane = l.lane AND (r.priority, r.run_at, r.number) > (wanted.priority, wanted.run_at, wanted.number)
+          WHERE r.lane = s.lane
+            AND (r.priority, r.run_at, r.number) > (s.low_priority, s.low_run_at, s.low_number)
+            AND (r.priority, r.run_at, r.number) <= (s.high_priority, s.high_run_at, s.high_number)
             AND (r.expires_at IS NULL OR r.expires_at >= current)
           ORDER BY r.priority, r.run_at, r.number
           LIMIT 1) r);
     END IF;
-    best_lanes := lanes;
+    places := ARRAY(SELECT generate_series(1, cardinality(stretches)));
+    chosen := places;
     shares := ARRAY[wanted."limit"];
-    IF cardinality(lanes) > 1 THEN
+    IF cardinality(places) > 1 THEN
       depths := array_fill(
-        least(4 * wanted."limit" / cardinality(lanes) + 1, wanted."limit"), ARRAY[cardinality(lanes)]);
+        least(4 * wanted."limit" / cardinality(places) + 1, wanted."limit"), ARRAY[cardinality(places)]);
       LOOP
-        SELECT array_agg(s.lane), array_agg(s.share),
-          array_agg(s.lane) FILTER (WHERE s.share = s.depth AND s.depth < wanted."limit")
-        INTO best_lanes, shares, deeper
+        SELECT array_agg(s.place), array_agg(s.share),
+          array_agg(s.place) FILTER (WHERE s.share = s.depth AND s.depth < wanted."limit")
+        INTO chosen, shares, deeper
         FROM (
-          SELECT b.lane, b.depth, count(*)::integer AS share
+          SELECT b.place, b.depth, count(*)::integer AS share
           FROM (
-            SELECT l.lane, l.depth
-            FROM unnest(lanes, depths) l(lane, depth)
+            SELECT p.place, p.depth
+            FROM unnest(places, depths) p(place, depth)
+            CROSS JOIN LATERAL (SELECT (stretches[p.place]).* OFFSET 0) s
             CROSS JOIN LATERAL (
               SELECT r.priority, r.run_at, r.number FROM shigoto.ready r
-              WHERE r.lane = l.lane
-                AND (r.priority, r.run_at, r.number) > (wanted.priority, wanted.run_at, wanted.number)
+              WHERE r.lane = s.lane
+                AND (r.priority, r.run_at, r.number) > (s.low_priority, s.low_run_at, s.low_number)
+                AND (r.priority, r.run_at, r.number) <= (s.high_priority, s.high_run_at, s.high_number)
                 AND (r.expires_at IS NULL OR r.expires_at >= current)
               ORDER BY r.priority, r.run_at, r.number
-              LIMIT l.depth) r
+              LIMIT p.depth) r
             ORDER BY r.priority, r.run_at, r.number
             LIMIT wanted."limit") b
-          GROUP BY b.lane, b.depth) s;
+          GROUP BY b.place, b.depth) s;
         EXIT WHEN deeper IS NULL;
         depths := ARRAY(
-          SELECT CASE WHEN l.lane = ANY (deeper) THEN least(2 * l.depth, wanted."limit") ELSE l.depth END
-          FROM unnest(lanes, depths) WITH ORDINALITY l(lane, depth, place)
-          ORDER BY l.place);
+          SELECT CASE WHEN p.place = ANY (deeper) THEN least(2 * p.depth, wanted."limit") ELSE p.depth END
+          FROM unnest(places, depths) p(place, depth)
+          ORDER BY p.place);
       END LOOP;
     END IF;
-    WHILE cardinality(best_lanes) > 0 LOOP
+    WHILE cardinality(chosen) > 0 LOOP
       RETURN QUERY
       WITH best AS MATERIALIZED (
         SELECT r.ctid AS at, r.lane, r.priority AS rank, r.number, r.token + 1 AS token, r.settled_token, r.failures,
@@ -281,14 +290,17 @@ BEGIN
           b.run_at, b.tenant, b.key, b.retry, b.timeout, b.soft_timeout, b.tags, b.meta, b.payload,
           CASE WHEN r.token > 0 THEN (SELECT p.checkpoint FROM shigoto.progress p WHERE p.number = r.number) END
             AS checkpoint
-        FROM unnest(best_lanes, shares) s(lane, share)
+        FROM unnest(chosen, shares) p(place, share)
+        CROSS JOIN LATERAL (SELECT (stretches[p.place]).* OFFSET 0) s
         CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = s.lane OFFSET 0) l
         CROSS JOIN LATERAL (
           SELECT r.ctid, r.* FROM shigoto.ready r
-          WHERE r.lane = s.lane AND (r.priority, r.run_at, r.number) > (wanted.priority, wanted.run_at, wanted.number)
+          WHERE r.lane = s.lane
+            AND (r.priority, r.run_at, r.number) > (s.low_priority, s.low_run_at, s.low_number)
+            AND (r.priority, r.run_at, r.number) <= (s.high_priority, s.high_run_at, s.high_number)
             AND (r.expires_at IS NULL OR r.expires_at >= current)
           ORDER BY r.priority, r.run_at, r.number
-          LIMIT s.share
+          LIMIT p.share
           FOR UPDATE SKIP LOCKED) r
         CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = r.number OFFSET 0) b),
       -- All of them, as mostly, or the numbers of those that may be given.
@@ -302,8 +314,7 @@ BEGIN
                   octet_length(b.payload) + coalesce(octet_length(b.checkpoint), 0) AS size
                 FROM best b) f
               WINDOW line AS (ORDER BY f.rank, f.run_at, f.number ROWS UNBOUNDED PRECEDING)) c
-            WHERE c.place <= wanted."limit" AND c.total - c.size < room) END AS numbers,
-          extract(epoch FROM clock_timestamp() - began) * 1000 AS took
+            WHERE c.place <= wanted."limit" AND c.total - c.size < room) END AS numbers
         FROM (
           SELECT count(*) <= wanted."limit"
             AND sum(octet_length(f.payload) + coalesce(octet_length(f.checkpoint), 0)) <= room AS whole
@@ -322,15 +333,18 @@ BEGIN
         WHERE (SELECT g.whole FROM given g) OR b.number = ANY ((SELECT g.numbers FROM given g)::bigint[]))
       SELECT b.number, b.token, b.id, b.task, b.queue, b.token - b.releases - b.snoozes, b.failures, b.snoozes,
         b.max_failures, -b.rank, b.run_at, current, b.solo, b.tenant, b.key, b.retry, b.timeout, b.soft_timeout,
-        b.tags, b.meta, b.checkpoint, b.alone, b.payload, wanted.place,
-        (SELECT g.took FROM given g)::double precision
+        b.tags, b.meta, b.checkpoint, b.alone, b.payload, NULL::bigint
       FROM best b
       WHERE (SELECT g.whole FROM given g) OR b.number = ANY ((SELECT g.numbers FROM given g)::bigint[]);
       GET DIAGNOSTICS taken = ROW_COUNT;
-      EXIT WHEN taken > 0 OR best_lanes = lanes;
-      best_lanes := lanes;
-      shares := array_fill(wanted."limit", ARRAY[cardinality(lanes)]);
+      EXIT WHEN taken > 0 OR chosen = places;
+      chosen := places;
+      shares := array_fill(wanted."limit", ARRAY[cardinality(places)]);
     END LOOP;
+    number := NULL;
+    claimed_at := current;
+    dead := pg_stat_get_xact_tuples_returned(line) - pg_stat_get_xact_tuples_fetched(line) - before;
+    RETURN NEXT;
   END LOOP;
 END
 $$;

@@ -1,0 +1,210 @@
+"""Where in the line a claim looks, when an old snapshot keeps what was taken in the index.
+
+Rows that were taken stay in the index until a vacuum, and one transaction that somebody leaves open keeps all of them
+there: a look from the front of the line then walks over everything that was taken since. The server says how many such
+dead entries a look has met. After several looks in a row that met many, most looks begin at a *mark*, one for each
+priority, which is a little before the last place taken there:
+
+    priority 9   ·········|──►         what is behind the mark is looked at by every claim,
+    priority 7            ──────►      and so is all of a priority that has no mark;
+    priority 5   ···|───►              what is before a mark (·), in rounds
+
+So what is enqueued is found at once, however urgent. Only what comes to stand before the mark of its own priority waits
+for the next *round*, which goes over that part of the line from its front to its end, a bit with one claim and a bit
+with another: what was given back, was promoted late, or was enqueued by a transaction that was committed late. A round
+may take a tenth of the time, and at most a second whatever it takes. A claim that comes when a round should be over and
+is not looks at everything, as does one that must be thorough. When a look at everything meets few again, the marks go.
+
+No clock but the caller's, and how long anything took plays no part: a busy machine looks the same as a quiet one.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+from msgspec import Struct, field
+
+from shigoto.model.clock import Millis
+from shigoto.model.job import Lease
+from shigoto.model.worker import Want, is_large
+
+FEW = 500  # dead entries that say nothing: others have just taken them
+SUSPICIOUS = 3  # looks in a row that met more
+STEP = 250  # entries, from a mark to the last place taken: at least one, at most two
+MOST_POSTS = 256  # for each priority
+MOST_BANDS = 16  # priorities that have marks; the others are looked at from their front
+ROUND = 10e-6  # seconds of a round for each dead entry, which costs the server up to a microsecond
+SHORTEST, LONGEST = 0.1, 0.8  # seconds of a round; a claim may come a little late for it
+TURNS = 10  # bits of a round
+BELIEVED: Millis = 60_000  # a step back of the clock that is not ridden out
+
+Place = tuple[int, int, int]  # priority (negated), run_at, number: the order of the line
+Slice = tuple[Place, Place]  # what is behind the first and not behind the second
+Line = tuple[tuple[str, ...], tuple[str, ...] | None, bool | None]
+
+FRONT: Place = (-(2**31), -(2**63), 0)
+END: Place = (2**31 - 1, 2**63 - 1, 0)
+
+
+class Look(Struct, frozen=True):
+    """Where to look, None for everywhere; and how far the round will have come then, if it goes on with this look."""
+
+    slices: tuple[Slice, ...] | None = None
+    until: Place | None = END
+
+
+EVERYWHERE = Look()
+
+
+class Course(Struct):
+    """What is known of one line; by negated priority, where it has places."""
+
+    heavy: int = 0  # looks everywhere, in a row, that met many dead entries
+    posts: dict[int, list[Place]] = field(default_factory=dict)  # the marks that were, and last the one that is
+    newest: dict[int, Place] = field(default_factory=dict)  # the last place taken
+    next: dict[int, Place] = field(default_factory=dict)  # what will be the marks
+    began: float = 0.0  # of the round
+    period: float = LONGEST
+    came: Place = END
+    end: Place = END
+    met: int = 0  # dead entries
+    light: bool = False  # whether no look met many
+    turned: bool = False  # whether the last look was part of the round
+    more: bool = False  # whether there was no room for all that it found before the marks
+
+
+class Marks:
+    """The marks of one process, by what is wanted."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._courses: dict[Line, Course] = {}
+
+    def look(self, want: Want) -> Look:
+        """Where in the line to look now."""
+        course = self._courses.get(_line(want))
+        if course is None or not course.posts or want.thorough:
+            return EVERYWHERE
+        return _look(course, self._clock())
+
+    def note(self, want: Want, look: Look, leases: Sequence[Lease], dead: int, at: Millis) -> None:
+        """Remember what a look has found, in the order of the line, how many dead entries it met, and its store time."""
+        line, many = _line(want), dead > FEW + 2 * len(leases)
+        if not many and line not in self._courses:
+            return
+        course = self._courses.setdefault(line, Course())
+        places = [place_of(lease) for lease in leases]
+        course.newest |= {place[0]: place for place in places if place > course.newest.get(place[0], FRONT)}
+        if look.slices is None and not many or any(mark[1] > at + BELIEVED for mark in _marks(course)):
+            del self._courses[line]
+            return
+        course.more = look.until is not None and _is_cut(course, want, leases)
+        came = place_of(leases[-1]) if course.more else look.until
+        if look.slices is None:
+            _note_everything(course, came or END, dead, self._clock())
+        elif came is not None:
+            course.came, course.met, course.turned = max(course.came, came), course.met + dead, True
+            course.light = course.light and not many
+        else:
+            course.turned = False
+            _move_on(course, dead + len(leases))
+
+
+def place_of(lease: Lease) -> Place:
+    """Where in the line it stood."""
+    return -lease.priority, lease.run_at, lease.number
+
+
+def _is_cut(course: Course, want: Want, leases: Sequence[Lease]) -> bool:
+    """Whether there may be more before the marks than these."""
+    if len(leases) < want.limit and not is_large(leases):
+        return False
+    return any(place_of(lease) <= mark for lease in leases[-1:] for mark in course.posts.get(-lease.priority, [])[-1:])
+
+
+def _look(course: Course, now: float) -> Look:
+    marks = _marks(course)
+    if course.more:
+        return Look(_slices(marks, (course.came, course.end)), course.end)
+    share = (now - course.began) / course.period
+    if share >= 1.0:
+        if course.came < course.end or course.light:
+            return EVERYWHERE
+        _begin(course, now, FRONT, marks[-1])
+        share = 0.0
+    elif course.turned:
+        return Look(_slices(marks, None), None)  # which tells how far the marks are behind
+    until = _turn(course, min(TURNS, int(TURNS * share) + 1))
+    if until <= course.came:
+        return Look(_slices(marks, None), None)
+    return Look(_slices(marks, (course.came, until)), until)
+
+
+def _begin(course: Course, now: float, came: Place, end: Place) -> None:
+    course.period = min(LONGEST, max(SHORTEST, ROUND * course.met))
+    course.began, course.came, course.end, course.met, course.light = now, came, end, 0, True
+
+
+def _turn(course: Course, turn: int) -> Place:
+    """Up to where a round should have come with this turn."""
+    if turn >= TURNS:
+        return course.end
+    posts = [post for _, posts in sorted(course.posts.items()) for post in posts]
+    count = bisect_right(posts, course.end)
+    return posts[max(0, -(-count * turn // TURNS) - 1)]
+
+
+def _note_everything(course: Course, came: Place, dead: int, now: float) -> None:
+    """A look from the front that met many: a whole round, if there was room for all that it found."""
+    course.heavy += 1
+    if course.heavy >= SUSPICIOUS:
+        _set_marks(course, course.newest)
+        marks = _marks(course)
+        course.met = dead
+        _begin(course, now, came, marks[-1] if marks else FRONT)
+        course.met, course.light, course.turned = dead, False, False
+
+
+def _move_on(course: Course, behind: int) -> None:
+    """Let the marks follow what is taken, when so many entries are behind them."""
+    if behind >= 2 * STEP:
+        _set_marks(course, course.next or course.newest)
+        course.next = {}
+    elif behind >= STEP and not course.next:
+        course.next = dict(course.newest)
+
+
+def _set_marks(course: Course, places: dict[int, Place]) -> None:
+    for priority, place in places.items():
+        if priority not in course.posts and len(course.posts) >= MOST_BANDS:
+            continue
+        posts = course.posts.setdefault(priority, [])
+        if not posts or place > posts[-1]:
+            posts.append(place)
+        if len(posts) > MOST_POSTS:
+            del posts[:-1:2]
+
+
+def _marks(course: Course) -> list[Place]:
+    return sorted(posts[-1] for posts in course.posts.values())
+
+
+def _slices(marks: Sequence[Place], turn: Slice | None) -> tuple[Slice, ...]:
+    """What is behind the marks, and what of the rest is between these two places."""
+    slices: list[Slice] = []
+    low = FRONT
+    for mark in marks:
+        front = (mark[0], FRONT[1], FRONT[2])
+        slices.append((low, front))
+        low = mark
+        if turn is not None:
+            first, last = max(turn[0], front), min(turn[1], mark)
+            if last == mark and first < last:
+                low = first
+            elif first < last:
+                slices.append((first, last))
+    return (*slices, (low, END))
+
+
+def _line(want: Want) -> Line:
+    return want.tasks, want.queues, want.alone
