@@ -12,8 +12,8 @@ priority, which is a little before the last place taken there:
 So what is enqueued is found at once, however urgent. Only what comes to stand before the mark of its own priority waits
 for the next *round*, which goes over that part of the line from its front to its end, a bit with one claim and a bit
 with another: what was given back, was promoted late, or was enqueued by a transaction that was committed late. A round
-may take a tenth of the time, and at most a second whatever it takes. A claim that comes when a round should be over and
-is not looks at everything, as does one that must be thorough. When a look at everything meets few again, the marks go.
+may take a tenth of the time, and at most a second whatever it takes: a claim that comes then, when it is not over, looks
+at everything, as does one that must be thorough. When a look at everything meets few again, the marks go.
 
 No clock but the caller's, and how long anything took plays no part: a busy machine looks the same as a quiet one.
 """
@@ -105,6 +105,7 @@ class Marks:
         elif came is not None:
             course.came, course.met, course.turned = max(course.came, came), course.met + dead, True
             course.light = course.light and not many
+            _move_on(course, len(leases))
         else:
             course.turned = False
             _move_on(course, dead + len(leases))
@@ -126,15 +127,14 @@ def _look(course: Course, now: float) -> Look:
     marks = _marks(course)
     if course.more:
         return Look(_slices(marks, (course.came, course.end)), course.end)
-    share = (now - course.began) / course.period
-    if share >= 1.0:
-        if course.came < course.end or course.light:
-            return EVERYWHERE
+    past, is_over = now - course.began, course.came >= course.end
+    if past >= LONGEST and not is_over or past >= course.period and is_over and course.light:
+        return EVERYWHERE
+    if past >= course.period and is_over:
         _begin(course, now, FRONT, marks[-1])
-        share = 0.0
     elif course.turned:
         return Look(_slices(marks, None), None)  # which tells how far the marks are behind
-    until = _turn(course, min(TURNS, int(TURNS * share) + 1))
+    until = _turn(course, now)
     if until <= course.came:
         return Look(_slices(marks, None), None)
     return Look(_slices(marks, (course.came, until)), until)
@@ -145,8 +145,9 @@ def _begin(course: Course, now: float, came: Place, end: Place) -> None:
     course.began, course.came, course.end, course.met, course.light = now, came, end, 0, True
 
 
-def _turn(course: Course, turn: int) -> Place:
-    """Up to where a round should have come with this turn."""
+def _turn(course: Course, now: float) -> Place:
+    """Up to where a round should come by now."""
+    turn = int(TURNS * (now - course.began) / course.period) + 1
     if turn >= TURNS:
         return course.end
     posts = [post for _, posts in sorted(course.posts.items()) for post in posts]
