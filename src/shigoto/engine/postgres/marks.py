@@ -13,7 +13,7 @@ So what is enqueued is found at once, however urgent. Only what comes to stand b
 for the next *round*, which goes over that part of the line from its front to its end, a bit with one claim and a bit
 with another: what was given back, was promoted late, or was enqueued by a transaction that was committed late. A round
 may take a tenth of the time, and at most a second whatever it takes: a claim that comes then, when it is not over, looks
-at everything, as does one that must be thorough. When a look at everything meets few again, the marks go.
+at everything, as does one that must be thorough. Where claims are few, one in a second does. When a look at everything meets few again, the marks go.
 
 No clock but the caller's, and how long anything took plays no part: a busy machine looks the same as a quiet one.
 """
@@ -34,8 +34,10 @@ STEP = 250  # entries, from a mark to the last place taken: at least one, at mos
 MOST_POSTS = 256  # for each priority
 MOST_BANDS = 16  # priorities that have marks; the others are looked at from their front
 ROUND = 10e-6  # seconds of a round for each dead entry, which costs the server up to a microsecond
-SHORTEST, LONGEST = 0.1, 0.8  # seconds of a round; a claim may come a little late for it
+SHORTEST, LONGEST = 0.1, 0.8  # seconds of a round
 TURNS = 10  # bits of a round
+OFTEN = 0.2  # seconds between two claims, with which a round can be made
+SECOND = 1.0  # in which everything is to be looked at
 BELIEVED: Millis = 60_000  # a step back of the clock that is not ridden out
 
 Place = tuple[int, int, int]  # priority (negated), run_at, number: the order of the line
@@ -63,6 +65,7 @@ class Course(Struct):
     posts: dict[int, list[Place]] = field(default_factory=dict)  # the marks that were, and last the one that is
     newest: dict[int, Place] = field(default_factory=dict)  # the last place taken
     next: dict[int, Place] = field(default_factory=dict)  # what will be the marks
+    looked: float = 0.0  # when a claim came last
     began: float = 0.0  # of the round
     period: float = LONGEST
     came: Place = END
@@ -127,7 +130,10 @@ def _look(course: Course, now: float) -> Look:
     marks = _marks(course)
     if course.more:
         return Look(_slices(marks, (course.came, course.end)), course.end)
-    past, is_over = now - course.began, course.came >= course.end
+    gap, past, is_over = now - course.looked, now - course.began, course.came >= course.end
+    course.looked = now
+    if gap > OFTEN:
+        return EVERYWHERE if past + gap >= SECOND or not is_over else Look(_slices(marks, None), None)
     if past >= LONGEST and not is_over or past >= course.period and is_over and course.light:
         return EVERYWHERE
     if past >= course.period and is_over:
@@ -163,7 +169,7 @@ def _note_everything(course: Course, came: Place, dead: int, now: float) -> None
         marks = _marks(course)
         course.met = dead
         _begin(course, now, came, marks[-1] if marks else FRONT)
-        course.met, course.light, course.turned = dead, False, False
+        course.met, course.light, course.turned, course.looked = dead, False, False, now
 
 
 def _move_on(course: Course, behind: int) -> None:
