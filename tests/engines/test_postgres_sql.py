@@ -88,10 +88,14 @@ class Session:
     def claim(
         self, worker: UUID, limit: int = 100, tasks: Sequence[str] = ("a",), **want: Any
     ) -> list[Lease]:
-        wants = [{"tasks": tasks, "queues": None, "limit": limit, "alone": None, "slices": None} | want]
+        wants = [
+            {"tasks": tasks, "queues": None, "limit": limit, "alone": None, "slices": None, "probes": []}
+            | want
+        ]
         rows = self.run("claim", worker.bytes, json.encode(wants).decode())
         return sorted(
-            (Lease(*row[:-1]) for row in rows if row[-1] is None), key=lambda one: (-one.priority, one.run_at, one.number)
+            (Lease(*row[:-1]) for row in rows if row[-1] is None),
+            key=lambda one: (-one.priority, one.run_at, one.number),
         )
 
     def complete(self, worker: UUID, leases: Sequence[Lease], result: str = "null") -> list[int]:
@@ -393,7 +397,10 @@ class TestClaim:
         worker = one.announce()
         one.enqueue("a", ids(3))
         one.enqueue("b", ids(3))
-        wants = [{"tasks": [task], "queues": None, "limit": 2, "alone": None, "slices": None} for task in "ab"]
+        wants = [
+            {"tasks": [task], "queues": None, "limit": 2, "alone": None, "slices": None, "probes": []}
+            for task in "ab"
+        ]
 
         rows = one.run("claim", worker.bytes, json.encode(wants).decode())
 
@@ -430,17 +437,36 @@ class TestClaim:
         for task in tasks:
             for priority in (2, 1, 0):
                 one.enqueue(task, ids(3), priority=priority, run_at=5)
-        line = [(row[0], row[1]) for row in one.rows("SELECT priority, number FROM shigoto.ready ORDER BY 1, 2")]
+        line = [
+            (row[0], row[1]) for row in one.rows("SELECT priority, number FROM shigoto.ready ORDER BY 1, 2")
+        ]
         first, second, third = (
             [number for priority, number in line if priority == each] for each in (-2, -1, 0)
         )
 
-        slices = [[-2, 5, first[0], -2, 5, first[1]], [-1, 0, 0, -1, 5, second[0]], [0, 5, third[-2], 9, 0, 0]]
+        slices = [[-2, 5, first[1], -2], [0, 5, third[-2], 9]]
         leases = one.claim(worker, tasks=tasks, slices=slices)
         rest = one.claim(worker, tasks=tasks)
 
-        assert [lease.number for lease in leases] == [first[1], second[0], third[-1]]
-        assert len(rest) == 9 * len(tasks) - 3
+        assert [lease.number for lease in leases] == [*first[2:], third[-1]]
+        assert [lease.number for lease in rest] == [*first[:2], *second, *third[:-1]]
+
+    @pytest.mark.parametrize("tasks", [("a",), ("a", "b")])
+    def test_everything_is_looked_at_if_there_is_anything_in_a_probe(
+        self, session: Callable[[], Session], tasks: tuple[str, ...]
+    ) -> None:
+        one = session()
+        worker = one.announce()
+        for task in tasks:
+            one.enqueue(task, ids(3), priority=4, run_at=5)
+        slices = [[-4, 5, 10**9, 9]]
+        last = one.rows("SELECT max(number) FROM shigoto.ready")[0][0]
+        vain = [[-4, 5, last, 9, 0], [-5, 0, 0, 9, 0], [-4, 0, 0, 5, 0]]
+
+        assert one.claim(worker, tasks=tasks, slices=slices, probes=vain) == []
+        assert len(
+            one.claim(worker, tasks=tasks, slices=slices, probes=[*vain, [-4, 5, last - 1, 5, last]])
+        ) == (3 * len(tasks))
 
     @pytest.mark.parametrize("tasks", [("a",), ("a", "b")])
     def test_a_claim_tells_how_many_places_are_left_of_what_is_gone(
@@ -457,7 +483,14 @@ class TestClaim:
         last = [0, 5, taken[499].number]
 
         def dead(slices: Any) -> int:
-            want = {"tasks": tasks, "queues": None, "limit": 10, "alone": None, "slices": slices}
+            want = {
+                "tasks": tasks,
+                "queues": None,
+                "limit": 10,
+                "alone": None,
+                "slices": slices,
+                "probes": [],
+            }
             rows = one.run("claim", worker.bytes, json.encode([want]).decode())
             assert len(rows) == 11
             told: int = rows[-1][-1]
@@ -465,7 +498,7 @@ class TestClaim:
 
         assert len(taken) == 500 * len(tasks)
         assert dead(None) >= 500 * len(tasks)
-        assert dead([[*last, 1, 0, 0]]) <= (10 if tasks == ("a",) else 2_000)
+        assert dead([[*last, 1]]) <= (10 if tasks == ("a",) else 2_000)
         holder.do("ROLLBACK")
 
     @pytest.mark.parametrize("tasks", [("a",), ("a", "b")])

@@ -36,11 +36,11 @@ def claim(marks: Marks, worker: UUID, wants: Sequence[Want]) -> Steps[list[Lease
 
 
 def _asked(want: Want, look: Look) -> dict[str, Any]:
-    slices = None if look.slices is None else [low + high for low, high in look.slices]
     return {
         "tasks": want.tasks,
         "queues": want.queues,
         "limit": want.limit,
         "alone": want.alone,
-        "slices": slices,
+        "slices": look.slices,
+        "probes": look.probes,
     }

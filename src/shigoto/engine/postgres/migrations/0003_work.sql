@@ -171,15 +171,11 @@ $$;
 
 -- CLAIM --------------------------------------------------------------------------------------------------------------
 
--- Of one lane, what is behind the first of these places in the line and not behind the second.
-CREATE TYPE shigoto.stretch AS (
-  lane integer, low_priority integer, low_run_at bigint, low_number bigint,
-  high_priority integer, high_run_at bigint, high_number bigint);
-
--- T2. wants is a JSON array of {tasks, queues or null, limit, alone or null, slices or null}. A slice is two places in
--- the line, each -priority, run_at and number; what is in no slice is not looked at, and no two may overlap. The columns
--- are those of Lease. After the jobs for each want comes one more row, which has only the time and, in dead, over how
--- many places in the line it has passed whose rows are gone, and would not be there but for somebody's old snapshot.
+-- T2. wants is a JSON array of {tasks, queues or null, limit, alone or null, slices or null, probes}. A slice is a place
+-- in the line, which is -priority, run_at and number, and the last -priority that belongs to it: only what is behind
+-- that place is looked at. A probe is a -priority and, in it, two places: if there is any job between them, or if slices
+-- is null, everything is looked at. The columns are those of Lease. After the jobs for each want comes one more row, with
+-- the time and, in dead, how many places in the index were passed whose rows are gone, which an old snapshot keeps there.
 --
 -- The rows of each wanted lane are in the order of the index, so a lane is read, and locked, from its front. With more
 -- than one stretch, a look without locks tells first how many each of them contributes to the best. It reads four times
@@ -206,54 +202,66 @@ AS $$
 DECLARE
   current bigint := shigoto.now();
   room CONSTANT integer := 8 * 1024 * 1024;  -- of payloads and checkpoints; with so many, fewer jobs are given
-  whole CONSTANT json := '[[-2147483648, -9223372036854775808, 0, 2147483647, 9223372036854775807, 0]]';
+  everything CONSTANT json := '[[-2147483648, -9223372036854775808, 0, 2147483647]]';
   line CONSTANT regclass := 'shigoto.ready_in_order';
   wanted record;
   before bigint;
+  lanes integer[];
   stretches shigoto.stretch[];
-  places integer[];
   chosen integer[];
   shares integer[];
   depths integer[];
   deeper integer[];
-  taken integer;
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM shigoto.worker w WHERE w.id = claim.worker AND w.fenced_at IS NULL) THEN
     RETURN;
   END IF;
   FOR wanted IN
-    SELECT w.tasks, w.queues, w."limit", w.alone, coalesce(w.slices, whole) AS slices
-    FROM json_to_recordset(wants) w(tasks text[], queues text[], "limit" integer, alone boolean, slices json)
+    SELECT * FROM json_to_recordset(wants) w(
+      tasks text[], queues text[], "limit" integer, alone boolean, slices json, probes json)
   LOOP
     before := pg_stat_get_xact_tuples_returned(line) - pg_stat_get_xact_tuples_fetched(line);
-    stretches := ARRAY(
-      SELECT ROW(l.lane, e ->> 0, e ->> 1, e ->> 2, e ->> 3, e ->> 4, e ->> 5)::shigoto.stretch
+    lanes := ARRAY(
+      SELECT l.lane
       FROM unnest(wanted.tasks) t(task)
       CROSS JOIN LATERAL (
         SELECT l.lane, l.queue FROM shigoto.lane l
         WHERE l.task = t.task AND (wanted.alone IS NULL OR l.alone = wanted.alone) OFFSET 0) l
-      CROSS JOIN json_array_elements(wanted.slices) e
       WHERE wanted."limit" > 0 AND (wanted.queues IS NULL OR l.queue = ANY (wanted.queues))
         AND NOT EXISTS (SELECT 1 FROM shigoto.queue q WHERE q.name = l.queue AND q.paused));
+    IF wanted.slices IS NULL OR EXISTS (
+      SELECT 1 FROM unnest(lanes) l(lane)
+      CROSS JOIN json_array_elements(wanted.probes) e
+      CROSS JOIN LATERAL (
+        SELECT 1 FROM shigoto.ready r
+        WHERE r.lane = l.lane AND r.priority = (e ->> 0)::integer
+          AND (r.run_at, r.number) > ((e ->> 1)::bigint, (e ->> 2)::bigint)
+          AND (r.run_at, r.number) <= ((e ->> 3)::bigint, (e ->> 4)::bigint)
+          AND (r.expires_at IS NULL OR r.expires_at >= current)
+        ORDER BY r.run_at, r.number
+        LIMIT 1) r) THEN
+      wanted.slices := everything;
+    END IF;
+    stretches := ARRAY(
+      SELECT ROW(l.lane, e ->> 0, e ->> 1, e ->> 2, e ->> 3)::shigoto.stretch
+      FROM unnest(lanes) l(lane)
+      CROSS JOIN json_array_elements(wanted.slices) e);
     IF cardinality(stretches) > 1 THEN
       stretches := ARRAY(
-        SELECT s
-        FROM unnest(stretches) s
+        SELECT s FROM unnest(stretches) s
         CROSS JOIN LATERAL (
           SELECT 1 FROM shigoto.ready r
-          WHERE r.lane = s.lane
-            AND (r.priority, r.run_at, r.number) > (s.low_priority, s.low_run_at, s.low_number)
-            AND (r.priority, r.run_at, r.number) <= (s.high_priority, s.high_run_at, s.high_number)
+          WHERE r.lane = s.lane AND r.priority <= s.last_priority
+            AND (r.priority, r.run_at, r.number) > (s.priority, s.run_at, s.number)
             AND (r.expires_at IS NULL OR r.expires_at >= current)
           ORDER BY r.priority, r.run_at, r.number
           LIMIT 1) r);
     END IF;
-    places := ARRAY(SELECT generate_series(1, cardinality(stretches)));
-    chosen := places;
+    chosen := ARRAY(SELECT generate_series(1, cardinality(stretches)));
     shares := ARRAY[wanted."limit"];
-    IF cardinality(places) > 1 THEN
+    IF cardinality(stretches) > 1 THEN
       depths := array_fill(
-        least(4 * wanted."limit" / cardinality(places) + 1, wanted."limit"), ARRAY[cardinality(places)]);
+        least(4 * wanted."limit" / cardinality(stretches) + 1, wanted."limit"), ARRAY[cardinality(stretches)]);
       LOOP
         SELECT array_agg(s.place), array_agg(s.share),
           array_agg(s.place) FILTER (WHERE s.share = s.depth AND s.depth < wanted."limit")
@@ -262,13 +270,12 @@ BEGIN
           SELECT b.place, b.depth, count(*)::integer AS share
           FROM (
             SELECT p.place, p.depth
-            FROM unnest(places, depths) p(place, depth)
-            CROSS JOIN LATERAL (SELECT (stretches[p.place]).* OFFSET 0) s
+            FROM unnest(depths) WITH ORDINALITY p(depth, place)
+            CROSS JOIN LATERAL (SELECT (stretches[p.place::integer]).* OFFSET 0) s
             CROSS JOIN LATERAL (
               SELECT r.priority, r.run_at, r.number FROM shigoto.ready r
-              WHERE r.lane = s.lane
-                AND (r.priority, r.run_at, r.number) > (s.low_priority, s.low_run_at, s.low_number)
-                AND (r.priority, r.run_at, r.number) <= (s.high_priority, s.high_run_at, s.high_number)
+              WHERE r.lane = s.lane AND r.priority <= s.last_priority
+                AND (r.priority, r.run_at, r.number) > (s.priority, s.run_at, s.number)
                 AND (r.expires_at IS NULL OR r.expires_at >= current)
               ORDER BY r.priority, r.run_at, r.number
               LIMIT p.depth) r
@@ -278,7 +285,7 @@ BEGIN
         EXIT WHEN deeper IS NULL;
         depths := ARRAY(
           SELECT CASE WHEN p.place = ANY (deeper) THEN least(2 * p.depth, wanted."limit") ELSE p.depth END
-          FROM unnest(places, depths) p(place, depth)
+          FROM unnest(depths) WITH ORDINALITY p(depth, place)
           ORDER BY p.place);
       END LOOP;
     END IF;
@@ -295,9 +302,8 @@ BEGIN
         CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = s.lane OFFSET 0) l
         CROSS JOIN LATERAL (
           SELECT r.ctid, r.* FROM shigoto.ready r
-          WHERE r.lane = s.lane
-            AND (r.priority, r.run_at, r.number) > (s.low_priority, s.low_run_at, s.low_number)
-            AND (r.priority, r.run_at, r.number) <= (s.high_priority, s.high_run_at, s.high_number)
+          WHERE r.lane = s.lane AND r.priority <= s.last_priority
+            AND (r.priority, r.run_at, r.number) > (s.priority, s.run_at, s.number)
             AND (r.expires_at IS NULL OR r.expires_at >= current)
           ORDER BY r.priority, r.run_at, r.number
           LIMIT p.share
@@ -336,12 +342,10 @@ BEGIN
         b.tags, b.meta, b.checkpoint, b.alone, b.payload, NULL::bigint
       FROM best b
       WHERE (SELECT g.whole FROM given g) OR b.number = ANY ((SELECT g.numbers FROM given g)::bigint[]);
-      GET DIAGNOSTICS taken = ROW_COUNT;
-      EXIT WHEN taken > 0 OR chosen = places;
-      chosen := places;
-      shares := array_fill(wanted."limit", ARRAY[cardinality(places)]);
+      EXIT WHEN FOUND OR cardinality(chosen) = cardinality(stretches);
+      chosen := ARRAY(SELECT generate_series(1, cardinality(stretches)));
+      shares := array_fill(wanted."limit", ARRAY[cardinality(stretches)]);
     END LOOP;
-    number := NULL;
     claimed_at := current;
     dead := pg_stat_get_xact_tuples_returned(line) - pg_stat_get_xact_tuples_fetched(line) - before;
     RETURN NEXT;
