@@ -1,4 +1,4 @@
-"""Where a claim looks while a snapshot is held: cheap, most of the time, and blind to nothing for longer than a second."""
+"""Where a claim looks while a snapshot is held: mostly at little, and past nothing for longer than a second."""
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence

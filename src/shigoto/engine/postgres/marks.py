@@ -7,15 +7,18 @@ priority, which is a little before the last place taken there:
 
     priority 9   ·········|──►         what is behind the mark is looked at by every claim,
     priority 7            ──────►      and so is all of a priority that has no mark;
-    priority 5   ···|───►              what is before a mark (·), in rounds
+    priority 5   ···|───►              what is before a mark (···), in rounds
 
 So what is enqueued is found at once, however urgent. Only what comes to stand before the mark of its own priority waits
-for the next *round*, which goes over that part of the line from its front to its end, a bit with one claim and a bit
-with another: what was given back, was promoted late, or was enqueued by a transaction that was committed late. A round
-may take a tenth of the time, and at most a second whatever it takes: a claim that comes then, when it is not over, looks
-at everything, as does one that must be thorough. Where claims are few, one in a second does. When a look at everything meets few again, the marks go.
+for the next *round*: it was given back, promoted late, or enqueued by a transaction that was committed late. A round
+goes over this part of the line from its front to its end, a bit with one claim and a bit with another: each asks only
+whether there is anything at all in its bit, and if so, looks at everything.
 
-No clock but the caller's, and how long anything took plays no part: a busy machine looks the same as a quiet one.
+A round takes a small share of the time, and less than a second whatever it takes: a claim that comes when it should be
+over and is not looks at everything, as does one that must be thorough. Where claims are few, one in a second does. Once
+a look at everything meets few dead entries, the marks go.
+
+How long anything took plays no part, so that a busy machine looks the same as a quiet one.
 """
 
 from bisect import bisect_right
@@ -102,14 +105,14 @@ class Marks:
         return _look(course, self._clock())
 
     def note(self, want: Want, look: Look, leases: Sequence[Lease], dead: int, at: Millis) -> None:
-        """Remember what a look has found, in the order of the line, how many dead entries it met, and its store time."""
+        """Remember what a look has found, in the order of the line, the dead entries it met, and its store time."""
         line, many = _line(want), dead > FEW + 2 * len(leases)
         if not many and line not in self._courses:
             return
         course = self._courses.setdefault(line, Course())
         for place in map(place_of, leases):
             course.newest[place[0]] = max(place, course.newest.get(place[0], place))
-        if look.slices is None and not many or any(mark[1] > at + BELIEVED for mark in _marks(course)):
+        if (look.slices is None and not many) or any(mark[1] > at + BELIEVED for mark in _marks(course)):
             del self._courses[line]
             return
         course.more = _is_cut(course, want, leases)
@@ -139,16 +142,16 @@ def slices_of(marks: Sequence[Place]) -> tuple[Slice, ...]:
 def probes_of(marks: Sequence[Place], first: Place, last: Place) -> tuple[Probe, ...]:
     """What is before the marks, as far as it is between these places."""
     probes: list[Probe] = []
-    for priority, *rest in marks:
-        low, high = max(first, (priority, *FRONT[1:])), min(last, (priority, *rest))
+    for mark in marks:
+        low, high = max(first, (mark[0], FRONT[1], FRONT[2])), min(last, mark)
         if low < high:
-            probes.append((priority, *low[1:], *high[1:]))
+            probes.append((mark[0], low[1], low[2], high[1], high[2]))
     return tuple(probes)
 
 
 def _is_cut(course: Course, want: Want, leases: Sequence[Lease]) -> bool:
     """Whether there may be more before the marks than these, for which there was no room."""
-    if not leases or len(leases) < want.limit and not is_large(leases):
+    if not leases or (len(leases) < want.limit and not is_large(leases)):
         return False
     last = place_of(leases[-1])
     return last[0] in course.posts and last <= course.posts[last[0]][-1]
@@ -162,7 +165,7 @@ def _look(course: Course, now: float) -> Look:
     course.looked = now
     if gap > OFTEN:
         return EVERYWHERE if past + gap >= SECOND or not is_over else Look(slices_of(marks), None)
-    if past >= LONGEST and not is_over or past >= course.period and is_over and course.light:
+    if (past >= LONGEST and not is_over) or (past >= course.period and is_over and course.light):
         return EVERYWHERE
     if past >= course.period and is_over:
         _begin(course, now, FRONT, marks[-1])
