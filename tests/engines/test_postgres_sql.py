@@ -95,10 +95,14 @@ class Session:
     def claim(
         self, worker: UUID, limit: int = 100, tasks: Sequence[str] = ("a",), **want: Any
     ) -> list[Lease]:
-        wants = [{"tasks": tasks, "queues": None, "limit": limit, "alone": None, "after": None} | want]
+        wants = [
+            {"tasks": tasks, "queues": None, "limit": limit, "alone": None, "slices": None, "probes": []}
+            | want
+        ]
         rows = self.run("claim", worker.bytes, json.encode(wants).decode())
         return sorted(
-            (Lease(*row[:-2]) for row in rows), key=lambda one: (-one.priority, one.run_at, one.number)
+            (Lease(*row[:-1]) for row in rows if row[-1] is None),
+            key=lambda one: (-one.priority, one.run_at, one.number),
         )
 
     def complete(self, worker: UUID, leases: Sequence[Lease], result: str = "null") -> list[int]:
@@ -469,11 +473,15 @@ class TestClaim:
         worker = one.announce()
         one.enqueue("a", ids(3))
         one.enqueue("b", ids(3))
-        wants = [{"tasks": [task], "queues": None, "limit": 2, "alone": None, "after": None} for task in "ab"]
+        wants = [
+            {"tasks": [task], "queues": None, "limit": 2, "alone": None, "slices": None, "probes": []}
+            for task in "ab"
+        ]
 
         rows = one.run("claim", worker.bytes, json.encode(wants).decode())
 
-        assert sorted((row[3], row[-2]) for row in rows) == [("a", 1), ("a", 1), ("b", 2), ("b", 2)]
+        assert [row[3] for row in rows] == ["a", "a", None, "b", "b", None]
+        assert [row[-1] is None for row in rows] == [True, True, False, True, True, False]
 
     def test_a_paused_queue_and_expired_jobs_are_passed_over(self, session: Callable[[], Session]) -> None:
         one = session()
@@ -497,22 +505,77 @@ class TestClaim:
         assert one.claim(uuid7()) == []
 
     @pytest.mark.parametrize("tasks", [("a",), ("a", "b")])
-    def test_what_is_not_after_the_mark_is_not_looked_at(
+    def test_only_what_is_in_a_slice_is_looked_at(
         self, session: Callable[[], Session], tasks: tuple[str, ...]
     ) -> None:
         one = session()
         worker = one.announce()
         for task in tasks:
-            one.enqueue(task, ids(2), priority=1, run_at=5)
-            one.enqueue(task, ids(2), priority=0, run_at=4)
-        first = one.claim(worker, limit=1, tasks=tasks)[0]
+            for priority in (2, 1, 0):
+                one.enqueue(task, ids(3), priority=priority, run_at=5)
+        line = [
+            (row[0], row[1]) for row in one.rows("SELECT priority, number FROM shigoto.ready ORDER BY 1, 2")
+        ]
+        first, second, third = (
+            [number for priority, number in line if priority == each] for each in (-2, -1, 0)
+        )
 
-        after = [-first.priority, first.run_at, first.number + 1]
-        leases = one.claim(worker, tasks=tasks, after=after)
+        slices = [[-2, 5, first[1], -2], [0, 5, third[-2], 9]]
+        leases = one.claim(worker, tasks=tasks, slices=slices)
         rest = one.claim(worker, tasks=tasks)
 
-        assert [lease.number for lease in rest] == [first.number + 1]
-        assert len(leases) == 4 * len(tasks) - 2
+        assert [lease.number for lease in leases] == [*first[2:], third[-1]]
+        assert [lease.number for lease in rest] == [*first[:2], *second, *third[:-1]]
+
+    @pytest.mark.parametrize("tasks", [("a",), ("a", "b")])
+    def test_everything_is_looked_at_if_there_is_anything_in_a_probe(
+        self, session: Callable[[], Session], tasks: tuple[str, ...]
+    ) -> None:
+        one = session()
+        worker = one.announce()
+        for task in tasks:
+            one.enqueue(task, ids(3), priority=4, run_at=5)
+        slices = [[-4, 5, 10**9, 9]]
+        last = one.rows("SELECT max(number) FROM shigoto.ready")[0][0]
+        vain = [[-4, 5, last, 9, 0], [-5, 0, 0, 9, 0], [-4, 0, 0, 5, 0]]
+
+        assert one.claim(worker, tasks=tasks, slices=slices, probes=vain) == []
+        assert len(
+            one.claim(worker, tasks=tasks, slices=slices, probes=[*vain, [-4, 5, last - 1, 5, last]])
+        ) == (3 * len(tasks))
+
+    @pytest.mark.parametrize("tasks", [("a",), ("a", "b")])
+    def test_a_claim_tells_how_many_places_are_left_of_what_is_gone(
+        self, session: Callable[[], Session], tasks: tuple[str, ...]
+    ) -> None:
+        """X8: a snapshot keeps them in the index, and a look from the front walks over all of them."""
+        one, holder = session(), session()
+        worker = one.announce()
+        holder.do("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        holder.rows("SELECT 1")
+        for task in tasks:
+            one.enqueue(task, ids(600), run_at=5)
+        taken = [lease for task in tasks for lease in one.claim(worker, limit=500, tasks=(task,))]
+        last = [0, 5, taken[499].number]
+
+        def dead(slices: Any) -> int:
+            want = {
+                "tasks": tasks,
+                "queues": None,
+                "limit": 10,
+                "alone": None,
+                "slices": slices,
+                "probes": [],
+            }
+            rows = one.run("claim", worker.bytes, json.encode([want]).decode())
+            assert len(rows) == 11
+            told: int = rows[-1][-1]
+            return told
+
+        assert len(taken) == 500 * len(tasks)
+        assert dead(None) >= 500 * len(tasks)
+        assert dead([[*last, 1]]) <= (10 if tasks == ("a",) else 2_000)
+        holder.do("ROLLBACK")
 
     @pytest.mark.parametrize("tasks", [("a",), ("a", "b")])
     def test_two_at_once_never_get_one_job(

@@ -13,6 +13,7 @@ from shigoto.engine.postgres.completing import complete
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.joining import Joiner, Lanes
 from shigoto.engine.postgres.lending import Lending
+from shigoto.engine.postgres.marks import Marks
 from shigoto.engine.postgres.places import PLACES, statement
 from shigoto.engine.postgres.statement import in_schema, load_texts
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
@@ -70,7 +71,7 @@ class PostgresEngine:
         self._joiner = Joiner(self._driver, texts)
         self._lending = Lending(self._driver, self._joiner)
         self._lanes = Lanes()
-        self._marks = claiming.Marks()
+        self._marks = Marks()
         self._dialect = Dialect(
             now_and_step=lambda: _now_and_step(self._settings.shown),
             complete=complete,
