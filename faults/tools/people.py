@@ -1,0 +1,107 @@
+"""People at a store that is to be moved: one who fills it with jobs of every kind, and one who changes his mind."""
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+from types import TracebackType
+from typing import Any
+from uuid import UUID
+
+from faults.evidence.records import Pen
+from shigoto import Job, Shigoto, ShigotoError, StoreMoved
+from shigoto.model.ids import uuid7
+
+HELD = "held"  # a queue that is paused
+AT_ONCE = 200  # jobs
+# How many of a thousand jobs are of which kind, and which task that is.
+KINDS = {
+    "brief": (640, "asynchronous"),
+    "talkative": (60, "talkative"),
+    "failing": (40, "failing"),
+    "later": (160, "in_a_thread"),
+    "held": (60, "talkative"),
+    "unwanted": (40, "asynchronous"),
+}
+
+
+def fill(app: Shigoto, pen: Pen, random: Random, *, jobs: int, later: tuple[float, float]) -> list[UUID]:
+    """Enqueue jobs of every kind, and tell which of them nobody wants. `later` is in how many seconds some are due."""
+    kinds = random.choices(list(KINDS), [many for many, _ in KINDS.values()], k=jobs)
+    unwanted: list[UUID] = []
+    for first in range(0, jobs, AT_ONCE):
+        wanted = {uuid7(): kind for kind in kinds[first : first + AT_ONCE]}
+        calls = [_call(app, pen, random, id, kind, later) for id, kind in wanted.items()]
+        app.enqueue_many(calls)
+        for id, kind in wanted.items():
+            pen.write("ok", job=str(id))
+            unwanted += [id] if kind == "unwanted" else []
+    return unwanted
+
+
+def _call(app: Shigoto, pen: Pen, random: Random, id: UUID, kind: str, later: tuple[float, float]) -> Any:
+    options: dict[str, Any] = {"queue": HELD} if kind == "held" else {}
+    due: float | None = None
+    if kind in ("later", "unwanted") or (kind == "held" and random.random() < 0.5):
+        options["delay"] = random.uniform(*later)
+        due = time.monotonic() + options["delay"]
+    if random.random() < 0.3:
+        options |= {"key": f"key of {id}", "tenant": random.choice(("a tenant", "another"))}
+    if random.random() < 0.3:
+        options |= {"priority": random.randint(-5, 5), "tags": ("a", "仕事"), "meta": {"kind": kind}}
+    pen.write("try", job=str(id), due=due)
+    return app.tasks[KINDS[kind][1]].using(id=id, **options).call(milliseconds=random.randint(0, 3))
+
+
+class Operator:
+    """Cancels what nobody wants and retries what has failed, until the end of the block; at the new store once the old
+    one sends it there. What it is about to do stands in the ledger; whatever the store says to it, it goes on.
+    """
+
+    def __init__(
+        self, old: Shigoto, new: Shigoto, pen: Pen, random: Random, unwanted: Sequence[UUID], every: float
+    ) -> None:
+        self._app, self._new = old, new
+        self._pen, self._random = pen, random
+        self._unwanted = list(unwanted)
+        self._every = every
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="operator")
+
+    def __enter__(self) -> "Operator":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._enough.set()
+        self._thread.join()
+
+    def cancel(self, jobs: int) -> None:
+        """Cancel so many of what nobody wants."""
+        for _ in range(min(jobs, len(self._unwanted))):
+            self._cancel()
+
+    def _work(self) -> None:
+        while not self._enough.wait(self._every):
+            try:
+                self._retry() if self._random.random() < 0.5 else self.cancel(1)
+            except StoreMoved:
+                self._app = self._new
+            except ShigotoError:
+                continue  # it is closed just now; or the job is not what it was
+
+    def _cancel(self) -> None:
+        id = self._unwanted.pop()
+        self._pen.write("cancel", job=str(id))
+        with suppress(ShigotoError):
+            self._app.job(id).cancel()
+
+    def _retry(self) -> None:
+        failed: list[Job] = self._app.find(state="failed", limit=100)
+        if failed:
+            id = self._random.choice(failed).id
+            self._pen.write("retry", job=str(id))
+            self._app.job(id).retry()
