@@ -50,6 +50,7 @@ class Size(Struct, frozen=True, kw_only=True):
     workers: int
     lease: float
     kills: tuple[float, float]  # seconds between kills of workers
+    kills_there: int  # of workers of the new store
     producer_kills: tuple[float, float]
     closed_for: float  # seconds at most until a move that has closed the store is killed
     every: float  # seconds between deeds of the operator
@@ -58,11 +59,11 @@ class Size(Struct, frozen=True, kw_only=True):
 
 SHORT = Size(
     filled=1_600, later=(5.0, 15.0), more=480, rate=20, milliseconds="50,400", workers=3, lease=3.0, kills=(0.8, 1.6),
-    producer_kills=(1.0, 2.0), closed_for=0.0, every=0.1, seconds=60,
+    kills_there=2, producer_kills=(1.0, 2.0), closed_for=0.0, every=0.1, seconds=60,
 )  # fmt: skip
 FULL = Size(
     filled=100_000, later=(60.0, 300.0), more=30_000, rate=50, milliseconds="5,50", workers=4, lease=10.0,
-    kills=(1.0, 5.0), producer_kills=(5.0, 15.0), closed_for=0.5, every=0.2, seconds=900,
+    kills=(1.0, 5.0), kills_there=5, producer_kills=(5.0, 15.0), closed_for=0.5, every=0.2, seconds=900,
 )  # fmt: skip
 
 
@@ -110,7 +111,9 @@ class Course:
             with operator:
                 self._move()
                 self._look_at_arrivals()
+                kills = monkey.done["kill"] + size.kills_there
                 load.join()
+            self._wait(lambda: monkey.done["kill"] >= kills, "the workers of the new store were not killed")
         self._wait(stage.at_rest, "the new store did not come to rest")
         outcome = self._judged()
         outcome.figures |= self._figures | {"workers killed": monkey.done["kill"], "lease": size.lease}
