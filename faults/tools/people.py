@@ -15,6 +15,7 @@ from shigoto.model.ids import uuid7
 
 HELD = "held"  # a queue that is paused
 AT_ONCE = 200  # jobs
+KEPT = 5  # failed jobs, which nobody retries
 # How many of a thousand jobs are of which kind, and which task that is.
 KINDS = {
     "brief": (640, "asynchronous"),
@@ -101,7 +102,7 @@ class Operator:
 
     def _retry(self) -> None:
         failed: list[Job] = self._app.find(state="failed", limit=100)
-        if failed:
+        if len(failed) > KEPT:
             id = self._random.choice(failed).id
             self._pen.write("retry", job=str(id))
             self._app.job(id).retry()
