@@ -466,6 +466,36 @@ def test_what_changes_while_a_store_is_copied_is_not_missed(kind: str, other: st
     assert new.run(new.stats()) == old.run(old.stats())
 
 
+@ALL_PAIRS
+def test_keys_that_others_take_while_a_store_is_copied_are_theirs_in_the_new_one(
+    kind: str, other: str, opened: Stores
+) -> None:
+    """S0-70: a job that has ended keeps its key until another takes it, waits with it, or ends with it."""
+    old, new = opened(f"{kind} a"), opened(f"{other} b")
+    finished = [record(n, State.COMPLETED, key=f"k{n}", holds_key=True) for n in range(1, 2_600)]
+    imported(old, lines_of(finished))
+    worker = announced(old, "do")
+    steps = 0
+
+    def meanwhile(progress: Progress) -> None:
+        nonlocal steps
+        steps += 1
+        if progress.phase == "copying" and steps == 2:
+            takers = [spec(key=f"k{n}", tenant="") for n in (1, 2, 3, 2_500)]
+            stored = old.run(old.enqueue_many(takers))
+            assert [one.id for one in stored] == [taker.id for taker in takers]
+            for lease in claimed(old, worker, "do", 2):  # ended when its turn to be copied comes
+                ended(old, worker, lease, Ending.COMPLETED, result="1")
+            old.run(old.cancel([takers[2].id]))
+            old.run(old.delete([stored[2].number], [State.CANCELLED]))  # then nobody has that key
+
+    moved(old, new, tell=meanwhile)
+
+    assert list(exported(new)) == list(exported(old))
+    held = {job.key for job in exported(new) if job.holds_key}
+    assert held == {job.key for job in finished} - {"k3"}
+
+
 @EACH
 def test_what_still_runs_after_its_time_is_given_back_and_runs_in_the_new_store(
     kind: str, other: str, opened: Stores

@@ -215,7 +215,9 @@ class Move:
         for numbers in portions(page):
             records = self._old.run(self._old.records(numbers))
             # One that was retried since it was weighed comes with those that have not finished.
-            self._new.run(self._new.put([job for job in records if job.state.terminal == finished]))
+            wanted = [job for job in records if job.state.terminal == finished]
+            # Whoever had one of their keys when it was copied has lost it since.
+            self._new.run(self._new.put(wanted, taking_keys=True))
             self._copied += len(records)
             self._tell(Progress(phase, self._copied, max(whole, self._copied)))
 

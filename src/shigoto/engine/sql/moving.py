@@ -140,10 +140,10 @@ class SqlMover:
     def export(self, begin: Begin, tell: Tell) -> Op[int]:
         return Op(start=_Export(begin, tell).steps, mode="read")
 
-    def put(self, records: Sequence[JobRecord]) -> Op[None]:
-        return Op(start=lambda: self._inside(self._put(records)))
+    def put(self, records: Sequence[JobRecord], *, taking_keys: bool = False) -> Op[None]:
+        return Op(start=lambda: self._inside(self._put(records, taking_keys)))
 
-    def _put(self, records: Sequence[JobRecord]) -> Steps[None]:
+    def _put(self, records: Sequence[JobRecord], taking_keys: bool) -> Steps[None]:
         now = yield from self._ways.now()
         wanted = sorted({(record.queue, record.task, _is_alone(record)) for record in records})
         text = json.encode(wanted).decode()
@@ -159,6 +159,9 @@ class SqlMover:
             NUMBERS_OF_STATES,
         )
         for table, columns in TABLES.items():
+            if rows[table] and table == "key" and taking_keys:
+                held = [(record.tenant, record.key) for record in records if record.holds_key]
+                yield sql("free_keys", json.encode(held).decode())
             if rows[table]:
                 yield from self._ways.load(table, columns, rows[table])
 
@@ -213,9 +216,10 @@ def _release_all(now: Millis) -> Steps[int]:
 
 def _marks() -> Steps[dict[int, Mark]]:
     logged = {block: sums for block, *sums in (yield sql("mark_logs", BLOCK)).fetchall()}
+    held = dict((yield sql("mark_keys", BLOCK)).fetchall())
     marks: dict[int, Mark] = {}
     for block, *sums in (yield sql("mark_finished", BLOCK)).fetchall():
-        marks[block] = Mark(*map(int, (*sums, *logged.get(block, (0, 0)))))
+        marks[block] = Mark(*map(int, (*sums, *logged.get(block, (0, 0)), held.get(block, 0))))
     return marks
 
 
