@@ -180,16 +180,20 @@ class _Join:
         """Each job has its number, its body and its history; that of what has ended is the same in all things."""
         changed = {change.number for change in self.later}
         there = {job.number: job for job in self.new.jobs}
+        known = {job.id for job in self.old.jobs}
+        taken = {(job.tenant, job.key) for job in self.new.jobs if job.key and job.id not in known}
         numbers = {job.id: job.number for job in self.new.jobs}
         before = {job.number for job in self.old.jobs}
         for job in self.old.jobs:
             found, number = there.get(job.number), numbers.get(job.id, job.number)
             if number != job.number:
                 self.moved.renumbered.append(f"{job.id} ({job.number}, then {number})")
-            elif found is not None and (why := _difference(job, found, touched=job.number in changed)):
+                continue
+            if (job.tenant, job.key) in taken:
+                job = replace(job, holds_key=False)
+            if found is not None and (why := _difference(job, found, touched=job.number in changed)):
                 self.moved.altered.append(f"{job.id} ({why})")
         given = max([*before, *self.was], default=0)
-        known = {job.id for job in self.old.jobs}
         for job in self.new.jobs:
             if job.id not in known and job.number <= given:
                 self.moved.renumbered.append(f"{job.id} ({job.number}, which was given before)")

@@ -2,9 +2,9 @@
 
 The file has jobs of every kind: finished ones with history, results and log lines, failed and cancelled ones, jobs that
 wait for their time or in a queue that is paused, with keys and without, and those in hand. An operator retries and
-cancels some of them, and goes on with that. `shigoto move` is killed while it copies, while what runs may end or not,
-and while the old store is closed, and started again until it ends. Producers, workers and the operator go where
-the old store sends them, and are killed there, too.
+cancels some of them, asks for jobs whose keys others have had before, and goes on with that. `shigoto move` is killed
+while it copies, while what runs may end, and while the old store is closed, and started again until it ends. Producers,
+workers and the operator go where the old store sends them, and are killed there, too.
 """
 
 import sys
@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from faults.evidence.checker import Findings, check, offset_of_clocks
-from faults.evidence.joined import Moved, Side, join
+from faults.evidence.joined import Side, join
 from faults.evidence.records import Record, read
 from faults.experiment import Experiment, Outcome, Setting
 from faults.experiments.e01_worker_tree_dies import READY_WITHIN, SLOTS, Producers
@@ -52,18 +52,20 @@ class Size(Struct, frozen=True, kw_only=True):
     kills: tuple[float, float]  # seconds between kills of workers
     kills_there: int  # of workers of the new store
     producer_kills: tuple[float, float]
+    producers_killed: int  # at most
     closed_for: float  # seconds at most until a move that has closed the store is killed
     every: float  # seconds between deeds of the operator
     seconds: float  # for whatever is waited for
 
 
 SHORT = Size(
-    filled=1_600, later=(5.0, 15.0), more=480, rate=20, milliseconds="50,400", workers=3, lease=3.0, kills=(0.8, 1.6),
-    kills_there=2, producer_kills=(1.0, 2.0), closed_for=0.0, every=0.1, seconds=60,
+    filled=3_000, later=(5.0, 15.0), more=480, rate=20, milliseconds="50,400", workers=3, lease=3.0, kills=(0.8, 1.6),
+    kills_there=2, producer_kills=(1.0, 2.0), producers_killed=6, closed_for=0.0, every=0.05, seconds=60,
 )  # fmt: skip
 FULL = Size(
     filled=100_000, later=(60.0, 300.0), more=30_000, rate=50, milliseconds="5,50", workers=4, lease=10.0,
-    kills=(1.0, 5.0), kills_there=5, producer_kills=(5.0, 15.0), closed_for=0.5, every=0.2, seconds=900,
+    kills=(1.0, 5.0), kills_there=5, producer_kills=(5.0, 15.0), producers_killed=1_000, closed_for=0.5, every=0.05,
+    seconds=900,
 )  # fmt: skip
 
 
@@ -98,9 +100,9 @@ class Course:
         """All of it, in order."""
         stage, size, draw = self._stage, self._size, self._stage.setting.random
         self._app.pause(HELD)
-        unwanted = fill(self._app, stage.pen, draw("fill"), jobs=size.filled, later=size.later)
-        operator = Operator(self._app, stage.app, stage.pen, draw("operator"), unwanted, size.every)
-        operator.cancel(len(unwanted) // 2)
+        filled = fill(self._app, stage.pen, draw("fill"), jobs=size.filled, later=size.later)
+        operator = Operator(self._app, stage.app, stage.pen, draw("operator"), filled, size.every)
+        operator.cancel(len(filled.unwanted) // 2)
         workers = [self._start() for _ in range(size.workers)]
         monkey = Monkey(
             stage, draw("monkey"), start=self._start, workers=workers, deeds={"kill": 1}, pause=size.kills
@@ -110,9 +112,12 @@ class Course:
             load = self._load()
             with operator:
                 self._move()
-                self._look_at_arrivals()
+                if self._gates.opened():
+                    self._look_at_arrivals()
                 kills = monkey.done["kill"] + size.kills_there
                 load.join()
+            if not self._gates.opened():
+                return Outcome(wrong=[*self._wrong, "The new store was never opened."])
             self._wait(lambda: monkey.done["kill"] >= kills, "the workers of the new store were not killed")
         self._wait(stage.at_rest, "the new store did not come to rest")
         outcome = self._judged()
@@ -151,7 +156,7 @@ class Course:
         )
 
         def work() -> None:
-            producers.work(size.producer_kills, kills=size.more)
+            producers.work(size.producer_kills, kills=size.producers_killed)
             self._figures["producers killed"] = producers.kills
 
         thread = threading.Thread(target=work, name="producers")
@@ -206,7 +211,6 @@ class Course:
 
     def _look_at_arrivals(self) -> None:
         """The queue that was paused is so in the new store, and what waits there is the same; then let it go."""
-        self._wait(self._gates.opened, "the new store was not opened")
         before, after = whole(self._app.engine), whole(self._stage.app.engine)
         self._figures["jobs moved"] = len(before)
         self._figures["of these"] = dict(Counter(str(job.state) for job in before))
@@ -223,15 +227,14 @@ class Course:
 
     def _judged(self) -> Outcome:
         records, offset, opened = read(self._stage.ledger), offset_of_clocks(), self._gates.opened()
-        if opened is None:
-            return Outcome(wrong=["The new store was never opened."])
+        assert opened is not None
         old = side(self._old, self._app.engine)
         new = side(self._stage.database, self._stage.app.engine)
         moved = join(records, old, new, opened=opened, offset=offset)
         findings = check(moved.evidence)
         outcome = findings.outcome(n=sum(record.what == "ok" for record in records))
         outcome.wrong += moved.wrong + self._miscounted(new)
-        outcome.wrong += self._unmoved(records, findings, moved, opened[1] - offset)
+        outcome.wrong += self._unmoved(records, findings, opened[1] - offset)
         outcome.figures["given back by the move"] = moved.given_back
         return outcome
 
@@ -249,18 +252,17 @@ class Course:
             else [f"{said} are counted of {dict(there)}."]
         )
 
-    def _unmoved(self, records: list[Record], findings: Findings, moved: Moved, opened: float) -> list[str]:
+    def _unmoved(self, records: list[Record], findings: Findings, opened: float) -> list[str]:
         """What must have happened, or nothing was put at risk."""
         asked = self._size.filled + self._size.more
-        acknowledged = [record.at for record in records if record.what == "ok"]
-        later = sum(at > opened for at in acknowledged)
+        acknowledged = [record for record in records if record.what == "ok"]
+        later = sum(record.at > opened for record in acknowledged)
+        by_producers = sum(not record.key for record in acknowledged)
         sent = sum(record.what == "err" and record.outcome == "StoreMoved" for record in records)
         self._figures |= {"acknowledged after the move": later, "enqueues that were sent away": sent}
-        wrong = (
-            []
-            if len(acknowledged) == asked
-            else [f"{len(acknowledged)} jobs were acknowledged, and not {asked}."]
-        )
+        again = sum(bool(record.key) and record.at < opened for record in acknowledged)
+        wrong = [] if by_producers == asked else [f"{by_producers} jobs were acknowledged, and not {asked}."]
+        wrong += [] if again else ["No key was used again before the move."]
         wrong += [] if later else ["Nothing was enqueued after the move."]
         wrong += [] if sent else ["No producer was told where to go."]
         wrong += [] if findings.recovery else ["No kill has cut anything short."]

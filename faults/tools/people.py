@@ -1,15 +1,16 @@
-"""People at a store that is to be moved: one who fills it with jobs of every kind, and one who changes his mind."""
+"""People at a store that is to be moved: one fills it with jobs of every kind, and one goes on to meddle with them."""
 
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
 from types import TracebackType
 from typing import Any
 from uuid import UUID
 
-from faults.evidence.records import Pen
+from msgspec import Struct
+
+from faults.evidence.records import Pen, What
 from shigoto import Job, Shigoto, ShigotoError, StoreMoved
 from shigoto.model.ids import uuid7
 
@@ -25,20 +26,40 @@ KINDS = {
     "held": (60, "talkative"),
     "unwanted": (40, "asynchronous"),
 }
+PAST = (
+    "brief",
+    "talkative",
+)  # kinds that have soon ended, as the first half of all jobs, which changes no more
 
 
-def fill(app: Shigoto, pen: Pen, random: Random, *, jobs: int, later: tuple[float, float]) -> list[UUID]:
-    """Enqueue jobs of every kind, and tell which of them nobody wants. `later` is in how many seconds some are due."""
+class Filled(Struct, frozen=True):
+    """Of what a store was filled with: which jobs nobody wants, and the keys of those that have soon ended."""
+
+    unwanted: list[UUID]
+    keys: list[str]
+
+
+def fill(app: Shigoto, pen: Pen, random: Random, *, jobs: int, later: tuple[float, float]) -> Filled:
+    """Enqueue jobs of every kind. `later` is in how many seconds some are due."""
     kinds = random.choices(list(KINDS), [many for many, _ in KINDS.values()], k=jobs)
-    unwanted: list[UUID] = []
+    past = [place for place, kind in enumerate(kinds) if kind in PAST][: jobs // 2]
+    for first, place in enumerate(past):
+        kinds[first], kinds[place] = kinds[place], kinds[first]
+    filled = Filled([], [])
     for first in range(0, jobs, AT_ONCE):
         wanted = {uuid7(): kind for kind in kinds[first : first + AT_ONCE]}
-        calls = [_call(app, pen, random, id, kind, later) for id, kind in wanted.items()]
-        app.enqueue_many(calls)
+        app.enqueue_many(_call(app, pen, random, id, kind, later) for id, kind in wanted.items())
         for id, kind in wanted.items():
             pen.write("ok", job=str(id))
-            unwanted += [id] if kind == "unwanted" else []
-    return unwanted
+            if kind == "unwanted":
+                filled.unwanted.append(id)
+            elif first < len(past) - AT_ONCE:
+                filled.keys.append(_key(id))
+    return filled
+
+
+def _key(id: UUID) -> str:
+    return f"key of {id}"
 
 
 def _call(app: Shigoto, pen: Pen, random: Random, id: UUID, kind: str, later: tuple[float, float]) -> Any:
@@ -48,7 +69,9 @@ def _call(app: Shigoto, pen: Pen, random: Random, id: UUID, kind: str, later: tu
         options["delay"] = random.uniform(*later)
         due = time.monotonic() + options["delay"]
     if random.random() < 0.3:
-        options |= {"key": f"key of {id}", "tenant": random.choice(("a tenant", "another"))}
+        options["key"] = _key(id)
+    if random.random() < 0.1:
+        options["tenant"] = random.choice(("a tenant", "another"))
     if random.random() < 0.3:
         options |= {"priority": random.randint(-5, 5), "tags": ("a", "仕事"), "meta": {"kind": kind}}
     pen.write("try", job=str(id), due=due)
@@ -56,16 +79,18 @@ def _call(app: Shigoto, pen: Pen, random: Random, id: UUID, kind: str, later: tu
 
 
 class Operator:
-    """Cancels what nobody wants and retries what has failed, until the end of the block; at the new store once the old
-    one sends it there. What it is about to do stands in the ledger; whatever the store says to it, it goes on.
+    """Cancels what nobody wants, retries what has failed, and asks for jobs with keys that others have had.
+
+    It does so until the end of the block, at the new store once the old one sends it there. What it is about to do
+    stands in the ledger; whatever the store says to it, it goes on.
     """
 
     def __init__(
-        self, old: Shigoto, new: Shigoto, pen: Pen, random: Random, unwanted: Sequence[UUID], every: float
+        self, old: Shigoto, new: Shigoto, pen: Pen, random: Random, filled: Filled, every: float
     ) -> None:
         self._app, self._new = old, new
         self._pen, self._random = pen, random
-        self._unwanted = list(unwanted)
+        self._unwanted, self._keys = list(filled.unwanted), filled.keys
         self._every = every
         self._enough = threading.Event()
         self._thread = threading.Thread(target=self._work, name="operator")
@@ -82,19 +107,33 @@ class Operator:
 
     def cancel(self, jobs: int) -> None:
         """Cancel so many of what nobody wants."""
-        for _ in range(min(jobs, len(self._unwanted))):
+        for _ in range(jobs):
             self._cancel()
 
     def _work(self) -> None:
         while not self._enough.wait(self._every):
             try:
-                self._retry() if self._random.random() < 0.5 else self.cancel(1)
+                self._random.choice((self._retry, self._cancel, self._ask_again))()
             except StoreMoved:
                 self._app = self._new
             except ShigotoError:
                 continue  # it is closed just now; or the job is not what it was
 
+    def _ask_again(self) -> None:
+        """For a job whose key one that has ended has; if that one has not, nothing is stored."""
+        id, key = uuid7(), self._random.choice(self._keys)
+        self._pen.write("try", job=str(id))
+        try:
+            made = self._app.tasks["asynchronous"].using(id=id, key=key).enqueue(milliseconds=1)
+        except ShigotoError as error:
+            self._pen.write("err", job=str(id), outcome=type(error).__name__, ambiguous=True)
+            raise
+        what: What = "ok" if made.enqueued == "inserted" else "err"
+        self._pen.write(what, job=str(id), key=key, outcome=made.enqueued)
+
     def _cancel(self) -> None:
+        if not self._unwanted:
+            return
         id = self._unwanted.pop()
         self._pen.write("cancel", job=str(id))
         with suppress(ShigotoError):

@@ -180,6 +180,15 @@ def test_a_move_without_fault_passes() -> None:
     assert findings.outcome(8).passed
 
 
+def test_a_key_may_be_taken_in_the_new_store() -> None:
+    case = honest()
+    job_of(case.old, "a", key="k2", holds_key=True)
+    job_of(case.new, "a", key="k2")
+    job_of(case.new, "n", key="k2", holds_key=True)
+
+    assert judged(case) == {}
+
+
 def test_the_times_at_which_the_old_store_was_closed_are_read_from_the_ledger() -> None:
     gates = (("closed", 1.0, 1.1), ("none", 2.0, 2.1), ("draining", 3.0, 3.1), ("moved", 4.0, 4.1))
     records = [record("fault", at, pid=0, deed="gate", outcome=kind, due=due) for kind, due, at in gates]
