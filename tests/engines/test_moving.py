@@ -373,6 +373,26 @@ def test_a_closed_store_changes_no_more_and_its_runs_are_given_back(
 
 
 @EACH
+def test_the_runs_of_a_worker_that_was_fenced_are_given_back_too(
+    kind: str, other: str, opened: Stores
+) -> None:
+    """S0-70: a sweep frees so many of them at once, and a store may be closed before the next one."""
+    engine, new = opened(f"{kind} a"), opened(f"{other} b")
+    engine.run(engine.enqueue_many([spec() for _ in range(5)]))
+    worker, gone = announced(engine, "do", lease=1), announced(engine, "do")
+    assert len(claimed(engine, worker, "do", 3)) == 3
+    assert len(claimed(engine, gone, "do", 2)) == 2
+    while not engine.run(engine.sweep(SweepOrder(fence=(worker,), batch=1))).fenced:
+        pass
+    engine.run(engine.leave(gone))
+
+    assert moved(engine, new).released >= 2
+
+    assert [job.state for job in exported(new)] == [State.PENDING] * 5
+    assert len(claimed(new, announced(new, "do"), "do", 9)) == 5
+
+
+@EACH
 def test_a_job_in_a_transaction_of_the_callers_own_is_refused_in_our_words(
     kind: str, other: str, opened: Stores
 ) -> None:

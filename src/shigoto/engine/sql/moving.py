@@ -11,7 +11,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES, settings
 from shigoto.engine.sql.rows import TABLES, rows_of
-from shigoto.engine.sql.settling import guarded, move
+from shigoto.engine.sql.settling import move, running
 from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreMoved, StoreRefused, StoreUnavailable
 from shigoto.model.job import FailureKind, QueueSettings
@@ -198,20 +198,18 @@ def _number(command: Any) -> Steps[int]:
 
 
 def _release_all(now: Millis) -> Steps[int]:
-    """T8 for everything that runs; the workers are forgotten, so that their next beat tells them to stop."""
-    leases: dict[bytes, list[tuple[int, int]]] = {}
-    for number, token, worker in (yield sql("all_running")).fetchall():
-        leases.setdefault(worker, []).append((number, token))
-    for worker, held in leases.items():
-        rows = (yield from guarded(UUID(bytes=worker), held)).values()
-        ends = [
-            (row, Settlement(number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED, ran=False),
-             row.settled_token)
-            for row in rows
-        ]  # fmt: skip
-        yield from move(now, ends)
+    """T8 for everything that runs, also what was left by workers that are gone; all of them are forgotten, so that the
+    next beat tells them to stop."""
+    holders = {number: worker for number, _, worker in (yield sql("all_running")).fetchall()}
+    ends = [
+        (row, Settlement(number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED, ran=False),
+         row.settled_token)
+        for row in (yield from running(list(holders)))
+    ]  # fmt: skip
+    yield from move(now, ends)
+    for worker in sorted(set(holders.values())):
         yield sql("leave", worker)
-    return sum(map(len, leases.values()))
+    return len(ends)
 
 
 def _marks() -> Steps[dict[int, Mark]]:
