@@ -1,7 +1,7 @@
 """A program that enqueues, and writes down what it tried, and what it was told.
 
     python -m faults.producer APP URL JOBS [--rate R] [--tasks a,b] [--milliseconds 5,50]
-        [--bulk N] [--seconds T] [--seed S] [--then URL]
+        [--bulk N] [--seconds T] [--until FILE] [--seed S] [--then URL]
 
 Each job has its id before the call, so that what was tried is known whatever becomes of the call. A call that raised
 StoreUnavailable may have been stored all the same, and is repeated with the same id until it is acknowledged, up to
@@ -36,6 +36,8 @@ def main() -> None:
         if options.rate:
             time.sleep(max(0.0, began + first / options.rate - time.monotonic()))
         if options.seconds and time.monotonic() > began + options.seconds:
+            break
+        if options.until and options.until.exists():
             break
         count = min(options.bulk, options.jobs - first)
         app = _enqueue(app, pen, options, random, first, count)
@@ -95,6 +97,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--bulk", type=int, default=1)
     parser.add_argument("--seconds", type=float, help="stop after so long, however many there are left")
+    parser.add_argument("--until", type=Path, metavar="FILE", help="stop when this is there")
     parser.add_argument("--tries", type=int, default=20)
     parser.add_argument("--seed", default="0")
     parser.add_argument("--then", metavar="URL", help="where to go on when the store was moved")

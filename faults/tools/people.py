@@ -11,7 +11,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from faults.evidence.records import Pen, What
-from shigoto import Job, Shigoto, ShigotoError, StoreMoved
+from shigoto import Job, Shigoto, ShigotoError, State, StoreMoved
 from shigoto.model.ids import uuid7
 
 HELD = "held"  # a queue that is paused
@@ -79,7 +79,8 @@ def _call(app: Shigoto, pen: Pen, random: Random, id: UUID, kind: str, later: tu
 
 
 class Operator:
-    """Cancels what nobody wants, retries what has failed, and asks for jobs with keys that others have had.
+    """Cancels what nobody wants, retries what has failed, deletes what is done, and asks for jobs with keys that others
+    have had. `deleted` are the ids of jobs that may be gone.
 
     It does so until the end of the block, at the new store once the old one sends it there. What it is about to do
     stands in the ledger; whatever the store says to it, it goes on.
@@ -92,6 +93,7 @@ class Operator:
         self._pen, self._random = pen, random
         self._unwanted, self._keys = list(filled.unwanted), filled.keys
         self._every = every
+        self.deleted: set[str] = set()
         self._enough = threading.Event()
         self._thread = threading.Thread(target=self._work, name="operator")
 
@@ -113,7 +115,7 @@ class Operator:
     def _work(self) -> None:
         while not self._enough.wait(self._every):
             try:
-                self._random.choice((self._retry, self._cancel, self._ask_again))()
+                self._random.choice((self._retry, self._cancel, self._delete, self._ask_again))()
             except StoreMoved:
                 self._app = self._new
             except ShigotoError:
@@ -138,6 +140,14 @@ class Operator:
         self._pen.write("cancel", job=str(id))
         with suppress(ShigotoError):
             self._app.job(id).cancel()
+
+    def _delete(self) -> None:
+        done: list[Job] = self._app.find(state="completed", limit=100)
+        if done:
+            job = self._random.choice(done)
+            self.deleted.add(str(job.id))
+            engine = self._app.engine
+            engine.run(engine.delete([job.number], [State.COMPLETED]))
 
     def _retry(self) -> None:
         failed: list[Job] = self._app.find(state="failed", limit=100)

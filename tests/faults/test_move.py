@@ -20,7 +20,7 @@ def test_a_move_under_load_loses_nothing_whoever_is_killed(on_postgres: Setting)
     outcome = move.EXPERIMENT.run(on_postgres)
 
     assert outcome.passed, (outcome.wrong, outcome.zeros, outcome.figures)
-    assert outcome.n > move.SHORT.filled + move.SHORT.more
+    assert outcome.n > move.SHORT.filled + move.SHORT.there
     assert outcome.figures["jobs moved"] >= move.SHORT.filled
     assert {"completed", "pending", "cancelled", "failed"} <= set(outcome.figures["of these"])
     assert outcome.figures["move killed while"]["copying"] == 1
