@@ -64,7 +64,7 @@ class Gate(Struct, frozen=True, kw_only=True):
 
 
 class Mark(Struct, frozen=True, array_like=True):
-    """What tells whether the finished jobs of a block of numbers are the same in two stores.
+    """What tells whether the finished jobs of a block of numbers, or one of them, are the same in two stores.
 
     Whoever has ended again, or later, has a larger `finished_at`; what came and went at the same time thus never adds
     up to the same, nor do lines of a log, which have rising numbers. A job that has ended can only lose its key, to one
@@ -129,6 +129,10 @@ class Mover(Protocol):
 
     def marks(self) -> Op[dict[int, Mark]]:
         """The mark of each block that has finished jobs; block n has the numbers from n * BLOCK on."""
+        ...
+
+    def marks_within(self, block: int) -> Op[dict[int, Mark]]:
+        """The mark of each finished job of the block, by number."""
         ...
 
     def weigh(self, *, after: int, to: int, finished: bool | None, limit: int) -> Op[list[Weight]]:

@@ -131,6 +131,9 @@ class SqlMover:
     def marks(self) -> Op[dict[int, Mark]]:
         return Op(start=_marks, mode="read")
 
+    def marks_within(self, block: int) -> Op[dict[int, Mark]]:
+        return Op(start=lambda: _marks_within(block), mode="read")
+
     def weigh(self, *, after: int, to: int, finished: bool | None, limit: int) -> Op[list[Weight]]:
         return Op(start=lambda: _weigh(after, to, finished, limit), mode="read")
 
@@ -219,6 +222,11 @@ def _marks() -> Steps[dict[int, Mark]]:
     for block, *sums in (yield sql("mark_finished", BLOCK)).fetchall():
         marks[block] = Mark(*map(int, (*sums, *logged.get(block, (0, 0)), held.get(block, 0))))
     return marks
+
+
+def _marks_within(block: int) -> Steps[dict[int, Mark]]:
+    rows = (yield sql("mark_each", block * BLOCK, (block + 1) * BLOCK - 1)).fetchall()
+    return {number: Mark(1, *map(int, sums)) for number, *sums in rows}
 
 
 def _weigh(after: int, to: int, finished: bool | None, limit: int) -> Steps[list[Weight]]:
