@@ -65,7 +65,7 @@ SHORT = Size(
     kills_there=2, producer_kills=(1.0, 2.0), producers_killed=6, closed_for=0.0, every=0.05, seconds=60,
 )  # fmt: skip
 FULL = Size(
-    filled=100_000, later=(60.0, 300.0), there=10_000, rate=50, milliseconds="5,50", workers=4, lease=10.0,
+    filled=100_000, later=(60.0, 300.0), there=10_000, rate=50, milliseconds="20,200", workers=4, lease=10.0,
     kills=(1.0, 5.0), kills_there=5, producer_kills=(5.0, 15.0), producers_killed=1_000, closed_for=0.5, every=0.05,
     seconds=900,
 )  # fmt: skip
