@@ -516,6 +516,28 @@ def test_keys_that_others_take_while_a_store_is_copied_are_theirs_in_the_new_one
     assert held == {job.key for job in finished} - {"k3"}
 
 
+@ALL_PAIRS
+def test_of_what_was_copied_before_only_what_has_changed_is_copied_again(
+    kind: str, other: str, opened: Stores
+) -> None:
+    """S0-70: interrupted anywhere it can be run again, which takes no longer than it must."""
+    old, new = opened(f"{kind} a"), opened(f"{other} b")
+    finished = [record(n, State.COMPLETED, key=f"k{n}", holds_key=True) for n in range(1, 2_600)]
+    imported(old, lines_of([*finished, record(3_000, State.PENDING)]))
+
+    def fail(progress: Progress) -> None:
+        if progress.phase == "closing":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        moved(old, new, tell=fail)
+    old.run(old.enqueue_many([spec(key="k7", tenant="")]))
+    old.run(old.delete([1_200], [State.COMPLETED]))
+
+    assert moved(old, new).jobs == 3, "two that wait, and the one that has lost its key"
+    assert list(exported(new)) == list(exported(old))
+
+
 @EACH
 def test_what_still_runs_after_its_time_is_given_back_and_runs_in_the_new_store(
     kind: str, other: str, opened: Stores

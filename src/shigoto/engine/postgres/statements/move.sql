@@ -33,16 +33,17 @@ FROM shigoto.key k
 WHERE EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = k.number)
 GROUP BY 1
 
+-- Looked up job by job, whatever is known of the tables, which are new.
 -- name: mark_each
-SELECT d.number, d.token, d.finished_at, coalesce(g.lines, 0), coalesce(g.numbers, 0),
-  (EXISTS (SELECT 1 FROM shigoto.key k WHERE k.tenant = b.tenant AND k.key = b.key AND k.number = b.number))::int
+SELECT d.number, d.token, d.finished_at,
+  (SELECT count(*) FROM shigoto.log g WHERE g.number = d.number),
+  (SELECT coalesce(sum(g.line), 0) FROM shigoto.log g WHERE g.number = d.number),
+  (SELECT count(*)
+    FROM shigoto.job b
+    CROSS JOIN LATERAL (
+      SELECT 1 FROM shigoto.key k WHERE k.tenant = b.tenant AND k.key = b.key AND k.number = b.number OFFSET 0) k
+    WHERE b.number = d.number)
 FROM shigoto.done d
-LEFT JOIN shigoto.job b ON b.number = d.number
-LEFT JOIN (
-  SELECT g.number, count(*) AS lines, sum(g.line) AS numbers
-  FROM shigoto.log g
-  WHERE g.number BETWEEN $1::bigint AND $2::bigint
-  GROUP BY 1) g ON g.number = d.number
 WHERE d.number BETWEEN $1::bigint AND $2::bigint
 
 -- $1 = [[tenant, key], …]
