@@ -316,6 +316,29 @@ def test_after_an_outage_nobody_is_fenced_before_a_whole_lease_of_contact(shaky:
     assert fenced >= 330_000
 
 
+def test_after_an_outage_a_worker_with_a_short_lease_gives_the_others_five_seconds_to_come_back(
+    shaky: Stage,
+) -> None:
+    """Semantics §4: others have made pauses meanwhile, which may be longer than a lease of a second."""
+
+    @shaky.app.task
+    async def work() -> None: ...
+
+    async def main() -> None:
+        await work.aenqueue()
+        ghost(shaky, ("work",))
+        async with shaky.working(lease=1.0):
+            store(shaky).down = True
+            await asyncio.sleep(300)
+            store(shaky).down = False
+            await shaky.until(events.WorkersFenced)
+
+    shaky.play(main)
+
+    [fenced] = shaky.times(events.WorkersFenced)
+    assert 305_000 <= fenced < 309_000
+
+
 def test_a_fenced_worker_stops_at_once_and_drops_its_results(stage: Stage) -> None:
     ended: list[str] = []
 
