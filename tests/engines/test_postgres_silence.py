@@ -1,0 +1,108 @@
+"""A line to the server that falls silent: no end, no reset, just nothing. Only a deadline of one's own can tell."""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from faults.tools.proxy import HalfOpen, Pass, Proxy, Silent
+from shigoto import Shigoto
+from shigoto.engine.op import Op
+from shigoto.engine.postgres import PostgresEngine
+from shigoto.engine.postgres.address import read_address
+from shigoto.engine.postgres.driver import Driver
+from shigoto.engine.sql.command import Call
+from shigoto.model.errors import StoreUnavailable
+from shigoto.model.worker import Orders
+from shigoto.observe import events
+from shigoto.worker import Worker
+from tests.postgres_stores import make_store
+
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
+
+TEXTS = {"pid": "SELECT pg_backend_pid()"}
+
+Open = Callable[..., Any]
+
+
+def pid(**options: Any) -> Op[Any]:
+    def start() -> Any:
+        return (yield Call("pid")).fetchall()
+
+    return Op(start=start, **options)
+
+
+@pytest.fixture
+def line(postgres_database: str) -> Iterator[Proxy]:
+    """What lies between the tests and their server."""
+    match = re.search(r"127\.0\.0\.1:(\d+)", postgres_database)
+    assert match is not None
+    with Proxy(int(match[1])) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def far(postgres_database: str, line: Proxy) -> str:
+    """The address of the database, by that line."""
+    return re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{line.port}", postgres_database)
+
+
+@pytest.fixture
+def driver(far: str) -> Iterator[Driver]:
+    driver = Driver(read_address(far), TEXTS)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def engine(far: str, postgres_database: str) -> Iterator[PostgresEngine]:
+    make_store(postgres_database)
+    engine = PostgresEngine(far)
+    yield engine
+    engine.close()
+
+
+async def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+# Deadlines
+
+
+async def test_an_op_may_say_how_long_it_is_worth_waiting_for(driver: Driver, line: Proxy) -> None:
+    driver.run(pid())
+    await driver.arun(pid())
+    line.mode = Silent()
+    began = time.monotonic()
+
+    with pytest.raises(StoreUnavailable, match="not answered in time"):
+        await asyncio.to_thread(driver.run, pid(deadline=0.5))
+    with pytest.raises(StoreUnavailable, match="not answered in time"):
+        await driver.arun(pid(deadline=0.5))
+
+    assert 1.0 <= time.monotonic() - began < 10.0
+    line.mode = Pass()
+
+
+async def test_a_beat_on_a_line_that_has_died_is_given_up_and_sent_on_another_before_the_lease_ends(
+    engine: PostgresEngine, line: Proxy
+) -> None:
+    """Semantics §4, E18: or else a firewall that forgets its connections costs a worker all of its jobs."""
+    app = Shigoto(engine=engine)
+    told: list[events.Event] = []
+    app.bus.subscribe(told.append)
+
+    async with Worker(app, lease=6.0, any_role=True, sweeps=False) as worker:
+        await until(lambda: worker.ready)
+        engine.run(engine.stats())  # on the connection that beats will use
+        line.mode = HalfOpen()
+        line.mode = Pass()
+        began = time.monotonic()
+        await until(lambda: any(isinstance(e, events.StoreRecovered) and e.part == "keeper" for e in told))
+        assert time.monotonic() - began < 6.0
