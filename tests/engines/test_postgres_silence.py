@@ -4,7 +4,6 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -12,21 +11,20 @@ import pytest
 from faults.tools.proxy import HalfOpen, Pass, Proxy, Silent
 from shigoto import Shigoto
 from shigoto.engine.op import Op
+from shigoto.engine.postgres import listening
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.sql.command import Call
 from shigoto.model.errors import StoreUnavailable
-from shigoto.model.worker import Orders
 from shigoto.observe import events
 from shigoto.worker import Worker
+from tests.fundamentals.shop import until
 from tests.postgres_stores import make_store
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
 TEXTS = {"pid": "SELECT pg_backend_pid()"}
-
-Open = Callable[..., Any]
 
 
 def pid(**options: Any) -> Op[Any]:
@@ -66,10 +64,8 @@ def engine(far: str, postgres_database: str) -> Iterator[PostgresEngine]:
     engine.close()
 
 
-async def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.02)
+async def soon(true: Callable[[], bool]) -> None:
+    await asyncio.to_thread(until, true)
 
 
 # Deadlines
@@ -99,10 +95,49 @@ async def test_a_beat_on_a_line_that_has_died_is_given_up_and_sent_on_another_be
     app.bus.subscribe(told.append)
 
     async with Worker(app, lease=6.0, any_role=True, sweeps=False) as worker:
-        await until(lambda: worker.ready)
+        await soon(lambda: worker.ready)
         engine.run(engine.stats())  # on the connection that beats will use
         line.mode = HalfOpen()
         line.mode = Pass()
         began = time.monotonic()
-        await until(lambda: any(isinstance(e, events.StoreRecovered) and e.part == "keeper" for e in told))
+        await soon(lambda: any(isinstance(e, events.StoreRecovered) and e.part == "keeper" for e in told))
         assert time.monotonic() - began < 6.0
+
+
+# The doorbell
+
+
+async def test_a_silent_listener_notices_by_itself_and_listens_again(
+    engine: PostgresEngine, line: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F31, E21: a line on which nothing comes looks like one on which there is nothing to tell."""
+    monkeypatch.setattr(listening, "CHECK_EVERY", 0.2, raising=False)
+    monkeypatch.setattr(listening, "CHECK_WITHIN", 0.5, raising=False)
+    app = Shigoto(engine=engine)
+
+    @app.task
+    async def work() -> None: ...
+
+    ear = engine.listen()
+    assert await ear.wait(20)  # it listens
+    line.mode = HalfOpen()
+    line.mode = Pass()
+    assert await ear.wait(20)  # it listens again
+    await asyncio.to_thread(work.enqueue)
+    assert await ear.wait(20)
+    ear.close()
+
+
+async def test_a_listener_whose_line_is_well_is_left_alone(
+    engine: PostgresEngine, line: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "CHECK_EVERY", 0.05, raising=False)
+    ear = engine.listen()
+    assert await ear.wait(20)
+    before, passed = line.accepted, line.passed["to_server"]
+
+    assert not await ear.wait(1.0)
+
+    assert line.accepted == before
+    assert line.passed["to_server"] > passed
+    ear.close()
