@@ -11,8 +11,7 @@ import pytest
 from faults.tools.proxy import HalfOpen, Pass, Proxy, Silent
 from shigoto import Shigoto
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import listening
-from shigoto.engine.postgres import PostgresEngine
+from shigoto.engine.postgres import PostgresEngine, listening
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.sql.command import Call

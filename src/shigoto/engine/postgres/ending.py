@@ -14,9 +14,11 @@ from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.failures import (
     READ_ONLY,
     RESTARTABLE,
+    STARVING,
     UNAVAILABLE,
     one_line,
     refined,
+    starving,
     unavailable,
 )
 from shigoto.engine.postgres.wire import Request
@@ -71,6 +73,8 @@ def says_nothing_about_the_job(error: psycopg.Error, store: str, *, broken: bool
     """What an error means that has passed through a block; None if it is what it is."""
     if error.sqlstate in RESTARTABLE:
         return _conflict(error, store)
+    if error.sqlstate in STARVING:
+        return starving(store, error.sqlstate, one_line(error))
     if (broken and isinstance(error, psycopg.OperationalError)) or UNAVAILABLE.fullmatch(
         error.sqlstate or ""
     ):
