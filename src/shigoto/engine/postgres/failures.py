@@ -44,8 +44,7 @@ STARVING = {
     "53100": ("disk space", "Make room on the disk of the server, or give it a larger one"),
     "53200": (
         "memory",
-        "Give it more, lower work_mem or max_connections, or if it is locks that it has no memory for, raise"
-        " max_locks_per_transaction",
+        "Give it more, or lower work_mem and max_connections; if it is for locks, raise max_locks_per_transaction",
     ),
     "53300": (
         "connections",
