@@ -7,17 +7,14 @@ from uuid import UUID
 
 import pytest
 
-from shigoto import (
-    State,
-    StoreUnavailable,
-)
+from shigoto import NotReady, State, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.model.ids import uuid7
 from shigoto.model.outcome import Verdict
 from shigoto.model.worker import Announcement, SweepOrder, Want
 from shigoto.observe import events
-from shigoto.testing.clock import VirtualClock
+from shigoto.testing.clock import START, VirtualClock
 from shigoto.worker import Stopped
 from tests.fundamentals.stage import DAY, DeafToBeats, Stage
 
@@ -101,6 +98,60 @@ def test_an_outage_of_five_minutes_costs_no_rerun(shaky: Stage) -> None:
         "sweeper",
     }
     assert shaky.all(events.StoreRecovered)
+
+
+class ShortOfBreath(MemoryEngine):
+    """A store that cannot be reached when a worker announces itself, until so many milliseconds have passed."""
+
+    def __init__(self, clock: VirtualClock, milliseconds: int) -> None:
+        super().__init__(clock=clock)
+        self._time = clock
+        self._until = START + milliseconds
+
+    def announce(self, announcement: Announcement) -> Op[None]:
+        if self._time.now < self._until:
+            raise StoreUnavailable("the answer was lost")
+        return super().announce(announcement)
+
+
+@pytest.mark.parametrize("milliseconds", [1, 1_000, 4_000])
+def test_a_worker_that_cannot_announce_itself_tries_again_for_a_while(milliseconds: int) -> None:
+    """F40: a connection that breaks just then must not end the process."""
+    stage = Stage(lambda clock: ShortOfBreath(clock, milliseconds))
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    work.enqueue()
+
+    assert stage.drain().reason == "drained"
+    assert stage.job().state is State.COMPLETED
+    assert milliseconds <= stage.now < milliseconds + 1_500
+
+
+def test_a_worker_that_cannot_announce_itself_for_five_seconds_says_so_and_ends() -> None:
+    stage = Stage(lambda clock: ShortOfBreath(clock, 10_000))
+
+    with pytest.raises(NotReady, match=r"The worker cannot begin\. the answer was lost"):
+        stage.drain()
+
+    assert 4_000 < stage.now <= 5_000
+    assert stage.engine.run(stage.engine.workers()) == []
+
+
+def test_a_worker_that_is_stopped_while_it_cannot_announce_itself_ends_at_once() -> None:
+    stage = Stage(lambda clock: ShortOfBreath(clock, 10_000))
+
+    async def main() -> None:
+        worker = stage.worker()
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(1)
+        worker.stop()
+        assert (await running).reason == "stopped"
+
+    stage.play(main)
+
+    assert stage.now < 2_000
 
 
 def test_a_settlement_whose_answer_was_lost_is_sent_again_and_recognised(shaky: Stage) -> None:
