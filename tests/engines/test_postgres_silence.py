@@ -2,20 +2,24 @@
 
 import asyncio
 import re
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from faults.tools.proxy import HalfOpen, Pass, Proxy, Silent
 from shigoto import Shigoto
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import PostgresEngine, listening
+from shigoto.engine.postgres import PostgresEngine, cancelling, listening
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.sql.command import Call
-from shigoto.model.errors import StoreUnavailable
+from shigoto.model.errors import StoreUnavailable, TransactionTooLong
 from shigoto.observe import events
 from shigoto.worker import Worker
 from tests.fundamentals.shop import until
@@ -40,6 +44,7 @@ def line(postgres_database: str) -> Iterator[Proxy]:
     assert match is not None
     with Proxy(int(match[1])) as proxy:
         yield proxy
+        proxy.mode = Pass()
 
 
 @pytest.fixture
@@ -140,3 +145,101 @@ async def test_a_listener_whose_line_is_well_is_left_alone(
     assert line.accepted == before
     assert line.passed["to_server"] > passed
     ear.close()
+
+
+# Cancels
+
+EXPIRES_IN_SILENCE = """
+import sys, threading, time
+from shigoto.engine.op import Op
+from shigoto.engine.postgres import PostgresEngine, cancelling
+cancelling.SAFELY = cancelling.SAFELY and sys.argv[2] == "safely"
+engine = PostgresEngine(sys.argv[1])
+gaps = []
+def tick():
+    before = time.monotonic()
+    while True:
+        time.sleep(0.01)
+        now = time.monotonic()
+        gaps.append(now - before)
+        before = now
+threading.Thread(target=tick, daemon=True).start()
+with engine.block(lambda: None, limit=0.5) as tx:
+    tx.execute("SELECT 1")
+    print("begun", flush=True)
+    sys.stdin.readline()
+    try:
+        tx.execute("SELECT pg_sleep(60)")
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+    time.sleep(2.0)
+    print("ticks" if max(gaps) < 1.0 else f"stood still for {max(gaps)} s", flush=True)
+    import os
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("way", ["safely", "otherwise"])
+def test_a_cancel_on_a_silent_line_does_not_stop_the_process(
+    engine: PostgresEngine, line: Proxy, way: str
+) -> None:
+    """E18, S1-13: libpq's own waits for the server while nobody else can run, beats included."""
+    with subprocess.Popen(
+        [sys.executable, "-c", EXPIRES_IN_SILENCE, engine.address, way],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        line.mode = Silent()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        try:
+            said, _ = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert said == "TransactionTooLong\nticks\n"
+
+
+@pytest.mark.parametrize("safely", [True, False])
+def test_what_a_block_was_doing_at_its_limit_is_cancelled_on_the_server(
+    postgres_database: str, monkeypatch: pytest.MonkeyPatch, safely: bool
+) -> None:
+    monkeypatch.setattr(cancelling, "SAFELY", safely and cancelling.SAFELY)
+    make_store(postgres_database)
+    engine = PostgresEngine(
+        postgres_database
+    )  # no proxy of this process may lie between: it would stand still, too
+
+    def linger() -> None:
+        with engine.block(pid, limit=0.3) as tx:
+            tx.execute("SELECT pg_sleep(60)")
+
+    with pytest.raises(TransactionTooLong):
+        linger()
+
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        look = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)' AND state = 'active'"
+        until(lambda: connection.execute(look).fetchall() == [(0,)])
+    engine.close()
+
+
+def test_so_many_cancels_on_a_silent_line_take_no_more_than_a_few_threads(
+    engine: PostgresEngine, line: Proxy
+) -> None:
+    blocks: list[Any] = [engine.block(pid, limit=0.3) for _ in range(8)]
+    for block in blocks:
+        block.__enter__().execute("SELECT 1")
+    line.mode = Silent()
+
+    until(lambda: all(block.stage == "expired" for block in blocks))
+
+    assert sum(thread.name == "shigoto-cancel" for thread in threading.enumerate()) <= cancelling.MOST
+    line.mode = Pass()
+    until(lambda: not any(thread.name == "shigoto-cancel" for thread in threading.enumerate()))
+    for block in blocks:
+        with pytest.raises(TransactionTooLong):
+            block.__exit__(None, None, None)

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import pq
 from psycopg.abc import PQGen
 
+from shigoto.engine.postgres import cancelling
 from shigoto.engine.sql.blocks import NOT_YOURS
 from shigoto.model.errors import JobError
 
@@ -59,6 +60,10 @@ class LentConnection(psycopg.Connection[Any]):
         cursor = self.cursor()
         cursor.executemany(query, params_seq)
         return cursor
+
+    def cancel(self) -> None:
+        """Cancel the statement that is under way, without waiting for it."""
+        cancelling.prepared(self.pgconn)()
 
     def commit(self) -> NoReturn:
         raise JobError(NOT_YOURS)
@@ -116,6 +121,10 @@ class LentAsyncConnection(psycopg.AsyncConnection[Any]):
         cursor = self.cursor()
         await cursor.executemany(query, params_seq)
         return cursor
+
+    def cancel(self) -> None:
+        """Cancel the statement that is under way, without waiting for it."""
+        cancelling.prepared(self.pgconn)()
 
     async def commit(self) -> NoReturn:
         raise JobError(NOT_YOURS)

@@ -29,6 +29,7 @@ import psycopg
 from psycopg import pq
 
 from shigoto.engine.op import Op
+from shigoto.engine.postgres import cancelling
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.conversation import ROLLBACK, Requests
 from shigoto.engine.postgres.driver import aconverse, converse
@@ -220,7 +221,6 @@ class Block:
         self._connection, self._lent = connection, lent
         # One of our own to the same end: libpq may close its own in the moment when we shut it down.
         self._line = socket.fromfd(pgconn.socket, socket.AF_INET, socket.SOCK_STREAM)
-        self._cancel = pgconn.get_cancel()
         self._watchdog = self._lending.watchdog
         self.stage = "open"
         self._lending.sign_in(self, lent)
@@ -267,15 +267,12 @@ class Block:
             self._shut_down()
 
     def _shut_down(self) -> None:
+        # Before the line is cut: whoever waits there closes the connection, and then nobody knows what to cancel.
+        cancel = cancelling.prepared(self._connection.wire.pgconn)
         if self._line is not None:
             with suppress(OSError):
                 self._line.shutdown(socket.SHUT_RDWR)
-        with suppress(RuntimeError):  # no thread to be had: its statement timeout ends it a little later
-            threading.Thread(target=self._cancel_statement, name="shigoto-cancel", daemon=True).start()
-
-    def _cancel_statement(self) -> None:
-        with suppress(psycopg.Error):  # there was nothing to cancel, or nobody to tell
-            self._cancel.cancel()
+        cancel()
 
     def disown(self) -> None:
         """This is a forked child's copy: nothing may touch the parent's connection any more."""
