@@ -8,20 +8,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
+from msgspec import structs
 
 from faults.tools.proxy import HalfOpen, Pass, Proxy, Silent
-from shigoto import Shigoto
+from shigoto import Context, Shigoto, State
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import PostgresEngine, cancelling, listening
+from shigoto.engine.postgres import PostgresEngine, cancelling, listening, transaction
+from shigoto.engine.postgres import engine as postgres_engine
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.sql.command import Call
 from shigoto.model.errors import StoreUnavailable, TransactionTooLong
+from shigoto.model.job import Job
 from shigoto.observe import events
-from shigoto.worker import Worker
+from shigoto.worker import Worker, endings
 from tests.fundamentals.shop import until
 from tests.postgres_stores import make_store
 
@@ -68,8 +72,22 @@ def engine(far: str, postgres_database: str) -> Iterator[PostgresEngine]:
     engine.close()
 
 
+@pytest.fixture
+def near(postgres_database: str) -> Iterator[PostgresEngine]:
+    """The same store as `engine`, by another line."""
+    near = PostgresEngine(postgres_database)
+    yield near
+    near.close()
+
+
+def job_of(engine: PostgresEngine, id: UUID) -> Job:
+    [job] = engine.run(engine.get([id]))
+    assert job is not None
+    return job
+
+
 async def soon(true: Callable[[], bool]) -> None:
-    await asyncio.to_thread(until, true)
+    await asyncio.to_thread(until, true, 20.0)
 
 
 # Deadlines
@@ -243,3 +261,63 @@ def test_so_many_cancels_on_a_silent_line_take_no_more_than_a_few_threads(
     for block in blocks:
         with pytest.raises(TransactionTooLong):
             block.__exit__(None, None, None)
+
+
+# Transactions
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+async def test_a_line_that_falls_silent_inside_a_transaction_is_no_failure_of_the_job(
+    engine: PostgresEngine,
+    near: PostgresEngine,
+    line: Proxy,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+) -> None:
+    """Semantics §7, E18: nobody knows what has become of the statement, and the handler cannot do anything about it."""
+    short = structs.replace(postgres_engine.CAPABILITIES, block_limit=0.5)
+    monkeypatch.setattr(postgres_engine, "CAPABILITIES", short)
+    monkeypatch.setattr(transaction, "ANSWERED_WITHIN", 0.5, raising=False)
+    monkeypatch.setattr(endings, "TROUBLE_DELAY", 10)
+    engine._driver.deadline = 1.5  # of everything else that goes by this line
+    app = Shigoto(engine=engine)
+    runs: list[int] = []
+
+    def fall_silent_once() -> None:
+        runs.append(1)
+        if len(runs) == 1:
+            line.mode = HalfOpen()
+            line.mode = Pass()
+
+    @app.task(name="work", retries=0)
+    def work(ctx: Context) -> None:
+        with ctx.transaction() as tx:
+            fall_silent_once()
+            tx.execute("SELECT 1")
+
+    @app.task(name="awork", retries=0)
+    async def awork(ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            fall_silent_once()
+            await tx.execute("SELECT 1")
+
+    handle = await (work if way == "sync" else awork).aenqueue()
+    async with Worker(app, any_role=True):
+        await soon(lambda: job_of(near, handle.id).state in (State.COMPLETED, State.FAILED))
+
+    assert len(runs) == 2
+    job = job_of(near, handle.id)
+    assert (job.state, job.failures, job.attempt, job.releases) == (State.COMPLETED, 0, 1, 1)
+
+
+def test_a_statement_that_takes_too_long_on_a_line_that_is_well_is_the_blocks_own_fault(
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "ANSWERED_WITHIN", 60.0, raising=False)
+
+    def linger() -> None:
+        with engine.block(pid, limit=0.3) as tx:
+            tx.execute("SELECT pg_sleep(60)")
+
+    with pytest.raises(TransactionTooLong):
+        linger()

@@ -25,18 +25,21 @@ ANYBODY_THERE = bytes.fromhex("00000008 04d2162f")  # whether the server speaks 
 _threads = threading.BoundedSemaphore(MOST)
 
 
-def prepared(pgconn: pq.abc.PGconn) -> Callable[[], None]:
-    """What cancels the statement under way on a connection which may be closed meanwhile. To call it never waits."""
+def prepared(pgconn: pq.abc.PGconn) -> Callable[[], bool]:
+    """What cancels the statement under way on a connection which may be closed meanwhile.
+
+    To call it never waits, and tells whether the server will be told.
+    """
     try:
         cancel = _by_polling(pgconn.cancel_conn()) if SAFELY else _at_once(pgconn)
     except psycopg.Error:  # it is closed
-        return lambda: None
+        return lambda: False
     return lambda: _in_thread(cancel)
 
 
-def _in_thread(cancel: Callable[[], None]) -> None:
+def _in_thread(cancel: Callable[[], None]) -> bool:
     if not _threads.acquire(blocking=False):
-        return
+        return False
 
     def work() -> None:
         try:
@@ -49,6 +52,8 @@ def _in_thread(cancel: Callable[[], None]) -> None:
         threading.Thread(target=work, name="shigoto-cancel", daemon=True).start()
     except RuntimeError:  # no thread to be had
         _threads.release()
+        return False
+    return True
 
 
 def _by_polling(cancel: pq.abc.PGcancelConn) -> Callable[[], None]:

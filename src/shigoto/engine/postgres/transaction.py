@@ -1,13 +1,14 @@
 """A transaction for somebody's own statements, with one operation of ours at its end.
 
     open ── left ──► ending ── last, COMMIT (or ROLLBACK) ──► over
-      └──── the limit passes: the watchdog cuts the line ──► expired
+      └──── the limit passes: the watchdog cuts the line ──► expired, or silent
       └──── its job has ended without it: the same, at once ► expired
       └──── the process forks: the child must not touch it ─► foreign
 
 It keeps nobody from writing but for the rows that it has written itself. Still it may not last for ever: the server
-cannot clean up behind it. When the limit has passed, the connection is shut down, from whatever thread, and the server
-rolls back; what it is doing just then is cancelled, since it would notice only at the end of that.
+cannot clean up behind it. When the limit has passed, what it is doing just then is cancelled; then the connection is
+shut down, from whatever thread, and the server rolls back. A statement on which the server does not say a word, although
+it was cancelled, has not taken too long: its line has fallen silent, and that is no fault of the block.
 
 A statement that came after the end of the transaction would be an effect without a completion. COMMIT as a text cannot
 be kept away from the server; so each statement looks whether the transaction is still there, and it has a mark, which
@@ -42,10 +43,12 @@ from shigoto.engine.postgres.wire import BAD
 from shigoto.engine.sql.blocks import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, to_its_end
 from shigoto.model.errors import JobError, StoreUnavailable, TransactionTooLong
 
-Stage = Literal["new", "open", "ending", "over", "expired", "foreign"]
+Stage = Literal["new", "open", "ending", "over", "expired", "silent", "foreign"]
 
 LOOK_EVERY = 0.05  # seconds
 SERVERS_GRACE = 1.0  # seconds that the server waits longer than we do, so that ours is the word people see
+ANSWERED_WITHIN = 5.0  # seconds, by a server that was told to cancel
+SILENT = "the server has not answered while a transaction block was open"
 STILL_BUSY = (
     "A statement of the transaction block is still under way, such as a stream, a COPY or a pipeline, so it cannot be"
     " committed. Leave these before the block."
@@ -231,7 +234,7 @@ class Block:
     def expect_usable(self) -> None:
         """Raise if the transaction is not there, so that nothing is written beside it."""
         match self.stage:
-            case "expired":
+            case "expired" | "silent":
                 raise self._late()
             case "foreign":
                 raise StoreUnavailable(FOREIGN)
@@ -247,7 +250,7 @@ class Block:
 
     def explain(self, error: psycopg.Error) -> None:
         """Raise what an error means here, if it means something more."""
-        if self.stage == "expired":
+        if self.stage in ("expired", "silent"):
             raise self._late() from error
         if error.sqlstate in RESTARTABLE:
             self._conflict = error
@@ -261,18 +264,24 @@ class Block:
     def expire(self) -> None:
         """The limit has passed: let the server roll back. Never raises."""
         with self._stepping:
-            if self.stage != "open":
+            if self.stage == "open":
+                self.stage = "expired"
+                if self._cancel() and self._status == STATUS.ACTIVE and not self._given_up:
+                    self._watchdog.watch(self, ANSWERED_WITHIN)  # look again, whether it has answered
+                    return
+            elif self.stage != "expired":
                 return
-            self.stage = "expired"
-            self._shut_down()
+            elif self._status == STATUS.ACTIVE:
+                self.stage = "silent"
+            self._cut()
 
-    def _shut_down(self) -> None:
-        # Before the line is cut: whoever waits there closes the connection, and then nobody knows what to cancel.
-        cancel = cancelling.prepared(self._connection.wire.pgconn)
+    def _cut(self) -> None:
         if self._line is not None:
             with suppress(OSError):
                 self._line.shutdown(socket.SHUT_RDWR)
-        cancel()
+
+    def _cancel(self) -> bool:
+        return cancelling.prepared(self._connection.wire.pgconn)()
 
     def disown(self) -> None:
         """This is a forked child's copy: nothing may touch the parent's connection any more."""
@@ -285,7 +294,10 @@ class Block:
     def _begin_to_leave(self) -> bool:
         with self._stepping:
             in_time = self.stage == "open"
-            self.stage = "ending" if in_time else "expired"
+            if in_time:
+                self.stage = "ending"
+            else:
+                self._cut()
         self._watchdog.forget(self)
         return in_time
 
@@ -345,7 +357,8 @@ class Block:
 
     def _explain_inside(self, error: BaseException | None, *, in_time: bool) -> None:
         """Raise if there is more to say about what has happened in the block."""
-        if not in_time and (error is None or isinstance(error, psycopg.Error)):
+        expected = (psycopg.Error, StoreUnavailable) if self.stage == "silent" else psycopg.Error
+        if not in_time and (error is None or isinstance(error, expected)):
             raise self._late() from error
         if isinstance(error, psycopg.Error):
             broken = self._connection.wire.pgconn.status == BAD
@@ -358,15 +371,17 @@ class Block:
             self.expect_usable()
 
     def _over(self) -> None:
-        if self.stage != "expired":
+        if self.stage not in ("expired", "silent"):
             self.stage = "over"
         self._lending.sign_out(self)
         if self._line is not None:
             self._line.close()
 
-    def _late(self) -> JobError | TransactionTooLong:
+    def _late(self) -> Exception:
         if self._given_up:
             return JobError(GIVEN_UP)
+        if self.stage == "silent":
+            return unavailable(self._lending.store, SILENT)
         return TransactionTooLong(
             f"The transaction block was open for more than {self._limit:g} s and was rolled back: it keeps the rows"
             " locked that it has written. Do slow work before the block, and only write in it."
