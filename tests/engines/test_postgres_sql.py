@@ -37,8 +37,8 @@ ONLY_ON_SQLITE = {
     "take_key", "take_write_lock", "uncounted", "unready", "unschedule_promoted",
 }  # fmt: skip
 ONLY_HERE = {
-    "claim", "enqueue", "enqueue_each", "fold_tally", "go_on_after", "known_ids", "lanes_of", "lock_keys",
-    "lock_running", "now", "renew_clock", "replace_jobs", "ring", "supersede_all",
+    "claim", "complete_by_itself", "enqueue", "enqueue_each", "fold_tally", "go_on_after", "known_ids", "lanes_of",
+    "lock_free", "lock_keys", "now", "renew_clock", "replace_jobs", "ring", "supersede_all",
 }  # fmt: skip
 TIMEOUT = 20.0
 MIB = 1024 * 1024

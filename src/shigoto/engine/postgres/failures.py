@@ -15,6 +15,7 @@ from psycopg import pq
 from shigoto.model.errors import (
     OptionInvalid,
     SchemaMissing,
+    StoreBusy,
     StoreError,
     StoreMoved,
     StoreMoving,
@@ -176,7 +177,12 @@ def refined(error: psycopg.Error, store: str) -> Exception:
         return StoreRefused(
             f"{store} has lost a prepared statement: {reason}. A pooler is in between: leave out prepare=on."
         )
-    if code in (STATEMENT_TIMEOUT, LOCK_TIMEOUT) or code in RESTARTABLE:
+    if code == LOCK_TIMEOUT:
+        return StoreBusy(
+            f"{store} is busy: somebody else has locked what was to be changed ({reason}), perhaps a transaction whose"
+            " client is gone. Nothing was changed; try again, or see pg_stat_activity for who it is."
+        )
+    if code == STATEMENT_TIMEOUT or code in RESTARTABLE:
         return StoreUnavailable(f"{store} is too busy: {reason}. Nothing was changed; try again.")
     if code in STARVING:
         return starving(store, code, reason)

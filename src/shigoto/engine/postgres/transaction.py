@@ -7,8 +7,8 @@
 
 It keeps nobody from writing but for the rows that it has written itself. Still it may not last for ever: the server
 cannot clean up behind it. When the limit has passed, what it is doing just then is cancelled; then the connection is
-shut down, from whatever thread, and the server rolls back. A statement on which the server does not say a word, although
-it was cancelled, has not taken too long: its line has fallen silent, and that is no fault of the block.
+shut down, from whatever thread, and the server rolls back. If the server does not say a word about a statement that was
+cancelled, then its line has fallen silent, and that is no fault of the block.
 
 A statement that came after the end of the transaction would be an effect without a completion. COMMIT as a text cannot
 be kept away from the server; so each statement looks whether the transaction is still there, and it has a mark, which
