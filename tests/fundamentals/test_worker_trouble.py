@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
-from shigoto import NotReady, State, StoreUnavailable
+from shigoto import NotReady, State, StoreBusy, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.model.ids import uuid7
@@ -173,6 +174,86 @@ def test_a_settlement_whose_answer_was_lost_is_sent_again_and_recognised(shaky: 
     assert [job.state for job in shaky.app.find()] == [State.COMPLETED] * 5
     first, *others = store(shaky).settled
     assert all(batch == first for batch in others[:3])
+
+
+class Locked(MemoryEngine):
+    """A store in which somebody has locked job 1, until so many milliseconds have passed."""
+
+    def __init__(self, clock: VirtualClock, milliseconds: int) -> None:
+        super().__init__(clock=clock)
+        self._time = clock
+        self._until = START + milliseconds
+
+    def settle(self, worker: UUID, settlements: Any) -> Op[list[Verdict]]:
+        free = [one for one in settlements if one.number != 1 or self._time.now >= self._until]
+        op = super().settle(worker, free)
+        if len(free) == len(settlements):
+            return op
+        if len(settlements) == 1:
+            raise StoreBusy("locked")
+
+        def steps() -> Any:
+            verdicts = iter((yield from op.start()))
+            return [next(verdicts) if one in free else Verdict.BUSY for one in settlements]
+
+        return structs.replace(op, start=steps)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_job_that_somebody_has_locked_is_settled_later_and_holds_up_nobody(together: bool) -> None:
+    """E18: a transaction whose client is gone keeps its rows locked until the server finds out."""
+    stage = Stage(lambda clock: Locked(clock, 60_000))
+
+    @stage.app.task
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def main() -> None:
+        await work.aenqueue(1)
+        for _ in range(5):
+            await work.aenqueue(1 if together else 2)
+        async with stage.working():
+            await stage.until(events.JobCompleted, 5)
+            assert stage.now < 4_000
+            await stage.until(events.JobCompleted, 6)
+
+    stage.play(main)
+
+    assert 60_000 <= stage.now < 63_000
+    assert {job.attempt for job in stage.app.find()} == {1}
+    assert not stage.all(events.StoreTrouble)
+
+
+def test_a_drain_and_a_stop_wait_for_a_job_that_somebody_has_locked() -> None:
+    stage = Stage(lambda clock: Locked(clock, 10_000))
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    work.enqueue()
+    work.enqueue()
+
+    assert stage.drain().reason == "drained"
+    assert 10_000 <= stage.now < 13_000
+    assert {job.state for job in stage.app.find()} == {State.COMPLETED}
+
+
+def test_a_worker_that_stops_settles_what_was_locked_as_soon_as_it_can() -> None:
+    stage = Stage(lambda clock: Locked(clock, 5_000))
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    async def main() -> None:
+        await work.aenqueue()
+        await work.aenqueue()
+        async with stage.working():
+            await stage.until(events.JobCompleted, 1)
+
+    stage.play(main)
+
+    assert 5_000 <= stage.now < 7_000
+    assert {job.state for job in stage.app.find()} == {State.COMPLETED}
 
 
 @pytest.mark.parametrize("error", [ValueError("a fault of ours"), StoreUnavailable("not now")])
