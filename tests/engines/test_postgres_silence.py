@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -219,7 +220,7 @@ def test_a_cancel_on_a_silent_line_does_not_stop_the_process(
         except subprocess.TimeoutExpired:
             process.kill()
             raise
-    assert said == "TransactionTooLong\nticks\n"
+    assert said == "StoreUnavailable\nticks\n"
 
 
 @pytest.mark.parametrize("safely", [True, False])
@@ -308,6 +309,29 @@ async def test_a_line_that_falls_silent_inside_a_transaction_is_no_failure_of_th
     assert len(runs) == 2
     job = job_of(near, handle.id)
     assert (job.state, job.failures, job.attempt, job.releases) == (State.COMPLETED, 0, 1, 1)
+
+
+def test_so_many_blocks_on_a_silent_line_are_all_told_that_it_is_silent(
+    engine: PostgresEngine, line: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are not as many threads that cancel."""
+    monkeypatch.setattr(transaction, "ANSWERED_WITHIN", 0.5)
+    together = threading.Barrier(2 * cancelling.MOST + 1)
+
+    def use() -> None:
+        with engine.block(pid, limit=1.0) as tx:
+            together.wait(20)
+            together.wait(20)
+            tx.execute("SELECT 1")
+
+    with ThreadPoolExecutor(2 * cancelling.MOST) as pool:
+        uses = [pool.submit(use) for _ in range(2 * cancelling.MOST)]
+        together.wait(20)
+        line.mode = Silent()
+        together.wait(20)
+        errors = [type(use.exception(20)) for use in uses]
+
+    assert errors == [StoreUnavailable] * len(uses)
 
 
 def test_a_statement_that_takes_too_long_on_a_line_that_is_well_is_the_blocks_own_fault(

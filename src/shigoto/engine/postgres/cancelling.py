@@ -25,26 +25,19 @@ ANYBODY_THERE = bytes.fromhex("00000008 04d2162f")  # whether the server speaks 
 _threads = threading.BoundedSemaphore(MOST)
 
 
-def prepared(pgconn: pq.abc.PGconn) -> Callable[[], bool]:
-    """What cancels the statement under way on a connection which may be closed meanwhile.
-
-    To call it never waits, and tells whether the server will be told.
-    """
+def cancel(pgconn: pq.abc.PGconn) -> None:
+    """Cancel the statement under way on a connection, which may be closed meanwhile. Never waits, and never raises."""
     try:
-        cancel = _by_polling(pgconn.cancel_conn()) if SAFELY else _at_once(pgconn)
+        cancelling = _by_polling(pgconn.cancel_conn()) if SAFELY else _at_once(pgconn)
     except psycopg.Error:  # it is closed
-        return lambda: False
-    return lambda: _in_thread(cancel)
-
-
-def _in_thread(cancel: Callable[[], None]) -> bool:
+        return
     if not _threads.acquire(blocking=False):
-        return False
+        return
 
     def work() -> None:
         try:
             with suppress(psycopg.Error, OSError):  # there was nothing to cancel, or nobody to tell
-                cancel()
+                cancelling()
         finally:
             _threads.release()
 
@@ -52,33 +45,31 @@ def _in_thread(cancel: Callable[[], None]) -> bool:
         threading.Thread(target=work, name="shigoto-cancel", daemon=True).start()
     except RuntimeError:  # no thread to be had
         _threads.release()
-        return False
-    return True
 
 
-def _by_polling(cancel: pq.abc.PGcancelConn) -> Callable[[], None]:
+def _by_polling(line: pq.abc.PGcancelConn) -> Callable[[], None]:
     def work() -> None:
         until = time.monotonic() + WITHIN
         try:
-            cancel.start()
-            while (status := cancel.poll()) in (POLL.READING, POLL.WRITING):
+            line.start()
+            while (status := line.poll()) in (POLL.READING, POLL.WRITING):
                 left = until - time.monotonic()
-                reading, writing = ([cancel.socket], []) if status == POLL.READING else ([], [cancel.socket])
+                reading, writing = ([line.socket], []) if status == POLL.READING else ([], [line.socket])
                 if left <= 0.0 or not any(select.select(reading, writing, (), left)):
                     return
         finally:
-            cancel.finish()
+            line.finish()
 
     return work
 
 
 def _at_once(pgconn: pq.abc.PGconn) -> Callable[[], None]:
     """For an older libpq: nobody else can run meanwhile, so it is only for a server that has answered just now."""
-    cancel, address, port = pgconn.get_cancel(), pgconn.hostaddr.decode(), int(pgconn.port or b"0")
+    words, address, port = pgconn.get_cancel(), pgconn.hostaddr.decode(), int(pgconn.port or b"0")
 
     def work() -> None:
         if not address or _is_there(address, port):  # no address is a socket of this machine
-            cancel.cancel()
+            words.cancel()
 
     return work
 

@@ -63,7 +63,7 @@ class LentConnection(psycopg.Connection[Any]):
 
     def cancel(self) -> None:
         """Cancel the statement that is under way, without waiting for it."""
-        cancelling.prepared(self.pgconn)()
+        cancelling.cancel(self.pgconn)
 
     def commit(self) -> NoReturn:
         raise JobError(NOT_YOURS)
@@ -124,7 +124,7 @@ class LentAsyncConnection(psycopg.AsyncConnection[Any]):
 
     def cancel(self) -> None:
         """Cancel the statement that is under way, without waiting for it."""
-        cancelling.prepared(self.pgconn)()
+        cancelling.cancel(self.pgconn)
 
     async def commit(self) -> NoReturn:
         raise JobError(NOT_YOURS)

@@ -266,7 +266,8 @@ class Block:
         with self._stepping:
             if self.stage == "open":
                 self.stage = "expired"
-                if self._cancel() and self._status == STATUS.ACTIVE and not self._given_up:
+                cancelling.cancel(self._connection.wire.pgconn)
+                if self._status == STATUS.ACTIVE and not self._given_up:
                     self._watchdog.watch(self, ANSWERED_WITHIN)  # look again, whether it has answered
                     return
             elif self.stage != "expired":
@@ -279,9 +280,6 @@ class Block:
         if self._line is not None:
             with suppress(OSError):
                 self._line.shutdown(socket.SHUT_RDWR)
-
-    def _cancel(self) -> bool:
-        return cancelling.prepared(self._connection.wire.pgconn)()
 
     def disown(self) -> None:
         """This is a forked child's copy: nothing may touch the parent's connection any more."""
