@@ -345,3 +345,34 @@ def test_a_statement_that_takes_too_long_on_a_line_that_is_well_is_the_blocks_ow
 
     with pytest.raises(TransactionTooLong):
         linger()
+
+
+def test_a_line_that_speaks_again_just_after_the_limit_was_silent_all_the_same(
+    engine: PostgresEngine, line: Proxy
+) -> None:
+    """E18: what was asked arrives late, and is answered at once."""
+    spoken = threading.Timer(0.6, lambda: setattr(line, "mode", Pass()))
+
+    def use() -> None:
+        with engine.block(pid, limit=0.3) as tx:
+            line.mode = Silent()
+            spoken.start()
+            tx.execute("SELECT 1")
+
+    with pytest.raises(StoreUnavailable, match="has not answered"):
+        use()
+    spoken.join()
+
+
+def test_a_block_that_reads_slowly_from_a_stream_has_taken_too_long(
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "ANSWERED_WITHIN", 0.2)
+
+    def read() -> None:
+        with engine.block(pid, limit=0.3) as tx:
+            for _ in tx.cursor().stream("SELECT generate_series(1, 1000)"):
+                time.sleep(0.1)
+
+    with pytest.raises(TransactionTooLong):
+        read()

@@ -42,6 +42,15 @@ COMMIT = (
     b" ELSE (coalesce(pg_catalog.current_setting('shigoto.block', true), '') || ' is another block')::int END; COMMIT"
 )
 MARK_IS_GONE = " is another block"
+SILENT = "the server has not answered while a transaction block was open"
+STILL_BUSY = (
+    "A statement of the transaction block is still under way, such as a stream, a COPY or a pipeline, so it cannot be"
+    " committed. Leave these before the block."
+)
+ROLLED_BACK = (
+    "PostgreSQL takes nothing more after an error in a transaction, so the block cannot go on: let the error pass"
+    " through it. For a part that may fail there are savepoints: `with tx.transaction():`."
+)
 
 
 def beginning(seconds: int, mark: bytes) -> Request:

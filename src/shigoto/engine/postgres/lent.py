@@ -20,7 +20,9 @@ RV = TypeVar("RV")
 
 
 class Keeper(Protocol):
-    """The block, as its connection sees it."""
+    """The block, as its connection sees it. `waiting` is there while somebody waits for the server."""
+
+    waiting: object | None
 
     def expect_usable(self) -> None:
         """Raise if the transaction is not there, so that nothing is written beside it."""
@@ -47,13 +49,16 @@ class LentConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: PQGen[RV], *args: Any, **options: Any) -> RV:
         self.keeper.expect_usable()
+        self.keeper.waiting = object()
         try:
             value = super().wait(gen, *args, **options)
+            self.keeper.expect_standing()
+            return value
         except psycopg.Error as error:
             self.keeper.explain(error)
             raise
-        self.keeper.expect_standing()
-        return value
+        finally:
+            self.keeper.waiting = None
 
     def executemany(self, query: Any, params_seq: Iterable[Any]) -> psycopg.Cursor[Any]:
         """Run one statement for each of many rows, as a block of any store can."""
@@ -108,13 +113,16 @@ class LentAsyncConnection(psycopg.AsyncConnection[Any]):
 
     async def wait(self, gen: PQGen[RV], *args: Any, **options: Any) -> RV:
         self.keeper.expect_usable()
+        self.keeper.waiting = object()
         try:
             value = await super().wait(gen, *args, **options)
+            self.keeper.expect_standing()
+            return value
         except psycopg.Error as error:
             self.keeper.explain(error)
             raise
-        self.keeper.expect_standing()
-        return value
+        finally:
+            self.keeper.waiting = None
 
     async def executemany(self, query: Any, params_seq: Iterable[Any]) -> psycopg.AsyncCursor[Any]:
         """Run one statement for each of many rows, as a block of any store can."""

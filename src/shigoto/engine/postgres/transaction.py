@@ -7,8 +7,8 @@
 
 It keeps nobody from writing but for the rows that it has written itself. Still it may not last for ever: the server
 cannot clean up behind it. When the limit has passed, what it is doing just then is cancelled; then the connection is
-shut down, from whatever thread, and the server rolls back. If the server does not say a word about a statement that was
-cancelled, then its line has fallen silent, and that is no fault of the block.
+shut down, from whatever thread, and the server rolls back. If the server does not say that it has cancelled what it was
+asked for, then the line has fallen silent, and that is no fault of the block.
 
 A statement that came after the end of the transaction would be an effect without a completion. COMMIT as a text cannot
 be kept away from the server; so each statement looks whether the transaction is still there, and it has a mark, which
@@ -34,7 +34,16 @@ from shigoto.engine.postgres import cancelling
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.conversation import ROLLBACK, Requests
 from shigoto.engine.postgres.driver import aconverse, converse
-from shigoto.engine.postgres.ending import CLEAN, Ending, beginning, refusal, says_nothing_about_the_job
+from shigoto.engine.postgres.ending import (
+    CLEAN,
+    ROLLED_BACK,
+    SILENT,
+    STILL_BUSY,
+    Ending,
+    beginning,
+    refusal,
+    says_nothing_about_the_job,
+)
 from shigoto.engine.postgres.failures import RESTARTABLE, ConnectionLost, Setbacks, unavailable
 from shigoto.engine.postgres.lending import Lending
 from shigoto.engine.postgres.lent import LentAsyncConnection, LentConnection
@@ -48,15 +57,6 @@ Stage = Literal["new", "open", "ending", "over", "expired", "silent", "foreign"]
 LOOK_EVERY = 0.05  # seconds
 SERVERS_GRACE = 1.0  # seconds that the server waits longer than we do, so that ours is the word people see
 ANSWERED_WITHIN = 5.0  # seconds, by a server that was told to cancel
-SILENT = "the server has not answered while a transaction block was open"
-STILL_BUSY = (
-    "A statement of the transaction block is still under way, such as a stream, a COPY or a pipeline, so it cannot be"
-    " committed. Leave these before the block."
-)
-ROLLED_BACK = (
-    "PostgreSQL takes nothing more after an error in a transaction, so the block cannot go on: let the error pass"
-    " through it. For a part that may fail there are savepoints: `with tx.transaction():`."
-)
 STATUS = pq.TransactionStatus
 
 
@@ -71,6 +71,8 @@ class Block:
         self._mark = secrets.token_hex(16).encode()
         self._stepping = threading.Lock()  # from stage to stage
         self._given_up = False
+        self.waiting: object | None = None
+        self._overdue: object | None = None  # who waited for the server when the limit passed
         self._conflict: psycopg.Error | None = None
         self._line: socket.socket | None = None
         self._ending: Ending[Any] | None = None
@@ -247,9 +249,16 @@ class Block:
         """Raise if a statement has ended the transaction."""
         if self.stage == "open" and self._lent.pgconn.transaction_status == STATUS.IDLE:
             raise JobError(NOT_YOURS)
+        if self._is_overdue() and self._status != STATUS.ACTIVE:
+            self.stage = (
+                "silent"  # the server had done all of it, or has only now begun: it was not told in time
+            )
+            raise self._late()
 
     def explain(self, error: psycopg.Error) -> None:
         """Raise what an error means here, if it means something more."""
+        if self._is_overdue() and not isinstance(error, psycopg.errors.QueryCanceled):
+            self.stage = "silent"
         if self.stage in ("expired", "silent"):
             raise self._late() from error
         if error.sqlstate in RESTARTABLE:
@@ -267,14 +276,18 @@ class Block:
             if self.stage == "open":
                 self.stage = "expired"
                 cancelling.cancel(self._connection.wire.pgconn)
-                if self._status == STATUS.ACTIVE and not self._given_up:
+                self._overdue = self.waiting
+                if self._is_overdue() and not self._given_up:
                     self._watchdog.watch(self, ANSWERED_WITHIN)  # look again, whether it has answered
                     return
             elif self.stage != "expired":
                 return
-            elif self._status == STATUS.ACTIVE:
+            elif self._is_overdue():
                 self.stage = "silent"
             self._cut()
+
+    def _is_overdue(self) -> bool:
+        return self.stage == "expired" and self._overdue is not None and self.waiting is self._overdue
 
     def _cut(self) -> None:
         if self._line is not None:
