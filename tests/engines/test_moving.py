@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from shigoto.cli.doctor import examine, gather
+from shigoto.cli.findings import Level
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.movable import Gate, mover_of
 from shigoto.engine.op import Op
@@ -675,3 +678,40 @@ def test_a_store_that_another_has_opened_meanwhile_is_not_given_up_as_moved(
 
     second.run(second.open())
     engine.run(engine.enqueue_many([spec()]))
+
+
+# The doctor
+
+
+@EACH
+def test_the_doctor_tells_of_a_move(opened: Stores, kind: str, other: str) -> None:
+    engine: Any = opened(f"{kind} a")
+    mover = mover_of(engine)
+
+    def findings() -> list[tuple[Level, str]]:
+        found = examine(gather(engine, datetime.now(UTC), deep=False))
+        return [(each.level, each.text) for each in found if each.check == "move"]
+
+    assert findings() == []
+    for gate in ("draining", "closed"):
+        mover.run(mover.shut(Gate(kind=gate, move="m", other="elsewhere")))
+        [(level, text)] = findings()
+        assert (level, "is being moved to elsewhere" in text) == (Level.WARNING, True)
+    mover.run(mover.shut(Gate(kind="moved", move="m", other="elsewhere")))
+    [(level, text)] = findings()
+    assert (level, "was moved to elsewhere" in text) == (Level.PROBLEM, True)
+
+
+@EACH
+def test_the_doctor_tells_of_a_store_that_is_not_full_yet(opened: Stores, kind: str, other: str) -> None:
+    engine: Any = opened(f"{kind} a")
+    mover = mover_of(engine)
+    mover.run(mover.shut(Gate(kind="filling", move="m", other="a file")))
+
+    [found] = [
+        each for each in examine(gather(engine, datetime.now(UTC), deep=False)) if each.check == "move"
+    ]
+
+    assert found.level is Level.WARNING
+    assert "is being filled with the jobs of a file" in found.text
+    assert "shigoto move" in (found.remedy or "")

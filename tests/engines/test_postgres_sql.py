@@ -37,8 +37,8 @@ ONLY_ON_SQLITE = {
     "take_key", "take_write_lock", "uncounted", "unready", "unschedule_promoted",
 }  # fmt: skip
 ONLY_HERE = {
-    "claim", "enqueue", "enqueue_each", "enqueue_one", "fold_tally", "go_on_after", "known_ids", "lanes_of",
-    "lock_keys", "lock_running", "now", "renew_clock", "replace_jobs", "ring", "supersede_all",
+    "claim", "complete_by_itself", "enqueue", "enqueue_each", "enqueue_one", "fold_tally", "go_on_after", "known_ids",
+    "lanes_of", "lock_free", "lock_keys", "now", "renew_clock", "replace_jobs", "ring", "supersede_all",
 }  # fmt: skip
 # What jobs have in common, in the order of the statements.
 SHARED: dict[str, Any] = {

@@ -159,6 +159,7 @@ class Transport(Protocol):
 
         Idempotent: a settlement that did commit earlier is answered REPEATED and changes nothing, but its log lines
         are kept: some are written after a transaction block has ended the job.
+        Where somebody else's transaction keeps some of several jobs locked, these are answered BUSY.
         """
         ...
 

@@ -105,9 +105,14 @@ class Driver:
         switchboard = None if listening is None else Switchboard(store, self.settings.schema, listening.aopen)
         return _OnLoop(LoopPool(store, self.settings.on_a_loop, self._connector.aopen), switchboard)
 
+    def _until(self, op: Op[Any], deadline: float | None) -> float:
+        if deadline is None:
+            deadline = self.deadline if op.deadline is None else min(op.deadline, self.deadline)
+        return time.monotonic() + deadline
+
     def run(self, op: Op[T], *, deadline: float | None = None) -> T:
         """Run an op in the calling thread."""
-        until = time.monotonic() + (self.deadline if deadline is None else deadline)
+        until = self._until(op, deadline)
         setbacks: Setbacks | None = None
         while True:
             try:
@@ -141,7 +146,7 @@ class Driver:
 
     async def arun(self, op: Op[T], *, deadline: float | None = None) -> T:
         """Run an op on the running event loop."""
-        until = time.monotonic() + (self.deadline if deadline is None else deadline)
+        until = self._until(op, deadline)
         here = self._loops.here()
         if op.several is None:
             return await self._arun(op, until, here)

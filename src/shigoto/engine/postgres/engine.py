@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+import psycopg
 from msgspec import json
 
 from shigoto.engine.op import Op
@@ -80,6 +81,7 @@ class PostgresEngine:
             uncounted=lambda: _value({}),  # `counters` has them all
             numbers=keyed.numbers,
             lock_keys=keyed.lock_keys,
+            locked=locked,
             is_damage=lambda error: False,
             places=PLACES,
             statement=lambda text, values: statement(in_schema(text, self._settings.schema), values),
@@ -285,12 +287,30 @@ def _timed(
 
 
 def _settle(dialect: Dialect, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
+    """One that is locked is waited for, not for long; of several, the others are settled."""
+    if len(settlements) == 1:
+        return (yield from _settle_free(dialect, worker, settlements))
+    if all(s.ending is Ending.COMPLETED and _is_plain(s) for s in settlements):
+        try:
+            return (yield from _settle_free(dialect, worker, settlements))
+        except psycopg.errors.LockNotAvailable:
+            pass  # it was by itself, so that a transaction can begin now
+    busy = yield from locked([settlement.number for settlement in settlements])
+    free = [settlement for settlement in settlements if settlement.number not in busy]
+    verdicts = iter((yield from _settle_free(dialect, worker, free)) if free else ())
+    return [Verdict.BUSY if s.number in busy else next(verdicts) for s in settlements]
+
+
+def locked(numbers: Sequence[int]) -> Steps[Collection[int]]:
+    """Which of these runs somebody else has locked; all others are locked by us now, in the order of their numbers."""
+    rows = (yield sql("lock_free", json.encode(numbers).decode())).fetchall()
+    return frozenset(number for (number,) in rows)
+
+
+def _settle_free(dialect: Dialect, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
     now: Millis = 0
     if any(settlement.ending is not Ending.COMPLETED for settlement in settlements):
         [now] = (yield sql("now")).fetchone()
-    if len({settlement.ending is Ending.COMPLETED for settlement in settlements}) > 1:
-        # Two statements, each of which locks in the order of numbers: together they would not.
-        yield sql("lock_running", json.encode([settlement.number for settlement in settlements]).decode())
     return (yield from settling.settle(dialect, now, worker, settlements))
 
 

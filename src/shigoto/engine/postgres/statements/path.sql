@@ -128,12 +128,22 @@ SELECT 1 FROM shigoto.worker WHERE id = encode($1::bytea, 'hex')::uuid AND fence
 -- name: complete
 SELECT shigoto.complete(encode($1::bytea, 'hex')::uuid, $2::bigint[], $3::int[], $4::text[])
 
--- All runs of a batch, before some of them are completed and others are not: everybody locks them in this order.
--- name: lock_running
-SELECT 1 FROM shigoto.running
-WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
-ORDER BY number
-FOR UPDATE
+-- The same, outside of any transaction: who is locked is not waited for until the client has no patience any more.
+-- name: complete_by_itself
+SELECT shigoto.complete(encode($1::bytea, 'hex')::uuid, $2::bigint[], $3::int[], $4::text[])
+FROM (SELECT set_config('lock_timeout', '2s', true) OFFSET 0) l
+
+-- Locks all runs of a batch that are free, in the order in which everybody locks them, and tells which are not: somebody
+-- else is about to end them, or has gone away in the midst of that. $1 = [number, …]
+-- name: lock_free
+WITH free AS MATERIALIZED (
+  SELECT r.number FROM shigoto.running r
+  WHERE r.number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
+  ORDER BY r.number
+  FOR UPDATE SKIP LOCKED)
+SELECT r.number FROM shigoto.running r
+WHERE r.number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
+  AND NOT r.number = ANY (ARRAY(SELECT f.number FROM free f))
 
 -- name: stop_running
 DELETE FROM shigoto.running
