@@ -133,7 +133,7 @@ MUTANTS = (
         patches=(
             Patch(
                 "worker/sweeper.py",
-                "self._no_fence_before = now + self._lease",
+                "self._no_fence_before = now + max(self._lease, BACK_WITHIN)",
                 "self._no_fence_before = now",
             ),
         ),

@@ -11,9 +11,10 @@ from faults.evidence.records import Record
 
 # Deeds that leave a process alive and at work, and so explain no crash; any other word does. A worker outlives whatever
 # is done to its server.
-HARMLESS = ("cont", "term", "int", "told", "hup", "clock", "server", "gone")
-ASKS = ("term", "int", "told")
+HARMLESS = ("cont", "term", "int", "told", "hup", "clock", "server", "gone", "closed", "gate")
+ASKS = ("term", "int", "told", "closed")
 TOLD = "told"  # an ancestor was asked to stop, which will tell it
+CLOSED = "closed"  # what it ran was given back by a move, at once; it hears of that by its next beat
 HEARD_WITHIN = (
     5.0  # seconds until a process that was asked to stop, and all that descend from it, claim nothing more
 )
@@ -140,14 +141,17 @@ class Faults:
     def asked(self, pid: int, since: float, until: float, at: float | None = None) -> int:
         """How often the process, or one that it descends from, was asked to stop; once more means: at once.
 
+        A move asks nobody, and takes what runs: that is at once.
+
         Whoever was asked itself claims nothing soon after that; those who descend from it have to be told.
         """
         return max(
             sum(
-                fault.deed in ASKS
+                2 if fault.deed == CLOSED else 1
+                for fault in self._of.get(one, ())
+                if fault.deed in ASKS
                 and since - (HEARD_WITHIN if one != pid or fault.deed == TOLD else OBEYED_WITHIN) <= fault.at
                 and fault.at <= until
-                for fault in self._of.get(one, ())
             )
             for one in self.line(pid, since if at is None else at)
         )
@@ -187,9 +191,9 @@ class Faults:
         return min(found, default=None)
 
     def continued(self, pid: int, at: float, grace: float) -> bool:
-        """Whether the process was told to go on, after a stop, so shortly before."""
+        """Whether the process was told to go on after a stop, or lost its store to a move, so shortly before."""
         return any(
-            fault.deed == "cont" and fault.at <= at <= fault.at + grace
+            fault.deed in ("cont", CLOSED) and fault.at <= at <= fault.at + grace
             for one in self.line(pid, at)
             for fault in self._of.get(one, ())
         )

@@ -70,15 +70,13 @@ class Load:
             self._stage.do("kill", producer)
             producer.wait()
 
-    def judged(self, evidence: Evidence, *, too_long: bool = False) -> Outcome:
-        """What the evidence says, and the workers' log; nobody but a transaction may have been disturbed.
-
-        It may have been open for too long only where `too_long` says so; else no handler may fail.
-        """
+    def judged(self, evidence: Evidence) -> Outcome:
+        """What the evidence says, and the workers' log; nobody but a transaction may have been disturbed, and no
+        handler may fail."""
         findings = check(evidence)
         outcome = findings.outcome(n=sum(record.what == "ok" for record in evidence.records))
         outcome.wrong += unfinished(evidence.states.values())
-        allowed = ("release", "none", "error") if too_long else ("release", "none")
+        allowed = ("release", "none")
         outcome.wrong += [f"Jobs ran again by {how!r}." for how in findings.reruns if how not in allowed]
         outcome.wrong += [f"A worker said: {line}" for line in tracebacks(self.log)[:3]]
         outcome.wrong += ended(self.workers)
@@ -90,9 +88,9 @@ class Load:
         outcome.wrong += [
             f"Producers were told {told}."
             for told in outcome.figures["errors told to producers"]
-            if told != "StoreUnavailable"
+            if told not in ("StoreUnavailable", "StoreBusy")
         ]
-        if outcome.figures["runs ended by"].get("error") and not too_long:
+        if outcome.figures["runs ended by"].get("error"):
             outcome.wrong.append("Handlers were told of trouble in words of the driver.")
         return outcome
 

@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,8 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from shigoto.cli.doctor import examine, gather
+from shigoto.cli.findings import Level
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.movable import Gate, mover_of
 from shigoto.engine.op import Op
@@ -373,6 +376,26 @@ def test_a_closed_store_changes_no_more_and_its_runs_are_given_back(
 
 
 @EACH
+def test_the_runs_of_a_worker_that_was_fenced_are_given_back_too(
+    kind: str, other: str, opened: Stores
+) -> None:
+    """S0-70: a sweep frees so many of them at once, and a store may be closed before the next one."""
+    engine, new = opened(f"{kind} a"), opened(f"{other} b")
+    engine.run(engine.enqueue_many([spec() for _ in range(5)]))
+    worker, gone = announced(engine, "do", lease=1), announced(engine, "do")
+    assert len(claimed(engine, worker, "do", 3)) == 3
+    assert len(claimed(engine, gone, "do", 2)) == 2
+    while not engine.run(engine.sweep(SweepOrder(fence=(worker,), batch=1))).fenced:
+        pass
+    engine.run(engine.leave(gone))
+
+    assert moved(engine, new).released >= 2
+
+    assert [job.state for job in exported(new)] == [State.PENDING] * 5
+    assert len(claimed(new, announced(new, "do"), "do", 9)) == 5
+
+
+@EACH
 def test_a_job_in_a_transaction_of_the_callers_own_is_refused_in_our_words(
     kind: str, other: str, opened: Stores
 ) -> None:
@@ -464,6 +487,58 @@ def test_what_changes_while_a_store_is_copied_is_not_missed(kind: str, other: st
 
     assert list(exported(new)) == list(exported(old))
     assert new.run(new.stats()) == old.run(old.stats())
+
+
+@ALL_PAIRS
+def test_keys_that_others_take_while_a_store_is_copied_are_theirs_in_the_new_one(
+    kind: str, other: str, opened: Stores
+) -> None:
+    """S0-70: a job that has ended keeps its key until another takes it, waits with it, or ends with it."""
+    old, new = opened(f"{kind} a"), opened(f"{other} b")
+    finished = [record(n, State.COMPLETED, key=f"k{n}", holds_key=True) for n in range(1, 2_600)]
+    imported(old, lines_of(finished))
+    worker = announced(old, "do")
+    steps = 0
+
+    def meanwhile(progress: Progress) -> None:
+        nonlocal steps
+        steps += 1
+        if progress.phase == "copying" and steps == 2:
+            takers = [spec(key=f"k{n}", tenant="") for n in (1, 2, 3, 2_500)]
+            stored = old.run(old.enqueue_many(takers))
+            assert [one.id for one in stored] == [taker.id for taker in takers]
+            for lease in claimed(old, worker, "do", 2):  # ended when its turn to be copied comes
+                ended(old, worker, lease, Ending.COMPLETED, result="1")
+            old.run(old.cancel([takers[2].id]))
+            old.run(old.delete([stored[2].number], [State.CANCELLED]))  # then nobody has that key
+
+    moved(old, new, tell=meanwhile)
+
+    assert list(exported(new)) == list(exported(old))
+    held = {job.key for job in exported(new) if job.holds_key}
+    assert held == {job.key for job in finished} - {"k3"}
+
+
+@ALL_PAIRS
+def test_of_what_was_copied_before_only_what_has_changed_is_copied_again(
+    kind: str, other: str, opened: Stores
+) -> None:
+    """S0-70: interrupted anywhere it can be run again, which takes no longer than it must."""
+    old, new = opened(f"{kind} a"), opened(f"{other} b")
+    finished = [record(n, State.COMPLETED, key=f"k{n}", holds_key=True) for n in range(1, 2_600)]
+    imported(old, lines_of([*finished, record(3_000, State.PENDING)]))
+
+    def fail(progress: Progress) -> None:
+        if progress.phase == "closing":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        moved(old, new, tell=fail)
+    old.run(old.enqueue_many([spec(key="k7", tenant="")]))
+    old.run(old.delete([1_200], [State.COMPLETED]))
+
+    assert moved(old, new).jobs == 3, "two that wait, and the one that has lost its key"
+    assert list(exported(new)) == list(exported(old))
 
 
 @EACH
@@ -603,3 +678,40 @@ def test_a_store_that_another_has_opened_meanwhile_is_not_given_up_as_moved(
 
     second.run(second.open())
     engine.run(engine.enqueue_many([spec()]))
+
+
+# The doctor
+
+
+@EACH
+def test_the_doctor_tells_of_a_move(opened: Stores, kind: str, other: str) -> None:
+    engine: Any = opened(f"{kind} a")
+    mover = mover_of(engine)
+
+    def findings() -> list[tuple[Level, str]]:
+        found = examine(gather(engine, datetime.now(UTC), deep=False))
+        return [(each.level, each.text) for each in found if each.check == "move"]
+
+    assert findings() == []
+    for gate in ("draining", "closed"):
+        mover.run(mover.shut(Gate(kind=gate, move="m", other="elsewhere")))
+        [(level, text)] = findings()
+        assert (level, "is being moved to elsewhere" in text) == (Level.WARNING, True)
+    mover.run(mover.shut(Gate(kind="moved", move="m", other="elsewhere")))
+    [(level, text)] = findings()
+    assert (level, "was moved to elsewhere" in text) == (Level.PROBLEM, True)
+
+
+@EACH
+def test_the_doctor_tells_of_a_store_that_is_not_full_yet(opened: Stores, kind: str, other: str) -> None:
+    engine: Any = opened(f"{kind} a")
+    mover = mover_of(engine)
+    mover.run(mover.shut(Gate(kind="filling", move="m", other="a file")))
+
+    [found] = [
+        each for each in examine(gather(engine, datetime.now(UTC), deep=False)) if each.check == "move"
+    ]
+
+    assert found.level is Level.WARNING
+    assert "is being filled with the jobs of a file" in found.text
+    assert "shigoto move" in (found.remedy or "")

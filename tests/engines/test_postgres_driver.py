@@ -1,6 +1,7 @@
 """How operations reach a PostgreSQL server: transactions, restarts, pools, batches, threads and event loops."""
 
 import asyncio
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -282,6 +283,49 @@ def test_what_a_role_may_not_do_is_refused(driver: Driver, postgres_database: st
     with pytest.raises(StoreRefused, match="permission denied for table note"):
         weak.run(call("notes"))
     weak.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("53100", "short of disk space: could not extend.* Make room"),
+        ("53200", "short of memory: could not extend.* Give it more"),
+        ("53300", "short of connections: could not extend.* Raise max_connections"),
+    ],
+)
+async def test_a_server_that_starves_is_an_outage_with_a_remedy(
+    driver: Driver, code: str, words: str
+) -> None:
+    """E27, F39: and no failure of whoever asked for something."""
+
+    def start() -> Any:
+        yield Statement(f"DO $$ BEGIN RAISE EXCEPTION 'could not extend' USING ERRCODE = '{code}'; END $$")
+
+    for single in (False, True):
+        with pytest.raises(StoreUnavailable, match=words):
+            driver.run(Op(start=start, single=single))
+        with pytest.raises(StoreUnavailable, match=words):
+            await driver.arun(Op(start=start, single=single))
+
+
+async def test_a_server_that_takes_no_more_connections_is_waited_for(postgres_database: str) -> None:
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS crowded")
+        connection.execute("CREATE ROLE crowded LOGIN PASSWORD 'crowded' CONNECTION LIMIT 0")
+    address = re.sub(r"//[^@]*@", "//crowded:crowded@", postgres_database)
+    driver = Driver(read_address(address), TEXTS, deadline=1.0)
+    began = time.monotonic()
+
+    with pytest.raises(
+        StoreUnavailable,
+        match=r"short of connections: .*too many connections for role.* Raise max_connections",
+    ):
+        await driver.arun(call("pid"))
+    assert time.monotonic() - began > 0.5
+
+    driver.close()
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute("DROP ROLE crowded")
 
 
 @pytest.mark.parametrize("part", ["password", "database", "user"])
@@ -581,6 +625,18 @@ async def test_callers_who_wait_together_share_one_op_and_each_gets_its_own_valu
     assert values == list(range(100))
     assert batching.batches == [[0], list(range(1, 100))]
     assert len(await driver.arun(call("notes", mode="read"))) == 100
+
+
+async def test_callers_who_come_back_at_once_are_one_batch_again(driver: Driver) -> None:
+    batching = Batching()
+
+    async def one(caller: int) -> None:
+        for turn in range(5):
+            await driver.arun(batching.op(10 * turn + caller))
+
+    await asyncio.gather(*(one(caller) for caller in range(10)))
+
+    assert [len(batch) for batch in batching.batches] == [1, 9, 10, 10, 10, 10]
 
 
 async def test_a_refused_batch_is_tried_one_by_one(driver: Driver) -> None:

@@ -1,6 +1,7 @@
 """What only PostgreSQL can lack or refuse, and what people are told of it."""
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -131,7 +132,8 @@ def test_letters_that_the_database_does_not_have_are_told_apart_from_ours(postgr
         connection.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
         try:
             with closing(PostgresEngine(postgres.address_of("latin"))) as engine:
-                engine.migrate()
+                with psycopg.connect(engine.address) as by_hand:
+                    by_hand.execute(engine.migration_script(everything=True).encode())
                 app = Shigoto(engine=engine)
                 handle = app.enqueue_by_name("greet", {"name": "Zoë"}, allow_unknown=True)
 
@@ -164,3 +166,29 @@ async def test_a_test_in_memory_takes_connections_that_the_real_store_would_take
                 await note.using(connection=mine).aenqueue()
             with pytest.raises(JobError, match="must be, too"):
                 note.using(connection=awaited).enqueue()
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_a_database_of_another_encoding_is_not_made_a_store(postgres_database: str, encoding: str) -> None:
+    """It would be found out by the first job with a letter that it does not have."""
+    other = f"other_{encoding.lower()}"
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE IF EXISTS {other}".encode())
+        connection.execute(
+            f"CREATE DATABASE {other} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0".encode()
+        )
+    engine = PostgresEngine(re.sub(r"/[^/]*$", f"/{other}", postgres_database))
+    try:
+        with pytest.raises(StoreRefused, match=rf"has the encoding {encoding}.* ENCODING 'UTF8'"):
+            engine.migrate()
+        with pytest.raises(StoreRefused, match=f"has the encoding {encoding}"):
+            engine.migration_script()
+        server = engine.checkup().server
+        assert server is not None
+        assert server.settings["server_encoding"] == encoding
+        with psycopg.connect(engine.address, autocommit=True) as connection:
+            assert connection.execute("SELECT to_regnamespace('shigoto')::text").fetchall() == [(None,)]
+    finally:
+        engine.close()
+        with psycopg.connect(postgres_database, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {other}".encode())

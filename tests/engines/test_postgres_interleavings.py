@@ -357,7 +357,7 @@ class TestNobodyWaitsInACircle:
         worker, leases = self.started(store, 3)
         endings = (Ending.ERRORED, Ending.COMPLETED, Ending.FAILED)
         batch = [ended(lease, ending) for lease, ending in zip(leases, endings, strict=True)]
-        settle = step(store.engine.settle(worker, batch)).past("lock_running")
+        settle = step(store.engine.settle(worker, batch)).past("lock_free")
         cancel = step(store.engine.cancel([lease.id for lease in leases])).meanwhile()
 
         assert settle.finish() == [Verdict.ACCEPTED] * 3

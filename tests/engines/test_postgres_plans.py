@@ -16,7 +16,8 @@ import pytest
 
 from faults.tools.costs import Cost, Meter
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import PostgresEngine
+from shigoto.engine.postgres import PostgresEngine, claiming
+from shigoto.engine.postgres.marks import FRONT, Look, Marks, Place, probes_of, slices_of
 from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
@@ -155,6 +156,22 @@ def want(*tasks: str) -> list[Want]:
     return [Want(tasks=tasks, queues=None, limit=BATCH)]
 
 
+class Behind(Marks):
+    """Has the marks that it is given, and goes over what is before the last one, up to some place."""
+
+    def __init__(self, until: Place, *marks: Place) -> None:
+        super().__init__()
+        self.where = Look(slices_of(marks), until, probes_of(marks[-1:], FRONT, until))
+
+    def look(self, want: Want) -> Look:
+        return self.where
+
+
+def claim_behind(store: Store, until: Place, *marks: Place) -> Op[Any]:
+    wants = want("warm")
+    return Op(start=lambda: claiming.claim(Behind(until, *marks), store.worker, wants), single=True)
+
+
 def settle(store: Store, *endings: Ending) -> Op[Any]:
     return store.engine.settle(
         store.worker,
@@ -213,6 +230,14 @@ HOT: dict[str, tuple[Callable[[Store], Op[Any]], str]] = {
     "claim": (lambda store: store.engine.claim(store.worker, want("warm")), ""),
     "claim of several tasks": (lambda store: store.engine.claim(store.worker, want(*TASKS)), ""),
     "claim of nothing": (lambda store: store.engine.claim(store.worker, want("unheard of")), ""),
+    "claim behind marks": (
+        lambda store: claim_behind(store, FRONT, (0, 1_000, 0), (10, 1_000, READY + store.many // 2)),
+        "",
+    ),
+    "claim of nothing behind marks": (
+        lambda store: claim_behind(store, (10, 999, READY), (0, 2**62, 0), (10, 1_000, READY + store.many)),
+        "",
+    ),
     "complete": (lambda store: settle(store, Ending.COMPLETED), ""),
     "fail, retry and release": (
         lambda store: settle(store, Ending.FAILED, Ending.ERRORED, Ending.RELEASED),
@@ -323,6 +348,16 @@ def test_a_claim_reads_what_it_takes_and_as_much_of_each_other_lane(costs: Costs
     assert one.rows["ready"] == BATCH
     assert several.rows["ready"] <= (len(TASKS) + 1) * BATCH + len(TASKS)
     assert one.rows["job"] == several.rows["job"] == BATCH
+
+
+@pytest.mark.parametrize("statistics", ["never analysed", "analysed"])
+def test_a_claim_behind_marks_reads_nothing_before_them(costs: Costs, statistics: str) -> None:
+    """X8: the first of each stretch, how many of each, and what is wanted."""
+    _, some = costs[statistics]["claim behind marks"]
+    _, nothing = costs[statistics]["claim of nothing behind marks"]
+
+    assert some.rows["ready"] <= 3 * BATCH + 2
+    assert "ready" not in nothing.rows
 
 
 def test_stats_never_look_at_what_is_finished(stores: tuple[Store, Store]) -> None:

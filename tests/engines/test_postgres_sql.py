@@ -37,8 +37,14 @@ ONLY_ON_SQLITE = {
     "take_key", "take_write_lock", "uncounted", "unready", "unschedule_promoted",
 }  # fmt: skip
 ONLY_HERE = {
-    "claim", "enqueue", "enqueue_each", "fold_tally", "go_on_after", "known_ids", "lanes_of", "lock_keys",
-    "lock_running", "now", "renew_clock", "replace_jobs", "ring", "supersede_all",
+    "claim", "complete_by_itself", "enqueue", "enqueue_each", "enqueue_one", "fold_tally", "go_on_after", "known_ids",
+    "lanes_of", "lock_free", "lock_keys", "now", "renew_clock", "replace_jobs", "ring", "supersede_all",
+}  # fmt: skip
+# What jobs have in common, in the order of the statements.
+SHARED: dict[str, Any] = {
+    "tenant": "", "queue": "default", "task": "a", "alone": False, "priority": 0, "delay": 0, "run_at": None,
+    "expires_in": None, "expires_at": None, "max_failures": 6, "max_crashes": 3, "retry": None,
+    "timeout": None, "soft_timeout": None, "tags": None, "meta": None,
 }  # fmt: skip
 TIMEOUT = 20.0
 MIB = 1024 * 1024
@@ -67,14 +73,15 @@ class Session:
         self.connection.execute(text)
 
     def enqueue(self, task: str, ids: Sequence[UUID], *, ring: bool = False, **options: Any) -> list[int]:
-        shared = {
-            "tenant": "", "queue": "default", "task": task, "alone": 0, "priority": 0, "delay": 0, "run_at": None,
-            "expires_in": None, "expires_at": None, "max_failures": 6, "max_crashes": 3, "retry": None,
-            "timeout": None, "soft_timeout": None, "tags": None, "meta": None,
-        }  # fmt: skip
         payloads = [options.pop("payload", "{}")] * len(ids)
-        numbers: list[int] = self.one("enqueue", *(shared | options).values(), list(ids), payloads, int(ring))
+        shared = SHARED | {"task": task, "alone": 0} | options
+        numbers: list[int] = self.one("enqueue", *shared.values(), list(ids), payloads, int(ring))
         return numbers
+
+    def enqueue_one(self, task: str, id: UUID | None = None, *, ring: bool = False, **options: Any) -> int:
+        shared = SHARED | {"task": task} | options
+        number: int = self.one("enqueue_one", *shared.values(), id or uuid7(), "{}", ring)
+        return number
 
     def enqueue_each(self, *specs: dict[str, Any], ring: bool = False) -> list[Row]:
         return self.run("enqueue_each", json.encode(specs).decode(), int(ring))
@@ -88,10 +95,14 @@ class Session:
     def claim(
         self, worker: UUID, limit: int = 100, tasks: Sequence[str] = ("a",), **want: Any
     ) -> list[Lease]:
-        wants = [{"tasks": tasks, "queues": None, "limit": limit, "alone": None, "after": None} | want]
+        wants = [
+            {"tasks": tasks, "queues": None, "limit": limit, "alone": None, "slices": None, "probes": []}
+            | want
+        ]
         rows = self.run("claim", worker.bytes, json.encode(wants).decode())
         return sorted(
-            (Lease(*row[:-2]) for row in rows), key=lambda one: (-one.priority, one.run_at, one.number)
+            (Lease(*row[:-1]) for row in rows if row[-1] is None),
+            key=lambda one: (-one.priority, one.run_at, one.number),
         )
 
     def complete(self, worker: UUID, leases: Sequence[Lease], result: str = "null") -> list[int]:
@@ -175,9 +186,9 @@ class TestStatements:
         for name, text in SQL.items():
             one.do(f"PREPARE {name}_ AS {text}")
 
-    def test_every_value_is_cast(self) -> None:
+    def test_every_value_is_cast_but_for_those_that_only_our_wire_sends(self) -> None:
         for name, text in SQL.items():
-            assert not re.findall(r"\$\d+(?!\d|::)", text), name
+            assert name == "enqueue_one" or not re.findall(r"\$\d+(?!\d|::)", text), name
 
     def test_the_names_are_those_of_sqlite_but_for_what_only_one_of_them_needs(self) -> None:
         sqlite = set(load_statements("shigoto.engine.sqlite.statements"))
@@ -266,6 +277,75 @@ class TestEnqueue:
             assert list(other.connection.notifies(timeout=0)) == []
 
         assert [ring.payload for ring in other.connection.notifies(timeout=TIMEOUT, stop_after=1)] == [""]
+
+
+class TestEnqueueOne:
+    def test_it_stores_what_enqueue_stores(self, session: Callable[[], Session]) -> None:
+        one = session()
+        plain: dict[str, Any] = {}
+        full: dict[str, Any] = {
+            "tenant": "t", "priority": 5, "alone": True, "run_at": 1, "expires_at": 2, "max_failures": 1,
+            "max_crashes": None, "retry": "r", "timeout": 3, "soft_timeout": 4, "tags": '["x"]', "meta": "{}",
+        }  # fmt: skip
+        later: dict[str, Any] = {"delay": 60_000, "expires_in": 90_000}
+        one.run("add_lanes", '[["default", "a", true]]')
+
+        for options in plain, full, later:
+            [first] = one.enqueue("a", ids(1), **options | {"alone": int(options.get("alone", False))})
+            second = one.enqueue_one("a", **options)
+
+            assert second == first + 1
+            assert rows_of(one, second) == rows_of(one, first)
+        assert one.run("counters") == [("default", 6, 0, 0, 0)]
+
+    def test_a_known_id_and_an_unknown_lane_are_errors(self, session: Callable[[], Session]) -> None:
+        one, known = session(), uuid7()
+        one.enqueue_one("a", known)
+
+        with pytest.raises(errors.UniqueViolation):
+            one.enqueue_one("a", known)
+        with pytest.raises(errors.NoDataFound, match="task c in queue default"):
+            one.enqueue_one("c")
+
+        assert one.run("counters") == [("default", 1, 0, 0, 0)]
+        assert one.rows("SELECT count(*) FROM shigoto.ready") == [(1,)]
+
+    def test_the_doorbell_rings_only_if_it_shall(self, session: Callable[[], Session]) -> None:
+        one, other = session(), session()
+        other.do("LISTEN shigoto")
+
+        one.enqueue_one("a")
+        assert list(other.connection.notifies(timeout=0)) == []
+        one.enqueue_one("a", ring=True)
+
+        assert [ring.payload for ring in other.connection.notifies(timeout=TIMEOUT, stop_after=1)] == [""]
+
+    def test_one_of_thousands_folds_the_counts(self, session: Callable[[], Session]) -> None:
+        one = session()
+        one.do("ALTER TABLE shigoto.job ALTER number RESTART WITH 4999")
+
+        one.enqueue_one("a")
+        assert one.rows("SELECT count(*) FROM shigoto.tally") == [(1,)]
+        one.enqueue_one("a")
+
+        assert one.rows("SELECT count(*) FROM shigoto.tally") == [(0,)]
+        assert one.rows("SELECT queue, total FROM shigoto.counter") == [("default", 2)]
+
+
+def rows_of(one: Session, number: int) -> list[list[Row]]:
+    """All that is stored of a job, but for its id, its number and the hour."""
+    body = (
+        "run_at - created_at * (run_at > 1)::int, expires_at - created_at * (expires_at > 2)::int, timeout,"
+        " soft_timeout, lane, max_failures, max_crashes, priority, alone, tenant, key, retry, tags, meta, payload"
+    )
+    ready = "lane, priority, token, settled_token, failures, crashes, solo_crashes, releases, snoozes, solo"
+    wanted = {
+        "job": body, "ready": ready, "scheduled": ready.replace("priority, ", ""), "expiry": "1"
+    }  # fmt: skip
+    return [
+        one.rows(f"SELECT {columns} FROM shigoto.{table} WHERE number = $1", number)
+        for table, columns in wanted.items()
+    ]
 
 
 class TestEnqueueEach:
@@ -393,11 +473,15 @@ class TestClaim:
         worker = one.announce()
         one.enqueue("a", ids(3))
         one.enqueue("b", ids(3))
-        wants = [{"tasks": [task], "queues": None, "limit": 2, "alone": None, "after": None} for task in "ab"]
+        wants = [
+            {"tasks": [task], "queues": None, "limit": 2, "alone": None, "slices": None, "probes": []}
+            for task in "ab"
+        ]
 
         rows = one.run("claim", worker.bytes, json.encode(wants).decode())
 
-        assert sorted((row[3], row[-2]) for row in rows) == [("a", 1), ("a", 1), ("b", 2), ("b", 2)]
+        assert [row[3] for row in rows] == ["a", "a", None, "b", "b", None]
+        assert [row[-1] is None for row in rows] == [True, True, False, True, True, False]
 
     def test_a_paused_queue_and_expired_jobs_are_passed_over(self, session: Callable[[], Session]) -> None:
         one = session()
@@ -421,22 +505,77 @@ class TestClaim:
         assert one.claim(uuid7()) == []
 
     @pytest.mark.parametrize("tasks", [("a",), ("a", "b")])
-    def test_what_is_not_after_the_mark_is_not_looked_at(
+    def test_only_what_is_in_a_slice_is_looked_at(
         self, session: Callable[[], Session], tasks: tuple[str, ...]
     ) -> None:
         one = session()
         worker = one.announce()
         for task in tasks:
-            one.enqueue(task, ids(2), priority=1, run_at=5)
-            one.enqueue(task, ids(2), priority=0, run_at=4)
-        first = one.claim(worker, limit=1, tasks=tasks)[0]
+            for priority in (2, 1, 0):
+                one.enqueue(task, ids(3), priority=priority, run_at=5)
+        line = [
+            (row[0], row[1]) for row in one.rows("SELECT priority, number FROM shigoto.ready ORDER BY 1, 2")
+        ]
+        first, second, third = (
+            [number for priority, number in line if priority == each] for each in (-2, -1, 0)
+        )
 
-        after = [-first.priority, first.run_at, first.number + 1]
-        leases = one.claim(worker, tasks=tasks, after=after)
+        slices = [[-2, 5, first[1], -2], [0, 5, third[-2], 9]]
+        leases = one.claim(worker, tasks=tasks, slices=slices)
         rest = one.claim(worker, tasks=tasks)
 
-        assert [lease.number for lease in rest] == [first.number + 1]
-        assert len(leases) == 4 * len(tasks) - 2
+        assert [lease.number for lease in leases] == [*first[2:], third[-1]]
+        assert [lease.number for lease in rest] == [*first[:2], *second, *third[:-1]]
+
+    @pytest.mark.parametrize("tasks", [("a",), ("a", "b")])
+    def test_everything_is_looked_at_if_there_is_anything_in_a_probe(
+        self, session: Callable[[], Session], tasks: tuple[str, ...]
+    ) -> None:
+        one = session()
+        worker = one.announce()
+        for task in tasks:
+            one.enqueue(task, ids(3), priority=4, run_at=5)
+        slices = [[-4, 5, 10**9, 9]]
+        last = one.rows("SELECT max(number) FROM shigoto.ready")[0][0]
+        vain = [[-4, 5, last, 9, 0], [-5, 0, 0, 9, 0], [-4, 0, 0, 5, 0]]
+
+        assert one.claim(worker, tasks=tasks, slices=slices, probes=vain) == []
+        assert len(
+            one.claim(worker, tasks=tasks, slices=slices, probes=[*vain, [-4, 5, last - 1, 5, last]])
+        ) == (3 * len(tasks))
+
+    @pytest.mark.parametrize("tasks", [("a",), ("a", "b")])
+    def test_a_claim_tells_how_many_places_are_left_of_what_is_gone(
+        self, session: Callable[[], Session], tasks: tuple[str, ...]
+    ) -> None:
+        """X8: a snapshot keeps them in the index, and a look from the front walks over all of them."""
+        one, holder = session(), session()
+        worker = one.announce()
+        holder.do("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        holder.rows("SELECT 1")
+        for task in tasks:
+            one.enqueue(task, ids(600), run_at=5)
+        taken = [lease for task in tasks for lease in one.claim(worker, limit=500, tasks=(task,))]
+        last = [0, 5, taken[499].number]
+
+        def dead(slices: Any) -> int:
+            want = {
+                "tasks": tasks,
+                "queues": None,
+                "limit": 10,
+                "alone": None,
+                "slices": slices,
+                "probes": [],
+            }
+            rows = one.run("claim", worker.bytes, json.encode([want]).decode())
+            assert len(rows) == 11
+            told: int = rows[-1][-1]
+            return told
+
+        assert len(taken) == 500 * len(tasks)
+        assert dead(None) >= 500 * len(tasks)
+        assert dead([[*last, 1]]) <= (10 if tasks == ("a",) else 2_000)
+        holder.do("ROLLBACK")
 
     @pytest.mark.parametrize("tasks", [("a",), ("a", "b")])
     def test_two_at_once_never_get_one_job(

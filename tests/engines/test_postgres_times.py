@@ -116,6 +116,23 @@ def test_a_step_back_is_ridden_out_in_statements_too(address: str) -> None:
     assert held == (True, True)
 
 
+def test_one_job_by_itself_rides_it_out_too(engine: PostgresEngine, address: str) -> None:
+    with psycopg.connect(address, autocommit=True) as connection:
+        engine.run(engine.enqueue_many([spec()]))  # whose lane is new
+        connection.execute("UPDATE shigoto.clock SET mark = shigoto.host_now() + 30000")
+        [held] = engine.run(engine.enqueue_many([spec()]))
+        connection.execute("UPDATE shigoto.clock SET mark = shigoto.host_now() + 300000")
+        [believed] = engine.run(engine.enqueue_many([spec()]))
+        row = connection.execute(
+            "SELECT array_agg(b.created_at - shigoto.host_now() > 0 ORDER BY b.number) FROM shigoto.job b"
+            " WHERE b.number = ANY (%s)",
+            [[held.number, believed.number]],
+        ).fetchone()
+        connection.execute("UPDATE shigoto.clock SET mark = 0")
+
+    assert row == ([True, False],)
+
+
 HOSTILE = """
 CREATE SCHEMA hostile;
 CREATE FUNCTION hostile.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT ''epoch''::timestamptz';

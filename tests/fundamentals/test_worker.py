@@ -3,8 +3,10 @@
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
+from uuid import UUID
 
 import pytest
 
@@ -18,6 +20,10 @@ from shigoto import (
     current,
 )
 from shigoto.engine.memory import MemoryEngine
+from shigoto.engine.op import Op
+from shigoto.model.job import Lease
+from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.model.worker import Want
 from shigoto.observe import events
 from shigoto.worker import Stopped, Worker
 from tests.fundamentals.stage import DAY, HOUR, Running, Stage
@@ -404,6 +410,66 @@ def test_leases_that_lie_unstarted_are_given_back_so_that_others_can_run_them(st
     stage.play(main)
 
     assert len(stage.all(events.JobReleased)) >= 10
+
+
+def test_what_was_given_back_is_asked_for_thoroughly_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X8: it stands before what was taken since, where an engine may not look every time."""
+    told: list[str] = []
+
+    def claim(worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
+        told.append("thorough" if any(want.thorough for want in wants) else "plain")
+        return taken(worker, wants)
+
+    def settle(worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
+        told.extend("released" for one in settlements if one.ending is Ending.RELEASED)
+        return settled(worker, settlements)
+
+    taken, settled = stage.engine.claim, stage.engine.settle
+    monkeypatch.setattr(stage.engine, "claim", claim)
+    monkeypatch.setattr(stage.engine, "settle", settle)
+
+    @stage.app.task
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def main() -> None:
+        for _ in range(2_000):
+            await work.aenqueue(0.001)
+        for _ in range(50):
+            await work.aenqueue(10)
+        async with stage.working(concurrency=10):
+            await stage.until(events.JobCompleted, 2_050)
+            await work.aenqueue(0.001)
+            await stage.until(events.JobCompleted, 2_051)
+
+    stage.play(main)
+
+    assert "thorough" not in told[: told.index("released")]
+    after = [each for each in told[told.index("released") :] if each != "released"]
+    assert after[0] == "thorough"
+    assert after[-1] == "plain"
+
+
+def test_a_drain_ends_with_a_thorough_look(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """X8: or it might leave something behind."""
+    told: list[bool] = []
+
+    def claim(worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
+        told.append(all(want.thorough for want in wants))
+        return taken(worker, wants)
+
+    taken = stage.engine.claim
+    monkeypatch.setattr(stage.engine, "claim", claim)
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    work.enqueue()
+    stage.drain()
+
+    assert told[-1]
 
 
 def test_handlers_that_block_the_loop_do_not_hoard_jobs(stage: Stage) -> None:

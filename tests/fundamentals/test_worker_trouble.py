@@ -6,18 +6,16 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
-from shigoto import (
-    State,
-    StoreUnavailable,
-)
+from shigoto import NotReady, State, StoreBusy, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.model.ids import uuid7
 from shigoto.model.outcome import Verdict
 from shigoto.model.worker import Announcement, SweepOrder, Want
 from shigoto.observe import events
-from shigoto.testing.clock import VirtualClock
+from shigoto.testing.clock import START, VirtualClock
 from shigoto.worker import Stopped
 from tests.fundamentals.stage import DAY, DeafToBeats, Stage
 
@@ -103,6 +101,60 @@ def test_an_outage_of_five_minutes_costs_no_rerun(shaky: Stage) -> None:
     assert shaky.all(events.StoreRecovered)
 
 
+class ShortOfBreath(MemoryEngine):
+    """A store that cannot be reached when a worker announces itself, until so many milliseconds have passed."""
+
+    def __init__(self, clock: VirtualClock, milliseconds: int) -> None:
+        super().__init__(clock=clock)
+        self._time = clock
+        self._until = START + milliseconds
+
+    def announce(self, announcement: Announcement) -> Op[None]:
+        if self._time.now < self._until:
+            raise StoreUnavailable("the answer was lost")
+        return super().announce(announcement)
+
+
+@pytest.mark.parametrize("milliseconds", [1, 1_000, 4_000])
+def test_a_worker_that_cannot_announce_itself_tries_again_for_a_while(milliseconds: int) -> None:
+    """F40: a connection that breaks just then must not end the process."""
+    stage = Stage(lambda clock: ShortOfBreath(clock, milliseconds))
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    work.enqueue()
+
+    assert stage.drain().reason == "drained"
+    assert stage.job().state is State.COMPLETED
+    assert milliseconds <= stage.now < milliseconds + 1_500
+
+
+def test_a_worker_that_cannot_announce_itself_for_five_seconds_says_so_and_ends() -> None:
+    stage = Stage(lambda clock: ShortOfBreath(clock, 10_000))
+
+    with pytest.raises(NotReady, match=r"The worker cannot begin\. the answer was lost"):
+        stage.drain()
+
+    assert 4_000 < stage.now <= 5_000
+    assert stage.engine.run(stage.engine.workers()) == []
+
+
+def test_a_worker_that_is_stopped_while_it_cannot_announce_itself_ends_at_once() -> None:
+    stage = Stage(lambda clock: ShortOfBreath(clock, 10_000))
+
+    async def main() -> None:
+        worker = stage.worker()
+        running = asyncio.create_task(worker.run())
+        await asyncio.sleep(1)
+        worker.stop()
+        assert (await running).reason == "stopped"
+
+    stage.play(main)
+
+    assert stage.now < 2_000
+
+
 def test_a_settlement_whose_answer_was_lost_is_sent_again_and_recognised(shaky: Stage) -> None:
     """C9: the store knows what it has accepted."""
 
@@ -122,6 +174,86 @@ def test_a_settlement_whose_answer_was_lost_is_sent_again_and_recognised(shaky: 
     assert [job.state for job in shaky.app.find()] == [State.COMPLETED] * 5
     first, *others = store(shaky).settled
     assert all(batch == first for batch in others[:3])
+
+
+class Locked(MemoryEngine):
+    """A store in which somebody has locked job 1, until so many milliseconds have passed."""
+
+    def __init__(self, clock: VirtualClock, milliseconds: int) -> None:
+        super().__init__(clock=clock)
+        self._time = clock
+        self._until = START + milliseconds
+
+    def settle(self, worker: UUID, settlements: Any) -> Op[list[Verdict]]:
+        free = [one for one in settlements if one.number != 1 or self._time.now >= self._until]
+        op = super().settle(worker, free)
+        if len(free) == len(settlements):
+            return op
+        if len(settlements) == 1:
+            raise StoreBusy("locked")
+
+        def steps() -> Any:
+            verdicts = iter((yield from op.start()))
+            return [next(verdicts) if one in free else Verdict.BUSY for one in settlements]
+
+        return structs.replace(op, start=steps)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_job_that_somebody_has_locked_is_settled_later_and_holds_up_nobody(together: bool) -> None:
+    """E18: a transaction whose client is gone keeps its rows locked until the server finds out."""
+    stage = Stage(lambda clock: Locked(clock, 60_000))
+
+    @stage.app.task
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def main() -> None:
+        await work.aenqueue(1)
+        for _ in range(5):
+            await work.aenqueue(1 if together else 2)
+        async with stage.working():
+            await stage.until(events.JobCompleted, 5)
+            assert stage.now < 4_000
+            await stage.until(events.JobCompleted, 6)
+
+    stage.play(main)
+
+    assert 60_000 <= stage.now < 63_000
+    assert {job.attempt for job in stage.app.find()} == {1}
+    assert not stage.all(events.StoreTrouble)
+
+
+def test_a_drain_and_a_stop_wait_for_a_job_that_somebody_has_locked() -> None:
+    stage = Stage(lambda clock: Locked(clock, 10_000))
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    work.enqueue()
+    work.enqueue()
+
+    assert stage.drain().reason == "drained"
+    assert 10_000 <= stage.now < 13_000
+    assert {job.state for job in stage.app.find()} == {State.COMPLETED}
+
+
+def test_a_worker_that_stops_settles_what_was_locked_as_soon_as_it_can() -> None:
+    stage = Stage(lambda clock: Locked(clock, 5_000))
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    async def main() -> None:
+        await work.aenqueue()
+        await work.aenqueue()
+        async with stage.working():
+            await stage.until(events.JobCompleted, 1)
+
+    stage.play(main)
+
+    assert 5_000 <= stage.now < 7_000
+    assert {job.state for job in stage.app.find()} == {State.COMPLETED}
 
 
 @pytest.mark.parametrize("error", [ValueError("a fault of ours"), StoreUnavailable("not now")])
@@ -314,6 +446,29 @@ def test_after_an_outage_nobody_is_fenced_before_a_whole_lease_of_contact(shaky:
 
     [fenced] = shaky.times(events.WorkersFenced)
     assert fenced >= 330_000
+
+
+def test_after_an_outage_a_worker_with_a_short_lease_gives_the_others_five_seconds_to_come_back(
+    shaky: Stage,
+) -> None:
+    """Semantics §4: others have made pauses meanwhile, which may be longer than a lease of a second."""
+
+    @shaky.app.task
+    async def work() -> None: ...
+
+    async def main() -> None:
+        await work.aenqueue()
+        ghost(shaky, ("work",))
+        async with shaky.working(lease=1.0):
+            store(shaky).down = True
+            await asyncio.sleep(300)
+            store(shaky).down = False
+            await shaky.until(events.WorkersFenced)
+
+    shaky.play(main)
+
+    [fenced] = shaky.times(events.WorkersFenced)
+    assert 305_000 <= fenced < 309_000
 
 
 def test_a_fenced_worker_stops_at_once_and_drops_its_results(stage: Stage) -> None:

@@ -16,6 +16,7 @@ from shigoto.model.worker import WorkerRecord
 
 NOW = datetime(2030, 5, 6, 12, tzinfo=UTC)
 SAFE = {
+    "server_encoding": "UTF8",
     "fsync": "on",
     "full_page_writes": "on",
     "synchronous_commit": "on",
@@ -88,6 +89,13 @@ def test_all_is_well_where_nothing_is_wrong() -> None:
         (check_server.role, {"owner": True}, Level.WARNING, "owns the schema"),
         (check_server.role, {"bypasses": True}, Level.WARNING, "Row security does not apply"),
         (check_server.role, {"rights": ("job: SELECT",)}, Level.PROBLEM, "lacks rights: job: SELECT"),
+        (
+            check_server.encoding,
+            {"settings": SAFE | {"server_encoding": "LATIN1"}},
+            Level.PROBLEM,
+            "The encoding of the database is LATIN1",
+        ),
+        (check_server.encoding, {}, Level.OK, "UTF8"),
         (check_server.standby, {"standby": True}, Level.PROBLEM, "is a standby"),
         (check_server.clock, {"skew": 5.0}, Level.NOTE, "5.0 s ahead of this machine's"),
         (check_server.clock, {"skew": -120.0}, Level.WARNING, "2 min behind this machine's"),

@@ -64,17 +64,51 @@ def test_a_cold_pool_asks_for_its_free_slots_and_no_more() -> None:
     assert pool.want() == 0
 
 
-def test_look_ahead_is_earned_by_two_measures_of_a_tenth_of_a_second() -> None:
-    pool = Pool(100)
+def asked_until(pool: Pool, end: float, *, at_once: int, every: float) -> list[int]:
+    """What it asks for while so many end every so often."""
     asked: list[int] = []
-    while pool.now < 0.5:
+    while pool.now < end:
         asked.append(pool.want())
         pool.give(asked[-1])
-        pool.finish(pool.running + pool.buffered, 0.002)
+        pool.finish(min(at_once, pool.running + pool.buffered), every)
+    return asked
 
-    assert asked[:90] == [100] * 90, "0.18 s"
-    assert max(asked) > 100
+
+def test_look_ahead_is_earned_by_two_measures_of_a_tenth_of_a_second() -> None:
+    pool = Pool(100)
+
+    asked = asked_until(pool, 0.5, at_once=36, every=0.01)
+
+    assert asked[1:20] == [36] * 19, "0.2 s"
+    assert max(asked[20:]) > 36
+    assert pool.slots.ahead == pytest.approx(3_600 * HORIZON, rel=0.5)
+
+
+def test_look_ahead_is_earned_sooner_by_so_many_jobs_that_they_are_no_chance() -> None:
+    pool = Pool(100)
+
+    asked = asked_until(pool, 0.5, at_once=100, every=0.002)
+
+    assert asked[:8] == [100] * 8, "8 rounds of all slots"
+    assert max(asked[:13]) > 100
     assert max(asked) <= 100 + MOST_AHEAD
+
+
+def test_what_ends_in_no_time_at_all_is_not_measured() -> None:
+    pool = Pool(100)
+    for _ in range(20):
+        pool.give(pool.want())
+        pool.finish(100, 0.0)
+
+    assert pool.slots.ahead == 0
+
+
+def test_a_small_pool_does_not_take_its_first_few_jobs_for_a_rate() -> None:
+    pool = Pool(1)
+
+    asked = asked_until(pool, 0.09, at_once=1, every=0.001)
+
+    assert set(asked) == {1}
 
 
 def test_jobs_that_end_together_are_not_taken_for_fast_ones() -> None:

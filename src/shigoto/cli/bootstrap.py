@@ -103,9 +103,9 @@ BEGIN
   END IF;
   -- What somebody else has made there before; sequences of identity columns go with their tables.
   FOR kind, object IN
-    SELECT CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, c.oid::regclass::text
+    SELECT CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'c' THEN 'TYPE' ELSE 'TABLE' END, c.oid::regclass::text
     FROM pg_class c
-    WHERE c.relnamespace = place AND c.relowner <> owner AND c.relkind IN ('r', 'p', 'v')
+    WHERE c.relnamespace = place AND c.relowner <> owner AND c.relkind IN ('r', 'p', 'v', 'c')
     UNION ALL
     SELECT 'ROUTINE', p.oid::regprocedure::text
     FROM pg_proc p

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.cli.output import span
-from shigoto.model.checkup import NEWEST, OLDEST, HolderFacts, TableFacts
+from shigoto.model.checkup import ENCODING, NEWEST, OLDEST, HolderFacts, TableFacts
 from shigoto.model.clock import MAX_HOLD, to_datetime
 
 LITTLE_SKEW, MUCH_SKEW = 1.0, 60.0  # seconds
@@ -34,6 +34,22 @@ def version(facts: Facts) -> Finding | None:
         remedy = f"See whether there is a newer release of shigoto: this one was tested up to {NEWEST}."
         return Finding(check="postgresql", level=Level.NOTE, text=text, remedy=remedy)
     return Finding(check="postgresql", level=Level.OK, text=text)
+
+
+def encoding(facts: Facts) -> Finding | None:
+    """Whether every text can be stored."""
+    if facts.server is None or "server_encoding" not in facts.server.settings:
+        return None
+    found = facts.server.settings["server_encoding"]
+    text = f"The encoding of the database is {found}"
+    if found == ENCODING:
+        return Finding(check="encoding", level=Level.OK, text=f"{text}.")
+    return Finding(
+        check="encoding",
+        level=Level.PROBLEM,
+        text=f"{text}: jobs with letters that it does not have cannot be stored.",
+        remedy=f"CREATE DATABASE … ENCODING '{ENCODING}' TEMPLATE template0, and use that one.",
+    )
 
 
 def role(facts: Facts) -> Finding | None:

@@ -40,6 +40,28 @@ def store(facts: Facts) -> Finding | None:
     return Finding(check="store", level=Level.OK, text=f"{name} is up to date and has {size}.")
 
 
+def move(facts: Facts) -> Finding | None:
+    """Whether its jobs are on their way to another store, or were moved."""
+    if facts.store is None or facts.store.move is None or facts.checkup is None:
+        return None
+    name = facts.checkup.name if facts.file is None else facts.file.path
+    kind, other = facts.store.move.kind, facts.store.move.other
+    if kind == "moved":
+        return Finding(
+            check="move",
+            level=Level.PROBLEM,
+            text=f"{name} was moved to {other}, where its jobs are now: nothing is stored here any more.",
+            remedy="Use that address.",
+        )
+    doing = f"filled with the jobs of {other}" if kind == "filling" else f"moved to {other}"
+    return Finding(
+        check="move",
+        level=Level.WARNING,
+        text=f"{name} is being {doing}, and that is not finished.",
+        remedy="If it was interrupted, run the same command again, or `shigoto move … --give-up`.",
+    )
+
+
 def version(facts: Facts) -> Finding | None:
     """Whether this SQLite has the WAL-reset bug."""
     if facts.checkup is None or facts.file is None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     check_store.python,
     check_store.store,
+    check_store.move,
     check_store.version,
     check_store.file_system,
     check_store.permissions,
@@ -32,6 +33,7 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     check_store.integrity,
     check_store.clock,
     check_server.version,
+    check_server.encoding,
     check_server.role,
     check_server.standby,
     check_server.clock,

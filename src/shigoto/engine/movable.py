@@ -64,10 +64,11 @@ class Gate(Struct, frozen=True, kw_only=True):
 
 
 class Mark(Struct, frozen=True, array_like=True):
-    """What tells whether the finished jobs of a block of numbers are the same in two stores.
+    """What tells whether the finished jobs of a block of numbers, or one of them, are the same in two stores.
 
     Whoever has ended again, or later, has a larger `finished_at`; what came and went at the same time thus never adds
-    up to the same, nor do lines of a log, which have rising numbers.
+    up to the same, nor do lines of a log, which have rising numbers. A job that has ended can only lose its key, to one
+    that takes it.
     """
 
     jobs: int = 0
@@ -75,6 +76,7 @@ class Mark(Struct, frozen=True, array_like=True):
     finished_at: int = 0
     log_lines: int = 0
     line_numbers: int = 0
+    keys: int = 0
 
 
 class Mover(Protocol):
@@ -129,6 +131,10 @@ class Mover(Protocol):
         """The mark of each block that has finished jobs; block n has the numbers from n * BLOCK on."""
         ...
 
+    def marks_within(self, block: int) -> Op[dict[int, Mark]]:
+        """The mark of each finished job of the block, by number."""
+        ...
+
     def weigh(self, *, after: int, to: int, finished: bool | None, limit: int) -> Op[list[Weight]]:
         """The first jobs with a number above `after`, up to `to`: finished ones, others, or None for any."""
         ...
@@ -147,8 +153,11 @@ class Mover(Protocol):
         """
         ...
 
-    def put(self, records: Sequence[JobRecord]) -> Op[None]:
-        """Store these jobs, none of which is there or processing. They are not counted before `open_filled`."""
+    def put(self, records: Sequence[JobRecord], *, taking_keys: bool = False) -> Op[None]:
+        """Store these jobs, none of which is there or processing. They are not counted before `open_filled`.
+
+        A key that another job has is theirs then, if they are `taking_keys`; else it is an error.
+        """
         ...
 
     def put_settings(self, queues: Sequence[QueueSettings]) -> Op[None]:

@@ -41,6 +41,7 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     `single`: in the ordinary case one command does it all, and a driver may run the first command by itself, outside of
     any transaction. If the op yields another, the first has changed nothing: it failed, or answered so.
     `urgent`: a worker's lease, or what it has done, depends on it: no driver lets it wait behind all others.
+    `deadline` is for how many seconds it is worth waiting, where that is less than a driver would wait by itself.
     `inside` is how it is started inside a caller's transaction, where that is another way. `ahead` gives what is run
     and committed before that, apart from the caller's transaction, which would keep others waiting for it; None if
     there is nothing to do. It may fail: the op does it, too.
@@ -55,6 +56,7 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     subject: Any = None
     single: bool = False
     urgent: bool = False
+    deadline: float | None = None
     inside: Callable[[], Steps[T]] | None = None
     ahead: "Callable[[], Op[None] | None] | None" = None
 

@@ -136,6 +136,10 @@ class Transport(Protocol):
         Only jobs that are due, not expired, of a wanted task, in a wanted queue that is not paused. Each claim raises
         the job's token by one. Never gives a job to two workers. A fenced or unknown worker gets nothing.
         An engine may stop early, though more is ready, once what it gives has CLAIM_BYTES; whoever asked may ask again.
+
+        Unless a want is `thorough`, an engine may for up to a second overlook a job that came to stand before others of
+        its priority that were taken already: given back, promoted late, or committed late. That is for an engine in
+        which taken rows lie in the way, and then only while they do. Memory and SQLite always see everything.
         """
         ...
 
@@ -157,6 +161,7 @@ class Transport(Protocol):
 
         Idempotent: a settlement that did commit earlier is answered REPEATED and changes nothing, but its log lines
         are kept: some are written after a transaction block has ended the job.
+        Where somebody else's transaction keeps some of several jobs locked, these are answered BUSY.
         """
         ...
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from shigoto.model.clock import Millis
 
+ENCODING = "UTF8"  # of a database in PostgreSQL
 OLDEST, NEWEST = 14, 18  # major versions of PostgreSQL that are tested, or near to those
 
 
@@ -100,6 +101,13 @@ class ServerFacts(Struct, frozen=True, kw_only=True):
     size: int = 0
 
 
+class MoveFacts(Struct, frozen=True, kw_only=True):
+    """What part a store takes, or has taken, in a move, and where its jobs go or come from."""
+
+    kind: Literal["draining", "closed", "moved", "filling"]
+    other: str
+
+
 class StoreFacts(Struct, frozen=True, kw_only=True):
     """A store as it looks from inside.
 
@@ -113,6 +121,7 @@ class StoreFacts(Struct, frozen=True, kw_only=True):
     lanes: tuple[LaneFacts, ...] = ()
     orphans: int = 0
     damage: tuple[str, ...] | None = None
+    move: MoveFacts | None = None
 
 
 class Checkup(Struct, frozen=True, kw_only=True):

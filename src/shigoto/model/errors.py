@@ -25,6 +25,7 @@
     ├── TransactionTooLong      JOB.TRANSACTION        a transaction block was open for too long and was rolled back
     └── StoreError
         ├── StoreUnavailable    STORE.UNAVAILABLE      cannot be opened or written now
+        │   ├── StoreBusy       STORE.BUSY             … because somebody else has locked what was to be changed
         │   ├── TransactionConflict STORE.CONFLICT     a transaction block was rolled back in favour of another
         │   ├── NotReady        WORKER.NOT_READY       … so that a worker cannot begin
         │   └── StoreMoving     STORE.MOVING           … because its jobs are on their way to another store
@@ -193,6 +194,13 @@ class StoreUnavailable(StoreError):
     """The store cannot be opened, read or written now; trying again later may help."""
 
     code = "STORE.UNAVAILABLE"
+
+
+class StoreBusy(StoreUnavailable):
+    """Another transaction has locked what was to be changed, and does not end; nothing was changed, so trying again
+    later may help."""
+
+    code = "STORE.BUSY"
 
 
 class TransactionConflict(StoreUnavailable):

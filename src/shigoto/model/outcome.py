@@ -78,6 +78,7 @@ class Verdict(StrEnum):
     ACCEPTED = "accepted"
     REPEATED = "repeated"  # this very lease was settled before: the earlier try did commit
     LOST = "lost"  # the lease is no longer this worker's; nothing was written
+    BUSY = "busy"  # somebody else has locked the job, so that nothing was written: try again
 
 
 class Report(Struct, frozen=True, kw_only=True):

@@ -1,12 +1,13 @@
 """A worker as the store knows it, and what they tell each other."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
 from msgspec import Struct
 
 from shigoto.model.clock import Millis
-from shigoto.model.job import State
+from shigoto.model.job import Lease, State
 
 # What a worker does unless it is told otherwise; how many threads and child processes it has depends on the machine.
 LEASE: Millis = 30_000
@@ -60,13 +61,28 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
 class Want(Struct, frozen=True, kw_only=True):
     """What one pool of slots can start now: at most `limit` jobs of these tasks from these queues (None: from all).
 
-    `alone` chooses among jobs by whether they must run in a process of their own; None takes either.
+    `alone` chooses among jobs by whether they must run in a process of their own; None takes either. Nothing that is
+    ready may be overlooked if the want is `thorough`; else an engine may, for a second, where it would be dear to see.
     """
 
     tasks: tuple[str, ...]
     queues: tuple[str, ...] | None
     limit: int
     alone: bool | None = None
+    thorough: bool = False
+
+
+def is_large(leases: Sequence[Lease]) -> bool:
+    """Whether the store may have stopped because of their size, so that more is ready.
+
+    On their way some of these texts were escaped, which makes them up to six times as long.
+    """
+    size = 0
+    for lease in leases:
+        size += (
+            len(lease.payload) + len(lease.checkpoint or "") + len(lease.meta or "") + len(lease.tags or "")
+        )
+    return size > CLAIM_BYTES // 8
 
 
 class Orders(Struct, frozen=True, kw_only=True):

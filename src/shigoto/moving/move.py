@@ -196,26 +196,37 @@ class Move:
     # Copying.
 
     def _copy_finished(self, phase: Phase) -> int:
-        """Copy the finished jobs of blocks that differ, and tell how many these were."""
+        """Copy the finished jobs that differ, of blocks that differ, and tell how many blocks these were."""
         theirs, ours = self._old.run(self._old.marks()), self._new.run(self._new.marks())
         blocks = sorted(block for block in theirs | ours if theirs.get(block) != ours.get(block))
         # First what is there already, in all of them: an id may have come back under another number.
+        wanted = {block: self._remove_changed(block) for block in blocks if block in ours}
+        whole = self._copied + sum(
+            len(wanted[block]) if block in wanted else theirs[block].jobs for block in blocks
+        )
         for block in blocks:
-            if block in ours:
-                for page in _pages(self._new, finished=True, block=block):
-                    self._remove(page)
-        whole = self._copied + sum(theirs[block].jobs for block in blocks if block in theirs)
-        for block in blocks:
-            if block in theirs:
+            if block in theirs and wanted.get(block, True):
                 for page in _pages(self._old, finished=True, block=block):
-                    self._copy(page, phase, whole, finished=True)
+                    some = [job for job in page if block not in wanted or job[0] in wanted[block]]
+                    self._copy(some, phase, whole, finished=True)
         return len(blocks)
+
+    def _remove_changed(self, block: int) -> frozenset[int]:
+        """Remove the jobs of this block that are not the same any more, and tell which are to be copied."""
+        theirs = self._old.run(self._old.marks_within(block))
+        ours = self._new.run(self._new.marks_within(block))
+        gone = [number for number, mark in ours.items() if theirs.get(number) != mark]
+        if gone:
+            self._new.run(self._new.remove(gone))
+        return frozenset(number for number, mark in theirs.items() if ours.get(number) != mark)
 
     def _copy(self, page: list[Weight], phase: Phase, whole: int, *, finished: bool) -> None:
         for numbers in portions(page):
             records = self._old.run(self._old.records(numbers))
             # One that was retried since it was weighed comes with those that have not finished.
-            self._new.run(self._new.put([job for job in records if job.state.terminal == finished]))
+            wanted = [job for job in records if job.state.terminal == finished]
+            # Whoever had one of their keys when it was copied has lost it since.
+            self._new.run(self._new.put(wanted, taking_keys=True))
             self._copied += len(records)
             self._tell(Progress(phase, self._copied, max(whole, self._copied)))
 

@@ -79,6 +79,7 @@ class Puppet:
             tasks=known if tasks is None else tuple(tasks),
             queues=None if queue is None else (queue,),
             limit=limit,
+            thorough=True,
         )
         leases = store.quietly(store.engine.claim(self.id, [want]))
         self._held.update((lease.number, lease) for lease in leases)

@@ -14,7 +14,8 @@ to poll.
 
 Leases are taken only to be started. A claim that was answered after the claim deadline may have been given to
 somebody else by then, one that is answered during a stop has come too late, and one that lies in a buffer for
-250 ms holds up a job that another worker could run: all of these are given back.
+250 ms holds up a job that another worker could run: all of these are given back. The next claim after that is
+thorough, so that it finds them wherever in the line they stand.
 
 Next on the path: `worker/runner.py`.
 """
@@ -24,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
-from shigoto.model.worker import CLAIM_BYTES, CLAIM_DEADLINE, Want
+from shigoto.model.worker import CLAIM_DEADLINE, Want, is_large
 from shigoto.worker.pool import Line, Pool, running
 from shigoto.worker.promoter import PROMOTE_AT_ONCE
 from shigoto.worker.settler import Settler
@@ -57,6 +58,7 @@ class Claimer:
         self._lines: Mapping[Pool, Sequence[Line]] = {}
         self._dry: set[Line] = set()
         self._hopeful: set[Line] = set()
+        self._given_back: set[int] = set()  # and not looked for since
         self._turn = 0
         self._looks = 0
         self._wakeup = Wakeup()
@@ -109,6 +111,7 @@ class Claimer:
         quiet = self._quiet()
         if quiet:
             self._dry.clear()
+        thorough = quiet or bool(self._given_back)
         now = self._time()
         wants: dict[Line, Want] = {}
         for pool, lines in self._lines.items():
@@ -116,7 +119,13 @@ class Claimer:
             asking = [line for line in lines if line not in self._dry]
             if limit and asking and not pool.resting:
                 for line, share in self._split(limit, asking, least=int(quiet)):
-                    wants[line] = Want(tasks=line.tasks, queues=self._queues, limit=share, alone=line.alone)
+                    wants[line] = Want(
+                        tasks=line.tasks,
+                        queues=self._queues,
+                        limit=share,
+                        alone=line.alone,
+                        thorough=thorough,
+                    )
         return {} if self._can_wait(wants) else wants
 
     def _split(self, limit: int, lines: list[Line], *, least: int) -> list[tuple[Line, int]]:
@@ -152,12 +161,13 @@ class Claimer:
         if quiet:
             # First promoted, then claimed: what is due by now is ready by then, whoever promoted it.
             await self._promote_all()
-        sent_at = self._time()
+        sent_at, ready_again = self._time(), self._given_back - self._station.held.keys()
         leases = await engine.arun(engine.claim(self._station.id, tuple(wants.values())))
         self.cycled = True
+        self._given_back -= ready_again
         self._station.held.update({lease.number: lease for lease in leases})
         if self._closed or self._time() - sent_at > CLAIM_DEADLINE / 1000:
-            self._settler.release(leases)
+            self._give_back(leases)
             return
         # A look while the claim was in flight may have been for jobs that it was too early to see.
         self._deliver(wants, leases, still_true=looks == self._looks)
@@ -178,7 +188,7 @@ class Claimer:
         now = self._time()
         for line, share in _shares(wants, leases).items():
             self._hopeful.discard(line)
-            if len(share) < wants[line].limit and not _is_large(share):
+            if len(share) < wants[line].limit and not is_large(share):
                 (self._dry if still_true else self._hopeful).add(line)
             if share:
                 line.pool.slots.gave(now, len(share))
@@ -191,24 +201,15 @@ class Claimer:
                 leases = pool.take_back()
                 pool.slots.took_back(len(leases))
                 pool.slots.collapse()
-                self._settler.release(leases)
+                self._give_back(leases)
+
+    def _give_back(self, leases: Sequence[Lease]) -> None:
+        self._given_back.update(lease.number for lease in leases)
+        self._settler.release(leases)
 
     def _until_late(self) -> float | None:
         deadlines = [at for pool in self._lines if (at := pool.slots.next_deadline) is not None]
         return max(0.0, min(deadlines) - self._time()) if deadlines else None
-
-
-def _is_large(leases: list[Lease]) -> bool:
-    """Whether the store may have stopped because of their size, so that more is ready.
-
-    On their way some of these texts were escaped, which makes them up to six times as long.
-    """
-    size = 0
-    for lease in leases:
-        size += (
-            len(lease.payload) + len(lease.checkpoint or "") + len(lease.meta or "") + len(lease.tags or "")
-        )
-    return size > CLAIM_BYTES // 8
 
 
 def _shares(wants: dict[Line, Want], leases: list[Lease]) -> dict[Line, list[Lease]]:

@@ -12,8 +12,9 @@ Tests on virtual time beat from the loop.
               │             fenced    the lease is lost for ever: stop at once, settle nothing
               │             moved     the jobs are in another store, as if it were fenced
               │             too new   the schema is no longer for this release: stop, in good order
-              └─► no answer: again soon. After 2/3 of a lease claim and start no more, but run on: a day's
-                  work must outlive an outage, and the store will say whose it is
+              └─► no answer, for a third of the lease: again soon, on another connection. After 2/3 of a lease
+                  claim and start no more, but run on: a day's work must outlive an outage, and the store
+                  will say whose it is
 
 The list of held leases is made when the store has begun the beat, not when the beat is asked for: a beat that
 had to wait would otherwise disown what was claimed meanwhile, and the store would give those jobs away.
@@ -32,7 +33,7 @@ from msgspec import structs
 from shigoto.engine.op import Op
 from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved
 from shigoto.model.worker import Orders
-from shigoto.worker.station import Station, Trouble, longest_pause
+from shigoto.worker.station import Station, Trouble, beat_deadline, longest_pause
 from shigoto.worker.wakeup import Wakeup
 
 logger = logging.getLogger("shigoto.worker")
@@ -104,7 +105,9 @@ class Keeper:
         def start() -> Any:
             return engine.beat(station.id, station.held_tokens()).start()
 
-        return structs.replace(engine.beat(station.id, ()), start=start)
+        return structs.replace(
+            engine.beat(station.id, ()), start=start, deadline=beat_deadline(station.lease)
+        )
 
     async def _beat_on_loop(self) -> None:
         pause = self._pause()

@@ -7,6 +7,7 @@ already accepted.
 
     runner ──► waiting ──► on its way ──► ACCEPTED, REPEATED   told as an event; the lease is no longer held
                                │                 LOST          told as LeaseLost; somebody else has the job
+                               │                 BUSY          waits alone, and holds up nobody; see `_outwait`
                                ├── StoreError: back off, then the same batch again
                                └── any other error: one of them cannot be written. Each by itself, and that
                                    one without what it has said on the way, or else as failed, so that one
@@ -16,6 +17,9 @@ Sometimes only the store knows what has become of a job: after a crash, when a r
 cancelled meanwhile, and when this lease was settled before, by a transaction block of the handler perhaps. Then it is
 asked before anything is told.
 
+A transaction whose client is gone may keep a job locked until the store finds out. Whoever waits for that one waits
+apart from all others, and so does a batch of which it is the only one (StoreBusy).
+
 Until the verdict a lease stays in `station.held`, so that beats go on saying that its job is in good hands.
 """
 
@@ -24,7 +28,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from shigoto.model.clock import Millis
-from shigoto.model.errors import StoreError
+from shigoto.model.errors import StoreBusy, StoreError
 from shigoto.model.job import FailureKind, Job, Lease, State
 from shigoto.model.outcome import Ending, Settlement, Verdict
 from shigoto.model.states import Counters, Held, after
@@ -36,6 +40,7 @@ from shigoto.worker.wakeup import Wakeup
 
 MOST_AT_ONCE = 2_000
 MANY_RELEASES = 100
+FIRST_OUTWAIT, LONGEST_OUTWAIT = 0.1, 2.0  # seconds between tries to settle what is locked
 MOST_TOLD = 1_000  # of what a fenced worker drops
 SHORT_RUN = 1.0  # seconds
 MOST_BYTES = 16 * 1024 * 1024  # of results; a batch travels as one text, and a store has a limit for that
@@ -54,6 +59,8 @@ class Settler:
         self._flushed = flushed
         self._waiting: list[Ended] = []
         self._sending: list[Ended] = []
+        self._busy: list[Ended] = []
+        self._outwaiting: asyncio.Task[None] | None = None
         self._wakeup = Wakeup()
         self._trouble = Trouble(station, "settler")
         self._idle = False
@@ -67,7 +74,7 @@ class Settler:
     @property
     def backlog(self) -> int:
         """How many settlements have no verdict yet."""
-        return len(self._waiting) + len(self._sending)
+        return len(self._waiting) + len(self._sending) + len(self._busy)
 
     @property
     def held_back(self) -> int:
@@ -113,28 +120,66 @@ class Settler:
         self._closed = self._special = True
         self._lost = self._lost or lost
         if lost:
-            self._tell_lost(self._waiting[:MOST_TOLD])
+            self._tell_lost([*self._busy, *self._waiting][:MOST_TOLD])
         self._waiting.clear()
+        self._busy.clear()
         self._dropping = True
 
     async def run(self) -> None:
         """Report what comes, until cancelled."""
-        while True:
-            if not self.backlog:
-                self._idle = True
-                await self._wakeup.wait(None)
-                self._idle = False
-            try:
-                await self._send()
-            except StoreError as error:
-                await asyncio.sleep(self._trouble.met(error))
-            else:
-                self._trouble.over()
+        try:
+            while True:
+                if not (self._waiting or self._sending):
+                    self._idle = True
+                    await self._wakeup.wait(None)
+                    self._idle = False
+                try:
+                    await self._send()
+                except StoreError as error:
+                    await asyncio.sleep(self._trouble.met(error))
+                else:
+                    self._trouble.over()
+                if self._busy and self._outwaiting is None:
+                    self._outwaiting = asyncio.create_task(self._outwait(), name="shigoto-outwait")
+        finally:
+            if self._outwaiting is not None:
+                self._outwaiting.cancel()
 
     async def flush(self) -> None:
         """Report all that is left, when `run` has ended. A StoreError leaves the rest unreported."""
-        while self.backlog:
+        while self._waiting or self._sending:
             await self._send()
+        if self._busy:
+            self._waiting, self._busy = self._busy, []
+            await self._send()
+            if self._busy:
+                raise StoreBusy(f"{len(self._busy)} jobs are locked by somebody else")
+
+    async def _outwait(self) -> None:
+        """Try again to settle what was locked, until nothing is left of it."""
+        pause = FIRST_OUTWAIT
+        try:
+            while self._busy:
+                await asyncio.sleep(pause)
+                pause = min(LONGEST_OUTWAIT, 2 * pause)
+                batch = list(self._busy)
+                try:
+                    verdicts = await self._settle(batch)
+                    fates = await self._fates(batch, verdicts)
+                except StoreError:
+                    continue  # still locked, or the others tell of it
+                except Exception:
+                    self._waiting += [
+                        ended for ended in batch if ended in self._busy
+                    ]  # one of them is nonsense
+                    self._busy.clear()
+                    self._wakeup.ring()
+                    continue
+                if self._busy:  # not dropped meanwhile
+                    self._busy = self._busy[len(batch) :]
+                    self._conclude(batch, verdicts, fates)
+        finally:
+            self._outwaiting = None
 
     def _tell_lost(self, dropped: list[Ended]) -> None:
         """Tell of handlers that have run to their end, for nothing."""
@@ -166,6 +211,10 @@ class Settler:
         batch = self._sending
         try:
             verdicts = await self._settle(batch)
+        except StoreBusy:
+            if len(batch) > 1:
+                raise
+            self._busy, self._sending = [*self._busy, *batch], []
         except StoreError:
             raise
         except Exception as error:
@@ -182,6 +231,8 @@ class Settler:
             try:
                 ended, verdicts = await self._settle_somehow(ended)
                 fates = await self._fates([ended], verdicts)
+            except StoreBusy:
+                self._busy, self._sending = [*self._busy, ended], self._sending[1:]
             except StoreError:
                 raise
             except Exception:
@@ -238,11 +289,20 @@ class Settler:
             if job is not None and (not released or job.state is State.CANCELLED)
         }
 
+    def _set_aside(self, batch: list[Ended], verdicts: list[Verdict]) -> tuple[list[Ended], list[Verdict]]:
+        """All but those that are locked, which are tried again apart from the others."""
+        told = list(zip(batch, verdicts, strict=True))
+        self._busy += [ended for ended, verdict in told if verdict is Verdict.BUSY]
+        settled = [(ended, verdict) for ended, verdict in told if verdict is not Verdict.BUSY]
+        return [ended for ended, _ in settled], [verdict for _, verdict in settled]
+
     def _conclude(self, batch: list[Ended], verdicts: list[Verdict], fates: Fates) -> None:
         """Let go of the leases, and tell what happened and when jobs will be due again."""
         held, bus, name = self._station.held, self._station.bus, self._station.name
         tell_completed = bus.wants(events.JobCompleted)
         delays: list[Millis] = []
+        if Verdict.BUSY in verdicts:
+            batch, verdicts = self._set_aside(batch, verdicts)
         self.ended += len(batch)
         for (lease, settlement, seconds), verdict in zip(batch, verdicts, strict=True):
             if held.get(lease.number) is lease:

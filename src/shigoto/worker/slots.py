@@ -9,6 +9,9 @@ run it.
       ahead = 0              ahead = rate × 30 ms, at most 4000,        a time, doubled by each claim that
                              none if jobs run longer than that          starts in time
 
+A measure takes 100 ms, or less if a cold pool has ended so many that it is plain how fast they are: the first jobs of a
+large backlog need not be fetched in small portions for long.
+
 Long jobs are thus never hoarded. The window answers another trouble: handlers that block the event loop start
 one after the other, however many slots are free; what they keep waiting is given back, and fewer are asked
 for at once. It bounds what is asked for beside what runs, so that long jobs in some slots never keep the
@@ -23,6 +26,9 @@ HORIZON = 0.030  # seconds of work to look ahead
 MOST_AHEAD = 4_000
 WARM_AFTER = 2  # measures
 SAMPLE = 0.100  # seconds; in less, jobs that end together look like a rate
+# A cold pool need not wait for that if it has ended so many jobs, for each slot and in all, that they are no chance.
+TURNS, ENOUGH = 4, 100
+SHORTEST = 0.010  # seconds; in less, clocks are too coarse
 PATIENCE = 0.250  # seconds that a lease may lie unstarted
 
 
@@ -90,13 +96,17 @@ class Slots:
         elapsed = now - self._sampled_at
         self._finished = self._given - buffered - running
         progress = self._finished - self._finished_then
-        if elapsed < SAMPLE:
+        if elapsed < SAMPLE and not (elapsed >= SHORTEST and self._is_plain(progress)):
             return
         self._rate = (self._rate + progress / elapsed) / 2
         self._samples = self._samples + 1 if progress > 0 else 0
         self._sampled_at, self._finished_then = now, self._finished
         self._look_ahead(self._earned())
         self._busiest = running
+
+    def _is_plain(self, progress: int) -> bool:
+        """Whether a cold pool has ended so many that their rate is beyond doubt, however short the time."""
+        return self._samples < WARM_AFTER and progress >= max(ENOUGH, TURNS * self.size)
 
     def _earned(self) -> int:
         if self._samples < WARM_AFTER:

@@ -13,6 +13,9 @@ from shigoto.observe.bus import Bus
 from shigoto.observe.events import StoreRecovered, StoreTrouble
 from shigoto.worker.process.slate import Slate
 
+SHORTEST_BEAT = (
+    1.0  # seconds that a beat may always take: with less, a busy server would look like a dead one
+)
 CELLS = 1_024  # on a slate that nobody else has made
 
 Spawn = Callable[[Callable[[], None], str], threading.Thread]
@@ -146,6 +149,12 @@ class Trouble:
 def longest_pause(lease: float) -> float:
     """Of whoever beats, in seconds: the store forgives no more than L/3 between two looks at an expired worker."""
     return min(lease / 6, Trouble.LONGEST)
+
+
+def beat_deadline(lease: float) -> float:
+    """For how many seconds to wait for the answer to a beat: on a line that has died there is none, and the lease must
+    last for a beat on another."""
+    return max(SHORTEST_BEAT, lease / 3)
 
 
 def lease_clock() -> Callable[[], float]:

@@ -6,7 +6,8 @@ jobs would run twice. The lease alone does not decide; three rules guard it.
     two looks   a worker is fenced only if two sweeps, a third of a lease apart on *our* clock, both saw it
                 expired: had we been asleep, or the machine, the first look after waking proves nothing
     amnesty     after an outage nobody has been able to beat; whoever lost the store waits for a whole lease
-                of unbroken contact before it fences
+                of unbroken contact before it fences, and if that is short, for as long as others may take to
+                notice that the store is back
     the store   fences only a worker that is still expired at that very moment
 
     seen expired ──1/3 lease──► seen again ──at once──► ordered to be fenced
@@ -27,6 +28,7 @@ from shigoto.observe.events import ClockStepped, JobsRescued, TasksUnknown, Work
 from shigoto.worker.station import Station, Trouble
 
 MORE_AT_ONCE = 0.010
+BACK_WITHIN = 5.0  # seconds: a store that is back is noticed by everybody; see `Trouble`
 
 
 class Looks:
@@ -44,7 +46,7 @@ class Looks:
         """A sweep at `now`, with the order to fence `to_fence`, saw these workers expired."""
         if not self._in_touch:
             self._in_touch = True
-            self._no_fence_before = now + self._lease
+            self._no_fence_before = now + max(self._lease, BACK_WITHIN)
         # Whoever was ordered to be fenced and is still there needs two new looks: the store knew better.
         known = {worker: at for worker, at in self._first_seen.items() if worker not in self.to_fence}
         self._first_seen = {worker: known.get(worker, now) for worker in expired if worker != self._own}

@@ -43,7 +43,7 @@ from shigoto.worker.logfields import capturing
 from shigoto.worker.memory import keep_freed_memory
 from shigoto.worker.process.slate import Slate
 from shigoto.worker.process.source import Source
-from shigoto.worker.readiness import expect_ready
+from shigoto.worker.readiness import announce, expect_ready
 from shigoto.worker.shutdown import LEAST_PATIENCE, RELEASE, leave, wind_down
 from shigoto.worker.station import Spawn, Station, lease_clock, start_thread
 from shigoto.worker.stop import Reason, Stopped, StopSwitch
@@ -228,10 +228,9 @@ class Worker:
         if not await self._unless_stopped(entering):
             return
         self._state = entering.result()
-        announced_at = self._clock()
-        engine = self._app.engine
         telling = asyncio.create_task(
-            engine.arun(engine.announce(self._announcement())), name=f"shigoto-announce-{self.name}"
+            announce(self._app.engine, self._announcement(), self._clock, self._random),
+            name=f"shigoto-announce-{self.name}",
         )
         told = False
         try:
@@ -240,8 +239,7 @@ class Worker:
             if not told:
                 await self._withdraw()
         if told:
-            telling.result()
-            self._announced_at = announced_at
+            self._announced_at = telling.result()
 
     async def _unless_stopped(self, task: "asyncio.Task[Any]") -> bool:
         """Wait for the task; False if the worker is stopped before it has ended, and then the task is cancelled."""

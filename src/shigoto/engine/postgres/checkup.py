@@ -23,7 +23,15 @@ from shigoto.engine.postgres.failures import refined, refused_connection
 from shigoto.engine.postgres.statement import in_schema
 from shigoto.engine.sql.command import Statement, Steps
 from shigoto.engine.sql.command import sql as call
-from shigoto.model.checkup import Checkup, HolderFacts, LaneFacts, ServerFacts, StoreFacts, TableFacts
+from shigoto.model.checkup import (
+    Checkup,
+    HolderFacts,
+    LaneFacts,
+    MoveFacts,
+    ServerFacts,
+    StoreFacts,
+    TableFacts,
+)
 from shigoto.model.clock import to_datetime
 from shigoto.model.errors import StoreError
 
@@ -36,6 +44,7 @@ SETTINGS = (
     "synchronous_commit",
     "autovacuum",
     "track_counts",
+    "server_encoding",
     "statement_timeout",
     "idle_in_transaction_session_timeout",
 )
@@ -151,7 +160,17 @@ def look_into(settings: Settings) -> Steps[StoreFacts]:
             for queue, task, alone, ready, oldest in lanes
         ),
         orphans=orphans,
+        move=(yield from _move(settings.schema)),
     )
+
+
+def _move(name: str) -> Steps[MoveFacts | None]:
+    """Whoever has made the gate may have let nobody else read it."""
+    readable = "SELECT 1 WHERE has_table_privilege(to_regclass($1::text), 'SELECT')"
+    if (yield Statement(readable, (f'"{name}".gate',))).fetchone() is None:
+        return None
+    row = (yield Statement(in_schema("SELECT kind, other FROM shigoto.gate", name))).fetchone()
+    return None if row is None else MoveFacts(kind=row[0], other=row[1])
 
 
 @contextmanager

@@ -24,10 +24,18 @@ T = TypeVar("T")
 # The limits are the server's half of our deadline: it goes on with a statement though we have stopped waiting, and
 # keeps the locks of a process that was stopped in the midst of a transaction. SET LOCAL ends with the transaction, so
 # a pooler hands nothing of it to others. A read sees one snapshot, as an op is promised.
+# Nobody waits for a lock until all of the time is over: what is locked for long is locked by somebody who is gone.
 BEGIN = (
-    b"BEGIN ISOLATION LEVEL %s; SET LOCAL statement_timeout = %d;"
+    b"BEGIN ISOLATION LEVEL %s; SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = %d;"
     b" SET LOCAL idle_in_transaction_session_timeout = 30000"
 )
+LOCKED_FOR = 10.0  # seconds, for ops of an ordinary length
+LOCKED_FOR_URGENT = 2.0  # also said in statements that are run by themselves
+ORDINARY = 30.0
+LIMITED_BY_ITSELF = frozenset(
+    {"complete"}
+)  # there is one with its own limit, for where no transaction has one
+BY_ITSELF = "_by_itself"  # is the end of its name
 TO_READ, TO_WRITE = b"REPEATABLE READ READ ONLY", b"READ COMMITTED READ WRITE"
 COMMIT = Request(b"COMMIT")
 ROLLBACK = Request(b"ROLLBACK")
@@ -96,7 +104,9 @@ class Conversation(Generic[T]):
     def _begin(self) -> Requests[None]:
         self.begun = True
         seconds = max(1, ceil(self._until - time.monotonic()))
-        yield Request(BEGIN % (TO_READ if self._op.mode == "read" else TO_WRITE, 1000 * seconds))
+        locked = LOCKED_FOR_URGENT if self._op.urgent else LOCKED_FOR if seconds <= ORDINARY else seconds
+        level = TO_READ if self._op.mode == "read" else TO_WRITE
+        yield Request(BEGIN % (level, 1000 * seconds, min(1000 * locked, 1000 * seconds)))
 
     def _commit(self) -> Requests[None]:
         if self.begun:
@@ -113,9 +123,14 @@ class Conversation(Generic[T]):
             return (yield Request(command.text.encode()))
         if isinstance(command, Copy):
             return (yield Request(command.text.encode(), copied=command.rows))
-        text = self._texts[command.name] if isinstance(command, Call) else command.text.encode()
+        text = self._text(command.name) if isinstance(command, Call) else command.text.encode()
         assert not isinstance(command.values, Mapping), "PostgreSQL's values have numbers, not names"
         return (yield encode(text, command.values, self._ring))
+
+    def _text(self, name: str) -> bytes:
+        if not self.begun and name in LIMITED_BY_ITSELF:
+            name += BY_ITSELF
+        return self._texts[name]
 
     def _ring(self) -> bool:
         """Decided once: what was rolled back is to be rung again, and twice in a transaction is once for the server."""

@@ -95,7 +95,7 @@ class Driver:
         self._threads = self._new_pool()
         self._loops = EachLoop(self._on_loop)
         self.bell = Bell()
-        self._timer: threading.Timer | None = None
+        self._timers: set[threading.Timer] = set()  # one that waits to ring, and those that are at it
 
     def _new_pool(self) -> ThreadPool:
         return ThreadPool(self.settings.shown, self.settings.in_threads, self._connector.open)
@@ -105,9 +105,14 @@ class Driver:
         switchboard = None if listening is None else Switchboard(store, self.settings.schema, listening.aopen)
         return _OnLoop(LoopPool(store, self.settings.on_a_loop, self._connector.aopen), switchboard)
 
+    def _until(self, op: Op[Any], deadline: float | None) -> float:
+        if deadline is None:
+            deadline = self.deadline if op.deadline is None else min(op.deadline, self.deadline)
+        return time.monotonic() + deadline
+
     def run(self, op: Op[T], *, deadline: float | None = None) -> T:
         """Run an op in the calling thread."""
-        until = time.monotonic() + (self.deadline if deadline is None else deadline)
+        until = self._until(op, deadline)
         setbacks: Setbacks | None = None
         while True:
             try:
@@ -141,7 +146,7 @@ class Driver:
 
     async def arun(self, op: Op[T], *, deadline: float | None = None) -> T:
         """Run an op on the running event loop."""
-        until = time.monotonic() + (self.deadline if deadline is None else deadline)
+        until = self._until(op, deadline)
         here = self._loops.here()
         if op.several is None:
             return await self._arun(op, until, here)
@@ -204,7 +209,9 @@ class Driver:
         self._ring_from_loop(self._loops.here())
 
     def _notification(self) -> Any:
-        yield Statement("SELECT pg_notify($1::text, '')", (self.settings.schema,))
+        # Nothing in it is to be kept: for this transaction alone, the server need not wait for the disk.
+        text = "SELECT pg_notify($1::text, ''), set_config('synchronous_commit', 'off', true)"
+        yield Statement(text, (self.settings.schema,))
 
     def ring_from_thread(self) -> None:
         """Ring soon, for something that is committed."""
@@ -214,9 +221,10 @@ class Driver:
         if delay <= 0.0:
             self._ring_now()
             return
-        timer = self._timer = threading.Timer(delay, self._ring_now)
+        timer = threading.Timer(delay, self._ring_now)
         timer.daemon = True
         timer.name = "shigoto-ring"
+        self._timers = {timer, *(other for other in self._timers if other.is_alive())}
         with suppress(
             RuntimeError
         ):  # no thread to be had, or the interpreter ends: workers look by themselves, too
@@ -254,10 +262,11 @@ class Driver:
     def close(self) -> None:
         """Close every connection: what is in use when it comes back, and what belongs to a loop of another thread
         there. Closing twice is fine; a later call opens again."""
-        timer, self._timer = self._timer, None
-        if timer is not None and timer is not threading.current_thread():
-            timer.cancel()
-            timer.join(LAST_RING)
+        timers, self._timers = self._timers, set()
+        for timer in timers:
+            if timer.is_alive() and timer is not threading.current_thread():
+                timer.cancel()
+                timer.join(LAST_RING)
         if self.bell.is_owed:
             self._ring_now(LAST_RING)
         threads, self._threads = self._threads, self._new_pool()

@@ -14,9 +14,11 @@ from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.failures import (
     READ_ONLY,
     RESTARTABLE,
+    STARVING,
     UNAVAILABLE,
     one_line,
     refined,
+    starving,
     unavailable,
 )
 from shigoto.engine.postgres.wire import Request
@@ -40,6 +42,15 @@ COMMIT = (
     b" ELSE (coalesce(pg_catalog.current_setting('shigoto.block', true), '') || ' is another block')::int END; COMMIT"
 )
 MARK_IS_GONE = " is another block"
+SILENT = "the server has not answered while a transaction block was open"
+STILL_BUSY = (
+    "A statement of the transaction block is still under way, such as a stream, a COPY or a pipeline, so it cannot be"
+    " committed. Leave these before the block."
+)
+ROLLED_BACK = (
+    "PostgreSQL takes nothing more after an error in a transaction, so the block cannot go on: let the error pass"
+    " through it. For a part that may fail there are savepoints: `with tx.transaction():`."
+)
 
 
 def beginning(seconds: int, mark: bytes) -> Request:
@@ -71,6 +82,8 @@ def says_nothing_about_the_job(error: psycopg.Error, store: str, *, broken: bool
     """What an error means that has passed through a block; None if it is what it is."""
     if error.sqlstate in RESTARTABLE:
         return _conflict(error, store)
+    if error.sqlstate in STARVING:
+        return starving(store, error.sqlstate, one_line(error))
     if (broken and isinstance(error, psycopg.OperationalError)) or UNAVAILABLE.fullmatch(
         error.sqlstate or ""
     ):

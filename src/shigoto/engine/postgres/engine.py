@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
+import psycopg
 from msgspec import json
 
 from shigoto.engine.op import Op
@@ -13,6 +14,7 @@ from shigoto.engine.postgres.completing import complete
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.joining import Joiner, Lanes
 from shigoto.engine.postgres.lending import Lending
+from shigoto.engine.postgres.marks import Marks
 from shigoto.engine.postgres.places import PLACES, statement
 from shigoto.engine.postgres.statement import in_schema, load_texts
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
@@ -71,7 +73,7 @@ class PostgresEngine:
         self._joiner = Joiner(self._driver, texts)
         self._lending = Lending(self._driver, self._joiner)
         self._lanes = Lanes()
-        self._marks = claiming.Marks()
+        self._marks = Marks()
         self._dialect = Dialect(
             now_and_step=lambda: _now_and_step(self._settings.shown),
             complete=complete,
@@ -80,6 +82,7 @@ class PostgresEngine:
             uncounted=lambda: _value({}),  # `counters` has them all
             numbers=keyed.numbers,
             lock_keys=keyed.lock_keys,
+            locked=locked,
             is_damage=lambda error: False,
             places=PLACES,
             statement=lambda text, values: statement(in_schema(text, self._settings.schema), values),
@@ -311,12 +314,30 @@ def _timed(
 
 
 def _settle(dialect: Dialect, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
+    """One that is locked is waited for, not for long; of several, the others are settled."""
+    if len(settlements) == 1:
+        return (yield from _settle_free(dialect, worker, settlements))
+    if all(s.ending is Ending.COMPLETED and _is_plain(s) for s in settlements):
+        try:
+            return (yield from _settle_free(dialect, worker, settlements))
+        except psycopg.errors.LockNotAvailable:
+            pass  # it was by itself, so that a transaction can begin now
+    busy = yield from locked([settlement.number for settlement in settlements])
+    free = [settlement for settlement in settlements if settlement.number not in busy]
+    verdicts = iter((yield from _settle_free(dialect, worker, free)) if free else ())
+    return [Verdict.BUSY if s.number in busy else next(verdicts) for s in settlements]
+
+
+def locked(numbers: Sequence[int]) -> Steps[Collection[int]]:
+    """Which of these runs somebody else has locked; all others are locked by us now, in the order of their numbers."""
+    rows = (yield sql("lock_free", json.encode(numbers).decode())).fetchall()
+    return frozenset(number for (number,) in rows)
+
+
+def _settle_free(dialect: Dialect, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
     now: Millis = 0
     if any(settlement.ending is not Ending.COMPLETED for settlement in settlements):
         [now] = (yield sql("now")).fetchone()
-    if len({settlement.ending is Ending.COMPLETED for settlement in settlements}) > 1:
-        # Two statements, each of which locks in the order of numbers: together they would not.
-        yield sql("lock_running", json.encode([settlement.number for settlement in settlements]).decode())
     return (yield from settling.settle(dialect, now, worker, settlements))
 
 

@@ -1,9 +1,9 @@
 """T1 and T17: jobs come in.
 
 Jobs that differ only in id and payload go in together, by the function `enqueue`: what they share is told once, and
-ids and payloads are two arrays. It expects the best; a known id, or a lane that is not there yet, is an error, and then
-`enqueue_each` does the same with more care. So do callers' transactions, which an error would end, and batches in which
-hardly two jobs are alike.
+ids and payloads are two arrays; one by itself goes in by `enqueue_one`, which needs no arrays. Both expect the best; a
+known id, or a lane that is not there yet, is an error, and then `enqueue_each` does the same with more care. So do
+callers' transactions, which an error would end, and batches in which hardly two jobs are alike.
 """
 
 from collections.abc import Sequence
@@ -51,6 +51,8 @@ def enqueue(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Store the jobs in list order and answer for each."""
     if any(spec.key is not None for spec in specs):
         return (yield from _keyed(specs))
+    if len(specs) == 1:
+        return (yield from _enqueue_one(specs[0]))
     stretches = _stretches(specs)
     if len(stretches) * ALIKE > len(specs) and len(stretches) > 1:
         return (yield from enqueue_each(specs))
@@ -96,6 +98,14 @@ def _enqueue_stretches(
     except UNEXPECTED:
         yield Statement("ROLLBACK TO SAVEPOINT before_jobs")
         return (yield from enqueue_each(specs))
+
+
+def _enqueue_one(spec: JobSpec) -> Steps[list[Enqueued]]:
+    try:
+        [number] = (yield sql("enqueue_one", *_shared(spec), spec.id.bytes, spec.payload, RING)).fetchone()
+    except UNEXPECTED:
+        return (yield from enqueue_each([spec]))
+    return [Enqueued(spec.id, number, "inserted")]
 
 
 def _enqueue_alike(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:

@@ -15,6 +15,7 @@ from psycopg import pq
 from shigoto.model.errors import (
     OptionInvalid,
     SchemaMissing,
+    StoreBusy,
     StoreError,
     StoreMoved,
     StoreMoving,
@@ -39,6 +40,22 @@ NOT_PREPARED = frozenset({"26000", "42P05"})
 # A connection to a server that was the primary once, or whose statements a pooler has mixed up: another may do.
 WORN_OUT = NOT_PREPARED | {READ_ONLY}
 UNAVAILABLE = re.compile("08...|53...|57P..|58...|XX...|" + READ_ONLY)
+# What a server may be short of, and what helps.
+STARVING = {
+    "53100": ("disk space", "Make room on the disk of the server, or give it a larger one"),
+    "53200": (
+        "memory",
+        "Give it more, or lower work_mem and max_connections; if it is for locks, raise max_locks_per_transaction",
+    ),
+    "53300": (
+        "connections",
+        "Raise max_connections or the limit of the role, say a smaller pool=N in the address, or put a pooler in front",
+    ),
+}
+# How it says the last one before it has looked at anything else; the last words are PgBouncer's.
+_CROWDED = re.compile(
+    "too many clients|too many connections|connection slots are reserved|no more connections allowed"
+)
 
 # A failed connect has no code, only words: in English, unless the server was told otherwise, and then it is taken for
 # an outage. The quoted names are the user's own.
@@ -124,7 +141,17 @@ def refused_connection(error: psycopg.Error, store: str) -> StoreError:
     for words, remedy in _REFUSALS:
         if words in reason:
             return StoreRefused(f"{store} is refused: {reason}. {remedy}")
+    if _CROWDED.search(reason):
+        return starving(store, "53300", reason)
     return unavailable(store, reason)
+
+
+def starving(store: str, code: str, reason: str) -> StoreUnavailable:
+    """That the server lacks what it needs to do anything."""
+    what, remedy = STARVING[code]
+    return StoreUnavailable(
+        f"{store} is short of {what}: {reason}. {remedy}; then try again. Nothing was changed, and workers wait."
+    )
 
 
 def refined(error: psycopg.Error, store: str) -> Exception:
@@ -150,8 +177,15 @@ def refined(error: psycopg.Error, store: str) -> Exception:
         return StoreRefused(
             f"{store} has lost a prepared statement: {reason}. A pooler is in between: leave out prepare=on."
         )
-    if code in (STATEMENT_TIMEOUT, LOCK_TIMEOUT) or code in RESTARTABLE:
+    if code == LOCK_TIMEOUT:
+        return StoreBusy(
+            f"{store} is busy: somebody else has locked what was to be changed ({reason}), perhaps a transaction whose"
+            " client is gone. Nothing was changed; try again, or see pg_stat_activity for who it is."
+        )
+    if code == STATEMENT_TIMEOUT or code in RESTARTABLE:
         return StoreUnavailable(f"{store} is too busy: {reason}. Nothing was changed; try again.")
+    if code in STARVING:
+        return starving(store, code, reason)
     if UNAVAILABLE.fullmatch(code):
         return unavailable(store, reason)
     return error

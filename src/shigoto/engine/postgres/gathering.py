@@ -1,8 +1,9 @@
 """Single enqueues that wait together become one statement.
 
-Nothing waits for company: one that comes alone goes at once, and what comes while it is under way is the next batch.
-That one is not waited for any longer if it takes its time: it may have met with a job that somebody else has stored and
-not committed. Each of a batch is told of its own job; if the batch is refused, each goes by itself.
+Nothing waits for company: one that comes alone goes at once, and what comes while it is under way is the next batch;
+so is whatever comes back as soon as a batch has been told of its jobs. A batch is not waited for any longer if it takes
+its time: it may have met with a job that somebody else has stored and not committed. Each of a batch is told of its own
+job; if the batch is refused, each goes by itself.
 """
 
 import asyncio
@@ -90,7 +91,9 @@ class Gatherer:
         try:
             await self._together(batch)
         finally:
-            self._ended(mark)
+            # A turn later: whoever was told just now may ask again, and all of them are the next batch. Else the first
+            # of them would go alone, and the others wait for it.
+            self._loop.call_soon(self._ended, mark)
             for _, _, future in batch:
                 if not future.done():  # the loop is about to end
                     future.cancel()

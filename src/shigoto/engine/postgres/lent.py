@@ -12,6 +12,7 @@ import psycopg
 from psycopg import pq
 from psycopg.abc import PQGen
 
+from shigoto.engine.postgres import cancelling
 from shigoto.engine.sql.blocks import NOT_YOURS
 from shigoto.model.errors import JobError
 
@@ -19,7 +20,9 @@ RV = TypeVar("RV")
 
 
 class Keeper(Protocol):
-    """The block, as its connection sees it."""
+    """The block, as its connection sees it. `waiting` is there while somebody waits for the server."""
+
+    waiting: object | None
 
     def expect_usable(self) -> None:
         """Raise if the transaction is not there, so that nothing is written beside it."""
@@ -46,19 +49,26 @@ class LentConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: PQGen[RV], *args: Any, **options: Any) -> RV:
         self.keeper.expect_usable()
+        self.keeper.waiting = object()
         try:
             value = super().wait(gen, *args, **options)
+            self.keeper.expect_standing()
+            return value
         except psycopg.Error as error:
             self.keeper.explain(error)
             raise
-        self.keeper.expect_standing()
-        return value
+        finally:
+            self.keeper.waiting = None
 
     def executemany(self, query: Any, params_seq: Iterable[Any]) -> psycopg.Cursor[Any]:
         """Run one statement for each of many rows, as a block of any store can."""
         cursor = self.cursor()
         cursor.executemany(query, params_seq)
         return cursor
+
+    def cancel(self) -> None:
+        """Cancel the statement that is under way, without waiting for it."""
+        cancelling.cancel(self.pgconn)
 
     def commit(self) -> NoReturn:
         raise JobError(NOT_YOURS)
@@ -103,19 +113,26 @@ class LentAsyncConnection(psycopg.AsyncConnection[Any]):
 
     async def wait(self, gen: PQGen[RV], *args: Any, **options: Any) -> RV:
         self.keeper.expect_usable()
+        self.keeper.waiting = object()
         try:
             value = await super().wait(gen, *args, **options)
+            self.keeper.expect_standing()
+            return value
         except psycopg.Error as error:
             self.keeper.explain(error)
             raise
-        self.keeper.expect_standing()
-        return value
+        finally:
+            self.keeper.waiting = None
 
     async def executemany(self, query: Any, params_seq: Iterable[Any]) -> psycopg.AsyncCursor[Any]:
         """Run one statement for each of many rows, as a block of any store can."""
         cursor = self.cursor()
         await cursor.executemany(query, params_seq)
         return cursor
+
+    def cancel(self) -> None:
+        """Cancel the statement that is under way, without waiting for it."""
+        cancelling.cancel(self.pgconn)
 
     async def commit(self) -> NoReturn:
         raise JobError(NOT_YOURS)

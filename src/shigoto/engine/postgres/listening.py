@@ -1,8 +1,9 @@
 """What wakes an idle worker: LISTEN, on a connection of its own for each event loop.
 
-The connection is opened when the first ear is there, and opened again when it is lost. It may take a while until that
-is noticed, and behind a pooler nothing may ever come: polling alone is always correct. Whoever waits is woken after a
-reconnect, too, since something may have been missed.
+The connection is opened when the first ear is there, and opened again when it is lost. A line that has fallen silent
+looks like one on which there is nothing to tell, so it is asked every now and then; and behind a pooler nothing may
+ever come. Polling alone is always correct. Whoever waits is woken after a reconnect, too, since something may have been
+missed.
 """
 
 import asyncio
@@ -21,13 +22,15 @@ from shigoto.model.errors import StoreError
 log = logging.getLogger("shigoto.postgres")
 
 CONNECT_WITHIN = 10.0  # seconds
+CHECK_EVERY, CHECK_WITHIN = 15.0, 5.0  # seconds
+CHECK = Request(b"SELECT 1")
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0  # seconds, give or take a fifth
 
 
 class Switchboard:
     """The listening connection of one event loop, and the ears that share it.
 
-    A task is there only while it connects; after that the loop calls.
+    A task is there only while it connects, or looks whether the line is well; after that the loop calls.
     """
 
     def __init__(
@@ -105,15 +108,46 @@ class Switchboard:
         self._told = False
         self._connection = connection
         connection.heard = self._heard
+        self._check_later()
         self._ring()
+
+    def _check_later(self) -> None:
+        self._timer = self._loop.call_later(CHECK_EVERY, self._start_check)
+
+    def _start_check(self) -> None:
+        self._timer = None
+        if self._connection is not None:
+            self._task = self._loop.create_task(self._check(self._connection), name="shigoto-listen-check")
+
+    async def _check(self, connection: LoopConnection) -> None:
+        """Ask something. If nobody answers, `_heard` is told by the connection itself."""
+        try:
+            await connection.ask(CHECK, time.monotonic() + CHECK_WITHIN)
+        except ConnectionLost:
+            return
+        except psycopg.Error as error:
+            connection.heard = None
+            connection.close()
+            if self._connection is connection:
+                self._lost(error)
+            return
+        if self._connection is connection:
+            self._task = None
+            self._check_later()
 
     def _heard(self) -> None:
         connection = self._connection
         if connection is not None and not connection.is_alive():
-            self._connection = None
-            self._try_later(connection.lost or ConnectionLost("it was closed"))
+            self._lost(connection.lost or ConnectionLost("it was closed"))
         else:
             self._ring()
+
+    def _lost(self, error: Exception) -> None:
+        self._connection = self._task = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._try_later(error)
 
     def _ring(self) -> None:
         for ear in self._ears:

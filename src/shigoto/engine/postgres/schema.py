@@ -6,7 +6,7 @@ from functools import cache
 from shigoto.engine.postgres.statement import Script, in_schema
 from shigoto.engine.sql.command import Statement, Steps
 from shigoto.engine.sql.migrations import Applied, Migration, load_migrations, pending
-from shigoto.model.checkup import OLDEST
+from shigoto.model.checkup import ENCODING, OLDEST
 from shigoto.model.errors import SchemaMissing, StoreRefused, StoreUnavailable
 
 PACKAGE = "shigoto.engine.postgres.migrations"
@@ -70,6 +70,7 @@ def newest() -> int:
 
 def migrate(schema: str, store: str) -> Steps[list[str]]:
     """Apply what is missing, in one transaction and under a lock, so that two processes never apply the same step."""
+    yield from _expect_encoding(store)
     yield Statement("SELECT pg_advisory_xact_lock($1::int, hashtext($2::text))", (LOCK_CLASS, schema))
     missing = pending(shipped(), (yield from applied(schema)), store=store)
     if not missing:
@@ -85,8 +86,19 @@ def migrate(schema: str, store: str) -> Steps[list[str]]:
     return [name_of(migration) for migration in missing]
 
 
+def _expect_encoding(store: str) -> Steps[None]:
+    """Raise StoreRefused if the database has no place for most letters, or does not know what a letter is."""
+    [encoding] = (yield Statement("SELECT current_setting('server_encoding')")).fetchone()
+    if encoding != ENCODING:
+        raise StoreRefused(
+            f"{store} has the encoding {encoding}, in which not every text can be stored. Use a database in {ENCODING}:"
+            f" CREATE DATABASE … ENCODING '{ENCODING}' TEMPLATE template0."
+        )
+
+
 def missing(schema: str, store: str) -> Steps[tuple[list[Migration], bool]]:
     """What `migrate` would apply, and whether the store has had any migration at all. Changes nothing."""
+    yield from _expect_encoding(store)
     before = yield from applied(schema)
     return pending(shipped(), before, store=store), bool(before)
 

@@ -1,13 +1,14 @@
 """A transaction for somebody's own statements, with one operation of ours at its end.
 
     open ── left ──► ending ── last, COMMIT (or ROLLBACK) ──► over
-      └──── the limit passes: the watchdog cuts the line ──► expired
+      └──── the limit passes: the watchdog cuts the line ──► expired, or silent
       └──── its job has ended without it: the same, at once ► expired
       └──── the process forks: the child must not touch it ─► foreign
 
 It keeps nobody from writing but for the rows that it has written itself. Still it may not last for ever: the server
-cannot clean up behind it. When the limit has passed, the connection is shut down, from whatever thread, and the server
-rolls back; what it is doing just then is cancelled, since it would notice only at the end of that.
+cannot clean up behind it. When the limit has passed, what it is doing just then is cancelled; then the connection is
+shut down, from whatever thread, and the server rolls back. If the server does not say that it has cancelled what it was
+asked for, then the line has fallen silent, and that is no fault of the block.
 
 A statement that came after the end of the transaction would be an effect without a completion. COMMIT as a text cannot
 be kept away from the server; so each statement looks whether the transaction is still there, and it has a mark, which
@@ -29,10 +30,20 @@ import psycopg
 from psycopg import pq
 
 from shigoto.engine.op import Op
+from shigoto.engine.postgres import cancelling
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.conversation import ROLLBACK, Requests
 from shigoto.engine.postgres.driver import aconverse, converse
-from shigoto.engine.postgres.ending import CLEAN, Ending, beginning, refusal, says_nothing_about_the_job
+from shigoto.engine.postgres.ending import (
+    CLEAN,
+    ROLLED_BACK,
+    SILENT,
+    STILL_BUSY,
+    Ending,
+    beginning,
+    refusal,
+    says_nothing_about_the_job,
+)
 from shigoto.engine.postgres.failures import RESTARTABLE, ConnectionLost, Setbacks, unavailable
 from shigoto.engine.postgres.lending import Lending
 from shigoto.engine.postgres.lent import LentAsyncConnection, LentConnection
@@ -41,18 +52,11 @@ from shigoto.engine.postgres.wire import BAD
 from shigoto.engine.sql.blocks import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, to_its_end
 from shigoto.model.errors import JobError, StoreUnavailable, TransactionTooLong
 
-Stage = Literal["new", "open", "ending", "over", "expired", "foreign"]
+Stage = Literal["new", "open", "ending", "over", "expired", "silent", "foreign"]
 
 LOOK_EVERY = 0.05  # seconds
 SERVERS_GRACE = 1.0  # seconds that the server waits longer than we do, so that ours is the word people see
-STILL_BUSY = (
-    "A statement of the transaction block is still under way, such as a stream, a COPY or a pipeline, so it cannot be"
-    " committed. Leave these before the block."
-)
-ROLLED_BACK = (
-    "PostgreSQL takes nothing more after an error in a transaction, so the block cannot go on: let the error pass"
-    " through it. For a part that may fail there are savepoints: `with tx.transaction():`."
-)
+ANSWERED_WITHIN = 5.0  # seconds, by a server that was told to cancel
 STATUS = pq.TransactionStatus
 
 
@@ -67,6 +71,8 @@ class Block:
         self._mark = secrets.token_hex(16).encode()
         self._stepping = threading.Lock()  # from stage to stage
         self._given_up = False
+        self.waiting: object | None = None
+        self._overdue: object | None = None  # who waited for the server when the limit passed
         self._conflict: psycopg.Error | None = None
         self._line: socket.socket | None = None
         self._ending: Ending[Any] | None = None
@@ -220,7 +226,6 @@ class Block:
         self._connection, self._lent = connection, lent
         # One of our own to the same end: libpq may close its own in the moment when we shut it down.
         self._line = socket.fromfd(pgconn.socket, socket.AF_INET, socket.SOCK_STREAM)
-        self._cancel = pgconn.get_cancel()
         self._watchdog = self._lending.watchdog
         self.stage = "open"
         self._lending.sign_in(self, lent)
@@ -231,7 +236,7 @@ class Block:
     def expect_usable(self) -> None:
         """Raise if the transaction is not there, so that nothing is written beside it."""
         match self.stage:
-            case "expired":
+            case "expired" | "silent":
                 raise self._late()
             case "foreign":
                 raise StoreUnavailable(FOREIGN)
@@ -244,10 +249,17 @@ class Block:
         """Raise if a statement has ended the transaction."""
         if self.stage == "open" and self._lent.pgconn.transaction_status == STATUS.IDLE:
             raise JobError(NOT_YOURS)
+        if self._is_overdue() and self._status != STATUS.ACTIVE:
+            self.stage = (
+                "silent"  # the server had done all of it, or has only now begun: it was not told in time
+            )
+            raise self._late()
 
     def explain(self, error: psycopg.Error) -> None:
         """Raise what an error means here, if it means something more."""
-        if self.stage == "expired":
+        if self._is_overdue() and not isinstance(error, psycopg.errors.QueryCanceled):
+            self.stage = "silent"
+        if self.stage in ("expired", "silent"):
             raise self._late() from error
         if error.sqlstate in RESTARTABLE:
             self._conflict = error
@@ -261,21 +273,26 @@ class Block:
     def expire(self) -> None:
         """The limit has passed: let the server roll back. Never raises."""
         with self._stepping:
-            if self.stage != "open":
+            if self.stage == "open":
+                self.stage = "expired"
+                cancelling.cancel(self._connection.wire.pgconn)
+                self._overdue = self.waiting
+                if self._is_overdue() and not self._given_up:
+                    self._watchdog.watch(self, ANSWERED_WITHIN)  # look again, whether it has answered
+                    return
+            elif self.stage != "expired":
                 return
-            self.stage = "expired"
-            self._shut_down()
+            elif self._is_overdue():
+                self.stage = "silent"
+            self._cut()
 
-    def _shut_down(self) -> None:
+    def _is_overdue(self) -> bool:
+        return self.stage == "expired" and self._overdue is not None and self.waiting is self._overdue
+
+    def _cut(self) -> None:
         if self._line is not None:
             with suppress(OSError):
                 self._line.shutdown(socket.SHUT_RDWR)
-        with suppress(RuntimeError):  # no thread to be had: its statement timeout ends it a little later
-            threading.Thread(target=self._cancel_statement, name="shigoto-cancel", daemon=True).start()
-
-    def _cancel_statement(self) -> None:
-        with suppress(psycopg.Error):  # there was nothing to cancel, or nobody to tell
-            self._cancel.cancel()
 
     def disown(self) -> None:
         """This is a forked child's copy: nothing may touch the parent's connection any more."""
@@ -288,7 +305,10 @@ class Block:
     def _begin_to_leave(self) -> bool:
         with self._stepping:
             in_time = self.stage == "open"
-            self.stage = "ending" if in_time else "expired"
+            if in_time:
+                self.stage = "ending"
+            else:
+                self._cut()
         self._watchdog.forget(self)
         return in_time
 
@@ -348,7 +368,8 @@ class Block:
 
     def _explain_inside(self, error: BaseException | None, *, in_time: bool) -> None:
         """Raise if there is more to say about what has happened in the block."""
-        if not in_time and (error is None or isinstance(error, psycopg.Error)):
+        expected = (psycopg.Error, StoreUnavailable) if self.stage == "silent" else psycopg.Error
+        if not in_time and (error is None or isinstance(error, expected)):
             raise self._late() from error
         if isinstance(error, psycopg.Error):
             broken = self._connection.wire.pgconn.status == BAD
@@ -361,15 +382,17 @@ class Block:
             self.expect_usable()
 
     def _over(self) -> None:
-        if self.stage != "expired":
+        if self.stage not in ("expired", "silent"):
             self.stage = "over"
         self._lending.sign_out(self)
         if self._line is not None:
             self._line.close()
 
-    def _late(self) -> JobError | TransactionTooLong:
+    def _late(self) -> Exception:
         if self._given_up:
             return JobError(GIVEN_UP)
+        if self.stage == "silent":
+            return unavailable(self._lending.store, SILENT)
         return TransactionTooLong(
             f"The transaction block was open for more than {self._limit:g} s and was rolled back: it keeps the rows"
             " locked that it has written. Do slow work before the block, and only write in it."

@@ -24,6 +24,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     `uncounted`: by queue, how many jobs the counters do not know of yet.
     `numbers`: of those of the jobs that are known, in the order of their ids.
     `lock_keys`: until we end, nobody else can change who holds these keys, which come in order.
+    `locked`: which of these runs somebody else has locked; the others are locked by us.
     `is_damage`: whether it is what a row holds that could not be read.
     `places`, `statement`: where jobs are, and a statement from a text with `:name` for each value.
     """
@@ -35,6 +36,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     uncounted: Callable[[], Steps[Mapping[str, int]]]
     numbers: Callable[[Collection[UUID]], Steps[dict[UUID, int]]]
     lock_keys: Callable[[Sequence[tuple[str, str]]], Steps[None]]
+    locked: Callable[[Sequence[int]], Steps[Collection[int]]]
     is_damage: Callable[[Exception], bool]
     places: Places
     statement: Callable[[str, Mapping[str, Any]], Statement]

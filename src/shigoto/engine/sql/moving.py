@@ -11,7 +11,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES, settings
 from shigoto.engine.sql.rows import TABLES, rows_of
-from shigoto.engine.sql.settling import guarded, move
+from shigoto.engine.sql.settling import move, running
 from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreMoved, StoreRefused, StoreUnavailable
 from shigoto.model.job import FailureKind, QueueSettings
@@ -131,6 +131,9 @@ class SqlMover:
     def marks(self) -> Op[dict[int, Mark]]:
         return Op(start=_marks, mode="read")
 
+    def marks_within(self, block: int) -> Op[dict[int, Mark]]:
+        return Op(start=lambda: _marks_within(block), mode="read")
+
     def weigh(self, *, after: int, to: int, finished: bool | None, limit: int) -> Op[list[Weight]]:
         return Op(start=lambda: _weigh(after, to, finished, limit), mode="read")
 
@@ -140,10 +143,10 @@ class SqlMover:
     def export(self, begin: Begin, tell: Tell) -> Op[int]:
         return Op(start=_Export(begin, tell).steps, mode="read")
 
-    def put(self, records: Sequence[JobRecord]) -> Op[None]:
-        return Op(start=lambda: self._inside(self._put(records)))
+    def put(self, records: Sequence[JobRecord], *, taking_keys: bool = False) -> Op[None]:
+        return Op(start=lambda: self._inside(self._put(records, taking_keys)))
 
-    def _put(self, records: Sequence[JobRecord]) -> Steps[None]:
+    def _put(self, records: Sequence[JobRecord], taking_keys: bool) -> Steps[None]:
         now = yield from self._ways.now()
         wanted = sorted({(record.queue, record.task, _is_alone(record)) for record in records})
         text = json.encode(wanted).decode()
@@ -159,6 +162,9 @@ class SqlMover:
             NUMBERS_OF_STATES,
         )
         for table, columns in TABLES.items():
+            if rows[table] and table == "key" and taking_keys:
+                held = [(record.tenant, record.key) for record in records if record.holds_key]
+                yield sql("free_keys", json.encode(held).decode())
             if rows[table]:
                 yield from self._ways.load(table, columns, rows[table])
 
@@ -195,28 +201,32 @@ def _number(command: Any) -> Steps[int]:
 
 
 def _release_all(now: Millis) -> Steps[int]:
-    """T8 for everything that runs; the workers are forgotten, so that their next beat tells them to stop."""
-    leases: dict[bytes, list[tuple[int, int]]] = {}
-    for number, token, worker in (yield sql("all_running")).fetchall():
-        leases.setdefault(worker, []).append((number, token))
-    for worker, held in leases.items():
-        rows = (yield from guarded(UUID(bytes=worker), held)).values()
-        ends = [
-            (row, Settlement(number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED, ran=False),
-             row.settled_token)
-            for row in rows
-        ]  # fmt: skip
-        yield from move(now, ends)
+    """T8 for everything that runs, also what was left by workers that are gone; all of them are forgotten, so that the
+    next beat tells them to stop."""
+    holders = {number: worker for number, _, worker in (yield sql("all_running")).fetchall()}
+    ends = [
+        (row, Settlement(number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED, ran=False),
+         row.settled_token)
+        for row in (yield from running(list(holders)))
+    ]  # fmt: skip
+    yield from move(now, ends)
+    for worker in sorted(set(holders.values())):
         yield sql("leave", worker)
-    return sum(map(len, leases.values()))
+    return len(ends)
 
 
 def _marks() -> Steps[dict[int, Mark]]:
     logged = {block: sums for block, *sums in (yield sql("mark_logs", BLOCK)).fetchall()}
+    held = dict((yield sql("mark_keys", BLOCK)).fetchall())
     marks: dict[int, Mark] = {}
     for block, *sums in (yield sql("mark_finished", BLOCK)).fetchall():
-        marks[block] = Mark(*map(int, (*sums, *logged.get(block, (0, 0)))))
+        marks[block] = Mark(*map(int, (*sums, *logged.get(block, (0, 0)), held.get(block, 0))))
     return marks
+
+
+def _marks_within(block: int) -> Steps[dict[int, Mark]]:
+    rows = (yield sql("mark_each", block * BLOCK, (block + 1) * BLOCK - 1)).fetchall()
+    return {number: Mark(1, *map(int, sums)) for number, *sums in rows}
 
 
 def _weigh(after: int, to: int, finished: bool | None, limit: int) -> Steps[list[Weight]]:

@@ -94,7 +94,10 @@ def beat(dialect: Dialect, worker: UUID, held: Sequence[tuple[int, int]] | None)
             strays.append((number, token))
         elif cancel_requested_at is not None:
             cancels.append((number, token))
-    yield from _release(now, worker, strays)
+    if strays:  # who has locked one is about to end it, and a beat waits for nobody
+        busy = yield from dialect.locked([number for number, _ in strays])
+        strays = [(number, token) for number, token in strays if number not in busy]
+        yield from _release(now, worker, strays)
     lost = yield from _taken([lease for lease in held or () if lease not in own])
     return Orders(fenced=False, cancels=tuple(cancels), lost=lost, released=len(strays))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from shigoto.engine.op import Op
 from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sqlite import files
-from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, StoreFacts
+from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, MoveFacts, StoreFacts
 from shigoto.model.clock import to_datetime
 from shigoto.model.errors import StoreError
 
@@ -67,7 +67,16 @@ def look_into(*, synchronous: str, deep: bool) -> Steps[StoreFacts]:
         ),
         orphans=orphans,
         damage=(yield from _damage()) if deep else None,
+        move=(yield from _move()),
     )
+
+
+def _move() -> Steps[MoveFacts | None]:
+    known = yield Statement("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'shigoto_gate'")
+    if known.fetchone() is None:
+        return None
+    row = (yield Statement("SELECT kind, other FROM shigoto_gate")).fetchone()
+    return None if row is None else MoveFacts(kind=row[0], other=row[1])
 
 
 def _damage() -> Steps[tuple[str, ...]]:

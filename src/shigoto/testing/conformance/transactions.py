@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from shigoto.engine.op import Op, Steps
 from shigoto.model.errors import TransactionTooLong, Unsupported
@@ -171,7 +172,7 @@ class TestJoin:
         """`committed` belongs to transactions that the engine itself began."""
         heard: list[object] = []
         op = store.engine.enqueue_many([store.spec()])
-        with_ear = type(op)(start=op.start, mode=op.mode, rings=op.rings, committed=heard.append)
+        with_ear = structs.replace(op, committed=heard.append)
 
         connection.execute("BEGIN")
         store.engine.join(connection, with_ear)

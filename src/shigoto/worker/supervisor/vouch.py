@@ -10,12 +10,12 @@ say who is paused, such a runner is vouched for, and keeps its jobs.)
 
 import asyncio
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from shigoto.model.errors import StoreError
 from shigoto.observe.events import RunnerPaused
 from shigoto.worker.process.slate import Mark
-from shigoto.worker.station import Station, Trouble, longest_pause
+from shigoto.worker.station import Station, Trouble, beat_deadline, longest_pause
 from shigoto.worker.supervisor import procfs
 from shigoto.worker.supervisor.messages import Hello
 from shigoto.worker.supervisor.runnerprocess import RunnerProcess
@@ -57,7 +57,8 @@ async def vouch(runner: RunnerProcess, hello: Hello, station: Station) -> Doubt 
             continue
         paused, now = False, station.clock()
         try:
-            orders = await engine.arun(engine.beat(hello.worker, None))
+            beat = engine.beat(hello.worker, None)
+            orders = await engine.arun(structs.replace(beat, deadline=beat_deadline(hello.lease)))
         except StoreError as error:
             pause = trouble.met(error)
             continue

@@ -73,6 +73,9 @@ CREATE TABLE shigoto.ready (
 );
 CREATE INDEX ready_in_order ON shigoto.ready (lane, priority, run_at, number);
 
+-- Of one lane, what is behind this place in the line, up to and with the last priority.
+CREATE TYPE shigoto.stretch AS (lane integer, priority integer, run_at bigint, number bigint, last_priority integer);
+
 CREATE TABLE shigoto.scheduled (
   run_at        bigint NOT NULL,
   number        bigint NOT NULL,

@@ -171,21 +171,23 @@ $$;
 
 -- CLAIM --------------------------------------------------------------------------------------------------------------
 
--- T2. wants is a JSON array of {tasks, queues or null, limit, alone or null, after: [-priority, run_at, number]
--- or null}; what is not after that mark in the line is not looked at. The columns are those of Lease, and which want,
--- from 1, the job is for.
+-- T2. wants is a JSON array of {tasks, queues or null, limit, alone or null, slices or null, probes}. A slice is a place
+-- in the line, which is -priority, run_at and number, and the last -priority that belongs to it: only what is behind
+-- that place is looked at. A probe is a -priority and, in it, two places: if there is any job between them, or if slices
+-- is null, everything is looked at. The columns are those of Lease. After the jobs for each want comes one more row, with
+-- the time and, in dead, how many places in the index were passed whose rows are gone, which an old snapshot keeps there.
 --
 -- The rows of each wanted lane are in the order of the index, so a lane is read, and locked, from its front. With more
--- than one lane, a look without locks tells first how many each of them contributes to the best. It reads four times
--- as many of each as there would be if all were alike, and then twice as many of those lanes that could contribute more,
--- until none could: with many lanes, to read all that is wanted of each would be too much. What others take meanwhile is
--- made up for by the next of the same lane, and if nothing was left there, by the next of all lanes.
+-- than one stretch, a look without locks tells first how many each of them contributes to the best. It reads four times
+-- as many of each as there would be if all were alike, and then twice as many of those that could contribute more, until
+-- none could: with many lanes, to read all that is wanted of each would be too much. What others take meanwhile is made
+-- up for by the next of the same stretch, and if nothing was left there, by the next of all.
 CREATE FUNCTION shigoto.claim(worker uuid, wants json)
 RETURNS TABLE (
   number bigint, token integer, id uuid, task text, queue text, attempt integer, failures integer, snoozes integer,
   max_failures integer, priority integer, run_at bigint, claimed_at bigint, solo boolean, tenant text, key text,
   retry text, timeout bigint, soft_timeout bigint, tags text, meta text, checkpoint text, alone boolean, payload text,
-  want integer, took double precision)
+  dead bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog
 SET plan_cache_mode = force_generic_plan
@@ -200,80 +202,94 @@ AS $$
 DECLARE
   current bigint := shigoto.now();
   room CONSTANT integer := 8 * 1024 * 1024;  -- of payloads and checkpoints; with so many, fewer jobs are given
+  everything CONSTANT json := '[[-2147483648, -9223372036854775808, 0, 2147483647]]';
+  line CONSTANT regclass := 'shigoto.ready_in_order';
   wanted record;
-  began timestamptz;
+  before bigint;
   lanes integer[];
-  best_lanes integer[];
+  stretches shigoto.stretch[];
+  chosen integer[];
   shares integer[];
   depths integer[];
   deeper integer[];
-  taken integer;
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM shigoto.worker w WHERE w.id = claim.worker AND w.fenced_at IS NULL) THEN
     RETURN;
   END IF;
   FOR wanted IN
-    SELECT w.place::integer, w.tasks, w.queues, w."limit", w.alone,
-      coalesce((w.after ->> 0)::integer, -2147483648) AS priority,
-      coalesce((w.after ->> 1)::bigint, -9223372036854775808) AS run_at,
-      coalesce((w.after ->> 2)::bigint, -9223372036854775808) AS number
-    FROM ROWS FROM (
-      json_to_recordset(wants) AS (tasks text[], queues text[], "limit" integer, alone boolean, after json))
-      WITH ORDINALITY w(tasks, queues, "limit", alone, after, place)
-    WHERE w."limit" > 0
+    SELECT * FROM json_to_recordset(wants) w(
+      tasks text[], queues text[], "limit" integer, alone boolean, slices json, probes json)
   LOOP
-    began := clock_timestamp();
+    before := pg_stat_get_xact_tuples_returned(line) - pg_stat_get_xact_tuples_fetched(line);
     lanes := ARRAY(
       SELECT l.lane
       FROM unnest(wanted.tasks) t(task)
       CROSS JOIN LATERAL (
         SELECT l.lane, l.queue FROM shigoto.lane l
         WHERE l.task = t.task AND (wanted.alone IS NULL OR l.alone = wanted.alone) OFFSET 0) l
-      WHERE (wanted.queues IS NULL OR l.queue = ANY (wanted.queues))
+      WHERE wanted."limit" > 0 AND (wanted.queues IS NULL OR l.queue = ANY (wanted.queues))
         AND NOT EXISTS (SELECT 1 FROM shigoto.queue q WHERE q.name = l.queue AND q.paused));
-    IF cardinality(lanes) > 1 THEN
-      lanes := ARRAY(
-        SELECT l.lane
-        FROM unnest(lanes) l(lane)
+    IF wanted.slices IS NULL OR EXISTS (
+      SELECT 1 FROM unnest(lanes) l(lane)
+      CROSS JOIN json_array_elements(wanted.probes) e
+      CROSS JOIN LATERAL (
+        SELECT 1 FROM shigoto.ready r
+        WHERE r.lane = l.lane AND r.priority = (e ->> 0)::integer
+          AND (r.run_at, r.number) > ((e ->> 1)::bigint, (e ->> 2)::bigint)
+          AND (r.run_at, r.number) <= ((e ->> 3)::bigint, (e ->> 4)::bigint)
+          AND (r.expires_at IS NULL OR r.expires_at >= current)
+        ORDER BY r.run_at, r.number
+        LIMIT 1) r) THEN
+      wanted.slices := everything;
+    END IF;
+    stretches := ARRAY(
+      SELECT ROW(l.lane, e ->> 0, e ->> 1, e ->> 2, e ->> 3)::shigoto.stretch
+      FROM unnest(lanes) l(lane)
+      CROSS JOIN json_array_elements(wanted.slices) e);
+    IF cardinality(stretches) > 1 THEN
+      stretches := ARRAY(
+        SELECT s FROM unnest(stretches) s
         CROSS JOIN LATERAL (
           SELECT 1 FROM shigoto.ready r
-          WHERE r.lane = l.lane AND (r.priority, r.run_at, r.number) > (wanted.priority, wanted.run_at, wanted.number)
+          WHERE r.lane = s.lane AND r.priority <= s.last_priority
+            AND (r.priority, r.run_at, r.number) > (s.priority, s.run_at, s.number)
             AND (r.expires_at IS NULL OR r.expires_at >= current)
           ORDER BY r.priority, r.run_at, r.number
           LIMIT 1) r);
     END IF;
-    best_lanes := lanes;
+    chosen := ARRAY(SELECT generate_series(1, cardinality(stretches)));
     shares := ARRAY[wanted."limit"];
-    IF cardinality(lanes) > 1 THEN
+    IF cardinality(stretches) > 1 THEN
       depths := array_fill(
-        least(4 * wanted."limit" / cardinality(lanes) + 1, wanted."limit"), ARRAY[cardinality(lanes)]);
+        least(4 * wanted."limit" / cardinality(stretches) + 1, wanted."limit"), ARRAY[cardinality(stretches)]);
       LOOP
-        SELECT array_agg(s.lane), array_agg(s.share),
-          array_agg(s.lane) FILTER (WHERE s.share = s.depth AND s.depth < wanted."limit")
-        INTO best_lanes, shares, deeper
+        SELECT array_agg(s.place), array_agg(s.share),
+          array_agg(s.place) FILTER (WHERE s.share = s.depth AND s.depth < wanted."limit")
+        INTO chosen, shares, deeper
         FROM (
-          SELECT b.lane, b.depth, count(*)::integer AS share
+          SELECT b.place, b.depth, count(*)::integer AS share
           FROM (
-            SELECT l.lane, l.depth
-            FROM unnest(lanes, depths) l(lane, depth)
+            SELECT p.place, p.depth
+            FROM unnest(depths) WITH ORDINALITY p(depth, place)
+            CROSS JOIN LATERAL (SELECT (stretches[p.place::integer]).* OFFSET 0) s
             CROSS JOIN LATERAL (
               SELECT r.priority, r.run_at, r.number FROM shigoto.ready r
-              WHERE r.lane = l.lane
-                AND (r.priority, r.run_at, r.number) > (wanted.priority, wanted.run_at, wanted.number)
+              WHERE r.lane = s.lane AND r.priority <= s.last_priority
+                AND (r.priority, r.run_at, r.number) > (s.priority, s.run_at, s.number)
                 AND (r.expires_at IS NULL OR r.expires_at >= current)
               ORDER BY r.priority, r.run_at, r.number
-              LIMIT l.depth) r
+              LIMIT p.depth) r
             ORDER BY r.priority, r.run_at, r.number
             LIMIT wanted."limit") b
-          GROUP BY b.lane, b.depth) s;
+          GROUP BY b.place, b.depth) s;
         EXIT WHEN deeper IS NULL;
         depths := ARRAY(
-          SELECT CASE WHEN l.lane = ANY (deeper) THEN least(2 * l.depth, wanted."limit") ELSE l.depth END
-          FROM unnest(lanes, depths) WITH ORDINALITY l(lane, depth, place)
-          ORDER BY l.place);
+          SELECT CASE WHEN p.place = ANY (deeper) THEN least(2 * p.depth, wanted."limit") ELSE p.depth END
+          FROM unnest(depths) WITH ORDINALITY p(depth, place)
+          ORDER BY p.place);
       END LOOP;
     END IF;
-    WHILE cardinality(best_lanes) > 0 LOOP
+    WHILE cardinality(chosen) > 0 LOOP
       RETURN QUERY
       WITH best AS MATERIALIZED (
         SELECT r.ctid AS at, r.lane, r.priority AS rank, r.number, r.token + 1 AS token, r.settled_token, r.failures,
@@ -281,14 +297,16 @@ BEGIN
           b.run_at, b.tenant, b.key, b.retry, b.timeout, b.soft_timeout, b.tags, b.meta, b.payload,
           CASE WHEN r.token > 0 THEN (SELECT p.checkpoint FROM shigoto.progress p WHERE p.number = r.number) END
             AS checkpoint
-        FROM unnest(best_lanes, shares) s(lane, share)
+        FROM unnest(chosen, shares) p(place, share)
+        CROSS JOIN LATERAL (SELECT (stretches[p.place]).* OFFSET 0) s
         CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = s.lane OFFSET 0) l
         CROSS JOIN LATERAL (
           SELECT r.ctid, r.* FROM shigoto.ready r
-          WHERE r.lane = s.lane AND (r.priority, r.run_at, r.number) > (wanted.priority, wanted.run_at, wanted.number)
+          WHERE r.lane = s.lane AND r.priority <= s.last_priority
+            AND (r.priority, r.run_at, r.number) > (s.priority, s.run_at, s.number)
             AND (r.expires_at IS NULL OR r.expires_at >= current)
           ORDER BY r.priority, r.run_at, r.number
-          LIMIT s.share
+          LIMIT p.share
           FOR UPDATE SKIP LOCKED) r
         CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = r.number OFFSET 0) b),
       -- All of them, as mostly, or the numbers of those that may be given.
@@ -302,8 +320,7 @@ BEGIN
                   octet_length(b.payload) + coalesce(octet_length(b.checkpoint), 0) AS size
                 FROM best b) f
               WINDOW line AS (ORDER BY f.rank, f.run_at, f.number ROWS UNBOUNDED PRECEDING)) c
-            WHERE c.place <= wanted."limit" AND c.total - c.size < room) END AS numbers,
-          extract(epoch FROM clock_timestamp() - began) * 1000 AS took
+            WHERE c.place <= wanted."limit" AND c.total - c.size < room) END AS numbers
         FROM (
           SELECT count(*) <= wanted."limit"
             AND sum(octet_length(f.payload) + coalesce(octet_length(f.checkpoint), 0)) <= room AS whole
@@ -322,15 +339,16 @@ BEGIN
         WHERE (SELECT g.whole FROM given g) OR b.number = ANY ((SELECT g.numbers FROM given g)::bigint[]))
       SELECT b.number, b.token, b.id, b.task, b.queue, b.token - b.releases - b.snoozes, b.failures, b.snoozes,
         b.max_failures, -b.rank, b.run_at, current, b.solo, b.tenant, b.key, b.retry, b.timeout, b.soft_timeout,
-        b.tags, b.meta, b.checkpoint, b.alone, b.payload, wanted.place,
-        (SELECT g.took FROM given g)::double precision
+        b.tags, b.meta, b.checkpoint, b.alone, b.payload, NULL::bigint
       FROM best b
       WHERE (SELECT g.whole FROM given g) OR b.number = ANY ((SELECT g.numbers FROM given g)::bigint[]);
-      GET DIAGNOSTICS taken = ROW_COUNT;
-      EXIT WHEN taken > 0 OR best_lanes = lanes;
-      best_lanes := lanes;
-      shares := array_fill(wanted."limit", ARRAY[cardinality(lanes)]);
+      EXIT WHEN FOUND OR cardinality(chosen) = cardinality(stretches);
+      chosen := ARRAY(SELECT generate_series(1, cardinality(stretches)));
+      shares := array_fill(wanted."limit", ARRAY[cardinality(stretches)]);
     END LOOP;
+    claimed_at := current;
+    dead := pg_stat_get_xact_tuples_returned(line) - pg_stat_get_xact_tuples_fetched(line) - before;
+    RETURN NEXT;
   END LOOP;
 END
 $$;

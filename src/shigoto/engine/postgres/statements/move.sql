@@ -27,6 +27,34 @@ FROM shigoto.log g
 WHERE EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = g.number)
 GROUP BY 1
 
+-- name: mark_keys
+SELECT k.number / $1::bigint, count(*)
+FROM shigoto.key k
+WHERE EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = k.number)
+GROUP BY 1
+
+-- Looked up job by job, whatever is known of the tables, which are new.
+-- name: mark_each
+SELECT d.number, d.token, d.finished_at,
+  (SELECT count(*) FROM shigoto.log g WHERE g.number = d.number),
+  (SELECT coalesce(sum(g.line), 0) FROM shigoto.log g WHERE g.number = d.number),
+  (SELECT count(*)
+    FROM shigoto.job b
+    CROSS JOIN LATERAL (
+      SELECT 1 FROM shigoto.key k WHERE k.tenant = b.tenant AND k.key = b.key AND k.number = b.number OFFSET 0) k
+    WHERE b.number = d.number)
+FROM shigoto.done d
+WHERE d.number BETWEEN $1::bigint AND $2::bigint
+
+-- $1 = [[tenant, key], …]
+-- name: free_keys
+DELETE FROM shigoto.key
+WHERE ctid = ANY (ARRAY(
+  SELECT k.ctid
+  FROM jsonb_array_elements($1::text::jsonb) e
+  CROSS JOIN LATERAL (
+    SELECT k.ctid FROM shigoto.key k WHERE k.tenant = e ->> 0 AND k.key = e ->> 1 OFFSET 0) k))
+
 -- $3: 1 for finished jobs, 0 for others, NULL for any.
 -- name: weigh
 SELECT b.number, 500 + length(b.payload) + coalesce(length(d.result), 0) + coalesce(length(d.error), 0)

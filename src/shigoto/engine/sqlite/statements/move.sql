@@ -27,6 +27,26 @@ FROM shigoto_log g
 CROSS JOIN shigoto_done d ON d.number = g.number
 GROUP BY 1
 
+-- name: mark_keys
+SELECT k.number / ?1, count(*)
+FROM shigoto_key k
+CROSS JOIN shigoto_done d ON d.number = k.number
+GROUP BY 1
+
+-- name: mark_each
+SELECT d.number, d.token, d.finished_at,
+  (SELECT count(*) FROM shigoto_log g WHERE g.number = d.number),
+  (SELECT coalesce(sum(g.line), 0) FROM shigoto_log g WHERE g.number = d.number),
+  EXISTS (SELECT 1 FROM shigoto_job b
+    CROSS JOIN shigoto_key k ON k.tenant = b.tenant AND k.key = b.key AND k.number = b.number
+    WHERE b.number = d.number)
+FROM shigoto_done d
+WHERE d.number BETWEEN ?1 AND ?2
+
+-- ?1 = [[tenant, key], …]
+-- name: free_keys
+DELETE FROM shigoto_key WHERE (tenant, key) IN (SELECT e.value ->> 0, e.value ->> 1 FROM json_each(?1) e)
+
 -- ?3: 1 for finished jobs, 0 for others, NULL for any.
 -- name: weigh
 SELECT b.number, 500 + length(b.payload) + coalesce(length(d.result), 0) + coalesce(length(d.error), 0)
