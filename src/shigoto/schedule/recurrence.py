@@ -122,3 +122,12 @@ def has_fixed_times(fields: str) -> bool:
     """Whether minute and hour are given, not swept over."""
     *_, minute, hour, _, _, _ = fields.split()
     return not minute.startswith("*") and not hour.startswith("*")
+
+
+def walls_between(cron: Cron, low: Seconds, high: Seconds) -> list[Seconds]:
+    """The times on the wall that match, from `low` to before `high`, as numbers; at most ten."""
+    walls = _Walls(spelled_out(cron.expression))
+    found: list[Seconds] = []
+    while len(found) < 10 and (local := walls.first_from(found[-1] + 1 if found else low)) < high:
+        found.append(local)
+    return found

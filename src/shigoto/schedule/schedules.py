@@ -1,10 +1,8 @@
 """Schedules while the system runs: `app.schedules`. Each change is one transaction."""
 
 from datetime import datetime, timedelta
-from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
@@ -24,6 +22,7 @@ from shigoto.schedule.declaring import HEARD_WITHIN, Maker
 from shigoto.schedule.definition import Definition, read, template
 from shigoto.schedule.firing import zone_of
 from shigoto.schedule.options import definition, words_of
+from shigoto.schedule.preview import upcoming
 from shigoto.schedule.recurrence import Cron, Every
 
 if TYPE_CHECKING:
@@ -250,14 +249,6 @@ class Schedules:
         self._app.load()
         declared = self._app.declared.get(name)
         return None if declared is None else declared.call
-
-
-def upcoming(given: Definition, after: Millis, to: Millis | None, limit: int) -> list[datetime]:
-    """The ticks of a definition after an instant, in its own zone."""
-    zone = ZoneInfo(zone_of(given))
-    end = given.until if to is None else to if given.until is None else min(to, given.until)
-    ticks = takewhile(lambda at: end is None or at <= end, given.recurrence.after(after))
-    return [to_datetime(at).astimezone(zone) for at in islice(ticks, limit)]
 
 
 def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
