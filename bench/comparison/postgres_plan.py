@@ -18,7 +18,7 @@ DRAINED = 100_000
 HELD = 60_000
 FLOWS, RATE = (
     1_000_000,
-    8_000,
+    4_000,
 )  # long enough for several vacuums at the server's own pace, which is once a minute
 HARNESS = ("psycopg[binary,pool]",)
 EXTRAS = {"pgqueuer": "pgqueuer[asyncpg]", "saq": "saq[postgres]", "pgmq": "pgmq[async]"}

@@ -51,7 +51,7 @@ class Connector:
                 inner = ThreadsInner.connect(conninfo, autocommit=True, prepare_threshold=None)
                 connection = ThreadConnection(inner, prepares=bool(self._prepares))
                 if self._prepares is None:
-                    with _in_words_of_psycopg():
+                    with _or_closed(connection):
                         connection.wire.found_out(connection.ask(WHO, until))
                 return connection
 
@@ -74,7 +74,7 @@ class Connector:
             raise psycopg.OperationalError("connection timeout expired") from error
         connection = LoopConnection(inner, prepares=bool(self._prepares))
         if self._prepares is None:
-            with _in_words_of_psycopg():
+            with _or_closed(connection):
                 connection.wire.found_out(await connection.ask(WHO, time.monotonic() + limit))
         return connection
 
@@ -107,12 +107,15 @@ class Connector:
 
 
 @contextmanager
-def _in_words_of_psycopg() -> Generator[None]:
-    """A connection that is lost as soon as it is there was none."""
+def _or_closed(connection: ThreadConnection | LoopConnection) -> Generator[None]:
+    """Leave nothing behind of a connection that does not answer; in the words of psycopg, it was not made."""
     try:
         yield
-    except ConnectionLost as error:
-        raise psycopg.OperationalError(error.reason) from error
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, ConnectionLost):
+            raise psycopg.OperationalError(error.reason) from error
+        raise
 
 
 def attempts(parameters: Mapping[str, str]) -> int:
