@@ -152,6 +152,8 @@ def look(runner: ShigotoOnPostgres, times: int) -> dict[str, Any]:
             took[name].append((time.perf_counter() - started) * 1000)
         engine.run(engine.settle(worker, [_completed(lease) for lease in leases]))
         leases.clear()
+    while leases := engine.run(engine.claim(worker, (Want(tasks=("noop",), queues=None, limit=FEW),))):
+        engine.run(engine.settle(worker, [_completed(lease) for lease in leases]))
     engine.run(engine.leave(worker))
     finished = sum(counts.completed for counts in app.stats().values())
     app.close()

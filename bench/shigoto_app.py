@@ -2,7 +2,7 @@
 
 $ENGINE is `sqlite` or `postgres`. For SQLite $BENCH_SQLITE_DIR is the folder of the store, and $SYNC how it syncs
 (FULL, our default, or NORMAL). For PostgreSQL $BENCH_POSTGRES is the address of the server, $DATABASE the database, and
-$OPTIONS what the address of the store says beside that, such as `prepare=on`.
+$OPTIONS what the address of the store says beside that, such as `prepare=off`.
 
 $KIND is which handler is measured: async, sync (a plain function, in a thread), payload (async, with 10 KB beside the
 number) or failures (async; one job in twenty fails once, and is retried without a delay).

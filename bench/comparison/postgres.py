@@ -189,7 +189,7 @@ CONTEST = Contest(
         preface=[
             "The settings of each peer are the best that we could find; its file in `bench/peers/postgres` names them.",
             "pgmq is there for the reader, and no goal is about it: its worker is a loop of ours.",
-            "`prepare=on` is what the address of a store may say where no pooler is in between; no goal is about it.",
+            "`prepare=off` is how it is behind a pooler, where no statement is prepared; no goal is about it.",
         ],
         counted=COUNTED,
         titles=TITLES,

@@ -88,7 +88,7 @@ async def test_an_op_is_started_when_its_transaction_has_begun(
 
     monkeypatch.setattr(ThreadConnection, "ask", noting)
     monkeypatch.setattr(LoopConnection, "ask", anoting)
-    driver = open_driver()
+    driver = open_driver("?prepare=off")
 
     driver.run(Op(start=start))
     await driver.arun(Op(start=start))

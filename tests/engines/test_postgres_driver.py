@@ -685,21 +685,23 @@ async def test_committed_and_rings_of_a_batch_are_those_of_its_members(driver: D
 # Prepared statements
 
 
-async def test_statements_are_prepared_only_where_the_address_says_so(open_driver: Open) -> None:
+async def test_statements_are_prepared_where_nobody_is_in_between_unless_the_address_says_no(
+    open_driver: Open,
+) -> None:
     def start() -> Any:
         return (
             yield Statement("SELECT count(*) FROM pg_prepared_statements WHERE $1::int = 1", (1,))
         ).fetchone()
 
-    plain, preparing = open_driver(), open_driver("?prepare=on")
-    for driver in (plain, preparing):
+    plain, preparing, unprepared = open_driver(), open_driver("?prepare=on"), open_driver("?prepare=off")
+    for driver in (plain, preparing, unprepared):
         for _ in range(4):
             driver.run(Op(start=start))
             await driver.arun(Op(start=start))
 
-    assert plain.run(Op(start=start)) == (0,)
-    assert preparing.run(Op(start=start)) == (1,)
-    assert await preparing.arun(Op(start=start)) == (1,)
+    for driver, prepared in ((plain, 1), (preparing, 1), (unprepared, 0)):
+        assert driver.run(Op(start=start)) == (prepared,)
+        assert await driver.arun(Op(start=start)) == (prepared,)
 
 
 def test_a_statement_that_cannot_be_prepared_can_still_be_understood_later(open_driver: Open) -> None:

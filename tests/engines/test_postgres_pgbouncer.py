@@ -329,6 +329,14 @@ def test_a_store_can_be_migrated_through_it(pooled: str, postgres_database: str)
     expect_clean(postgres_database, pooled)
 
 
+def test_nothing_is_prepared_behind_it_although_nobody_says_so(pooled: str, postgres_database: str) -> None:
+    """X7: a connection finds out by itself that it does not go straight to the server."""
+    with closing(Shigoto(pooled)) as app:
+        for _ in range(100):
+            app.enqueue_by_name("greet", {}, allow_unknown=True)
+    expect_clean(postgres_database, pooled)
+
+
 def test_prepared_statements_are_not_for_it_and_whoever_wants_them_is_told(
     pooled: str, postgres_database: str
 ) -> None:
@@ -338,5 +346,5 @@ def test_prepared_statements_are_not_for_it_and_whoever_wants_them_is_told(
         for _ in range(100):
             app.enqueue_by_name("greet", {}, allow_unknown=True)
 
-    with closing(app), pytest.raises(StoreRefused, match="leave out prepare=on"):
+    with closing(app), pytest.raises(StoreRefused, match="say prepare=off"):
         enqueue_many_times()

@@ -15,7 +15,7 @@ def test_an_address_without_parameters_has_deadlines_for_the_connection_and_our_
     settings = read_address(PLAIN)
 
     assert settings.schema == "shigoto"
-    assert settings.prepare is False
+    assert settings.prepare is None
     assert settings.parameters["host"] == "db.example"
     assert settings.parameters["dbname"] == "jobs"
     assert int(settings.parameters["connect_timeout"]) == 10

@@ -69,7 +69,7 @@ def _private_server() -> Generator[str]:
     with _locked(STATE / "lock"):
         click.echo("Starting a private PostgreSQL in .shigoto/postgres …", err=True)
         with Server(STATE / "postgres", settings=DEVELOPMENT) as server:
-            address = f"{server.address}?prepare=on"
+            address = server.address
             with closing(open_store(address)) as engine:
                 applied = engine.migrate()
             for migration in applied:

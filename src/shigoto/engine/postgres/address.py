@@ -1,10 +1,10 @@
-"""What a store address says: `postgresql://user@host:5432/database?schema=shigoto&prepare=on`.
+"""What a store address says: `postgresql://user@host:5432/database?schema=shigoto&pool=4`.
 
 Whatever libpq knows goes to libpq as it is written: `sslmode`, `target_session_attrs`, several hosts, a service, a file
 with passwords. Four parameters are ours:
 
     schema     where the tables live; `shigoto` unless said otherwise
-    prepare    `on` where the connection goes straight to the server; a pooler in between may not stand it
+    prepare    `on` or `off`, for statements that are prepared; else only on connections that go straight to the server
     listen     a second address, percent-encoded, for the one connection that waits for notifications, where the first
                leads to a pooler; or `off`, and then workers find new jobs by looking every now and then
     pool       how many connections the threads of a process may have, and how many each event loop
@@ -54,7 +54,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     parameters: dict[str, str]  # for libpq
     listen_parameters: dict[str, str] | None
     schema: str = "shigoto"
-    prepare: bool = False
+    prepare: bool | None = None  # None: each connection finds out whether it may
     in_threads: int = IN_THREADS
     on_a_loop: int = ON_A_LOOP
 
@@ -90,7 +90,7 @@ def read_address(url: str) -> Settings:
         parameters=parameters,
         listen_parameters=listen_parameters,
         schema=_schema(parts.own.get("schema", "shigoto")),
-        prepare=_switch("prepare", parts.own.get("prepare", "off")),
+        prepare=_switch("prepare", parts.own["prepare"]) if "prepare" in parts.own else None,
         in_threads=IN_THREADS if pool is None else _number("pool", pool),
         on_a_loop=ON_A_LOOP if pool is None else _number("pool", pool),
     )

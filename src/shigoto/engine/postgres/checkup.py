@@ -238,7 +238,7 @@ def _look_at(connection: Connection, settings: Settings) -> ServerFacts:
         invalid=tuple(sorted(name for name, valid in indexes.items() if not valid)),
         size=asking.one("sizes", SIZE),
         pooled=pooled,
-        prepares=settings.prepare,
+        prepares=bool(settings.prepare),
         heard=None if standby else _hears(connection, settings),
         queue=queue,
         hidden=tuple(asking.hidden),

@@ -11,8 +11,9 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from shigoto.engine.postgres.connection import LoopConnection, LoopsInner, ThreadConnection, ThreadsInner
-from shigoto.engine.postgres.failures import refused_connection
+from shigoto.engine.postgres.failures import ConnectionLost, refused_connection
 from shigoto.engine.postgres.outage import Outage
+from shigoto.engine.postgres.wire import WHO
 from shigoto.model.errors import StoreUnavailable
 
 SHORTEST = 2  # seconds; libpq takes a shorter time to connect for this one
@@ -20,9 +21,14 @@ ADDRESSES = 2  # of a name, as far as is known: one of either kind
 
 
 class Connector:
-    """Opens connections to one server, for any thread and any loop."""
+    """Opens connections to one server, for any thread and any loop.
 
-    def __init__(self, store: str, parameters: Mapping[str, str], *, prepares: bool, patience: float) -> None:
+    `prepares` None leaves it to each connection to find out whether it goes straight to the server.
+    """
+
+    def __init__(
+        self, store: str, parameters: Mapping[str, str], *, prepares: bool | None, patience: float
+    ) -> None:
         self._store = store
         self._parameters = parameters
         self._prepares = prepares
@@ -43,7 +49,11 @@ class Connector:
             with suppress(StoreUnavailable), self._attempt():
                 conninfo, _ = self._limited(until)
                 inner = ThreadsInner.connect(conninfo, autocommit=True, prepare_threshold=None)
-                return ThreadConnection(inner, prepares=self._prepares)
+                connection = ThreadConnection(inner, prepares=bool(self._prepares))
+                if self._prepares is None:
+                    with _or_closed(connection):
+                        connection.wire.found_out(connection.ask(WHO, until))
+                return connection
 
     async def aopen(self, until: float) -> LoopConnection:
         """A new connection of the running event loop. Raises StoreUnavailable or StoreRefused."""
@@ -62,7 +72,11 @@ class Connector:
                 inner = await LoopsInner.connect(conninfo, autocommit=True, prepare_threshold=None)
         except TimeoutError as error:
             raise psycopg.OperationalError("connection timeout expired") from error
-        return LoopConnection(inner, prepares=self._prepares)
+        connection = LoopConnection(inner, prepares=bool(self._prepares))
+        if self._prepares is None:
+            with _or_closed(connection):
+                connection.wire.found_out(await connection.ask(WHO, time.monotonic() + limit))
+        return connection
 
     @contextmanager
     def _attempt(self) -> Generator[None]:
@@ -90,6 +104,18 @@ class Connector:
         each = max(SHORTEST, int(min(self._patience, left) / count))
         conninfo = make_conninfo(**{**self._parameters, "connect_timeout": str(each)})
         return conninfo, min(left, max(self._patience, float(each * count)))
+
+
+@contextmanager
+def _or_closed(connection: ThreadConnection | LoopConnection) -> Generator[None]:
+    """Leave nothing behind of a connection that does not answer; in the words of psycopg, it was not made."""
+    try:
+        yield
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, ConnectionLost):
+            raise psycopg.OperationalError(error.reason) from error
+        raise
 
 
 def attempts(parameters: Mapping[str, str]) -> int:

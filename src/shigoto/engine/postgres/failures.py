@@ -175,7 +175,7 @@ def refined(error: psycopg.Error, store: str) -> Exception:
         return unavailable(store, f"{reason}: it is a standby, or read-only for this user")
     if code in NOT_PREPARED:
         return StoreRefused(
-            f"{store} has lost a prepared statement: {reason}. A pooler is in between: leave out prepare=on."
+            f"{store} has lost a prepared statement: {reason}. A pooler is in between: say prepare=off."
         )
     if code == LOCK_TIMEOUT:
         return StoreBusy(

@@ -41,6 +41,9 @@ class Request(Struct, frozen=True):
     copied: bytes | None = None
 
 
+WHO = Request(b"SELECT pg_backend_pid()", (), ())
+
+
 def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Request:
     """The statement with its values. Raises psycopg.DataError for text that PostgreSQL cannot hold."""
     encoded: list[bytes | None] = []
@@ -102,6 +105,11 @@ class Wire:
         """Whether it can be used by anybody: it is open, in no transaction, and has no answer to come."""
         pgconn = self.pgconn
         return pgconn.status != BAD and pgconn.transaction_status == IDLE
+
+    def found_out(self, who: Answer) -> None:
+        """Prepare statements from now on, if WHO has answered is whom we were told of when we connected: a pooler has
+        other numbers than the server behind it, which changes from one statement to the next."""
+        self.prepares = who.fetchone() == (self.pgconn.backend_pid,)
 
     def must_prepare(self, request: Request) -> bool:
         """Whether the statement is to be prepared before it is sent, and then counts as such."""

@@ -133,8 +133,8 @@ GROUP BY l.queue
 -- name: blocked_by_queue
 SELECT l.queue, count(*)
 FROM shigoto.blocked k
-JOIN shigoto.job b ON b.number = k.number
-JOIN shigoto.lane l ON l.lane = b.lane
+CROSS JOIN LATERAL (SELECT b.lane FROM shigoto.job b WHERE b.number = k.number OFFSET 0) b
+CROSS JOIN LATERAL (SELECT l.queue FROM shigoto.lane l WHERE l.lane = b.lane OFFSET 0) l
 GROUP BY l.queue
 
 -- name: configure
