@@ -27,6 +27,10 @@ from shigoto.model.errors import (
     ResultInvalid,
     ResultPruned,
     ResultTimeout,
+    ScheduleError,
+    ScheduleInvalid,
+    ScheduleNotFound,
+    ScheduleTaken,
     SchemaMissing,
     SchemaTooNew,
     ShigotoError,
@@ -42,11 +46,13 @@ from shigoto.model.errors import (
     Unsupported,
 )
 from shigoto.model.job import Attempt, Counts, FailureKind, Job, LoggedLine, State
+from shigoto.model.schedule import ScheduleRecord, TickOutcome, TickRecord
 from shigoto.model.worker import WorkerRecord
 from shigoto.outcomes import Cancel, Fail, RetryLater, Snooze
 from shigoto.queues import Queue
 from shigoto.redrive import Redriven
 from shigoto.retry import Retry
+from shigoto.schedule.tick import Tick
 from shigoto.task import Task, Tasks
 from shigoto.transaction import AsyncTransaction
 
@@ -85,6 +91,11 @@ __all__ = [
     "ResultTimeout",
     "Retry",
     "RetryLater",
+    "ScheduleError",
+    "ScheduleInvalid",
+    "ScheduleNotFound",
+    "ScheduleRecord",
+    "ScheduleTaken",
     "SchemaMissing",
     "SchemaTooNew",
     "Shigoto",
@@ -100,6 +111,9 @@ __all__ = [
     "StoreUnavailable",
     "Task",
     "Tasks",
+    "Tick",
+    "TickOutcome",
+    "TickRecord",
     "TransactionConflict",
     "TransactionTooLong",
     "UnknownTask",

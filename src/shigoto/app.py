@@ -33,16 +33,12 @@ from shigoto.model.errors import DeclarationError, ShigotoError, StoreRefused, U
 from shigoto.model.job import Job
 from shigoto.model.text import shown, storable, without_secrets
 from shigoto.observe.bus import Bus
-from shigoto.options import CallOptions, ScheduledOptions, ScheduleOptions, TaskOptions
+from shigoto.options import CallOptions, TaskOptions
+from shigoto.planning import Planning
 from shigoto.query import Query
-from shigoto.task import Decorate, DecorateScheduled, Task, Tasks
+from shigoto.task import Decorate, Task, Tasks
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from shigoto.schedule.declaring import Declared
-    from shigoto.schedule.schedules import Schedules
-    from shigoto.schedule.tick import Tick
     from shigoto.testing.jobs import Jobs, JobsOptions
 
 P = ParamSpec("P")
@@ -62,7 +58,7 @@ class Connects(Protocol):
         ...
 
 
-class Shigoto(Query):
+class Shigoto(Query, Planning):
     """An app: the tasks it knows, and the store their jobs live in.
 
         app = Shigoto("sqlite:///jobs.db", imports=["shop.tasks"], defaults={"queue": "shop"})
@@ -102,8 +98,8 @@ class Shigoto(Query):
         self._lifespan: Lifespan | None = None
         self._tasks: dict[str, Task[..., Any]] = {}
         self._aliases: dict[str, Task[..., Any]] = {}
-        self._planned: dict[str, Declared] = {}
         self._own = Tasks()
+        Planning.__init__(self, self._own)
         self._own.join(self)
 
     @property
@@ -141,69 +137,6 @@ class Shigoto(Query):
     ) -> Task[..., Any] | Decorate:
         """Declare a function as a task: `@app.task` or `@app.task(queue="mail")`."""
         return Decorate(self._own, options) if fn is None else self._own.declare(fn, options)
-
-    def cron(self, expression: str, /, **options: Unpack[ScheduledOptions]) -> DecorateScheduled:
-        """Declare a function as a task that runs whenever the local time matches a cron expression.
-
-            @app.cron("0 3 * * *", tz="Asia/Tokyo", catch_up="latest", overlap="skip")
-            def aggregate(tick: Tick) -> None: ...
-
-        Five fields, six with seconds first, or a word such as `@daily`. Each occurrence is one job, however many
-        workers there are. A parameter `tick: Tick` tells which one it is. The options are those of `task`, and: `tz`;
-        `catch_up` of what was due while nobody was there ("none", "latest" or "all", at most `catch_up_most` of them
-        and not older than `catch_up_within`); `overlap` with a job before that has not ended ("allow", "skip", "queue",
-        "cancel"); `jitter`; `until`; and, for times on the wall that the clocks skip or show twice, `gap` ("after",
-        "skip") and `fold` ("first", "both").
-        """
-        return self._own.cron(expression, **options)
-
-    def every(self, interval: Duration | str, /, **options: Unpack[ScheduledOptions]) -> DecorateScheduled:
-        """Declare a function as a task that runs at an interval: `@app.every(timedelta(minutes=5))`, or `"5m"`.
-
-        It is counted from midnight UTC of 1 January 1970, so that restarts and several workers do not move it. The
-        options are those of `cron`.
-        """
-        return self._own.every(interval, **options)
-
-    def schedule(
-        self,
-        name: str,
-        cron: str | None = None,
-        /,
-        *,
-        call: "Call[Any] | Callable[[Tick], Call[Any]]",
-        every: Duration | str | None = None,
-        at: "datetime | None" = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> None:
-        """Declare a schedule for any task: `app.schedule("eu", "0 3 * * *", call=lambda tick: report.call("eu"))`.
-
-        `call` is evaluated once for each occurrence, by whoever fires it. Raises ScheduleInvalid, DeclarationError.
-        """
-        from shigoto.schedule.declaring import planned
-
-        planned(self._own, name, call, cron=cron, every=every, at=at, **options)
-
-    @property
-    def schedules(self) -> "Schedules":
-        """The schedules of the store: what they are, what became of their ticks, and what can be done to them."""
-        from shigoto.schedule.schedules import Schedules
-
-        return Schedules(self)
-
-    @property
-    def declared(self) -> "Mapping[str, Declared]":
-        """The schedules that are declared in code, by name."""
-        return MappingProxyType(self._planned)
-
-    def plan(self, *declared: "Declared") -> None:
-        """Take schedules that are declared in code; their names must be free: all or none. Raises DeclarationError."""
-        for at, each in enumerate(declared):
-            if each.name in self._planned or each.name in {other.name for other in declared[:at]}:
-                raise DeclarationError(
-                    f"Two schedules are called {each.name!r}. Give one of the tasks a name=, or choose another name."
-                )
-        self._planned.update({each.name: each for each in declared})
 
     def include(self, *collections: Tasks) -> None:
         """Make the tasks of these collections this app's own, also those still to be declared in them.

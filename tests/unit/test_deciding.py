@@ -1,5 +1,6 @@
 """What becomes of ticks that are due: catching up, overlap, pauses, clocks. Pure, so every case is a line."""
 
+from typing import TypedDict, Unpack
 from uuid import UUID
 
 import pytest
@@ -17,10 +18,16 @@ HOUR: Millis = 3_600_000
 Told = tuple[str, Millis, Millis, int]
 
 
+class Bounds(TypedDict, total=False):
+    most: int
+    within: Millis
+    until: Millis
+
+
 def every(
-    interval: Millis, catch_up: CatchUp = "latest", overlap: Overlap = "allow", **more: int
+    interval: Millis, catch_up: CatchUp = "latest", overlap: Overlap = "allow", **bounds: Unpack[Bounds]
 ) -> Definition:
-    return Definition(recurrence=Every(interval), catch_up=catch_up, overlap=overlap, **more)
+    return Definition(recurrence=Every(interval), catch_up=catch_up, overlap=overlap, **bounds)
 
 
 def schedule(decided_to: Millis, *, paused: bool = False, held: bool = False) -> Schedule:

@@ -6,6 +6,7 @@ with it is decided above (`shigoto.schedule`). A *tick* is one nominal occurrenc
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 from uuid import UUID, uuid5
 
 from msgspec import Struct
@@ -15,6 +16,8 @@ from shigoto.model.job import JobSpec
 
 ASTRAY: Millis = 60_000
 """A schedule that is decided for further ahead than this was looked at by a clock that has gone back since."""
+
+Status = Literal["active", "paused", "failed", "ended", "undeclared"]
 
 KEPT = 1_000
 """Entries of one schedule that are kept."""
@@ -127,3 +130,24 @@ class TickRecord(Struct, frozen=True, kw_only=True):
     def lateness(self) -> float:
         """By how many seconds it was decided after its time."""
         return (self.decided_at - self.at).total_seconds()
+
+
+class ScheduleRecord(Struct, frozen=True, kw_only=True):
+    """A schedule as people see it, a snapshot."""
+
+    name: str
+    when: str  # the expression, or `every 5m`, or `at …`
+    tz: str
+    task: str | None  # None if that is for its code to say
+    status: Status
+    next_at: datetime | None
+    origin: str | None  # the function that declares it; None if it was added while the system ran
+    catch_up: Literal["none", "latest", "all"]
+    overlap: Literal["allow", "skip", "queue", "cancel"]
+    jitter: Millis
+    until: datetime | None
+    last_job: UUID | None
+    errors: int
+    error: str | None
+    counts: dict[str, int]
+    created_at: datetime

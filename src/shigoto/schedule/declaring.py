@@ -57,10 +57,10 @@ def scheduled(
 def planned(tasks: Tasks, name: str, call: Call[Any] | Maker, **words: Any) -> None:
     """Declare a schedule for calls of any task. Raises ScheduleInvalid, DeclarationError."""
     where = f"schedule {check_name(name, 'The schedule')!r}"
-    if isinstance(call, Call):
-        task, maker, origin = call.route.spec.task, _always(call), where
-    else:
+    if callable(call):
         task, maker, origin = None, call, _origin(call)
+    else:
+        task, maker, origin = call.route.spec.task, _always(call), where
     tasks.plan(Declared(name, definition(where, task=task, **words), maker, origin))
 
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 from typing import Any, Unpack
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import available_timezones
 
 from cronsim import CronSim, CronSimError
 
@@ -14,7 +14,7 @@ from shigoto.model.text import shown
 from shigoto.options import ScheduleOptions
 from shigoto.schedule.definition import CATCH_UPS, MOST_CAUGHT_UP, OVERLAPS, Definition, Template
 from shigoto.schedule.recurrence import WORDS, Cron, Every, Once, spelled_out
-from shigoto.schedule.zones import EPOCH
+from shigoto.schedule.zones import EPOCH, zone_called
 
 SHORTEST: Millis = 1_000
 MOST = 10_000
@@ -124,14 +124,19 @@ def _zone(where: str, given: object) -> str:
     try:
         if name is None:
             raise ValueError
-        ZoneInfo(name)
+        zone_called(name)
     except (ValueError, OSError, KeyError) as error:
         raise ScheduleInvalid(
             f"{where}: tz must be the name of a time zone such as 'Europe/Berlin', not {shown(given)}."
-            f"{nearest(name or '', available_timezones())}",
+            f"{_no_zones() or nearest(name or '', available_timezones())}",
             "tz",
         ) from error
     return name
+
+
+def _no_zones() -> str:
+    known = bool(available_timezones())
+    return "" if known else " This system has no time zones: `pip install tzdata` brings them."
 
 
 def _interval(where: str, given: Any) -> Millis:
@@ -158,7 +163,7 @@ def _instant(where: str, field: str, given: object, tz: str) -> Millis:
     moment = plain_moment(given)
     if moment is None:
         raise ScheduleInvalid(f"{where}: {field} must be a datetime, not {shown(given)}.", field)
-    local = moment if moment.tzinfo is not None else moment.replace(tzinfo=ZoneInfo(tz))
+    local = moment if moment.tzinfo is not None else moment.replace(tzinfo=zone_called(tz))
     return to_millis(local.astimezone(UTC))
 
 

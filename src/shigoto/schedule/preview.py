@@ -2,7 +2,6 @@
 
 from datetime import datetime, timedelta
 from itertools import islice, pairwise, takewhile
-from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
@@ -25,7 +24,7 @@ class ClockChange(Struct, frozen=True, kw_only=True):
 
 def upcoming(given: Definition, after: Millis, to: Millis | None, limit: int) -> list[datetime]:
     """The ticks of a definition after an instant, in its own zone."""
-    zone = ZoneInfo(zone_of(given))
+    zone = zone_called(zone_of(given))
     end = given.until if to is None else to if given.until is None else min(to, given.until)
     ticks = takewhile(lambda at: end is None or at <= end, given.recurrence.after(after))
     return [to_datetime(at).astimezone(zone) for at in islice(ticks, limit)]
@@ -63,7 +62,11 @@ def _meaning(cron: Cron, then: str, by: Seconds, is_meant: bool) -> str:
     if by > 0:
         if not has_fixed_times(spelled_out(cron.expression)):
             return "not shown by the clocks, and not due"
-        return f"not shown by the clocks: due at {then}" if cron.gap == "after" else "not shown by the clocks: skipped"
+        return (
+            f"not shown by the clocks: due at {then}"
+            if cron.gap == "after"
+            else "not shown by the clocks: skipped"
+        )
     if not has_fixed_times(spelled_out(cron.expression)) or cron.fold == "both":
         return "shown twice by the clocks: due both times"
     return "shown twice by the clocks: due the first time"

@@ -1,10 +1,8 @@
 """Schedules while the system runs: `app.schedules`. Each change is one transaction."""
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import Any, Unpack
 from uuid import UUID
-
-from msgspec import Struct
 
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
@@ -14,9 +12,10 @@ from shigoto.model.duration import Duration, write_duration
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.ids import uuid7
 from shigoto.model.plain import plain_moment
-from shigoto.model.schedule import Change, Entry, Schedule, TickRecord
+from shigoto.model.schedule import Change, Entry, Schedule, ScheduleRecord, Status, TickRecord
 from shigoto.model.text import shown
-from shigoto.options import CatchUp, Overlap, ScheduleOptions, check_name
+from shigoto.options import ScheduleOptions, check_name
+from shigoto.planning import Planning
 from shigoto.schedule import managing
 from shigoto.schedule.declaring import HEARD_WITHIN, Maker
 from shigoto.schedule.definition import Definition, read, template
@@ -25,32 +24,7 @@ from shigoto.schedule.options import definition, words_of
 from shigoto.schedule.preview import upcoming
 from shigoto.schedule.recurrence import Cron, Every
 
-if TYPE_CHECKING:
-    from shigoto.app import Shigoto
-
 TIMES = {"cron", "every", "at"}
-Status = Literal["active", "paused", "failed", "ended", "undeclared"]
-
-
-class ScheduleRecord(Struct, frozen=True, kw_only=True):
-    """A schedule as people see it, a snapshot."""
-
-    name: str
-    when: str  # the expression, or `every 5m`, or `at …`
-    tz: str
-    task: str | None  # None if that is for its code to say
-    status: Status
-    next_at: datetime | None
-    origin: str | None  # the function that declares it; None if it was added while the system ran
-    catch_up: CatchUp
-    overlap: Overlap
-    jitter: Millis
-    until: datetime | None
-    last_job: UUID | None
-    errors: int
-    error: str | None
-    counts: dict[str, int]
-    created_at: datetime
 
 
 class Schedules:
@@ -63,7 +37,7 @@ class Schedules:
     and ScheduleTaken for a name that is another's.
     """
 
-    def __init__(self, app: "Shigoto") -> None:
+    def __init__(self, app: Planning) -> None:
         self._app = app
 
     @property
@@ -182,11 +156,13 @@ class Schedules:
         return _shown(managing.adding(self._engine, name, new, uuid7()))
 
     def _updating(self, name: str, call: Call[Any] | None, **words: Any) -> Op[ScheduleRecord]:
-        said = {word: value for word, value in words.items() if value is not None or word == "until"}
+        said: dict[str, Any] = {
+            word: value for word, value in words.items() if value is not None or word == "until"
+        }
         said |= {} if call is None else _job_of(name, call)
 
         def alter(schedule: Schedule, now: Millis) -> Change:
-            before = words_of(read(schedule.definition))
+            before: dict[str, Any] = words_of(read(schedule.definition))
             if said.keys() & TIMES:
                 before = {word: value for word, value in before.items() if word not in TIMES}
             return managing.redefined(definition(f"schedule {name!r}", **(before | said)))(schedule, now)

@@ -1,9 +1,8 @@
 """What a scheduled task is told of the occurrence that it runs for."""
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, tzinfo
 from typing import overload
-from zoneinfo import ZoneInfo
 
 from msgspec import Struct, field
 
@@ -41,7 +40,7 @@ class Tick(Struct, frozen=True):
     @property
     def local(self) -> datetime:
         """The instant, in the time zone of the schedule."""
-        return self.instant.astimezone(ZoneInfo(self.tz))
+        return self.instant.astimezone(_zone(self.tz))
 
     @property
     def local_date(self) -> date:
@@ -53,7 +52,13 @@ def _made(at: datetime | str, tz: str = "UTC", schedule: str = "") -> Tick:
     """The tick at an instant, or at a time on the wall of the zone. Raises OptionInvalid."""
     try:
         moment = datetime.fromisoformat(at) if isinstance(at, str) else at
-        local = moment if moment.tzinfo is not None else moment.replace(tzinfo=ZoneInfo(tz))
+        local = moment if moment.tzinfo is not None else moment.replace(tzinfo=_zone(tz))
     except (ValueError, OSError) as error:
         raise OptionInvalid(f"There is no tick at {shown(at)} in {shown(tz)}: {error}.") from error
     return Tick(local.astimezone(UTC), tz, schedule)
+
+
+def _zone(name: str) -> tzinfo:
+    from shigoto.schedule.zones import zone_called  # here, because not everybody who imports us needs zones
+
+    return zone_called(name)

@@ -4,7 +4,7 @@ Instants here are whole seconds since the Unix epoch; times on the wall are naiv
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
@@ -34,15 +34,15 @@ def number(local: datetime) -> Seconds:
     return (local - EPOCH) // timedelta(seconds=1)
 
 
-def offset_at(at: Seconds, zone: ZoneInfo) -> Seconds:
+def offset_at(at: Seconds, zone: tzinfo) -> Seconds:
     """How many seconds the clocks of a zone are ahead of UTC at an instant."""
     ahead = datetime.fromtimestamp(at, zone).utcoffset()
     return 0 if ahead is None else ahead // timedelta(seconds=1)
 
 
-def zone_called(name: str) -> ZoneInfo:
-    """The zone of this name, read once."""
-    return ZoneInfo(name)
+def zone_called(name: str) -> tzinfo:
+    """The zone of this name, read once; UTC is there also where no others are."""
+    return UTC if name == "UTC" else ZoneInfo(name)
 
 
 def year_of(at: Seconds) -> int:
@@ -50,7 +50,7 @@ def year_of(at: Seconds) -> int:
     return datetime.fromtimestamp(at, UTC).year
 
 
-def stretches(since: Seconds, until_year: int, zone: ZoneInfo) -> Iterator[Stretch]:
+def stretches(since: Seconds, until_year: int, zone: tzinfo) -> Iterator[Stretch]:
     """The stretches of a zone from the one that has `since` in it, to the end of a year.
 
     One of them may be cut in two by the end of a year, where nothing changes.
@@ -62,7 +62,7 @@ def stretches(since: Seconds, until_year: int, zone: ZoneInfo) -> Iterator[Stret
 
 
 @lru_cache(maxsize=4_096)
-def _stretches_of(year: int, zone: ZoneInfo) -> tuple[Stretch, ...]:
+def _stretches_of(year: int, zone: tzinfo) -> tuple[Stretch, ...]:
     """Those of one year of UTC. No zone changes its clocks twice within a day."""
     found: list[Stretch] = []
     begin = at = _new_year(year)
@@ -78,7 +78,7 @@ def _stretches_of(year: int, zone: ZoneInfo) -> tuple[Stretch, ...]:
     return (*found, Stretch(begin, end, offset_at(begin, zone)))
 
 
-def _change_between(low: Seconds, high: Seconds, zone: ZoneInfo) -> Seconds:
+def _change_between(low: Seconds, high: Seconds, zone: tzinfo) -> Seconds:
     """The first second at which the clocks show what they show at `high`."""
     after = offset_at(high, zone)
     while high - low > 1:

@@ -75,10 +75,10 @@ class Ticker:
         if len(due.schedules) == AT_ONCE:
             return 0.0
         # What was fired is due again; how soon, only the schedules themselves know.
-        again = [each.schedule.look_at - due.now for each in changes if each.schedule.look_at is not None]
-        soonest = min([*again, *([] if due.next_in is None else [due.next_in])], default=None)
-        poll = self._station.jittered_poll()
-        return poll if soonest is None else min(poll, max(0, soonest) / 1000)
+        waits = [each.schedule.look_at - due.now for each in changes if each.schedule.look_at is not None]
+        if due.next_in is not None:
+            waits.append(due.next_in)
+        return min([self._station.jittered_poll(), *(max(0, wait) / 1000 for wait in waits)])
 
     def _change(self, due: DueSchedule, now: Millis) -> Change:
         """What becomes of a schedule. Its code may raise anything."""

@@ -61,14 +61,13 @@ class Worker:
     `queues` None means all. `concurrency` bounds async handlers, `threads` sync ones (None: four per core, at
     most 32), `children` those in processes of their own (None: one per core; 0: no such processes). Such a process
     finds the app by `source`; None looks for a module that has it. A `lease` is how many seconds the store waits
-    for a sign of life before it takes the jobs away, and `poll` the longest wait for work that no doorbell
-    announced. `stop_timeout` bounds a stop.
+    for a sign of life before it takes the jobs away, `poll` the longest wait for work that no doorbell announced, and
+    `stop_timeout` bounds a stop.
     With `drain` the worker ends when there is nothing left that it could run, with `max_jobs` after so many jobs.
     On PostgreSQL it does not begin as a superuser or as the owner of the schema, unless `any_role`.
-    `slate` is where a supervisor can read what runs, and `sweeps` False leaves the repair of the store to it.
-    `ticks` False leaves schedules to others, and so does `drain`.
-    `random`, `beats` and `spawn` are for simulations: where chance comes from, whether beats go out from a thread
-    or the loop, and who starts threads.
+    `slate` is where a supervisor can read what runs; `sweeps` False leaves the repair of the store to it. Schedules are
+    left to others by `ticks` False, and by `drain`.
+    `random`, `beats` and `spawn` are for simulations: chance, beats from a thread or the loop, and who starts threads.
     """
 
     def __init__(

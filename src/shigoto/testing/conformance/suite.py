@@ -35,6 +35,7 @@ from shigoto.testing.conformance.looking import TestFind, TestGet, TestSettings,
 from shigoto.testing.conformance.machine import TestMachine
 from shigoto.testing.conformance.managing import TestConfigure, TestRetry
 from shigoto.testing.conformance.reporting import TestHistory, TestReport
+from shigoto.testing.conformance.schedules import TestDue, TestSchedules
 from shigoto.testing.conformance.scheduling import TestExpiry, TestPromote, TestRetention
 from shigoto.testing.conformance.settling import (
     TestCompleted,
@@ -44,7 +45,7 @@ from shigoto.testing.conformance.settling import (
     TestSnoozedAndReleased,
 )
 from shigoto.testing.conformance.texts import TestTexts
-from shigoto.testing.conformance.ticking import TestDue, TestSchedules, TestTick
+from shigoto.testing.conformance.ticking import TestTick
 from shigoto.testing.conformance.transactions import TestJoin, TestNoJoin
 from shigoto.testing.conformance.unknown import TestUnknown, TestUnknownAndDue
 
