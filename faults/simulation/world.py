@@ -191,6 +191,7 @@ class World:
             random=random,
             stop_timeout=STOP_TIMEOUT,
             source=NOWHERE,
+            ticks=False,
         )
         worker.id = uuid7(START, random.randbytes(10))
         self._homes[worker.id] = process, line

@@ -84,14 +84,14 @@ class TestTheFile:
         assert path.exists()
 
     def test_migrating_twice_applies_once(self, path: Path) -> None:
-        assert SqliteEngine(path).migrate() == ["0001_spine"]
+        assert SqliteEngine(path).migrate() == ["0001_spine", "0002_schedules"]
         assert SqliteEngine(path).migrate() == []
 
     def test_eight_processes_that_open_it_at_once_migrate_it_once(self, path: Path) -> None:
         with spawn.Pool(4) as pool:
             applied = pool.map(migrate, [path] * 8)
 
-        assert sorted(applied, reverse=True) == [["0001_spine"], *[[]] * 7]
+        assert sorted(applied, reverse=True) == [["0001_spine", "0002_schedules"], *[[]] * 7]
 
     def test_keeps_every_commit_on_disk_by_default(self, engine: SqliteEngine) -> None:
         def look() -> Steps[list[object]]:

@@ -85,7 +85,7 @@ class TestWheel:
         assert "shigoto = shigoto.cli:main" in text_in(parcels.wheel, "/entry_points.txt")
         assert text_in(parcels.wheel, "/LICENSE") == (ROOT / "LICENSE").read_text()
         required = re.findall(r"^Requires-Dist: (\w+)(?!.*extra ==)", metadata, flags=re.MULTILINE)
-        assert sorted(required) == ["click", "msgspec"]
+        assert sorted(required) == ["click", "cronsim", "msgspec", "tzdata"]
 
 
 class TestSourceArchive:

@@ -43,11 +43,15 @@ def schedules(names: Sequence[str] | None) -> Steps[list[Schedule]]:
 def due(now: Millis, declared: Collection[str], limit: int) -> Steps[Due]:
     """What somebody has to look at, and when there is more."""
     names = _names(declared)
+    [soonest] = (yield sql("next_look", now, now + ASTRAY, names)).fetchone()
+    if soonest is None or soonest > now or not limit:
+        return Due(now=now, schedules=[], next_in=None if soonest is None else max(0, soonest - now))
     rows = (yield sql("due_schedules", now, now + ASTRAY, names, limit + 1)).fetchall()
     some = [DueSchedule(schedule=_schedule(row[:-1]), busy=bool(row[-1])) for row in rows[:limit]]
     next_in: Millis | None = 0
     if len(rows) <= limit:
-        [next_in] = (yield sql("next_look", now, names)).fetchone()
+        [later] = (yield sql("later_look", now, names)).fetchone()
+        next_in = None if later is None else later - now
     return Due(now=now, schedules=some, next_in=next_in)
 
 

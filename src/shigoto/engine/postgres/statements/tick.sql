@@ -30,7 +30,20 @@ ORDER BY d.since, s.name
 LIMIT $4::int
 
 -- name: next_look
-SELECT min(s.look_at) - $1::bigint
+SELECT CASE
+  WHEN EXISTS (
+    SELECT 1 FROM shigoto.schedule s
+    WHERE s.decided_to > $2::bigint AND s.look_at IS NOT NULL
+      AND (s.origin = '' OR s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($3::text::jsonb) e))))
+  THEN $1::bigint
+  ELSE (
+    SELECT min(s.look_at) FROM shigoto.schedule s
+    WHERE s.look_at IS NOT NULL
+      AND (s.origin = '' OR s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($3::text::jsonb) e))))
+END
+
+-- name: later_look
+SELECT min(s.look_at)
 FROM shigoto.schedule s
 WHERE s.look_at > $1::bigint
   AND (s.origin = '' OR s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($2::text::jsonb) e)))

@@ -30,7 +30,18 @@ ORDER BY d.since, s.name
 LIMIT ?4
 
 -- name: next_look
-SELECT min(look_at) - ?1
+SELECT CASE
+  WHEN EXISTS (
+    SELECT 1 FROM shigoto_schedule
+    WHERE decided_to > ?2 AND look_at IS NOT NULL AND (origin = '' OR name IN (SELECT value FROM json_each(?3))))
+  THEN ?1
+  ELSE (
+    SELECT min(look_at) FROM shigoto_schedule
+    WHERE look_at IS NOT NULL AND (origin = '' OR name IN (SELECT value FROM json_each(?3))))
+END
+
+-- name: later_look
+SELECT min(look_at)
 FROM shigoto_schedule
 WHERE look_at > ?1 AND (origin = '' OR name IN (SELECT value FROM json_each(?2)))
 
