@@ -338,7 +338,8 @@ class TestLimit:
             leave()
 
         until(lambda: bool(raised))
-        assert isinstance(raised[0], TransactionTooLong)
+        # Seldom the block has left the connection before that thread hears of the cancel.
+        assert isinstance(raised[0], (TransactionTooLong, StoreUnavailable))
         assert (shop.paid(), run.state) == ([], State.PROCESSING)
         shop.receipt.enqueue(1)
 
