@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from bench.contract import Elsewhere, Many, Meter, One, Producer, Runner, event_loop
 from bench.gauge import Usage, usage_of
-from bench.probe import Seen, look
+from bench.probe import Seen, look, waits
 
 ROOT = Path(__file__).resolve().parent.parent
 DRAIN_LIMIT = float(os.environ.get("BENCH_DRAIN_LIMIT_S", "90"))  # seconds
@@ -360,16 +360,16 @@ def latency(runner: Runner, jobs: int) -> Report:
                 break
             time.sleep(random.uniform(0.005, 0.03))
         loop.run(_left(producer))
-        waits = sorted(wait / 1e6 for wait in look(crowd.folder).waits)
-        if not waits:
+        waited = sorted(wait / 1e6 for wait in waits(crowd.folder))
+        if not waited:
             return {"error": "no job ran", "log": crowd.log()}
-    early = f"only {len(waits)} of {jobs} jobs began within {LATENCY_LIMIT:g} s, or until the worker ended"
+    early = f"only {len(waited)} of {jobs} jobs began within {LATENCY_LIMIT:g} s, or until the worker ended"
     return {
-        **({"error": early} if len(waits) < jobs else {}),
-        "n": len(waits),
-        "p50_ms": round(median(waits), 3),
-        "p99_ms": round(waits[int(len(waits) * 0.99)], 3),
-        "max_ms": round(waits[-1], 3),
+        **({"error": early} if len(waited) < jobs else {}),
+        "n": len(waited),
+        "p50_ms": round(median(waited), 3),
+        "p99_ms": round(waited[int(len(waited) * 0.99)], 3),
+        "max_ms": round(waited[-1], 3),
     }
 
 

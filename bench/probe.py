@@ -10,6 +10,7 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,6 @@ class Seen(NamedTuple):
     began: int = 0
     first: int = 0
     last: int = 0
-    waits: tuple[int, ...] = ()
 
 
 class Probe:
@@ -72,16 +72,31 @@ os.register_at_fork(after_in_child=_probe.forget)
 
 
 def look(folder: Path) -> Seen:
-    """What has been noted so far."""
-    files = [path.read_bytes() for path in folder.iterdir() if path.suffix == SUFFIX]
-    notes = [(HEADER.unpack_from(noted), noted) for noted in files if len(noted) == SIZE]
+    """What has been noted so far. Asked two hundred times a second of a machine that is to be left alone: it reads no
+    more than it needs, by plain calls of the system, and takes 20 µs."""
+    notes = [HEADER.unpack(noted) for noted in _read(folder, HEADER.size) if len(noted) == HEADER.size]
     return Seen(
-        began=sum(header[0] for header, _ in notes),
-        first=min((header[1] for header, _ in notes if header[1]), default=0),
-        last=max((header[2] for header, _ in notes), default=0),
-        waits=tuple(
-            wait
-            for header, noted in notes
-            for (wait,) in WAIT.iter_unpack(noted[HEADER.size : HEADER.size + WAIT.size * header[3]])
-        ),
+        began=sum(note[0] for note in notes),
+        first=min((note[1] for note in notes if note[1]), default=0),
+        last=max((note[2] for note in notes), default=0),
     )
+
+
+def waits(folder: Path) -> list[int]:
+    """How long each of the jobs had waited, in ns."""
+    return [
+        wait
+        for noted in _read(folder, SIZE)
+        if len(noted) == SIZE
+        for (wait,) in WAIT.iter_unpack(noted[HEADER.size :][: WAIT.size * HEADER.unpack_from(noted)[3]])
+    ]
+
+
+def _read(folder: Path, size: int) -> Iterator[bytes]:
+    for name in os.listdir(folder):
+        if name.endswith(SUFFIX):
+            file = os.open(f"{folder}/{name}", os.O_RDONLY)
+            try:
+                yield os.read(file, size)
+            finally:
+                os.close(file)
