@@ -46,8 +46,9 @@ from shigoto.worker.ticker import Ticker
 
 # A supervised worker has a child ready while it has work, although no task asks for one: when another runner dies, its
 # jobs are run alone, and starting a child for them takes 0.3 s on an idle machine and 1 s on a busy one. But not in its
-# first second, when short drains are over; and an idle worker need not be so quick, and leaves the memory to others.
-WARM_AFTER, WARM_FOR = 1.0, 60.0
+# first seconds: half a second of processor time is a sixth of a drain of 100 000 jobs on two cores. And an idle worker
+# need not be so quick, and leaves the memory to others.
+WARM_AFTER, WARM_FOR = 10.0, 60.0
 
 
 class Settings(Struct, frozen=True, kw_only=True):
