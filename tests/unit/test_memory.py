@@ -1,4 +1,4 @@
-"""Freed memory stays in the process."""
+"""Freed memory stays in the process, and garbage is looked for less often."""
 
 import platform
 import subprocess
@@ -38,3 +38,16 @@ def page_faults(prepare: str) -> int:
 )
 def test_payloads_that_come_and_go_need_no_new_memory() -> None:
     assert page_faults("keep_freed_memory()") < page_faults("") / 10
+
+
+@pytest.mark.parametrize(("chosen", "kept"), [("700", 20_000), ("50_000", 50_000), ("0", 0)])
+def test_garbage_is_looked_for_rarely_unless_the_app_has_chosen(chosen: str, kept: int) -> None:
+    program = f"""
+import gc
+from shigoto.worker.memory import collect_rarely
+gc.set_threshold({chosen}, 10, 10)
+collect_rarely()
+print(gc.get_threshold()[0], gc.get_freeze_count() > 0)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == [str(kept), "True"]

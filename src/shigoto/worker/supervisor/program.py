@@ -31,6 +31,7 @@ from shigoto.model.errors import ShigotoError
 from shigoto.observe.events import WorkerLeaving, WorkerStarted, WorkerStopping
 from shigoto.observe.log import configure_logging
 from shigoto.worker.logfields import job_fields
+from shigoto.worker.memory import collect_rarely
 from shigoto.worker.process.kin import ORPHANED, be_expendable, die_with_parent
 from shigoto.worker.process.line import read
 from shigoto.worker.process.slate import Mark, Slate
@@ -125,6 +126,7 @@ class Program:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             try:
                 app = self._start.source.load()
+                collect_rarely()
                 return self._work(app)
             except (Exception, SystemExit) as error:
                 if self._begun:
