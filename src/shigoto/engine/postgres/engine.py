@@ -187,12 +187,13 @@ class PostgresEngine:
         return Op(start=lambda: claiming.claim(self._marks, worker, wants), single=True)
 
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
-        endings = {settlement.ending for settlement in settlements}
-        back = not endings <= {Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED}
+        special = _special(settlements)
+        plain = bool(settlements) and not special
+        back = any(s.ending not in (Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED) for s in special)
         return Op(
-            start=lambda: _settle(self._dialect, worker, settlements),
+            start=lambda: _settle(self._dialect, worker, settlements, plain=plain),
             rings=(lambda _: True) if back else None,
-            single=endings == {Ending.COMPLETED} and all(_is_plain(s) for s in settlements),
+            single=plain,
             urgent=True,
         )
 
@@ -313,13 +314,27 @@ def _timed(
     return Op(start=start, rings=rings, urgent=urgent, mode=mode)
 
 
-def _settle(dialect: Dialect, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
+def _special(settlements: Sequence[Settlement]) -> list[Settlement]:
+    """Those that are more than a completion with a result."""
+    return [
+        s
+        for s in settlements
+        if s.ending is not Ending.COMPLETED
+        or s.log is not None
+        or s.progress is not None
+        or s.progress_text is not None
+    ]
+
+
+def _settle(
+    dialect: Dialect, worker: UUID, settlements: Sequence[Settlement], *, plain: bool
+) -> Steps[list[Verdict]]:
     """One that is locked is waited for, not for long; of several, the others are settled."""
     if len(settlements) == 1:
         return (yield from _settle_free(dialect, worker, settlements))
-    if all(s.ending is Ending.COMPLETED and _is_plain(s) for s in settlements):
+    if plain:
         try:
-            return (yield from _settle_free(dialect, worker, settlements))
+            return (yield from settling.settle(dialect, 0, worker, settlements))
         except psycopg.errors.LockNotAvailable:
             pass  # it was by itself, so that a transaction can begin now
     busy = yield from locked([settlement.number for settlement in settlements])
@@ -339,10 +354,6 @@ def _settle_free(dialect: Dialect, worker: UUID, settlements: Sequence[Settlemen
     if any(settlement.ending is not Ending.COMPLETED for settlement in settlements):
         [now] = (yield sql("now")).fetchone()
     return (yield from settling.settle(dialect, now, worker, settlements))
-
-
-def _is_plain(settlement: Settlement) -> bool:
-    return settlement.log is None and settlement.progress is None and settlement.progress_text is None
 
 
 def _promote(limit: int) -> Steps[Promoted]:

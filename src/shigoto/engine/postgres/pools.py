@@ -19,6 +19,9 @@ from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection,
 from shigoto.model.errors import StoreUnavailable
 
 IDLE_FOR = 300.0  # seconds
+# What was in use a moment ago is not asked whether it is alive: should it have died since, the op finds that out, and
+# takes another.
+A_MOMENT = 0.1  # seconds
 
 
 class _Place:
@@ -49,7 +52,7 @@ class ThreadPool:
         """A connection that is alive as far as is known. Raises StoreUnavailable if none can be had in time."""
         connection = self._first(until, urgent=urgent)
         while connection is not None:
-            if connection.is_alive():
+            if time.monotonic() < connection.idle_since + A_MOMENT or connection.is_alive():
                 return connection
             self._discard(connection)
             with self._guard:

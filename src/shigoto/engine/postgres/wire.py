@@ -48,24 +48,27 @@ def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Requ
     """The statement with its values. Raises psycopg.DataError for text that PostgreSQL cannot hold."""
     encoded: list[bytes | None] = []
     formats: list[int] = []
-    for value in values:
-        if isinstance(value, (bytes, Array)):
-            encoded.append(value if isinstance(value, bytes) else _array(value))
-            formats.append(BINARY)
-            continue
-        formats.append(TEXT)
-        if isinstance(value, str):
+    for value in values:  # the most frequent kinds first: this is a tenth of what a client does for one job
+        format = TEXT
+        if value is None:
+            encoded.append(None)
+        elif isinstance(value, str):
             encoded.append(_text(value))
         elif isinstance(value, int):  # of which bool is one; 0 and 1 are good for both types
             encoded.append(b"%d" % value)
-        elif value is None:
-            encoded.append(None)
+        elif isinstance(value, bytes):
+            encoded.append(value)
+            format = BINARY
+        elif isinstance(value, Array):
+            encoded.append(_array(value))
+            format = BINARY
         elif isinstance(value, Ring):
             encoded.append(b"1" if ring() else b"0")
         elif isinstance(value, (float, UUID)):
             encoded.append(str(value).encode())
         else:
             raise TypeError(f"A {type(value).__name__} cannot be a value of a statement.")
+        formats.append(format)
     return Request(text, encoded, formats)
 
 

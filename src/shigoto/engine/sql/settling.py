@@ -51,8 +51,10 @@ def settle(
     running = yield from guarded(worker, list(others))
     yield from move(now, [(row, others[lease], row.token) for lease, row in running.items()])
     accepted = [*completed, *(others[lease] for lease in running)]
-    yield from note_progress(accepted)
-    yield from write_logs(accepted)
+    # Most say nothing on the way.
+    told = [s for s in accepted if s.progress is not None or s.progress_text is not None or s.log is not None]
+    yield from note_progress(told)
+    yield from write_logs(told)
     if len(accepted) == len(settlements):
         return [Verdict.ACCEPTED] * len(settlements)
     return (yield from _verdicts(settlements, {s.number for s in accepted}))
