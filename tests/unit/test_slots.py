@@ -77,11 +77,11 @@ def asked_until(pool: Pool, end: float, *, at_once: int, every: float) -> list[i
 def test_look_ahead_is_earned_by_two_measures_of_a_tenth_of_a_second() -> None:
     pool = Pool(100)
 
-    asked = asked_until(pool, 0.5, at_once=36, every=0.01)
+    asked = asked_until(pool, 0.5, at_once=18, every=0.01)
 
-    assert asked[1:20] == [36] * 19, "0.2 s"
-    assert max(asked[20:]) > 36
-    assert pool.slots.ahead == pytest.approx(3_600 * HORIZON, rel=0.5)
+    assert asked[1:20] == [18] * 19, "0.2 s"
+    assert max(asked[20:]) > 18
+    assert pool.slots.ahead == pytest.approx(1_800 * HORIZON, rel=0.5)
 
 
 def test_look_ahead_is_earned_sooner_by_so_many_jobs_that_they_are_no_chance() -> None:
@@ -89,7 +89,7 @@ def test_look_ahead_is_earned_sooner_by_so_many_jobs_that_they_are_no_chance() -
 
     asked = asked_until(pool, 0.5, at_once=100, every=0.002)
 
-    assert asked[:8] == [100] * 8, "8 rounds of all slots"
+    assert asked[:4] == [100] * 4, "4 rounds of all slots"
     assert max(asked[:13]) > 100
     assert max(asked) <= 100 + MOST_AHEAD
 
@@ -138,16 +138,33 @@ def test_look_ahead_has_a_bound() -> None:
     assert pool.slots.ahead == MOST_AHEAD
 
 
-def test_a_warm_pool_asks_again_when_its_buffer_is_down_to_half() -> None:
+def test_a_warm_pool_that_starves_need_not_wait_to_look_further_ahead() -> None:
+    pool = Pool(100)
+    warm(pool, per_second=2_000)
+    believed = pool.slots.ahead
+    for _ in range(10):
+        pool.finish(pool.running + pool.buffered, 0.004)
+        count = pool.want()
+        pool.slots.gave(pool.now, count, starved=True)
+        pool.buffered += count
+        pool.start()
+    pool.want()
+
+    assert pool.slots.ahead > 5 * believed, "after 40 ms"
+
+
+def test_a_warm_pool_asks_again_when_its_buffer_is_down_to_three_quarters() -> None:
     pool = Pool(10)
     warm(pool, per_second=5_000)
     pool.give(pool.want())
     ahead = pool.slots.ahead
 
-    assert pool.buffered > ahead // 2
-    assert pool.slots.want(pool.now, buffered=ahead // 2 + 1, running=10) == 0
-    assert pool.slots.want(pool.now, buffered=ahead // 2, running=10) == ahead - ahead // 2
-    assert pool.slots.low_water == ahead // 2
+    most = ahead * 3 // 4
+
+    assert pool.buffered > most
+    assert pool.slots.want(pool.now, buffered=most + 1, running=10) == 0
+    assert pool.slots.want(pool.now, buffered=most, running=10) == ahead - most
+    assert pool.slots.low_water == most
 
 
 def test_jobs_longer_than_the_horizon_are_never_claimed_ahead() -> None:

@@ -191,8 +191,9 @@ class Claimer:
             if len(share) < wants[line].limit and not is_large(share):
                 (self._dry if still_true else self._hopeful).add(line)
             if share:
-                line.pool.slots.gave(now, len(share))
-                line.pool.give(share)
+                pool = line.pool
+                pool.slots.gave(now, len(share), starved=not (pool.buffered or running(pool)))
+                pool.give(share)
 
     def _give_back_the_late(self) -> None:
         now = self._time()

@@ -9,7 +9,8 @@ run it.
       ahead = 0              ahead = rate × 60 ms, at most 4000,        a time, doubled by each claim that
                              none if jobs run longer than that          starts in time
 
-A measure takes 100 ms, or less if a cold pool has ended so many that it is plain how fast they are: the first jobs of a
+A measure takes 100 ms, or less if a cold pool has ended so many that it is plain how fast they are, or if a warm one
+was starved: it had ended everything before the next jobs came, so it is faster than was believed. The first jobs of a
 large backlog need not be fetched in small portions for long.
 
 Long jobs are thus never hoarded. The window answers another trouble: handlers that block the event loop start
@@ -26,8 +27,8 @@ HORIZON = 0.060  # seconds of work to look ahead; with 30 ms, a drain of Postgre
 MOST_AHEAD = 4_000
 WARM_AFTER = 2  # measures
 SAMPLE = 0.100  # seconds; in less, jobs that end together look like a rate
-# A cold pool need not wait for that if it has ended so many jobs, for each slot and in all, that they are no chance.
-TURNS, ENOUGH = 4, 100
+# It need not wait for that if it has ended so many jobs, for each slot and in all, that they are no chance.
+TURNS, ENOUGH = 2, 100
 SHORTEST = 0.010  # seconds; in less, clocks are too coarse
 PATIENCE = 0.250  # seconds that a lease may lie unstarted
 
@@ -51,19 +52,21 @@ class Slots:
         self._sampled_at = now
         self._finished_then = 0
         self._busiest = 0  # the most that ran at once since the last measure
+        self._starved = False  # since the last measure
         # One entry per claim: until when its last lease must have started, and how many were given up to it.
         self._deadlines: deque[tuple[float, int]] = deque()
 
     def want(self, now: float, *, buffered: int, running: int) -> int:
-        """How many jobs to ask for now; zero while the buffer is still more than half of the look-ahead."""
+        """How many jobs to ask for now; zero while the buffer still has most of the look-ahead."""
         self._measure(now, buffered, running)
-        if buffered > self.ahead // 2:
+        if buffered > _most_of(self.ahead):
             return 0
         return max(0, min(self.window, self.size - running) + self.ahead - buffered)
 
-    def gave(self, now: float, count: int) -> None:
-        """So many leases came from the store."""
+    def gave(self, now: float, count: int, *, starved: bool = False) -> None:
+        """So many leases came from the store; `starved` if there was nothing left to run."""
         self._given += count
+        self._starved = self._starved or starved
         self._busiest = max(self._busiest, min(self.size, self._given - self._finished))
         self._deadlines.append((now + PATIENCE, self._given))
 
@@ -98,15 +101,17 @@ class Slots:
         progress = self._finished - self._finished_then
         if elapsed < SAMPLE and not (elapsed >= SHORTEST and self._is_plain(progress)):
             return
-        self._rate = (self._rate + progress / elapsed) / 2
+        rate = progress / elapsed
+        self._rate = max(rate, (self._rate + rate) / 2)
+        self._starved = False
         self._samples = self._samples + 1 if progress > 0 else 0
         self._sampled_at, self._finished_then = now, self._finished
         self._look_ahead(self._earned())
         self._busiest = running
 
     def _is_plain(self, progress: int) -> bool:
-        """Whether a cold pool has ended so many that their rate is beyond doubt, however short the time."""
-        return self._samples < WARM_AFTER and progress >= max(ENOUGH, TURNS * self.size)
+        """Whether so many have ended that their rate is beyond doubt, however short the time, and is news."""
+        return progress >= max(ENOUGH, TURNS * self.size) and (self._samples < WARM_AFTER or self._starved)
 
     def _earned(self) -> int:
         if self._samples < WARM_AFTER:
@@ -118,4 +123,9 @@ class Slots:
 
     def _look_ahead(self, ahead: int) -> None:
         self.ahead = ahead
-        self.low_water = ahead // 2 if ahead else -1
+        self.low_water = _most_of(ahead) if ahead else -1
+
+
+def _most_of(ahead: int) -> int:
+    """What a buffer may have left when it is time to ask again; half of it is gone before the answer comes."""
+    return ahead * 3 // 4
