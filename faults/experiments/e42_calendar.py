@@ -60,7 +60,8 @@ def run(setting: Setting) -> Outcome:
     random = setting.random("expressions")
     special = [*expressions.SPECIAL, *expressions.DENSE]
     if setting.full:
-        chosen = special + expressions.some(random, EXPRESSIONS - len(special))
+        others = expressions.some(random, 2 * EXPRESSIONS)
+        chosen = list(dict.fromkeys(special + others))[:EXPRESSIONS]
     else:
         chosen = random.sample(special, 8) + expressions.some(random, 8)
     years = setting.of(SHORT_YEARS, YEARS)
