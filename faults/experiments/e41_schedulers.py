@@ -23,7 +23,7 @@ from faults.tools.oracle import Rule, Zone
 from faults.tools.outages import restart
 
 SCHEDULERS = 5
-WORKER = ("--children", "0", "--threads", "1", "--concurrency", "8", "--lease", "3", "--log-level", "error")
+WORKER = ("--children", "1", "--threads", "1", "--concurrency", "8", "--lease", "3", "--log-level", "error")
 DEEDS = {"kill": 4.0, "stop": 4.0, "cont": 1.0, "term": 1.0, "restart": 1.0}
 READY_WITHIN = 60.0
 CAUGHT_UP_WITHIN = 90.0

@@ -23,7 +23,7 @@ ON_TIME = 60_000  # milliseconds by which the newest tick may be late
 SECOND, TWO_MINUTES = 1_000, 120_000
 LATE = 75_000  # how late the newest of every two minutes is when somebody comes back
 PATIENCE = 60.0
-WORKER = ("--children", "0", "--threads", "1", "--concurrency", "8", "--lease", "3")
+WORKER = ("--children", "1", "--threads", "1", "--concurrency", "8", "--lease", "3")
 SCHEDULERS = 3
 
 Line = tuple[str, Instant, Instant, int]  # what became of ticks from one to another, and how many they are
@@ -55,7 +55,10 @@ def by_the_second(setting: Setting) -> Outcome:
         for worker in workers:
             stage.do("kill", worker)
             worker.wait()
-        before = {name: to_millis(lines[-1]) for name, lines in ledgers(stage).items()}
+        known = ledgers(stage)
+        if not all(known.values()):
+            return Outcome(n=1, wrong=[f"the ledger has nothing: {known}"])
+        before = {name: to_millis(lines[-1]) for name, lines in known.items()}
         time.sleep(max(0.0, max(before.values()) / 1000 + TICKS + 0.2 - time.time()))
         return _returned(stage, before, SECOND, {EVERY: "1"})
 
@@ -129,7 +132,10 @@ def judged(
     outcome = Outcome(measured=("lost", "phantom"))
     for name in POLICIES:
         after = [line for line in found[name] if to_millis(line) > before[name]]
-        now = round(after[0].decided_at.timestamp() * 1000) if after else before[name]
+        if not after:
+            outcome.wrong.append(f"{name}: the ledger has nothing")
+            continue
+        now = round(after[0].decided_at.timestamp() * 1000)
         lines = [told(line) for line in after if line.decided_at == after[0].decided_at]
         wanted = expected(name, before[name], now, interval)
         due = (now - before[name]) // interval
