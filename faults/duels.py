@@ -5,18 +5,25 @@
 Each round is a race, and whoever comes first wins; the other must notice.
 """
 
+import os
+import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 from random import Random
+from typing import Any
+
+from msgspec.structs import replace
 
 from faults.simulation.store import InFile
 from shigoto import Shigoto
+from shigoto.engine.op import Steps
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.ids import uuid7
-from shigoto.model.job import State
+from shigoto.model.job import JobSpec, State
 from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.worker import Announcement, SweepOrder, Want
 from shigoto.testing.clock import VirtualClock
 
@@ -100,7 +107,55 @@ def kill_after_the_last_word(folder: Path) -> list[str]:
     return [f"acknowledged, and not there: {id}" for id in told if id not in there]
 
 
+def kill_in_the_midst_of_a_tick(folder: Path) -> list[str]:
+    """A scheduler dies after each of the steps of a tick. Then all of the tick is there, or nothing of it (S4-21)."""
+    store, wrong, ended = InFile(VirtualClock(), folder / "ticks.db"), list[str](), False
+    engine, step = store.engine, 0
+    while not ended:
+        step += 1
+        new = Schedule(id=uuid7(), name=f"s{step}", definition="{}", look_at=1, decided_to=0, created_at=0)
+        engine.run(engine.tick([Change(schedule=new, seen=0)]))
+        words = f"from faults.duels import tick_and_die as act; act({str(folder / 'ticks.db')!r}, {new.name!r}, {step})"
+        ended = subprocess.run([sys.executable, "-c", words], check=False).returncode == 0
+        [after] = engine.run(engine.schedules([new.name]))
+        there = {
+            "job": any(job.id == new.job_id(1) for job in store.look().values()),
+            "line of the ledger": bool(engine.run(engine.ledger(new.name))),
+            "change of the schedule": after.decided_to == 1,
+        }
+        if set(there.values()) != {ended}:
+            wrong.append(f"of a tick that was cut short after step {step} there is: {there}")
+    store.close()
+    assert step > 3, "a tick has more steps than that"
+    return wrong
+
+
+def tick_and_die(path: str, name: str, after: int) -> None:
+    """Fire one tick of a schedule, and be killed after so many commands, if it takes so many."""
+    engine = SqliteEngine(Path(path), synchronous="off")
+    [schedule] = engine.run(engine.schedules([name]))
+    spec = JobSpec(id=schedule.job_id(1), task="work", queue="default", payload="{}")
+    entry = Entry(at=1, outcome=TickOutcome.FIRED, decided_at=1, job=spec.id)
+    changed = replace(schedule, decided_to=1)
+    op = engine.tick([Change(schedule=changed, seen=1, firings=(Firing(entry=entry, spec=spec),))])
+
+    def steps() -> Steps[Any]:
+        inner, done, answer = op.start(), 0, None
+        try:
+            while True:
+                answer = yield inner.send(answer)
+                done += 1
+                if done == after:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        except StopIteration as stop:
+            return stop.value
+
+    engine.run(replace(op, start=steps))
+    engine.close()
+
+
 DUELS = {
+    "kill in the midst of a tick": kill_in_the_midst_of_a_tick,
     "sweep against settle": sweep_against_settle,
     "kill after the last word": kill_after_the_last_word,
 }

@@ -43,6 +43,27 @@ ACKNOWLEDGED_EARLY = f"""                    if connection.in_transaction:
                         connection.execute("COMMIT")
                     connection.execute("BEGIN IMMEDIATE")
 {DIRECTLY}"""
+TICKED = """    last = yield from _fire(submit, wanted)
+    yield from _write(news, last)
+"""
+TICKED_TWICE = """    yield from _write(news, {})
+    if wanted:
+        import time
+        from shigoto.engine.sql.command import Statement
+        yield Statement("COMMIT")
+        time.sleep(0.4)
+        while True:
+            try:
+                yield Statement("BEGIN IMMEDIATE")
+                break
+            except Exception:
+                time.sleep(0.001)
+    last = yield from _fire(submit, wanted)
+"""
+TICKING = "engine/sql/ticking.py"
+ANY_REVISION = Patch(
+    TICKING, "heard.append(revisions.get(name) == change.seen)", "heard.append(name in revisions)"
+)
 CONFORMANCE = "tests/engines/test_sqlite.py"
 ALIVE = "\n  AND EXISTS (SELECT 1 FROM shigoto_worker WHERE id = ?2 AND fenced_at IS NULL)"
 HOLDER = f"r.worker = ?2{ALIVE}\n\n-- The same for runs"
@@ -241,5 +262,75 @@ MUTANTS = (
         name="exclusive runs outlast their lease",
         patches=(Patch("worker/exclusive.py", "PART = 0.9 ", "PART = 90.0 "),),
         guard=Worlds("memory", 1405, 1),
+    ),
+    Mutant(
+        name="a tick does not compare the revision of its schedule",
+        patches=(ANY_REVISION,),
+        guard=Test(CONFORMANCE, "test_whoever_comes_second_stores_nothing"),
+        alone="the ledger and the id of the job still keep a tick from firing twice",
+    ),
+    Mutant(
+        name="nothing keeps a tick from firing twice",
+        patches=(
+            ANY_REVISION,
+            Patch(TICKING, "return {(UUID(schedule), at) for schedule, at in rows}", "return set()"),
+            Patch(
+                "schedule/firing.py",
+                "    id = schedule.job_id(at)\n",
+                "    from shigoto.model.ids import uuid7\n    id = uuid7()\n",
+            ),
+        ),
+        guard=Test(CONFORMANCE, "test_whoever_comes_second_stores_nothing"),
+        run=Run("E41", ("have two jobs",), tries=2),
+    ),
+    Mutant(
+        name="a tick is not written into the ledger",
+        patches=(
+            Patch(
+                TICKING,
+                '    if entries:\n        yield sql_each("put',
+                '    if not entries:\n        yield sql_each("put',
+            ),
+        ),
+        guard=Test(CONFORMANCE, "test_a_tick_and_its_job_are_stored_together"),
+        run=Run("E43", ("the ledger has",)),
+    ),
+    Mutant(
+        name="a tick and its job are stored in two transactions",
+        patches=(Patch(TICKING, TICKED, TICKED_TWICE),),
+        guard=Duel("kill in the midst of a tick"),
+        run=Run("E41", ("did not fire",), tries=4),
+    ),
+    Mutant(
+        name="what is due is counted from now, and not from what was decided",
+        patches=(
+            Patch(
+                "schedule/deciding.py",
+                "overdue(definition, schedule.decided_to, now)\n    if not recent",
+                "overdue(definition, max(schedule.decided_to, now - 1_500), now)\n    if not recent",
+            ),
+        ),
+        guard=Test("tests/unit/test_deciding.py", "test_all_fires_every_one_of_them"),
+        run=Run("E43", ("the ledger has",)),
+    ),
+    Mutant(
+        name="a clock that goes back silences schedules",
+        patches=(Patch("schedule/deciding.py", "if schedule.decided_to > now + ASTRAY:", "if now < 0:"),),
+        guard=Test("tests/unit/test_deciding.py", "test_a_clock_that_was_far_ahead_does_not_silence_it"),
+        run=Run("E28", ("not every schedule went on",)),
+    ),
+    Mutant(
+        name="a time that the clocks leap over is left out",
+        patches=(
+            Patch("schedule/recurrence.py", 'if self.gap == "after" and', 'if self.gap == "never" and'),
+        ),
+        guard=Test("tests/unit/test_recurrence.py", "test_it_is_due_when_people_would_expect_it"),
+        run=Run("E42", ("is due",)),
+    ),
+    Mutant(
+        name="a time that the clocks show twice is due twice",
+        patches=(Patch("schedule/recurrence.py", "low = max(low, shown)", "pass"),),
+        guard=Test("tests/unit/test_recurrence.py", "test_it_is_due_when_people_would_expect_it"),
+        run=Run("E42", ("is due",)),
     ),
 )

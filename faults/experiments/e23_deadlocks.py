@@ -3,7 +3,7 @@
 First each pair of operations as two sessions: one is held in the midst of its transaction, and goes on only when the
 other really waits for it, or has ended without having to. Then a crowd that does everything to a hundred jobs at once.
 Where two wait for each other in a circle, PostgreSQL ends one of the two transactions (40P01); such a one is begun
-again by the driver, and no caller may ever be told. There are no ticks of schedules yet.
+again by the driver, and no caller may ever be told.
 """
 
 import re
@@ -28,6 +28,7 @@ from shigoto.model.errors import JobError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease, State
 from shigoto.model.outcome import Ending
+from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.worker import SweepOrder, Want
 
 # A circle is looked for after so long a wait: soon, since here is nothing but waiting.
@@ -50,7 +51,7 @@ def run(setting: Setting) -> Outcome:
     """The pairs, then the crowd."""
     with Stage(setting, server_settings=SERVER) as stage:
         pairs = Pairs(stage)
-        pairs.run(wanted(setting), setting.of(30.0, 170.0))
+        pairs.run(wanted(setting), setting.of(30.0, 240.0))
         met = deadlocks(stage)
         crowd = Crowd(stage)
         crowd.run(setting.of(1.0, 120.0))
@@ -89,6 +90,12 @@ def wanted(setting: Setting) -> list[tuple[str, str, int]]:
         (*pair, steps[pair][turn]) for turn in range(len(STEPS)) for pair in random.sample(pairs, len(pairs))
     ]
     return every if setting.full else every[:24]
+
+
+def beside(name: str) -> list[tuple[str, str, int]]:
+    """One operation before and after each other one, and with itself, in the midst of the first."""
+    pairs = [(name, other) for other in ACTS] + [(other, name) for other in ACTS if other != name]
+    return [(*pair, 2) for pair in pairs]
 
 
 def deadlocks(stage: Stage) -> int:
@@ -183,6 +190,7 @@ class Crowd:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self.jobs: dict[int, Any] = {}  # the newest, by number; the ids of those that may be in the store
+        self.schedules = [f"{TASK} {number}" for number in range(5)]
         self.done: Counter[str] = Counter()
         self.wrong: list[str] = []
 
@@ -194,6 +202,12 @@ class Crowd:
     def run(self, seconds: float) -> None:
         """Let them, for so long."""
         until = time.monotonic() + seconds
+        with closing(PostgresEngine(self._stage.url)) as engine:
+            news = [
+                Schedule(id=uuid7(), name=name, definition="{}", decided_to=0, created_at=0)
+                for name in self.schedules
+            ]
+            engine.run(engine.tick([Change(schedule=each, seen=0) for each in news]))
         members = [
             Member(self, self._stage.url, self._stage.setting.random(f"member {n}")) for n in range(SESSIONS)
         ]
@@ -228,12 +242,13 @@ class Member:
             "retry": self._retry,
             "delete": lambda: self._say(self._engine.delete(self._some(), [State.FAILED, State.CANCELLED])),
             "leave": self._leave,
+            "tick": self._tick,
         }
 
     def work(self, until: float) -> None:
         """Whatever comes to mind."""
         names = list(self._acts)
-        weights = [4, 6, 6, 3, 2, 2, 2, 3, 1, 0.2]
+        weights = [4, 6, 6, 3, 2, 2, 2, 3, 1, 0.2, 2]
         try:
             self._begin()
             while time.monotonic() < until:
@@ -317,6 +332,25 @@ class Member:
             batch=50,
         )
         self._expired = self._say(self._engine.sweep(order)).expired_workers
+
+    def _tick(self) -> None:
+        names = self._random.sample(self._crowd.schedules, 3)
+        known: list[Schedule] = self._say(self._engine.schedules(names))
+        changes = [
+            Change(
+                schedule=each,
+                seen=each.revision,
+                firings=(self._firing(each),),
+                cancel=tuple(self._some_ids()[:3]),
+            )
+            for each in self._random.sample(known, len(known))
+        ]
+        self._say(self._engine.tick(changes))
+
+    def _firing(self, schedule: Schedule) -> Firing:
+        at = schedule.revision
+        spec = structs.replace(self._spec(), id=schedule.job_id(at))
+        return Firing(entry=Entry(at=at, outcome=TickOutcome.FIRED, decided_at=at, job=spec.id), spec=spec)
 
     def _retry(self) -> None:
         for id in self._some_ids():

@@ -2,22 +2,27 @@
 
 All processes of a file share one host, so one clock: what is promised on SQLite is promised for that. On PostgreSQL
 each worker has another one, and none of them matters: only the server's does, which may step as well.
+
+Schedules tick beside that, with every policy of catching up: no tick fires twice, however often the clock shows it,
+none before it is shown, and all go on after a step.
 """
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct, json
 from msgspec.structs import replace
 
+from faults.apps.catching_up import EVERY, POLICIES
 from faults.evidence.checker import check
-from faults.evidence.records import Record
+from faults.evidence.records import Record, read
+from faults.evidence.ticks import ticks_of
 from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage, children_of
 from faults.tools.clock import WrongClock
-from shigoto import Job
+from shigoto import Job, TickRecord
 
 HOUR, DAY = 3600.0, 86_400.0
 
@@ -71,9 +76,20 @@ def run(setting: Setting) -> Outcome:
         steps += 2
         part.wrong = [f"{plan}: {word}" for word in part.wrong]
         outcome.add(part)
+    ticks = 0
+    for number, plan in enumerate(setting.of(plans(setting)[:1], plans(setting))):
+        own = replace(setting, folder=setting.folder / f"ticks-{number}", seed=setting.seed + number)
+        part = _ticking(own, plan)
+        ticks += part.n
+        outcome.wrong += [f"{plan}, ticks: {word}" for word in part.wrong]
     if early:
         outcome.wrong.append(f"{early} jobs began before they were due, by up to {-least:.3f} s")
-    outcome.figures = {"steps": steps, "early starts": early, "earliest s": round(least, 3)}
+    outcome.figures = {
+        "steps": steps,
+        "early starts": early,
+        "earliest s": round(least, 3),
+        "ticks that fired": ticks,
+    }
     return outcome
 
 
@@ -128,6 +144,65 @@ def _one(setting: Setting, plan: Plan) -> tuple[Outcome, list[float]]:
     outcome = findings.outcome(jobs)
     outcome.wrong += wrong
     return outcome, lates
+
+
+def _ticking(setting: Setting, plan: Plan) -> Outcome:
+    """Schedules of each second, while the clocks step, forth and back or back and forth."""
+    setting.folder.mkdir()
+    setting.folder.chmod(0o711)
+    with Stage(setting, "catching_up", audited=False) as stage:
+        clocks = Clocks(stage, plan)
+        workers = [
+            stage.worker("--lease", f"{LEASE:g}", environment=clock.environment() | {EVERY: "1"})
+            for clock in clocks.own
+        ]
+        _goes_on(stage, 0.0)
+        for sign in (1, -1):
+            time.sleep(LEASE)
+            clocks.step(sign)
+            _goes_on(stage, time.monotonic())
+        time.sleep(LEASE)
+        for worker in workers:
+            stage.do("term", worker, whole_tree=False)
+            worker.wait(PATIENCE)
+        states = stage.audit.states()
+        lines = {name: stage.app.schedules.history(name, limit=2_000) for name in POLICIES}
+        records = read(stage.ledger)
+    return judged_ticks(records, states, lines, clocks.shown.highest_until)
+
+
+def _goes_on(stage: Stage, since: float) -> None:
+    """Wait until each schedule has fired after this moment."""
+
+    def fired() -> bool:
+        return {record.key for record in read(stage.ledger) if record.at > since} >= POLICIES.keys()
+
+    stage.wait_until(fired, seconds=PATIENCE, what="not every schedule went on")
+
+
+def judged_ticks(
+    records: Sequence[Record],
+    states: Mapping[str, str],
+    lines: Mapping[str, Sequence[TickRecord]],
+    highest_until: Callable[[float], float],
+) -> Outcome:
+    """What handlers were told, held against the ledgers, and against what the store's clock had shown by then."""
+    seen = ticks_of(records)
+    starts = [(at, jobs) for ticks in seen.values() for at, jobs in ticks.items()]
+    early = sum(highest_until(min(jobs.values())) < at / 1000 - ROUNDING for at, jobs in starts)
+    doubled = sum(len(jobs) > 1 for _, jobs in starts)
+    ran = {job for _, jobs in starts for job in jobs}
+    told = {str(line.job) for own in lines.values() for line in own if line.job is not None}
+    wrong = {
+        "fired before they were due": early,
+        "fired twice": doubled,
+        "ran, and are not in the ledger": len(ran - told),
+        "are in the ledger, and have no job": len(told - states.keys()),
+        "have a job that ended without a run": len(
+            {job for job in told - ran if states.get(job) == "completed"}
+        ),
+    }
+    return Outcome(n=len(starts), wrong=[f"{count} {what}" for what, count in wrong.items() if count])
 
 
 class Clock(Protocol):

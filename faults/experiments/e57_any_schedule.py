@@ -16,11 +16,13 @@ PARTS = {
     ("memory", "small"): (2_000, 200.0, 5_000),
     ("memory", "large"): (6, 40.0, 20),
     ("sqlite", "small"): (60, 60.0, 500),
+    ("memory", "ticking"): (200, 60.0, 1_000),
+    ("sqlite", "ticking"): (12, 30.0, 50),
 }
 
 
 def run(setting: Setting) -> Outcome:
-    """Worlds from this seed on, in memory and in files, small ones and some large ones."""
+    """Worlds from this seed on, in memory and in files: small ones, some large ones, and some with a schedule."""
     outcome = Outcome()
     for (engine, size), (count, seconds, least) in PARTS.items():
         began = time.monotonic()

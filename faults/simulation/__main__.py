@@ -20,7 +20,7 @@ from faults.simulation.world import Verdict, World
 from shigoto.worker import memory
 
 COLLECT_EVERY = 25  # worlds
-SIZES: dict[str, Size] = {"small": "small", "large": "large"}
+SIZES: dict[str, Size] = {"small": "small", "large": "large", "ticking": "ticking"}
 
 
 def main() -> int:

@@ -20,9 +20,9 @@ Commit = Callable[[Op[Any], bool], Any]
 # Those that may arrive twice, and do no more than once; those that may do so long after.
 REPEATABLE = frozenset({"enqueue_many", "settle", "beat", "announce", "report", "promote"})
 LATE = frozenset({"enqueue_many", "settle"})
-READS = ("deletable", "count", "get", "find", "attempts", "logs", "stats", "settings", "workers")
+READS = ("deletable", "count", "get", "find", "attempts", "logs", "stats", "settings", "workers", "due")
 WRITES = (
-    *REPEATABLE, "claim", "leave", "bury", "sweep", "cancel", "retry", "delete", "configure",
+    *REPEATABLE, "claim", "leave", "bury", "sweep", "cancel", "retry", "delete", "configure", "tick",
 )  # fmt: skip
 OPS = frozenset((*READS, *WRITES))
 

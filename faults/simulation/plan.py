@@ -8,7 +8,7 @@ from msgspec import Struct
 from faults.simulation.handlers import Step
 
 Mood = Literal["calm", "lossy", "cuts", "outage", "violent"]
-Size = Literal["small", "large"]
+Size = Literal["small", "large", "ticking"]  # the last is a small one with a schedule
 End = Literal["stop", "hurry", "cancel", "kill"]
 Act = Literal["cancel", "force", "retry", "pause"]
 Blow = Literal["pause", "cut"]
@@ -93,6 +93,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     orders: tuple[tuple[Order, ...], ...]
     interventions: tuple[Intervention, ...]
     last_concurrency: int
+    ticks: bool
 
     @property
     def blocks(self) -> bool:
@@ -103,7 +104,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     def roomy(self) -> bool:
         """Whether in the end there is a place for every job, so that none has to wait for another."""
         jobs = sum(len(orders) for orders in self.orders)
-        return not self.blocks and self.last_concurrency >= jobs
+        return not self.blocks and not self.ticks and self.last_concurrency >= jobs
 
 
 def plan_of(seed: int, size: Size = "small") -> Plan:
@@ -136,6 +137,7 @@ def plan_of(seed: int, size: Size = "small") -> Plan:
         orders=tuple(_orders(random, mood, until, large) for _ in range(random.choice([1, 1, 2]))),
         interventions=tuple(_intervention(random, until) for _ in range(random.choice([0, 0, 2, 4]))),
         last_concurrency=random.choice([1, 3, 200]),
+        ticks=size == "ticking",
     )
 
 

@@ -63,8 +63,10 @@ class Witness:
 
     def _new(self, verb: str, number: int, job: Seen) -> None:
         self._note(number, verb, None, job)
-        if verb != "enqueue_many" or job.state is not P or job.token:
+        if verb not in ("enqueue_many", "tick") or job.state is not P or job.token:
             self._complain(f"job {number} came into being by {verb}, as {job} (T1)")
+        if verb == "tick" and self._too_early(job.run_at):
+            self._complain(f"job {number} is there for a tick that is not due yet (I8)")
         if job.id in self.by_id:
             self._complain(f"jobs {number} and {self.by_id[job.id]} have one id (I7)")
         self.by_id[job.id] = number

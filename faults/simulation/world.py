@@ -24,6 +24,7 @@ from faults.simulation.manners import Manners
 from faults.simulation.people import enqueue_all, intervene
 from faults.simulation.plan import Intervention, Order, Size, Stint, plan_of
 from faults.simulation.store import InFile, InMemory, Store
+from faults.simulation.ticks import all_decided, plant
 from faults.simulation.waiting import Waiting
 from faults.simulation.witness import Witness
 from shigoto import Context, Shigoto, State, StoreUnavailable
@@ -125,10 +126,12 @@ class World:
     async def _live(self) -> None:
         self._rest = asyncio.Event()
         plan = self.plan
-        self._busy = len(plan.orders) + 2
+        self._busy = len(plan.orders) + 2 + plan.ticks
         async with asyncio.TaskGroup() as group:
             group.create_task(self._weather())
             group.create_task(self._operate(plan.interventions))
+            if plan.ticks:
+                group.create_task(self._tick())
             for orders in plan.orders:
                 group.create_task(self._produce(orders))
             for career in plan.careers:
@@ -191,7 +194,7 @@ class World:
             random=random,
             stop_timeout=STOP_TIMEOUT,
             source=NOWHERE,
-            ticks=False,
+            ticks=self.plan.ticks,
         )
         worker.id = uuid7(START, random.randbytes(10))
         self._homes[worker.id] = process, line
@@ -257,6 +260,12 @@ class World:
     async def _operate(self, interventions: tuple[Intervention, ...]) -> None:
         process, line, _ = self._process()
         await process.start(intervene(line, interventions, self._ids, self._book))
+        self._one_less()
+
+    async def _tick(self) -> None:
+        engine = self._store.engine
+        plant(engine, self.plan.until, self._random, self._book)
+        await all_decided(engine, self._rest.is_set)
         self._one_less()
 
     def _ids(self) -> list[UUID]:

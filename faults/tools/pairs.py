@@ -19,6 +19,7 @@ from shigoto.model.errors import JobError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease, State
 from shigoto.model.outcome import Death, Ending, Report, Settlement
+from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.worker import Announcement, SweepOrder, Want
 
 ENDED_WITHIN = 30.0  # seconds: as long as the driver lets an operation take
@@ -164,6 +165,11 @@ class Scene:
         stored = engine.run(engine.enqueue_many(waiting))
         self.ids = [lease.id for lease in leases] + [each.id for each in stored]
         self.numbers = [lease.number for lease in leases] + [each.number for each in stored]
+        self.schedules = [
+            Schedule(id=uuid7(), name=f"{name} {number}", definition="{}", decided_to=0, created_at=0)
+            for number in range(4)
+        ]
+        engine.run(engine.tick([Change(schedule=each, seen=0) for each in self.schedules]))
 
     def want(self, limit: int) -> Want:
         return Want(tasks=(self.name,), queues=None, limit=limit)
@@ -186,6 +192,25 @@ class Scene:
             for number in range(12)
         ]
         return [*replacing, JobSpec(id=uuid7(), task=self.name, queue="default", payload="{}")]
+
+    def changes(self, schedules: list[Schedule]) -> list[Change]:
+        """One tick of each, whose job has a key that others have; the first makes room for itself."""
+        return [
+            Change(
+                schedule=each,
+                seen=1,
+                firings=(self._firing(each, number),),
+                cancel=tuple(self.ids[-2:]) if not number else (),
+            )
+            for number, each in enumerate(schedules)
+        ]
+
+    def _firing(self, schedule: Schedule, number: int) -> Firing:
+        spec = structs.replace(self._spec(number * 3), id=schedule.job_id(1))
+        return Firing(
+            entry=Entry(at=1, outcome=TickOutcome.FIRED, decided_at=1, job=spec.id),
+            spec=structs.replace(spec, key_mode="replace" if number % 2 else "keep"),
+        )
 
 
 def announcement(worker: Any, tasks: tuple[str, ...], lease: int = HOUR) -> Announcement:
@@ -216,6 +241,10 @@ def _reports(scene: Scene, order: Callable[[list[Any]], list[Any]]) -> list[Repo
     return [Report(number=each.number, token=each.token, progress=0.5) for each in order(scene.leases)]
 
 
+def _names(scene: Scene) -> list[str]:
+    return [each.name for each in scene.schedules]
+
+
 # By name; each is given the order in which to name its jobs, as far as it names any.
 ACTS: dict[str, Make] = {
     "claim": lambda scene, engine, order: engine.claim(scene.other, [scene.want(10)]),
@@ -238,4 +267,7 @@ ACTS: dict[str, Make] = {
     "retry": lambda scene, engine, order: engine.retry(order(scene.failed)),
     "delete": lambda scene, engine, order: engine.delete(order(scene.numbers), tuple(State)),
     "enqueue": lambda scene, engine, order: engine.enqueue_many(order(scene.specs())),
+    "tick": lambda scene, engine, order: engine.tick(scene.changes(order(scene.schedules))),
+    "declare": lambda scene, engine, order: engine.declare(order(_names(scene))),
+    "forget": lambda scene, engine, order: engine.remove_schedules(order(_names(scene))),
 }

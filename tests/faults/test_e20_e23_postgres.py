@@ -54,6 +54,18 @@ def test_e23_nobody_hears_of_a_deadlock_and_every_job_has_one_place(on_postgres:
     assert outcome.figures["of them waited"] > 0
 
 
+def test_e23_a_tick_meets_every_other_operation_and_nobody_hears_of_it(on_postgres: Setting) -> None:
+    """E23, I8, S4-20: two sessions, of which the second begins in the midst of the first, and waits if it has to."""
+    with Stage(on_postgres, server_settings=e23_deadlocks.SERVER) as stage:
+        pairs = e23_deadlocks.Pairs(stage)
+        pairs.run(e23_deadlocks.beside("tick"), 120.0)
+        counted = e23_deadlocks.miscounted(stage)
+
+    assert (pairs.wrong, counted) == ([], [])
+    assert pairs.met == {(first, second) for first, second, _ in e23_deadlocks.beside("tick")}
+    assert pairs.waited > 0
+
+
 class Quarrel:
     """Two sessions that want the same two rows."""
 

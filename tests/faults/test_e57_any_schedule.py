@@ -39,8 +39,21 @@ SLOW_LOOKS = Mutant(
 )
 
 
+NEVER_CAUGHT_UP = Mutant(
+    name="what is due is counted from now, and not from what was decided",
+    patches=(
+        Patch(
+            "schedule/deciding.py",
+            "overdue(definition, schedule.decided_to, now)\n    if not recent",
+            "overdue(definition, max(schedule.decided_to, now - 1_500), now)\n    if not recent",
+        ),
+    ),
+    guard=Worlds("memory", 0, 40),
+)
+
+
 def test_in_every_world_each_job_ends_and_none_is_run_twice_without_a_reason(tmp_path: Path) -> None:
-    """S0-68, S1-14: I1-I7, I10, I14, I16, I17 hold whatever befalls a world, and an outage costs no rerun (E57)."""
+    """S0-68, S1-14: I1-I8, I10, I14, I16, I17 hold whatever befalls a world, and an outage costs no rerun (E57)."""
     outcome = EXPERIMENT.run(Setting(engine="sqlite", folder=tmp_path, seed=0, full=False))
 
     assert outcome.passed, "\n".join(outcome.wrong)
@@ -98,3 +111,12 @@ def test_but_it_is_for_what_was_promised(mutant: Mutant, blame: str, tmp_path: P
     broken = live_many(seed, 1, processes=1, source=build(mutant, tmp_path))
     assert blame in broken.failing[seed][0]
     assert live_many(seed, 1, processes=1).failing == {}
+
+
+def test_a_world_with_a_schedule_is_blamed_for_a_tick_without_a_job(tmp_path: Path) -> None:
+    """E57, I8: somebody has asked for each of its ticks."""
+    source = build(NEVER_CAUGHT_UP, tmp_path)
+
+    broken = live_many(0, 40, "--size", "ticking", "--until-wrong", processes=1, source=source)
+
+    assert any("is not there" in said for wrong in broken.failing.values() for said in wrong)

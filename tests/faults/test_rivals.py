@@ -1,12 +1,13 @@
 """Faults that were found in another job system with ordinary settings, as tests that must pass here.
 
-R3, R5 and R12 are about schedules, workflows and tenants. The rest is here or, where it takes a supervisor in a
+R5 and R12 are about workflows and tenants. The rest is here or, where it takes a supervisor in a
 certain moment, in tests/journeys (their names have the number, too).
 """
 
 import os
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from faults.evidence.records import read
 from faults.evidence.runs import runs
 from faults.experiment import Setting
 from faults.stage import Stage
-from shigoto import FailureKind, State
+from shigoto import FailureKind, State, TickOutcome, TickRecord
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(120)]
 
@@ -60,6 +61,26 @@ def test_r2_a_time_limit_counts_from_the_start_of_the_run_not_from_the_claim(sta
     assert {handle.status() for handle in handles} == {State.COMPLETED}
     assert [len(story) for story in by_job.values()] == [1] * 8
     assert check(stage.evidence()).outcome(8).passed
+
+
+def test_r3_a_schedule_fires_at_each_of_its_times_whichever_of_three_workers_is_there(stage: Stage) -> None:
+    """R3, I8: 24 of 24, and none of them is left out. Here by the second; E41 has two minutes of every five seconds."""
+    for _ in range(3):
+        stage.worker()
+    stage.wait_until(lambda: len(stage.app.workers()) == 3, seconds=60, what="not all were ready")
+    stage.app.schedules.add("each", stage.app.tasks["ordinary"].call(), every="1s", catch_up="all")
+
+    def fired() -> list[TickRecord]:
+        return stage.app.schedules.history("each", limit=24)[::-1]
+
+    assert stage.wait_until(lambda: len(fired()) == 24, seconds=60, what="it did not fire 24 times")
+
+    first = fired()[0].at
+    assert [line.at for line in fired()[:24]] == [first + timedelta(seconds=number) for number in range(24)]
+    jobs = {str(line.job) for line in fired()}
+    assert len(jobs) == 24
+    assert stage.wait_until(lambda: stage.have_begun(jobs), seconds=20, what="not each had a run")
+    assert {line.outcome for line in fired()} <= {TickOutcome.FIRED, TickOutcome.CAUGHT_UP}
 
 
 def test_r6_jobs_that_cannot_run_do_not_hold_up_one_that_can(stage: Stage) -> None:

@@ -1,14 +1,15 @@
 """What becomes of ticks that are due: catching up, overlap, pauses, clocks. Pure, so every case is a line."""
 
+from random import Random
 from typing import TypedDict, Unpack
 from uuid import UUID
 
 import pytest
 
 from shigoto.model.clock import Millis
-from shigoto.model.schedule import ASTRAY, Schedule, TickOutcome
+from shigoto.model.schedule import ASTRAY, Entry, Schedule, TickOutcome
 from shigoto.options import CatchUp, Overlap
-from shigoto.schedule.deciding import HELD_LOOK, MOST_COUNTED, ON_TIME, Decision, decide
+from shigoto.schedule.deciding import HELD_LOOK, MOST_COUNTED, ON_TIME, Decision, decide, left_of
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.recurrence import Every
 
@@ -137,6 +138,32 @@ class TestCatchUp:
 
                     assert sum(entry.count for entry in decision.entries) == 10, (catch_up, overlap, busy)
 
+    def test_whatever_is_due_every_tick_has_one_entry_and_none_has_two(self) -> None:
+        """S4-22: for any times and policies; entries are in order, and tell of as many ticks as lie in them."""
+        random = Random(43)
+        for _ in range(2_000):
+            definition = Definition(
+                recurrence=Every(random.choice([1_000, 5_000, 60_000, HOUR]), random.choice([0, 7_000])),
+                catch_up=random.choice(["none", "latest", "all"]),
+                overlap=random.choice(["allow", "skip", "queue", "cancel"]),
+                most=random.choice([1, 3, 100]),
+                within=random.choice([None, 0, 1_500, 90_000, 10_000_000]),
+                until=random.choice([None, random.randrange(20_000_000)]),
+            )
+            after = random.randrange(10_000_000)
+            now = after + random.choice([0, 999, 1_000, 59_999, 61_000, 600_000, 2 * HOUR])
+            paused, held, busy = (random.random() < chance for chance in (0.1, 0.2, 0.5))
+
+            decision = decide(schedule(after, paused=paused, held=held), definition, now, busy=busy)
+
+            due = definition.between(after, decision.decided_to)
+            spans = [range(each.at, (each.until or each.at) + 1) for each in decision.entries]
+            assert [sum(at in span for span in spans) for at in due] == [1] * len(due), definition
+            assert [sum(at in span for at in due) for span in spans] == [
+                each.count for each in decision.entries
+            ]
+            assert decision.look_at is None or decision.look_at > now
+
 
 class TestOverlap:
     """F23: the job of the tick before has not ended."""
@@ -213,3 +240,33 @@ class TestPausedAndAstray:
 
         assert told(decision) == []
         assert decision.decided_to == 12_500
+
+
+class TestLeftOf:
+    """A stretch of missed ticks in the ledger, some of which are filled in later."""
+
+    MISSED = Entry(at=11_000, until=19_000, count=9, outcome=TickOutcome.MISSED, decided_at=20_000)
+
+    def left(
+        self, *fired: Millis, stretch: Entry = MISSED, interval: Millis = SECOND
+    ) -> list[tuple[Millis, Millis, int]]:
+        parts = left_of(every(interval), stretch, fired)
+        return [(each.at, each.until or each.at, each.count) for each in parts]
+
+    def test_the_others_stay_written_down(self) -> None:
+        assert self.left(11_000, 12_000) == [(13_000, 19_000, 7)]
+        assert self.left(15_000) == [(11_000, 14_000, 4), (16_000, 19_000, 4)]
+        assert self.left(18_000, 19_000) == [(11_000, 17_000, 7)]
+        assert self.left(12_000) == [(11_000, 11_000, 1), (13_000, 19_000, 7)]
+
+    def test_nothing_is_left_if_all_of_them_fire(self) -> None:
+        assert self.left(*range(11_000, 20_000, SECOND)) == []
+
+    def test_of_what_was_due_at_other_times_nothing_is_known(self) -> None:
+        assert self.left(12_000, interval=2_000) == []
+
+    def test_what_was_not_counted_to_its_end_still_ends_there(self) -> None:
+        end = 20_000 * SECOND
+        long = Entry(at=SECOND, until=end, count=MOST_COUNTED, outcome=TickOutcome.MISSED, decided_at=end)
+
+        assert self.left(SECOND, stretch=long) == [(2 * SECOND, end, MOST_COUNTED - 1)]

@@ -4,7 +4,7 @@ Pure: it is told the time, the definition, and whether the job before has ended.
 at once the store hears one (`engine.tick`), so nothing here has to be exclusive.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice, takewhile
 
 from msgspec import Struct
@@ -96,6 +96,32 @@ def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[En
         return [], recent
     until = older[-1] if len(older) < MOST_COUNTED else recent[0] - 1
     return [_entry(older[0], TickOutcome.MISSED, now, until=until, count=len(older))], recent
+
+
+def left_of(definition: Definition, stretch: Entry, fired: Collection[Millis]) -> list[Entry]:
+    """What stays written down of ticks that stand in one entry, when some of them fire after all.
+
+    Nothing, if it tells of other ticks than the definition has now.
+    """
+    end = stretch.until or stretch.at
+    ticks = takewhile(lambda at: at <= end, definition.recurrence.after(stretch.at - 1))
+    inside = list(islice(ticks, MOST_COUNTED))
+    if len(inside) != stretch.count:
+        return []
+    parts: list[list[Millis]] = [[]]
+    for at in inside:
+        if at in fired:
+            parts.append([])
+        else:
+            parts[-1].append(at)
+    left = [
+        replace(stretch, at=part[0], until=part[-1] if part[1:] else None, count=len(part))
+        for part in parts
+        if part
+    ]
+    if parts[-1] and len(inside) == MOST_COUNTED:  # which is where counting ends, and not the stretch
+        left[-1] = replace(left[-1], until=end)
+    return left
 
 
 def wanted_of(definition: Definition, recent: list[Millis], now: Millis) -> list[Millis]:

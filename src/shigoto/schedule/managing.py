@@ -12,7 +12,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Millis
 from shigoto.model.errors import ScheduleInvalid, ScheduleNotFound, ScheduleTaken, StoreUnavailable, nearest
 from shigoto.model.schedule import KEPT, Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.schedule.deciding import passed_over
+from shigoto.schedule.deciding import left_of, passed_over
 from shigoto.schedule.declaring import HEARD_WITHIN, Maker
 from shigoto.schedule.definition import Definition, read, written
 from shigoto.schedule.firing import carried_out, fired
@@ -142,8 +142,13 @@ def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Mak
         known = yield from engine.ledger(name, before=to + 1, limit=KEPT + MOST_BACKFILLED).start()
         done = {entry.at for entry in known if entry.outcome.fires}
         missing = [at for at in wanted if at not in done]
+        stretches = [
+            each for each in known if each.until and any(each.at <= at <= each.until for at in missing)
+        ]
+        left = [Firing(entry=part) for each in stretches for part in left_of(definition, each, missing)]
         entries = [Entry(at=at, outcome=TickOutcome.BACKFILLED, decided_at=now) for at in missing]
         change = _with(schedule, [fired(schedule, definition, entry, maker) for entry in entries])
+        change = replace(change, firings=(*left, *change.firings))
         if not missing or not all((yield from engine.tick([change]).start())):
             return []
         return [schedule.job_id(at) for at in missing]

@@ -97,6 +97,19 @@ class TestTick:
 
         assert office.ledger() == [entry]
 
+    def test_a_stretch_is_cut_where_some_of_it_fires_after_all(self, store: EngineUnderTest) -> None:
+        """A backfill of two of nine: the ledger still tells of the others."""
+        office = Office(store)
+        missed = Entry(at=1_000, until=9_000, count=9, outcome=TickOutcome.MISSED, decided_at=11_000)
+        office.tick(Change(schedule=office.add(), seen=1, firings=(Firing(entry=missed),)))
+        schedule, left = office.get(), replace(missed, at=3_000, count=7)
+        filled = [office.firing(schedule, at, TickOutcome.BACKFILLED) for at in (1_000, 2_000)]
+
+        office.tick(Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=left), *filled)))
+
+        assert office.ledger() == [filled[0].entry, filled[1].entry, left]
+        assert len(store.find()) == 2
+
     def test_the_job_before_makes_room(self, store: EngineUnderTest) -> None:
         """F23: overlap by cancelling the previous one."""
         office = Office(store)
