@@ -50,6 +50,7 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that somebody has said about a schedule."""
 
     recurrence: Cron | Every | Once
+    tz: str = "UTC"  # in which ticks are told; a cron expression has its own
     task: str | None = None  # as far as that is known beforehand
     job: Template | None = None  # None: it is made by the code that declares the schedule
     catch_up: CatchUp = "latest"
