@@ -1,11 +1,13 @@
 """What a schedule is: when it is due, what is done then, and what if that does not go as planned. Stored as JSON."""
 
+from datetime import timedelta
 from itertools import takewhile
 from uuid import UUID
 
 from msgspec import Struct, json
 
-from shigoto.model.clock import Millis
+from shigoto.model.clock import Millis, to_datetime
+from shigoto.model.duration import write_duration
 from shigoto.model.job import JobSpec, KeyMode
 from shigoto.options import CatchUp, Overlap
 from shigoto.schedule.recurrence import Cron, Every, Once
@@ -59,6 +61,21 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     overlap: Overlap = "allow"
     jitter: Millis = 0
     until: Millis | None = None
+
+    @property
+    def when(self) -> str:
+        """When it is due, for people: the expression, `every 5m` or `at 2030-01-31T09:00:00+00:00`."""
+        recurrence = self.recurrence
+        if isinstance(recurrence, Cron):
+            return recurrence.expression
+        if isinstance(recurrence, Every):
+            return f"every {write_duration(timedelta(milliseconds=recurrence.interval))}"
+        return f"at {to_datetime(recurrence.at).isoformat()}"
+
+    @property
+    def zone(self) -> str:
+        """The time zone of the schedule, in which its ticks are told."""
+        return self.recurrence.tz if isinstance(self.recurrence, Cron) else self.tz
 
     def next_after(self, at: Millis) -> Millis | None:
         """The first tick later than `at`."""

@@ -12,7 +12,6 @@ from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.schedule.deciding import Decision
 from shigoto.schedule.declaring import Maker
 from shigoto.schedule.definition import Definition
-from shigoto.schedule.recurrence import Cron
 from shigoto.schedule.tick import Tick
 
 
@@ -61,12 +60,7 @@ def jitter_of(schedule: Schedule, definition: Definition, at: Millis) -> Millis:
 
 def tick_of(schedule: Schedule, definition: Definition, at: Millis) -> Tick:
     """What a task is told of a tick."""
-    return Tick(to_datetime(at), zone_of(definition), schedule.name)
-
-
-def zone_of(definition: Definition) -> str:
-    """The time zone of a schedule, in which its ticks are told."""
-    return definition.recurrence.tz if isinstance(definition.recurrence, Cron) else definition.tz
+    return Tick(to_datetime(at), definition.zone, schedule.name)
 
 
 def _spec(schedule: Schedule, definition: Definition, at: Millis, maker: Maker | None) -> JobSpec:

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from shigoto.model.clock import Millis, to_datetime
 from shigoto.schedule.definition import Definition
-from shigoto.schedule.firing import zone_of
 from shigoto.schedule.recurrence import Cron, has_fixed_times, spelled_out, walls_between
 from shigoto.schedule.zones import Seconds, stretches, wall, year_of, zone_called
 
@@ -54,7 +53,7 @@ class ClockChange(Struct, frozen=True, kw_only=True):
 
 def upcoming(given: Definition, after: Millis, to: Millis | None, limit: int) -> list[datetime]:
     """The ticks of a definition after an instant, in its own zone."""
-    zone = zone_called(zone_of(given))
+    zone = zone_called(given.zone)
     end = given.until if to is None else to if given.until is None else min(to, given.until)
     ticks = takewhile(lambda at: end is None or at <= end, given.recurrence.after(after))
     return [to_datetime(at).astimezone(zone) for at in islice(ticks, limit)]

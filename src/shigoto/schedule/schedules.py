@@ -8,7 +8,7 @@ from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
 from shigoto.model.clock import Millis, to_datetime, to_millis
-from shigoto.model.duration import Duration, write_duration
+from shigoto.model.duration import Duration
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.ids import uuid7
 from shigoto.model.plain import plain_moment, plain_whole
@@ -18,11 +18,9 @@ from shigoto.options import ScheduleOptions, check_name
 from shigoto.planning import Planning
 from shigoto.schedule import asking, managing
 from shigoto.schedule.declaring import HEARD_WITHIN, Maker
-from shigoto.schedule.definition import Definition, read, template
-from shigoto.schedule.firing import zone_of
+from shigoto.schedule.definition import read, template
 from shigoto.schedule.options import definition, words_of
 from shigoto.schedule.preview import upcoming
-from shigoto.schedule.recurrence import Cron, Every
 
 TIMES = {"cron", "every", "at"}
 ON_THE_WALL = {"gap", "fold"}  # what can be said of a cron expression only
@@ -227,8 +225,8 @@ def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
     given = read(schedule.definition)
     return ScheduleRecord(
         name=schedule.name,
-        when=_when(given),
-        tz=zone_of(given),
+        when=given.when,
+        tz=given.zone,
         task=given.task,
         queue=None if given.job is None else given.job.queue,
         payload=None if given.job is None else given.job.payload,
@@ -257,15 +255,6 @@ def _status(schedule: Schedule, now: Millis) -> Status:
     if schedule.origin and schedule.declared_at < now - HEARD_WITHIN:
         return "undeclared"
     return "ended" if schedule.look_at is None else "active"
-
-
-def _when(given: Definition) -> str:
-    recurrence = given.recurrence
-    if isinstance(recurrence, Cron):
-        return recurrence.expression
-    if isinstance(recurrence, Every):
-        return f"every {write_duration(timedelta(milliseconds=recurrence.interval))}"
-    return f"at {to_datetime(recurrence.at).isoformat()}"
 
 
 def _job_of(name: str, call: object) -> dict[str, Any]:

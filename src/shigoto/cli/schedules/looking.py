@@ -14,7 +14,6 @@ from shigoto.cli.target import takes_target, target_of
 from shigoto.model.clock import host_clock, to_millis
 from shigoto.options import Fold, Gap
 from shigoto.schedule.definition import Definition
-from shigoto.schedule.firing import zone_of
 from shigoto.schedule.managing import defining
 from shigoto.schedule.options import definition
 
@@ -110,7 +109,7 @@ def preview(
     else:
         chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         given = definition("preview", cron=cron, **chosen)
-    tz = zone_of(given)
+    tz = given.zone
     first = host_clock() if since is None else to_millis(local(since, tz))
     last = None if to is None else to_millis(local(to, tz))
     shown = pages.preview(given, tz, first, last, limit)
