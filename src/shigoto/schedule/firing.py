@@ -10,7 +10,7 @@ from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.schedule.deciding import Decision
-from shigoto.schedule.declaring import Maker
+from shigoto.schedule.declaring import Maker, checked_call
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.tick import Tick
 
@@ -73,5 +73,5 @@ def _spec(schedule: Schedule, definition: Definition, at: Millis, maker: Maker |
                 "call",
             )
         return definition.job.spec(id)
-    call = maker(tick_of(schedule, definition, at))
+    call = checked_call(f"schedule {schedule.name!r}", maker(tick_of(schedule, definition, at)))
     return replace(call.spec(id), id=id, pattern=None)

@@ -17,7 +17,7 @@ from shigoto.model.text import shown
 from shigoto.options import ScheduleOptions, check_name
 from shigoto.planning import Planning
 from shigoto.schedule import asking, managing
-from shigoto.schedule.declaring import HEARD_WITHIN, Maker
+from shigoto.schedule.declaring import HEARD_WITHIN, Maker, checked_call
 from shigoto.schedule.definition import read, template
 from shigoto.schedule.options import definition, words_of
 from shigoto.schedule.preview import upcoming
@@ -152,12 +152,12 @@ class Schedules:
 
     def _adding(self, name: str, call: Call[Any], **words: Any) -> Op[ScheduleRecord]:
         name = check_name(name, "The schedule")
-        new = definition(f"schedule {name!r}", **_job_of(name, call), **words)
+        new = definition(f"schedule {name!r}", **self._job_of(name, call), **words)
         return _shown(self._engine, managing.adding(self._engine, name, new, uuid7()))
 
     def _updating(self, name: str, call: Call[Any] | None, **words: Any) -> Op[ScheduleRecord]:
         said = {word: value for word, value in words.items() if value is not None or word not in TIMES}
-        said |= {} if call is None else _job_of(name, call)
+        said |= {} if call is None else self._job_of(name, call)
         replaced = (TIMES | (set() if "cron" in said else ON_THE_WALL)) if said.keys() & TIMES else set[str]()
 
         def alter(schedule: Schedule, now: Millis) -> Change:
@@ -214,6 +214,16 @@ class Schedules:
 
         return Op(start=steps, mode="read")
 
+    def _job_of(self, name: str, call: object) -> dict[str, Any]:
+        """The words for what a call asks for."""
+        checked = checked_call(f"schedule {name!r}", call)
+        if checked.route.app is not self._app:
+            raise ScheduleInvalid(
+                f"schedule {name!r}: {call!r} belongs to another app: add it there.", "call"
+            )
+        job = template(checked.spec(uuid7()))
+        return {"task": job.task, "job": job}
+
     def _maker(self, name: str) -> Maker | None:
         self._app.load()
         declared = self._app.declared.get(name)
@@ -255,23 +265,6 @@ def _status(schedule: Schedule, now: Millis) -> Status:
     if schedule.origin and schedule.declared_at < now - HEARD_WITHIN:
         return "undeclared"
     return "ended" if schedule.look_at is None else "active"
-
-
-def _job_of(name: str, call: object) -> dict[str, Any]:
-    """The words for what a call asks for."""
-    if not isinstance(call, Call):
-        raise ScheduleInvalid(
-            f"schedule {name!r}: call must be a call such as task.call(…), not {shown(call)}.", "call"
-        )
-    options = call.route.options
-    if options.id is not None or options.connection is not None:
-        raise ScheduleInvalid(
-            f"schedule {name!r}: each tick is a job of its own, which can have neither the id nor the connection of"
-            " using(…).",
-            "call",
-        )
-    job = template(call.spec(uuid7()))
-    return {"task": job.task, "job": job}
 
 
 def _told(entry: Entry) -> TickRecord:
