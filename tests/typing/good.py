@@ -283,7 +283,7 @@ async def schedules() -> None:
     @other.every("5m")
     def spoken(tick: Tick, times: int = 1) -> None: ...
 
-    assert_type(nightly, Task[[Tick], int])
+    assert_type(nightly(Tick.at("2026-05-06T03:00Z")), int)
     assert_type(often.enqueue(), JobHandle[str])
     assert_type(spoken.enqueue(Tick.at("2026-05-06T03:00", tz="Asia/Tokyo"), times=2), JobHandle[None])
     assert_type(nightly.enqueue(Tick.at(datetime.now(UTC))), JobHandle[int])

@@ -380,10 +380,11 @@ async def test_a_verb_that_somebody_else_has_overtaken_looks_again(
 ) -> None:
     desk.add()
     desk.clock.advance(2 * HOUR)
-    words: dict[str, Any] = {
-        "update": {"overlap": "skip"},
-        "backfill": {"since": desk.now - timedelta(hours=1), "to": desk.now},
-    }.get(verb, {})
+    words: dict[str, Any] = {}
+    if verb == "update":
+        words = {"overlap": "skip"}
+    if verb == "backfill":
+        words = {"since": desk.now - timedelta(hours=1), "to": desk.now}
     Rival(desk, 3, monkeypatch)
 
     done = await do(verb, "weekly", **words)

@@ -172,12 +172,12 @@ def history_table(ticks: Sequence[TickRecord], tz: str, width: int | None) -> li
 
 
 def _tick_row(tick: TickRecord, zone: tzinfo) -> list[str]:
-    late = timedelta(seconds=tick.lateness)
+    has_time = tick.outcome.fires and tick.outcome is not TickOutcome.RUN_NOW
     return [
         in_zone(tick.at, zone),
         tick.outcome.replace("_", " "),
         str(tick.count),
-        output.span(late) if tick.outcome.fires else "-",
+        output.span(timedelta(seconds=tick.lateness)) if has_time else "-",
         "-" if tick.job is None else str(tick.job),
     ]
 
