@@ -123,6 +123,15 @@ def test_a_task_that_needs_more_than_the_tick_is_refused() -> None:
         def for_store(tick: Tick, store: int) -> None: ...
 
 
+def test_a_schedule_that_cannot_be_meant_leaves_no_task_behind() -> None:
+    app = Shigoto("memory:")
+
+    with pytest.raises(ScheduleInvalid, match="schedule 'aggregate': "):
+        nightly(app, "0 25 * * *")
+    assert not app.tasks
+    nightly(app)
+
+
 def test_two_schedules_of_one_name_are_refused() -> None:
     app = Shigoto("memory:")
     nightly(app)

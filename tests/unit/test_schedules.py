@@ -351,6 +351,26 @@ async def test_the_history_is_read_in_pages(desk: Desk, do: Verb) -> None:
     assert rest[-1].lateness > page[0].lateness >= 0
 
 
+@pytest.mark.parametrize("text", ["", "{}", '{"recurrence":{"type":"lunar"}}'])
+async def test_one_that_cannot_be_read_hides_no_other_and_can_be_removed(
+    desk: Desk, do: Verb, text: str
+) -> None:
+    desk.add("a")
+    desk.add("b")
+    [schedule] = desk.engine.run(desk.engine.schedules(["a"]))
+    broken = Change(schedule=replace(schedule, definition=text), seen=schedule.revision)
+    desk.engine.run(desk.engine.tick([broken]))
+
+    first, second = await do("all")
+
+    assert (first.when, second.when) == ("?", "every 1h")
+    assert "cannot be read" in first.error
+    with pytest.raises(ScheduleInvalid, match="Remove it, and add it again"):
+        await do("run_now", "a")
+    await do("remove", "a")
+    assert [each.name for each in await do("all")] == ["b"]
+
+
 # Others at the same time
 
 

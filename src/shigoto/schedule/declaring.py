@@ -48,9 +48,10 @@ def scheduled(
     words: dict[str, Any] = {**options}
     said = {word: value for word, value in words.items() if word in ScheduleOptions.__annotations__}
     of_task: Any = {word: value for word, value in words.items() if word not in said}
+    name: object = options.get("name", getattr(fn, "__name__", None))
+    given = definition(f"schedule {shown(name)}", cron=cron, every=every, **said)
     task = tasks.declare(fn, of_task)
-    given = definition(f"schedule {task.name!r}", cron=cron, every=every, task=task.name, **said)
-    tasks.plan(Declared(task.name, given, caller(task), _origin(fn)))
+    tasks.plan(Declared(task.name, replace(given, task=task.name), caller(task), _origin(fn)))
     return task
 
 

@@ -4,10 +4,11 @@ from datetime import timedelta
 from itertools import takewhile
 from uuid import UUID
 
-from msgspec import Struct, json
+from msgspec import MsgspecError, Struct, json
 
 from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.duration import write_duration
+from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec, KeyMode
 from shigoto.options import CatchUp, Overlap
 from shigoto.schedule.recurrence import Cron, Every, Once
@@ -97,5 +98,14 @@ def written(definition: Definition) -> str:
 
 
 def read(text: str) -> Definition:
-    """The definition of a stored schedule."""
-    return _decode(text)
+    """The definition of a stored schedule. Raises ScheduleInvalid for one that nobody of this release has written."""
+    try:
+        return _decode(text)
+    except MsgspecError as error:
+        raise ScheduleInvalid(
+            f"What is stored of the schedule cannot be read: {error}. Remove it, and add it again.",
+            "definition",
+        ) from error
+
+
+UNREADABLE = Definition(recurrence=Once(0))

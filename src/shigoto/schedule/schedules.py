@@ -18,7 +18,7 @@ from shigoto.options import ScheduleOptions, check_name
 from shigoto.planning import Planning
 from shigoto.schedule import asking, managing
 from shigoto.schedule.declaring import HEARD_WITHIN, Maker, checked_call
-from shigoto.schedule.definition import read, template
+from shigoto.schedule.definition import UNREADABLE, read, template
 from shigoto.schedule.options import definition, words_of
 from shigoto.schedule.preview import upcoming
 
@@ -231,11 +231,16 @@ class Schedules:
 
 
 def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
-    """The schedule as people see it."""
-    given = read(schedule.definition)
+    """The schedule as people see it; one that cannot be read does not hide the others."""
+    error = schedule.error
+    try:
+        given = read(schedule.definition)
+        when = given.when
+    except ScheduleInvalid as unreadable:
+        given, when, error = UNREADABLE, "?", str(unreadable)
     return ScheduleRecord(
         name=schedule.name,
-        when=given.when,
+        when=when,
         tz=given.zone,
         task=given.task,
         queue=None if given.job is None else given.job.queue,
@@ -251,7 +256,7 @@ def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
         until=None if given.until is None else to_datetime(given.until),
         last_job=schedule.job,
         errors=schedule.errors,
-        error=schedule.error,
+        error=error,
         counts=schedule.counts,
         created_at=to_datetime(schedule.created_at),
     )

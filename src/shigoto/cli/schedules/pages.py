@@ -55,10 +55,10 @@ def _row(record: ScheduleRecord, now: datetime, *, brief: bool) -> list[str]:
     counts = record.counts
     fired = sum(counts.get(outcome, 0) for outcome in TickOutcome if outcome.fires)
     return [
-        record.name,
+        output.one_line(record.name),
         output.one_line(record.when),
-        record.tz,
-        record.task or "-",
+        output.one_line(record.tz),
+        output.one_line(record.task or "-"),
         record.status,
         "-" if record.next_at is None else _moment(record.next_at, now, brief=brief),
         str(fired),
@@ -92,14 +92,14 @@ def page(record: ScheduleRecord, width: int | None) -> list[str]:
 
 def facts(record: ScheduleRecord) -> list[tuple[str, str]]:
     """What there is to know of a schedule, but for what is as usual."""
-    zone = zone_called(record.tz)
+    local = zone(record.tz)
     meaning = STATUSES[record.status]
     catch_up = "" if record.catch_up != "all" else f", at most {record.catch_up_most} at once"
     within = "" if record.catch_up_within is None else f", up to {output.span(record.catch_up_within)} late"
     counts = [f"{count} {outcome.replace('_', ' ')}" for outcome, count in record.counts.items() if count]
     told = [
         ("status", f"{record.status}: {meaning}" if meaning else record.status),
-        ("next tick", "" if record.next_at is None else in_zone(record.next_at, zone)),
+        ("next tick", "" if record.next_at is None else in_zone(record.next_at, local)),
         ("time zone", record.tz),
         ("task", record.task or "as its code says"),
         ("arguments", output.brief(record.payload or "")),
@@ -107,14 +107,23 @@ def facts(record: ScheduleRecord) -> list[tuple[str, str]]:
         ("catch up", f"{record.catch_up}{catch_up}{within}"),
         ("overlap", record.overlap),
         ("jitter", f"up to {output.span(record.jitter)}" if record.jitter else ""),
-        ("until", "" if record.until is None else in_zone(record.until, zone)),
+        ("until", "" if record.until is None else in_zone(record.until, local)),
         ("ticks", ", ".join(counts) or "none so far"),
         ("last job", "" if record.last_job is None else str(record.last_job)),
-        ("errors", f"{record.errors} in a row: {record.error}" if record.errors else ""),
+        ("errors", f"{record.errors} in a row" if record.errors else ""),
+        ("error", record.error or ""),
         ("declared in", record.origin or ""),
-        ("created", in_zone(record.created_at, zone)),
+        ("created", in_zone(record.created_at, local)),
     ]
     return [(label, text) for label, text in told if text]
+
+
+def zone(name: str) -> tzinfo:
+    """The time zone of this name; UTC where nobody knows it, so that looking is no error."""
+    try:
+        return zone_called(name)
+    except (ValueError, OSError, KeyError):
+        return UTC
 
 
 def in_zone(at: datetime, zone: tzinfo) -> str:
@@ -141,8 +150,8 @@ class Preview(Struct, frozen=True, kw_only=True):
 
     def lines(self, width: int | None) -> list[str]:
         """A line per tick, and what happens where the clocks are changed, in the order of time."""
-        zone = zone_called(self.tz)
-        told = [(at.astimezone(UTC), 1, [in_zone(at, zone)]) for at in self.ticks]
+        local = zone(self.tz)
+        told = [(at.astimezone(UTC), 1, [in_zone(at, local)]) for at in self.ticks]
         for change in self.changes:  # above a tick of the same instant, which may make up for others
             sentence = output.wrapped(change.sentence(), width, first="  ", later="  ")
             told.append((change.at.astimezone(UTC), 0, sentence))
@@ -167,8 +176,8 @@ def history_table(ticks: Sequence[TickRecord], tz: str, width: int | None) -> li
         Column("late", right=True, spare=1),
         Column("job", spare=3),
     ]
-    zone = zone_called(tz)
-    return output.table(columns, [_tick_row(tick, zone) for tick in ticks], width)
+    local = zone(tz)
+    return output.table(columns, [_tick_row(tick, local) for tick in ticks], width)
 
 
 def _tick_row(tick: TickRecord, zone: tzinfo) -> list[str]:
