@@ -96,9 +96,8 @@ def _name(tenant: object) -> str:
     return text("The tenant", name, MAX_TENANT)
 
 
-def _checked(call: object) -> Call[Any]:
-    if not isinstance(call, Call):
-        raise OptionInvalid(f"A fan-out takes calls, not {shown(call)}: use task.call(...) to make one.")
+def _checked(call: Call[Any]) -> Call[Any]:
+    _expect_call(call)
     options = call.route.options
     if options.id is not None or options.connection is not None:
         raise OptionInvalid(
@@ -106,6 +105,11 @@ def _checked(call: object) -> Call[Any]:
             " neither the id nor the connection of using(…)."
         )
     return call
+
+
+def _expect_call(call: object) -> None:
+    if not isinstance(call, Call):
+        raise OptionInvalid(f"A fan-out takes calls, not {shown(call)}: use task.call(...) to make one.")
 
 
 def _batches(tenants: Iterable[Tenant]) -> Iterator[list[Tenant]]:
@@ -120,11 +124,11 @@ async def _abatches(tenants: Iterable[Tenant] | AsyncIterable[Tenant]) -> AsyncI
         for some in _batches(tenants):
             yield some
         return
-    some = []
+    some = list[Tenant]()
     async for tenant in tenants:
         some.append(tenant)
         if len(some) == BATCH:
             yield some
-            some = []
+            some = list[Tenant]()
     if some:
         yield some

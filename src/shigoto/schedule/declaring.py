@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID
 
 from msgspec import Struct
@@ -58,29 +58,40 @@ def scheduled(
 def planned(tasks: Tasks, name: str, call: Call[Any] | Maker, **words: Any) -> None:
     """Declare a schedule for calls of any task. Raises ScheduleInvalid, DeclarationError."""
     where = f"schedule {check_name(name, 'The schedule')!r}"
-    if callable(call) and not isinstance(call, Task):
-        task, maker, origin = None, call, _origin(call)
+    if _makes_calls(call):
+        made = Declared(name, definition(where, **words), call, _origin(call))
     else:
         fixed = checked_call(where, call)
-        task, maker, origin = fixed.route.spec.task, _always(fixed), where
-    tasks.plan(Declared(name, definition(where, task=task, **words), maker, origin))
+        task = fixed.route.spec.task
+        made = Declared(name, definition(where, task=task, **words), _always(fixed), where)
+    tasks.plan(made)
 
 
-def checked_call(where: str, call: object) -> Call[Any]:
+def _makes_calls(call: Call[Any] | Maker) -> TypeGuard[Maker]:
+    """Whether it is a function of the tick; a task is none."""
+    return callable(call) and not isinstance(call, Task)
+
+
+def checked_call(where: str, call: Any) -> Call[Any]:
     """The call, if each tick can make it. Raises ScheduleInvalid."""
+    _expect_call(where, call)
+    checked: Call[Any] = call
+    options = checked.route.options
+    if options.id is not None or options.connection is not None:
+        raise ScheduleInvalid(
+            f"{where}: each tick is a job of its own, which can have neither the id nor the connection of using(…).",
+            "call",
+        )
+    return checked
+
+
+def _expect_call(where: str, call: object) -> None:
     if not isinstance(call, Call):
         raise ScheduleInvalid(
             f"{where}: call must be a call such as task.call(…), or in code a function that makes one of the tick, not"
             f" {shown(call)}.",
             "call",
         )
-    options = call.route.options
-    if options.id is not None or options.connection is not None:
-        raise ScheduleInvalid(
-            f"{where}: each tick is a job of its own, which can have neither the id nor the connection of using(…).",
-            "call",
-        )
-    return call
 
 
 def _always(call: Call[Any]) -> Maker:

@@ -158,12 +158,15 @@ class Schedules:
     def _updating(self, name: str, call: Call[Any] | None, **words: Any) -> Op[ScheduleRecord]:
         said = {word: value for word, value in words.items() if value is not None or word not in TIMES}
         said |= {} if call is None else self._job_of(name, call)
-        replaced = (TIMES | (set() if "cron" in said else ON_THE_WALL)) if said.keys() & TIMES else set[str]()
+        replaced = set[str]()
+        if said.keys() & TIMES:
+            replaced = TIMES if "cron" in said else TIMES | ON_THE_WALL
 
         def alter(schedule: Schedule, now: Millis) -> Change:
             stored = words_of(read(schedule.definition))
-            before = {word: value for word, value in stored.items() if word not in replaced}
-            return managing.redefined(definition(f"schedule {name!r}", **(before | said)))(schedule, now)
+            kept = {word: value for word, value in stored.items() if word not in replaced}
+            wanted: dict[str, Any] = {**kept, **said}
+            return managing.redefined(definition(f"schedule {name!r}", **wanted))(schedule, now)
 
         return self._altering(name, alter)
 
@@ -214,7 +217,7 @@ class Schedules:
 
         return Op(start=steps, mode="read")
 
-    def _job_of(self, name: str, call: object) -> dict[str, Any]:
+    def _job_of(self, name: str, call: Call[Any]) -> dict[str, Any]:
         """The words for what a call asks for."""
         checked = checked_call(f"schedule {name!r}", call)
         if checked.route.app is not self._app:
