@@ -8,6 +8,7 @@ from shigoto.bulk import Cancelled
 from shigoto.codec import JSON
 from shigoto.context import Context, SoftTimeout, current
 from shigoto.enqueue import Call
+from shigoto.fan_out import FannedOut
 from shigoto.handle import JobHandle
 from shigoto.model.errors import (
     DeclarationError,
@@ -68,6 +69,7 @@ __all__ = [
     "DeclarationError",
     "Fail",
     "FailureKind",
+    "FannedOut",
     "Job",
     "JobCancelled",
     "JobError",

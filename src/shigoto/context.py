@@ -7,7 +7,7 @@ the handler must know that they have arrived.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from threading import RLock
@@ -19,6 +19,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from shigoto.codec import encode_json
 from shigoto.engine.protocol import Engine
+from shigoto.enqueue import Call
+from shigoto.fan_out import FannedOut, FanOut, Part, Tenant
 from shigoto.lines import Lines
 from shigoto.model.clock import host_clock
 from shigoto.model.errors import JobError, LeaseLost
@@ -117,6 +119,7 @@ class Context(Struct, eq=False):
     _desk: Desk | None = None
     _encode: Callable[[Any], str] | None = None
     _checkpoint: str | UnsetType | None = UNSET
+    _parts: frozenset[Part] = frozenset()
 
     def __repr__(self) -> str:
         return f"<Context of job #{self.number} {self.task!r}>"
@@ -295,6 +298,35 @@ class Context(Struct, eq=False):
         """
         value: T = transact(lambda: Transaction(self._completion()), fn)
         return value
+
+    def fan_out(
+        self, tenants: Iterable[Tenant], call: Callable[[Tenant], Call[Any]], *, part: str = ""
+    ) -> FannedOut:
+        """Store one child for each tenant, on its behalf, in batches of 500, and return when all are stored.
+
+            ctx.fan_out(store_ids(), lambda store: aggregate.call(store, tick.local_date))
+
+        A run that is cut short can simply run again: there is one child for each tenant, task and `part` of this job.
+        Its arguments are those of the first time, so make them from the tick and not from the clock. The order is that
+        of the tenants. Raises OptionInvalid, StoreError.
+        """
+        work = FanOut(self.job_id, part, self._parts)
+        told = work.run(tenants, call)
+        self._parts |= work.parts
+        return told
+
+    async def afan_out(
+        self,
+        tenants: Iterable[Tenant] | AsyncIterable[Tenant],
+        call: Callable[[Tenant], Call[Any]],
+        *,
+        part: str = "",
+    ) -> FannedOut:
+        """Store one child for each tenant without blocking the event loop; see `fan_out`."""
+        work = FanOut(self.job_id, part, self._parts)
+        told = await work.arun(tenants, call)
+        self._parts |= work.parts
+        return told
 
     def _completion(self) -> Completion:
         if self._desk is None:

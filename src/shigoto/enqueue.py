@@ -199,13 +199,10 @@ def enqueue_by_name(
     UnknownTask.
     """
     name = _checked_name(name, payload)
-    call = _known_call(app, name, payload, options)
-    if call is None:
-        if not allow_unknown:
-            with _forgiving(options):
-                _expect_known(app, name, app.engine.run(app.engine.workers()))
-        call = _unchecked_call(app, name, payload, options)
-    return enqueue(call)
+    if not allow_unknown and not _knows(app, name):
+        with _forgiving(options):
+            _expect_known(app, name, app.engine.run(app.engine.workers()))
+    return enqueue(call_by_name(app, name, payload, options))
 
 
 async def aenqueue_by_name(
@@ -213,21 +210,25 @@ async def aenqueue_by_name(
 ) -> JobHandle[Any]:
     """The same without blocking the event loop."""
     name = _checked_name(name, payload)
-    call = _known_call(app, name, payload, options)
-    if call is None:
-        if not allow_unknown:
-            with _forgiving(options):
-                _expect_known(app, name, await app.engine.arun(app.engine.workers()))
-        call = _unchecked_call(app, name, payload, options)
-    return await aenqueue(call)
+    if not allow_unknown and not _knows(app, name):
+        with _forgiving(options):
+            _expect_known(app, name, await app.engine.arun(app.engine.workers()))
+    return await aenqueue(call_by_name(app, name, payload, options))
 
 
-def _known_call(
-    app: "Shigoto", name: str, payload: Mapping[str, Any], options: CallOptions
-) -> Call[Any] | None:
+def call_by_name(app: "Shigoto", name: str, payload: Mapping[str, Any], options: CallOptions) -> Call[Any]:
+    """A call of a task, checked if the app knows it."""
+    task = app.resolve(name) if _knows(app, name) else None
+    return (
+        _unchecked_call(app, name, payload, options)
+        if task is None
+        else task.using(**options).call_with(payload)
+    )
+
+
+def _knows(app: "Shigoto", name: str) -> bool:
     app.load()
-    task = app.resolve(name)
-    return None if task is None else task.using(**options).call_with(payload)
+    return app.resolve(name) is not None
 
 
 def _checked_name(name: object, payload: object) -> str:

@@ -39,7 +39,7 @@ PATIENCE = 30.0
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
 FILE = re.compile(r"# (?P<name>[\w./-]+\.(?:py|toml|ini))(?P<more>, further down)?")
 EXIT_CODE = re.compile(r"# exit code (\d+)")
-LOOKS = {"stats", "list", "show", "workers", "queues", "tasks"}
+LOOKS = {"stats", "list", "show", "workers", "queues", "tasks", "schedules"}
 
 # What is not typed, and why. A command that is not named here is run.
 NOT_TYPED = {

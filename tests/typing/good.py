@@ -14,16 +14,20 @@ from shigoto import (
     Call,
     Cancelled,
     Context,
+    FannedOut,
     Job,
     JobHandle,
     LoggedLine,
     Queue,
     Redriven,
     Retry,
+    ScheduleRecord,
     Shigoto,
     State,
     Task,
     Tasks,
+    Tick,
+    TickRecord,
     WorkerRecord,
 )
 from shigoto.testing import Jobs, Ran, Run
@@ -262,3 +266,46 @@ async def jobs_of_an_async_test() -> None:
         assert_type(await jobs.arun_all(), Ran)
         assert_type(await jobs.aadvance(90), Ran)
         assert_type(await jobs.acrash(jobs.enqueued()[0]), Job)
+
+
+async def schedules() -> None:
+    """A scheduled task is a task: called, enqueued and awaited like any other."""
+    other, collection = Shigoto("memory:"), Tasks()
+
+    @other.cron("0 3 * * *", tz="Asia/Tokyo", catch_up="all", catch_up_most=5, overlap="skip", queue="nights")
+    def nightly(ctx: Context, tick: Tick) -> int:
+        return tick.local_date.day
+
+    @collection.every(timedelta(minutes=5), jitter=10, until=datetime.now(UTC), retry=Retry.never())
+    async def often() -> str:
+        return "often"
+
+    @other.every("5m")
+    def spoken(tick: Tick, times: int = 1) -> None: ...
+
+    assert_type(nightly(Tick.at("2026-05-06T03:00Z")), int)
+    assert_type(often.enqueue(), JobHandle[str])
+    assert_type(spoken.enqueue(Tick.at("2026-05-06T03:00", tz="Asia/Tokyo"), times=2), JobHandle[None])
+    assert_type(nightly.enqueue(Tick.at(datetime.now(UTC))), JobHandle[int])
+    assert_type(Tick.at("2026-05-06T03:00Z").at, datetime)
+
+    other.schedule(
+        "eu", "0 3 * * *", call=lambda tick: aggregate.call(uuid4(), str(tick.local_date)), gap="skip"
+    )
+    other.schedule("once", at=datetime.now(UTC), call=add.call(1, 2))
+    other.schedule("often", every=60, call=send.using(queue="mail").call("x"))
+
+    assert_type(app.schedules.add("a", add.call(1, 2), cron="@daily", fold="both"), ScheduleRecord)
+    assert_type(await app.schedules.aadd("b", send.call("x"), every="5m", tz="Europe/Berlin"), ScheduleRecord)
+    assert_type(app.schedules.update("a", call=add.call(2, 3), until=None), ScheduleRecord)
+    assert_type(app.schedules.run_now("a"), UUID)
+    assert_type(await app.schedules.abackfill("a", datetime.now(UTC), datetime.now(UTC)), list[UUID])
+    assert_type(app.schedules.preview("a", since=datetime.now(UTC), limit=3), list[datetime])
+    assert_type(app.schedules.history("a")[0], TickRecord)
+    assert_type(app.schedules.history("a")[0].lateness, float)
+
+
+async def fan_out(ctx: Context, ids: list[UUID], names: AsyncIterator[str]) -> None:
+    """The tenant is what the list has."""
+    assert_type(ctx.fan_out(ids, lambda id: aggregate.call(id, "2026-05-05")), FannedOut)
+    assert_type(await ctx.afan_out(names, send.call), FannedOut)

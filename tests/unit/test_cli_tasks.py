@@ -67,14 +67,14 @@ def shigoto(
 
 @pytest.mark.parametrize("width", [30, 40, 80, 100])
 def test_the_names_of_tasks_are_the_last_to_be_cut(width: int) -> None:
-    _, *rows = tasks_table(list(demo.app("memory:").tasks.values()), width)
+    _, *rows = tasks_table(demo.app("memory:"), width)
 
     assert [row.split()[0] for row in rows] == list(demo.app("memory:").tasks)
     assert all(output.cells(row) <= width for row in rows)
 
 
 def test_a_name_that_is_wider_than_the_terminal_is_cut() -> None:
-    [_, row, *_] = tasks_table(list(demo.app("memory:").tasks.values()), 8)
+    [_, row, *_] = tasks_table(demo.app("memory:"), 8)
 
     assert row == "user_cr…"
 
@@ -84,7 +84,7 @@ def test_without_an_app_the_built_in_tasks_are_shown(shigoto: Command) -> None:
 
     assert outcome.code == 0
     header, *rows = outcome.lines
-    assert header.split()[:3] == ["task", "parameters", "queue"]
+    assert header.split()[:4] == ["task", "kind", "parameters", "queue"]
     assert [row.split()[0] for row in rows] == [
         "user_created",
         "data_analysis",
@@ -98,10 +98,56 @@ def test_the_tasks_of_an_app_are_shown_with_those_that_it_imports(shigoto: Comma
     outcome = shigoto("--app", "catalogue_shop", "tasks")
 
     rows = [line.split() for line in outcome.lines[1:]]
-    assert rows[0][:2] == ["send", "to,"]
-    assert rows[0][2:8] == ["copies?", "mail", "loop", "60", "s", "3"]
-    assert rows[0][8:] == ["catalogue_shop:7", "Send", "a", "letter."]
+    assert rows[0][:4] == ["send", "on", "demand", "to,"]
+    assert rows[0][4:10] == ["copies?", "mail", "loop", "60", "s", "4"]
+    assert rows[0][10:] == ["catalogue_shop:7", "Send", "a", "letter."]
     assert [row[0] for row in rows] == ["send", "count", "broken"]
+
+
+CRONS = """\
+from shigoto import Shigoto, Tick
+
+app = Shigoto("memory:")
+
+@app.cron("0 3 * * *", tz="Asia/Tokyo", retries=2)
+def aggregate(tick: Tick) -> None: ...
+
+@app.every("5m")
+def expire() -> None: ...
+
+@app.task
+def report(kind: str) -> None: ...
+
+app.schedule("weekly", "@weekly", call=report.call("short"))
+app.schedule("monthly", "@monthly", call=lambda tick: report.call("long"))
+"""
+
+
+def test_the_catalogue_tells_what_runs_each_task(shigoto: Command) -> None:
+    """S3-70: name, kind, cron, origin and attempts of every task."""
+    Path("catalogue_crons.py").write_text(CRONS)
+
+    outcome = shigoto("--app", "catalogue_crons", "tasks")
+    told = shigoto("--app", "catalogue_crons", "tasks", "--json").json
+
+    header, *rows, note = outcome.lines
+    assert header.split()[:4] == ["task", "kind", "when", "parameters"]
+    assert rows[0].split("  ")[0] == "aggregate"
+    assert [row.split()[1:3] for row in rows] == [
+        ["scheduled", "0"],
+        ["scheduled", "every"],
+        ["scheduled", "@weekly"],
+    ]
+    assert "0 3 * * * Asia/Tokyo" in rows[0]
+    assert note == "Which tasks these schedules run, their code says: monthly (@monthly)."
+    assert [(each["kind"], each["attempts"], each["module"]) for each in told] == [
+        ("scheduled", 3, "catalogue_crons"),
+        ("scheduled", 6, "catalogue_crons"),
+        ("scheduled", 6, "catalogue_crons"),
+    ]
+    assert told[0]["schedules"] == [{"name": "aggregate", "when": "0 3 * * *", "tz": "Asia/Tokyo"}]
+    page = shigoto("--app", "catalogue_crons", "tasks", "aggregate").out
+    assert "scheduled   0 3 * * * Asia/Tokyo" in page
 
 
 def test_one_task_is_shown_in_full(shigoto: Command) -> None:
@@ -147,6 +193,8 @@ def test_programs_get_everything_with_the_schemas(shigoto: Command) -> None:
         "summary": "Send a letter.",
         "module": "catalogue_shop",
         "line": 7,
+        "kind": "on demand",
+        "schedules": [],
         "queue": "mail",
         "priority": 5,
         "executor": "loop",
@@ -155,6 +203,7 @@ def test_programs_get_everything_with_the_schemas(shigoto: Command) -> None:
         "soft_timeout": 50.0,
         "expires": 3600.0,
         "max_crashes": None,
+        "attempts": 4,
         "retries": 3,
         "retry_waits": [300.0, 600.0, 900.0],
         "tags": ["vip"],

@@ -10,6 +10,7 @@ HEAVY = {
     "argparse",
     "asyncio",
     "concurrent.futures",
+    "cronsim",
     "ctypes",
     "email",
     "http",
@@ -28,6 +29,7 @@ HEAVY = {
     "uvloop",
     "xml",
     "zipfile",
+    "zoneinfo",
 }
 TASK = """
 from shigoto import Shigoto

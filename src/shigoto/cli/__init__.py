@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import click
 
 from shigoto.cli.target import Target
-from shigoto.model.errors import OptionInvalid, ShigotoError, nearest
+from shigoto.model.errors import OptionInvalid, ScheduleInvalid, ShigotoError, nearest
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -49,9 +49,14 @@ COMMANDS = {
     "list": Entry("Look", "look:list_jobs", "Show the newest jobs of a state or filter."),
     "show": Entry("Look", "show:show", "Show one job: its state, its attempts, its errors, its log."),
     "queues": Entry("Look", "queues:queues", "Show the queues: what they hold, and whether they are paused."),
+    "schedules": Entry(
+        "Look",
+        "schedules.command:schedules",
+        "Show the schedules, what became of their ticks, and change them.",
+    ),
     "workers": Entry("Look", "look:workers", "Show the workers and their leases."),
     "top": Entry("Look", "top.command:top", "Watch jobs, queues and workers live, and act by keys."),
-    "tasks": Entry("Look", "tasks:tasks", "Show the tasks of the app, and what they take."),
+    "tasks": Entry("Look", "tasks:tasks", "Show the tasks of the app, what runs them, and what they take."),
     "enqueue": Entry("Act", "act:enqueue", "Store a job."),
     "cancel": Entry("Act", "manage:cancel", "Cancel jobs, or ask running ones to stop."),
     "retry": Entry("Act", "manage:retry", "Make failed or cancelled jobs ready again."),
@@ -187,8 +192,9 @@ def execute(words: list[str]) -> int:
     except click.Abort:
         return INTERRUPTED
     except ShigotoError as error:
-        _complain(error.code, str(error), as_json=as_json)
-        return MISUSED if isinstance(error, OptionInvalid) else 1
+        field = {"field": error.field} if isinstance(error, ScheduleInvalid) else {}
+        _complain(error.code, str(error), as_json=as_json, **field)
+        return MISUSED if isinstance(error, OptionInvalid | ScheduleInvalid) else 1
     except OSError as error:  # a full disk under standard output, a folder that went away
         from shigoto.cli.output import discard_output
 
@@ -212,11 +218,11 @@ def _refusal(error: OSError) -> str:
     return f"{error.filename} cannot be used: {error.strerror}."
 
 
-def _complain(code: str, text: str, *, as_json: bool) -> None:
+def _complain(code: str, text: str, *, as_json: bool, **more: str) -> None:
     if as_json:
         import json
 
-        click.echo(json.dumps({"error": {"code": code, "message": text}}), err=True)
+        click.echo(json.dumps({"error": {"code": code, "message": text, **more}}), err=True)
     else:
         click.echo(f"Error [{code}]: {_printable(text)}", err=True)
 

@@ -149,6 +149,11 @@ def store_then_queues(ctx: click.Context, incomplete: str) -> Items:
     return [*queues(ctx, incomplete), *_file_if_first(ctx, incomplete)]
 
 
+def store_then_schedules(ctx: click.Context, incomplete: str) -> Items:
+    """For `schedules pause` and its like: a store, and schedules."""
+    return [*_matching(_schedules(ctx), incomplete), *_file_if_first(ctx, incomplete)]
+
+
 def store_then_filters(ctx: click.Context, incomplete: str) -> Items:
     """For `list` and its like: a store, states, and what jobs can be told apart by."""
     qualifier, colon, _ = incomplete.partition(":")
@@ -200,6 +205,10 @@ def _is_named(target: Target) -> bool:
 
 def _queues(ctx: click.Context) -> Iterable[str]:
     return _asked(ctx, lambda engine: sorted(engine.run(engine.stats()).keys()))
+
+
+def _schedules(ctx: click.Context) -> Iterable[str]:
+    return _asked(ctx, lambda engine: [schedule.name for schedule in engine.run(engine.schedules())])
 
 
 def _workers(ctx: click.Context) -> Iterable[str]:

@@ -22,17 +22,21 @@ if TYPE_CHECKING:
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What became of one of the jobs that were named; `code` is that of the error, if it was one."""
+    """What became of one of the jobs that were named; `code` is that of the error, if it was one.
+
+    Other commands name other things than jobs.
+    """
 
     word: str
     text: str
     code: str | None = None
     fields: dict[str, object] = {}
+    noun: str = "job"
 
     def record(self) -> dict[str, object]:
         """For programs."""
         error = {"error": {"code": self.code, "message": self.text}} if self.code else {}
-        return {"job": self.word, **self.fields, **error}
+        return {self.noun: self.word, **self.fields, **error}
 
 
 @click.command()

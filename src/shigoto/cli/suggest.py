@@ -8,7 +8,15 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-Suggestion = Literal["files", "tasks", "queues", "store_then_task", "store_then_filters", "store_then_queues"]
+Suggestion = Literal[
+    "files",
+    "tasks",
+    "queues",
+    "store_then_task",
+    "store_then_filters",
+    "store_then_queues",
+    "store_then_schedules",
+]
 
 
 def suggest(what: Suggestion) -> "Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]":

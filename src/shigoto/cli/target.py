@@ -151,9 +151,7 @@ class Target:
         """
         reference = self.app
         if reference is None:
-            from shigoto import demo
-
-            return demo.app()
+            return demo_app()
         from shigoto.cli.streams import only_answers
         from shigoto.load import load_app, told_in_one_line
 
@@ -177,24 +175,44 @@ class Target:
         """The engine of the store, which its first use creates."""
         return shared(self._engine(positional))
 
-    def _engine(self, positional: str | None) -> "Engine":
-        reference = self.app
-        if reference is not None:
-            from shigoto.cli.streams import only_answers
-            from shigoto.load import load_app
+    def app_of_store(self, positional: str | None, *, loaded: bool = False) -> "Shigoto":
+        """The app, aimed at a store that is there already, with all its `imports` if it is to be `loaded`."""
+        app = self.load() if loaded else self._app() or demo_app()
+        self.aim(app, positional)
+        existing(shared(app.engine), unnamed=self.names_nothing(positional))
+        return app
 
-            with only_answers():
-                app = load_app(reference)
+    def _engine(self, positional: str | None) -> "Engine":
+        app = self._app()
+        if app is not None:
             self.aim(app, positional)
             return app.engine
         from shigoto.app import DEFAULT_URL, open_store
 
         return open_store(self.address(positional) or DEFAULT_URL)
 
+    def _app(self) -> "Shigoto | None":
+        """The app of --app, without its `imports`."""
+        reference = self.app
+        if reference is None:
+            return None
+        from shigoto.cli.streams import only_answers
+        from shigoto.load import load_app
+
+        with only_answers():
+            return load_app(reference)
+
     def address(self, positional: str | None) -> str | None:
         """The store that was asked for; None leaves it to the app."""
         url: str | None = self.find_url(positional).value
         return url
+
+
+def demo_app() -> "Shigoto":
+    """The app with the built-in tasks."""
+    from shigoto import demo
+
+    return demo.app()
 
 
 def takes_target(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,9 +1,10 @@
 """The catalogue of tasks: what each is called, how it runs, and what it takes and returns."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from inspect import Parameter, getdoc, unwrap
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -21,6 +22,9 @@ from shigoto.model.errors import DeclarationError, UnknownTask, nearest
 from shigoto.options import Executor
 from shigoto.retry import Custom, Exponential, Retry
 from shigoto.task import Task
+
+if TYPE_CHECKING:
+    from shigoto.schedule.declaring import Declared
 
 AnyTask = Task[..., Any]
 
@@ -40,8 +44,9 @@ PLACES: dict[Executor, str] = {
 def tasks(ctx: click.Context, name: str | None, as_json: bool) -> None:
     """Show the tasks of the app, or one of them in full.
 
-    With NAME you also see the JSON Schema (draft 2020-12) of its arguments and of its result. Without --app
-    these are the built-in tasks.
+    The kind is scheduled for those that a schedule runs which the code declares, and on demand for all others;
+    attempts are how often a job is run before it has failed. With NAME you also see the JSON Schema (draft
+    2020-12) of its arguments and of its result. Without --app these are the built-in tasks.
 
     \b
     Examples:
@@ -52,14 +57,18 @@ def tasks(ctx: click.Context, name: str | None, as_json: bool) -> None:
     app = target_of(ctx).load()
     if name is not None:
         task = find(app, name)
+        planned = schedules_of(app, task)
         if as_json:
-            output.print_json(record(task))
+            output.print_json(record(task, planned))
         else:
-            click.echo("\n".join(page(task, output.width_of())), color=output.in_colour())
+            click.echo("\n".join(page(task, output.width_of(), planned)), color=output.in_colour())
     elif as_json:
-        output.print_json([record_in_list(task) for task in app.tasks.values()])
+        output.print_json([record_in_list(task, schedules_of(app, task)) for task in app.tasks.values()])
     elif app.tasks:
-        click.echo("\n".join(tasks_table(list(app.tasks.values()), output.width_of())))
+        click.echo("\n".join(tasks_table(app, output.width_of())))
+        if others := [each for each in app.declared.values() if each.definition.task is None]:
+            told = ", ".join(f"{each.name} ({in_short(each)})" for each in others)
+            click.echo(f"Which tasks these schedules run, their code says: {told}.")
     else:
         click.echo(
             "The app has no tasks. Decorate a function with @app.task, and name its module in imports=."
@@ -76,26 +85,42 @@ def find(app: Shigoto, name: str) -> AnyTask:
     return task
 
 
-def tasks_table(found: list[AnyTask], width: int | None) -> list[str]:
+def schedules_of(app: Shigoto, task: AnyTask) -> "list[Declared]":
+    """The schedules that run the task, as far as the code says so beforehand."""
+    return [each for each in app.declared.values() if each.definition.task == task.name]
+
+
+def in_short(schedule: "Declared") -> str:
+    """When it is due; the zone, if it is another than UTC."""
+    given = schedule.definition
+    return given.when if given.zone == "UTC" else f"{given.when} {given.zone}"
+
+
+def tasks_table(app: Shigoto, width: int | None) -> list[str]:
     """A line per task, in the order of their declaration."""
     columns = [
         Column("task"),
+        Column("kind", spare=3),
+        Column("when", least=9, spare=4),
         Column("parameters", least=8, spare=2),
-        Column("queue", least=6, spare=3),
-        Column("runs in", spare=5),
-        Column("timeout", right=True, spare=6),
-        Column("retries", right=True, spare=4),
-        Column("declared", least=8, spare=7),
+        Column("queue", least=6, spare=5),
+        Column("runs in", spare=7),
+        Column("timeout", right=True, spare=8),
+        Column("attempts", right=True, spare=6),
+        Column("declared", least=8, spare=9),
         Column("what it does", least=12, spare=1),
     ]
-    return output.table(columns, [_row(task) for task in found], width)
+    rows = [_row(task, schedules_of(app, task)) for task in app.tasks.values()]
+    if not any(app.declared):  # nothing is ever due
+        columns, rows = [*columns[:2], *columns[3:]], [[*row[:2], *row[3:]] for row in rows]
+    return output.table(columns, rows, width)
 
 
-def page(task: AnyTask, width: int | None) -> list[str]:
+def page(task: AnyTask, width: int | None, schedules: "Sequence[Declared]" = ()) -> list[str]:
     """All about one task, for people. Raises DeclarationError."""
     schema = task.schema()
     lines = [*_title(task, width), ""]
-    for label, text in facts(task):
+    for label, text in [*facts(task), *(("scheduled", in_short(each)) for each in schedules)]:
         indent = " " * (LABEL + 2)
         lines += output.wrapped(output.one_line(text), width, first=f"  {label:<{LABEL}}", later=indent)
     if parameters := _parameters(task):
@@ -135,7 +160,7 @@ def facts(task: AnyTask) -> list[tuple[str, str]]:
     return [(label, text) for label, text in told if text]
 
 
-def record(task: AnyTask) -> dict[str, Any]:
+def record(task: AnyTask, schedules: "Sequence[Declared]" = ()) -> dict[str, Any]:
     """All about one task, for programs; times are in seconds. Raises DeclarationError."""
     options = task.options
     module, line = _place(task)
@@ -145,6 +170,11 @@ def record(task: AnyTask) -> dict[str, Any]:
         "summary": _summary(task),
         "module": module,
         "line": line,
+        "kind": _kind(schedules),
+        "schedules": [
+            {"name": each.name, "when": each.definition.when, "tz": each.definition.zone}
+            for each in schedules
+        ],
         "queue": options.queue,
         "priority": options.priority,
         "executor": task.executor,
@@ -153,6 +183,7 @@ def record(task: AnyTask) -> dict[str, Any]:
         "soft_timeout": _seconds(options.soft_timeout),
         "expires": _seconds(options.expires_in),
         "max_crashes": options.max_crashes,
+        "attempts": options.retry.retries + 1,
         "retries": options.retry.retries,
         "retry_waits": [None if wait is None else wait / 1000 for wait in waits(options.retry)],
         "tags": [] if options.tags is None else _tags(options.tags),
@@ -161,10 +192,10 @@ def record(task: AnyTask) -> dict[str, Any]:
     }
 
 
-def record_in_list(task: AnyTask) -> dict[str, Any]:
+def record_in_list(task: AnyTask, schedules: "Sequence[Declared]" = ()) -> dict[str, Any]:
     """The same among others: a task whose annotations make no sense must not hide the rest."""
     try:
-        return record(task)
+        return record(task, schedules)
     except DeclarationError as error:
         module, line = _place(task)
         return {"name": task.name, "module": module, "line": line, "error": str(error)}
@@ -191,11 +222,17 @@ def waits(retry: Retry) -> list[Millis | None]:
     return [retry.delay(failures, None, Random(0)) for failures in range(min(retry.retries, WAITS))]
 
 
-def _row(task: AnyTask) -> list[str]:
+def _kind(schedules: "Sequence[Declared]") -> str:
+    return "scheduled" if schedules else "on demand"
+
+
+def _row(task: AnyTask, schedules: "Sequence[Declared]") -> list[str]:
     module, line = _place(task)
     options = task.options
     return [
         task.name,
+        _kind(schedules),
+        ", ".join(in_short(each) for each in schedules) or "-",
         ", ".join(
             name if parameter.default is Parameter.empty else f"{name}?"
             for name, parameter in list(raw_signature(task.fn).parameters.items())[task.takes_context :]
@@ -203,7 +240,7 @@ def _row(task: AnyTask) -> list[str]:
         options.queue,
         task.executor,
         _span(options.timeout) or "-",
-        str(options.retry.retries),
+        str(options.retry.retries + 1),
         f"{module}:{line}",
         output.one_line(_summary(task)),
     ]

@@ -4,7 +4,7 @@ The store knows when somebody has to look at a schedule, and guards every change
 with it is decided above (`shigoto.schedule`). A *tick* is one nominal occurrence: a schedule and an instant.
 """
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 from uuid import UUID, uuid5
@@ -139,12 +139,16 @@ class ScheduleRecord(Struct, frozen=True, kw_only=True):
     when: str  # the expression, or `every 5m`, or `at …`
     tz: str
     task: str | None  # None if that is for its code to say
+    queue: str | None
+    payload: str | None  # the arguments, as JSON; None if they are for its code to say
     status: Status
     next_at: datetime | None
     origin: str | None  # the function that declares it; None if it was added while the system ran
     catch_up: Literal["none", "latest", "all"]
+    catch_up_most: int
+    catch_up_within: timedelta | None
     overlap: Literal["allow", "skip", "queue", "cancel"]
-    jitter: Millis
+    jitter: timedelta
     until: datetime | None
     last_job: UUID | None
     errors: int

@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shigoto.context import Context
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
 from shigoto.model.clock import Millis
 from shigoto.model.duration import Duration
-from shigoto.model.errors import DeclarationError, ScheduleTaken
+from shigoto.model.errors import DeclarationError, ScheduleInvalid, ScheduleTaken
 from shigoto.model.schedule import Change, Schedule
+from shigoto.model.text import shown
 from shigoto.options import ScheduledOptions, ScheduleOptions, check_name
 from shigoto.schedule.definition import Definition, read, written
 from shigoto.schedule.options import definition
@@ -48,20 +48,50 @@ def scheduled(
     words: dict[str, Any] = {**options}
     said = {word: value for word, value in words.items() if word in ScheduleOptions.__annotations__}
     of_task: Any = {word: value for word, value in words.items() if word not in said}
+    name: object = options.get("name", getattr(fn, "__name__", None))
+    given = definition(f"schedule {shown(name)}", cron=cron, every=every, **said)
     task = tasks.declare(fn, of_task)
-    given = definition(f"schedule {task.name!r}", cron=cron, every=every, task=task.name, **said)
-    tasks.plan(Declared(task.name, given, caller(task), _origin(fn)))
+    tasks.plan(Declared(task.name, replace(given, task=task.name), caller(task), _origin(fn)))
     return task
 
 
 def planned(tasks: Tasks, name: str, call: Call[Any] | Maker, **words: Any) -> None:
     """Declare a schedule for calls of any task. Raises ScheduleInvalid, DeclarationError."""
     where = f"schedule {check_name(name, 'The schedule')!r}"
-    if callable(call):
-        task, maker, origin = None, call, _origin(call)
+    if _makes_calls(call):
+        made = Declared(name, definition(where, **words), call, _origin(call))
     else:
-        task, maker, origin = call.route.spec.task, _always(call), where
-    tasks.plan(Declared(name, definition(where, task=task, **words), maker, origin))
+        fixed = checked_call(where, call)
+        task = fixed.route.spec.task
+        made = Declared(name, definition(where, task=task, **words), _always(fixed), where)
+    tasks.plan(made)
+
+
+def _makes_calls(call: Call[Any] | Maker) -> TypeGuard[Maker]:
+    """Whether it is a function of the tick; a task is none."""
+    return callable(call) and not isinstance(call, Task)
+
+
+def checked_call(where: str, call: Any) -> Call[Any]:
+    """The call, if each tick can make it. Raises ScheduleInvalid."""
+    _expect_call(where, call)
+    checked: Call[Any] = call
+    options = checked.route.options
+    if options.id is not None or options.connection is not None:
+        raise ScheduleInvalid(
+            f"{where}: each tick is a job of its own, which can have neither the id nor the connection of using(…).",
+            "call",
+        )
+    return checked
+
+
+def _expect_call(where: str, call: object) -> None:
+    if not isinstance(call, Call):
+        raise ScheduleInvalid(
+            f"{where}: call must be a call such as task.call(…), or in code a function that makes one of the tick, not"
+            f" {shown(call)}.",
+            "call",
+        )
 
 
 def _always(call: Call[Any]) -> Maker:
@@ -70,11 +100,10 @@ def _always(call: Call[Any]) -> Maker:
 
 def caller(task: Task[..., Any]) -> Maker:
     """What makes a call of the task for a tick: with the tick, if it asks for one. Raises DeclarationError."""
-    asked = [each for each in signature(task.fn).parameters.values() if not _is_context(each)]
+    asked = list(signature(task.fn).parameters.values())[task.takes_context :]
     ticks = [each for each in asked if each.name == "tick" or each.annotation in (Tick, "Tick")]
     needed = [each.name for each in asked if each.default is Parameter.empty and each not in ticks[:1]]
-    variable = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    if any(each.kind in variable for each in asked) or needed:
+    if needed:
         raise DeclarationError(
             f"task {task.name!r} is run by a schedule, which knows nothing but the tick: {', '.join(needed)} would be"
             " missing. Give them defaults, or use app.schedule(…, call=lambda tick: …)."
@@ -149,7 +178,3 @@ def _expect_ours(each: Declared, known: Schedule, now: Millis) -> None:
 
 def _origin(fn: Callable[..., Any]) -> str:
     return f"{fn.__module__}:{getattr(fn, '__qualname__', 'call')}"
-
-
-def _is_context(parameter: Parameter) -> bool:
-    return parameter.annotation in (Context, "Context", "shigoto.Context")

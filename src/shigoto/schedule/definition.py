@@ -1,11 +1,14 @@
 """What a schedule is: when it is due, what is done then, and what if that does not go as planned. Stored as JSON."""
 
+from datetime import timedelta
 from itertools import takewhile
 from uuid import UUID
 
-from msgspec import Struct, json
+from msgspec import MsgspecError, Struct, json
 
-from shigoto.model.clock import Millis
+from shigoto.model.clock import Millis, to_datetime
+from shigoto.model.duration import write_duration
+from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec, KeyMode
 from shigoto.options import CatchUp, Overlap
 from shigoto.schedule.recurrence import Cron, Every, Once
@@ -50,6 +53,7 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All that somebody has said about a schedule."""
 
     recurrence: Cron | Every | Once
+    tz: str = "UTC"  # in which ticks are told; a cron expression has its own
     task: str | None = None  # as far as that is known beforehand
     job: Template | None = None  # None: it is made by the code that declares the schedule
     catch_up: CatchUp = "latest"
@@ -58,6 +62,21 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     overlap: Overlap = "allow"
     jitter: Millis = 0
     until: Millis | None = None
+
+    @property
+    def when(self) -> str:
+        """When it is due, for people: the expression, `every 5m` or `at 2030-01-31T09:00:00+00:00`."""
+        recurrence = self.recurrence
+        if isinstance(recurrence, Cron):
+            return recurrence.expression
+        if isinstance(recurrence, Every):
+            return f"every {write_duration(timedelta(milliseconds=recurrence.interval))}"
+        return f"at {to_datetime(recurrence.at).isoformat()}"
+
+    @property
+    def zone(self) -> str:
+        """The time zone of the schedule, in which its ticks are told."""
+        return self.recurrence.tz if isinstance(self.recurrence, Cron) else self.tz
 
     def next_after(self, at: Millis) -> Millis | None:
         """The first tick later than `at`."""
@@ -79,5 +98,14 @@ def written(definition: Definition) -> str:
 
 
 def read(text: str) -> Definition:
-    """The definition of a stored schedule."""
-    return _decode(text)
+    """The definition of a stored schedule. Raises ScheduleInvalid for one that nobody of this release has written."""
+    try:
+        return _decode(text)
+    except MsgspecError as error:
+        raise ScheduleInvalid(
+            f"What is stored of the schedule cannot be read: {error}. Remove it, and add it again.",
+            "definition",
+        ) from error
+
+
+UNREADABLE = Definition(recurrence=Once(0))

@@ -8,11 +8,10 @@ from msgspec.structs import replace
 from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec
-from shigoto.model.schedule import Change, Entry, Firing, Schedule
+from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.schedule.deciding import Decision
-from shigoto.schedule.declaring import Maker
+from shigoto.schedule.declaring import Maker, checked_call
 from shigoto.schedule.definition import Definition
-from shigoto.schedule.recurrence import Cron
 from shigoto.schedule.tick import Tick
 
 
@@ -44,7 +43,10 @@ def fired(schedule: Schedule, definition: Definition, entry: Entry, maker: Maker
     if not entry.outcome.fires:
         return Firing(entry=entry)
     spec = _spec(schedule, definition, entry.at, maker)
-    run_at = entry.at + jitter_of(schedule, definition, entry.at) + spec.delay
+    if entry.outcome is TickOutcome.RUN_NOW:
+        run_at = entry.decided_at + spec.delay
+    else:
+        run_at = entry.at + jitter_of(schedule, definition, entry.at) + spec.delay
     return Firing(entry=replace(entry, job=spec.id), spec=replace(spec, run_at=run_at, delay=0))
 
 
@@ -58,12 +60,7 @@ def jitter_of(schedule: Schedule, definition: Definition, at: Millis) -> Millis:
 
 def tick_of(schedule: Schedule, definition: Definition, at: Millis) -> Tick:
     """What a task is told of a tick."""
-    return Tick(to_datetime(at), zone_of(definition), schedule.name)
-
-
-def zone_of(definition: Definition) -> str:
-    """The time zone of a schedule."""
-    return definition.recurrence.tz if isinstance(definition.recurrence, Cron) else "UTC"
+    return Tick(to_datetime(at), definition.zone, schedule.name)
 
 
 def _spec(schedule: Schedule, definition: Definition, at: Millis, maker: Maker | None) -> JobSpec:
@@ -71,9 +68,10 @@ def _spec(schedule: Schedule, definition: Definition, at: Millis, maker: Maker |
     if maker is None:
         if definition.job is None:
             raise ScheduleInvalid(
-                f"schedule {schedule.name!r}: its jobs are made by {schedule.origin}, which is not in this process.",
+                f"schedule {schedule.name!r}: its jobs are made by {schedule.origin}, which is not in this process."
+                " Ask where that code is.",
                 "call",
             )
         return definition.job.spec(id)
-    call = maker(tick_of(schedule, definition, at))
+    call = checked_call(f"schedule {schedule.name!r}", maker(tick_of(schedule, definition, at)))
     return replace(call.spec(id), id=id, pattern=None)

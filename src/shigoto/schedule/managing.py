@@ -1,8 +1,6 @@
 """What people do to schedules, as operations: each reads, decides and changes in one transaction."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -10,17 +8,14 @@ from msgspec.structs import replace
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Millis
-from shigoto.model.errors import ScheduleInvalid, ScheduleNotFound, ScheduleTaken, StoreUnavailable, nearest
-from shigoto.model.schedule import KEPT, Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.schedule.deciding import left_of, passed_over
-from shigoto.schedule.declaring import HEARD_WITHIN, Maker
+from shigoto.model.errors import ScheduleNotFound, ScheduleTaken, StoreUnavailable, nearest
+from shigoto.model.schedule import Change, Schedule, TickOutcome
+from shigoto.schedule.deciding import passed_over
+from shigoto.schedule.declaring import HEARD_WITHIN
 from shigoto.schedule.definition import Definition, read, written
-from shigoto.schedule.firing import carried_out, fired
+from shigoto.schedule.firing import carried_out
 from shigoto.schedule.options import expect_future
 
-T = TypeVar("T")
-
-MOST_BACKFILLED = 1_000
 TRIES = 10
 
 Alter = Callable[[Schedule, Millis], Change]
@@ -55,9 +50,14 @@ def altering(engine: Engine, name: str, alter: Alter) -> Op[Schedule]:
             change = alter((yield from found(engine, name)), now)
             if all((yield from engine.tick([change]).start())):
                 return replace(change.schedule, revision=change.seen + 1)
-        raise StoreUnavailable(f"The schedule {name!r} is changed by others all the time. Try again.")
+        raise contended(name)
 
     return Op(start=steps, rings=lambda _: True)
+
+
+def contended(name: str) -> StoreUnavailable:
+    """Others were heard first, again and again."""
+    return StoreUnavailable(f"The schedule {name!r} is changed by others all the time. Try again.")
 
 
 def found(engine: Engine, name: str) -> Steps[Schedule]:
@@ -67,6 +67,15 @@ def found(engine: Engine, name: str) -> Steps[Schedule]:
         names = [each.name for each in (yield from engine.schedules().start())]
         raise ScheduleNotFound(f"There is no schedule {name!r}.{nearest(name, names)}")
     return known[0]
+
+
+def defining(engine: Engine, name: str) -> Op[Definition]:
+    """All that was said about a schedule. Raises ScheduleNotFound."""
+
+    def steps() -> Steps[Definition]:
+        return read((yield from found(engine, name)).definition)
+
+    return Op(start=steps, mode="read")
 
 
 def removing(engine: Engine, name: str) -> Op[None]:
@@ -117,58 +126,3 @@ def resumed(schedule: Schedule, now: Millis) -> Change:
     decision = passed_over(definition, schedule.decided_to, now, outcome)
     going = replace(schedule, paused=False, failed=False)
     return carried_out(going, definition, decision, None)
-
-
-def run_at_once(maker: Maker | None) -> Alter:
-    """A job now, beside the ticks."""
-
-    def alter(schedule: Schedule, now: Millis) -> Change:
-        entry = Entry(at=now, outcome=TickOutcome.RUN_NOW, decided_at=now)
-        return _with(schedule, [fired(schedule, read(schedule.definition), entry, maker)])
-
-    return alter
-
-
-def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Maker | None) -> Op[list[UUID]]:
-    """Fire what has not fired of the ticks from `since` to `to`, both included, and tell the jobs. Asked for again, it
-    does nothing more: what has fired stays fired. Raises ScheduleNotFound, ScheduleInvalid."""
-
-    def steps() -> Steps[list[UUID]]:
-        now = (yield from engine.due((), 0).start()).now
-        schedule = yield from found(engine, name)
-        definition = read(schedule.definition)
-        wanted = definition.between(since - 1, min(to, now))
-        _expect_few(name, wanted)
-        known = yield from engine.ledger(name, before=to + 1, limit=KEPT + MOST_BACKFILLED).start()
-        done = {entry.at for entry in known if entry.outcome.fires}
-        missing = [at for at in wanted if at not in done]
-        stretches = [
-            each for each in known if each.until and any(each.at <= at <= each.until for at in missing)
-        ]
-        left = [Firing(entry=part) for each in stretches for part in left_of(definition, each, missing)]
-        entries = [Entry(at=at, outcome=TickOutcome.BACKFILLED, decided_at=now) for at in missing]
-        change = _with(schedule, [fired(schedule, definition, entry, maker) for entry in entries])
-        change = replace(change, firings=(*left, *change.firings))
-        if not missing or not all((yield from engine.tick([change]).start())):
-            return []
-        return [schedule.job_id(at) for at in missing]
-
-    return Op(start=steps, rings=bool)
-
-
-def _with(schedule: Schedule, firings: Sequence[Firing]) -> Change:
-    counts = Counter(schedule.counts)
-    for firing in firings:
-        counts[firing.entry.outcome] += 1
-    return Change(
-        schedule=replace(schedule, counts=dict(counts)), seen=schedule.revision, firings=tuple(firings)
-    )
-
-
-def _expect_few(name: str, wanted: Sequence[Millis]) -> None:
-    if len(wanted) > MOST_BACKFILLED:
-        raise ScheduleInvalid(
-            f"schedule {name!r}: that are {len(wanted)} ticks, and at most {MOST_BACKFILLED} are filled in at a time."
-            " Choose a shorter time.",
-            "to",
-        )

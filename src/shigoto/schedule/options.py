@@ -45,10 +45,12 @@ def definition(
             " Leave out the key, or say overlap='skip'.",
             "overlap",
         )
+    tz = _zone(where, options.get("tz", "UTC"))
     within = options.get("catch_up_within")
     until = options.get("until")
     return Definition(
-        recurrence=_recurrence(where, cron, every, at, options),
+        recurrence=_recurrence(where, cron, every, at, tz, options),
+        tz=tz,
         task=task,
         job=job,
         catch_up=_choice(where, "catch_up", options.get("catch_up", "latest"), CATCH_UPS),
@@ -56,7 +58,7 @@ def definition(
         within=None if within is None else _span(where, "catch_up_within", within),
         overlap=_choice(where, "overlap", options.get("overlap", "allow"), OVERLAPS),
         jitter=_span(where, "jitter", options.get("jitter", 0)),
-        until=None if until is None else _instant(where, "until", until, options.get("tz", "UTC")),
+        until=None if until is None else _instant(where, "until", until, tz),
     )
 
 
@@ -70,13 +72,17 @@ def expect_future(where: str, definition: Definition, now: Millis) -> Millis:
 
 
 def _recurrence(
-    where: str, cron: object, every: object, at: object, options: ScheduleOptions
+    where: str, cron: object, every: object, at: object, tz: str, options: ScheduleOptions
 ) -> Cron | Every | Once:
     given = [name for name, value in (("cron", cron), ("every", every), ("at", at)) if value is not None]
     if len(given) != 1:
         said = " and ".join(given) or "none of them"
         raise ScheduleInvalid(f"{where}: say one of cron, every and at, not {said}.", (given or ["cron"])[-1])
-    tz = _zone(where, options.get("tz", "UTC"))
+    for name in ("gap", "fold"):
+        if cron is None and name in options:
+            raise ScheduleInvalid(
+                f"{where}: {name} is about times on the wall, and goes with cron, not with {given[0]}.", name
+            )
     if at is not None:
         return Once(_instant(where, "at", at, tz))
     if every is not None:
@@ -111,7 +117,7 @@ def _expression(where: str, given: object) -> str:
     except CronSimError as error:
         name = str(error).removeprefix("Bad ")
         raise ScheduleInvalid(
-            f"{where}: cron {shown(text)} has a {name} that cannot be meant. The fields are"
+            f"{where}: the {name} of cron {shown(text)} cannot be meant. The fields are"
             f" {'second, ' if count == 6 else ''}minute 0-59, hour 0-23, day 1-31, month 1-12 or JAN-DEC, weekday 0-7"
             " or SUN-SAT.",
             "cron",
@@ -196,14 +202,10 @@ def words_of(given: Definition) -> dict[str, Any]:
         "overlap": given.overlap,
         "jitter": given.jitter / 1000,
         "until": None if given.until is None else to_datetime(given.until),
+        "tz": given.tz,
     }
     if isinstance(recurrence, Cron):
-        return words | {
-            "cron": recurrence.expression,
-            "tz": recurrence.tz,
-            "gap": recurrence.gap,
-            "fold": recurrence.fold,
-        }
+        return words | {"cron": recurrence.expression, "gap": recurrence.gap, "fold": recurrence.fold}
     if isinstance(recurrence, Every):
         return words | {"every": recurrence.interval / 1000}
     return words | {"at": to_datetime(recurrence.at)}

@@ -1,30 +1,59 @@
-"""What will happen: the next ticks of a schedule, and what becomes of times that the clocks skip or show twice."""
+"""What will happen: the ticks of a schedule, and what becomes of times that the clocks skip or show twice."""
 
 from datetime import datetime, timedelta
 from itertools import islice, pairwise, takewhile
+from typing import Literal
 
 from msgspec import Struct
 
 from shigoto.model.clock import Millis, to_datetime
 from shigoto.schedule.definition import Definition
-from shigoto.schedule.firing import zone_of
 from shigoto.schedule.recurrence import Cron, has_fixed_times, spelled_out, walls_between
 from shigoto.schedule.zones import Seconds, stretches, wall, year_of, zone_called
 
+Fate = Literal["after", "skipped", "first", "both"]
+
+NAMED = 3  # times on the wall, in a sentence
+
 
 class ClockChange(Struct, frozen=True, kw_only=True):
-    """A moment at which the clocks of the zone are changed, and what that means for the schedule, if anything."""
+    """A moment at which the clocks of the zone are changed, and what that means for the schedule."""
 
     at: datetime  # the first instant after it, in local time
-    forward: bool
-    by: timedelta
-    times: tuple[str, ...]  # on the wall, that are skipped or shown twice, and meant by the schedule
-    meaning: str
+    by: timedelta  # forward, or back if negative
+    times: tuple[
+        str, ...
+    ]  # on the wall, that are skipped or shown twice, and meant by the schedule; at most ten
+    fate: Fate  # of such times
+
+    @property
+    def shown_before(self) -> datetime:
+        """What the clocks would show if nobody had changed them."""
+        return self.at.replace(tzinfo=None) - self.by
+
+    def sentence(self) -> str:
+        """What happens: "The clocks go forward from 02:00 to 03:00: 02:30 does not exist, runs at 03:00."."""
+        way = "forward" if self.by > timedelta(0) else "back"
+        change = f"The clocks go {way} from {_clock(self.shown_before)} to {_clock(self.at)}"
+        return f"{change}: {self._meaning()}."
+
+    def _meaning(self) -> str:
+        if not self.times:
+            return "nothing is due then"
+        one = len(self.times) == 1
+        named = ", ".join(self.times[:NAMED]) + (", …" if len(self.times) > NAMED else "")
+        if self.fate in ("first", "both"):
+            when = "the first time" if self.fate == "first" else "both times"
+            return f"{named} {'comes' if one else 'come'} twice, {'runs' if one else 'run'} {when}"
+        what = f"{named} {'does' if one else 'do'} not exist"
+        if self.fate == "after":
+            return f"{what}, {'runs' if one else 'run once'} at {_clock(self.at)}"
+        return f"{what}, {'is' if one else 'are'} left out"
 
 
 def upcoming(given: Definition, after: Millis, to: Millis | None, limit: int) -> list[datetime]:
     """The ticks of a definition after an instant, in its own zone."""
-    zone = zone_called(zone_of(given))
+    zone = zone_called(given.zone)
     end = given.until if to is None else to if given.until is None else min(to, given.until)
     ticks = takewhile(lambda at: end is None or at <= end, given.recurrence.after(after))
     return [to_datetime(at).astimezone(zone) for at in islice(ticks, limit)]
@@ -46,27 +75,20 @@ def clock_changes(given: Definition, after: Millis, to: Millis) -> list[ClockCha
 
 
 def _change(cron: Cron, at: Seconds, by: Seconds, times: list[Seconds]) -> ClockChange:
-    local = to_datetime(at * 1000).astimezone(zone_called(cron.tz))
     return ClockChange(
-        at=local,
-        forward=by > 0,
-        by=timedelta(seconds=abs(by)),
-        times=tuple(f"{wall(each, 0):%H:%M:%S}".removesuffix(":00") for each in times),
-        meaning=_meaning(cron, f"{local:%H:%M}", by, bool(times)),
+        at=to_datetime(at * 1000).astimezone(zone_called(cron.tz)),
+        by=timedelta(seconds=by),
+        times=tuple(_clock(wall(each, 0)) for each in times),
+        fate=_fate(cron, by),
     )
 
 
-def _meaning(cron: Cron, then: str, by: Seconds, is_meant: bool) -> str:
-    if not is_meant:
-        return "nothing is due then"
+def _fate(cron: Cron, by: Seconds) -> Fate:
+    fixed = has_fixed_times(spelled_out(cron.expression))
     if by > 0:
-        if not has_fixed_times(spelled_out(cron.expression)):
-            return "not shown by the clocks, and not due"
-        return (
-            f"not shown by the clocks: due at {then}"
-            if cron.gap == "after"
-            else "not shown by the clocks: skipped"
-        )
-    if not has_fixed_times(spelled_out(cron.expression)) or cron.fold == "both":
-        return "shown twice by the clocks: due both times"
-    return "shown twice by the clocks: due the first time"
+        return "after" if fixed and cron.gap == "after" else "skipped"
+    return "first" if fixed and cron.fold == "first" else "both"
+
+
+def _clock(at: datetime) -> str:
+    return f"{at:%H:%M:%S}".removesuffix(":00")

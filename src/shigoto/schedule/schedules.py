@@ -8,23 +8,23 @@ from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
 from shigoto.model.clock import Millis, to_datetime, to_millis
-from shigoto.model.duration import Duration, write_duration
+from shigoto.model.duration import Duration
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.ids import uuid7
-from shigoto.model.plain import plain_moment
+from shigoto.model.plain import plain_moment, plain_whole
 from shigoto.model.schedule import Change, Entry, Schedule, ScheduleRecord, Status, TickRecord
 from shigoto.model.text import shown
 from shigoto.options import ScheduleOptions, check_name
 from shigoto.planning import Planning
-from shigoto.schedule import managing
-from shigoto.schedule.declaring import HEARD_WITHIN, Maker
-from shigoto.schedule.definition import Definition, read, template
-from shigoto.schedule.firing import zone_of
+from shigoto.schedule import asking, managing
+from shigoto.schedule.declaring import HEARD_WITHIN, Maker, checked_call
+from shigoto.schedule.definition import UNREADABLE, read, template
 from shigoto.schedule.options import definition, words_of
 from shigoto.schedule.preview import upcoming
-from shigoto.schedule.recurrence import Cron, Every
 
 TIMES = {"cron", "every", "at"}
+ON_THE_WALL = {"gap", "fold"}  # what can be said of a cron expression only
+MOST_SHOWN = 10_000
 
 
 class Schedules:
@@ -131,7 +131,7 @@ class Schedules:
     def preview(
         self, name: str, *, since: datetime | None = None, to: datetime | None = None, limit: int = 10
     ) -> list[datetime]:
-        """When its next ticks are, in its own time zone: after `since` (now) and not after `to`, at most `limit`."""
+        """When its ticks are, in its own time zone: from `since`, or later than now, to `to`, at most `limit`."""
         return self._engine.run(self._previewing(name, since, to, limit))
 
     async def apreview(
@@ -152,43 +152,40 @@ class Schedules:
 
     def _adding(self, name: str, call: Call[Any], **words: Any) -> Op[ScheduleRecord]:
         name = check_name(name, "The schedule")
-        new = definition(f"schedule {name!r}", **_job_of(name, call), **words)
-        return _shown(managing.adding(self._engine, name, new, uuid7()))
+        new = definition(f"schedule {name!r}", **self._job_of(name, call), **words)
+        return _shown(self._engine, managing.adding(self._engine, name, new, uuid7()))
 
     def _updating(self, name: str, call: Call[Any] | None, **words: Any) -> Op[ScheduleRecord]:
-        said: dict[str, Any] = {
-            word: value for word, value in words.items() if value is not None or word == "until"
-        }
-        said |= {} if call is None else _job_of(name, call)
+        said = {word: value for word, value in words.items() if value is not None or word not in TIMES}
+        said |= {} if call is None else self._job_of(name, call)
+        replaced = set[str]()
+        if said.keys() & TIMES:
+            replaced = TIMES if "cron" in said else TIMES | ON_THE_WALL
 
         def alter(schedule: Schedule, now: Millis) -> Change:
-            before: dict[str, Any] = words_of(read(schedule.definition))
-            if said.keys() & TIMES:
-                before = {word: value for word, value in before.items() if word not in TIMES}
-            return managing.redefined(definition(f"schedule {name!r}", **(before | said)))(schedule, now)
+            stored = words_of(read(schedule.definition))
+            kept = {word: value for word, value in stored.items() if word not in replaced}
+            wanted: dict[str, Any] = {**kept, **said}
+            return managing.redefined(definition(f"schedule {name!r}", **wanted))(schedule, now)
 
         return self._altering(name, alter)
 
     def _altering(self, name: str, alter: managing.Alter) -> Op[ScheduleRecord]:
-        return _shown(managing.altering(self._engine, name, alter))
+        return _shown(self._engine, managing.altering(self._engine, name, alter))
 
     def _running(self, name: str) -> Op[UUID]:
-        op = managing.altering(self._engine, name, managing.run_at_once(self._maker(name)))
-
-        def steps() -> Steps[UUID]:
-            yield from op.start()
-            [newest] = yield from self._engine.ledger(name, limit=1).start()
-            assert newest.job is not None
-            return newest.job
-
-        return Op(start=steps, rings=lambda _: True)
+        return asking.running(self._engine, name, self._maker(name))
 
     def _backfilling(self, name: str, since: datetime, to: datetime) -> Op[list[UUID]]:
         first, last = _instant("since", since), _instant("to", to)
-        return managing.backfilling(self._engine, name, first, last, self._maker(name))
+        return asking.backfilling(self._engine, name, first, last, self._maker(name))
 
     def _getting(self, name: str) -> Op[ScheduleRecord]:
-        return _shown(Op(start=lambda: managing.found(self._engine, name), mode="read"))
+        def steps() -> Steps[ScheduleRecord]:
+            now = (yield from self._engine.due((), 0).start()).now
+            return record((yield from managing.found(self._engine, name)), now)
+
+        return Op(start=steps, mode="read")
 
     def _listing(self) -> Op[list[ScheduleRecord]]:
         def steps() -> Steps[list[ScheduleRecord]]:
@@ -200,26 +197,35 @@ class Schedules:
     def _previewing(
         self, name: str, since: datetime | None, to: datetime | None, limit: int
     ) -> Op[list[datetime]]:
+        after = None if since is None else _instant("since", since) - 1
+        end, most = None if to is None else _instant("to", to), _most(limit)
+
         def steps() -> Steps[list[datetime]]:
             schedule = yield from managing.found(self._engine, name)
             now = (yield from self._engine.due((), 0).start()).now
-            first = now if since is None else _instant("since", since)
-            return upcoming(
-                read(schedule.definition), first, None if to is None else _instant("to", to), limit
-            )
+            return upcoming(read(schedule.definition), now if after is None else after, end, most)
 
         return Op(start=steps, mode="read")
 
     def _telling(self, name: str, before: datetime | None, limit: int) -> Op[list[TickRecord]]:
+        until, most = None if before is None else _instant("before", before), _most(limit)
+
         def steps() -> Steps[list[TickRecord]]:
             yield from managing.found(self._engine, name)
-            until = None if before is None else _instant("before", before)
-            return [
-                _told(each)
-                for each in (yield from self._engine.ledger(name, before=until, limit=limit).start())
-            ]
+            entries = yield from self._engine.ledger(name, before=until, limit=most).start()
+            return [_told(each) for each in entries]
 
         return Op(start=steps, mode="read")
+
+    def _job_of(self, name: str, call: Call[Any]) -> dict[str, Any]:
+        """The words for what a call asks for."""
+        checked = checked_call(f"schedule {name!r}", call)
+        if checked.route.app is not self._app:
+            raise ScheduleInvalid(
+                f"schedule {name!r}: {call!r} belongs to another app: add it there.", "call"
+            )
+        job = template(checked.spec(uuid7()))
+        return {"task": job.task, "job": job}
 
     def _maker(self, name: str) -> Maker | None:
         self._app.load()
@@ -228,23 +234,32 @@ class Schedules:
 
 
 def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
-    """The schedule as people see it."""
-    given = read(schedule.definition)
+    """The schedule as people see it; one that cannot be read does not hide the others."""
+    error = schedule.error
+    try:
+        given = read(schedule.definition)
+        when = given.when
+    except ScheduleInvalid as unreadable:
+        given, when, error = UNREADABLE, "?", str(unreadable)
     return ScheduleRecord(
         name=schedule.name,
-        when=_when(given),
-        tz=zone_of(given),
+        when=when,
+        tz=given.zone,
         task=given.task,
+        queue=None if given.job is None else given.job.queue,
+        payload=None if given.job is None else given.job.payload,
         status=_status(schedule, now),
         next_at=None if schedule.look_at is None else to_datetime(schedule.look_at),
         origin=schedule.origin or None,
         catch_up=given.catch_up,
+        catch_up_most=given.most,
+        catch_up_within=None if given.within is None else timedelta(milliseconds=given.within),
         overlap=given.overlap,
-        jitter=given.jitter,
+        jitter=timedelta(milliseconds=given.jitter),
         until=None if given.until is None else to_datetime(given.until),
         last_job=schedule.job,
         errors=schedule.errors,
-        error=schedule.error,
+        error=error,
         counts=schedule.counts,
         created_at=to_datetime(schedule.created_at),
     )
@@ -260,32 +275,6 @@ def _status(schedule: Schedule, now: Millis) -> Status:
     return "ended" if schedule.look_at is None else "active"
 
 
-def _when(given: Definition) -> str:
-    recurrence = given.recurrence
-    if isinstance(recurrence, Cron):
-        return recurrence.expression
-    if isinstance(recurrence, Every):
-        return f"every {write_duration(timedelta(milliseconds=recurrence.interval))}"
-    return f"at {to_datetime(recurrence.at).isoformat()}"
-
-
-def _job_of(name: str, call: object) -> dict[str, Any]:
-    """The words for what a call asks for."""
-    if not isinstance(call, Call):
-        raise ScheduleInvalid(
-            f"schedule {name!r}: call must be a call such as task.call(…), not {shown(call)}.", "call"
-        )
-    options = call.route.options
-    if options.id is not None or options.connection is not None:
-        raise ScheduleInvalid(
-            f"schedule {name!r}: each tick is a job of its own, which can have neither the id nor the connection of"
-            " using(…).",
-            "call",
-        )
-    job = template(call.spec(uuid7()))
-    return {"task": job.task, "job": job}
-
-
 def _told(entry: Entry) -> TickRecord:
     return TickRecord(
         at=to_datetime(entry.at),
@@ -297,14 +286,23 @@ def _told(entry: Entry) -> TickRecord:
     )
 
 
-def _shown(op: Op[Schedule]) -> Op[ScheduleRecord]:
-    """The same, told as people see it; what was just changed is declared by somebody, if it is declared at all."""
+def _shown(engine: Engine, op: Op[Schedule]) -> Op[ScheduleRecord]:
+    """The same change, told as people see it."""
 
     def steps() -> Steps[ScheduleRecord]:
         schedule = yield from op.start()
-        return record(schedule, schedule.declared_at)
+        return record(schedule, (yield from engine.due((), 0).start()).now)
 
-    return Op(start=steps, mode=op.mode, rings=None if op.rings is None else lambda _: True)
+    return Op(start=steps, rings=lambda _: True)
+
+
+def _most(limit: object) -> int:
+    most = plain_whole(limit)
+    if most is None or not 1 <= most <= MOST_SHOWN:
+        raise ScheduleInvalid(
+            f"limit must be a whole number from 1 to {MOST_SHOWN}, not {shown(limit)}.", "limit"
+        )
+    return most
 
 
 def _instant(field: str, given: object) -> Millis:

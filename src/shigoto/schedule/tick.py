@@ -1,23 +1,29 @@
 """What a scheduled task is told of the occurrence that it runs for."""
 
-from collections.abc import Callable
 from datetime import UTC, date, datetime, tzinfo
-from typing import overload
+from typing import Protocol, overload
 
 from msgspec import Struct, field
 
 from shigoto.model.errors import OptionInvalid
+from shigoto.model.plain import plain_moment
 from shigoto.model.text import shown
+
+
+class _Make(Protocol):
+    """What `Tick.at` is."""
+
+    def __call__(self, at: datetime | str, tz: str = "UTC", schedule: str = "") -> "Tick": ...
 
 
 class _At:
     """`tick.at` is the instant of a tick; `Tick.at(…)` makes one."""
 
     @overload
-    def __get__(self, tick: None, owner: "type[Tick]") -> "Callable[..., Tick]": ...
+    def __get__(self, tick: None, owner: "type[Tick]") -> _Make: ...
     @overload
     def __get__(self, tick: "Tick", owner: "type[Tick]") -> datetime: ...
-    def __get__(self, tick: "Tick | None", owner: "type[Tick]") -> "Callable[..., Tick] | datetime":
+    def __get__(self, tick: "Tick | None", owner: "type[Tick]") -> _Make | datetime:
         return _made if tick is None else tick.instant
 
 
@@ -51,9 +57,11 @@ class Tick(Struct, frozen=True):
 def _made(at: datetime | str, tz: str = "UTC", schedule: str = "") -> Tick:
     """The tick at an instant, or at a time on the wall of the zone. Raises OptionInvalid."""
     try:
-        moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+        moment = datetime.fromisoformat(at) if isinstance(at, str) else plain_moment(at)
+        if moment is None:
+            raise ValueError("it is neither a datetime nor ISO 8601")
         local = moment if moment.tzinfo is not None else moment.replace(tzinfo=_zone(tz))
-    except (ValueError, OSError) as error:
+    except (ValueError, KeyError, OSError) as error:
         raise OptionInvalid(f"There is no tick at {shown(at)} in {shown(tz)}: {error}.") from error
     return Tick(local.astimezone(UTC), tz, schedule)
 

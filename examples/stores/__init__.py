@@ -1,0 +1,1 @@
+"""A booking system for many stores: what is done for each of them, at which time."""

@@ -1,0 +1,106 @@
+"""Jobs of a schedule that somebody asks for: one now, beside its ticks, and those of ticks that have not fired."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice, takewhile
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from shigoto.engine.op import Op, Steps
+from shigoto.engine.protocol import Engine
+from shigoto.model.clock import Millis
+from shigoto.model.errors import ScheduleInvalid
+from shigoto.model.schedule import KEPT, Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.schedule.deciding import left_of
+from shigoto.schedule.declaring import Maker
+from shigoto.schedule.definition import Definition, read
+from shigoto.schedule.firing import fired
+from shigoto.schedule.managing import TRIES, contended, found
+
+MOST_BACKFILLED = 1_000
+
+
+def running(engine: Engine, name: str, maker: Maker | None) -> Op[UUID]:
+    """Store a job now, beside the ticks, and tell its id. Raises ScheduleNotFound, ScheduleInvalid."""
+
+    def steps() -> Steps[UUID]:
+        for _ in range(TRIES):
+            now = (yield from engine.due((), 0).start()).now
+            schedule = yield from found(engine, name)
+            definition = read(schedule.definition)
+            known = yield from engine.ledger(name, before=now + KEPT, limit=KEPT).start()
+            at = _free_from(now, definition, {entry.at for entry in known})
+            entry = Entry(at=at, outcome=TickOutcome.RUN_NOW, decided_at=now)
+            change = _with(schedule, [fired(schedule, definition, entry, maker)])
+            if all((yield from engine.tick([change]).start())):
+                return (yield from _jobs(engine, schedule, [at]))[0]
+        raise contended(name)
+
+    return Op(start=steps, rings=lambda _: True)
+
+
+def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Maker | None) -> Op[list[UUID]]:
+    """Fire what has not fired of the ticks from `since` to `to`, both included, and tell the jobs.
+
+    Asked for again, it does nothing more: what has fired stays fired. Raises ScheduleNotFound, ScheduleInvalid.
+    """
+
+    def steps() -> Steps[list[UUID]]:
+        for _ in range(TRIES):
+            now = (yield from engine.due((), 0).start()).now
+            schedule = yield from found(engine, name)
+            definition = read(schedule.definition)
+            wanted = _few(name, definition, since, min(to, now))
+            known = yield from engine.ledger(name, before=to + 1, limit=2 * KEPT).start()
+            done = {entry.at for entry in known if entry.outcome.fires}
+            missing = [at for at in wanted if at not in done]
+            if not missing:
+                return []
+            entries = [Entry(at=at, outcome=TickOutcome.BACKFILLED, decided_at=now) for at in missing]
+            firings = [fired(schedule, definition, entry, maker) for entry in entries]
+            stretches = [
+                each for each in known if each.until and any(each.at <= at <= each.until for at in missing)
+            ]
+            left = [Firing(entry=part) for each in stretches for part in left_of(definition, each, missing)]
+            if all((yield from engine.tick([_with(schedule, firings, left)]).start())):
+                return (yield from _jobs(engine, schedule, missing))
+        raise contended(name)
+
+    return Op(start=steps, rings=bool)
+
+
+def _jobs(engine: Engine, schedule: Schedule, ticks: Sequence[Millis]) -> Steps[list[UUID]]:
+    """The jobs that stand for ticks, which are others than usual where a unique key says so."""
+    entries = yield from engine.ledger(schedule.name, before=ticks[-1] + 1, limit=2 * KEPT).start()
+    stored = {entry.at: entry.job for entry in entries}
+    return [stored.get(at) or schedule.job_id(at) for at in ticks]
+
+
+def _free_from(now: Millis, definition: Definition, taken: set[Millis]) -> Millis:
+    """The first instant at which nothing is written down, nor ever will be for a tick."""
+    return next(
+        at for at in range(now, now + 2 * KEPT) if at not in taken and definition.next_after(at - 1) != at
+    )
+
+
+def _few(name: str, definition: Definition, since: Millis, to: Millis) -> list[Millis]:
+    """The ticks from `since` to `to`. Raises ScheduleInvalid if these are too many."""
+    end = to if definition.until is None else min(to, definition.until)
+    ticks = takewhile(lambda at: at <= end, definition.recurrence.after(since - 1))
+    wanted = list(islice(ticks, MOST_BACKFILLED + 1))
+    if len(wanted) > MOST_BACKFILLED:
+        raise ScheduleInvalid(
+            f"schedule {name!r}: these are more than {MOST_BACKFILLED} ticks, the most that are filled in at a time."
+            " Choose a shorter time.",
+            "to",
+        )
+    return wanted
+
+
+def _with(schedule: Schedule, firings: Sequence[Firing], left: Sequence[Firing] = ()) -> Change:
+    counts = Counter(schedule.counts)
+    for firing in firings:
+        counts[firing.entry.outcome] += 1
+    changed = replace(schedule, counts=dict(counts))
+    return Change(schedule=changed, seen=schedule.revision, firings=(*left, *firings))

@@ -1,0 +1,309 @@
+"""Schedules that are declared in code, and how they get into the store without losing what is remembered of them."""
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shigoto import (
+    Context,
+    DeclarationError,
+    OptionInvalid,
+    ScheduleInvalid,
+    ScheduleRecord,
+    ScheduleTaken,
+    Shigoto,
+    Tasks,
+    Tick,
+)
+from shigoto.engine.memory import MemoryEngine
+from shigoto.model.ids import uuid7
+from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.schedule.declaring import HEARD_WITHIN, reconciling
+from shigoto.testing.clock import START, VirtualClock
+
+HOUR = 3_600_000
+
+
+class Town:
+    """A store on virtual time, and apps that come and go."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.engine = MemoryEngine(clock=self.clock)
+
+    def app(self) -> Shigoto:
+        return Shigoto(engine=self.engine)
+
+    def start(self, app: Shigoto) -> list[str]:
+        """What a worker of the app does first."""
+        return self.engine.run(reconciling(self.engine, app.declared, uuid7))
+
+    def stored(self, name: str) -> Schedule:
+        [schedule] = self.engine.run(self.engine.schedules([name]))
+        return schedule
+
+    def shown(self, name: str) -> ScheduleRecord:
+        return self.app().schedules.get(name)
+
+    def write(self, name: str, at: int) -> None:
+        """An entry of the history."""
+        schedule = self.stored(name)
+        entry = Entry(at=at, outcome=TickOutcome.MISSED, decided_at=at)
+        change = Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=entry),))
+        self.engine.run(self.engine.tick([change]))
+
+    def history(self, name: str) -> list[int]:
+        return [entry.at for entry in self.engine.run(self.engine.ledger(name))]
+
+
+@pytest.fixture
+def town() -> Town:
+    return Town()
+
+
+def nightly(app: Shigoto, expression: str = "0 3 * * *", **options: Any) -> None:
+    @app.cron(expression, **options)
+    def aggregate(tick: Tick) -> None: ...
+
+
+# Declaring
+
+
+def test_a_declaration_is_a_task_and_a_schedule_of_the_same_name() -> None:
+    app = Shigoto("memory:")
+    nightly(app, tz="Asia/Tokyo", queue="nights", retries=2, overlap="skip")
+
+    [declared] = app.declared.values()
+    assert (declared.name, declared.definition.task) == ("aggregate", "aggregate")
+    assert declared.definition.overlap == "skip"
+    assert app.tasks["aggregate"].options.queue == "nights"
+    assert declared.origin == "tests.unit.test_declaring:nightly.<locals>.aggregate"
+
+
+def test_collections_bring_their_schedules_along_with_their_tasks() -> None:
+    app, tasks = Shigoto("memory:"), Tasks()
+
+    @tasks.every("5m")
+    def early() -> None: ...
+
+    app.include(tasks)
+
+    @tasks.cron("@daily")
+    def late() -> None: ...
+
+    assert list(app.declared) == ["early", "late"]
+
+
+def test_the_tick_is_found_by_its_type_or_by_its_name_and_the_context_is_no_argument() -> None:
+    app = Shigoto("memory:")
+
+    @app.every("5m")
+    def by_type(ctx: Context, occurrence: Tick) -> None: ...
+
+    @app.every("5m")
+    def by_name(tick: Tick | None = None, times: int = 3) -> None: ...
+
+    @app.every("5m")
+    def without(times: int = 3) -> None: ...
+
+    tick = Tick.at("2026-05-06T03:00Z")
+    made = {name: each.call(tick).payload for name, each in app.declared.items()}
+    assert '"occurrence":{"at":"2026-05-06T03:00:00Z"' in made["by_type"]
+    assert made["by_name"].startswith('{"tick":{')
+    assert made["without"] == "{}"
+
+
+def test_a_task_that_needs_more_than_the_tick_is_refused() -> None:
+    app = Shigoto("memory:")
+
+    with pytest.raises(DeclarationError, match=r"store would be missing.*call=lambda tick"):
+
+        @app.cron("@daily")
+        def for_store(tick: Tick, store: int) -> None: ...
+
+
+def test_a_schedule_that_cannot_be_meant_leaves_no_task_behind() -> None:
+    app = Shigoto("memory:")
+
+    with pytest.raises(ScheduleInvalid, match="schedule 'aggregate': "):
+        nightly(app, "0 25 * * *")
+    assert not app.tasks
+    nightly(app)
+
+
+def test_two_schedules_of_one_name_are_refused() -> None:
+    app = Shigoto("memory:")
+    nightly(app)
+
+    @app.task
+    def report() -> None: ...
+
+    with pytest.raises(DeclarationError, match="Two schedules are called 'aggregate'"):
+        app.schedule("aggregate", "@daily", call=report.call())
+
+
+@pytest.mark.parametrize("call", [5, None, "report"])
+def test_what_is_no_call_is_refused_where_it_is_declared(call: Any) -> None:
+    with pytest.raises(ScheduleInvalid, match=r"task\.call\(…\)") as refused:
+        Shigoto("memory:").schedule("a", "@daily", call=call)
+    assert refused.value.field == "call"
+
+
+def test_a_task_is_no_call() -> None:
+    app = Shigoto("memory:")
+
+    @app.task
+    def report() -> None: ...
+
+    bare: Any = report
+    with pytest.raises(ScheduleInvalid, match=r"task\.call\(…\)"):
+        app.schedule("a", "@daily", call=bare)
+    with pytest.raises(ScheduleInvalid, match="neither the id"):
+        app.schedule("a", "@daily", call=report.using(id=UUID(int=7)).call())
+
+
+def test_a_name_that_cannot_be_one_is_refused() -> None:
+    app = Shigoto("memory:")
+
+    @app.task
+    def report() -> None: ...
+
+    with pytest.raises(OptionInvalid, match="kebab-case"):
+        app.schedule("Every Night", "@daily", call=report.call())
+
+
+# Into the store
+
+
+def test_what_is_declared_comes_into_the_store_once(town: Town) -> None:
+    app = town.app()
+    nightly(app)
+
+    assert town.start(app) == ["aggregate"]
+    assert town.start(app) == [], "nothing has changed"
+    assert town.stored("aggregate").revision == 1
+    assert town.shown("aggregate").status == "active"
+
+
+def test_a_restart_keeps_the_id_the_history_the_pause_and_how_far_it_was_decided(town: Town) -> None:
+    first = town.app()
+    nightly(first)
+    town.start(first)
+    town.write("aggregate", START)
+    first.schedules.pause("aggregate")
+    before = town.stored("aggregate")
+    town.clock.advance(HOUR)
+
+    second = town.app()
+    nightly(second, overlap="skip")  # another policy, the same times
+    assert town.start(second) == ["aggregate"]
+
+    after = town.stored("aggregate")
+    assert (after.id, after.paused, after.decided_to, after.look_at) == (
+        before.id,
+        True,
+        before.decided_to,
+        before.look_at,
+    )
+    assert town.history("aggregate") == [START]
+    assert town.shown("aggregate").overlap == "skip"
+
+
+def test_other_times_hold_from_now_on(town: Town) -> None:
+    first = town.app()
+    nightly(first)
+    town.start(first)
+    town.clock.advance(HOUR)
+
+    second = town.app()
+    nightly(second, "*/5 * * * *")
+    town.start(second)
+
+    after = town.stored("aggregate")
+    assert after.decided_to == town.clock.now, "what the new times would have been before is nobody's"
+    assert after.look_at is not None
+    assert 0 < after.look_at - town.clock.now <= 300_000
+
+
+def test_a_function_that_has_moved_is_the_same_schedule(town: Town) -> None:
+    first, second = town.app(), town.app()
+    nightly(first)
+    town.start(first)
+
+    @second.cron("0 3 * * *")
+    def aggregate(tick: Tick) -> None: ...
+
+    assert town.start(second) == ["aggregate"]
+    assert town.stored("aggregate").origin.endswith("same_schedule.<locals>.aggregate")
+
+
+def test_two_services_that_declare_one_name_for_different_tasks_are_an_error(town: Town) -> None:
+    first, second = town.app(), town.app()
+    nightly(first)
+    town.start(first)
+
+    @second.task
+    def other() -> None: ...
+
+    second.schedule("aggregate", "@daily", call=other.call())
+    with pytest.raises(ScheduleTaken, match="which run at the same time"):
+        town.start(second)
+
+    town.clock.advance(HEARD_WITHIN + 1)
+    assert town.start(second) == ["aggregate"], "of the first nothing was heard any more"
+
+
+def test_several_services_own_disjoint_sets(town: Town) -> None:
+    first, second = town.app(), town.app()
+    nightly(first)
+
+    @second.every("5m")
+    def expire() -> None: ...
+
+    town.start(first)
+    town.start(second)
+
+    assert [each.name for each in first.schedules.all()] == ["aggregate", "expire"]
+
+
+def test_a_name_that_was_added_at_run_time_is_not_taken_over(town: Town) -> None:
+    first = town.app()
+
+    @first.task
+    def report() -> None: ...
+
+    first.schedules.add("aggregate", report.call(), cron="@daily")
+    second = town.app()
+    nightly(second)
+
+    with pytest.raises(ScheduleTaken, match="shigoto schedules remove aggregate"):
+        town.start(second)
+
+
+def test_one_that_has_vanished_from_the_code_stays_and_is_shown_so(town: Town) -> None:
+    first = town.app()
+    nightly(first)
+    town.start(first)
+    town.write("aggregate", START)
+
+    town.clock.advance(HEARD_WITHIN + 1)
+    town.start(town.app())
+
+    assert town.shown("aggregate").status == "undeclared"
+    assert [each.status for each in town.app().schedules.all()] == ["undeclared"]
+    assert town.history("aggregate") == [START]
+    town.app().schedules.remove("aggregate")  # now it can be
+    assert town.app().schedules.all() == []
+
+
+def test_of_two_processes_that_start_at_once_one_is_heard(town: Town) -> None:
+    first, second = town.app(), town.app()
+    nightly(first)
+
+    @second.cron("0 3 * * *", name="aggregate", overlap="skip")
+    def moved(tick: Tick) -> None: ...
+
+    assert town.start(first) == ["aggregate"]
+    town.start(second)
+    assert len(town.app().schedules.all()) == 1

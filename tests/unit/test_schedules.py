@@ -1,0 +1,474 @@
+"""`app.schedules`: what can be done to schedules while the system runs. Each verb has an async twin."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+from msgspec.structs import replace
+
+from shigoto import (
+    OptionInvalid,
+    ScheduleInvalid,
+    ScheduleNotFound,
+    ScheduleTaken,
+    Shigoto,
+    StoreUnavailable,
+    Tick,
+    TickOutcome,
+)
+from shigoto.engine.memory import MemoryEngine
+from shigoto.engine.op import Op, Steps
+from shigoto.model.clock import to_datetime, to_millis
+from shigoto.model.ids import uuid7
+from shigoto.model.schedule import Change, Entry, Firing
+from shigoto.schedule.declaring import reconciling
+from shigoto.testing.clock import START, VirtualClock
+
+HOUR = 3_600_000
+BERLIN = "Europe/Berlin"
+
+Verb = Callable[..., Any]
+
+
+class Desk:
+    """An app on virtual time, with a task to schedule, and its verbs."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.engine = MemoryEngine(clock=self.clock)
+        self.app = Shigoto(engine=self.engine)
+
+        @self.app.task(queue="reports")
+        def report(kind: str = "short") -> None: ...
+
+        self.report = report
+
+    @property
+    def now(self) -> datetime:
+        return to_datetime(self.clock.now)
+
+    def add(self, name: str = "weekly", **words: Any) -> None:
+        self.app.schedules.add(name, self.report.call(), **({"every": "1h"} | words))
+
+    def missed(self, name: str, first: int, ticks: int) -> None:
+        """A stretch of ticks that nobody was there for, an hour apart."""
+        [schedule] = self.engine.run(self.engine.schedules([name]))
+        last = first + (ticks - 1) * HOUR
+        entry = Entry(at=first, outcome=TickOutcome.MISSED, decided_at=last, until=last, count=ticks)
+        change = Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=entry),))
+        assert self.engine.run(self.engine.tick([change])) == [True]
+
+    def history(self, name: str = "weekly") -> list[tuple[str, int, int]]:
+        """What became of ticks, the oldest first: the outcome, in which hour since the start, and how many."""
+        told = self.app.schedules.history(name)[::-1]
+        return [(each.outcome, (to_millis(each.at) - START) // HOUR, each.count) for each in told]
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture(params=["sync", "async"])
+def do(request: pytest.FixtureRequest, desk: Desk) -> Verb:
+    """Calls a verb by its name, or its twin."""
+
+    async def call(name: str, *words: Any, **options: Any) -> Any:
+        if request.param == "sync":
+            return getattr(desk.app.schedules, name)(*words, **options)
+        return await getattr(desk.app.schedules, f"a{name}")(*words, **options)
+
+    return call
+
+
+async def test_a_schedule_is_added_with_its_next_tick(desk: Desk, do: Verb) -> None:
+    """S4-3: validated, stored, its next run computed; from now on it can be named."""
+    added = await do("add", "weekly", desk.report.call("long"), cron="0 7 * * MON", tz=BERLIN, jitter=90)
+
+    assert added == await do("get", "weekly") == (await do("all"))[0]
+    assert (added.name, added.when, added.tz, added.task) == ("weekly", "0 7 * * MON", BERLIN, "report")
+    assert (added.status, added.origin, added.payload) == ("active", None, '{"kind":"long"}')
+    assert (added.queue, added.jitter) == ("reports", timedelta(seconds=90))
+    local = added.next_at.astimezone(ZoneInfo(BERLIN))
+    assert (local.isoweekday(), local.hour, added.next_at > desk.now) == (1, 7, True)
+
+
+async def test_a_name_can_be_added_once(desk: Desk, do: Verb) -> None:
+    desk.add()
+
+    with pytest.raises(ScheduleTaken, match="There is a schedule 'weekly' already"):
+        await do("add", "weekly", desk.report.call(), every="5m")
+    with pytest.raises(OptionInvalid, match="kebab-case"):
+        await do("add", "Every Week", desk.report.call(), every="5m")
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("update", {"every": "5m"}),
+        ("remove", {}),
+        ("pause", {}),
+        ("resume", {}),
+        ("run_now", {}),
+        ("get", {}),
+        ("preview", {}),
+        ("history", {}),
+        ("backfill", {"since": datetime.now(UTC), "to": datetime.now(UTC)}),
+    ],
+)
+async def test_an_unknown_name_is_an_error_with_a_suggestion(
+    desk: Desk, do: Verb, verb: str, words: dict[str, Any]
+) -> None:
+    """S4-4, S4-5: nothing is done to a schedule that is not there."""
+    desk.add()
+
+    with pytest.raises(ScheduleNotFound, match=r"There is no schedule 'weakly'\. Did you mean 'weekly'"):
+        await do(verb, "weakly", **words)
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "field"),
+    [
+        ("preview", {"since": "today"}, "since"),
+        ("preview", {"to": datetime(2030, 1, 1)}, "to"),  # noqa: DTZ001
+        ("preview", {"limit": 0}, "limit"),
+        ("history", {"before": 5}, "before"),
+        ("history", {"limit": 10**9}, "limit"),
+        ("backfill", {"since": None, "to": datetime.now(UTC)}, "since"),
+        ("update", {"call": lambda tick: None}, "call"),
+        ("update", {"tz": "Nowhere"}, "tz"),
+    ],
+)
+async def test_what_cannot_be_meant_is_an_error_that_names_the_field(
+    desk: Desk, do: Verb, verb: str, words: dict[str, Any], field: str
+) -> None:
+    """S4-15."""
+    desk.add()
+
+    with pytest.raises(ScheduleInvalid) as refused:
+        await do(verb, "weekly", **words)
+    assert refused.value.field == field
+
+
+async def test_a_call_of_another_app_is_refused(desk: Desk, do: Verb) -> None:
+    with pytest.raises(ScheduleInvalid, match="another app"):
+        await do("add", "weekly", Desk().report.call(), every="5m")
+
+
+async def test_an_update_changes_what_is_named_from_now_on(desk: Desk, do: Verb) -> None:
+    """S4-4: validated, stored, the next run computed again."""
+    desk.add(
+        every=None, cron="30 2 * * *", tz=BERLIN, gap="skip", overlap="skip", catch_up_within=60, until=NEVER
+    )
+    desk.clock.advance(90_000)
+
+    times = await do("update", "weekly", every="5m")
+    assert (times.when, times.tz, times.overlap) == ("every 5m", BERLIN, "skip")
+    assert times.next_at - desk.now <= timedelta(minutes=5)
+    rest = await do("update", "weekly", until=None, catch_up_within=None, call=desk.report.call("long"))
+    assert (rest.when, rest.until, rest.catch_up_within) == ("every 5m", None, None)
+    assert (rest.payload, rest.overlap) == ('{"kind":"long"}', "skip")
+
+
+async def test_a_change_that_cannot_be_meant_changes_nothing(desk: Desk, do: Verb) -> None:
+    desk.add()
+    before = await do("get", "weekly")
+
+    for words in ({"cron": "* * *"}, {"at": desk.now - timedelta(days=1)}, {"overlap": "never"}):
+        with pytest.raises(ScheduleInvalid):
+            await do("update", "weekly", **words)
+    assert await do("get", "weekly") == before
+
+
+async def test_what_is_removed_is_gone_with_its_history_and_its_jobs_stay(desk: Desk, do: Verb) -> None:
+    """S4-5."""
+    desk.add()
+    job = await do("run_now", "weekly")
+
+    await do("remove", "weekly")
+
+    assert await do("all") == []
+    assert desk.app.job(job).job().task == "report"
+    desk.add()
+    assert desk.history() == []
+
+
+async def test_a_pause_lasts_until_it_is_resumed_and_the_history_tells_what_was_suppressed(
+    desk: Desk, do: Verb
+) -> None:
+    desk.add()
+    assert (await do("pause", "weekly")).status == "paused"
+    desk.clock.advance(3 * HOUR)
+
+    resumed = await do("resume", "weekly")
+
+    assert (resumed.status, resumed.next_at > desk.now) == ("active", True)
+    assert [(outcome, count) for outcome, _, count in desk.history()] == [("suppressed", 3)]
+    assert resumed.counts == {"suppressed": 3}
+
+
+async def test_one_that_has_failed_goes_on_when_it_is_resumed(desk: Desk, do: Verb) -> None:
+    """S4-12: marked failed, until somebody has looked at it."""
+    desk.add()
+    [schedule] = desk.engine.run(desk.engine.schedules(["weekly"]))
+    broken = replace(schedule, failed=True, errors=6, error="StoreBusy: …", look_at=None)
+    desk.engine.run(desk.engine.tick([Change(schedule=broken, seen=schedule.revision)]))
+    assert (await do("get", "weekly")).status == "failed"
+
+    resumed = await do("resume", "weekly")
+
+    assert (resumed.status, resumed.errors, resumed.error) == ("active", 0, None)
+
+
+async def test_a_run_now_is_a_job_beside_the_ticks_at_once(desk: Desk, do: Verb) -> None:
+    desk.add(jitter=timedelta(hours=5))
+    desk.clock.advance(-desk.clock.now % HOUR)  # the very instant of a tick
+
+    jobs = [await do("run_now", "weekly") for _ in range(3)]
+
+    assert len(set(jobs)) == 3
+    assert {desk.app.job(job).job().run_at for job in jobs} == {desk.now}
+    told = desk.app.schedules.history("weekly")
+    assert [each.outcome for each in told] == ["run_now"] * 3
+    assert desk.now not in {each.at for each in told}, "that is the tick's own"
+    assert (await do("get", "weekly")).counts == {"run_now": 3}
+
+
+async def test_a_run_now_of_a_key_that_is_taken_is_the_job_that_stands(desk: Desk, do: Verb) -> None:
+    desk.app.schedules.add("weekly", desk.report.using(key="k").call(), every="1h")
+
+    assert await do("run_now", "weekly") == await do("run_now", "weekly")
+
+
+async def test_the_job_of_a_declared_schedule_is_made_by_its_code(desk: Desk, do: Verb) -> None:
+    @desk.app.cron("0 3 * * *", tz="Asia/Tokyo")
+    def aggregate(tick: Tick) -> None: ...
+
+    desk.engine.run(reconciling(desk.engine, desk.app.declared, uuid7))
+
+    job = desk.app.job(await do("run_now", "aggregate")).job()
+
+    assert '"tz":"Asia/Tokyo","schedule":"aggregate"' in job.payload
+    stranger = Shigoto(engine=desk.engine)
+    with pytest.raises(ScheduleInvalid, match="not in this process"):
+        stranger.schedules.run_now("aggregate")
+
+
+async def test_what_is_declared_by_living_code_is_changed_there(desk: Desk, do: Verb) -> None:
+    @desk.app.cron("@daily")
+    def aggregate() -> None: ...
+
+    desk.engine.run(reconciling(desk.engine, desk.app.declared, uuid7))
+
+    for verb, words in (("remove", {}), ("update", {"every": "5m"})):
+        with pytest.raises(ScheduleTaken, match="is declared by"):
+            await do(verb, "aggregate", **words)
+    assert (await do("pause", "aggregate")).status == "paused"
+
+
+async def test_a_backfill_fires_what_has_not_fired_and_once(desk: Desk, do: Verb) -> None:
+    desk.add()
+    first = START // HOUR * HOUR + HOUR
+    desk.clock.advance(10 * HOUR)
+    desk.missed("weekly", first, 9)
+    words = (to_datetime(first + 3 * HOUR), to_datetime(first + 5 * HOUR))
+
+    jobs = await do("backfill", "weekly", *words)
+
+    assert len(jobs) == 3
+    assert [desk.app.job(job).job().run_at for job in jobs] == [
+        to_datetime(first + hour * HOUR) for hour in (3, 4, 5)
+    ]
+    told = [(outcome, count) for outcome, _, count in desk.history()]
+    assert told == [("missed", 3), *[("backfilled", 1)] * 3, ("missed", 3)], "the rest stays missed"
+    assert await do("backfill", "weekly", *words) == []
+
+
+@pytest.mark.parametrize(
+    ("since", "to", "told"),
+    [
+        (0, 1, [("backfilled", 1), ("backfilled", 1), ("missed", 7)]),
+        (7, 8, [("missed", 7), ("backfilled", 1), ("backfilled", 1)]),
+        (0, 8, [("backfilled", 1)] * 9),
+    ],
+)
+def test_what_a_backfill_leaves_of_a_stretch_stays_in_the_history(
+    desk: Desk, since: int, to: int, told: list[tuple[str, int]]
+) -> None:
+    desk.add()
+    first = START // HOUR * HOUR + HOUR
+    desk.clock.advance(10 * HOUR)
+    desk.missed("weekly", first, 9)
+
+    desk.app.schedules.backfill("weekly", to_datetime(first + since * HOUR), to_datetime(first + to * HOUR))
+
+    assert [(outcome, count) for outcome, _, count in desk.history()] == told
+
+
+async def test_a_backfill_never_reaches_into_the_future_nor_beyond_the_end(desk: Desk, do: Verb) -> None:
+    desk.add(until=desk.now + timedelta(hours=4))
+    desk.clock.advance(2 * HOUR)
+    ahead = desk.now + timedelta(days=1)
+
+    assert len(await do("backfill", "weekly", desk.now - timedelta(hours=2), ahead)) == 3
+    desk.clock.advance(12 * HOUR)
+    assert len(await do("backfill", "weekly", desk.now - timedelta(hours=14), ahead)) == 2
+
+
+def test_too_many_ticks_are_refused_without_counting_them_all(desk: Desk) -> None:
+    desk.add(every=1)
+
+    with pytest.raises(ScheduleInvalid, match="more than 1000 ticks") as refused:
+        desk.app.schedules.backfill("weekly", datetime(1990, 1, 1, tzinfo=UTC), desk.now)
+    assert refused.value.field == "to"
+
+
+async def test_a_preview_begins_with_its_first_instant_and_ends_with_its_last(desk: Desk, do: Verb) -> None:
+    desk.add(every=None, cron="30 2 * * *", tz=BERLIN)
+    zone = ZoneInfo(BERLIN)
+    first, last = datetime(2026, 3, 28, 2, 30, tzinfo=zone), datetime(2026, 3, 30, 2, 30, tzinfo=zone)
+
+    ticks = await do("preview", "weekly", since=first, to=last)
+
+    assert [f"{at:%d %H:%M %z}" for at in ticks] == ["28 02:30 +0100", "29 03:00 +0200", "30 02:30 +0200"]
+    assert len(await do("preview", "weekly")) == 10
+    assert all(at > desk.now for at in await do("preview", "weekly", limit=3))
+
+
+async def test_the_history_is_read_in_pages(desk: Desk, do: Verb) -> None:
+    desk.add()
+    desk.clock.advance(10 * HOUR)
+    await do("backfill", "weekly", desk.now - timedelta(hours=9), desk.now)
+
+    page = await do("history", "weekly", limit=4)
+    rest = await do("history", "weekly", before=page[-1].at, limit=100)
+
+    assert (len(page), len(rest)) == (4, len(desk.history()) - 4)
+    assert page[-1].at > rest[0].at
+    assert rest[-1].lateness > page[0].lateness >= 0
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"recurrence":{"type":"lunar"}}'])
+async def test_one_that_cannot_be_read_hides_no_other_and_can_be_removed(
+    desk: Desk, do: Verb, text: str
+) -> None:
+    desk.add("a")
+    desk.add("b")
+    [schedule] = desk.engine.run(desk.engine.schedules(["a"]))
+    broken = Change(schedule=replace(schedule, definition=text), seen=schedule.revision)
+    desk.engine.run(desk.engine.tick([broken]))
+
+    first, second = await do("all")
+
+    assert (first.when, second.when) == ("?", "every 1h")
+    assert "cannot be read" in first.error
+    with pytest.raises(ScheduleInvalid, match="Remove it, and add it again"):
+        await do("run_now", "a")
+    await do("remove", "a")
+    assert [each.name for each in await do("all")] == ["b"]
+
+
+# Others at the same time
+
+
+class Rival:
+    """Somebody who changes a schedule between the look and the change of another, some times."""
+
+    def __init__(self, desk: Desk, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = times
+        engine, tick = desk.engine, desk.engine.tick
+
+        def rivalled(changes: Any) -> Op[list[bool]]:
+            def steps() -> Steps[list[bool]]:
+                if self.left:
+                    self.left -= 1
+                    [known] = yield from engine.schedules([changes[0].schedule.name]).start()
+                    yield from tick([Change(schedule=known, seen=known.revision)]).start()
+                return (yield from tick(changes).start())
+
+            return Op(start=steps)
+
+        monkeypatch.setattr(engine, "tick", rivalled)
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "run_now", "update", "backfill"])
+async def test_a_verb_that_somebody_else_has_overtaken_looks_again(
+    desk: Desk, do: Verb, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.add()
+    desk.clock.advance(2 * HOUR)
+    words: dict[str, Any] = {}
+    if verb == "update":
+        words = {"overlap": "skip"}
+    if verb == "backfill":
+        words = {"since": desk.now - timedelta(hours=1), "to": desk.now}
+    Rival(desk, 3, monkeypatch)
+
+    done = await do(verb, "weekly", **words)
+
+    match verb:
+        case "pause":
+            assert desk.app.schedules.get("weekly").status == "paused"
+        case "update":
+            assert desk.app.schedules.get("weekly").overlap == "skip"
+        case "run_now":
+            assert isinstance(done, UUID)
+        case "backfill":
+            assert len(done) == 2
+        case _:
+            assert done.status == "active"
+
+
+@pytest.mark.parametrize("verb", ["pause", "run_now", "backfill"])
+async def test_a_verb_that_is_overtaken_again_and_again_says_so(
+    desk: Desk, do: Verb, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.add()
+    desk.clock.advance(2 * HOUR)
+    words = {"since": desk.now - timedelta(hours=1), "to": desk.now} if verb == "backfill" else {}
+    Rival(desk, 1_000, monkeypatch)
+
+    with pytest.raises(StoreUnavailable, match="Try again"):
+        await do(verb, "weekly", **words)
+
+
+# Ticks
+
+
+def test_a_tick_is_an_instant_and_its_zone() -> None:
+    tick = Tick.at("2026-05-06T03:00", tz="Asia/Tokyo")
+
+    assert tick.at == datetime(2026, 5, 5, 18, tzinfo=UTC)
+    assert (tick.local_date.isoformat(), tick.local.hour) == ("2026-05-06", 3)
+    assert tick == Tick.at(datetime(2026, 5, 5, 18, tzinfo=UTC), tz="Asia/Tokyo")
+    assert Tick.at("2026-05-06T03:00+09:00") == Tick.at("2026-05-05T18:00Z")
+
+
+@pytest.mark.parametrize(
+    ("at", "tz"), [("soon", "UTC"), (5, "UTC"), ("2026-05-06T03:00", "Nowhere/At_All"), (None, "UTC")]
+)
+def test_what_is_no_tick_is_refused(at: Any, tz: str) -> None:
+    with pytest.raises(OptionInvalid, match="There is no tick at"):
+        Tick.at(at, tz=tz)
+
+
+def test_a_tick_survives_the_store(desk: Desk) -> None:
+    """C15, C20: what a handler makes of the tick is the same in every run."""
+    seen: list[Tick] = []
+
+    @desk.app.task
+    def aggregate(tick: Tick) -> None:
+        seen.append(tick)
+
+    tick = Tick.at("2026-05-06T03:00", tz="Asia/Tokyo", schedule="aggregate")
+    with desk.app.test() as jobs:
+        aggregate.enqueue(tick)
+        jobs.run_all()
+
+    assert seen == [tick]
+
+
+NEVER = datetime(2090, 1, 1, tzinfo=UTC)
