@@ -15,7 +15,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from shigoto.model.clock import Millis
-from shigoto.model.errors import StoreError, StoreUnavailable
+from shigoto.model.errors import StoreError, StoreMoved, StoreUnavailable
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, DueSchedule, Schedule
 from shigoto.observe.events import ScheduleFailed, SchedulesDeclared, TickFired, TickLost, TickPassed
@@ -96,7 +96,7 @@ class Ticker:
         engine = self._station.engine
         try:
             heard = await engine.arun(engine.tick(changes))
-        except (StoreUnavailable, asyncio.CancelledError):
+        except (StoreUnavailable, StoreMoved, asyncio.CancelledError):
             raise
         except Exception as error:
             if len(changes) == 1:
