@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The marker."""
     config.addinivalue_line(
         "markers",
-        "shigoto(run='inline', now=…, state=…, store=…): run the test with the fixture `jobs`, and with these options"
+        "shigoto(run='inline', now=…, state=…, store=…, ticks=False): run the test with the fixture `jobs`, and with these options"
         " of app.test()",
     )
 
