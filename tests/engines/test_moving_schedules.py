@@ -16,16 +16,19 @@ from shigoto.model.errors import StoreError, StoreMoved, StoreMoving, StoreRefus
 from shigoto.model.job import JobSpec, State
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.moving.files import Carried, export, load
-from shigoto.moving.lines import BadLine, End, Header, encode
+from shigoto.moving.lines import BadLine, End, Header, Line, encode
 from shigoto.moving.move import Progress
 from tests.engines.moved_jobs import LATER, NOW, live_through, record, schedule, told
 from tests.engines.moved_stores import ALL_PAIRS, EACH, Stores, moved
 
 SECOND = 1_000
-JOBS = b"".join(map(encode, [
+LINES: list[Line] = [
     Header(format=1, shigoto="0.1", engine="sqlite", exported_at=5, highest=9),
-    record(1, State.COMPLETED), record(2, State.PENDING), End(jobs=2),
-]))  # fmt: skip
+    record(1, State.COMPLETED),
+    record(2, State.PENDING),
+    End(jobs=2),
+]
+JOBS = b"".join(map(encode, LINES))
 
 
 def planned(engine: Engine, *names: str, **more: Any) -> list[Schedule]:
@@ -200,7 +203,8 @@ def test_a_store_with_schedules_is_not_empty_and_one_that_was_given_up_is(
     third = opened(f"{other} c")
     mover = mover_of(third)
     mover.run(mover.shut(Gate(kind="filling", move="m", other="a file")))
-    mover.run(mover.put_schedules(mover_of(old).run(mover_of(old).schedules(["nightly"]))))
+    some = mover_of(old).run(mover_of(old).schedules(["nightly"]))
+    mover.run(mover.put_schedules(some))
     assert imported(third, JOBS) == Carried(2, 0)
     assert third.run(third.schedules()) == []
 

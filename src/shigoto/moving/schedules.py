@@ -11,7 +11,8 @@ def copy_schedules(old: Mover, new: Mover) -> int:
     if gone:
         new.run(new.remove_schedules(gone))
     for names in portions((name, mark.weight) for name, mark in theirs.items() if ours.get(name) != mark):
-        new.run(new.put_schedules(old.run(old.schedules(names))))
+        some = old.run(old.schedules(names))
+        new.run(new.put_schedules(some))
     return len(theirs)
 
 
