@@ -35,8 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """The marker."""
     config.addinivalue_line(
         "markers",
-        "shigoto(run='inline', now=…, state=…, store=…): run the test with the fixture `jobs`, and with these options"
-        " of app.test()",
+        "shigoto(run='inline', now=…, state=…, store=…, ticks=False): run the test with the fixture `jobs`, and with"
+        " these options of app.test()",
     )
 
 

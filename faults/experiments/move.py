@@ -310,7 +310,7 @@ def whole(engine: Engine) -> list[JobRecord]:
     """Every job, with everything that is known of it, as they are at one instant."""
     found: list[JobRecord] = []
     mover = mover_of(engine)
-    mover.run(mover.export(lambda highest, queues: None, found.extend))
+    mover.run(mover.export(lambda highest, queues: None, lambda schedules: None, found.extend))
     return found
 
 

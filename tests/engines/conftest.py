@@ -1,10 +1,12 @@
 """One store for each test; what a store is, the test module of each engine says by its `open_store`."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from shigoto.testing.conformance.fixture import EngineUnderTest
+from tests.engines.moved_stores import Stores
 
 
 @pytest.fixture
@@ -13,3 +15,11 @@ def store(open_store: Callable[[], EngineUnderTest]) -> Iterator[EngineUnderTest
     opened = open_store()
     yield opened
     opened.engine.close()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stores]:
+    """Opens stores to be moved."""
+    stores = Stores(tmp_path, request)
+    yield stores
+    stores.close()

@@ -4,12 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from shigoto.engine.movable import mover_of
 from shigoto.engine.protocol import Engine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, Job, JobFilter, JobSpec, Lease, LogLine, QueueSettings, State
 from shigoto.model.outcome import Ending, LogTail, Report, Settlement, Verdict
 from shigoto.model.record import AttemptRecord, JobRecord, LineRecord
+from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.worker import Announcement, SweepOrder, Want
 
 NOW = 1_700_000_000_000
@@ -106,10 +109,42 @@ def live_through(engine: Engine) -> None:
         id=uuid7(), payload="{}", task="do", queue="keys", key="only", tenant="a", delay=5_000_000
     )
     engine.run(engine.enqueue_many([keyed]))
+    plan(engine, keyed)
     engine.run(engine.configure(QueueSettings(name="work", paused=True, keep_failed_for=50_000_000)))
     engine.run(engine.configure(QueueSettings(name="unused", keep_completed_for=70_000_000)))
     engine.run(engine.leave(worker))
     engine.run(engine.sweep(SweepOrder()))
+
+
+EVERY_HOUR = '{"recurrence":{"type":"every","interval":3600000}}'
+
+
+def schedule(name: str, **more: Any) -> Schedule:
+    """One schedule with little about it."""
+    usual: dict[str, Any] = {
+        "id": uuid7(), "definition": EVERY_HOUR, "look_at": LATER, "decided_to": NOW, "created_at": LONG_AGO,
+    }  # fmt: skip
+    return Schedule(name=name, **(usual | more))
+
+
+def plan(engine: Engine, keyed: JobSpec) -> None:
+    """Schedules with everything that one can have; the job of the first is the one that has that key."""
+    nightly = schedule(
+        "nightly", origin="shop:nightly", held=True, look_at=NOW + 5, declared_at=NOW, counts={"fired": 3}
+    )
+    broken = schedule("broken 仕事", failed=True, errors=6, error=ODD, look_at=None, paused=True)
+    engine.run(engine.tick([Change(schedule=each, seen=0) for each in (nightly, broken, schedule("plain"))]))
+    again = replace(keyed, id=nightly.job_id(NOW))
+    entries = (
+        Firing(entry=Entry(at=LONG_AGO, outcome=TickOutcome.MISSED, decided_at=NOW, until=NOW - 1, count=23)),
+        Firing(entry=Entry(at=NOW, outcome=TickOutcome.CAUGHT_UP, decided_at=NOW, job=again.id), spec=again),
+    )
+    assert engine.run(engine.tick([Change(schedule=nightly, seen=1, firings=entries)])) == [True]
+
+
+def busy(engine: Engine) -> dict[str, bool]:
+    """Of which schedules that are due the last job has not ended."""
+    return {each.schedule.name: each.busy for each in engine.run(engine.due(["nightly"], 100)).schedules}
 
 
 def told(engine: Engine) -> dict[str, object]:
@@ -121,6 +156,9 @@ def told(engine: Engine) -> dict[str, object]:
         "logs": {job.number: engine.run(engine.logs(job.id)) for job in jobs},
         "stats": engine.run(engine.stats()),
         "settings": engine.run(engine.settings()),
+        "schedules": (schedules := engine.run(engine.schedules())),
+        "ledgers": {each.name: engine.run(engine.ledger(each.name, limit=10_000)) for each in schedules},
+        "busy": busy(engine),
     }
 
 
@@ -132,5 +170,5 @@ def exported(engine: Engine) -> Iterator[JobRecord]:
     """Every job, whole."""
     mover = mover_of(engine)
     found: list[JobRecord] = []
-    mover.run(mover.export(lambda highest, queues: None, found.extend))
+    mover.run(mover.export(lambda highest, queues: None, lambda schedules: None, found.extend))
     yield from found

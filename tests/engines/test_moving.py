@@ -2,10 +2,8 @@
 
 import io
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +15,6 @@ from shigoto.cli.findings import Level
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.movable import Gate, mover_of
 from shigoto.engine.op import Op
-from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreMoved, StoreMoving, StoreRefused, Unsupported
 from shigoto.model.ids import uuid7
@@ -38,59 +35,7 @@ from tests.engines.moved_jobs import (
     record,
     told,
 )
-from tests.postgres_yard import Yard, wanted_majors
-
-POSTGRES = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
-SQLITE = [pytest.mark.engine("sqlite")]
-
-
-class Stores:
-    """Opens stores of any engine, each new; those on PostgreSQL are schemas of one database."""
-
-    def __init__(self, folder: Path, request: pytest.FixtureRequest) -> None:
-        self._folder, self._request = folder, request
-        self._stack = ExitStack()
-        self.database = ""
-
-    def __call__(self, words: str) -> Engine:
-        """The store of `sqlite a` or `postgres a`."""
-        kind, name = words.split()
-        url = f"sqlite:///{self._folder / name}'s.db?synchronous=normal"  # a quote means something in SQL
-        if kind == "postgres":
-            self.database = self.database or self._new_database()
-            url = f"{self.database}?schema={name}"
-        engine = open_engine(url)
-        self._stack.callback(engine.close)
-        engine.migrate()
-        return engine
-
-    def _new_database(self) -> str:
-        # Not the fixture `postgres_database`: which engine a test is about, it says only when it runs.
-        yard: Yard = self._request.getfixturevalue("postgres_yard")
-        return self._stack.enter_context(yard.database(max(wanted_majors(self._request.config))))
-
-    def close(self) -> None:
-        self._stack.close()
-
-
-@pytest.fixture
-def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stores]:
-    stores = Stores(tmp_path, request)
-    yield stores
-    stores.close()
-
-
-def on(*pairs: str) -> pytest.MarkDecorator:
-    """Runs a test for each pair of engines; those with PostgreSQL where that is asked for."""
-    cases = [
-        pytest.param(*pair.split(">"), marks=POSTGRES if "postgres" in pair else SQLITE, id=pair)
-        for pair in pairs
-    ]
-    return pytest.mark.parametrize(("kind", "other"), cases)
-
-
-ALL_PAIRS = on("sqlite>sqlite", "sqlite>postgres", "postgres>sqlite", "postgres>postgres")
-EACH = on("sqlite>sqlite", "postgres>postgres")
+from tests.engines.moved_stores import ALL_PAIRS, EACH, Stores, moved
 
 
 def lines_of(jobs: list[JobRecord], highest: int = 0, at: int = 5) -> io.BytesIO:
@@ -100,12 +45,7 @@ def lines_of(jobs: list[JobRecord], highest: int = 0, at: int = 5) -> io.BytesIO
 
 
 def imported(engine: Engine, stream: io.BytesIO) -> int:
-    return load(engine, stream, "jobs.jsonl", tell=lambda done: None)
-
-
-def moved(old: Engine, new: Engine, **more: Any) -> Any:
-    usual: dict[str, Any] = {"wait": 0.0, "tell": lambda progress: None}
-    return Move(old, new, **(usual | more)).run()
+    return load(engine, stream, "jobs.jsonl", tell=lambda done: None).jobs
 
 
 def spec(**more: Any) -> JobSpec:
@@ -140,7 +80,7 @@ def test_a_store_that_has_lived_is_the_same_after_an_export_and_an_import(
     live_through(old)
     file = io.BytesIO()
 
-    jobs = export(old, file, tell=lambda done: None)
+    jobs = export(old, file, tell=lambda done: None).jobs
     file.seek(0)
 
     assert imported(new, file) == jobs == 9
@@ -200,7 +140,7 @@ def test_an_export_of_a_working_store_tells_of_one_instant(kind: str, other: str
         if next(more, None) is not None:
             engine.run(engine.enqueue_many([spec()]))
 
-    assert export(engine, file, tell=meanwhile) == 2_500
+    assert export(engine, file, tell=meanwhile).jobs == 2_500
     assert len(file.getvalue().splitlines()) == 2_500 + 3
 
 
@@ -250,7 +190,7 @@ def test_only_an_empty_store_can_be_filled(kind: str, other: str, opened: Stores
     engine = opened(f"{kind} a")
     engine.run(engine.enqueue_many([spec()]))
 
-    with pytest.raises(StoreRefused, match=r"has jobs already.*Name a new file"):
+    with pytest.raises(StoreRefused, match=r"has jobs or schedules already.*Name a new file"):
         imported(engine, lines_of(every_kind()))
 
     assert len(list(exported(engine))) == 1
@@ -607,7 +547,7 @@ def test_a_move_can_be_given_up_until_it_is_done(kind: str, other: str, opened: 
     old.run(old.enqueue_many([spec()]))
     assert list(exported(new)) == []
     new.run(new.enqueue_many([spec()]))
-    with pytest.raises(StoreRefused, match="has jobs already"):
+    with pytest.raises(StoreRefused, match="has jobs or schedules already"):
         plan.run()
 
 

@@ -22,6 +22,7 @@ from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
 from shigoto.model.outcome import Ending, LogTail, Report, Settlement
+from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.worker import Announcement, SweepOrder, Want
 from tests.postgres_yard import ALWAYS, Yard
 
@@ -36,6 +37,7 @@ BATCH = 50
 FAILED = 50
 TASKS = ("warm", "hot", "cold")
 FINISHED, READY, SCHEDULED = 10_000_000, 20_000_000, 30_000_000  # the first numbers of each kind
+PLANNED = 50_000_000  # the id before that of the first schedule
 # No row of these is ever written twice in such a test, and nobody else shall look at them meanwhile.
 PREPARE = """
 DO $$
@@ -49,7 +51,8 @@ BEGIN
 END $$;
 """
 # Finished, of which fifty have failed; ready, behind everything that tests put there; due in a year, and
-# expiring later. Each finished one has said something.
+# expiring later. Each finished one has said something. For each hundred of them there is a schedule with a hundred
+# entries, half of them declared in code.
 FILL = """
 INSERT INTO shigoto.job (number, id, lane, priority, run_at, created_at, expires_at, max_failures, tenant, payload)
 OVERRIDING SYSTEM VALUE
@@ -80,6 +83,18 @@ SELECT {finished} + i, 1, 'failed', 1000, 1000 FROM generate_series({rare}, {man
 
 INSERT INTO shigoto.log (number, at, token, line, level, text)
 SELECT {finished} + i, 1000, 1, 1, 'info', 'done' FROM generate_series(1, {many}) i;
+
+INSERT INTO shigoto.schedule (name, id, revision, definition, origin, paused, failed, held, look_at, decided_to, errors,
+  counts, created_at, declared_at)
+SELECT 's' || lpad(i::text, 6, '0'), lpad(to_hex({planned} + i), 32, '0')::uuid, 1, '{{}}',
+  CASE WHEN i % 2 = 0 THEN 'shop:tick' ELSE '' END, false, false, false, {later} + i, {now}, 0, '{{}}', {now}, {now}
+FROM generate_series(1, {many} / 100) i;
+
+INSERT INTO shigoto.tick (schedule, at, outcome, decided_at, job, count)
+SELECT lpad(to_hex({planned} + i), 32, '0')::uuid, at, 'fired', at, NULL, 1
+FROM generate_series(1, {many} / 100) i
+CROSS JOIN generate_series(1, 100) at
+ORDER BY 1, 2;
 
 INSERT INTO shigoto.counter (queue, total, completed, failed) VALUES ('default', {many} * 3, {many}, 0)
 ON CONFLICT (queue) DO UPDATE SET total = excluded.total, completed = excluded.completed;
@@ -143,6 +158,7 @@ def numbers(many: int, now: int) -> dict[str, int]:
         "finished": FINISHED,
         "ready": READY,
         "scheduled": SCHEDULED,
+        "planned": PLANNED,
         "now": now,
         "later": now + 10**10,
     }
@@ -207,6 +223,23 @@ def ids(first: int, count: int = 10) -> list[UUID]:
     return [UUID(int=first + number) for number in range(1, count + 1)]
 
 
+def change(number: int, *, revision: int = 1) -> Change:
+    """A tick of one of the schedules, which fires."""
+    now = int(time.time() * 1000)
+    schedule = Schedule(
+        id=UUID(int=PLANNED + number), name=f"s{number:06}", definition="{}", revision=revision, look_at=now,
+        decided_to=now, created_at=now,
+    )  # fmt: skip
+    fired = Entry(at=now, outcome=TickOutcome.FIRED, decided_at=now)
+    return Change(schedule=schedule, seen=revision, firings=(Firing(entry=fired, spec=spec()),))
+
+
+def names(first: int, count: int) -> list[str]:
+    return [f"s{number:06}" for number in range(first, first + count)]
+
+
+TICKING = "UPDATE shigoto.schedule SET look_at = 1 WHERE name <= 's000005'"
+LONG = "UPDATE shigoto.schedule SET revision = 99 WHERE name = 's000001'"
 DUE = f"UPDATE shigoto.scheduled SET run_at = 1 WHERE number BETWEEN {SCHEDULED + 1} AND {SCHEDULED + BATCH}"
 EXPIRED = (
     f"UPDATE shigoto.expiry SET expires_at = 1 WHERE number BETWEEN {SCHEDULED + 1} AND {SCHEDULED + BATCH}"
@@ -287,6 +320,18 @@ HOT: dict[str, tuple[Callable[[Store], Op[Any]], str]] = {
         lambda store: store.engine.delete([READY + n for n in range(1, BATCH)], [State.PENDING]),
         "",
     ),
+    "look at schedules": (lambda store: store.engine.due([], BATCH), ""),
+    "look at declared schedules": (lambda store: store.engine.due(names(1, 10), BATCH), ""),
+    "find schedules that are due": (lambda store: store.engine.due(names(1, 10), BATCH), TICKING),
+    "find one of many that are due": (lambda store: store.engine.due(names(1, 10), 1), TICKING),
+    "tick": (lambda store: store.engine.tick([change(1)]), ""),
+    "tick some": (lambda store: store.engine.tick([change(number) for number in range(1, 6)]), ""),
+    "tick and prune": (lambda store: store.engine.tick([change(1, revision=99)]), LONG),
+    "add a schedule": (lambda store: store.engine.tick([change(0, revision=0)]), ""),
+    "remove a schedule": (lambda store: store.engine.remove_schedules(names(1, 1)), ""),
+    "declare": (lambda store: store.engine.declare(names(1, 5)), ""),
+    "schedules": (lambda store: store.engine.schedules(names(1, 5)), ""),
+    "ledger": (lambda store: store.engine.ledger("s000001", before=90, limit=20), ""),
     "workers": (lambda store: store.engine.workers(), ""),
     "settings": (lambda store: store.engine.settings(), ""),
 }

@@ -26,6 +26,7 @@ from shigoto.engine.sqlite import SqliteEngine, files, thread
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.worker import Announcement, Want
 from shigoto.worker import Worker
 
@@ -83,6 +84,15 @@ COSTS = {
     # IDLE. What an idle worker asks with each poll, which writes nothing and takes no lock, and with each beat.
     "a promotion of nothing": Cost(1, 1, 1, 0),
     "a beat with nothing in hand": Cost(4, 1, 1, 1),
+    # TICK. Of ten thousand schedules the first is asked for, and no name is compared. If one is due, it is read and the
+    # next after it; if the first is another's, that is asked with all names.
+    "a look at ten thousand schedules": Cost(1, 1, 1, 0),
+    "a look at ten thousand schedules, of which the first is another's": Cost(2, 2, 1, 0),
+    "a look that finds one that is due": Cost(3, 3, 1, 0),
+    # Lock, has it fired before; the jobs as a batch; entries, schedules.
+    "a tick of one": Cost(8, 2, 1, 1),
+    "ticks of two hundred": Cost(16, 202, 1, 1),
+    "a declaration of ten thousand": Cost(1, 0, 1, 1),
     # TOGETHER. What waits at the database thread shares one transaction, and single jobs go in as a batch would: 64 are
     # 50, 10 and four times one.
     "64 callers at once": Cost(9, 1, 1, 1),
@@ -413,6 +423,69 @@ class TestIdle:
 
     def test_a_beat_costs_a_few_statements_and_a_commit(self, engine: SqliteEngine, counted: Counted) -> None:
         expect("a beat with nothing in hand", counted, lambda: engine.run(engine.beat(WORKER, [])))
+
+
+def planned(engine: SqliteEngine, count: int, *, origin: str = "", look_at: int = 2**45) -> list[Schedule]:
+    """So many schedules, none of which is due unless that is said."""
+    names = [f"s{number:05}" for number in range(count)]
+    changes = [
+        Change(
+            schedule=Schedule(
+                id=uuid7(),
+                name=name,
+                definition="{}",
+                origin=origin,
+                look_at=look_at,
+                decided_to=0,
+                created_at=0,
+            ),
+            seen=0,
+        )
+        for name in names
+    ]
+    engine.run(engine.tick(changes))
+    return engine.run(engine.schedules(names))
+
+
+def fired(schedule: Schedule, at: int) -> Change:
+    [job] = specs(1)
+    entry = Entry(at=at, outcome=TickOutcome.FIRED, decided_at=at, job=job.id)
+    return Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=entry, spec=job),))
+
+
+class TestTick:
+    """Ten thousand schedules cost what one costs, as long as they are not due."""
+
+    @pytest.mark.parametrize("origin", ["", "shop:tick"])
+    def test_a_look_at_many_of_which_none_is_due(
+        self, engine: SqliteEngine, counted: Counted, origin: str
+    ) -> None:
+        names = [each.name for each in planned(engine, 10_000, origin=origin)]
+        mine = names if origin else []
+
+        name = "a look at ten thousand schedules"
+        due = expect(name, counted, lambda: engine.run(engine.due(mine, 200)))
+        assert due.next_in is not None
+        if origin:
+            name = "a look at ten thousand schedules, of which the first is another's"
+            due = expect(name, counted, lambda: engine.run(engine.due(names[1:], 200)))
+            assert due.next_in is not None
+        expect("a declaration of ten thousand", counted, lambda: engine.run(engine.declare(names)))
+
+    def test_a_look_that_finds_something(self, engine: SqliteEngine, counted: Counted) -> None:
+        [schedule] = planned(engine, 1, look_at=1)
+
+        due = expect("a look that finds one that is due", counted, lambda: engine.run(engine.due([], 200)))
+
+        assert [each.schedule for each in due.schedules] == [schedule]
+
+    @pytest.mark.parametrize(("name", "count"), [("a tick of one", 1), ("ticks of two hundred", 200)])
+    def test_ticks_cost_the_same_however_many(
+        self, engine: SqliteEngine, counted: Counted, name: str, count: int
+    ) -> None:
+        changes = [fired(each, engine.now()) for each in planned(engine, count)]
+
+        assert expect(name, counted, lambda: engine.run(engine.tick(changes))) == [True] * count
 
 
 class Trips:

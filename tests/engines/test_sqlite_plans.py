@@ -26,13 +26,14 @@ from shigoto.filters import Filters
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobFilter, JobSpec, Lease, State
 from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.worker import Announcement, SweepOrder, Want
 
 MANY = 1_000_000
 WORKER = uuid7()
 
 # A million finished jobs and a million that are due tomorrow at the best priority. Their ids come in order, as those of
-# real jobs do.
+# real jobs do. And ten thousand schedules with a hundred entries each, half of them declared in code.
 FILL = """
 PRAGMA synchronous = off;
 DELETE FROM shigoto_done;
@@ -47,6 +48,14 @@ INSERT INTO shigoto_done
 SELECT number, iif(number % 1000 = 0, 4, 3), 1, 1, 0, 0, 0, 0, 4102444800000, 'null'
 FROM shigoto_job WHERE number <= {many};
 INSERT INTO shigoto_scheduled (run_at, number, lane) SELECT run_at, number, lane FROM shigoto_job WHERE number > {many};
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {many} / 100)
+INSERT INTO shigoto_schedule (name, id, revision, definition, origin, paused, failed, held, look_at, decided_to, errors,
+  counts, created_at, declared_at)
+SELECT printf('s%06d', i), printf('%032x', i), 1, '{{}}', iif(i % 2, '', 'shop:tick'), 0, 0, 0, 4102444800000 + i, 0, 0,
+  '{{}}', 0, 0 FROM n;
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
+INSERT INTO shigoto_tick (schedule, at, outcome, decided_at, count)
+SELECT s.id, n.i, 'fired', n.i, 1 FROM shigoto_schedule s CROSS JOIN n;
 COMMIT;
 """
 
@@ -205,6 +214,30 @@ class TestWithAMillionFinishedAndAMillionScheduled:
         for make in makers:
             assert steps_of(full, make(full)) <= 1.1 * steps_of(empty, make(empty)) + 100
 
+    def test_a_look_at_schedules_and_a_tick_cost_the_same(
+        self, empty: SqliteEngine, full: SqliteEngine
+    ) -> None:
+        """Ten thousand schedules, a million entries in their ledgers, a million jobs."""
+        first = Schedule(
+            id=UUID(int=1), name="s000001", definition="{}", look_at=2**45, decided_to=0, created_at=0
+        )
+        empty.run(empty.tick([Change(schedule=first, seen=0)]))
+        now = empty.now()
+        fired = Entry(at=now, outcome=TickOutcome.FIRED, decided_at=now)
+        declared = [f"s{number:06}" for number in range(1, 6)]
+        makers: tuple[Callable[[SqliteEngine], Op[Any]], ...] = (
+            lambda engine: engine.due([], 200),
+            lambda engine: engine.due(declared, 200),
+            lambda engine: engine.tick(
+                [Change(schedule=first, seen=1, firings=(Firing(entry=fired, spec=spec("warm")),))]
+            ),
+            lambda engine: engine.declare(["s000001"]),
+            lambda engine: engine.remove_schedules(["s000001"]),
+        )
+        for make in makers:
+            assert steps_of(full, make(full)) <= 1.1 * steps_of(empty, make(empty)) + 1_500
+        assert steps_of(full, full.due([], 200)) <= 300
+
     def test_looking_at_one_page_does_not_grow_with_history(
         self, empty: SqliteEngine, full: SqliteEngine
     ) -> None:
@@ -360,6 +393,20 @@ HOT = {
     "lanes that nobody knows": Statement(SQL["unknown_lanes"]),
     "overdue and unknown": Statement(SQL["overdue_unknown"], ("[1]", 0, 0, 10)),
     "due expiries": Statement(SQL["due_expiries"], (0, 10)),
+    "the first look": Statement(SQL["first_look"], (0,)),
+    "the next look": Statement(SQL["next_look"], (0, 0, '["s000001"]')),
+    "the look after": Statement(SQL["later_look"], (0, '["s000001"]')),
+    "due schedules": Statement(SQL["due_schedules"], (0, '["s000001"]', 10)),
+    "lock schedules": Statement(SQL["lock_schedules"], ('["s000001"]',)),
+    "schedules": Statement(SQL["schedules"], ('["s000001"]',)),
+    "declare schedules": Statement(SQL["declare_schedules"], ('["s000001"]', 0)),
+    "fired entries": Statement(SQL["fired_entries"], ('[["1", 1]]',)),
+    "put entries": Statement(SQL["put_entries"], ('[["1", 1, "fired", 1, null, null, 1]]',)),
+    "change schedules": Statement(SQL["change_schedules"], ("[[]]",)),
+    "prune ledgers": Statement(SQL["prune_ledgers"], ('["1"]', 1000)),
+    "delete entries": Statement(SQL["delete_entries_of"], ('["s000001"]',)),
+    "delete schedules": Statement(SQL["delete_schedules"], ('["s000001"]',)),
+    "ledger": Statement(SQL["ledger"], ("s000001", None, 10)),
     "history to prune": Statement(SQL["history_from"], (0, 10, 0, 0, 0)),
 }
 GROWING = (
@@ -370,6 +417,8 @@ GROWING = (
     "shigoto_attempt",
     "shigoto_key",
     "shigoto_log",
+    "shigoto_schedule",
+    "shigoto_tick",
 )
 ALIASES = ("b", "d", "r", "s")
 WALKS = {  # in order, ended by LIMIT or by whoever has enough
@@ -379,12 +428,14 @@ WALKS = {  # in order, ended by LIMIT or by whoever has enough
     "newest completed by args": "s",
     "oldest completed": "s",
     "running on a worker": "s",
+    "the first look": "shigoto_schedule",
 }
 SORTS = {
     "the next jobs",
     "lanes with work",
     "start",
-}  # of at most `limit` rows per lane, of the lanes, of the claimed
+    "schedules",
+}  # of at most `limit` rows per lane, of the lanes, of the claimed, of those that are named
 
 
 @pytest.fixture(scope="module")

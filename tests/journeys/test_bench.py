@@ -26,7 +26,7 @@ def bench(*words: str) -> str:
 
 
 def test_its_help_lists_the_kinds() -> None:
-    assert {"speed", "footprint"} <= set(bench("--help").split())
+    assert {"speed", "footprint", "schedules"} <= set(bench("--help").split())
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the figures come from /proc")
@@ -37,6 +37,15 @@ def test_the_footprint_is_published() -> None:
     assert figures["idle processes"] == 2, "a supervisor and a runner, and nobody who waits for work"
     assert figures["idle processes, 3 runners"] == 4
     assert all(figure >= 0 for name, figure in figures.items() if "pick-up" not in name)
+
+
+def test_the_costs_of_schedules_are_published() -> None:
+    words = ("--schedules", "30", "--crowd", "10", "--seconds", "3", "--ahead", "4")
+
+    told = bench("schedules", *words)
+
+    for measure in ("a look at 30 that are added", "a crowd of 10 that are declared", "lateness at rest"):
+        assert f"| {measure}" in told
 
 
 def test_the_speed_is_published() -> None:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
 from shigoto.moving.files import load
 from shigoto.moving.move import Move
+from shigoto.observe.events import ScheduleFailed, TickFired
 from shigoto.worker import Worker
 from shigoto.worker.keeper import Beats
 from tests.engines.moved_jobs import announced, claimed, exported, live_through, told
@@ -309,6 +312,51 @@ async def test_a_worker_in_ones_own_process_ends_when_its_store_was_moved(
 
 
 @pytest.mark.engine("sqlite")
+async def test_each_tick_of_a_schedule_fires_once_when_its_store_is_moved_under_it(tmp_path: Path) -> None:
+    """S0-70: workers of the old store are refused when they tick, and those of the new one catch up."""
+    old, new = (Shigoto(f"sqlite:///{tmp_path}/{name}.db") for name in ("old", "new"))
+    for app in (old, new):
+        app.every("1s", catch_up="all", name="tick")(beat)
+    events: list[object] = []
+    old.bus.subscribe(events.append, ScheduleFailed)
+
+    async with Worker(old) as worker, asyncio.timeout(20):
+        await fired(old, 2, events)
+        await asyncio.to_thread(Move(old.engine, new.engine, wait=5.0, tell=lambda progress: None).run)
+        assert (await worker.wait()).reason == "fenced"
+    before = old.schedules.history("tick")
+    async with Worker(new), asyncio.timeout(20):
+        await fired(new, 2, [])
+
+    assert all(isinstance(event, TickFired) for event in events), events
+    assert len(before) == len(events)
+    after = new.schedules.history("tick")
+    assert after[-len(before) :] == before
+    instants = [entry.at for entry in reversed(after)]
+    assert {later - earlier for earlier, later in pairwise(instants)} == {timedelta(seconds=1)}
+    assert len({entry.job for entry in after}) == len(new.find(task="tick")) == len(after)
+    old.close()
+    new.close()
+
+
+async def beat() -> None:
+    """Nothing to do."""
+
+
+async def fired(app: Shigoto, ticks: int, events: list[object]) -> None:
+    """Wait for so many; all that is fired is written down."""
+    enough = asyncio.Event()
+
+    def count(event: TickFired) -> None:
+        events.append(event)
+        if len(events) >= ticks:
+            enough.set()
+
+    app.bus.subscribe(count, TickFired)
+    await enough.wait()
+
+
+@pytest.mark.engine("sqlite")
 def test_a_store_goes_through_a_file(tmp_path: Path, lived: Path) -> None:
     """S0-70: as line-delimited JSON, to a file or to standard output."""
 
@@ -324,18 +372,18 @@ def test_a_store_goes_through_a_file(tmp_path: Path, lived: Path) -> None:
         )
 
     out = run("export", "lived.db", "--output", "jobs.jsonl")
-    assert (out.returncode, out.stderr) == (0, "12 jobs exported.\n")
+    assert (out.returncode, out.stderr) == (0, "12 jobs and 3 schedules exported.\n")
     assert (tmp_path / "jobs.jsonl").stat().st_mode & 0o777 == 0o600
     printed = run("export", "lived.db")
     assert printed.stdout.splitlines()[1:] == (tmp_path / "jobs.jsonl").read_text().splitlines()[1:]
     assert "is there already" in run("export", "lived.db", "--output", "jobs.jsonl").stderr
 
     back = run("import", "jobs.jsonl", "new.db")
-    assert (back.returncode, back.stdout) == (0, "12 jobs imported.\n")
+    assert (back.returncode, back.stdout) == (0, "12 jobs and 3 schedules imported.\n")
     again = run("import", "jobs.jsonl", "new.db")
     assert again.returncode == 1
     assert "Error [STORE.REFUSED]" in again.stderr
-    assert "has jobs already" in again.stderr
+    assert "has jobs or schedules already" in again.stderr
     (tmp_path / "half.jsonl").write_text("\n".join(printed.stdout.splitlines()[:5]) + "\n")
     half = run("import", "half.jsonl", "other.db")
     assert half.returncode == 1
@@ -351,7 +399,7 @@ def test_an_import_that_is_killed_is_begun_anew(tmp_path: Path, lived: Path) -> 
     while killed("import", "jobs.jsonl", f"new{step}.db", folder=tmp_path, before=step):
         engine = open_engine(f"sqlite:///{tmp_path / f'new{step}.db'}")
         with (tmp_path / "jobs.jsonl").open("rb") as file:
-            assert load(engine, file, "jobs.jsonl", tell=lambda done: None) == 12
+            assert load(engine, file, "jobs.jsonl", tell=lambda done: None).jobs == 12
         assert len(list(exported(engine))) == 12
         engine.close()
         step += 1

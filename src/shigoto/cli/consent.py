@@ -86,6 +86,13 @@ def jobs(count: int) -> str:
     return f"{count} job{'' if count == 1 else 's'}"
 
 
+def jobs_and_schedules(count: int, schedules: int) -> str:
+    """So many of both, in words; of schedules nothing is said if there are none."""
+    return (
+        f"{jobs(count)} and {schedules} schedule{'' if schedules == 1 else 's'}" if schedules else jobs(count)
+    )
+
+
 def names(words: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
     more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""

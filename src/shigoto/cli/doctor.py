@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import click
 from msgspec import structs
 
-from shigoto.cli import check_server, check_store, check_work, output
+from shigoto.cli import check_schedules, check_server, check_store, check_work, output
 from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import expect_there, takes_target, target_of
@@ -53,6 +53,9 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     check_work.alone,
     check_work.quarantined,
     check_work.backlog,
+    check_schedules.failed,
+    check_schedules.overdue,
+    check_schedules.undeclared,
 )
 PAGE = 100
 COLOURS = {Level.OK: "green", Level.NOTE: "blue", Level.WARNING: "yellow", Level.PROBLEM: "red"}
@@ -116,6 +119,7 @@ def _asking(engine: "Engine", facts: Facts) -> Op[Facts]:
             settings=(yield from engine.settings().start()),
             workers=(yield from engine.workers().start()),
             quarantined=(yield from _quarantined(engine)),
+            schedules=(yield from engine.schedules().start()),
         )
 
     return Op(start=steps, mode="read")

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import click
 
 from shigoto.cli import output
-from shigoto.cli.consent import jobs
+from shigoto.cli.consent import jobs, jobs_and_schedules
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
 
@@ -26,9 +26,9 @@ EVERY = 10_000  # jobs, between two looks at how far it is
 )
 @takes_target
 def export(ctx: click.Context, store: str | None, *, file: str | None) -> None:
-    """Write all jobs to a file, as lines of JSON: as they are at one instant, while work goes on.
+    """Write all jobs and schedules to a file, as lines of JSON: as they are at one instant, while work goes on.
 
-    The first line says how to read the rest, the last one how many jobs there are. Payloads, results and errors are in
+    The first line says how to read the rest, the last one how much there is. Payloads, results and errors are in
     it: keep it as safe as the store itself.
 
     \b
@@ -44,7 +44,7 @@ def export(ctx: click.Context, store: str | None, *, file: str | None) -> None:
         Counter() as count,
     ):
         written = write(engine, stream, tell=count.show)
-    click.echo(f"{jobs(written)} exported.", err=True)
+    click.echo(f"{jobs_and_schedules(written.jobs, written.schedules)} exported.", err=True)
 
 
 @click.command("import")
@@ -53,7 +53,7 @@ def export(ctx: click.Context, store: str | None, *, file: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @takes_target
 def import_jobs(ctx: click.Context, file: str, store: str | None, *, as_json: bool) -> None:
-    """Fill an empty store with the jobs of a file that `shigoto export` has written.
+    """Fill an empty store with the jobs and schedules of a file that `shigoto export` has written.
 
     Ids, numbers, keys and history stay as they were. Jobs that were processing are pending, for another worker. All or
     nothing: if a line cannot be read the store stays empty, and nobody can use it before it has everything. If this is
@@ -75,9 +75,9 @@ def import_jobs(ctx: click.Context, file: str, store: str | None, *, as_json: bo
     ):
         loaded = load(engine, stream, file, tell=count.show)
     if as_json:
-        output.print_json({"imported": loaded})
+        output.print_json({"imported": loaded.jobs, "schedules": loaded.schedules})
     else:
-        click.echo(f"{jobs(loaded)} imported.")
+        click.echo(f"{jobs_and_schedules(loaded.jobs, loaded.schedules)} imported.")
 
 
 class Counter:

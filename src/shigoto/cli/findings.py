@@ -9,6 +9,7 @@ from msgspec import Struct
 from shigoto.cli.target import UNSAID, Said
 from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, ServerFacts, StoreFacts
 from shigoto.model.job import Counts, QueueSettings
+from shigoto.model.schedule import Schedule
 from shigoto.model.worker import WorkerRecord
 
 
@@ -42,6 +43,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     settings: list[QueueSettings] = []
     workers: list[WorkerRecord] = []
     quarantined: int = 0
+    schedules: list[Schedule] = []
     said: Said = UNSAID
 
     @property

@@ -8,7 +8,7 @@ import click
 from msgspec import structs
 
 from shigoto.cli import output
-from shigoto.cli.consent import jobs, surely
+from shigoto.cli.consent import jobs, jobs_and_schedules, surely
 from shigoto.cli.settings import Seconds
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import existing, shared
@@ -46,7 +46,7 @@ PHASES = {
     envvar="SHIGOTO_MOVE_TO",
     show_envvar=True,
     shell_complete=suggest("files"),
-    help="The new one, which has no jobs yet.",
+    help="The new one, which has neither jobs nor schedules yet.",
 )
 @click.option(
     "--wait",
@@ -59,10 +59,11 @@ PHASES = {
 @click.option("--give-up", is_flag=True, help="Let the old store work on, and empty the new one.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def move(source: str, target: str, *, wait: float, give_up: bool, as_json: bool) -> None:
-    """Move all jobs to another store, with their ids, numbers, keys and history.
+    """Move all jobs and schedules to another store, with their ids, numbers, keys and history.
 
     Work goes on while finished jobs are copied. Then the old store starts no more jobs, and closes for as long as it
-    takes to copy the rest: whoever enqueues hears STORE.MOVING meanwhile, and may try again. At the end the old store
+    takes to copy the rest: whoever enqueues hears STORE.MOVING meanwhile, and may try again. No tick of a schedule
+    is lost or fired twice: what was due while both were closed is caught up in the new store. At the end the old store
     says STORE.MOVED, and where its jobs are; its workers exit. It keeps its jobs, and nobody can run them there.
 
     If this is interrupted, run it again: it goes on where it was. On PostgreSQL it needs the role that owns the
@@ -129,7 +130,8 @@ def _sentence(moved: "Moved", names: tuple[str, str]) -> str:
     old, new = names
     if moved.already:
         return f"{old} was moved to {new} before. Nothing was left to do."
-    text = f"{old} was moved to {new}: {jobs(moved.jobs)} copied, closed for {moved.closed_for:.1f} s."
+    copied = jobs_and_schedules(moved.jobs, moved.schedules)
+    text = f"{old} was moved to {new}: {copied} copied, closed for {moved.closed_for:.1f} s."
     if moved.released:
         text += f" {jobs(moved.released)} still running then run again in the new store."
     return f"{text} Use the new address everywhere now, and start workers there."

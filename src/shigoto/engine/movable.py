@@ -12,6 +12,7 @@ the statements of whoever does not know of it fail by themselves, so that a stor
 
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TypeVar, runtime_checkable
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -19,7 +20,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreMoved, StoreMoving, Unsupported
 from shigoto.model.job import QueueSettings
-from shigoto.model.record import JobRecord, Weight
+from shigoto.model.record import JobRecord, StoredSchedule, Weight, weight_of
 
 T = TypeVar("T")
 
@@ -79,6 +80,22 @@ class Mark(Struct, frozen=True, array_like=True):
     keys: int = 0
 
 
+class LedgerMark(Struct, frozen=True, array_like=True):
+    """What tells whether a schedule and its ledger are the same in two stores: whoever changes either raises the
+    revision, but for those who only say that they declare it."""
+
+    id: UUID
+    revision: int
+    declared_at: int
+    entries: int
+    newest: int | None
+
+    @property
+    def weight(self) -> int:
+        """About how many characters they are."""
+        return weight_of(self.entries)
+
+
 class Mover(Protocol):
     """One store, for one who moves it. What it changes, it changes behind a gate that it has put up itself: should a
     second one come for the same store, then that one takes over, and StoreRefused ends the first.
@@ -116,7 +133,7 @@ class Mover(Protocol):
         ...
 
     def is_empty(self) -> Op[bool]:
-        """Whether it holds no job at all."""
+        """Whether it holds no job and no schedule at all."""
         ...
 
     def highest(self) -> Op[int]:
@@ -144,10 +161,13 @@ class Mover(Protocol):
         ...
 
     def export(
-        self, begin: Callable[[int, list[QueueSettings]], None], tell: Callable[[list[JobRecord]], None]
+        self,
+        begin: Callable[[int, list[QueueSettings]], None],
+        tell_schedules: Callable[[list[StoredSchedule]], None],
+        tell: Callable[[list[JobRecord]], None],
     ) -> Op[int]:
-        """Tell of everything as it is at one instant: first the highest number and the queues, then all jobs by number,
-        in portions; and how many they were.
+        """Tell of everything as it is at one instant: first the highest number and the queues, then all schedules by
+        name, then all jobs by number, in portions; and how many jobs they were.
 
         An op that was started again after it has told of some raises StoreUnavailable.
         """
@@ -168,8 +188,24 @@ class Mover(Protocol):
         """Forget jobs that were put."""
         ...
 
+    def ledger_marks(self) -> Op[dict[str, LedgerMark]]:
+        """The mark of each schedule, by name, in their order."""
+        ...
+
+    def schedules(self, names: Sequence[str]) -> Op[list[StoredSchedule]]:
+        """Those of the schedules that are there, whole, by name."""
+        ...
+
+    def put_schedules(self, schedules: Sequence[StoredSchedule]) -> Op[None]:
+        """Store these schedules and their ledgers, in place of those of the same names."""
+        ...
+
+    def remove_schedules(self, names: Sequence[str]) -> Op[None]:
+        """Forget schedules that were put."""
+        ...
+
     def wipe(self) -> Op[None]:
-        """Forget all jobs and queues."""
+        """Forget all jobs, queues and schedules."""
         ...
 
 

@@ -1,16 +1,17 @@
-"""A job as it travels from one store to another: whole, with everything that is known of it.
+"""Jobs and schedules as they travel from one store to another: whole, with everything that is known of them.
 
 Texts that are JSON (payload, result, tags, meta, checkpoint) stay texts, so that they arrive to the letter. Times are
 integer milliseconds since the Unix epoch. What is the same for most jobs may be left out.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 from msgspec import Meta, Struct
 
 from shigoto.model.job import FailureKind, State
+from shigoto.model.schedule import TickOutcome
 
 LARGEST = 2**63 - 1
 LATEST = 2**53  # milliseconds; a thousand of them can still be added up
@@ -121,18 +122,67 @@ class QueueRecord(
     keep_cancelled_for: Instant | None = None
 
 
+class StoredTick(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One line of the ledger of a schedule, as `model.schedule.Entry` has it."""
+
+    at: Instant
+    outcome: TickOutcome
+    decided_at: Instant
+    job: UUID | None = None
+    until: Instant | None = None
+    count: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 1
+
+
+class StoredSchedule(
+    Struct,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="schedule",
+):
+    """One schedule, as `model.schedule.Schedule` has it, with its ledger, the oldest first. `number` is that of `job`,
+    the last one that it has fired."""
+
+    name: str
+    id: UUID
+    revision: Number
+    definition: str
+    origin: str = ""
+    paused: bool = False
+    failed: bool = False
+    held: bool = False
+    look_at: Instant | None = None
+    decided_to: Instant
+    job: UUID | None = None
+    number: Number | None = None
+    errors: Count = 0
+    error: str | None = None
+    counts: dict[str, Annotated[int, Meta(ge=0, le=LARGEST)]] = {}
+    created_at: Instant
+    declared_at: Instant = 0
+    ledger: tuple[StoredTick, ...] = ()
+
+
 Weight = tuple[int, int]  # of one job: its number, and about how many characters it has
+T = TypeVar("T")
 
 
-def portions(weights: Iterable[Weight]) -> Iterator[list[int]]:
-    """The numbers, in their order, in groups that fit into memory whatever the jobs are like."""
-    group: list[int] = []
+def weight_of(entries: int) -> int:
+    """About how many characters a schedule with such a ledger has."""
+    return 1_000 + 100 * entries
+
+
+def portions(weights: Iterable[tuple[T, int]]) -> Iterator[list[T]]:
+    """What was weighed, in its order, in groups that fit into memory whatever the jobs are like."""
+    group: list[T] = []
     size = 0
-    for number, weight in weights:
+    for each, weight in weights:
         if group and (len(group) == MOST_JOBS or size + weight > MOST_BYTES):
             yield group
             group, size = [], 0
-        group.append(number)
+        group.append(each)
         size += weight
     if group:
         yield group

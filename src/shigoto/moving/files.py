@@ -5,14 +5,14 @@ from contextlib import suppress
 from typing import BinaryIO
 from uuid import uuid4
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from shigoto.engine.movable import Gate, Mover, mover_of
 from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Clock, host_clock
 from shigoto.model.errors import StoreError, StoreRefused
 from shigoto.model.job import QueueSettings
-from shigoto.model.record import MOST_BYTES, MOST_JOBS, JobRecord, QueueRecord
+from shigoto.model.record import MOST_BYTES, MOST_JOBS, JobRecord, QueueRecord, StoredSchedule, weight_of
 from shigoto.model.version import VERSION
 from shigoto.moving.landing import landed
 from shigoto.moving.lines import FORMAT, BadLine, End, Header, encode, read_lines
@@ -21,10 +21,17 @@ Tell = Callable[[int], None]
 A_FILE = "a file"  # where jobs come from that are imported
 
 
-def export(engine: Engine, stream: BinaryIO, *, tell: Tell, clock: Clock = host_clock) -> int:
-    """Write everything as it is at one instant, and tell how many jobs that are. Changes nothing."""
+class Carried(Struct, frozen=True):
+    """How much went into a file, or came out of it."""
+
+    jobs: int
+    schedules: int
+
+
+def export(engine: Engine, stream: BinaryIO, *, tell: Tell, clock: Clock = host_clock) -> Carried:
+    """Write everything as it is at one instant, and tell how much that is. Changes nothing."""
     mover = mover_of(engine)
-    written = 0
+    written = schedules = 0
 
     def begin(highest: int, queues: list[QueueSettings]) -> None:
         header = Header(
@@ -37,20 +44,25 @@ def export(engine: Engine, stream: BinaryIO, *, tell: Tell, clock: Clock = host_
         stream.write(encode(header))
         stream.writelines(encode(QueueRecord(**structs.asdict(settings))) for settings in queues)
 
+    def write_schedules(some: list[StoredSchedule]) -> None:
+        nonlocal schedules
+        stream.write(b"".join(map(encode, some)))
+        schedules += len(some)
+
     def write(records: list[JobRecord]) -> None:
         nonlocal written
         stream.write(b"".join(map(encode, records)))
         written += len(records)
         tell(written)
 
-    jobs = mover.run(mover.export(begin, write))
-    stream.write(encode(End(jobs=jobs)))
+    jobs = mover.run(mover.export(begin, write_schedules, write))
+    stream.write(encode(End(jobs=jobs, schedules=schedules)))
     stream.flush()
-    return jobs
+    return Carried(jobs, schedules)
 
 
-def load(engine: Engine, stream: BinaryIO, file: str, *, tell: Tell) -> int:
-    """Fill an empty store, and tell with how many jobs. All or nothing: if something is wrong it stays empty.
+def load(engine: Engine, stream: BinaryIO, file: str, *, tell: Tell) -> Carried:
+    """Fill an empty store, and tell with how much. All or nothing: if something is wrong it stays empty.
 
     Nobody can use the store before it has everything. A process that is killed leaves it so, and the next import
     begins anew.
@@ -60,7 +72,7 @@ def load(engine: Engine, stream: BinaryIO, file: str, *, tell: Tell) -> int:
     _close(mover)
     done = False
     try:
-        highest, jobs = _fill(mover, stream, file, tell)
+        highest, carried = _fill(mover, stream, file, tell)
         mover.run(mover.open_filled(highest))
         done = True
     finally:
@@ -68,7 +80,7 @@ def load(engine: Engine, stream: BinaryIO, file: str, *, tell: Tell) -> int:
             with suppress(StoreError):  # of an unreachable store: the next import begins anew
                 mover.run(mover.wipe())
                 mover.run(mover.open())
-    return jobs
+    return carried
 
 
 def _close(mover: Mover) -> None:
@@ -87,11 +99,12 @@ def _close(mover: Mover) -> None:
 
 
 def expect_empty(mover: Mover, so_far: str) -> None:
-    """Raise StoreRefused if there are jobs: their numbers and ids could be the same."""
+    """Raise StoreRefused if there are jobs or schedules: their numbers, ids and names could be the same."""
     if not mover.run(mover.is_empty()):
         raise StoreRefused(
-            f"{mover.shown} has jobs already, and only an empty store can be filled. {so_far}. Name a new file, or"
-            " another schema (postgresql://…?schema=NAME); or clear the jobs that are there."
+            f"{mover.shown} has jobs or schedules already, and only an empty store can be filled. {so_far}. Name a new"
+            " file, or another schema (postgresql://…?schema=NAME); or clear the jobs that are there, and remove the"
+            " schedules."
         )
 
 
@@ -103,7 +116,9 @@ class _Filling:
         self._waiting: list[JobRecord] = []
         self._size = 0
         self._first = self._last = 0  # lines
-        self.jobs = 0
+        self._planned: list[StoredSchedule] = []
+        self._planned_size = 0
+        self.jobs = self.schedules = 0
 
     def add(self, number: int, job: JobRecord) -> None:
         """Put the job of this line, sooner or later."""
@@ -134,9 +149,24 @@ class _Filling:
         self._waiting, self._size = [], 0
         self._tell(self.jobs)
 
+    def add_schedule(self, schedule: StoredSchedule) -> None:
+        """Put the schedule, sooner or later."""
+        size = weight_of(len(schedule.ledger))
+        if self._planned and (len(self._planned) == MOST_JOBS or self._planned_size + size > MOST_BYTES):
+            self.flush_schedules()
+        self._planned.append(schedule)
+        self._planned_size += size
 
-def _fill(mover: Mover, stream: BinaryIO, file: str, tell: Tell) -> tuple[int, int]:
-    """Put everything, and tell the highest number and how many jobs."""
+    def flush_schedules(self) -> None:
+        """Put the schedules that wait; that no two are alike was seen when they were read."""
+        if self._planned:
+            self._mover.run(self._mover.put_schedules(self._planned))
+            self.schedules += len(self._planned)
+            self._planned, self._planned_size = [], 0
+
+
+def _fill(mover: Mover, stream: BinaryIO, file: str, tell: Tell) -> tuple[int, Carried]:
+    """Put everything, and tell the highest number and how much it was."""
     filling = _Filling(mover, file, tell)
     highest = exported_at = 0
     for number, line in read_lines(stream, file):
@@ -144,11 +174,14 @@ def _fill(mover: Mover, stream: BinaryIO, file: str, tell: Tell) -> tuple[int, i
             highest, exported_at = line.highest, line.exported_at
         elif isinstance(line, QueueRecord):
             mover.run(mover.put_settings([QueueSettings(**structs.asdict(line))]))
+        elif isinstance(line, StoredSchedule):
+            filling.add_schedule(line)
         elif isinstance(line, JobRecord):
             filling.add(number, landed(line, exported_at))
             highest = max(highest, line.number)
     filling.flush()
-    return highest, filling.jobs
+    filling.flush_schedules()
+    return highest, Carried(filling.jobs, filling.schedules)
 
 
 def _length(job: JobRecord) -> int:

@@ -2,17 +2,21 @@
 
 {"kind":"header","format":1,…}    first: how to read the rest, and the highest number that a job ever had
 {"kind":"queue",…}                what operators have set, for each queue
+{"kind":"schedule",…}             every schedule, with its ledger, in the order of their names
 {"kind":"job",…}                  every job, whole, in the order of their numbers
-{"kind":"end","jobs":2}           last: so that half a file is not taken for a whole one
+{"kind":"end","jobs":2,…}         last: so that half a file is not taken for a whole one
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated, BinaryIO
+from uuid import UUID
 
 from msgspec import DecodeError, Meta, Struct, ValidationError, json
 
 from shigoto.model.errors import StoreRefused
-from shigoto.model.record import LARGEST, Instant, JobRecord, QueueRecord
+from shigoto.model.record import LARGEST, Instant, JobRecord, QueueRecord, StoredSchedule
+from shigoto.schedule.definition import read
 
 FORMAT = 1
 LONGEST = 256 * 1024 * 1024  # bytes of a line
@@ -34,9 +38,10 @@ class End(Struct, frozen=True, kw_only=True, tag_field="kind", tag="end"):
     """The last line."""
 
     jobs: int
+    schedules: int = 0
 
 
-Line = Header | QueueRecord | JobRecord | End
+Line = Header | QueueRecord | StoredSchedule | JobRecord | End
 
 _encoder = json.Encoder()
 _decoder: json.Decoder[Line] = json.Decoder(Line)
@@ -57,6 +62,7 @@ class BadLine(StoreRefused):
 def read_lines(stream: BinaryIO, file: str) -> Iterator[tuple[int, Line]]:
     """The lines, counted from 1. Raises BadLine. The first is a header and the last an end, or that is raised, too."""
     number, jobs, last = 0, 0, 0
+    schedules = _Schedules()
     while text := stream.readline(LONGEST + 1):
         number += 1
         line = _read(text, file, number)
@@ -71,10 +77,12 @@ def read_lines(stream: BinaryIO, file: str) -> Iterator[tuple[int, Line]]:
             last = line.number
             if reason := _contradiction(line):
                 raise BadLine(file, number, f"job {line.number} {reason}")
+        elif isinstance(line, StoredSchedule) and (reason := schedules.wrong_with(line)):
+            raise BadLine(file, number, f"schedule {line.name!r} {reason}")
         yield number, line
         if isinstance(line, End):
-            if line.jobs != jobs:
-                raise BadLine(file, number, f"it counts {line.jobs} jobs, and there were {jobs}")
+            if reason := _miscounted(line, jobs, schedules.count):
+                raise BadLine(file, number, reason)
             if stream.read(1):
                 raise BadLine(file, number + 1, "something follows after the end")
             return
@@ -98,6 +106,44 @@ def _read(text: bytes, file: str, number: int) -> Line:
             f"it is in format {line.format}, and this release reads {FORMAT}; use shigoto {line.shigoto}",
         )
     return line
+
+
+class _Schedules:
+    """The schedules of a file, as far as it was read."""
+
+    def __init__(self) -> None:
+        self._ids: set[UUID] = set()
+        self._last = ""
+
+    @property
+    def count(self) -> int:
+        return len(self._ids)
+
+    def wrong_with(self, line: StoredSchedule) -> str:
+        """What is wrong with the next one, or nothing."""
+        if line.name <= self._last:
+            return (
+                f"comes after schedule {self._last!r}; their names must rise" if line.name else "has no name"
+            )
+        if line.id in self._ids:
+            return "has the id of another one"
+        self._last = line.name
+        self._ids.add(line.id)
+        try:
+            read(line.definition)
+        except (DecodeError, RecursionError) as error:
+            return f"has a definition that cannot be read ({error})"
+        if any(after.at <= before.at for before, after in pairwise(line.ledger)):
+            return "has a ledger whose instants do not rise"
+        return ""
+
+
+def _miscounted(end: End, jobs: int, schedules: int) -> str:
+    if end.jobs != jobs:
+        return f"it counts {end.jobs} jobs, and there were {jobs}"
+    if end.schedules != schedules:
+        return f"it counts {end.schedules} schedules, and there were {schedules}"
+    return ""
 
 
 def _misplaced(number: int) -> str:

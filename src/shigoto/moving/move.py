@@ -1,8 +1,8 @@
 """From one store to another: `shigoto move`.
 
-    copying    the old store works on; finished jobs are copied, block by block of numbers
+    copying    the old store works on; finished jobs are copied, block by block of numbers, and schedules
     draining   in the old store no job is claimed any more; what runs has some time to end
-    closing    nothing changes in the old store: who enqueues is refused; all that is left is copied and compared
+    closing    nothing changes in the old store: who enqueues or ticks is refused; what is left is copied and compared
     moved      the old store says for ever where its jobs are; then the new one opens
 
 The new store has a gate from the beginning to the end, so nobody works on half of it. The one step that counts is the
@@ -25,6 +25,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreRefused
 from shigoto.model.record import LARGEST, Weight, portions
 from shigoto.moving.files import A_FILE, expect_empty
+from shigoto.moving.schedules import copy_schedules, have_same_schedules
 
 Phase = Literal["copying", "draining", "closing", "moved"]
 
@@ -43,9 +44,11 @@ class Progress(Struct, frozen=True):
 
 
 class Moved(Struct, frozen=True, kw_only=True):
-    """What a move has done: `jobs` were copied by this run of it, `released` were running at the end of their time."""
+    """What a move has done: `jobs` were copied by this run of it, `released` were running at the end of their time.
+    `schedules` are all there are."""
 
     jobs: int
+    schedules: int = 0
     released: int
     closed_for: float  # seconds
     already: bool = False
@@ -69,6 +72,7 @@ class Move:
         self._tell = tell
         self._pause = pause
         self._copied = 0
+        self._schedules = 0
 
     @property
     def names(self) -> tuple[str, str]:
@@ -85,7 +89,7 @@ class Move:
             # Whoever was interrupted has compared them; but somebody else may have come since.
             self._copy_the_rest()
             self._finish()
-            return Moved(jobs=self._copied, released=0, closed_for=0.0)
+            return Moved(jobs=self._copied, schedules=self._schedules, released=0, closed_for=0.0)
         closed_at, released, done = 0.0, 0, False
         try:
             if not self._gate_of(self._old, "closed"):
@@ -100,7 +104,8 @@ class Move:
                 with suppress(StoreError):  # it was moved after all, by another process; or cannot be reached
                     self._old.run(self._old.open())
         self._finish()
-        return Moved(jobs=self._copied, released=released, closed_for=time.monotonic() - closed_at)
+        closed_for = time.monotonic() - closed_at
+        return Moved(jobs=self._copied, schedules=self._schedules, released=released, closed_for=closed_for)
 
     def give_up(self) -> None:
         """Let the old store work on, and empty the new one. Raises StoreMoved if it is too late."""
@@ -167,6 +172,7 @@ class Move:
     def _copy_while_it_works(self) -> None:
         for page in _pages(self._new, finished=False):  # of a move that was interrupted at its end
             self._remove(page)
+        copy_schedules(self._old, self._new)
         for _ in range(PASSES):
             if self._copy_finished("copying") <= FEW:
                 return
@@ -187,6 +193,7 @@ class Move:
         old = self._engines[0]
         queues = old.run(old.settings())
         self._new.run(self._new.put_settings(queues))
+        self._schedules = copy_schedules(self._old, self._new)
         self._expect_same()
 
     def _finish(self) -> None:
@@ -240,7 +247,8 @@ class Move:
             same = all([number for number, _ in a] == [number for number, _ in b] for a, b in waiting)
         except ValueError:  # one of them has more pages
             same = False
-        if not same or self._old.run(self._old.marks()) != self._new.run(self._new.marks()):
+        same = same and self._old.run(self._old.marks()) == self._new.run(self._new.marks())
+        if not (same and have_same_schedules(self._old, self._new)):
             raise StoreRefused(
                 f"{self._new.shown} does not have what {self._old.shown} has, although nothing changes there: has"
                 " somebody written to it by hand? Nothing was lost, and the old store works on. Run it again."

@@ -25,9 +25,15 @@ from shigoto.testing.runs import Ran, Run
 from shigoto.testing.search import Compared, Search, Sought, Target, compared, search
 from shigoto.testing.store import OwnStore
 from shigoto.testing.telling import missing, unwanted
+from shigoto.testing.ticks import Ticks
 
 HIGHEST = 10**9
 SWEEP_EVERY: Millis = 5_000
+MOST_TICKS = 10_000
+TOO_MANY = (
+    f"Schedules were due more than {MOST_TICKS} times on the way. Move the clock in smaller steps, as if nobody were at"
+    " work meanwhile (advance(…, outage=True)), or without schedules (app.test(ticks=False))."
+)
 
 
 class JobsOptions(TypedDict, total=False):
@@ -37,12 +43,14 @@ class JobsOptions(TypedDict, total=False):
     now     where the clock stands at first; if not given, at the present
     state   what `ctx.state` is in handlers; if not given, what the app's lifespan yields
     store   the path of an SQLite file in which jobs live, instead of in memory: with transactions, real ones
+    ticks   whether schedules fire when the clock gets there, as they do at a worker; they do unless this is False
     """
 
     run: Mode
     now: datetime
     state: Any
     store: str | os.PathLike[str]
+    ticks: bool
 
 
 class Span(TypedDict, total=False):
@@ -80,13 +88,14 @@ class Jobs:
         unknown = set(options) - set(JobsOptions.__annotations__)
         if unknown:
             raise OptionInvalid(
-                f"app.test() has no option {', '.join(sorted(unknown))}: it takes run, now, state and store."
+                f"app.test() has no option {', '.join(sorted(unknown))}: it takes run, now, state, store and ticks."
             )
         self._app = app
         self._mode = mode
         self._state: Any = options.get("state", UNSET)
         self._store = _store(app, options)
         self._puppet = self._store.attendant = Puppet(app, self._store, mode=mode, state=self._state)
+        self._ticks = Ticks(app, self._store, on=options.get("ticks", True))
         self._stack = ExitStack()
         self._used = False
         self._open = False
@@ -101,6 +110,7 @@ class Jobs:
             stack.callback(self._store.end)
             stack.callback(self._puppet.close)
             self._store.begin()
+            self._ticks.begin()
             self._stack = stack.pop_all()
         self._puppet.variables = copy_context()
         self._used = self._open = True
@@ -138,8 +148,10 @@ class Jobs:
     def run_all(self, *, raise_errors: bool = False, limit: int = MOST_RUNS) -> Ran:
         """Run everything that is due, and what that enqueues, until nothing is; best first, one after the other.
 
+        What is due of schedules is fired before, once; the clock does not move, so nothing of them is due again.
         With `raise_errors` the first handler that raises ends it, and its error is raised here, with its traceback; the
-        job is settled before. `RetryLater`, `Snooze` and `Cancel` are no errors. RuntimeError after `limit` runs.
+        job is settled before. `RetryLater`, `Snooze` and `Cancel` are no errors. What the code of a schedule has raised
+        is raised, too. RuntimeError after `limit` runs.
         """
         return self._puppet.play(self._round("arun_all", raise_errors, limit))
 
@@ -147,34 +159,38 @@ class Jobs:
         """Run everything that is due, async jobs on the running event loop; see `run_all`."""
         return await self._puppet.aplay(self._round(None, raise_errors, limit))
 
-    def advance(self, by: Duration = 0, /, **span: Unpack[Span]) -> Ran:
+    def advance(self, by: Duration = 0, /, *, outage: bool = False, **span: Unpack[Span]) -> Ran:
         """Move the clock: `advance(hours=2)`, `advance(timedelta(days=1))`, `advance(90)` for seconds.
 
-        Jobs become due, expire, and are deleted when their retention is over. What has become due waits for `run_all`;
-        inline it runs, each job at its own instant, and the runs are returned.
+        Jobs become due, expire, and are deleted when their retention is over. Schedules fire at each instant at which
+        they are due. What has become due waits for `run_all`; inline it runs, each job at its own instant, and the runs
+        are returned. RuntimeError if schedules are due more than 10 000 times on the way.
+
+        With `outage` nobody is at work meanwhile: what is overdue of schedules at the end is caught up, or not, as they
+        say, and jobs run inline when it is over.
         """
         self._expect_open("aadvance" if self._mode == "inline" else None)
         ran: list[Run] = []
-        for _ in self._instants(_span(by, span)):
+        for _ in self._instants(_span(by, span), outage=outage):
             ran += self._puppet.play(self._due_now(len(ran)))
         return Ran(ran)
 
-    async def aadvance(self, by: Duration = 0, /, **span: Unpack[Span]) -> Ran:
+    async def aadvance(self, by: Duration = 0, /, *, outage: bool = False, **span: Unpack[Span]) -> Ran:
         """Move the clock; what runs inline, runs on the running event loop; see `advance`."""
         self._expect_open(None)
         ran: list[Run] = []
-        for _ in self._instants(_span(by, span)):
+        for _ in self._instants(_span(by, span), outage=outage):
             ran += await self._puppet.aplay(self._due_now(len(ran)))
         return Ran(ran)
 
     def advance_to_next(self) -> Ran:
-        """Move the clock to where the next job is due: a retry, say.
+        """Move the clock to where the next job is due: a retry, say; if no job waits, to the next tick of a schedule.
 
         jobs.advance_to_next()
         jobs.run_all()
 
         As with `advance`, what has become due waits for `run_all`, and the runs that are returned are none; inline it
-        runs, and its runs are returned. Raises LookupError if no job waits.
+        runs, and its runs are returned. Schedules that are due on the way fire. Raises LookupError if nothing waits.
         """
         return self.advance(self._to_next())
 
@@ -245,6 +261,10 @@ class Jobs:
     def _round(self, instead: str | None, raise_errors: bool, limit: int) -> Round:
         self._expect_open(instead)
         self._puppet.tidy()
+        self._ticks.fire()
+        errors = self._ticks.taken_errors()
+        if raise_errors and errors:
+            raise errors[0]
         bound = whole("limit", limit, 0, HIGHEST)
         remedy = "run_all(limit=…) allows more."
         return Round(self._puppet, (), self._best, bound=bound, remedy=remedy, raise_errors=raise_errors)
@@ -264,28 +284,45 @@ class Jobs:
             self._puppet, (), more, before=so_far, remedy="Move the clock in smaller steps to allow more."
         )
 
-    def _instants(self, span: Millis) -> Iterator[None]:
-        """Move the clock to the end; if something is to be done there, by way of all instants at which jobs are due."""
+    def _instants(self, span: Millis, *, outage: bool) -> Iterator[None]:
+        """Move the clock to the end; if something is to be done there, by way of all instants at which jobs are due,
+        or schedules."""
         store, until = self._store, self._store.clock.now + span
         self._puppet.tidy()  # some patience begins when a sweep first sees a reason for it
+        self._ticks.fire()
         counts = self._app.unknown_after is not None
-        stops = self._mode == "inline" or counts
+        jobs_count = self._mode == "inline" or counts
         # A worker sweeps every few seconds. A sweep looks at every job, so on a long way a hundred must do, but where
         # they count how long a task has been unknown.
         every = 0 if counts else max(SWEEP_EVERY, span // 100)
         tidy_at = store.clock.now + every
-        while stops and (wait := store.promote_due()) is not None and store.clock.now + wait < until:
+        ticks = 0
+        while not outage and (wait := self._next_stop(jobs=jobs_count)) is not None:
+            if store.clock.now + wait >= until:
+                break
             store.move(store.clock.now + wait)
             if store.clock.now >= tidy_at:
                 self._puppet.tidy()
                 tidy_at = store.clock.now + every
+            ticks += self._ticks.fire()
+            if ticks > MOST_TICKS:
+                raise RuntimeError(TOO_MANY)
             yield
         store.move(until)
         self._puppet.tidy()
+        self._ticks.fire()
         yield
+
+    def _next_stop(self, *, jobs: bool) -> Millis | None:
+        """In how many milliseconds there is something to do: for a schedule, or also for a job."""
+        waits = (self._ticks.next_in(), self._store.promote_due() if jobs else None)
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def _to_next(self) -> timedelta:
         wait = self._store.promote_due()
+        if wait is None:
+            self._ticks.fire()
+            wait = self._ticks.next_in()
         if wait is None:
             raise LookupError("No job waits for a later instant, so there is nothing to advance to.")
         return timedelta(milliseconds=wait)

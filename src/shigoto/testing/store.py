@@ -21,6 +21,7 @@ from shigoto.model.clock import Millis, host_clock
 from shigoto.model.errors import DeclarationError, ResultTimeout
 from shigoto.model.job import Enqueued, Job, JobFilter, JobSpec, Lease, State
 from shigoto.model.outcome import Report, Settlement, Verdict
+from shigoto.model.schedule import Change
 from shigoto.model.worker import Promoted, SweepOrder
 from shigoto.testing.clock import VirtualClock
 from shigoto.testing.relay import Relay
@@ -158,6 +159,22 @@ class OwnStore(Relay):
 
         # Without its short cuts, which would pass by what is noted here.
         return structs.replace(op, start=steps, committed=committed, direct=None, several=None)
+
+    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+        """Fire; and note what was asked for."""
+        op = self.engine.tick(changes)
+        specs = [firing.spec for change in changes for firing in change.firings]
+        ids = [spec.id for spec in specs if spec is not None]
+
+        def steps() -> Steps[list[bool]]:
+            heard = yield from op.start()
+            jobs = yield from self.engine.get(ids).start()
+            for job in jobs:
+                if job is not None:
+                    self.asked.setdefault(job.id, job)
+            return heard
+
+        return structs.replace(op, start=steps)
 
     def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
         """T3; a worker that is to die at a checkpoint does so when that is committed."""

@@ -15,15 +15,13 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from shigoto.model.clock import Millis
-from shigoto.model.errors import StoreError, StoreUnavailable
+from shigoto.model.errors import StoreError, StoreMoved, StoreUnavailable
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, DueSchedule, Schedule
 from shigoto.observe.events import ScheduleFailed, SchedulesDeclared, TickFired, TickLost, TickPassed
-from shigoto.schedule.deciding import decide
 from shigoto.schedule.declaring import Declared, reconciling
-from shigoto.schedule.definition import read
 from shigoto.schedule.failing import after_failure
-from shigoto.schedule.firing import carried_out
+from shigoto.schedule.looking import looked_at
 from shigoto.worker.station import Station, Trouble
 
 AT_ONCE = 200  # schedules of one transaction
@@ -82,21 +80,17 @@ class Ticker:
 
     def _change(self, due: DueSchedule, now: Millis) -> Change:
         """What becomes of a schedule. Its code may raise anything."""
-        schedule = due.schedule
         try:
-            definition = read(schedule.definition)
-            decision = decide(schedule, definition, now, busy=due.busy)
-            declared = self._declared.get(schedule.name)
-            return carried_out(schedule, definition, decision, None if declared is None else declared.call)
+            return looked_at(due, self._declared, now)
         except Exception as error:
-            return self._failed(schedule, error, now)
+            return self._failed(due.schedule, error, now)
 
     async def _carry_out(self, changes: Sequence[Change], now: Millis) -> None:
         """Store the changes together; if that cannot be, one by one, so that one does not stop the others."""
         engine = self._station.engine
         try:
             heard = await engine.arun(engine.tick(changes))
-        except (StoreUnavailable, asyncio.CancelledError):
+        except (StoreUnavailable, StoreMoved, asyncio.CancelledError):
             raise
         except Exception as error:
             if len(changes) == 1:

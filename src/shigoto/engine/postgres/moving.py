@@ -18,7 +18,7 @@ from shigoto.model.errors import OptionInvalid
 LOCKED_FOR = 10  # seconds to wait for the transactions of others
 EVERYTHING = (
     "job", "ready", "scheduled", "blocked", "running", "done", "key", "expiry", "attempt", "progress", "log", "queue",
-    "lane",
+    "lane", "schedule", "tick",
 )  # fmt: skip
 STATES_OF_GATES = {error.code: state for state, error in GATES.items()}
 # Not in the name of the schema, which may be another: a setting belongs to the session.
@@ -88,7 +88,12 @@ def _gate(schema: str) -> Steps[Gate | None]:
 
 def _alone(script: Callable[[str], Script]) -> Steps[None]:
     tables = ", ".join(f"shigoto.{table}" for table in (*EVERYTHING, "worker"))
-    yield script(f"SET LOCAL lock_timeout = '{LOCKED_FOR}s'; LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
+    # Who changes a schedule has begun by locking its row, and changes it when the jobs are stored: so they are awaited
+    # first, by a lock that row locks wait for, too. Otherwise they and we could wait for each other.
+    yield script(
+        f"SET LOCAL lock_timeout = '{LOCKED_FOR}s'; LOCK TABLE shigoto.schedule IN EXCLUSIVE MODE;"
+        f" LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE"
+    )
 
 
 def _shut(gate: Gate, shown: str, schema: str) -> Steps[None]:
@@ -148,12 +153,13 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
 
 
-def _storable(number: int, column: str, text: str) -> str:
+def _storable(whose: int | str, column: str, text: str) -> str:
     if column in DESCRIBING:
         return text.replace("\0", "\\x00")
+    what, remedy = (f"Job {whose}", "Clear") if isinstance(whose, int) else (f"Schedule {whose!r}", "Remove")
     raise OptionInvalid(
-        f"Job {number} cannot be stored in PostgreSQL: its {column} has U+0000 in it. Clear it in the old store, or"
-        " leave it out."
+        f"{what} cannot be stored in PostgreSQL: its {column} has U+0000 in it. {remedy} it in the old store, or leave"
+        " it out."
     )
 
 
@@ -163,7 +169,8 @@ def _go_on_after(highest: int, script: Callable[[str], Script]) -> Steps[None]:
         yield sql("go_on_after", highest)
     yield sql("set_meta", "pruned_to", 0)
     yield script(
-        "ANALYZE shigoto.job, shigoto.done, shigoto.ready, shigoto.scheduled, shigoto.attempt, shigoto.log"
+        "ANALYZE shigoto.job, shigoto.done, shigoto.ready, shigoto.scheduled, shigoto.attempt, shigoto.log,"
+        " shigoto.schedule, shigoto.tick"
     )
 
 

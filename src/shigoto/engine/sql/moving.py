@@ -6,8 +6,9 @@ from uuid import UUID, uuid4
 
 from msgspec import Struct, json
 
-from shigoto.engine.movable import BLOCK, Gate, Mark, refused
+from shigoto.engine.movable import BLOCK, Gate, LedgerMark, Mark, refused
 from shigoto.engine.op import Op
+from shigoto.engine.sql import moving_schedules as plans
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES, settings
 from shigoto.engine.sql.rows import TABLES, rows_of
@@ -16,12 +17,21 @@ from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreMoved, StoreRefused, StoreUnavailable
 from shigoto.model.job import FailureKind, QueueSettings
 from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.record import LARGEST, AttemptRecord, JobRecord, LineRecord, Weight, portions
+from shigoto.model.record import (
+    LARGEST,
+    AttemptRecord,
+    JobRecord,
+    LineRecord,
+    StoredSchedule,
+    Weight,
+    portions,
+)
 
 T = TypeVar("T")
 
 Begin = Callable[[int, list[QueueSettings]], None]
 Tell = Callable[[list[JobRecord]], None]
+TellSchedules = Callable[[list[StoredSchedule]], None]
 
 PAGE = 5_000  # jobs that are weighed at once
 # Everything of a job but its body, in an order in which each can still be found by it.
@@ -140,8 +150,8 @@ class SqlMover:
     def records(self, numbers: Sequence[int]) -> Op[list[JobRecord]]:
         return Op(start=lambda: _records(numbers), mode="read")
 
-    def export(self, begin: Begin, tell: Tell) -> Op[int]:
-        return Op(start=_Export(begin, tell).steps, mode="read")
+    def export(self, begin: Begin, tell_schedules: TellSchedules, tell: Tell) -> Op[int]:
+        return Op(start=_Export(begin, tell_schedules, tell).steps, mode="read")
 
     def put(self, records: Sequence[JobRecord], *, taking_keys: bool = False) -> Op[None]:
         return Op(start=lambda: self._inside(self._put(records, taking_keys)))
@@ -174,6 +184,18 @@ class SqlMover:
     def remove(self, numbers: Sequence[int]) -> Op[None]:
         return Op(start=lambda: self._inside(_remove(numbers)))
 
+    def ledger_marks(self) -> Op[dict[str, LedgerMark]]:
+        return Op(start=plans.marks, mode="read")
+
+    def schedules(self, names: Sequence[str]) -> Op[list[StoredSchedule]]:
+        return Op(start=lambda: plans.whole(names), mode="read")
+
+    def put_schedules(self, schedules: Sequence[StoredSchedule]) -> Op[None]:
+        return Op(start=lambda: self._inside(plans.put(schedules, self._ways.load)))
+
+    def remove_schedules(self, names: Sequence[str]) -> Op[None]:
+        return Op(start=lambda: self._inside(plans.remove(names)))
+
     def wipe(self) -> Op[None]:
         return Op(start=lambda: self._inside(self._ways.wipe()))
 
@@ -192,7 +214,8 @@ def _is_alone(record: JobRecord) -> bool:
 
 
 def _is_empty() -> Steps[bool]:
-    return (yield sql("any_job")).fetchone() is None
+    """Whether there is no job, and no schedule: names, ids and numbers could be the same."""
+    return (yield sql("any_job")).fetchone() is None and (yield sql("any_schedule")).fetchone() is None
 
 
 def _number(command: Any) -> Steps[int]:
@@ -238,8 +261,9 @@ def _weigh(after: int, to: int, finished: bool | None, limit: int) -> Steps[list
 class _Export:
     """One export; it cannot be told twice."""
 
-    def __init__(self, begin: Begin, tell: Tell) -> None:
+    def __init__(self, begin: Begin, tell_schedules: TellSchedules, tell: Tell) -> None:
         self._begin = begin
+        self._tell_schedules = tell_schedules
         self._tell = tell
         self._begun = False
 
@@ -252,6 +276,9 @@ class _Export:
         queues = yield from settings()
         self._begun = True
         self._begin(highest, queues)
+        marks = yield from plans.marks()
+        for names in portions((name, mark.weight) for name, mark in marks.items()):
+            self._tell_schedules((yield from plans.whole(names)))
         after, told = 0, 0
         while page := (yield from _weigh(after, LARGEST, None, PAGE)):
             for numbers in portions(page):

@@ -42,17 +42,38 @@ def schedules(names: Sequence[str] | None) -> Steps[list[Schedule]]:
 
 def due(now: Millis, declared: Collection[str], limit: int) -> Steps[Due]:
     """What somebody has to look at, and when there is more."""
-    names = _names(declared)
-    [soonest] = (yield sql("next_look", now, now + ASTRAY, names)).fetchone()
+    soonest, is_astray = yield from _soonest(now, declared)
     if soonest is None or soonest > now or not limit:
         return Due(now=now, schedules=[], next_in=None if soonest is None else max(0, soonest - now))
-    rows = (yield sql("due_schedules", now, now + ASTRAY, names, limit + 1)).fetchall()
+    names = _names(declared)
+    look = (
+        sql("due_and_astray", now, now + ASTRAY, names, limit + 1)
+        if is_astray
+        else sql("due_schedules", now, names, limit + 1)
+    )
+    rows = (yield look).fetchall()
     some = [DueSchedule(schedule=_schedule(row[:-1]), busy=bool(row[-1])) for row in rows[:limit]]
     next_in: Millis | None = 0
     if len(rows) <= limit:
         [later] = (yield sql("later_look", now, names)).fetchone()
         next_in = None if later is None else later - now
     return Due(now=now, schedules=some, next_in=next_in)
+
+
+def _soonest(now: Millis, declared: Collection[str]) -> Steps[tuple[Millis | None, bool]]:
+    """When to look again, and whether any schedule was decided by a clock that has gone back since.
+
+    Only if the first of all schedules is somebody else's it matters how many are declared: then the store has to hear
+    all of their names.
+    """
+    first = (yield sql("first_look", now + ASTRAY)).fetchone()
+    if first is None:
+        return None, False
+    name, origin, look_at, is_astray = first
+    if not is_astray and (not origin or name in declared):
+        return look_at, False
+    soonest: Millis | None = (yield sql("next_look", now, now + ASTRAY, _names(declared))).fetchone()[0]
+    return soonest, bool(is_astray)
 
 
 def tick(dialect: Dialect, now: Millis, submit: Submit, changes: Sequence[Change]) -> Steps[list[bool]]:

@@ -28,6 +28,7 @@ CLAIMS = {"running": ("INSERT",)}
 # A worker may leave a closed store, and nothing else.
 CHANGED = (
     "job", "ready", "scheduled", "blocked", "running", "done", "key", "expiry", "attempt", "progress", "log", "queue",
+    "schedule", "tick",
 )  # fmt: skip
 EVERYTHING = dict.fromkeys(CHANGED, EVENTS) | {"worker": ("INSERT", "UPDATE")}
 OF_ENQUEUES = """
@@ -36,7 +37,7 @@ WHERE type = 'trigger' AND name IN ('shigoto_job_ready', 'shigoto_job_scheduled'
 """
 FILLED = (
     "key", "expiry", "ready", "scheduled", "blocked", "attempt", "log", "progress", "done", "job", "lane", "queue",
-    "counter",
+    "counter", "schedule", "tick",
 )  # fmt: skip
 COLUMNS = {("ready", "run_at"): "pos"}
 

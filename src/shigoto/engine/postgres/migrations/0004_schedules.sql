@@ -19,8 +19,8 @@ CREATE TABLE shigoto.schedule (
   created_at  bigint NOT NULL,
   declared_at bigint NOT NULL
 ) WITH (fillfactor = 50);
-CREATE INDEX schedule_by_look ON shigoto.schedule (look_at) WHERE look_at IS NOT NULL;
-CREATE INDEX schedule_by_decided ON shigoto.schedule (decided_to);
+CREATE INDEX schedule_by_look ON shigoto.schedule (look_at, name) WHERE look_at IS NOT NULL;
+CREATE INDEX schedule_by_decided ON shigoto.schedule (decided_to) WHERE look_at IS NOT NULL;
 
 CREATE TABLE shigoto.tick (
   schedule   uuid NOT NULL,

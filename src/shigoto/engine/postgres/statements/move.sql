@@ -1,7 +1,10 @@
--- Whole jobs, for moves, exports and imports. Asked by operators; each may walk over everything there is.
+-- Whole jobs and schedules, for moves, exports and imports. Asked by operators; each may walk over everything there is.
 
 -- name: any_job
 SELECT 1 FROM shigoto.job LIMIT 1
+
+-- name: any_schedule
+SELECT 1 FROM shigoto.schedule LIMIT 1
 
 -- Also those that were given to nobody, because a transaction was rolled back.
 -- name: highest_ever
@@ -137,3 +140,24 @@ GROUP BY l.queue
 
 -- name: go_on_after
 SELECT setval('shigoto.job_number_seq', $1::bigint)
+
+-- name: mark_schedules
+SELECT s.name, s.id::text, s.revision, s.declared_at, t.entries, t.newest
+FROM shigoto.schedule s
+CROSS JOIN LATERAL (
+  SELECT count(*) AS entries, max(t.at) AS newest FROM shigoto.tick t WHERE t.schedule = s.id OFFSET 0) t
+ORDER BY s.name
+
+-- name: whole_schedules
+SELECT s.name, s.id::text, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to,
+  s.job::text, s.number, s.errors, s.error, s.counts, s.created_at, s.declared_at
+FROM shigoto.schedule s
+WHERE s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($1::text::jsonb) e))
+ORDER BY s.name
+
+-- name: whole_ledgers
+SELECT s.name, t.at, t.outcome, t.decided_at, t.job::text, t.until, t.count
+FROM shigoto.schedule s
+CROSS JOIN LATERAL (SELECT * FROM shigoto.tick t WHERE t.schedule = s.id ORDER BY t.at OFFSET 0) t
+WHERE s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($1::text::jsonb) e))
+ORDER BY s.name, t.at

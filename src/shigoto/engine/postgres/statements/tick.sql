@@ -13,8 +13,20 @@ FROM shigoto.schedule s
 WHERE s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($1::text::jsonb) e))
 ORDER BY s.name
 
--- What is due, and what was decided by a clock that has gone back since. The last column: whether its job has not ended.
+-- What is due, in the order of its index. The last column: whether its job has not ended.
 -- name: due_schedules
+SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to,
+  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at,
+  EXISTS (SELECT 1 FROM shigoto.job b WHERE b.number = s.number)
+    AND NOT EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = s.number)
+FROM shigoto.schedule s
+WHERE s.look_at <= $1::bigint
+  AND (s.origin = '' OR s.name IN (SELECT e FROM jsonb_array_elements_text($2::text::jsonb) e))
+ORDER BY s.look_at, s.name
+LIMIT $3::int
+
+-- The same, and what was decided by a clock that has gone back since, which is due now.
+-- name: due_and_astray
 SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to,
   s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at,
   EXISTS (SELECT 1 FROM shigoto.job b WHERE b.number = s.number)
@@ -25,28 +37,37 @@ FROM (
   SELECT s.name, $1::bigint FROM shigoto.schedule s WHERE s.decided_to > $2::bigint AND s.look_at IS NOT NULL
 ) d
 JOIN shigoto.schedule s ON s.name = d.name
-WHERE s.origin = '' OR s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($3::text::jsonb) e))
+WHERE s.origin = '' OR s.name IN (SELECT e FROM jsonb_array_elements_text($3::text::jsonb) e)
 ORDER BY d.since, s.name
 LIMIT $4::int
+
+-- The first of all, whoever declares it; and whether any was decided by a clock that has gone back since.
+-- name: first_look
+SELECT s.name, s.origin, s.look_at,
+  (SELECT max(a.decided_to) FROM shigoto.schedule a WHERE a.look_at IS NOT NULL) > $1::bigint
+FROM shigoto.schedule s
+WHERE s.look_at IS NOT NULL
+ORDER BY s.look_at
+LIMIT 1
 
 -- name: next_look
 SELECT CASE
   WHEN EXISTS (
     SELECT 1 FROM shigoto.schedule s
     WHERE s.decided_to > $2::bigint AND s.look_at IS NOT NULL
-      AND (s.origin = '' OR s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($3::text::jsonb) e))))
+      AND (s.origin = '' OR s.name IN (SELECT e FROM jsonb_array_elements_text($3::text::jsonb) e)))
   THEN $1::bigint
   ELSE (
     SELECT min(s.look_at) FROM shigoto.schedule s
     WHERE s.look_at IS NOT NULL
-      AND (s.origin = '' OR s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($3::text::jsonb) e))))
+      AND (s.origin = '' OR s.name IN (SELECT e FROM jsonb_array_elements_text($3::text::jsonb) e)))
 END
 
 -- name: later_look
 SELECT min(s.look_at)
 FROM shigoto.schedule s
 WHERE s.look_at > $1::bigint
-  AND (s.origin = '' OR s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($2::text::jsonb) e)))
+  AND (s.origin = '' OR s.name IN (SELECT e FROM jsonb_array_elements_text($2::text::jsonb) e))
 
 -- name: lock_schedules
 SELECT s.name, s.revision, s.id::text
@@ -85,6 +106,7 @@ UPDATE shigoto.schedule s SET
   declared_at = greatest(s.declared_at, (e ->> 15)::bigint)
 FROM jsonb_array_elements($1::text::jsonb) e
 WHERE s.name = e ->> 1
+  AND s.name = ANY (ARRAY(SELECT n ->> 1 FROM jsonb_array_elements($1::text::jsonb) n))
 
 -- Without waiting: who changes one of them will say it the next time.
 -- name: declare_schedules
@@ -135,7 +157,10 @@ WHERE t.schedule = e::uuid
 -- name: ledger
 SELECT t.at, t.outcome, t.decided_at, t.job::text, t.until, t.count
 FROM shigoto.schedule s
-JOIN shigoto.tick t ON t.schedule = s.id
-WHERE s.name = $1::text AND ($2::bigint IS NULL OR t.at < $2::bigint)
+CROSS JOIN LATERAL (
+  SELECT * FROM shigoto.tick t
+  WHERE t.schedule = s.id AND t.at < coalesce($2::bigint, 9223372036854775807)
+  ORDER BY t.at DESC
+  LIMIT $3::int) t
+WHERE s.name = $1::text
 ORDER BY t.at DESC
-LIMIT $3::int

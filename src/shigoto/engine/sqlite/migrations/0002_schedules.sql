@@ -20,7 +20,7 @@ CREATE TABLE shigoto_schedule (
   declared_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX shigoto_schedule_by_look ON shigoto_schedule (look_at) WHERE look_at IS NOT NULL;
-CREATE INDEX shigoto_schedule_by_decided ON shigoto_schedule (decided_to);
+CREATE INDEX shigoto_schedule_by_decided ON shigoto_schedule (decided_to) WHERE look_at IS NOT NULL;
 
 CREATE TABLE shigoto_tick (
   schedule   TEXT NOT NULL,

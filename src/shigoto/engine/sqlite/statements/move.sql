@@ -1,7 +1,10 @@
--- Whole jobs, for moves, exports and imports. Asked by operators; each may walk over everything there is.
+-- Whole jobs and schedules, for moves, exports and imports. Asked by operators; each may walk over everything there is.
 
 -- name: any_job
 SELECT 1 FROM shigoto_job WHERE lane <> 0 LIMIT 1
+
+-- name: any_schedule
+SELECT 1 FROM shigoto_schedule LIMIT 1
 
 -- The husk has kept the number of a job that was deleted.
 -- name: highest_ever
@@ -122,3 +125,24 @@ GROUP BY l.queue
 -- name: add_husk
 INSERT INTO shigoto_job (number, id, lane, priority, run_at, created_at, max_failures, tenant, payload)
 VALUES (?1, randomblob(16), 0, 0, 0, 0, 1, '', '')
+
+-- name: mark_schedules
+SELECT name, id, revision, declared_at,
+  (SELECT count(*) FROM shigoto_tick t WHERE t.schedule = s.id),
+  (SELECT max(t.at) FROM shigoto_tick t WHERE t.schedule = s.id)
+FROM shigoto_schedule s
+ORDER BY name
+
+-- name: whole_schedules
+SELECT s.name, s.id, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to, s.job,
+  s.number, s.errors, s.error, s.counts, s.created_at, s.declared_at
+FROM json_each(?1) e
+CROSS JOIN shigoto_schedule s ON s.name = e.value
+ORDER BY s.name
+
+-- name: whole_ledgers
+SELECT s.name, t.at, t.outcome, t.decided_at, t.job, t.until, t.count
+FROM json_each(?1) e
+CROSS JOIN shigoto_schedule s ON s.name = e.value
+CROSS JOIN shigoto_tick t ON t.schedule = s.id
+ORDER BY s.name, t.at

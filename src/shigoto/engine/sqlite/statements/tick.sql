@@ -13,8 +13,19 @@ FROM json_each(?1) e
 CROSS JOIN shigoto_schedule s ON s.name = e.value
 ORDER BY s.name
 
--- What is due, and what was decided by a clock that has gone back since. The last column: whether its job has not ended.
+-- What is due, in the order of its index. The last column: whether its job has not ended.
 -- name: due_schedules
+SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to, s.job,
+  s.errors, s.error, s.counts, s.created_at, s.declared_at,
+  EXISTS (SELECT 1 FROM shigoto_job b WHERE b.number = s.number AND b.lane <> 0)
+    AND NOT EXISTS (SELECT 1 FROM shigoto_done d WHERE d.number = s.number)
+FROM shigoto_schedule s
+WHERE s.look_at <= ?1 AND (s.origin = '' OR s.name IN (SELECT value FROM json_each(?2)))
+ORDER BY s.look_at, s.name
+LIMIT ?3
+
+-- The same, and what was decided by a clock that has gone back since, which is due now.
+-- name: due_and_astray
 SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to, s.job,
   s.errors, s.error, s.counts, s.created_at, s.declared_at,
   EXISTS (SELECT 1 FROM shigoto_job b WHERE b.number = s.number AND b.lane <> 0)
@@ -28,6 +39,15 @@ CROSS JOIN shigoto_schedule s ON s.name = d.name
 WHERE s.origin = '' OR s.name IN (SELECT value FROM json_each(?3))
 ORDER BY d.since, s.name
 LIMIT ?4
+
+-- The first of all, whoever declares it; and whether any was decided by a clock that has gone back since.
+-- name: first_look
+SELECT name, origin, look_at,
+  (SELECT max(decided_to) FROM shigoto_schedule WHERE look_at IS NOT NULL) > ?1
+FROM shigoto_schedule
+WHERE look_at IS NOT NULL
+ORDER BY look_at
+LIMIT 1
 
 -- name: next_look
 SELECT CASE

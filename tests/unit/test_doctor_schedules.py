@@ -1,0 +1,99 @@
+"""What the doctor says of schedules: on made-up facts, and on a real file."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from shigoto.cli import check_schedules
+from shigoto.cli.consent import SHOWN
+from shigoto.cli.doctor import examine, gather
+from shigoto.cli.findings import Facts, Finding, Level
+from shigoto.engine.sqlite import SqliteEngine
+from shigoto.model.clock import to_datetime, to_millis
+from shigoto.model.ids import uuid7
+from shigoto.model.schedule import Change, Schedule
+from tests.unit.test_doctor import NOW, ago, facts, worker
+
+SOON = to_millis(NOW + timedelta(seconds=30))
+
+
+def schedule(**changes: Any) -> Schedule:
+    usual: dict[str, Any] = {"id": uuid7(), "name": "nightly", "definition": "{}", "look_at": SOON}
+    usual |= {"decided_to": to_millis(ago(hours=1)), "created_at": to_millis(ago(days=1))}
+    return Schedule(**(usual | changes))
+
+
+def declared(**changes: Any) -> Schedule:
+    return schedule(**({"origin": "shop:nightly", "declared_at": to_millis(ago(seconds=40))} | changes))
+
+
+def found(these: Facts) -> list[Finding]:
+    return [finding for finding in examine(these) if finding.check == "schedules"]
+
+
+def test_schedules_that_are_in_order_are_not_worth_a_word() -> None:
+    late = to_millis(ago(seconds=59))
+    fine = [schedule(), declared(), schedule(look_at=None), schedule(paused=True), schedule(look_at=late)]
+
+    assert found(facts(schedules=fine)) == []
+    assert found(facts()) == []
+
+
+def test_a_schedule_that_has_failed_is_a_problem_and_its_error_is_told() -> None:
+    broken = declared(failed=True, look_at=None, errors=6, error="ConnectionError: no host")
+
+    [finding] = found(facts(schedules=[broken, schedule()]))
+
+    assert finding.level is Level.PROBLEM
+    assert finding.text == (
+        "1 schedule is not fired any more, after too many errors: nightly (ConnectionError: no host)."
+    )
+    assert finding.remedy == "Mend the cause, then: shigoto schedules resume nightly."
+
+
+def test_a_schedule_that_nobody_looks_at_is_a_problem() -> None:
+    """S4-14: never silence."""
+    late = [schedule(name=f"s{n}", look_at=to_millis(ago(minutes=n))) for n in range(2, 40)]
+
+    [finding] = found(facts(schedules=late))
+    [nobody] = found(facts(schedules=[schedule(look_at=to_millis(ago(minutes=5)))], workers=[]))
+
+    assert finding.level is nobody.level is Level.PROBLEM
+    assert finding.text.startswith("38 schedules are overdue: s39 (by 39 min), s38 (by 38 min)")
+    assert finding.text.endswith(f"and {38 - SHOWN} more.")
+    assert "None of the workers ticks" in str(finding.remedy)
+    assert nobody.remedy == "Nobody is there to tick: start a worker, shigoto worker."
+
+
+def test_a_schedule_whose_code_is_gone_is_a_warning_and_not_overdue() -> None:
+    gone = declared(declared_at=to_millis(ago(minutes=3)), look_at=to_millis(ago(minutes=2)))
+
+    [finding] = found(facts(schedules=[gone]))
+
+    assert finding.level is Level.WARNING
+    assert finding.text == (
+        "1 schedule is declared in code that no process has any more, and not fired: nightly (by shop:nightly)."
+    )
+    assert "shigoto schedules remove nightly" in str(finding.remedy)
+
+
+def test_without_a_worker_what_is_declared_is_overdue_and_not_gone() -> None:
+    """Nobody could declare it."""
+    late = declared(declared_at=to_millis(ago(hours=3)), look_at=to_millis(ago(hours=2)))
+
+    [finding] = found(facts(schedules=[late], workers=[worker(lease_until=ago(seconds=5))]))
+
+    assert finding.text == "1 schedule is overdue: nightly (by 2 h 0 min)."
+    assert check_schedules.undeclared(facts(schedules=[late], workers=[])) is None
+
+
+def test_the_doctor_reads_schedules_from_the_store(tmp_path: Path) -> None:
+    engine = SqliteEngine(tmp_path / "jobs.db")
+    now = engine.now()
+    late = schedule(look_at=now - 90_000, decided_to=now - 100_000, created_at=now)
+    engine.run(engine.tick([Change(schedule=late, seen=0)]))
+
+    [finding] = found(gather(engine, to_datetime(now), deep=False))
+
+    assert finding.text == "1 schedule is overdue: nightly (by 90 s)."
+    engine.close()
