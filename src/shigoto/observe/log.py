@@ -286,7 +286,7 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     ),
     events.TickLost: (
         logging.DEBUG,
-        lambda e: f"Worker {e.worker}: Schedule {e.schedule} was fired by another instance",
+        lambda e: f"Worker {e.worker}: Schedule {e.schedule} was fired, or changed, by another instance",
     ),
     events.ScheduleFailed: (
         logging.ERROR,

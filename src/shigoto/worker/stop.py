@@ -6,6 +6,10 @@ from msgspec import Struct
 
 from shigoto.worker.wakeup import Wakeup
 
+LEAST_PATIENCE = (
+    1.0  # seconds for what must be tried at the end, such as giving back jobs, however short the time-out
+)
+
 Reason = Literal["stopped", "drained", "recycled", "fenced"]
 
 

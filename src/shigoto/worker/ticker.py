@@ -12,15 +12,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from msgspec.structs import replace
+from msgspec import Struct
 
 from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreError, StoreUnavailable
-from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, DueSchedule, Schedule
-from shigoto.observe.events import ScheduleFailed, SchedulesDeclared, TickFired, TickLost, TickPassed
+from shigoto.observe.events import ScheduleFailed, TickFired, TickLost, TickPassed
 from shigoto.schedule.deciding import decide
-from shigoto.schedule.declaring import Declared, reconciling
+from shigoto.schedule.declaring import Declared
 from shigoto.schedule.definition import read
 from shigoto.schedule.failing import after_failure
 from shigoto.schedule.firing import carried_out
@@ -30,15 +29,22 @@ AT_ONCE = 200  # schedules of one transaction
 DECLARE_EVERY = 30.0  # seconds
 
 
+class Step(Struct, frozen=True):
+    """A schedule as it was seen, and what is to become of it."""
+
+    seen: Schedule
+    change: Change
+
+
 class Ticker:
-    """Fires what is due, and keeps the store informed of what this code declares."""
+    """Fires what is due, and says now and then that what this code declares still is."""
 
     def __init__(self, station: Station, declared: Mapping[str, Declared]) -> None:
         self._station = station
         self._declared = declared
         self._time = asyncio.get_running_loop().time
         self._trouble = Trouble(station, "ticker")
-        self._declared_at: float | None = None
+        self._declared_at = self._time()  # or a moment ago, when the worker began
 
     async def run(self) -> None:
         """Fire until cancelled."""
@@ -53,29 +59,23 @@ class Ticker:
             await asyncio.sleep(pause)
 
     async def _declare(self) -> None:
-        """Bring the declared ones into the store, and say now and then that they still are."""
         engine, now = self._station.engine, self._time()
-        if not self._declared or (self._declared_at is not None and now < self._declared_at + DECLARE_EVERY):
-            return
-        if self._declared_at is None:
-            changed = await engine.arun(reconciling(engine, self._declared, uuid7))
-            if changed:
-                self._station.bus.publish(SchedulesDeclared(self._station.name, tuple(changed)))
-        else:
+        if self._declared and now >= self._declared_at + DECLARE_EVERY:
             await engine.arun(engine.declare(list(self._declared)))
-        self._declared_at = now
+            self._declared_at = now
 
     async def _cycle(self) -> float:
         """Fire what is due, and return how many seconds to wait."""
         engine = self._station.engine
         due = await engine.arun(engine.due(list(self._declared), AT_ONCE))
-        changes = [self._change(each, due.now) for each in due.schedules]
-        if changes:
-            await self._carry_out(changes, due.now)
-        if len(due.schedules) == AT_ONCE:
+        steps = [Step(each.schedule, self._change(each, due.now)) for each in due.schedules]
+        if steps:
+            await self._carry_out(steps, due.now)
+        if len(steps) == AT_ONCE:
             return 0.0
         # What was fired is due again; how soon, only the schedules themselves know.
-        waits = [each.schedule.look_at - due.now for each in changes if each.schedule.look_at is not None]
+        looks = [step.change.schedule.look_at for step in steps]
+        waits = [look_at - due.now for look_at in looks if look_at is not None]
         if due.next_in is not None:
             waits.append(due.next_in)
         return min([self._station.jittered_poll(), *(max(0, wait) / 1000 for wait in waits)])
@@ -89,51 +89,40 @@ class Ticker:
             declared = self._declared.get(schedule.name)
             return carried_out(schedule, definition, decision, None if declared is None else declared.call)
         except Exception as error:
-            return self._failed(schedule, error, now)
+            return after_failure(schedule, error, now)
 
-    async def _carry_out(self, changes: Sequence[Change], now: Millis) -> None:
+    async def _carry_out(self, steps: Sequence[Step], now: Millis) -> None:
         """Store the changes together; if that cannot be, one by one, so that one does not stop the others."""
         engine = self._station.engine
         try:
-            heard = await engine.arun(engine.tick(changes))
+            heard = await engine.arun(engine.tick([step.change for step in steps]))
         except (StoreUnavailable, asyncio.CancelledError):
             raise
         except Exception as error:
-            if len(changes) == 1:
-                await engine.arun(engine.tick([self._failed(await self._again(changes[0]), error, now)]))
+            if len(steps) > 1:
+                for step in steps:
+                    await self._carry_out([step], now)
                 return
-            for change in changes:
-                await self._carry_out([change], now)
-            return
-        for change, was_heard in zip(changes, heard, strict=True):
-            self._tell(change, was_heard=was_heard)
-
-    async def _again(self, change: Change) -> Schedule:
-        """The schedule as it was before the change that did not work."""
-        engine = self._station.engine
-        known = await engine.arun(engine.schedules([change.schedule.name]))
-        return known[0] if known else replace(change.schedule, revision=change.seen)
-
-    def _failed(self, schedule: Schedule, error: Exception, now: Millis) -> Change:
-        change = after_failure(schedule, error, now)
-        changed = change.schedule
-        self._station.bus.publish(
-            ScheduleFailed(
-                self._station.name, schedule.name, str(changed.error), changed.errors, changed.failed
-            )
-        )
-        return change
+            # By the same revision: of several who could not store it, one has failed.
+            change = after_failure(steps[0].seen, error, now)
+            steps = [Step(steps[0].seen, change)]
+            heard = await engine.arun(engine.tick([change]))
+        for step, was_heard in zip(steps, heard, strict=True):
+            self._tell(step.change, was_heard=was_heard)
 
     def _tell(self, change: Change, *, was_heard: bool) -> None:
-        bus, name, schedule = self._station.bus, self._station.name, change.schedule.name
+        bus, name, schedule = self._station.bus, self._station.name, change.schedule
         if not was_heard:
-            bus.publish(TickLost(name, schedule))
+            bus.publish(TickLost(name, schedule.name))
             return
+        if schedule.errors:
+            error = str(schedule.error)
+            bus.publish(ScheduleFailed(name, schedule.name, error, schedule.errors, schedule.failed))
         for firing in change.firings:
             entry = firing.entry
             late = entry.decided_at - entry.at
             if firing.spec is not None:
                 job: UUID = firing.spec.id
-                bus.publish(TickFired(name, schedule, entry.at, entry.outcome.value, job, late))
+                bus.publish(TickFired(name, schedule.name, entry.at, entry.outcome.value, job, late))
             else:
-                bus.publish(TickPassed(name, schedule, entry.at, entry.outcome.value, entry.count))
+                bus.publish(TickPassed(name, schedule.name, entry.at, entry.outcome.value, entry.count))
