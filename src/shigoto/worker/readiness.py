@@ -44,6 +44,16 @@ async def expect_ready(engine: Engine, *, any_role: bool, kind: str = "worker") 
         raise NotReady(f"The {kind} cannot begin. {error}") from error
 
 
+def expect_ready_now(engine: Engine, *, any_role: bool, kind: str) -> None:
+    """The same in the caller's thread; a store that is made by whoever needs it is made now."""
+    try:
+        if isinstance(engine, Prepared):
+            engine.run(engine.expect_ready(any_role=any_role))
+        engine.run(engine.due((), 0))
+    except StoreUnavailable as error:
+        raise NotReady(f"The {kind} cannot begin. {error}") from error
+
+
 async def announce(
     engine: Engine, announcement: Announcement, clock: Callable[[], float], random: Random
 ) -> float:

@@ -8,10 +8,10 @@ from typing import Any, Generic, Self, TypeVar
 
 from shigoto.worker.stop import LEAST_PATIENCE, Reason, StopSwitch
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Service(ABC, Generic[T]):
+class Service(ABC, Generic[T_co]):
     """Made once, run once. `_start` does what may fail, `_serve` lasts until the switch is thrown."""
 
     kind: str  # what it is called, for people
@@ -20,17 +20,22 @@ class Service(ABC, Generic[T]):
         self.name = name
         self._switch = StopSwitch()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[T] | None = None
+        self._task: asyncio.Task[T_co] | None = None
+
+    @property
+    @abstractmethod
+    def stop_timeout(self) -> float:
+        """How many seconds a stop may take, a trifle more if the store does not answer."""
 
     @abstractmethod
     async def _start(self) -> None:
         """Get ready, or raise."""
 
     @abstractmethod
-    async def _serve(self) -> T:
+    async def _serve(self) -> T_co:
         """Run to the end."""
 
-    async def run(self) -> T:
+    async def run(self) -> T_co:
         """Run until it is stopped."""
         await self._start()
         return await self._serve()
@@ -42,7 +47,7 @@ class Service(ABC, Generic[T]):
         """
         self._throw("stopped")
 
-    async def wait(self) -> T:
+    async def wait(self) -> T_co:
         """Wait for the end of what was entered with `async with`, whoever stops it; cancelling this does not."""
         if self._task is None:
             raise RuntimeError(f"Only a {self.kind} that was entered with `async with` can be waited for.")

@@ -24,6 +24,11 @@ class Stopped(Struct, frozen=True, kw_only=True):
     unreleased: int = 0
     running: int = 0
 
+    @property
+    def exit_code(self) -> int:
+        """Of a process that existed for it: 1 if jobs could not be given back or were taken away."""
+        return 1 if self.unreleased or self.reason == "fenced" else 0
+
 
 class StopSwitch:
     """Thrown once, it asks a worker to stop; thrown twice, to hurry. For the event loop only.

@@ -10,12 +10,13 @@ nothing of that holds up the others.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 from uuid import UUID
 
 from msgspec import Struct
 
 from shigoto.model.clock import Millis
-from shigoto.model.errors import StoreError, StoreUnavailable
+from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved, StoreUnavailable
 from shigoto.model.schedule import Change, DueSchedule, Schedule
 from shigoto.observe.events import ScheduleFailed, TickFired, TickLost, TickPassed
 from shigoto.schedule.deciding import decide
@@ -24,6 +25,8 @@ from shigoto.schedule.definition import read
 from shigoto.schedule.failing import after_failure
 from shigoto.schedule.firing import carried_out
 from shigoto.worker.station import Station, Trouble
+from shigoto.worker.tally import Tally
+from shigoto.worker.wakeup import Wakeup
 
 AT_ONCE = 200  # schedules of one transaction
 DECLARE_EVERY = 30.0  # seconds
@@ -36,27 +39,71 @@ class Step(Struct, frozen=True):
     change: Change
 
 
+class Watcher(Protocol):
+    """Whoever wants to know how the ticker gets on with the store."""
+
+    def lost(self, error: StoreError) -> None:
+        """The store does not answer; told once."""
+        ...
+
+    def back(self, seconds: float) -> None:
+        """It answers again, after so long."""
+        ...
+
+    def gone(self, error: StoreError) -> None:
+        """It will never answer to this process again."""
+        ...
+
+
 class Ticker:
     """Fires what is due, and says now and then that what this code declares still is."""
 
-    def __init__(self, station: Station, declared: Mapping[str, Declared]) -> None:
+    def __init__(
+        self, station: Station, declared: Mapping[str, Declared], *, watcher: Watcher | None = None
+    ) -> None:
         self._station = station
         self._declared = declared
+        self._watcher = watcher
         self._time = asyncio.get_running_loop().time
         self._trouble = Trouble(station, "ticker")
+        self._wakeup = Wakeup()
+        self._closed = False
+        self.tally = Tally(self._time)
         self._declared_at = self._time()  # or a moment ago, when the worker began
 
+    def close(self) -> None:
+        """Finish the cycle at hand, and begin no other."""
+        self._closed = True
+        self._wakeup.ring()
+
     async def run(self) -> None:
-        """Fire until cancelled."""
-        while True:
+        """Fire until closed or cancelled."""
+        while not self._closed:
+            self.tally.begin()
             try:
                 await self._declare()
                 pause = await self._cycle()
             except StoreError as error:
-                await asyncio.sleep(self._trouble.met(error))
-                continue
-            self._trouble.over()
-            await asyncio.sleep(pause)
+                pause = self._trouble.met(error)
+                self._broke(error)
+            else:
+                self._trouble.over()
+                self._ended()
+            await self._wakeup.wait(pause)
+
+    def _broke(self, error: StoreError) -> None:
+        news = self.tally.broke(error)
+        if self._watcher is not None:
+            if isinstance(error, StoreMoved | SchemaTooNew):
+                self._watcher.gone(error)
+            elif news:
+                self._watcher.lost(error)
+
+    def _ended(self) -> None:
+        down_for = self.tally.down_for
+        self.tally.end()
+        if self._watcher is not None and down_for is not None:
+            self._watcher.back(down_for)
 
     async def _declare(self) -> None:
         engine, now = self._station.engine, self._time()
@@ -111,6 +158,7 @@ class Ticker:
             self._tell(step.change, was_heard=was_heard)
 
     def _tell(self, change: Change, *, was_heard: bool) -> None:
+        self.tally.told(change, was_heard=was_heard)
         bus, name, schedule = self._station.bus, self._station.name, change.schedule
         if not was_heard:
             bus.publish(TickLost(name, schedule.name))

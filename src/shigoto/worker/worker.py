@@ -56,6 +56,7 @@ from shigoto.worker.service import Service
 from shigoto.worker.shutdown import RELEASE, leave, wind_down
 from shigoto.worker.station import Spawn, Station, lease_clock, start_thread
 from shigoto.worker.stop import LEAST_PATIENCE, Stopped
+from shigoto.worker.tally import Figures
 
 logger = logging.getLogger("shigoto.worker")
 
@@ -143,6 +144,11 @@ class Worker(Service[Stopped]):
     def ready(self) -> bool:
         """Whether it takes jobs: from the first claim that the store has answered to the first request to stop."""
         return self._crew is not None and self._crew.claimer.cycled and self._switch.reason is None
+
+    def figures(self) -> Figures | None:
+        """What it has counted of schedules since it began; None before, and if it leaves them to others."""
+        ticker = None if self._crew is None else self._crew.ticker
+        return None if ticker is None else ticker.tally.figures()
 
     async def run(self) -> Stopped:
         """Work until stopped, drained or fenced. If this is cancelled, jobs are given back at once.
