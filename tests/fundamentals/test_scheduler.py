@@ -59,10 +59,10 @@ def test_it_fires_and_promotes_and_sweeps_but_claims_nothing(stage: Stage) -> No
         await stage.engine.arun(stage.engine.announce(gone))
         async with scheduler(stage) as running:
             await stage.until(events.TickFired, 3)
-            assert running.ready
+            ready = [running.ready]
             await stage.until(events.WorkersFenced)
             workers = [each.name for each in await stage.engine.arun(stage.engine.workers())]
-        assert not running.ready
+        assert [*ready, running.ready] == [True, False]
         return [job.state for job in stage.app.find(limit=100)], workers
 
     states, workers = stage.play(main)

@@ -10,9 +10,10 @@ import pytest
 
 from shigoto import NotReady, ScheduleTaken, Shigoto, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
-from shigoto.engine.op import Op, drive
+from shigoto.engine.op import Op, Steps, drive
 from shigoto.model.schedule import Change
 from shigoto.observe import events
+from shigoto.schedule.failing import after_failure
 from shigoto.testing.clock import START, VirtualClock
 from shigoto.worker import Worker
 from tests.fundamentals.stage import Stage
@@ -187,19 +188,16 @@ class Unwilling(MemoryEngine):
         if not any(change.firings for change in changes):
             return super().tick(changes)
 
-        def refuse() -> object:
+        def refuse() -> Steps[list[bool]]:
             [change] = changes
             if not self.failed_before:
                 self.failed_before = True
                 [known] = drive(super(Unwilling, self).schedules([change.schedule.name]), _nothing)
-                from shigoto.schedule.failing import after_failure
-
                 other = after_failure(known, ValueError("full"), self._store.now())
                 assert drive(super(Unwilling, self).tick([other]), _nothing) == [True]
             raise ValueError("full")
-            yield
 
-        return Op(start=refuse)  # type: ignore[arg-type]
+        return Op(start=refuse)
 
 
 def test_a_failure_that_another_worker_has_told_is_not_told_again() -> None:

@@ -94,7 +94,7 @@ def test_ctrl_c_stops_it_too(yard: Clocks) -> None:
 def test_a_cycle_that_hangs_is_cut_off(yard: Clocks) -> None:
     """S4-17: the code of a schedule blocks the event loop; the process ends all the same, and says so."""
     process = yard.begin("--stop-timeout", "1", SLOW="60")
-    eventually(lambda: (yard.folder / "began").exists(), yard.log)
+    eventually((yard.folder / "began").exists, yard.log)
 
     process.send_signal(signal.SIGTERM)
 

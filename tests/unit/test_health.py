@@ -106,7 +106,7 @@ def test_a_scheduler_that_is_stuck_is_an_error() -> None:
 
 def test_few_errors_are_a_warning_and_many_an_error() -> None:
     """S4-18: error rate."""
-    tally, time = counted(cycles=9)
+    tally, _ = counted(cycles=9)
     tally.begin()
     tally.told(change(errors=1), was_heard=True)
     tally.end()
