@@ -178,7 +178,7 @@ def _default(option: click.Option) -> str:
     if isinstance(option.show_default, str):
         return option.show_default
     if option.is_flag:
-        return "no"
+        return "yes" if option.default else "no"
     return f"{option.default}" if isinstance(option.default, int | float | str) else ""
 
 

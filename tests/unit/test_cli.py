@@ -33,7 +33,6 @@ from shigoto.model.job import Counts, Job, JobSpec, Lease, State
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.worker import Announcement, Want
 from shigoto.worker import Stopped
-from shigoto.worker.supervisor.mainloop import exit_code
 from tests.unit.commands import own_signals
 
 FOUR = ("user_created", "data_analysis", "email_notification", "data_export")
@@ -1075,7 +1074,7 @@ def test_the_statistics_come_every_thirty_seconds_unless_told_otherwise() -> Non
     ],
 )
 def test_a_worker_that_could_not_give_its_jobs_back_ends_with_an_error(stopped: Stopped, code: int) -> None:
-    assert exit_code(stopped) == code
+    assert stopped.exit_code == code
 
 
 # Output

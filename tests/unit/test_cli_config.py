@@ -35,6 +35,7 @@ SAID: dict[str, tuple[str, object, str, object]] = {
     "threads": ("2", 2, "3", 3),
     "children": ("0", 0, "1", 1),
     "drain": ("true", True, "0", False),
+    "ticks": ("false", False, "1", True),
     "reload": ("true", True, "no", False),
     "max-jobs": ("7", 7, "8", 8),
     "max-memory": ("100", 100, "200", 200),

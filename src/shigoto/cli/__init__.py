@@ -43,6 +43,9 @@ class Entry(NamedTuple):
 COMMANDS = {
     "demo": Entry("Run", "demo:demo", "See jobs run: two workers on one SQLite file."),
     "worker": Entry("Run", "run:worker", "Run jobs until told to stop."),
+    "scheduler": Entry(
+        "Run", "scheduler:scheduler", "Fire schedules until told to stop, without running jobs."
+    ),
     "dev": Entry("Run", "dev:dev", "Run jobs while you change the code, also on a PostgreSQL of your own."),
     "bench": Entry("Run", "bench:bench", "Measure a store: jobs per second, latency, cost per job."),
     "stats": Entry("Look", "look:stats", "Count the jobs, by queue and state."),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import click
 from msgspec import Struct, structs
@@ -29,6 +29,9 @@ from shigoto.cli.target import Target, takes_target, target_of
 from shigoto.model.text import storable, without_secrets
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 
+if TYPE_CHECKING:
+    from shigoto.app import Shigoto
+
 STATS_EVERY = 30.0  # seconds, where no app is given
 LEVELS = ("debug", "info", "warning", "error", "critical")
 BUILT_IN = "shigoto.demo:app"
@@ -44,6 +47,7 @@ DAY = 86_400.0
 SLOTS = click.IntRange(1, MOST_SLOTS)
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 
 class Configured(click.Command):
@@ -58,7 +62,7 @@ class Configured(click.Command):
 
 def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
     """An option that a variable and the settings file can set, too."""
-    return click.option(flag, cls=Setting, envvar=variable(flag), **attributes)
+    return click.option(flag, cls=Setting, envvar=variable(flag.partition("/")[0]), **attributes)
 
 
 @click.command(cls=Configured)
@@ -103,6 +107,9 @@ def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
     "--drain",
     is_flag=True,
     help="Stop when no job is due. Those due later, retries among them, do not count.",
+)
+@setting(
+    "--ticks/--no-ticks", default=True, show_default="ticks", help="Fire schedules, or leave that to others."
 )
 @setting("--reload", is_flag=True, help="Start anew when the code in this folder changes.")
 @setting(
@@ -168,15 +175,10 @@ def worker(ctx: click.Context, store: str | None, **options: Any) -> int:
       shigoto --app shop.tasks:app worker --processes 4 --queues mail,reports
       shigoto --app shop.tasks:app worker --drain
     """
-    # A stop that is asked for while all the rest is imported and started is heard later: process 1 would never hear it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    begin_quietly()
     target = target_of(ctx)
-    _warn_of_password(target.url_flag or store)
     wishes = Wishes(**options)
-    if wishes.stop_on_eof:
-        _expect_stream()
-    if wishes.ready_file is not None and not wishes.ready_file.parent.is_dir():
-        raise click.UsageError(f"--ready-file needs a folder that is there, not {wishes.ready_file.parent}.")
+    expect_surroundings(target.url_flag or store, wishes)
     count = find_processes(ctx, target).value
     wishes = structs.replace(wishes, stats_every=find_stats_every(ctx, target).value)
     return _alone(target, store, wishes) if count == 0 else _supervise(target, store, wishes, count)
@@ -191,6 +193,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
     threads: int | None
     children: int | None
     drain: bool
+    ticks: bool
     reload: bool
     max_jobs: int | None
     max_memory: int | None
@@ -217,6 +220,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
                     "threads",
                     "children",
                     "drain",
+                    "ticks",
                     "max_jobs",
                     "lease",
                     "poll",
@@ -286,7 +290,7 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
 def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
     from shigoto.cli.work import Shift, work
     from shigoto.worker import Worker
-    from shigoto.worker.supervisor.address import expect_shared
+    from shigoto.worker.supervisor.stats import tell_counts
 
     for name in ("reload", "max_memory", "ready_file"):
         if getattr(wishes, name):
@@ -297,23 +301,60 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
             "A service manager waits to hear that the worker is ready ($NOTIFY_SOCKET), and only a supervisor says so:"
             " use --processes 1 or more."
         )
+    if target.app is None:
+        wishes = structs.replace(wishes, name=wishes.name or "1")
+    app, made = made_here(
+        target, store, lambda app: Worker(app, stop_timeout=wishes.stop_timeout, **wishes.for_worker())
+    )
+    shift = Shift(
+        stop_on_eof=wishes.stop_on_eof,
+        log_format=wishes.log_format,
+        log_level=wishes.log_level,
+        notice=UNNAMED if target.app is None else None,
+    )
+    return work(app, made, shift, lambda: tell_counts(app.engine, wishes.stats_every or 0.0))
+
+
+def made_here(target: Target, store: str | None, make: "Callable[[Shigoto], T]") -> "tuple[Shigoto, T]":
+    """The app, loaded into this very process, and what is made of it to run here."""
+    from shigoto.worker.supervisor.address import expect_shared
+
     with signals_interrupt():
         # Nothing is held yet. Loading may take long, and whoever is impatient need not wait for it.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
         app = target.load(printing=True)
         target.aim(app, store)
         expect_shared(app.engine)
-        if target.app is None:
-            wishes = structs.replace(wishes, name=wishes.name or "1")
-        made = Worker(app, stop_timeout=wishes.stop_timeout, **wishes.for_worker())
-    shift = Shift(
-        stats_every=wishes.stats_every or 0.0,
-        stop_on_eof=wishes.stop_on_eof,
-        log_format=wishes.log_format,
-        log_level=wishes.log_level,
-        notice=UNNAMED if target.app is None else None,
-    )
-    return work(app, made, shift)
+        return app, make(app)
+
+
+def begin_quietly() -> None:
+    """A stop that is asked for while all the rest is imported and started is heard later: process 1 would never hear
+    it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
+class Surroundings(Protocol):
+    """What a command that runs for long is told of the world around it."""
+
+    @property
+    def stop_on_eof(self) -> bool:
+        """Whether it ends with standard input."""
+        ...
+
+    @property
+    def ready_file(self) -> Path | None:
+        """The file that is there while it is ready."""
+        ...
+
+
+def expect_surroundings(address: str | None, wishes: Surroundings) -> None:
+    """Raise UsageError if the world is not as it should be for these options."""
+    _warn_of_password(address)
+    if wishes.stop_on_eof:
+        _expect_stream()
+    if wishes.ready_file is not None and not wishes.ready_file.parent.is_dir():
+        raise click.UsageError(f"--ready-file needs a folder that is there, not {wishes.ready_file.parent}.")
 
 
 def _warn_of_password(address: str | None) -> None:

@@ -1,4 +1,4 @@
-"""A worker in this very process, for debuggers: `shigoto worker --processes 0`.
+"""A worker or a scheduler in this very process: `shigoto scheduler`, and `shigoto worker --processes 0` for debuggers.
 
 There is no supervisor: the worker beats from a thread, and a crash takes everything with it.
 """
@@ -6,18 +6,19 @@ There is no supervisor: the worker beats from a thread, and a crash takes everyt
 import logging
 import signal
 from asyncio import get_running_loop
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from msgspec import Struct
 
 from shigoto.app import Shigoto
 from shigoto.observe.log import configure_logging
-from shigoto.worker import Worker
 from shigoto.worker.logfields import job_fields
+from shigoto.worker.service import Service
 from shigoto.worker.supervisor.address import name_of_store
 from shigoto.worker.supervisor.eof import call_at_eof
-from shigoto.worker.supervisor.mainloop import run_to_the_end
+from shigoto.worker.supervisor.mainloop import Outcome, run_to_the_end
 from shigoto.worker.supervisor.messages import LogFormat
-from shigoto.worker.supervisor.stats import tell_counts
 from shigoto.worker.supervisor.watchdog import Brake, SignalWatch, Watchdog
 
 logger = logging.getLogger("shigoto.worker")
@@ -26,15 +27,16 @@ logger = logging.getLogger("shigoto.worker")
 class Shift(Struct, frozen=True, kw_only=True):
     """What surrounds the worker while it works."""
 
-    stats_every: float
     stop_on_eof: bool
     log_format: LogFormat
     log_level: str
     notice: str | None = None
 
 
-def work(app: Shigoto, worker: Worker, shift: Shift) -> int:
-    """Run the worker to its end, and tell the exit code."""
+def work(
+    app: Shigoto, worker: Service[Outcome], shift: Shift, beside: Callable[[], Coroutine[Any, Any, None]]
+) -> int:
+    """Run the worker, or the scheduler, to its end, and tell the exit code; `beside` runs as long as it does."""
     configure_logging(format=shift.log_format, level=shift.log_level.upper(), fields=job_fields)
     if shift.notice is not None:
         logger.info("%s", shift.notice)
@@ -52,6 +54,6 @@ def work(app: Shigoto, worker: Worker, shift: Shift) -> int:
                 worker,
                 watchdog,
                 begin=begin,
-                beside=lambda: tell_counts(app.engine, shift.stats_every),
+                beside=beside,
                 ended=lambda _: None,
             )

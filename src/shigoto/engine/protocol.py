@@ -306,7 +306,8 @@ class Engine(Transport, Protocol):
         An entry for a tick that has one which fires changes nothing and stores no job: one job per (schedule, instant).
         Otherwise it takes the place of what was there. Its job, and that of the schedule, is the one that then stands,
         which is another where a unique key says so. Of one schedule the newest KEPT entries are kept, or up to a tenth
-        more. A change that is heard has the revision after the one it saw, and never an older `declared_at`.
+        more. A change that is heard has the revision after the one it saw, and never an older `declared_at`. What it
+        cancels is cancelled before its jobs are stored, so that one may take the key of the other.
         """
         ...
 

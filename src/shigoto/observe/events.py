@@ -25,6 +25,11 @@
     ├── TickPassed         ticks that do not fire were written down: missed, skipped or suppressed
     ├── TickLost           another instance has fired what this one was about to
     ├── ScheduleFailed     the job of a tick could not be made or stored
+    ├── SchedulerStarted   a scheduler fires what is due
+    ├── SchedulerStopping  it was asked to stop, and finishes the cycle at hand
+    ├── SchedulerStopped   it has stopped
+    ├── SchedulerDegraded  it cannot reach its store, and keeps trying
+    ├── SchedulerRecovered it reaches its store again
     ├── ChildFailed        a process for single jobs could not begin; the worker tries again by itself
     ├── RunnerStarted      a supervisor has started a runner process
     ├── RunnerFailed       one could not begin; the supervisor tries again, or waits for a change
@@ -244,6 +249,37 @@ class ScheduleFailed(Event, frozen=True):
     error: str
     errors: int
     failed: bool
+
+
+class SchedulerStarted(Event, frozen=True):
+    """A scheduler without a worker begins; `schedules` are those that its code declares."""
+
+    schedules: tuple[str, ...]
+
+
+class SchedulerStopping(Event, frozen=True):
+    """It finishes the cycle at hand, and begins no other."""
+
+    reason: str
+
+
+class SchedulerStopped(Event, frozen=True):
+    """It has stopped; `forced` parts of it did not end in time, and were cut off."""
+
+    reason: str
+    forced: int
+
+
+class SchedulerDegraded(Event, frozen=True):
+    """It cannot reach its store, so nothing is fired; it keeps trying."""
+
+    error: str
+
+
+class SchedulerRecovered(Event, frozen=True):
+    """It reaches its store again, after so many seconds; what was due meanwhile is caught up as its schedules say."""
+
+    seconds: float
 
 
 class ChildFailed(Event, frozen=True):

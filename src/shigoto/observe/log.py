@@ -145,6 +145,8 @@ def _write(event: Event) -> None:
     level, sentence = _SENTENCES[type(event)]
     if isinstance(event, events.StoreTrouble) and event.repeated:
         level = logging.DEBUG
+    elif isinstance(event, events.SchedulerStopped) and event.forced:
+        level = logging.WARNING
     if logger.isEnabledFor(level):
         # What `logger.log` would do, but for the search for its caller: these lines have none of interest.
         record = logger.makeRecord(
@@ -203,6 +205,13 @@ _STUCK = {
     "cancel": "does not give in to its cancel; it is told again every few seconds",
     "loss": "still runs, but is no longer held by this worker; it is told again every few seconds",
 }
+
+
+def _stopped(event: events.SchedulerStopped) -> str:
+    if event.forced:
+        return f"Scheduler {event.worker}: Stop forced: {event.forced} of its parts did not end in time"
+    return f"Scheduler {event.worker}: Stop completed"
+
 
 _Sentence = Callable[[Any], str]
 
@@ -286,13 +295,31 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     ),
     events.TickLost: (
         logging.DEBUG,
-        lambda e: f"Worker {e.worker}: Schedule {e.schedule} was fired by another instance",
+        lambda e: f"Worker {e.worker}: Schedule {e.schedule} was fired, or changed, by another instance",
     ),
     events.ScheduleFailed: (
         logging.ERROR,
         lambda e: (
             f"Worker {e.worker}: Schedule {e.schedule} could not submit its job ({e.errors} in a row): {e.error}."
             + (" It has failed for good: mend it, then resume it" if e.failed else " It is tried again")
+        ),
+    ),
+    events.SchedulerStarted: (
+        logging.INFO,
+        lambda e: f"Scheduler {e.worker} started, with {len(e.schedules)} schedules of its own code",
+    ),
+    events.SchedulerStopping: (logging.INFO, lambda e: f"Scheduler {e.worker}: Stop initiated: {e.reason}"),
+    events.SchedulerStopped: (logging.INFO, _stopped),
+    events.SchedulerDegraded: (
+        logging.WARNING,
+        lambda e: (
+            f"Scheduler {e.worker} is degraded: it cannot reach its store, fires nothing, and keeps trying: {e.error}"
+        ),
+    ),
+    events.SchedulerRecovered: (
+        logging.INFO,
+        lambda e: (
+            f"Scheduler {e.worker} has recovered: it reaches its store again after {_seconds(e.seconds)}"
         ),
     ),
     events.ChildFailed: (

@@ -121,17 +121,22 @@ def reconciling(
 
     A schedule that is known keeps its id, its ledger, its pause and, if it is due at the same times as before, how far
     it was decided. One that is no longer declared stays as it is: nobody fires it any more, and listings say so.
+    Whoever is not heard, because another process declares the same at this moment, looks again: it may be another's.
     """
 
     def steps() -> Steps[list[str]]:
         now = (yield from engine.due((), 0).start()).now
-        stored = yield from engine.schedules(list(declared)).start()
-        known = {each.name: each for each in stored}
-        changes = [_change(each, known.get(name), now, new_id) for name, each in declared.items()]
-        needed = [change for change in changes if change is not None]
-        heard = (yield from engine.tick(needed).start()) if needed else []
+        changed: list[str] = []
+        heard = [False]
+        while not all(heard):
+            stored = yield from engine.schedules(list(declared)).start()
+            known = {each.name: each for each in stored}
+            changes = [_change(each, known.get(name), now, new_id) for name, each in declared.items()]
+            needed = [change for change in changes if change is not None]
+            heard = (yield from engine.tick(needed).start()) if needed else []
+            changed += [each.schedule.name for each, was in zip(needed, heard, strict=True) if was]
         yield from engine.declare(list(declared)).start()
-        return [each.schedule.name for each, was_heard in zip(needed, heard, strict=True) if was_heard]
+        return changed
 
     return Op(start=steps, rings=bool)
 

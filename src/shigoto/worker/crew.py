@@ -109,7 +109,7 @@ class Crew:
         self.pools: list[Pool] = list(dict.fromkeys(line.pool for line in self.lines))
         self._listener = Listener(station, self._look, self._rung)
         self._reporter = Reporter(station, self.pools)
-        self._ticker = Ticker(station, declared) if settings.ticks else None
+        self.ticker = Ticker(station, declared) if settings.ticks else None
         self._sweeper = Sweeper(station, lambda: settings.unknown_after) if settings.sweeps else None
         self._loners = Loners(station, routes.unable, self.claimer.look) if routes.unable else None
         self._exclusives = Exclusives(station, self.pools, tasks)
@@ -134,8 +134,8 @@ class Crew:
         self._claiming = self._begin(group, "claimer", self.claimer.run(self.lines))
         self._claiming.add_done_callback(lambda _: self.switch.changed.ring())
         seekers = [("promoter", self.promoter.run()), ("listener", self._listener.run())]
-        if self._ticker is not None:
-            seekers.append(("ticker", self._ticker.run()))
+        if self.ticker is not None:
+            seekers.append(("ticker", self.ticker.run()))
         if self._sweeper is not None:
             seekers.append(("sweeper", self._sweeper.run()))
         if self._loners is not None:

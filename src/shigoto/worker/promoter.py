@@ -28,9 +28,17 @@ class Promoter:
         self._promoted = promoted
         self._time = asyncio.get_running_loop().time
         self._wakeup = Wakeup()
+        self._closing = Wakeup()
         self._trouble = Trouble(station, "promoter")
         self._due_at = 0.0
         self._rung = False
+        self._closed = False
+
+    def close(self) -> None:
+        """Finish what is under way, and begin no more."""
+        self._closed = True
+        self._closing.ring()
+        self._wakeup.ring()
 
     def look(self) -> None:
         """The schedule may have changed."""
@@ -45,13 +53,13 @@ class Promoter:
             self._wakeup.ring()
 
     async def run(self) -> None:
-        """Promote until cancelled."""
-        while True:
+        """Promote until closed or cancelled."""
+        while not self._closed:
             began_at, self._due_at, self._rung = self._time(), inf, False
             try:
                 pause = await self._promote()
             except StoreError as error:
-                await asyncio.sleep(self._trouble.met(error))
+                await self._closing.wait(self._trouble.met(error))
                 continue
             self._trouble.over()
             # The earlier of what the store said and what came up while it was asked.
@@ -71,7 +79,7 @@ class Promoter:
 
     async def _sleep(self, soonest: float) -> None:
         """Wait until the next job is due; a ring may shorten that, but not below the shortest pause."""
-        while True:
+        while not self._closed:
             if self._rung:
                 self._due_at = min(self._due_at, soonest)
             pause = self._due_at - self._time()

@@ -1,16 +1,20 @@
 """What a worker asks of its store before it begins: whether it is there, is made for this release, and lets us no more
-than work. Then it tells the store of itself."""
+than work. Then it tells the store of the schedules that its code declares, and of itself."""
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import NotReady, StoreUnavailable
+from shigoto.model.ids import uuid7
 from shigoto.model.worker import Announcement
+from shigoto.schedule.declaring import Declared, reconciling
+
+T = TypeVar("T")
 
 ANNOUNCED_WITHIN = 5.0  # seconds, if the store cannot be reached at first
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds
@@ -27,7 +31,7 @@ class Prepared(Protocol):
         ...
 
 
-async def expect_ready(engine: Engine, *, any_role: bool) -> None:
+async def expect_ready(engine: Engine, *, any_role: bool, kind: str = "worker") -> None:
     """Raise SchemaMissing, SchemaTooNew or StoreRefused if a worker must not begin, NotReady if it cannot yet.
 
     A store that a worker makes by itself is always ready.
@@ -37,7 +41,17 @@ async def expect_ready(engine: Engine, *, any_role: bool) -> None:
     try:
         await engine.arun(engine.expect_ready(any_role=any_role))
     except StoreUnavailable as error:
-        raise NotReady(f"The worker cannot begin. {error}") from error
+        raise NotReady(f"The {kind} cannot begin. {error}") from error
+
+
+def expect_ready_now(engine: Engine, *, any_role: bool, kind: str) -> None:
+    """The same in the caller's thread; a store that is made by whoever needs it is made now."""
+    try:
+        if isinstance(engine, Prepared):
+            engine.run(engine.expect_ready(any_role=any_role))
+        engine.run(engine.due((), 0))
+    except StoreUnavailable as error:
+        raise NotReady(f"The {kind} cannot begin. {error}") from error
 
 
 async def announce(
@@ -47,16 +61,41 @@ async def announce(
 
     A store that cannot be reached just now is asked again for a while. Raises NotReady if that is of no use.
     """
+
+    async def tell() -> float:
+        sent_at = clock()
+        await engine.arun(engine.announce(announcement))
+        return sent_at
+
+    return await _patiently(tell, ("worker", announcement.name), "announce itself", random)
+
+
+async def declare(
+    engine: Engine, declared: Mapping[str, Declared], who: tuple[str, str], random: Random
+) -> list[str]:
+    """Bring schedules of our code into the store, and tell which of them are new or have changed.
+
+    A store that cannot be reached just now is asked again for a while. Raises NotReady if that is of no use, and
+    ScheduleTaken if somebody else has one of their names.
+    """
+
+    async def tell() -> list[str]:
+        return await engine.arun(reconciling(engine, declared, uuid7))
+
+    return await _patiently(tell, who, "declare its schedules", random)
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]], who: tuple[str, str], wanted: str, random: Random) -> T:
+    """`who` is of a kind and has a name."""
+    kind, name = who
     time = asyncio.get_running_loop().time
     give_up_at, pause = time() + ANNOUNCED_WITHIN, FIRST_PAUSE
     while True:
-        sent_at = clock()
         try:
-            await engine.arun(engine.announce(announcement))
-            return sent_at
+            return await ask()
         except StoreUnavailable as error:
             if time() + pause > give_up_at:
-                raise NotReady(f"The worker cannot begin. {error}") from error
-            logger.warning("Worker %s cannot announce itself, and tries again: %s", announcement.name, error)
+                raise NotReady(f"The {kind} cannot begin. {error}") from error
+            logger.warning("%s %s cannot %s, and tries again: %s", kind.capitalize(), name, wanted, error)
         await asyncio.sleep(pause * random.uniform(0.5, 1))
         pause = min(LONGEST_PAUSE, 2 * pause)

@@ -26,7 +26,6 @@ from shigoto.worker.crew import Crew
 from shigoto.worker.stop import Stopped
 
 SOFT, CANCEL, RELEASE = 20 / 28, 25 / 28, 3 / 28
-LEAST_PATIENCE = 1.0  # seconds for phase 3, however short the time-out: giving back jobs is worth that much
 RETRY_PAUSE = 0.2
 LAST_DELAY: Millis = 2_000
 

@@ -6,6 +6,10 @@ from msgspec import Struct
 
 from shigoto.worker.wakeup import Wakeup
 
+LEAST_PATIENCE = (
+    1.0  # seconds for what must be tried at the end, such as giving back jobs, however short the time-out
+)
+
 Reason = Literal["stopped", "drained", "recycled", "fenced"]
 
 
@@ -19,6 +23,11 @@ class Stopped(Struct, frozen=True, kw_only=True):
     reason: Reason
     unreleased: int = 0
     running: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """Of a process that existed for it: 1 if jobs could not be given back or were taken away."""
+        return 1 if self.unreleased or self.reason == "fenced" else 0
 
 
 class StopSwitch:

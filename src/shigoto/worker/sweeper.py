@@ -26,6 +26,7 @@ from shigoto.model.errors import StoreError
 from shigoto.model.worker import SweepOrder, Swept
 from shigoto.observe.events import ClockStepped, JobsRescued, TasksUnknown, WorkersFenced
 from shigoto.worker.station import Station, Trouble
+from shigoto.worker.wakeup import Wakeup
 
 MORE_AT_ONCE = 0.010
 BACK_WITHIN = 5.0  # seconds: a store that is back is noticed by everybody; see `Trouble`
@@ -85,12 +86,18 @@ class Sweeper:
         self._time = asyncio.get_running_loop().time
         self._looks = Looks(station.id, station.lease)
         self._trouble = Trouble(station, "sweeper")
+        self._wakeup = Wakeup()
+        self._closed = False
+
+    def close(self) -> None:
+        """Finish what is under way, and begin no more."""
+        self._closed = True
+        self._wakeup.ring()
 
     async def run(self) -> None:
-        """Sweep until cancelled."""
-        while True:
-            pause = await self._sweep()
-            await asyncio.sleep(pause)
+        """Sweep until closed or cancelled."""
+        while not self._closed:
+            await self._wakeup.wait(await self._sweep())
 
     async def _sweep(self) -> float:
         """Sweep once, and return how many seconds to wait."""

@@ -10,70 +10,117 @@ nothing of that holds up the others.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 from uuid import UUID
 
-from msgspec.structs import replace
+from msgspec import Struct
 
 from shigoto.model.clock import Millis
-from shigoto.model.errors import StoreError, StoreMoved, StoreUnavailable
-from shigoto.model.ids import uuid7
+from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved, StoreUnavailable
 from shigoto.model.schedule import Change, DueSchedule, Schedule
-from shigoto.observe.events import ScheduleFailed, SchedulesDeclared, TickFired, TickLost, TickPassed
-from shigoto.schedule.declaring import Declared, reconciling
+from shigoto.observe.events import ScheduleFailed, TickFired, TickLost, TickPassed
+from shigoto.schedule.declaring import Declared
 from shigoto.schedule.failing import after_failure
 from shigoto.schedule.looking import looked_at
 from shigoto.worker.station import Station, Trouble
+from shigoto.worker.tally import Tally
+from shigoto.worker.wakeup import Wakeup
 
 AT_ONCE = 200  # schedules of one transaction
 DECLARE_EVERY = 30.0  # seconds
 
 
-class Ticker:
-    """Fires what is due, and keeps the store informed of what this code declares."""
+class Step(Struct, frozen=True):
+    """A schedule as it was seen, and what is to become of it."""
 
-    def __init__(self, station: Station, declared: Mapping[str, Declared]) -> None:
+    seen: Schedule
+    change: Change
+
+
+class Watcher(Protocol):
+    """Whoever wants to know how the ticker gets on with the store."""
+
+    def lost(self, error: StoreError) -> None:
+        """The store does not answer; told once."""
+        ...
+
+    def back(self, seconds: float) -> None:
+        """It answers again, after so long."""
+        ...
+
+    def gone(self, error: StoreError) -> None:
+        """It will never answer to this process again."""
+        ...
+
+
+class Ticker:
+    """Fires what is due, and says now and then that what this code declares still is."""
+
+    def __init__(
+        self, station: Station, declared: Mapping[str, Declared], *, watcher: Watcher | None = None
+    ) -> None:
         self._station = station
         self._declared = declared
+        self._watcher = watcher
         self._time = asyncio.get_running_loop().time
         self._trouble = Trouble(station, "ticker")
-        self._declared_at: float | None = None
+        self._wakeup = Wakeup()
+        self._closed = False
+        self.tally = Tally(self._time)
+        self._declared_at = self._time()  # or a moment ago, when the worker began
+
+    def close(self) -> None:
+        """Finish the cycle at hand, and begin no other."""
+        self._closed = True
+        self._wakeup.ring()
 
     async def run(self) -> None:
-        """Fire until cancelled."""
-        while True:
+        """Fire until closed or cancelled."""
+        while not self._closed:
+            self.tally.begin()
             try:
                 await self._declare()
                 pause = await self._cycle()
             except StoreError as error:
-                await asyncio.sleep(self._trouble.met(error))
-                continue
-            self._trouble.over()
-            await asyncio.sleep(pause)
+                pause = self._trouble.met(error)
+                self._broke(error)
+            else:
+                self._trouble.over()
+                self._ended()
+            await self._wakeup.wait(pause)
+
+    def _broke(self, error: StoreError) -> None:
+        news = self.tally.broke(error)
+        if self._watcher is not None:
+            if isinstance(error, StoreMoved | SchemaTooNew):
+                self._watcher.gone(error)
+            elif news:
+                self._watcher.lost(error)
+
+    def _ended(self) -> None:
+        down_for = self.tally.down_for
+        self.tally.end()
+        if self._watcher is not None and down_for is not None:
+            self._watcher.back(down_for)
 
     async def _declare(self) -> None:
-        """Bring the declared ones into the store, and say now and then that they still are."""
         engine, now = self._station.engine, self._time()
-        if not self._declared or (self._declared_at is not None and now < self._declared_at + DECLARE_EVERY):
-            return
-        if self._declared_at is None:
-            changed = await engine.arun(reconciling(engine, self._declared, uuid7))
-            if changed:
-                self._station.bus.publish(SchedulesDeclared(self._station.name, tuple(changed)))
-        else:
+        if self._declared and now >= self._declared_at + DECLARE_EVERY:
             await engine.arun(engine.declare(list(self._declared)))
-        self._declared_at = now
+            self._declared_at = now
 
     async def _cycle(self) -> float:
         """Fire what is due, and return how many seconds to wait."""
         engine = self._station.engine
         due = await engine.arun(engine.due(list(self._declared), AT_ONCE))
-        changes = [self._change(each, due.now) for each in due.schedules]
-        if changes:
-            await self._carry_out(changes, due.now)
-        if len(due.schedules) == AT_ONCE:
+        steps = [Step(each.schedule, self._change(each, due.now)) for each in due.schedules]
+        if steps:
+            await self._carry_out(steps, due.now)
+        if len(steps) == AT_ONCE:
             return 0.0
         # What was fired is due again; how soon, only the schedules themselves know.
-        waits = [each.schedule.look_at - due.now for each in changes if each.schedule.look_at is not None]
+        looks = [step.change.schedule.look_at for step in steps]
+        waits = [look_at - due.now for look_at in looks if look_at is not None]
         if due.next_in is not None:
             waits.append(due.next_in)
         return min([self._station.jittered_poll(), *(max(0, wait) / 1000 for wait in waits)])
@@ -83,51 +130,41 @@ class Ticker:
         try:
             return looked_at(due, self._declared, now)
         except Exception as error:
-            return self._failed(due.schedule, error, now)
+            return after_failure(due.schedule, error, now)
 
-    async def _carry_out(self, changes: Sequence[Change], now: Millis) -> None:
+    async def _carry_out(self, steps: Sequence[Step], now: Millis) -> None:
         """Store the changes together; if that cannot be, one by one, so that one does not stop the others."""
         engine = self._station.engine
         try:
-            heard = await engine.arun(engine.tick(changes))
-        except (StoreUnavailable, StoreMoved, asyncio.CancelledError):
+            heard = await engine.arun(engine.tick([step.change for step in steps]))
+        except (StoreUnavailable, StoreMoved, SchemaTooNew, asyncio.CancelledError):
             raise
         except Exception as error:
-            if len(changes) == 1:
-                await engine.arun(engine.tick([self._failed(await self._again(changes[0]), error, now)]))
+            if len(steps) > 1:
+                for step in steps:
+                    await self._carry_out([step], now)
                 return
-            for change in changes:
-                await self._carry_out([change], now)
-            return
-        for change, was_heard in zip(changes, heard, strict=True):
-            self._tell(change, was_heard=was_heard)
-
-    async def _again(self, change: Change) -> Schedule:
-        """The schedule as it was before the change that did not work."""
-        engine = self._station.engine
-        known = await engine.arun(engine.schedules([change.schedule.name]))
-        return known[0] if known else replace(change.schedule, revision=change.seen)
-
-    def _failed(self, schedule: Schedule, error: Exception, now: Millis) -> Change:
-        change = after_failure(schedule, error, now)
-        changed = change.schedule
-        self._station.bus.publish(
-            ScheduleFailed(
-                self._station.name, schedule.name, str(changed.error), changed.errors, changed.failed
-            )
-        )
-        return change
+            # By the same revision: of several who could not store it, one has failed.
+            change = after_failure(steps[0].seen, error, now)
+            steps = [Step(steps[0].seen, change)]
+            heard = await engine.arun(engine.tick([change]))
+        for step, was_heard in zip(steps, heard, strict=True):
+            self._tell(step.change, was_heard=was_heard)
 
     def _tell(self, change: Change, *, was_heard: bool) -> None:
-        bus, name, schedule = self._station.bus, self._station.name, change.schedule.name
+        self.tally.told(change, was_heard=was_heard)
+        bus, name, schedule = self._station.bus, self._station.name, change.schedule
         if not was_heard:
-            bus.publish(TickLost(name, schedule))
+            bus.publish(TickLost(name, schedule.name))
             return
+        if schedule.errors:
+            error = str(schedule.error)
+            bus.publish(ScheduleFailed(name, schedule.name, error, schedule.errors, schedule.failed))
         for firing in change.firings:
             entry = firing.entry
             late = entry.decided_at - entry.at
             if firing.spec is not None:
                 job: UUID = firing.spec.id
-                bus.publish(TickFired(name, schedule, entry.at, entry.outcome.value, job, late))
+                bus.publish(TickFired(name, schedule.name, entry.at, entry.outcome.value, job, late))
             else:
-                bus.publish(TickPassed(name, schedule, entry.at, entry.outcome.value, entry.count))
+                bus.publish(TickPassed(name, schedule.name, entry.at, entry.outcome.value, entry.count))

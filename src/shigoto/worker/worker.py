@@ -21,20 +21,28 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
-from types import TracebackType
 from typing import Any
 
 from shigoto.app import Shigoto
-from shigoto.model.errors import OptionInvalid, StoreError
+from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
-from shigoto.model.plain import plain_number
-from shigoto.model.text import shown, storable
+from shigoto.model.text import storable
 from shigoto.model.version import VERSION
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT, Announcement
-from shigoto.observe.events import WorkerStarted, WorkerStopped, WorkerStopping
+from shigoto.observe.events import SchedulesDeclared, WorkerStarted, WorkerStopped, WorkerStopping
 from shigoto.observe.log import log_events
-from shigoto.options import check_name, several, whole
+from shigoto.options import whole
 from shigoto.task import Task
+from shigoto.worker.checks import (
+    MOST_JOBS,
+    MOST_SLOTS,
+    checked_queues,
+    checked_seconds,
+    checked_slate,
+    cores,
+    places,
+    usual_threads,
+)
 from shigoto.worker.children.isolation import Isolation, isolation_of
 from shigoto.worker.crew import Crew, Settings
 from shigoto.worker.keeper import Beats
@@ -43,19 +51,17 @@ from shigoto.worker.logfields import capturing
 from shigoto.worker.memory import keep_freed_memory
 from shigoto.worker.process.slate import Slate
 from shigoto.worker.process.source import Source
-from shigoto.worker.readiness import announce, expect_ready
-from shigoto.worker.shutdown import LEAST_PATIENCE, RELEASE, leave, wind_down
+from shigoto.worker.readiness import announce, declare, expect_ready
+from shigoto.worker.service import Service
+from shigoto.worker.shutdown import RELEASE, leave, wind_down
 from shigoto.worker.station import Spawn, Station, lease_clock, start_thread
-from shigoto.worker.stop import Reason, Stopped, StopSwitch
-
-MOST_SLOTS = 10_000
-MOST_JOBS = 10**12
-DAY = 86_400.0
+from shigoto.worker.stop import LEAST_PATIENCE, Stopped
+from shigoto.worker.tally import Figures
 
 logger = logging.getLogger("shigoto.worker")
 
 
-class Worker:
+class Worker(Service[Stopped]):
     """Runs jobs of the app's tasks. Made once, run once.
 
     `queues` None means all. `concurrency` bounds async handlers, `threads` sync ones (None: four per core, at
@@ -69,6 +75,8 @@ class Worker:
     left to others by `ticks` False, and by `drain`.
     `random`, `beats` and `spawn` are for simulations: chance, beats from a thread or the loop, and who starts threads.
     """
+
+    kind = "worker"
 
     def __init__(
         self,
@@ -93,39 +101,39 @@ class Worker:
         beats: Beats = "thread",
         spawn: Spawn = start_thread,
     ) -> None:
+        super().__init__(storable("name", name) if name else f"{socket.gethostname()}:{os.getpid()}")
         self.id = uuid7()
-        self.name = storable("name", name) if name else f"{socket.gethostname()}:{os.getpid()}"
         self._app = app
         self._random = random or Random()
         self._spawn = spawn
         self._settings = Settings(
-            queues=_checked_queues(queues),
-            concurrency=_whole("concurrency", concurrency),
-            threads=_threads() if threads is None else _whole("threads", threads),
-            children=_cores() if children is None else _whole("children", children, least=0),
+            queues=checked_queues(queues),
+            concurrency=whole("concurrency", concurrency, 1, MOST_SLOTS),
+            threads=usual_threads() if threads is None else whole("threads", threads, 1, MOST_SLOTS),
+            children=cores() if children is None else whole("children", children, 0, MOST_SLOTS),
             drain=drain,
-            lease=_seconds("lease", lease, 1.0, DAY),
-            poll=_seconds("poll", poll, 0.010, DAY),
-            stop_timeout=_seconds("stop_timeout", stop_timeout, 0.0, DAY),
+            lease=checked_seconds("lease", lease, 1.0),
+            poll=checked_seconds("poll", poll, 0.010),
+            stop_timeout=checked_seconds("stop_timeout", stop_timeout, 0.0),
             beats=beats,
             sweeps=sweeps,
             ticks=ticks and not drain,
             supervised=slate is not None,
-            max_jobs=None if max_jobs is None else _whole("max_jobs", max_jobs, most=MOST_JOBS),
+            max_jobs=None if max_jobs is None else whole("max_jobs", max_jobs, 1, MOST_JOBS),
             unknown_after=app.unknown_after,
         )
         self._any_role = any_role
         self._source = source
-        self._slate = _checked_slate(slate, self._settings)
+        self._slate = checked_slate(
+            slate, places(self._settings.concurrency, self._settings.threads, self._settings.children)
+        )
         self._lifespan: Lifespan | None = None
         self._isolation = Isolation(None, frozenset())
         self._state: Any = None
         self._crew: Crew | None = None
-        self._switch = StopSwitch()
         self._clock = lease_clock()
         self._announced_at: float | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[Stopped] | None = None
+        self._declared: list[str] = []
 
     @property
     def stop_timeout(self) -> float:
@@ -137,68 +145,34 @@ class Worker:
         """Whether it takes jobs: from the first claim that the store has answered to the first request to stop."""
         return self._crew is not None and self._crew.claimer.cycled and self._switch.reason is None
 
+    def figures(self) -> Figures | None:
+        """What it has counted of schedules since it began; None before, and if it leaves them to others."""
+        ticker = None if self._crew is None else self._crew.ticker
+        return None if ticker is None else ticker.tally.figures()
+
     async def run(self) -> Stopped:
         """Work until stopped, drained or fenced. If this is cancelled, jobs are given back at once.
 
         Raises DeclarationError for tasks that cannot work, StoreError if the store cannot be used at the start:
-        among them SchemaMissing and NotReady.
+        among them SchemaMissing and NotReady; and ScheduleTaken if it declares a schedule that somebody else has.
         """
-        await self._start()
-        return await self._serve()
-
-    def stop(self) -> None:
-        """Ask the worker to stop, from any thread or signal handler; ask twice to make it hurry.
-
-        A worker that has not begun will not begin. Stopping one that has stopped is fine.
-        """
-        self._throw("stopped")
-
-    def recycle(self) -> None:
-        """Let the worker claim no more, and end when nothing runs any more, however long that takes. From anywhere."""
-        self._throw("recycled")
-
-    def _throw(self, reason: Reason) -> None:
-        if self._loop is None:
-            self._switch.throw(reason)
-        else:
-            # A closed loop has no worker left to stop.
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._switch.throw, reason)
-
-    async def __aenter__(self) -> "Worker":
-        await self._start()
-        self._task = asyncio.create_task(self._serve(), name=f"shigoto-worker-{self.name}")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._switch.reason is None:
-            self._switch.throw()
-        try:
-            await self.wait()
-        except asyncio.CancelledError:
-            # The block is cancelled, not the worker: it still gives its jobs back, but in a hurry.
-            if self._task is not None and not self._task.done():
-                self._switch.hurry()
-                await asyncio.wait([self._task])
-            raise
+        return await super().run()
 
     async def wait(self) -> Stopped:
         """Wait for the end of an embedded worker, whoever stops it; cancelling this does not.
 
         A program that cannot do without its worker waits for this: a worker may be fenced.
         """
-        if self._task is None:
-            raise RuntimeError("Only a worker that was entered with `async with` can be waited for.")
-        return await asyncio.shield(self._task)
+        return await super().wait()
+
+    def recycle(self) -> None:
+        """Let the worker claim no more, and end when nothing runs any more, however long that takes. From anywhere."""
+        self._throw("recycled")
 
     async def _start(self) -> None:
-        if self._loop is not None:
-            raise RuntimeError(f"Worker {self.name} has run already; make a new one, with a new id.")
-        self._loop = asyncio.get_running_loop()
+        loop = self._take_loop()
         if self._settings.beats == "loop":
-            self._clock = self._loop.time
+            self._clock = loop.time
         self._app.check()
         keep_freed_memory()
         self._isolation = isolation_of(
@@ -216,7 +190,8 @@ class Worker:
                     await self._lifespan.exit(LEAST_PATIENCE)
 
     async def _begin(self, lifespan: Lifespan) -> None:
-        """Enter the lifespan and tell the store of this worker, unless it is stopped before that is done."""
+        """Enter the lifespan and tell the store of this worker and of its schedules, unless it is stopped before that
+        is done."""
         asking = asyncio.create_task(
             expect_ready(self._app.engine, any_role=self._any_role), name=f"shigoto-ready-{self.name}"
         )
@@ -227,6 +202,8 @@ class Worker:
         if not await self._unless_stopped(entering):
             return
         self._state = entering.result()
+        if not await self._declare():
+            return
         telling = asyncio.create_task(
             announce(self._app.engine, self._announcement(), self._clock, self._random),
             name=f"shigoto-announce-{self.name}",
@@ -240,18 +217,18 @@ class Worker:
         if told:
             self._announced_at = telling.result()
 
-    async def _unless_stopped(self, task: "asyncio.Task[Any]") -> bool:
-        """Wait for the task; False if the worker is stopped before it has ended, and then the task is cancelled."""
-        switch = self._switch
-        task.add_done_callback(lambda _: switch.changed.ring())
-        try:
-            while not (task.done() or switch.reason):
-                await switch.changed.wait(None)
-            return task.done()
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task], timeout=LEAST_PATIENCE)
+    async def _declare(self) -> bool:
+        """Bring what the code declares into the store; False if the worker is stopped before that is done."""
+        if not (self._settings.ticks and self._app.declared):
+            return True
+        declaring = asyncio.create_task(
+            declare(self._app.engine, self._app.declared, (self.kind, self.name), self._random),
+            name=f"shigoto-declare-{self.name}",
+        )
+        if not await self._unless_stopped(declaring):
+            return False
+        self._declared = declaring.result()
+        return True
 
     async def _withdraw(self) -> None:
         """Take back an announcement that may yet reach the store; if that fails, sweepers will."""
@@ -335,6 +312,8 @@ class Worker:
                 supervised=settings.supervised,
             )
         )
+        if self._declared:
+            self._app.bus.publish(SchedulesDeclared(self.name, tuple(self._declared)))
         if settings.beats == "thread" and not settings.supervised:
             logger.info("Worker %s has no supervisor: it beats from a thread of this process", self.name)
 
@@ -349,52 +328,3 @@ class Worker:
         """Every task by each of its names."""
         tasks = self._app.tasks.values()
         return {name: task for task in tasks for name in (task.name, *task.aliases)}
-
-
-def _checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
-    if queues is None:
-        return None
-    names = tuple(dict.fromkeys(check_name(queue, "A queue") for queue in several("queues", queues)))
-    if not names:
-        raise OptionInvalid(f"queues takes a list of names, or None for all queues, not {shown(queues)}.")
-    return names
-
-
-def _whole(option: str, value: object, *, least: int = 1, most: int = MOST_SLOTS) -> int:
-    return whole(option, value, least, most)
-
-
-def _cores() -> int:
-    return os.cpu_count() or 1
-
-
-def _threads() -> int:
-    return min(32, 4 * _cores())
-
-
-def places(concurrency: int, threads: int | None, children: int | None) -> int:
-    """How many jobs can run at once in a worker with these options, be they good or not, and its children."""
-    wanted = (
-        concurrency,
-        _threads() if threads is None else threads,
-        _cores() if children is None else children,
-    )
-    return sum(max(0, min(count, MOST_SLOTS)) for count in wanted)
-
-
-def _checked_slate(slate: Slate | None, settings: Settings) -> Slate:
-    needed = places(settings.concurrency, settings.threads, settings.children)
-    if slate is None:
-        return Slate.private(needed)
-    if slate.size < needed:
-        raise OptionInvalid(f"slate has {slate.size} places, and this worker needs {needed}.")
-    return slate
-
-
-def _seconds(option: str, value: object, shortest: float, longest: float) -> float:
-    seconds = plain_number(value)
-    if seconds is None or not shortest <= seconds <= longest:
-        raise OptionInvalid(
-            f"{option} must be a number of seconds from {shortest:g} to {longest:g}, not {shown(value)}."
-        )
-    return float(seconds)

@@ -33,7 +33,13 @@ def due(store: Store, declared: Collection[str], limit: int) -> Due:
 
 def tick(store: Store, changes: Sequence[Change]) -> list[bool]:
     """Change those that are as they were seen, with everything that goes with it."""
-    return [_change(store, change) for change in changes]
+    heard = _heard(store, changes)
+    news = [change for change, each in zip(changes, heard, strict=True) if each]
+    # First, since a new job may have the key of the one that makes room for it.
+    manage.cancel(store, [id for change in news for id in change.cancel], force=False)
+    for change in news:
+        _change(store, change)
+    return heard
 
 
 def remove(store: Store, names: Sequence[str]) -> list[bool]:
@@ -60,12 +66,22 @@ def ledger(store: Store, name: str, before: Millis | None, limit: int) -> list[E
     return sorted(wanted, key=lambda entry: -entry.at)[:limit]
 
 
-def _change(store: Store, change: Change) -> bool:
+def _heard(store: Store, changes: Sequence[Change]) -> list[bool]:
+    """Which of them have seen the newest; a second change of the same has not."""
+    heard: list[bool] = []
+    changed = set[str]()
+    for change in changes:
+        name = change.schedule.name
+        known = store.schedules.get(name)
+        heard.append(name not in changed and change.seen == (0 if known is None else known.revision))
+        if heard[-1]:
+            changed.add(name)
+    return heard
+
+
+def _change(store: Store, change: Change) -> None:
     schedule = change.schedule
     known = store.schedules.get(schedule.name)
-    if change.seen != (0 if known is None else known.revision):
-        return False
-    manage.cancel(store, change.cancel, force=False)
     entries = store.ledgers[schedule.id]
     last = schedule.job
     for firing in change.firings:
@@ -83,7 +99,6 @@ def _change(store: Store, change: Change) -> bool:
     store.schedules[schedule.name] = replace(
         schedule, revision=change.seen + 1, declared_at=declared_at, job=last
     )
-    return True
 
 
 def _look_at(schedule: Schedule, now: Millis) -> Millis:

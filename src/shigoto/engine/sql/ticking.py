@@ -88,9 +88,9 @@ def tick(dialect: Dialect, now: Millis, submit: Submit, changes: Sequence[Change
         for firing in change.firings
         if (change.schedule.id, firing.entry.at) not in fired
     ]
+    yield from _make_room(dialect, now, news)
     last = yield from _fire(submit, wanted)
     yield from _write(news, last)
-    yield from cancel(dialect, now, [id for change in news for id in change.cancel], force=False)
     return heard
 
 
@@ -152,6 +152,17 @@ def _fired(news: Sequence[Change]) -> Steps[set[tuple[UUID, Millis]]]:
     asked = [(change.schedule.id, firing.entry.at) for change in news for firing in change.firings]
     rows = (yield sql_each("fired_entries", asked)).fetchall() if asked else ()
     return {(UUID(schedule), at) for schedule, at in rows}
+
+
+def _make_room(dialect: Dialect, now: Millis, news: Sequence[Change]) -> Steps[None]:
+    """Cancel the jobs before: a new one may have the key of its predecessor. Keys are locked before jobs, as by whoever
+    enqueues."""
+    cancelled = [id for change in news for id in change.cancel]
+    if not cancelled:
+        return
+    specs = [firing.spec for change in news for firing in change.firings if firing.spec is not None]
+    yield from dialect.lock_keys(sorted({(spec.tenant, spec.key) for spec in specs if spec.key is not None}))
+    yield from cancel(dialect, now, cancelled, force=False)
 
 
 def _fire(submit: Submit, wanted: Sequence[tuple[Change, Firing]]) -> Steps[dict[UUID, Enqueued]]:

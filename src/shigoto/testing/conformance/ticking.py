@@ -125,6 +125,19 @@ class TestTick:
         }
         assert office.get().job == office.get().job_id(2_000)
 
+    def test_the_job_before_makes_room_also_for_one_with_its_key(self, store: EngineUnderTest) -> None:
+        """F23: else the new tick would be answered with the very job that is cancelled, and none would run."""
+        office = Office(store)
+        office.fire(office.add(), 1_000, key="one")
+        first = office.get().job
+        assert first is not None
+
+        office.fire(office.get(), 2_000, cancel=(first,), key="one")
+
+        second = office.get().job_id(2_000)
+        assert {job.id: job.state for job in store.find()} == {first: State.CANCELLED, second: State.PENDING}
+        assert (office.get().job, office.ledger()[-1].job) == (second, second)
+
     def test_where_a_key_is_taken_the_job_that_has_it_stands(self, store: EngineUnderTest) -> None:
         office = Office(store)
         holder = store.enqueue(key="one")

@@ -1,4 +1,4 @@
-"""The event loop of a process that exists for one worker, and how that process ends.
+"""The event loop of a process that exists for one worker or scheduler, and how that process ends.
 
 Whatever handlers have left behind, tasks or threads that do not give in, is not waited for: jobs that could not
 be finished have been given back, and run elsewhere by the time this process would linger.
@@ -13,26 +13,42 @@ from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from shigoto.app import Shigoto
 from shigoto.observe.events import WorkerLeaving
-from shigoto.worker.stop import Stopped
+from shigoto.worker.service import Service
 from shigoto.worker.supervisor.watchdog import FAREWELL, Watchdog, exit_after
-from shigoto.worker.worker import Worker
 
 LAST_MOMENT = 1.0  # seconds from the last release until nothing runs here any more; others wait for two
 TIDY = 0.1  # seconds for the tasks and threads that handlers have left behind
 
 
+class Outcome(Protocol):
+    """How it ended, as far as its process is concerned: `running` are parts of it that could not be stopped."""
+
+    @property
+    def running(self) -> int:
+        """How many are still at it."""
+        ...
+
+    @property
+    def exit_code(self) -> int:
+        """That of the process."""
+        ...
+
+
+T = TypeVar("T", bound=Outcome)
+
+
 def run_to_the_end(
     app: Shigoto,
-    worker: Worker,
+    worker: Service[T],
     watchdog: Watchdog,
     *,
     begin: Callable[[], None],
     beside: Callable[[], Coroutine[Any, Any, None]],
-    ended: Callable[[Stopped], None],
+    ended: Callable[[T], None],
     cut_off: Callable[[], None] = lambda: None,
 ) -> int:
     """Run the worker, and tell the exit code; unless the process ends in here.
@@ -63,11 +79,6 @@ def _hurry(watchdog: Watchdog, event: WorkerLeaving) -> None:
         watchdog.allow(LAST_MOMENT)
 
 
-def exit_code(stopped: Stopped) -> int:
-    """1 if jobs could not be given back or were taken away, else 0."""
-    return 1 if stopped.unreleased or stopped.reason == "fenced" else 0
-
-
 def event_loop() -> Callable[[], asyncio.AbstractEventLoop]:
     """What makes the event loop: uvloop where it is installed."""
     if find_spec("uvloop") is None:
@@ -89,11 +100,11 @@ def leave_now(code: int) -> NoReturn:
 
 
 async def _run(
-    worker: Worker,
+    worker: Service[T],
     watchdog: Watchdog,
     begin: Callable[[], None],
     beside: Callable[[], Coroutine[Any, Any, None]],
-    ended: Callable[[Stopped], None],
+    ended: Callable[[T], None],
     over: threading.Event,
 ) -> int:
     try:
@@ -103,17 +114,17 @@ async def _run(
 
 
 async def _work(
-    worker: Worker,
+    worker: Service[T],
     watchdog: Watchdog,
     begin: Callable[[], None],
     beside: Callable[[], Coroutine[Any, Any, None]],
-    ended: Callable[[Stopped], None],
+    ended: Callable[[T], None],
 ) -> int:
     begin()
     other = asyncio.create_task(beside(), name="shigoto-beside")
     try:
         stopped = await worker.run()
-        watchdog.code = exit_code(stopped)
+        watchdog.code = stopped.exit_code
     finally:
         other.cancel()
         watchdog.allow(FAREWELL)

@@ -38,6 +38,7 @@ class Start(Struct, frozen=True, kw_only=True, tag=True):
     threads: int | None = None
     children: int | None = None
     drain: bool = False
+    ticks: bool = True
     lease: float = LEASE / 1000
     poll: float = POLL / 1000
     stop_timeout: float = STOP_TIMEOUT / 1000

@@ -179,6 +179,7 @@ class Program:
             source=start.source,
             slate=self._slate,
             sweeps=False,
+            ticks=start.ticks,
         )
         app.bus.subscribe(self._ready, WorkerStarted)
         app.bus.subscribe(self._stopping, WorkerStopping)

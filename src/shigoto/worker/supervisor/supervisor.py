@@ -37,6 +37,7 @@ from shigoto.model.errors import SchemaTooNew, StoreMoved
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import RunnerDied, RunnerFailed, RunnerRetired, RunnerStarted
 from shigoto.observe.log import configure_logging, log_events
+from shigoto.worker.checks import places
 from shigoto.worker.process.launch import how_it_ended
 from shigoto.worker.process.slate import Mark
 from shigoto.worker.supervisor.burial import deaths_in
@@ -53,7 +54,6 @@ from shigoto.worker.supervisor.runnerprocess import Reaper, RunnerProcess
 from shigoto.worker.supervisor.strangers import Strangers
 from shigoto.worker.supervisor.vouch import FENCED, vouch
 from shigoto.worker.supervisor.watchdog import FAREWELL, Watchdog
-from shigoto.worker.worker import places
 
 logger = logging.getLogger("shigoto.worker")
 

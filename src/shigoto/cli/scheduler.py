@@ -1,0 +1,119 @@
+"""Running a scheduler: `shigoto scheduler`, in this very process."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+from msgspec import Struct, structs
+
+from shigoto.cli.run import (
+    Configured,
+    begin_quietly,
+    expect_surroundings,
+    find_stats_every,
+    made_here,
+    worker,
+)
+from shigoto.cli.suggest import suggest
+from shigoto.cli.target import takes_target, target_of
+from shigoto.model.text import storable
+
+if TYPE_CHECKING:
+    from shigoto.scheduler import Scheduler
+
+logger = logging.getLogger("shigoto.worker")
+
+UNNAMED = (
+    "No app is named: only schedules that were added at run time are fired. Name yours with --app module:attr,"
+    " $SHIGOTO_APP or app in shigoto.toml."
+)
+
+
+class Wishes(Struct, frozen=True, kw_only=True):
+    """The options of `scheduler`, by their names: each means what it means to a worker."""
+
+    lease: float
+    poll: float
+    stop_timeout: float
+    name: str | None
+    ready_file: Path | None
+    stop_on_eof: bool
+    stats_every: float | None
+    any_role: bool
+    log_format: Literal["text", "json"]
+    log_level: str
+
+
+@click.command(cls=Configured)
+@click.argument("store", required=False, shell_complete=suggest("files"))
+@takes_target
+def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
+    """Fire schedules until told to stop, without running any job.
+
+    Every worker does that, too, unless it has --no-ticks: a scheduler is for ticks while no worker runs. There may be
+    several, and none of them leads: each tick fires once. It also makes due jobs ready, and frees those of workers that
+    are gone. SIGINT or SIGTERM ends it when the cycle at hand is finished, a second one at once. The exit code is 0,
+    or 1 if it had to be cut off, or its store was moved away.
+
+    Its options are those of `shigoto worker`, with the same variables, and stand in the table [worker] of
+    shigoto.toml, too.
+
+    \b
+    Examples:
+      shigoto --app shop.tasks:app scheduler
+      shigoto --app shop.tasks:app worker --no-ticks
+    """
+    begin_quietly()
+    target = target_of(ctx)
+    wishes = Wishes(**options)
+    expect_surroundings(target.url_flag or store, wishes)
+    wishes = structs.replace(wishes, stats_every=find_stats_every(ctx, target).value)
+    from shigoto.cli.work import Shift, work
+    from shigoto.observe.events import SchedulerStarted, SchedulerStopping
+    from shigoto.scheduler import Scheduler
+    from shigoto.worker.supervisor.readyfile import ReadyFile
+
+    app, made = made_here(
+        target,
+        store,
+        lambda app: Scheduler(
+            app,
+            lease=wishes.lease,
+            poll=wishes.poll,
+            stop_timeout=wishes.stop_timeout,
+            name=None if wishes.name is None else storable("--name", wishes.name),
+            any_role=wishes.any_role,
+        ),
+    )
+    shift = Shift(
+        stop_on_eof=wishes.stop_on_eof,
+        log_format=wishes.log_format,
+        log_level=wishes.log_level,
+        notice=UNNAMED if target.app is None else None,
+    )
+    with ReadyFile(wishes.ready_file) as ready_file:
+        app.bus.subscribe(lambda _: ready_file.show(), SchedulerStarted)
+        app.bus.subscribe(lambda _: ready_file.hide(), SchedulerStopping)
+        return work(app, made, shift, lambda: tell_figures(made, wishes.stats_every or 0.0))
+
+
+scheduler.params += [option for option in worker.params if option.name in Wishes.__struct_fields__]
+
+
+async def tell_figures(scheduler: "Scheduler", every: float) -> None:
+    """Log what the scheduler has counted, and how it is, again and again; never, if there is no time between."""
+    while every > 0:
+        await asyncio.sleep(every)
+        figures, health = scheduler.figures(), scheduler.health()
+        if figures is None:
+            continue
+        late = figures.lateness.p99
+        logger.info(
+            "Schedule Stats - Health: %s, Fired: %d, Passed: %d, Lost: %d, Failures: %d, Lateness p99: %s",
+            " ".join((health.status, *health.details)),
+            *(figures.fired, figures.passed, figures.lost, figures.failures),
+            "-" if late is None else f"{late:.0f} ms",
+            extra={"shigoto": {"health": structs.asdict(health), "figures": structs.asdict(figures)}},
+        )

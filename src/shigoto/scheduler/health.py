@@ -1,0 +1,75 @@
+"""How a scheduler is: a judgement over what its ticker counts. Pure."""
+
+from datetime import datetime
+from typing import Literal
+
+from msgspec import Struct
+
+from shigoto.model.clock import to_datetime
+from shigoto.worker.tally import Figures
+
+State = Literal["new", "running", "stopping", "stopped"]
+Status = Literal["OK", "Warning", "Error"]
+
+SHORT_OUTAGE = 10.0  # seconds without the store that are no more than a warning
+LATE, TOO_LATE = (
+    1_000,
+    60_000,
+)  # milliseconds, of one tick in a hundred; beyond a minute it is no longer on time
+MANY_ERRORS = 0.5  # of the newest cycles
+STUCK = 30.0  # seconds without a cycle, beyond the longest wait between two
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """How a scheduler is, and why: `details` has a sentence for all that is not as it should be.
+
+    `connected`: the store has answered when it was last asked. `lateness` in milliseconds is that of one tick in a
+    hundred, `error_rate` the part of the newest cycles in which something failed, `last_tick` when it last fired one.
+    """
+
+    status: Status
+    details: tuple[str, ...]
+    state: State
+    connected: bool
+    last_tick: datetime | None
+    error_rate: float
+    lateness: float | None
+
+
+def judge(figures: Figures | None, state: State, poll: float) -> Health:
+    """How a scheduler is that has counted this; `figures` None if it has not begun."""
+    if figures is None or state in ("new", "stopped"):
+        word = "has not begun" if state == "new" else "has stopped"
+        return _health("Error", (f"The scheduler {word}.",), figures, state)
+    errors: list[str] = []
+    warnings: list[str] = []
+    if figures.down_for is not None:
+        place = errors if figures.down_for > SHORT_OUTAGE else warnings
+        trouble = (figures.trouble or "").rstrip(".")
+        place.append(f"The store has not answered for {figures.down_for:.0f} s: {trouble}.")
+    elif figures.idle > poll + STUCK:
+        errors.append(f"No cycle has ended for {figures.idle:.0f} s.")
+    if figures.error_rate:
+        place = errors if figures.error_rate >= MANY_ERRORS else warnings
+        place.append(f"Something failed in {figures.error_rate:.0%} of the newest cycles.")
+    late = figures.lateness.p99
+    if late is not None and late > LATE:
+        place = errors if late > TOO_LATE else warnings
+        place.append(f"One tick in a hundred is late by {late / 1000:.1f} s or more.")
+    if state == "stopping":
+        warnings.append("The scheduler is about to stop.")
+    status: Status = "Error" if errors else "Warning" if warnings else "OK"
+    return _health(status, (*errors, *warnings), figures, state)
+
+
+def _health(status: Status, details: tuple[str, ...], figures: Figures | None, state: State) -> Health:
+    fired = None if figures is None else figures.last_fired
+    return Health(
+        status=status,
+        details=details,
+        state=state,
+        connected=figures is not None and figures.down_for is None,
+        last_tick=None if fired is None else to_datetime(fired),
+        error_rate=0.0 if figures is None else figures.error_rate,
+        lateness=None if figures is None else figures.lateness.p99,
+    )

@@ -1,0 +1,251 @@
+"""The scheduler: fires schedules, promotes and sweeps until it is told to stop. It claims no job.
+
+    async with Scheduler(app):       # in a program of your own, for as long as the block runs
+        ...
+
+    await Scheduler(app).run()       # until stopped; `shigoto scheduler` does this
+
+Every worker does the same beside its jobs, so a scheduler is needed by nobody: it is for those who want ticks while no
+worker runs, or workers that leave them to it (`--no-ticks`). There may be as many as you like. None of them leads, and
+none holds a lock: of all who decide a tick at once the store hears one.
+
+    store does not answer   it goes on trying, tells so once, and once more when the store is back; what was due
+                            meanwhile is caught up as each schedule says
+    store is gone for good  it was moved, or is made for a newer release: the scheduler stops in good order, says why,
+                            and its process ends with 1
+    stop                    the cycle at hand is finished, and no other begins; what takes longer than `stop_timeout`,
+                            or than a moment if the stop is asked for twice, is cut off. Cut off or not, what it was
+                            about to do is either in the store as a whole, or not at all
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Coroutine
+from random import Random
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from shigoto.app import Shigoto
+from shigoto.model.errors import StoreError
+from shigoto.model.ids import uuid7
+from shigoto.model.text import storable
+from shigoto.model.worker import LEASE, POLL, STOP_TIMEOUT
+from shigoto.observe.events import (
+    SchedulerDegraded,
+    SchedulerRecovered,
+    SchedulerStarted,
+    SchedulerStopped,
+    SchedulerStopping,
+    SchedulesDeclared,
+)
+from shigoto.observe.log import log_events
+from shigoto.scheduler.health import Health, State, judge
+from shigoto.worker.checks import checked_seconds
+from shigoto.worker.listener import Listener
+from shigoto.worker.promoter import Promoter
+from shigoto.worker.readiness import declare, expect_ready, expect_ready_now
+from shigoto.worker.service import Service
+from shigoto.worker.station import Station, lease_clock
+from shigoto.worker.stop import LEAST_PATIENCE
+from shigoto.worker.sweeper import Sweeper
+from shigoto.worker.tally import Figures
+from shigoto.worker.ticker import Ticker
+
+logger = logging.getLogger("shigoto.worker")
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """How a scheduler ended: it was stopped, or its store is lost to it for good. `running` parts had to be cut off."""
+
+    reason: Literal["stopped", "lost"]
+    running: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """Of a process that existed for it."""
+        return 1 if self.running or self.reason == "lost" else 0
+
+
+class Scheduler(Service[Ended]):
+    """Ticks, promotes and sweeps for the store of an app. Made once, run once.
+
+    It tests the connection before anything else. Made where no event loop runs, it does so at once, and there is no
+    scheduler if that fails; made on a running event loop, where nobody may wait, it does so when it is run or entered.
+    Either raises NotReady (WORKER.NOT_READY) if the store cannot be reached, SchemaMissing if it is not made yet. Then
+    what the code declares is brought into the store, or ScheduleTaken is raised.
+
+    `poll` is the longest wait between two looks at the schedules, `stop_timeout` bounds a stop, `lease` says how often
+    it looks for workers that are gone. On PostgreSQL it does not begin as a superuser or as the owner of the schema,
+    unless `any_role`. `random` is for simulations.
+    """
+
+    kind = "scheduler"
+
+    def __init__(
+        self,
+        app: Shigoto,
+        *,
+        poll: float = POLL / 1000,
+        lease: float = LEASE / 1000,
+        stop_timeout: float = STOP_TIMEOUT / 1000,
+        name: str | None = None,
+        any_role: bool = False,
+        random: Random | None = None,
+    ) -> None:
+        super().__init__(storable("name", name) if name else f"{socket.gethostname()}:{os.getpid()}")
+        self._app = app
+        self._poll = checked_seconds("poll", poll, 0.010)
+        self._lease = checked_seconds("lease", lease, 1.0)
+        self._stop_timeout = checked_seconds("stop_timeout", stop_timeout, 0.0)
+        self._any_role = any_role
+        self._random = random or Random()
+        self._state: State = "new"
+        self._declared: list[str] = []
+        self._ticker: Ticker | None = None
+        self._lost: StoreError | None = None
+        if not _on_a_loop():
+            expect_ready_now(app.engine, any_role=any_role, kind=self.kind)
+
+    @property
+    def stop_timeout(self) -> float:
+        """How many seconds a stop may take, a trifle more if the store does not answer."""
+        return self._stop_timeout
+
+    @property
+    def ready(self) -> bool:
+        """Whether it fires what is due."""
+        return self._state == "running"
+
+    def health(self) -> Health:
+        """How it is: OK, Warning or Error, with details. Asks nobody, so it answers also while the store does not."""
+        return judge(self.figures(), self._state, self._poll)
+
+    def figures(self) -> Figures | None:
+        """What it has counted since it began; None before."""
+        return None if self._ticker is None else self._ticker.tally.figures()
+
+    async def totals(self) -> dict[str, dict[str, int]]:
+        """What became of the ticks of every schedule, whoever fired them, by outcome: as the store has counted it."""
+        engine = self._app.engine
+        return {each.name: dict(each.counts) for each in await engine.arun(engine.schedules())}
+
+    async def _start(self) -> None:
+        self._take_loop()
+        self._app.check()
+        beginning = asyncio.create_task(self._begin(), name=f"shigoto-begin-{self.name}")
+        if self._switch.reason is None and await self._unless_stopped(beginning):
+            beginning.result()
+        else:
+            beginning.cancel()
+
+    async def _begin(self) -> None:
+        engine = self._app.engine
+        await expect_ready(engine, any_role=self._any_role, kind=self.kind)
+        self._declared = await declare(engine, self._app.declared, (self.kind, self.name), self._random)
+        self._state = "running"
+
+    async def _serve(self) -> Ended:
+        if self._state != "running":
+            self._state = "stopped"
+            return Ended(reason="stopped")
+        bus = self._app.bus
+        log_events(bus)
+        bus.publish(SchedulerStarted(self.name, tuple(self._app.declared)))
+        if self._declared:
+            bus.publish(SchedulesDeclared(self.name, tuple(self._declared)))
+        station = self._station()
+        ticker = self._ticker = Ticker(station, self._app.declared, watcher=self)
+        promoter = Promoter(station, lambda: None)
+        sweeper = Sweeper(station, lambda: self._app.unknown_after)
+        listener = Listener(station, promoter.look, lambda: None)
+        ear = self._part("listener", listener.run())
+        parts = [
+            self._part("ticker", ticker.run()),
+            self._part("promoter", promoter.run()),
+            self._part("sweeper", sweeper.run()),
+        ]
+        running = 0
+        try:
+            while self._switch.reason is None and not any(part.done() for part in (ear, *parts)):
+                await self._switch.changed.wait(None)
+            self._state = "stopping"
+            bus.publish(SchedulerStopping(self.name, self._why()))
+            ear.cancel()
+            for each in (ticker, promoter, sweeper):
+                each.close()
+            running = await self._finish(parts)
+        finally:
+            await _cut_off([ear, *parts])
+            self._state = "stopped"
+            bus.publish(SchedulerStopped(self.name, self._why(), running))
+        for part in (ear, *parts):
+            if part.done() and not part.cancelled():
+                part.result()  # whatever ended it by itself is for the caller
+        return Ended(reason="stopped" if self._lost is None else "lost", running=running)
+
+    def lost(self, error: StoreError) -> None:
+        """The ticker has found that the store does not answer; told once."""
+        self._app.bus.publish(SchedulerDegraded(self.name, str(error)))
+
+    def back(self, seconds: float) -> None:
+        """The store answers again."""
+        self._app.bus.publish(SchedulerRecovered(self.name, seconds))
+
+    def gone(self, error: StoreError) -> None:
+        """The store will never answer to this process again."""
+        logger.error("Scheduler %s ends: %s", self.name, error)
+        self._lost = error
+        self._switch.throw()
+
+    def _why(self) -> str:
+        return str(self._lost or self._switch.reason or "failed")
+
+    def _station(self) -> Station:
+        clock = lease_clock()
+        return Station(
+            id=uuid7(),
+            name=self.name,
+            engine=self._app.engine,
+            bus=self._app.bus,
+            random=self._random,
+            lease=self._lease,
+            poll=self._poll,
+            clock=clock,
+            announced_at=clock(),
+        )
+
+    def _part(self, part: str, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(work, name=f"shigoto-{part}-{self.name}")
+        task.add_done_callback(lambda _: self._switch.changed.ring())
+        return task
+
+    async def _finish(self, parts: "list[asyncio.Task[None]]") -> int:
+        """Let each part finish what it is at; tells how many have not."""
+        time = asyncio.get_running_loop().time
+        deadline = time() + self._stop_timeout
+        while left := [part for part in parts if not part.done()]:
+            patience = min(deadline - time(), LEAST_PATIENCE) if self._switch.hurried else deadline - time()
+            if patience <= 0:
+                return len(left)
+            if not await self._switch.changed.wait(patience) and self._switch.hurried:
+                return len([part for part in left if not part.done()])
+        return 0
+
+
+async def _cut_off(parts: "list[asyncio.Task[None]]") -> None:
+    left = [part for part in parts if not part.done()]
+    for part in left:
+        part.cancel()
+    if left:
+        await asyncio.wait(left, timeout=LEAST_PATIENCE)
+
+
+def _on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

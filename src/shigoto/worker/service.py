@@ -1,0 +1,103 @@
+"""Something that runs on an event loop until it is stopped, by itself or inside of another program."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from shigoto.worker.stop import LEAST_PATIENCE, Reason, StopSwitch
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Service(ABC, Generic[T_co]):
+    """Made once, run once. `_start` does what may fail, `_serve` lasts until the switch is thrown."""
+
+    kind: str  # what it is called, for people
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._switch = StopSwitch()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[T_co] | None = None
+
+    @property
+    @abstractmethod
+    def stop_timeout(self) -> float:
+        """How many seconds a stop may take, a trifle more if the store does not answer."""
+
+    @abstractmethod
+    async def _start(self) -> None:
+        """Get ready, or raise."""
+
+    @abstractmethod
+    async def _serve(self) -> T_co:
+        """Run to the end."""
+
+    async def run(self) -> T_co:
+        """Run until it is stopped."""
+        await self._start()
+        return await self._serve()
+
+    def stop(self) -> None:
+        """Ask it to stop, from any thread or signal handler; ask twice to make it hurry.
+
+        One that has not begun will not begin. Stopping one that has stopped is fine.
+        """
+        self._throw("stopped")
+
+    async def wait(self) -> T_co:
+        """Wait for the end of what was entered with `async with`, whoever stops it; cancelling this does not."""
+        if self._task is None:
+            raise RuntimeError(f"Only a {self.kind} that was entered with `async with` can be waited for.")
+        return await asyncio.shield(self._task)
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        self._task = asyncio.create_task(self._serve(), name=f"shigoto-{self.kind}-{self.name}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._switch.reason is None:
+            self._switch.throw()
+        try:
+            await self.wait()
+        except asyncio.CancelledError:
+            # The block is cancelled, not what runs beside it: that still ends in good order, but in a hurry.
+            if self._task is not None and not self._task.done():
+                self._switch.hurry()
+                await asyncio.wait([self._task])
+            raise
+
+    def _throw(self, reason: Reason) -> None:
+        if self._loop is None:
+            self._switch.throw(reason)
+        else:
+            # A closed loop has nothing left to stop.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._switch.throw, reason)
+
+    def _take_loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop, which is its own from now on."""
+        if self._loop is not None:
+            raise RuntimeError(
+                f"{self.kind.capitalize()} {self.name} has run already; make a new one, with a new id."
+            )
+        self._loop = asyncio.get_running_loop()
+        return self._loop
+
+    async def _unless_stopped(self, task: "asyncio.Task[Any]") -> bool:
+        """Wait for the task; False if a stop comes before it has ended, and then the task is cancelled."""
+        switch = self._switch
+        task.add_done_callback(lambda _: switch.changed.ring())
+        try:
+            while not (task.done() or switch.reason):
+                await switch.changed.wait(None)
+            return task.done()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task], timeout=LEAST_PATIENCE)

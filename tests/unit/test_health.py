@@ -1,0 +1,162 @@
+"""How a scheduler is, from what its ticker has counted."""
+
+from msgspec.structs import replace
+
+from shigoto.model.clock import to_datetime
+from shigoto.model.ids import uuid7
+from shigoto.model.job import JobSpec
+from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.scheduler.health import SHORT_OUTAGE, STUCK, judge
+from shigoto.worker.tally import MOST_NAMED, Figures, ScheduleFigures, Spread, Tally, spread
+
+NOW = 1_800_000_000_000
+
+
+class Time:
+    """Seconds that pass when they are told to."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def counted(time: Time | None = None, cycles: int = 10) -> tuple[Tally, Time]:
+    time = time or Time()
+    tally = Tally(time)
+    for _ in range(cycles):
+        tally.begin()
+        time.now += 0.5
+        tally.end()
+    return tally, time
+
+
+def figures() -> Figures:
+    return counted()[0].figures()
+
+
+def change(
+    name: str = "nightly", *outcomes: TickOutcome, late: int = 0, priority: int = 0, errors: int = 0
+) -> Change:
+    schedule = Schedule(
+        id=uuid7(),
+        name=name,
+        definition="{}",
+        decided_to=NOW,
+        created_at=NOW,
+        errors=errors,
+        error="no" if errors else None,
+    )
+    firings = [
+        Firing(
+            entry=Entry(at=NOW - late, outcome=outcome, decided_at=NOW, count=1 if outcome.fires else 3),
+            spec=JobSpec(id=uuid7(), task="t", queue="q", payload="{}", priority=priority)
+            if outcome.fires
+            else None,
+        )
+        for outcome in outcomes
+    ]
+    return Change(schedule=schedule, seen=1, firings=tuple(firings))
+
+
+def test_a_scheduler_that_does_its_work_is_ok() -> None:
+    """S4-18."""
+    health = judge(replace(figures(), last_fired=NOW), "running", 1.0)
+
+    assert (health.status, health.details) == ("OK", ())
+    assert (health.state, health.connected, health.error_rate) == ("running", True, 0.0)
+    assert health.last_tick == to_datetime(NOW)
+
+
+def test_a_scheduler_that_does_not_run_is_an_error() -> None:
+    """S4-18: scheduler status."""
+    assert judge(None, "new", 1.0).details == ("The scheduler has not begun.",)
+    stopped = judge(figures(), "stopped", 1.0)
+    assert (stopped.status, stopped.details) == ("Error", ("The scheduler has stopped.",))
+    assert judge(figures(), "stopping", 1.0).status == "Warning"
+
+
+def test_an_outage_is_a_warning_and_a_long_one_an_error() -> None:
+    """S4-14, S4-18: connectivity."""
+    tally, time = counted()
+    tally.begin()
+    assert tally.broke(ConnectionError("no route")) is True
+    assert tally.broke(ConnectionError("no route")) is False
+    short = judge(tally.figures(), "running", 1.0)
+    time.now += SHORT_OUTAGE + 1
+    long = judge(tally.figures(), "running", 1.0)
+    tally.end()
+    after = judge(tally.figures(), "running", 1.0)
+
+    assert (short.status, short.connected) == ("Warning", False)
+    assert (long.status, long.connected) == ("Error", False)
+    assert long.details[0] == "The store has not answered for 11 s: no route."
+    assert after.connected
+    assert tally.figures().errors == 2
+
+
+def test_a_scheduler_that_is_stuck_is_an_error() -> None:
+    """S4-18: last execution time."""
+    tally, time = counted()
+    time.now += STUCK + 2
+
+    assert judge(tally.figures(), "running", 1.0).details == ("No cycle has ended for 32 s.",)
+    assert judge(tally.figures(), "running", 60.0).status == "OK"
+
+
+def test_few_errors_are_a_warning_and_many_an_error() -> None:
+    """S4-18: error rate."""
+    tally, _ = counted(cycles=9)
+    tally.begin()
+    tally.told(change(errors=1), was_heard=True)
+    tally.end()
+    few = judge(tally.figures(), "running", 1.0)
+    many = judge(replace(tally.figures(), error_rate=0.5), "running", 1.0)
+
+    assert (few.status, few.error_rate) == ("Warning", 0.1)
+    assert few.details == ("Something failed in 10% of the newest cycles.",)
+    assert many.status == "Error"
+
+
+def test_lateness_is_a_warning_and_much_of_it_an_error() -> None:
+    """S4-18, S4-19."""
+    late = [replace(figures(), lateness=Spread(p50=1, p99=p99)) for p99 in (1_000, 1_001, 60_001)]
+
+    assert [judge(each, "running", 1.0).status for each in late] == ["OK", "Warning", "Error"]
+
+
+def test_everything_is_counted_by_schedule_and_by_priority() -> None:
+    """S4-19, S4-23: success and failure counts, statistics per schedule and priority."""
+    tally, _ = counted(cycles=2)
+    tally.told(change("a", TickOutcome.FIRED, late=30, priority=5), was_heard=True)
+    tally.told(change("a", TickOutcome.CAUGHT_UP, late=90_000), was_heard=True)
+    tally.told(change("a", TickOutcome.MISSED), was_heard=True)
+    tally.told(change("b", TickOutcome.FIRED), was_heard=False)
+    tally.told(change("b", errors=2), was_heard=True)
+    told = tally.figures()
+
+    assert (told.fired, told.passed, told.lost, told.failures) == (2, 3, 1, 1)
+    assert (told.cycles, told.cycle_seconds, told.cycle) == (2, 1.0, Spread(p50=0.5, p99=0.5))
+    assert told.by_schedule == {
+        "a": ScheduleFigures(fired=2, passed=3, last_at=NOW - 90_000),
+        "b": ScheduleFigures(lost=1, failures=1),
+    }
+    assert told.by_priority == {5: 1, 0: 1}
+    assert told.lateness == Spread(p50=30, p99=30)  # what is caught up is late on purpose
+    assert told.last_fired == NOW
+
+
+def test_the_tally_does_not_grow_for_ever() -> None:
+    tally, _ = counted()
+    for number in range(MOST_NAMED + 5):
+        tally.told(change(f"s{number}", TickOutcome.FIRED), was_heard=True)
+    told = tally.figures()
+
+    assert (len(told.by_schedule), told.fired) == (MOST_NAMED, MOST_NAMED + 5)
+
+
+def test_spread() -> None:
+    """S4-19: latency as p50 and p99."""
+    assert spread([]) == Spread(p50=None, p99=None)
+    assert spread([7.0]) == Spread(p50=7.0, p99=7.0)
+    assert spread(range(1, 201)) == Spread(p50=100, p99=198)
