@@ -1,6 +1,7 @@
 """`shigoto scheduler` as a process: it fires, stops and fails as it should."""
 
 import signal
+import socket
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -9,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from shigoto import State
+from shigoto import Shigoto, State
+from shigoto.model.errors import StoreError
 from tests.journeys.yard import SHIGOTO, Yard, ended_within, eventually
+from tests.postgres_yard import ALWAYS
+from tests.postgres_yard import Yard as Servers
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs the signals of POSIX")
 
@@ -172,3 +176,51 @@ def test_two_of_them_fire_each_tick_once_and_one_may_die(yard: Clocks) -> None:
     with closing(sqlite3.connect(yard.folder / "shop.db")) as store:
         payloads = [row[0] for row in store.execute("SELECT payload FROM shigoto_job")]
     assert len(payloads) == len(set(payloads)) >= 5
+
+
+def test_a_service_manager_hears_when_it_is_ready_and_when_it_stops(yard: Clocks) -> None:
+    """As `shigoto worker` tells it: what a unit of `Type=notify` waits for."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(yard.folder / "notify"))
+        systemd.settimeout(30)
+        process = yard.begin(NOTIFY_SOCKET=str(yard.folder / "notify"))
+        assert systemd.recv(4096).startswith(b"READY=1\n")
+
+        process.send_signal(signal.SIGTERM)
+
+        assert systemd.recv(4096).startswith(b"STOPPING=1\n")
+    assert ended_within(process, 10) == 0
+
+
+@pytest.mark.engine("postgres")
+def test_a_store_that_goes_away_is_told_and_what_was_due_is_caught_up(
+    yard: Clocks, postgres_yard: Servers
+) -> None:
+    """S4-14: it keeps trying, says that it is degraded, and that it has recovered; it needs no new start."""
+    try:
+        there = postgres_yard.server_of_its_own(ALWAYS)
+        server = there.__enter__()
+    except StoreError as error:
+        pytest.skip(f"no PostgreSQL {ALWAYS}: {error}")
+    try:
+        app = Shigoto(server.address)
+        app.engine.migrate()
+        process = yard.begin("--any-role", "--stats-every", "1", SHIGOTO_URL=server.address)
+        eventually(lambda: fired(yard) >= 2, yard.log)
+
+        server.kill()
+        yard.until_logged("is degraded: it cannot reach its store, fires nothing, and keeps trying")
+        yard.until_logged("The store has not answered for")
+        server.start()
+
+        yard.until_logged("has recovered: it reaches its store again")
+        before = fired(yard)
+        eventually(lambda: fired(yard) >= before + 2, yard.log)
+        assert yard.log().count("is degraded") == yard.log().count("has recovered") == 1
+        process.send_signal(signal.SIGTERM)
+        assert ended_within(process, 10) == 0
+        history = app.schedules.history("secondly", limit=100)
+        assert {tick.outcome for tick in history} <= {"fired", "caught_up", "missed"}
+        app.close()
+    finally:
+        there.__exit__(None, None, None)

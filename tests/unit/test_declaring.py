@@ -254,6 +254,39 @@ def test_two_services_that_declare_one_name_for_different_tasks_are_an_error(tow
     assert town.start(second) == ["aggregate"], "of the first nothing was heard any more"
 
 
+def test_two_services_that_declare_one_name_for_fixed_calls_are_an_error_too(town: Town) -> None:
+    first, second = town.app(), town.app()
+
+    def ours() -> None: ...
+
+    def theirs() -> None: ...
+
+    theirs.__module__ = "another.service"
+    first.schedule("report", "@daily", call=first.task(ours).call())
+    second.schedule("report", "@hourly", call=second.task(theirs).call())
+    town.start(first)
+
+    with pytest.raises(ScheduleTaken, match=f"{__name__}:report and by another.service:report"):
+        town.start(second)
+
+
+def test_a_new_release_may_let_a_schedule_call_another_task(town: Town) -> None:
+    """While the one before still runs, as in every roll-out."""
+    before, after = town.app(), town.app()
+
+    @before.task
+    def report() -> None: ...
+
+    @after.task
+    def better_report() -> None: ...
+
+    before.schedule("report", "@daily", call=report.call())
+    after.schedule("report", "@daily", call=better_report.call())
+    town.start(before)
+
+    assert town.start(after) == ["report"]
+
+
 def test_several_services_own_disjoint_sets(town: Town) -> None:
     first, second = town.app(), town.app()
     nightly(first)

@@ -25,14 +25,11 @@ def environment_for(systemd: socket.socket, **more: str) -> dict[str, str]:
     return {"NOTIFY_SOCKET": str(systemd.getsockname()), **more}
 
 
-@pytest.mark.parametrize(
-    ("processes", "status"), [(1, "1 runner process at work"), (3, "3 runner processes at work")]
-)
-def test_it_hears_that_the_worker_is_ready(systemd: socket.socket, processes: int, status: str) -> None:
+def test_it_hears_that_the_worker_is_ready(systemd: socket.socket) -> None:
     """S0-78: what `Type=notify` waits for."""
-    ServiceManager(environment_for(systemd)).ready(processes)
+    ServiceManager(environment_for(systemd)).ready("at work")
 
-    assert systemd.recv(4096).decode() == f"READY=1\nSTATUS={status}"
+    assert systemd.recv(4096).decode() == "READY=1\nSTATUS=at work"
 
 
 def test_it_hears_that_the_worker_stops(systemd: socket.socket) -> None:
@@ -85,7 +82,7 @@ def test_what_it_asks_is_not_for_those_whom_we_start(systemd: socket.socket) -> 
 def test_without_one_nothing_happens() -> None:
     manager = ServiceManager({})
 
-    manager.ready(1)
+    manager.ready("at work")
     manager.stopping()
 
 
@@ -93,7 +90,7 @@ def test_one_that_is_gone_is_missed_once(tmp_path: Path, caplog: pytest.LogCaptu
     manager = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")})
 
     with caplog.at_level(logging.WARNING):
-        manager.ready(1)
+        manager.ready("at work")
         manager.stopping()
 
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [

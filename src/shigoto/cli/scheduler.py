@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,6 +74,7 @@ def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
     from shigoto.cli.work import Shift, work
     from shigoto.observe.events import SchedulerStarted, SchedulerStopping
     from shigoto.scheduler import Scheduler
+    from shigoto.worker.supervisor.notify import ServiceManager
     from shigoto.worker.supervisor.readyfile import ReadyFile
 
     app, made = made_here(
@@ -93,10 +95,23 @@ def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
         log_level=wishes.log_level,
         notice=UNNAMED if target.app is None else None,
     )
+    manager = ServiceManager(os.environ)
     with ReadyFile(wishes.ready_file) as ready_file:
-        app.bus.subscribe(lambda _: ready_file.show(), SchedulerStarted)
-        app.bus.subscribe(lambda _: ready_file.hide(), SchedulerStopping)
-        return work(app, made, shift, lambda: tell_figures(made, wishes.stats_every or 0.0))
+
+        def began(_: SchedulerStarted) -> None:
+            ready_file.show()
+            manager.ready("Fires schedules")
+
+        def ends(_: SchedulerStopping) -> None:
+            ready_file.hide()
+            manager.stopping()
+
+        async def beside() -> None:
+            await asyncio.gather(manager.run(), tell_figures(made, wishes.stats_every or 0.0))
+
+        app.bus.subscribe(began, SchedulerStarted)
+        app.bus.subscribe(ends, SchedulerStopping)
+        return work(app, made, shift, beside)
 
 
 scheduler.params += [option for option in worker.params if option.name in Wishes.__struct_fields__]

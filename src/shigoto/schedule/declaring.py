@@ -34,7 +34,7 @@ class Declared(Struct, frozen=True, eq=False):
     name: str
     definition: Definition
     call: Maker
-    origin: str  # module and name of the function
+    origin: str  # module and name of the function, or of the schedule if it always makes the same call
 
 
 def scheduled(
@@ -63,7 +63,8 @@ def planned(tasks: Tasks, name: str, call: Call[Any] | Maker, **words: Any) -> N
     else:
         fixed = checked_call(where, call)
         task = fixed.route.spec.task
-        made = Declared(name, definition(where, task=task, **words), _always(fixed), where)
+        origin = f"{fixed.route.app.tasks[task].fn.__module__}:{name}"
+        made = Declared(name, definition(where, task=task, **words), _always(fixed), origin)
     tasks.plan(made)
 
 

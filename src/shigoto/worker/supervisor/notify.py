@@ -27,10 +27,9 @@ class ServiceManager:
         self._deaf = False
         self._every = int(every) / 1_000_000 if meant and every.isdecimal() else 0.0
 
-    def ready(self, processes: int) -> None:
-        """All that was asked for is at work."""
-        status = f"STATUS={processes} runner process{'' if processes == 1 else 'es'} at work"
-        self._tell("READY=1", status, patience=PATIENCE)
+    def ready(self, status: str) -> None:
+        """All that was asked for is at work; `status` says of what that is."""
+        self._tell("READY=1", f"STATUS={status}", patience=PATIENCE)
 
     def stopping(self) -> None:
         """The end has begun."""

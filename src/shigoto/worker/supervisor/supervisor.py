@@ -327,7 +327,8 @@ class Supervisor:
         have slept, and that it needs a moment to wake up."""
         if all(post.ready for post in self._posts) and not self._level:
             self._ready_file.show()
-            self._manager.ready(len(self._posts))
+            count = len(self._posts)
+            self._manager.ready(f"{count} runner process{'' if count == 1 else 'es'} at work")
 
     def _reload(self) -> None:
         for post in self._posts:
