@@ -281,26 +281,24 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     ),
     events.SchedulesDeclared: (
         logging.INFO,
-        lambda e: f"Worker {e.worker}: Schedules {', '.join(e.schedules)} are now what this code says",
+        lambda e: f"{e.worker}: Schedules {', '.join(e.schedules)} are now what this code says",
     ),
     events.TickFired: (
         logging.INFO,
-        lambda e: (
-            f"Worker {e.worker}: Schedule {e.schedule} has {_outcome(e.outcome)}, {e.late} ms after its time"
-        ),
+        lambda e: f"{e.worker}: Schedule {e.schedule} has {_outcome(e.outcome)}, {e.late} ms after its time",
     ),
     events.TickPassed: (
         logging.WARNING,
-        lambda e: f"Worker {e.worker}: Schedule {e.schedule}: {e.count} {_ticks(e.count)} {e.outcome}",
+        lambda e: f"{e.worker}: Schedule {e.schedule}: {e.count} {_ticks(e.count)} {e.outcome}",
     ),
     events.TickLost: (
         logging.DEBUG,
-        lambda e: f"Worker {e.worker}: Schedule {e.schedule} was fired, or changed, by another instance",
+        lambda e: f"{e.worker}: Schedule {e.schedule} was fired, or changed, by another instance",
     ),
     events.ScheduleFailed: (
         logging.ERROR,
         lambda e: (
-            f"Worker {e.worker}: Schedule {e.schedule} could not submit its job ({e.errors} in a row): {e.error}."
+            f"{e.worker}: Schedule {e.schedule} could not submit its job ({e.errors} in a row): {e.error}."
             + (" It has failed for good: mend it, then resume it" if e.failed else " It is tried again")
         ),
     ),
