@@ -33,7 +33,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def jobs(shop: Any, tmp_path: Path) -> Iterator[Jobs]:
-    with shop.app.test(store=tmp_path / "test.db") as jobs:
+    with shop.app.test(store=tmp_path / "test.db", ticks=False) as jobs:
         with closing(shop.open_database(shop.app)) as connection, connection:
             connection.executemany("INSERT INTO store VALUES (?)", [("b",), ("c",), ("a",)])
             connection.executemany(

@@ -89,6 +89,7 @@ async def spoil() -> None:
     # What else a handler could do to make the next message unreadable is not so sure to do it.
     import gc
     from __main__ import Program
+    gc.unfreeze()
     [program] = [thing for thing in gc.get_objects() if isinstance(thing, Program)]
     program._wire._inbox._data += b"\\0" * 6
 """

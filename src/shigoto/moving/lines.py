@@ -14,7 +14,7 @@ from uuid import UUID
 
 from msgspec import DecodeError, Meta, Struct, ValidationError, json
 
-from shigoto.model.errors import StoreRefused
+from shigoto.model.errors import ScheduleInvalid, StoreRefused
 from shigoto.model.record import LARGEST, Instant, JobRecord, QueueRecord, StoredSchedule
 from shigoto.schedule.definition import read
 
@@ -131,8 +131,8 @@ class _Schedules:
         self._ids.add(line.id)
         try:
             read(line.definition)
-        except (DecodeError, RecursionError) as error:
-            return f"has a definition that cannot be read ({error})"
+        except (ScheduleInvalid, RecursionError) as error:
+            return f"has a definition that cannot be read ({error.__cause__ or error})"
         if any(after.at <= before.at for before, after in pairwise(line.ledger)):
             return "has a ledger whose instants do not rise"
         return ""

@@ -308,6 +308,7 @@ class Block:
             if in_time:
                 self.stage = "ending"
             else:
+                self._overdue = None  # whoever still waits is cut off by us, not by a server that is silent
                 self._cut()
         self._watchdog.forget(self)
         return in_time
