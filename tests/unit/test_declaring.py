@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from shigoto import (
     Context,
@@ -224,6 +225,39 @@ def test_other_times_hold_from_now_on(town: Town) -> None:
     assert after.decided_to == town.clock.now, "what the new times would have been before is nobody's"
     assert after.look_at is not None
     assert 0 < after.look_at - town.clock.now <= 300_000
+
+
+def test_ticks_that_were_due_at_the_times_before_are_written_down(town: Town) -> None:
+    first, second = town.app(), town.app()
+    nightly(first, "0 * * * *")
+    town.start(first)
+    town.clock.advance(5 * HOUR)
+
+    nightly(second, "*/5 * * * *")
+    town.start(second)
+
+    [entry] = town.engine.run(town.engine.ledger("aggregate"))
+    assert (entry.outcome, entry.count) == (TickOutcome.MISSED, 5)
+    assert town.stored("aggregate").counts == {"missed": 5}
+
+
+@pytest.mark.parametrize("expression", ["0 * * * *", "*/5 * * * *"])
+def test_one_that_has_failed_goes_on_when_its_code_changes(town: Town, expression: str) -> None:
+    """S4-12: as if somebody had changed it while the system runs."""
+    first, second = town.app(), town.app()
+    nightly(first, "0 * * * *")
+    town.start(first)
+    schedule = town.stored("aggregate")
+    broken = replace(schedule, failed=True, errors=6, error="…", look_at=None)
+    town.engine.run(town.engine.tick([Change(schedule=broken, seen=schedule.revision)]))
+    town.clock.advance(5 * HOUR)
+
+    nightly(second, expression, jitter=5)
+    town.start(second)
+
+    after = town.stored("aggregate")
+    assert (after.failed, after.errors, after.error) == (False, 0, None)
+    assert town.shown("aggregate").status == "active"
 
 
 def test_a_function_that_has_moved_is_the_same_schedule(town: Town) -> None:

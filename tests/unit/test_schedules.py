@@ -25,6 +25,7 @@ from shigoto.model.clock import to_datetime, to_millis
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Entry, Firing
 from shigoto.schedule.declaring import reconciling
+from shigoto.schedule.looking import looked_at
 from shigoto.testing.clock import START, VirtualClock
 
 HOUR = 3_600_000
@@ -60,6 +61,18 @@ class Desk:
         entry = Entry(at=first, outcome=TickOutcome.MISSED, decided_at=last, until=last, count=ticks)
         change = Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=entry),))
         assert self.engine.run(self.engine.tick([change])) == [True]
+
+    def set(self, name: str, **state: Any) -> None:
+        """Bring a schedule into a state."""
+        [schedule] = self.engine.run(self.engine.schedules([name]))
+        change = Change(schedule=replace(schedule, **state), seen=schedule.revision)
+        assert self.engine.run(self.engine.tick([change])) == [True]
+
+    def looked(self) -> list[tuple[str, int, int]]:
+        """What became of ticks, once somebody has looked at all that is due."""
+        due = self.engine.run(self.engine.due((), 100))
+        self.engine.run(self.engine.tick([looked_at(each, {}, due.now) for each in due.schedules]))
+        return self.history()
 
     def history(self, name: str = "weekly") -> list[tuple[str, int, int]]:
         """What became of ticks, the oldest first: the outcome, in which hour since the start, and how many."""
@@ -171,6 +184,62 @@ async def test_an_update_changes_what_is_named_from_now_on(desk: Desk, do: Verb)
     rest = await do("update", "weekly", until=None, catch_up_within=None, call=desk.report.call("long"))
     assert (rest.when, rest.until, rest.catch_up_within) == ("every 5m", None, None)
     assert (rest.payload, rest.overlap) == ('{"kind":"long"}', "skip")
+
+
+async def test_an_update_leaves_what_is_due_at_the_same_times_due(desk: Desk, do: Verb) -> None:
+    desk.add(catch_up="all")
+    desk.clock.advance(5 * HOUR)
+
+    await do("update", "weekly", jitter=5, until=NEVER)
+
+    assert desk.history() == []
+    assert [(outcome, count) for outcome, _, count in desk.looked()] == [
+        *[("caught_up", 1)] * 4,
+        ("fired", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "outcome"),
+    [
+        ({"every": "5m"}, {}, "missed"),
+        ({"cron": "30 2 * * *"}, {"held": True}, "skipped"),
+    ],
+)
+async def test_other_times_lose_no_tick_of_those_before_without_a_word(
+    desk: Desk, do: Verb, words: dict[str, Any], state: dict[str, Any], outcome: str
+) -> None:
+    desk.add(catch_up="all")
+    desk.set("weekly", **state)
+    desk.clock.advance(5 * HOUR)
+
+    updated = await do("update", "weekly", **words)
+
+    assert [(outcome, count) for outcome, _, count in desk.history()] == [(outcome, 5)]
+    assert updated.counts == {outcome: 5}
+    assert updated.next_at > desk.now
+
+
+async def test_an_end_that_has_passed_is_not_taken_back_for_ticks_before_now(desk: Desk, do: Verb) -> None:
+    desk.add(catch_up="all", until=desk.now + timedelta(hours=2))
+    desk.clock.advance(5 * HOUR)
+
+    await do("update", "weekly", until=NEVER)
+
+    assert [(outcome, count) for outcome, _, count in desk.looked()] == [("missed", 2)]
+
+
+async def test_an_update_mends_one_that_has_failed_and_its_only_tick_fires(desk: Desk, do: Verb) -> None:
+    desk.add(every=None, at=desk.now + timedelta(hours=1))
+    desk.clock.advance(2 * HOUR)
+    desk.set("weekly", failed=True, errors=6, error="…", look_at=None)
+
+    updated = await do("update", "weekly", call=desk.report.call("long"))
+
+    assert (updated.status, updated.errors, updated.error) == ("active", 0, None)
+    assert [(outcome, count) for outcome, _, count in desk.looked()] == [("caught_up", 1)]
+    with pytest.raises(ScheduleInvalid, match="in the past"):
+        await do("update", "weekly", jitter=5)
 
 
 async def test_a_change_that_cannot_be_meant_changes_nothing(desk: Desk, do: Verb) -> None:

@@ -1,6 +1,5 @@
 """Jobs of a schedule that somebody asks for: one now, beside its ticks, and those of ticks that have not fired."""
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import islice, takewhile
 from uuid import UUID
@@ -12,7 +11,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Millis
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.schedule import KEPT, Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.schedule.deciding import left_of
+from shigoto.schedule.deciding import counted, left_of
 from shigoto.schedule.declaring import Maker
 from shigoto.schedule.definition import Definition, read
 from shigoto.schedule.firing import fired
@@ -99,8 +98,5 @@ def _few(name: str, definition: Definition, since: Millis, to: Millis) -> list[M
 
 
 def _with(schedule: Schedule, firings: Sequence[Firing], left: Sequence[Firing] = ()) -> Change:
-    counts = Counter(schedule.counts)
-    for firing in firings:
-        counts[firing.entry.outcome] += 1
-    changed = replace(schedule, counts=dict(counts))
+    changed = replace(schedule, counts=counted(schedule, [firing.entry for firing in firings]))
     return Change(schedule=changed, seen=schedule.revision, firings=(*left, *firings))

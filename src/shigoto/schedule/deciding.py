@@ -4,6 +4,7 @@ Pure: it is told the time, the definition, and whether the job before has ended.
 at once the store hears one (`engine.tick`), so nothing here has to be exclusive.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice, takewhile
 
@@ -75,6 +76,23 @@ def passed_over(definition: Definition, after: Millis, now: Millis, outcome: Tic
         *(_entry(at, outcome, now) for at in recent),
     ]
     return Decision(entries=_joined(passed), decided_to=now, look_at=definition.next_after(now))
+
+
+def given_up(schedule: Schedule, definition: Definition, now: Millis) -> tuple[Entry, ...]:
+    """The entries of all that is due, if nothing of it is to fire any more."""
+    if schedule.paused:
+        outcome = TickOutcome.SUPPRESSED
+    else:
+        outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
+    return passed_over(definition, schedule.decided_to, now, outcome).entries
+
+
+def counted(schedule: Schedule, entries: Iterable[Entry]) -> dict[str, int]:
+    """The counts of the schedule, with those of new entries."""
+    counts = Counter(schedule.counts)
+    for entry in entries:
+        counts[entry.outcome] += entry.count
+    return dict(counts)
 
 
 def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[Entry], list[Millis]]:

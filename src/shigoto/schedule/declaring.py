@@ -19,6 +19,7 @@ from shigoto.model.text import shown
 from shigoto.options import ScheduledOptions, ScheduleOptions, check_name
 from shigoto.schedule.definition import Definition, read, written
 from shigoto.schedule.options import definition
+from shigoto.schedule.redefining import redefined
 from shigoto.schedule.tick import Tick
 from shigoto.task import Task, Tasks
 
@@ -120,8 +121,8 @@ def reconciling(
 ) -> Op[list[str]]:
     """Bring what is declared into the store, and tell which of it is new or has changed. Raises ScheduleTaken.
 
-    A schedule that is known keeps its id, its ledger, its pause and, if it is due at the same times as before, how far
-    it was decided. One that is no longer declared stays as it is: nobody fires it any more, and listings say so.
+    A schedule that is known keeps its id, its ledger, its pause and what is due (`redefining.py`). One that is no
+    longer declared stays as it is: nobody fires it any more, and listings say so.
     Whoever is not heard, because another process declares the same at this moment, looks again: it may be another's.
     """
 
@@ -154,16 +155,8 @@ def _change(each: Declared, known: Schedule | None, now: Millis, new_id: Callabl
     _expect_ours(each, known, now)
     if known.definition == text and known.origin == each.origin:
         return None
-    before = read(known.definition)
-    same_times = before.recurrence == each.definition.recurrence
-    decided_to = known.decided_to if same_times else now
-    look_at = (
-        known.look_at
-        if same_times and before.until == each.definition.until
-        else each.definition.next_after(now)
-    )
-    changed = replace(known, definition=text, origin=each.origin, decided_to=decided_to, look_at=look_at)
-    return Change(schedule=changed, seen=known.revision)
+    change = redefined(known, each.definition, now)
+    return replace(change, schedule=replace(change.schedule, origin=each.origin))
 
 
 def _expect_ours(each: Declared, known: Schedule, now: Millis) -> None:

@@ -1,6 +1,5 @@
 """From a decision to what is stored: the jobs of its ticks, and the change of the schedule."""
 
-from collections import Counter
 from hashlib import blake2b
 
 from msgspec.structs import replace
@@ -9,7 +8,7 @@ from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.schedule.deciding import Decision
+from shigoto.schedule.deciding import Decision, counted
 from shigoto.schedule.declaring import Maker, checked_call
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.tick import Tick
@@ -19,9 +18,6 @@ def carried_out(
     schedule: Schedule, definition: Definition, decision: Decision, maker: Maker | None
 ) -> Change:
     """The change that a decision makes. Whatever `maker` raises is for the caller."""
-    counts = Counter(schedule.counts)
-    for entry in decision.entries:
-        counts[entry.outcome] += entry.count
     return Change(
         schedule=replace(
             schedule,
@@ -30,7 +26,7 @@ def carried_out(
             look_at=decision.look_at,
             errors=0,
             error=None,
-            counts=dict(counts),
+            counts=counted(schedule, decision.entries),
         ),
         seen=schedule.revision,
         firings=tuple(fired(schedule, definition, entry, maker) for entry in decision.entries),

@@ -15,6 +15,7 @@ from shigoto.schedule.declaring import HEARD_WITHIN
 from shigoto.schedule.definition import Definition, read, written
 from shigoto.schedule.firing import carried_out
 from shigoto.schedule.options import expect_future
+from shigoto.schedule.redefining import redefined
 
 TRIES = 10
 
@@ -99,19 +100,13 @@ def expect_free(schedule: Schedule, now: Millis, what: str) -> None:
         )
 
 
-def redefined(definition: Definition) -> Alter:
-    """Another definition, from now on."""
-
-    def alter(schedule: Schedule, now: Millis) -> Change:
-        expect_free(schedule, now, "changed")
-        look_at = expect_future(f"schedule {schedule.name!r}", definition, now)
-        changed = replace(
-            schedule, definition=written(definition), look_at=look_at, decided_to=now, held=False, errors=0, error=None,
-            failed=False,
-        )  # fmt: skip
-        return Change(schedule=changed, seen=schedule.revision)
-
-    return alter
+def updated(schedule: Schedule, definition: Definition, now: Millis) -> Change:
+    """Another definition, by somebody's will. Raises ScheduleTaken, or ScheduleInvalid if it would never be due."""
+    expect_free(schedule, now, "changed")
+    change = redefined(schedule, definition, now)
+    if change.schedule.look_at is None:
+        expect_future(f"schedule {schedule.name!r}", definition, now)
+    return change
 
 
 def paused(schedule: Schedule, now: Millis) -> Change:

@@ -166,7 +166,7 @@ class Schedules:
             stored = words_of(read(schedule.definition))
             kept = {word: value for word, value in stored.items() if word not in replaced}
             wanted: dict[str, Any] = {**kept, **said}
-            return managing.redefined(definition(f"schedule {name!r}", **wanted))(schedule, now)
+            return managing.updated(schedule, definition(f"schedule {name!r}", **wanted), now)
 
         return self._altering(name, alter)
 
