@@ -292,6 +292,33 @@ async def test_one_that_has_failed_goes_on_when_it_is_resumed(desk: Desk, do: Ve
     assert (resumed.status, resumed.errors, resumed.error) == ("active", 0, None)
 
 
+async def test_one_that_has_failed_tries_again_what_is_due_when_it_is_resumed(desk: Desk, do: Verb) -> None:
+    """S4-12: resuming means to try again, by its policy of catching up."""
+    desk.add(every=None, at=desk.now + timedelta(hours=1))
+    desk.clock.advance(2 * HOUR)
+    desk.set("weekly", failed=True, errors=6, error="…", look_at=None)
+
+    assert (await do("resume", "weekly")).status == "active"
+
+    assert [(outcome, count) for outcome, _, count in desk.looked()] == [("caught_up", 1)]
+    assert desk.app.schedules.get("weekly").status == "ended"
+
+
+@pytest.mark.parametrize("state", [{}, {"held": True}, {"errors": 3, "error": "…"}])
+async def test_one_that_neither_is_paused_nor_has_failed_is_left_alone_by_a_resume(
+    desk: Desk, do: Verb, state: dict[str, Any]
+) -> None:
+    desk.add(catch_up="all")
+    desk.set("weekly", look_at=desk.clock.now + 2 * HOUR, **state)
+    desk.clock.advance(3 * HOUR)
+    before = desk.engine.run(desk.engine.schedules(["weekly"]))
+
+    assert (await do("resume", "weekly")).status == "active"
+
+    assert desk.engine.run(desk.engine.schedules(["weekly"])) == before
+    assert desk.history() == []
+
+
 async def test_a_run_now_is_a_job_beside_the_ticks_at_once(desk: Desk, do: Verb) -> None:
     desk.add(jitter=timedelta(hours=5))
     desk.clock.advance(-desk.clock.now % HOUR)  # the very instant of a tick

@@ -49,7 +49,7 @@ def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: boo
     if not recent:
         return Decision(decided_to=schedule.decided_to, look_at=following)
     if schedule.paused:
-        return passed_over(definition, schedule.decided_to, now, TickOutcome.SUPPRESSED)
+        return passed_over(schedule, definition, now)
     if busy and definition.overlap == "queue":
         return Decision(held=True, decided_to=schedule.decided_to, look_at=now + HELD_LOOK)
 
@@ -68,23 +68,23 @@ def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: boo
     return Decision(entries=_joined(entries), cancels=cancels, decided_to=now, look_at=following)
 
 
-def passed_over(definition: Definition, after: Millis, now: Millis, outcome: TickOutcome) -> Decision:
-    """Nothing fires: all that was due is written down as that."""
-    older, recent = overdue(definition, after, now)
-    passed = [
-        *(replace(entry, outcome=outcome) for entry in older),
-        *(_entry(at, outcome, now) for at in recent),
-    ]
-    return Decision(entries=_joined(passed), decided_to=now, look_at=definition.next_after(now))
-
-
-def given_up(schedule: Schedule, definition: Definition, now: Millis) -> tuple[Entry, ...]:
-    """The entries of all that is due, if nothing of it is to fire any more."""
+def passed_over(schedule: Schedule, definition: Definition, now: Millis) -> Decision:
+    """Nothing fires of all that is due: it is written down."""
     if schedule.paused:
         outcome = TickOutcome.SUPPRESSED
     else:
         outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
-    return passed_over(definition, schedule.decided_to, now, outcome).entries
+    entries = _joined(_unfired(definition, schedule.decided_to, now, now, outcome))
+    return Decision(entries=entries, decided_to=now, look_at=definition.next_after(now))
+
+
+def _unfired(
+    definition: Definition, after: Millis, to: Millis, now: Millis, outcome: TickOutcome
+) -> list[Entry]:
+    """The entries of ticks that do not fire."""
+    older, recent = overdue(definition, after, to)
+    entries = [replace(entry, outcome=outcome, decided_at=now) for entry in older]
+    return entries + [_entry(at, outcome, now) for at in recent]
 
 
 def counted(schedule: Schedule, entries: Iterable[Entry]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Millis
 from shigoto.model.errors import ScheduleNotFound, ScheduleTaken, StoreUnavailable, nearest
-from shigoto.model.schedule import Change, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Schedule
 from shigoto.schedule.deciding import passed_over
 from shigoto.schedule.declaring import HEARD_WITHIN
 from shigoto.schedule.definition import Definition, read, written
@@ -19,7 +19,8 @@ from shigoto.schedule.redefining import redefined
 
 TRIES = 10
 
-Alter = Callable[[Schedule, Millis], Change]
+Alter = Callable[[Schedule, Millis], Change | None]
+"""What becomes of a schedule as of now; None if it stays as it is."""
 
 
 def adding(engine: Engine, name: str, definition: Definition, id: UUID) -> Op[Schedule]:
@@ -48,7 +49,10 @@ def altering(engine: Engine, name: str, alter: Alter) -> Op[Schedule]:
     def steps() -> Steps[Schedule]:
         for _ in range(TRIES):
             now = (yield from engine.due((), 0).start()).now
-            change = alter((yield from found(engine, name)), now)
+            schedule = yield from found(engine, name)
+            change = alter(schedule, now)
+            if change is None:
+                return schedule
             if all((yield from engine.tick([change]).start())):
                 return replace(change.schedule, revision=change.seen + 1)
         raise contended(name)
@@ -114,10 +118,13 @@ def paused(schedule: Schedule, now: Millis) -> Change:
     return Change(schedule=replace(schedule, paused=True, held=False), seen=schedule.revision)
 
 
-def resumed(schedule: Schedule, now: Millis) -> Change:
-    """It fires again from now on, and the ledger tells of what has not."""
+def resumed(schedule: Schedule, now: Millis) -> Change | None:
+    """It fires again. What was suppressed is in the ledger; what it has failed of is tried again."""
+    if not schedule.paused and not schedule.failed:
+        return None
     definition = read(schedule.definition)
-    outcome = TickOutcome.SUPPRESSED if schedule.paused else TickOutcome.MISSED
-    decision = passed_over(definition, schedule.decided_to, now, outcome)
-    going = replace(schedule, paused=False, failed=False)
-    return carried_out(going, definition, decision, None)
+    going = replace(schedule, paused=False, failed=False, errors=0, error=None)
+    if schedule.paused:
+        return carried_out(going, definition, passed_over(schedule, definition, now), None)
+    look_at = definition.next_after(min(schedule.decided_to, now))
+    return Change(schedule=replace(going, look_at=look_at), seen=schedule.revision)

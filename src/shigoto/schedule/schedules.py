@@ -89,7 +89,7 @@ class Schedules:
         return await self._engine.arun(self._altering(name, managing.paused))
 
     def resume(self, name: str) -> ScheduleRecord:
-        """Let it fire again, from now on; also one that has failed."""
+        """Let it fire again from now on; one that has failed tries again what is due, as far as it catches up."""
         return self._engine.run(self._altering(name, managing.resumed))
 
     async def aresume(self, name: str) -> ScheduleRecord:
