@@ -306,8 +306,8 @@ MUTANTS = (
         patches=(
             Patch(
                 "schedule/deciding.py",
-                "overdue(definition, schedule.decided_to, now)\n    if not recent",
-                "overdue(definition, max(schedule.decided_to, now - 1_500), now)\n    if not recent",
+                "overdue(definition, schedule.decided_to, end)\n    if not recent",
+                "overdue(definition, max(schedule.decided_to, now - 1_500), end)\n    if not recent",
             ),
         ),
         guard=Test("tests/unit/test_deciding.py", "test_all_fires_every_one_of_them"),

@@ -95,7 +95,7 @@ def test_what_ticks_while_a_store_is_copied_is_neither_lost_nor_fired_again(
         phases.append(progress.phase)
         if phases == ["copying"]:
             assert all(fire(old, "busy", NOW + n * SECOND) for n in range(1, 200))
-            planned(old, "added", paused=True)
+            planned(old, "added", paused_at=1)
             old.run(old.declare(["declared"]))
             old.run(old.remove_schedules(["gone", "renewed"]))
             planned(old, "renewed")

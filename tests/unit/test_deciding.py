@@ -31,9 +31,15 @@ def every(
     return Definition(recurrence=Every(interval), catch_up=catch_up, overlap=overlap, **bounds)
 
 
-def schedule(decided_to: Millis, *, paused: bool = False, held: bool = False) -> Schedule:
+def schedule(decided_to: Millis, *, paused_at: Millis | None = None, held: bool = False) -> Schedule:
     return Schedule(
-        id=UUID(int=1), name="s", definition="", decided_to=decided_to, created_at=0, paused=paused, held=held
+        id=UUID(int=1),
+        name="s",
+        definition="",
+        decided_to=decided_to,
+        created_at=0,
+        paused_at=paused_at,
+        held=held,
     )
 
 
@@ -152,9 +158,10 @@ class TestCatchUp:
             )
             after = random.randrange(10_000_000)
             now = after + random.choice([0, 999, 1_000, 59_999, 61_000, 600_000, 2 * HOUR])
-            paused, held, busy = (random.random() < chance for chance in (0.1, 0.2, 0.5))
+            paused_at = random.choice([None, after - 500, random.randrange(after, now + 2_000)])
+            held, busy = (random.random() < chance for chance in (0.2, 0.5))
 
-            decision = decide(schedule(after, paused=paused, held=held), definition, now, busy=busy)
+            decision = decide(schedule(after, paused_at=paused_at, held=held), definition, now, busy=busy)
 
             due = definition.between(after, decision.decided_to)
             spans = [range(each.at, (each.until or each.at) + 1) for each in decision.entries]
@@ -223,10 +230,37 @@ class TestPausedAndAstray:
     """What is not fired by somebody's will, and clocks that were wrong."""
 
     def test_a_paused_one_writes_down_what_it_suppresses(self) -> None:
-        decision = decide(schedule(10_000, paused=True), every(SECOND, "all", most=2), 15_200, busy=True)
+        decision = decide(schedule(10_000, paused_at=10_000), every(SECOND, "all", most=2), 15_200, busy=True)
 
         assert told(decision) == [("suppressed", 11_000, 15_000, 5)]
         assert (decision.decided_to, decision.look_at) == (15_200, 16_000)
+
+    def test_what_was_due_before_the_pause_is_decided_as_usual(self) -> None:
+        late = decide(schedule(10_000, paused_at=13_500), every(SECOND), 16_200, busy=False)
+        all_of_them = decide(schedule(10_000, paused_at=12_000), every(SECOND, "all"), 13_000, busy=False)
+        none = decide(schedule(0, paused_at=HOUR), every(HOUR, "none"), 3 * HOUR, busy=False)
+
+        assert told(late) == [
+            ("missed", 11_000, 12_000, 2), ("fired", 13_000, 13_000, 1), ("suppressed", 14_000, 16_000, 3)
+        ]  # fmt: skip
+        assert (late.decided_to, late.look_at) == (16_200, 17_000)
+        assert fired(all_of_them) == [11_000, 12_000]
+        assert told(none) == [("missed", HOUR, HOUR, 1), ("suppressed", 2 * HOUR, 3 * HOUR, 2)]
+
+    def test_what_waits_since_before_the_pause_goes_on_waiting(self) -> None:
+        definition = every(SECOND, overlap="queue")
+
+        waiting = decide(schedule(10_000, paused_at=11_500, held=True), definition, 13_000, busy=True)
+        free = decide(schedule(10_000, paused_at=11_500, held=True), definition, 13_000, busy=False)
+
+        assert (told(waiting), waiting.held, waiting.decided_to) == ([], True, 10_000)
+        assert told(free) == [("fired", 11_000, 11_000, 1), ("suppressed", 12_000, 13_000, 2)]
+        assert not free.held
+
+    def test_a_pause_stays_one_when_the_clock_goes_back(self) -> None:
+        decision = decide(schedule(10_000, paused_at=500_000), every(SECOND, "all"), 13_000, busy=False)
+
+        assert told(decision) == [("suppressed", 11_000, 13_000, 3)]
 
     def test_a_clock_that_was_far_ahead_does_not_silence_it(self) -> None:
         """F25, E28."""

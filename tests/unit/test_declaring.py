@@ -201,9 +201,9 @@ def test_a_restart_keeps_the_id_the_history_the_pause_and_how_far_it_was_decided
     assert town.start(second) == ["aggregate"]
 
     after = town.stored("aggregate")
-    assert (after.id, after.paused, after.decided_to, after.look_at) == (
+    assert (after.id, after.paused_at, after.decided_to, after.look_at) == (
         before.id,
-        True,
+        START,
         before.decided_to,
         before.look_at,
     )

@@ -33,7 +33,7 @@ def found(these: Facts) -> list[Finding]:
 
 def test_schedules_that_are_in_order_are_not_worth_a_word() -> None:
     late = to_millis(ago(seconds=59))
-    fine = [schedule(), declared(), schedule(look_at=None), schedule(paused=True), schedule(look_at=late)]
+    fine = [schedule(), declared(), schedule(look_at=None), schedule(paused_at=1), schedule(look_at=late)]
 
     assert found(facts(schedules=fine)) == []
     assert found(facts()) == []

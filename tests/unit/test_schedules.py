@@ -1,5 +1,6 @@
 """`app.schedules`: what can be done to schedules while the system runs. Each verb has an async twin."""
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -277,6 +278,50 @@ async def test_a_pause_lasts_until_it_is_resumed_and_the_history_tells_what_was_
     assert (resumed.status, resumed.next_at > desk.now) == ("active", True)
     assert [(outcome, count) for outcome, _, count in desk.history()] == [("suppressed", 3)]
     assert resumed.counts == {"suppressed": 3}
+
+
+async def test_what_was_due_before_a_pause_still_fires(desk: Desk, do: Verb) -> None:
+    desk.add()
+    desk.clock.advance(2 * HOUR)
+    await do("pause", "weekly")
+    desk.clock.advance(2 * HOUR)
+    await do("pause", "weekly")  # it is already
+
+    assert [(outcome, count) for outcome, _, count in desk.looked()] == [
+        ("missed", 1),
+        ("caught_up", 1),
+        ("suppressed", 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hours", "outcomes"), [(0, [("caught_up", 2)]), (3, [("missed", 2), ("suppressed", 3)])]
+)
+async def test_a_pause_that_nobody_has_noticed_suppresses_what_it_has_to_and_nothing_else(
+    desk: Desk, do: Verb, hours: int, outcomes: list[tuple[str, int]]
+) -> None:
+    desk.add(catch_up="all")
+    desk.clock.advance(2 * HOUR + 120_000)
+    await do("pause", "weekly")
+    desk.clock.advance(hours * HOUR)
+    await do("resume", "weekly")
+
+    told = Counter[str]()
+    for outcome, _, count in desk.looked():
+        told[outcome] += count
+    assert list(told.items()) == outcomes
+
+
+async def test_times_that_are_changed_in_a_pause_lose_nothing(desk: Desk, do: Verb) -> None:
+    desk.add()
+    desk.clock.advance(2 * HOUR)
+    await do("pause", "weekly")
+    desk.clock.advance(3 * HOUR)
+
+    updated = await do("update", "weekly", every="5m")
+
+    assert [(outcome, count) for outcome, _, count in desk.history()] == [("missed", 2), ("suppressed", 3)]
+    assert updated.status == "paused"
 
 
 async def test_one_that_has_failed_goes_on_when_it_is_resumed(desk: Desk, do: Verb) -> None:

@@ -150,7 +150,7 @@ class StoredSchedule(
     revision: Number
     definition: str
     origin: str = ""
-    paused: bool = False
+    paused_at: Instant | None = None
     failed: bool = False
     held: bool = False
     look_at: Instant | None = None

@@ -55,7 +55,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     revision: int = 0
     definition: str
     origin: str = ""  # the function that declares it; empty if it was added while the system ran
-    paused: bool = False
+    paused_at: Millis | None = None  # since when its ticks are suppressed; those before are not
     failed: bool = False  # it could not be submitted too often, and waits for somebody to resume it
     held: bool = False  # a tick waits for the job of the one before
     look_at: Millis | None = None

@@ -41,15 +41,27 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: bool) -> Decision:
     """Decide everything that is due by now; `busy` says that the job of the last tick has not ended."""
-    following = definition.next_after(now)
     if schedule.decided_to > now + ASTRAY:
         # The clock has gone back. Ticks that did fire are in the ledger, which keeps them from firing again.
-        return Decision(decided_to=now, look_at=following)
-    older, recent = overdue(definition, schedule.decided_to, now)
+        return Decision(decided_to=now, look_at=definition.next_after(now))
+    open_to = _open_to(schedule, now)
+    decision = _decide_to(open_to, schedule, definition, now, busy=busy)
+    if open_to == now or decision.held:
+        return decision
+    suppressed = _suppressed(schedule, definition, now)
+    if not suppressed:
+        return decision
+    return replace(decision, entries=(*decision.entries, *suppressed), decided_to=now)
+
+
+def _decide_to(
+    end: Millis, schedule: Schedule, definition: Definition, now: Millis, *, busy: bool
+) -> Decision:
+    """Decide what is due of the ticks up to an instant that is not later than now."""
+    following = definition.next_after(now)
+    older, recent = overdue(definition, schedule.decided_to, end)
     if not recent:
         return Decision(decided_to=schedule.decided_to, look_at=following)
-    if schedule.paused:
-        return passed_over(schedule, definition, now)
     if busy and definition.overlap == "queue":
         return Decision(held=True, decided_to=schedule.decided_to, look_at=now + HELD_LOOK)
 
@@ -58,24 +70,39 @@ def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: boo
     firing = _without_overlap(definition, wanted, busy=busy)
     outcomes = dict.fromkeys(recent, left_out) | dict.fromkeys(wanted, TickOutcome.SKIPPED)
     outcomes |= {at: _fired(at, recent[-1], now) for at in firing}
-    entries = [replace(entry, outcome=left_out) for entry in older]
+    entries = [replace(entry, outcome=left_out, decided_at=now) for entry in older]
     entries += [_entry(at, outcome, now) for at, outcome in outcomes.items()]
     if definition.overlap == "queue" and firing and firing[0] != wanted[-1]:
         # The rest waits until the job of this one has ended.
         entries = [entry for entry in entries if entry.at <= firing[0]]
         return Decision(entries=_joined(entries), held=True, decided_to=firing[0], look_at=now + HELD_LOOK)
     cancels = busy and bool(firing) and definition.overlap == "cancel"
-    return Decision(entries=_joined(entries), cancels=cancels, decided_to=now, look_at=following)
+    return Decision(entries=_joined(entries), cancels=cancels, decided_to=end, look_at=following)
 
 
 def passed_over(schedule: Schedule, definition: Definition, now: Millis) -> Decision:
     """Nothing fires of all that is due: it is written down."""
-    if schedule.paused:
-        outcome = TickOutcome.SUPPRESSED
-    else:
-        outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
-    entries = _joined(_unfired(definition, schedule.decided_to, now, now, outcome))
-    return Decision(entries=entries, decided_to=now, look_at=definition.next_after(now))
+    outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
+    entries = _unfired(definition, schedule.decided_to, _open_to(schedule, now), now, outcome)
+    entries += _suppressed(schedule, definition, now)
+    return Decision(entries=_joined(entries), decided_to=now, look_at=definition.next_after(now))
+
+
+def _open_to(schedule: Schedule, now: Millis) -> Millis:
+    """Up to when ticks may fire: to now, or to when the schedule was paused."""
+    if schedule.paused_at is None:
+        return now
+    if schedule.paused_at > now:  # by a clock that has gone back since: paused is paused
+        return min(schedule.decided_to, now)
+    return schedule.paused_at
+
+
+def _suppressed(schedule: Schedule, definition: Definition, now: Millis) -> list[Entry]:
+    """The entries of ticks that came after the pause, and were not written down before."""
+    if schedule.paused_at is None:
+        return []
+    since = max(schedule.decided_to, _open_to(schedule, now))
+    return list(_joined(_unfired(definition, since, now, now, TickOutcome.SUPPRESSED)))
 
 
 def _unfired(

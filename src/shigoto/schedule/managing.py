@@ -9,7 +9,7 @@ from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Millis
 from shigoto.model.errors import ScheduleNotFound, ScheduleTaken, StoreUnavailable, nearest
-from shigoto.model.schedule import Change, Schedule
+from shigoto.model.schedule import Change, Schedule, TickOutcome
 from shigoto.schedule.deciding import passed_over
 from shigoto.schedule.declaring import HEARD_WITHIN
 from shigoto.schedule.definition import Definition, read, written
@@ -113,18 +113,24 @@ def updated(schedule: Schedule, definition: Definition, now: Millis) -> Change:
     return change
 
 
-def paused(schedule: Schedule, now: Millis) -> Change:
+def paused(schedule: Schedule, now: Millis) -> Change | None:
     """Ticks are suppressed from now on; those before are decided as usual, by whoever looks next."""
-    return Change(schedule=replace(schedule, paused=True, held=False), seen=schedule.revision)
+    if schedule.paused_at is not None:
+        return None
+    return Change(schedule=replace(schedule, paused_at=now), seen=schedule.revision)
 
 
 def resumed(schedule: Schedule, now: Millis) -> Change | None:
-    """It fires again. What was suppressed is in the ledger; what it has failed of is tried again."""
-    if not schedule.paused and not schedule.failed:
+    """It fires again. What was due before the pause, or before it has failed, is decided by whoever looks next.
+
+    If ticks came after the pause, these are suppressed, and nothing older fires any more.
+    """
+    if schedule.paused_at is None and not schedule.failed:
         return None
     definition = read(schedule.definition)
-    going = replace(schedule, paused=False, failed=False, errors=0, error=None)
-    if schedule.paused:
-        return carried_out(going, definition, passed_over(schedule, definition, now), None)
+    going = replace(schedule, paused_at=None, failed=False, errors=0, error=None)
+    passed = passed_over(schedule, definition, now)
+    if any(entry.outcome is TickOutcome.SUPPRESSED for entry in passed.entries):
+        return carried_out(going, definition, passed, None)
     look_at = definition.next_after(min(schedule.decided_to, now))
     return Change(schedule=replace(going, look_at=look_at), seen=schedule.revision)

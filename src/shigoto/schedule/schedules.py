@@ -81,7 +81,7 @@ class Schedules:
         await self._engine.arun(managing.removing(self._engine, name))
 
     def pause(self, name: str) -> ScheduleRecord:
-        """Suppress its ticks until it is resumed; they are written down, and not made up for."""
+        """Suppress its ticks from now until it is resumed; they are written down, and not made up for."""
         return self._engine.run(self._altering(name, managing.paused))
 
     async def apause(self, name: str) -> ScheduleRecord:
@@ -268,7 +268,7 @@ def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
 def _status(schedule: Schedule, now: Millis) -> Status:
     if schedule.failed:
         return "failed"
-    if schedule.paused:
+    if schedule.paused_at is not None:
         return "paused"
     if schedule.origin and schedule.declared_at < now - HEARD_WITHIN:
         return "undeclared"

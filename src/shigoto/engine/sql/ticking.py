@@ -202,14 +202,16 @@ def _is_long(change: Change) -> bool:
 
 def _row(schedule: Schedule, revision: int) -> tuple[object, ...]:
     return (
-        schedule.id, schedule.name, revision, schedule.definition, schedule.origin, int(schedule.paused),
+        schedule.id, schedule.name, revision, schedule.definition, schedule.origin, schedule.paused_at,
         int(schedule.failed), int(schedule.held), schedule.look_at, schedule.decided_to, schedule.job, schedule.errors,
         schedule.error, json.encode(schedule.counts).decode(), schedule.created_at, schedule.declared_at,
     )  # fmt: skip
 
 
 def _schedule(row: Sequence[Any]) -> Schedule:
-    id, name, revision, definition, origin, paused, failed, held, look_at, decided_to, job, errors = row[:12]
+    id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job, errors = row[
+        :12
+    ]
     error, counts, created_at, declared_at = row[12:]
     return Schedule(
         id=UUID(id),
@@ -217,7 +219,7 @@ def _schedule(row: Sequence[Any]) -> Schedule:
         revision=revision,
         definition=definition,
         origin=origin,
-        paused=bool(paused),
+        paused_at=paused_at,
         failed=bool(failed),
         held=bool(held),
         look_at=look_at,

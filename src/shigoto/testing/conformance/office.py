@@ -15,7 +15,7 @@ class ScheduleOptions(TypedDict, total=False):
 
     definition: str
     origin: str
-    paused: bool
+    paused_at: Millis | None
     failed: bool
     held: bool
     look_at: Millis | None

@@ -16,7 +16,7 @@ class TestSchedules:
         office = Office(store)
         schedule = Schedule(
             id=store.new_id(), name="nightly", definition='{"é": "\\u4ed5\\u4e8b"}', origin="shop.tasks:nightly",
-            paused=True, failed=True, held=True, look_at=2**53, decided_to=-5, job=store.new_id(), errors=3,
+            paused_at=-7, failed=True, held=True, look_at=2**53, decided_to=-5, job=store.new_id(), errors=3,
             error="it broke", counts={"fired": 7}, created_at=11, declared_at=12,
         )  # fmt: skip
 
@@ -44,12 +44,12 @@ class TestSchedules:
         """S4-8, S4-20."""
         office = Office(store)
         seen = office.add()
-        assert office.tick(Change(schedule=replace(seen, paused=True), seen=seen.revision)) == [True]
+        assert office.tick(Change(schedule=replace(seen, paused_at=5), seen=seen.revision)) == [True]
 
         late = Change(schedule=replace(seen, definition='{"v":2}'), seen=seen.revision)
 
         assert office.tick(late) == [False]
-        assert (office.get().paused, office.get().definition, office.get().revision) == (True, "{}", 2)
+        assert (office.get().paused_at, office.get().definition, office.get().revision) == (5, "{}", 2)
 
     def test_one_that_is_not_known_cannot_be_changed(self, store: EngineUnderTest) -> None:
         office = Office(store)

@@ -6,7 +6,7 @@ CREATE TABLE shigoto.schedule (
   revision    bigint NOT NULL,
   definition  text NOT NULL,
   origin      text NOT NULL,
-  paused      boolean NOT NULL,
+  paused_at   bigint,
   failed      boolean NOT NULL,
   held        boolean NOT NULL,
   look_at     bigint,

@@ -1,13 +1,13 @@
 -- Schedules and the ledgers of their ticks.
 
 -- name: all_schedules
-SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to,
+SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
   s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at
 FROM shigoto.schedule s
 ORDER BY s.name
 
 -- name: schedules
-SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to,
+SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
   s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at
 FROM shigoto.schedule s
 WHERE s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($1::text::jsonb) e))
@@ -15,7 +15,7 @@ ORDER BY s.name
 
 -- What is due, in the order of its index. The last column: whether its job has not ended.
 -- name: due_schedules
-SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to,
+SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
   s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at,
   EXISTS (SELECT 1 FROM shigoto.job b WHERE b.number = s.number)
     AND NOT EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = s.number)
@@ -27,7 +27,7 @@ LIMIT $3::int
 
 -- The same, and what was decided by a clock that has gone back since, which is due now.
 -- name: due_and_astray
-SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to,
+SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
   s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at,
   EXISTS (SELECT 1 FROM shigoto.job b WHERE b.number = s.number)
     AND NOT EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = s.number)
@@ -77,9 +77,9 @@ ORDER BY s.name
 FOR UPDATE
 
 -- name: add_schedules
-INSERT INTO shigoto.schedule (id, name, revision, definition, origin, paused, failed, held, look_at, decided_to, job,
+INSERT INTO shigoto.schedule (id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job,
   errors, error, counts, created_at, declared_at)
-SELECT (e ->> 0)::uuid, e ->> 1, (e ->> 2)::bigint, e ->> 3, e ->> 4, e ->> 5 = '1', e ->> 6 = '1', e ->> 7 = '1',
+SELECT (e ->> 0)::uuid, e ->> 1, (e ->> 2)::bigint, e ->> 3, e ->> 4, (e ->> 5)::bigint, e ->> 6 = '1', e ->> 7 = '1',
   (e ->> 8)::bigint, (e ->> 9)::bigint, (e ->> 10)::uuid, (e ->> 11)::int, e ->> 12, e ->> 13, (e ->> 14)::bigint,
   (e ->> 15)::bigint
 FROM jsonb_array_elements($1::text::jsonb) e
@@ -93,7 +93,7 @@ UPDATE shigoto.schedule s SET
   revision = (e ->> 2)::bigint,
   definition = e ->> 3,
   origin = e ->> 4,
-  paused = e ->> 5 = '1',
+  paused_at = (e ->> 5)::bigint,
   failed = e ->> 6 = '1',
   held = e ->> 7 = '1',
   look_at = (e ->> 8)::bigint,

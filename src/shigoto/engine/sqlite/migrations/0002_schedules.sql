@@ -6,7 +6,7 @@ CREATE TABLE shigoto_schedule (
   revision    INTEGER NOT NULL,
   definition  TEXT NOT NULL,
   origin      TEXT NOT NULL,
-  paused      INTEGER NOT NULL,
+  paused_at   INTEGER,
   failed      INTEGER NOT NULL,
   held        INTEGER NOT NULL,
   look_at     INTEGER,

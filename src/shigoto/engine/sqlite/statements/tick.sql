@@ -1,13 +1,13 @@
 -- Schedules and the ledgers of their ticks.
 
 -- name: all_schedules
-SELECT id, name, revision, definition, origin, paused, failed, held, look_at, decided_to, job, errors, error, counts,
+SELECT id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job, errors, error, counts,
   created_at, declared_at
 FROM shigoto_schedule
 ORDER BY name
 
 -- name: schedules
-SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to, s.job,
+SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to, s.job,
   s.errors, s.error, s.counts, s.created_at, s.declared_at
 FROM json_each(?1) e
 CROSS JOIN shigoto_schedule s ON s.name = e.value
@@ -15,7 +15,7 @@ ORDER BY s.name
 
 -- What is due, in the order of its index. The last column: whether its job has not ended.
 -- name: due_schedules
-SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to, s.job,
+SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to, s.job,
   s.errors, s.error, s.counts, s.created_at, s.declared_at,
   EXISTS (SELECT 1 FROM shigoto_job b WHERE b.number = s.number AND b.lane <> 0)
     AND NOT EXISTS (SELECT 1 FROM shigoto_done d WHERE d.number = s.number)
@@ -26,7 +26,7 @@ LIMIT ?3
 
 -- The same, and what was decided by a clock that has gone back since, which is due now.
 -- name: due_and_astray
-SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused, s.failed, s.held, s.look_at, s.decided_to, s.job,
+SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to, s.job,
   s.errors, s.error, s.counts, s.created_at, s.declared_at,
   EXISTS (SELECT 1 FROM shigoto_job b WHERE b.number = s.number AND b.lane <> 0)
     AND NOT EXISTS (SELECT 1 FROM shigoto_done d WHERE d.number = s.number)
@@ -69,7 +69,7 @@ WHERE look_at > ?1 AND (origin = '' OR name IN (SELECT value FROM json_each(?2))
 SELECT s.name, s.revision, s.id FROM json_each(?1) e CROSS JOIN shigoto_schedule s ON s.name = e.value
 
 -- name: add_schedules
-INSERT INTO shigoto_schedule (id, name, revision, definition, origin, paused, failed, held, look_at, decided_to, job,
+INSERT INTO shigoto_schedule (id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job,
   errors, error, counts, created_at, declared_at)
 SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4, e.value ->> 5, e.value ->> 6,
   e.value ->> 7, e.value ->> 8, e.value ->> 9, e.value ->> 10, e.value ->> 11, e.value ->> 12, e.value ->> 13,
@@ -85,7 +85,7 @@ UPDATE shigoto_schedule SET
   revision = e.value ->> 2,
   definition = e.value ->> 3,
   origin = e.value ->> 4,
-  paused = e.value ->> 5,
+  paused_at = e.value ->> 5,
   failed = e.value ->> 6,
   held = e.value ->> 7,
   look_at = e.value ->> 8,
