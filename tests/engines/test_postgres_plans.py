@@ -84,10 +84,10 @@ SELECT {finished} + i, 1, 'failed', 1000, 1000 FROM generate_series({rare}, {man
 INSERT INTO shigoto.log (number, at, token, line, level, text)
 SELECT {finished} + i, 1000, 1, 1, 'info', 'done' FROM generate_series(1, {many}) i;
 
-INSERT INTO shigoto.schedule (name, id, revision, definition, origin, paused, failed, held, look_at, decided_to, errors,
-  counts, created_at, declared_at)
+INSERT INTO shigoto.schedule (name, id, revision, definition, origin, paused_at, failed, held, look_at, decided_to,
+  errors, counts, created_at, declared_at)
 SELECT 's' || lpad(i::text, 6, '0'), lpad(to_hex({planned} + i), 32, '0')::uuid, 1, '{{}}',
-  CASE WHEN i % 2 = 0 THEN 'shop:tick' ELSE '' END, false, false, false, {later} + i, {now}, 0, '{{}}', {now}, {now}
+  CASE WHEN i % 2 = 0 THEN 'shop:tick' ELSE '' END, NULL, false, false, {later} + i, {now}, 0, '{{}}', {now}, {now}
 FROM generate_series(1, {many} / 100) i;
 
 INSERT INTO shigoto.tick (schedule, at, outcome, decided_at, job, count)

@@ -49,10 +49,10 @@ SELECT number, iif(number % 1000 = 0, 4, 3), 1, 1, 0, 0, 0, 0, 4102444800000, 'n
 FROM shigoto_job WHERE number <= {many};
 INSERT INTO shigoto_scheduled (run_at, number, lane) SELECT run_at, number, lane FROM shigoto_job WHERE number > {many};
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {many} / 100)
-INSERT INTO shigoto_schedule (name, id, revision, definition, origin, paused, failed, held, look_at, decided_to, errors,
-  counts, created_at, declared_at)
-SELECT printf('s%06d', i), printf('%032x', i), 1, '{{}}', iif(i % 2, '', 'shop:tick'), 0, 0, 0, 4102444800000 + i, 0, 0,
-  '{{}}', 0, 0 FROM n;
+INSERT INTO shigoto_schedule (name, id, revision, definition, origin, paused_at, failed, held, look_at, decided_to,
+  errors, counts, created_at, declared_at)
+SELECT printf('s%06d', i), printf('%032x', i), 1, '{{}}', iif(i % 2, '', 'shop:tick'), NULL, 0, 0, 4102444800000 + i, 0,
+  0, '{{}}', 0, 0 FROM n;
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
 INSERT INTO shigoto_tick (schedule, at, outcome, decided_at, count)
 SELECT s.id, n.i, 'fired', n.i, 1 FROM shigoto_schedule s CROSS JOIN n;
