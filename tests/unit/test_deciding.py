@@ -303,4 +303,18 @@ class TestLeftOf:
         end = 20_000 * SECOND
         long = Entry(at=SECOND, until=end, count=MOST_COUNTED, outcome=TickOutcome.MISSED, decided_at=end)
 
-        assert self.left(SECOND, stretch=long) == [(2 * SECOND, end, MOST_COUNTED - 1)]
+        assert self.left(SECOND, stretch=long) == [(2 * SECOND, end, MOST_COUNTED)]
+
+    @pytest.mark.parametrize("ticks", [MOST_COUNTED + 1, 3 * MOST_COUNTED])
+    def test_a_long_stretch_is_not_lost(self, ticks: int) -> None:
+        end = ticks * SECOND
+        [stretch] = decide(schedule(0, paused_at=0), every(SECOND), end, busy=False).entries
+
+        assert (stretch.at, stretch.until, stretch.count) == (SECOND, end, MOST_COUNTED + 1)
+        assert self.left(SECOND, stretch=stretch) == [(2 * SECOND, end, MOST_COUNTED)]
+        assert self.left(5 * SECOND, stretch=stretch) == [
+            (SECOND, 4 * SECOND, 4),
+            (6 * SECOND, end, min(MOST_COUNTED, ticks - 5)),
+        ]
+        *_, rest = left_of(every(SECOND), stretch, [5 * SECOND])
+        assert len(self.left(7 * SECOND, stretch=rest)) == 2, "nor is it the second time"

@@ -6,7 +6,7 @@ at once the store hears one (`engine.tick`), so nothing here has to be exclusive
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -150,21 +150,24 @@ def left_of(definition: Definition, stretch: Entry, fired: Collection[Millis]) -
     """
     end = stretch.until or stretch.at
     ticks = takewhile(lambda at: at <= end, definition.recurrence.after(stretch.at - 1))
-    inside = list(islice(ticks, MOST_COUNTED))
-    if len(inside) != stretch.count:
+    inside = list(islice(ticks, stretch.count))
+    more = list(islice(ticks, 1))
+    if len(inside) < stretch.count or (more and stretch.count < MOST_COUNTED):
         return []
     parts: list[list[Millis]] = [[]]
-    for at in inside:
+    for at in chain(inside, more, ticks):
         if at in fired:
             parts.append([])
         else:
             parts[-1].append(at)
+        if at >= inside[-1] and len(parts[-1]) >= MOST_COUNTED:
+            break
     left = [
         replace(stretch, at=part[0], until=part[-1] if part[1:] else None, count=len(part))
         for part in parts
         if part
     ]
-    if parts[-1] and len(inside) == MOST_COUNTED:  # which is where counting ends, and not the stretch
+    if parts[-1] and parts[-1][-1] < end:  # that is where counting has ended, and not the stretch
         left[-1] = replace(left[-1], until=end)
     return left
 
