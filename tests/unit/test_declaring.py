@@ -1,5 +1,6 @@
 """Schedules that are declared in code, and how they get into the store without losing what is remembered of them."""
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -162,6 +163,9 @@ def test_a_task_is_no_call() -> None:
         app.schedule("a", "@daily", call=bare)
     with pytest.raises(ScheduleInvalid, match="neither the id"):
         app.schedule("a", "@daily", call=report.using(id=UUID(int=7)).call())
+    with pytest.raises(ScheduleInvalid, match=r"at its tick.*delay=") as refused:
+        app.schedule("a", "@daily", call=report.using(run_at=datetime.now(UTC)).call())
+    assert refused.value.field == "call"
 
 
 def test_a_name_that_cannot_be_one_is_refused() -> None:

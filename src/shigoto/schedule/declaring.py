@@ -84,6 +84,12 @@ def checked_call(where: str, call: Any) -> Call[Any]:
             f"{where}: each tick is a job of its own, which can have neither the id nor the connection of using(…).",
             "call",
         )
+    if options.run_at is not None:
+        raise ScheduleInvalid(
+            f"{where}: each tick is a job that starts at its tick, not at the run_at of using(…). Use delay= to have it"
+            " start later.",
+            "call",
+        )
     return checked
 
 
