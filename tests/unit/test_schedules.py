@@ -410,6 +410,63 @@ async def test_what_is_declared_by_living_code_is_changed_there(desk: Desk, do: 
     assert (await do("pause", "aggregate")).status == "paused"
 
 
+@pytest.mark.parametrize("reason", ["suppressed", "skipped", "missed"])
+async def test_ticks_in_a_row_that_did_not_fire_for_one_reason_are_one_entry(
+    desk: Desk, do: Verb, reason: str
+) -> None:
+    """Whoever looks at each of them by itself: history is not pushed out by what did not happen."""
+    words = {"missed": {"catch_up": "none"}, "skipped": {"overlap": "skip"}}.get(reason, {})
+    desk.add(**words)
+    desk.clock.advance(HOUR)
+    desk.looked()
+    if reason == "suppressed":
+        await do("pause", "weekly")
+    for _ in range(5):
+        desk.clock.advance(HOUR + 1 + (120_000 if reason == "missed" else 0))
+        desk.looked()
+        if reason == "skipped":
+            await do("run_now", "weekly")
+
+    told = [entry for entry in await do("history", "weekly") if entry.outcome == reason]
+    assert [(to_millis(each.at) - START < 3 * HOUR, each.count) for each in told] == [(True, 5)]
+    assert (await do("get", "weekly")).counts[reason] == 5
+
+
+async def test_a_stretch_that_was_filled_in_or_is_another_schedule_s_is_not_joined(
+    desk: Desk, do: Verb
+) -> None:
+    desk.add()
+    await do("pause", "weekly")
+    for _ in range(3):
+        desk.clock.advance(HOUR)
+        desk.looked()
+    await do("backfill", "weekly", desk.now - timedelta(hours=2), desk.now - timedelta(hours=1))
+    desk.clock.advance(HOUR)
+    desk.looked()
+    await do("update", "weekly", every="90m")
+    desk.clock.advance(3 * HOUR)
+    desk.looked()
+
+    told = [(outcome, count) for outcome, _, count in desk.history()]
+    counts = (await do("get", "weekly")).counts
+    assert [each for each in told if each[0] == "suppressed"][-1] == ("suppressed", 2)
+    assert sum(count for outcome, count in told) == 4 + 2
+    assert counts["suppressed"] == 4 + 2
+
+
+async def test_what_a_clock_says_again_is_not_joined(desk: Desk, do: Verb) -> None:
+    desk.add()
+    await do("pause", "weekly")
+    desk.clock.advance(5 * HOUR)
+    desk.looked()
+    desk.clock.advance(-4 * HOUR)
+    desk.looked()
+    desk.clock.advance(HOUR)
+    desk.looked()
+
+    assert all(each.until is None or each.at < each.until for each in await do("history", "weekly"))
+
+
 async def test_a_backfill_fires_what_has_not_fired_and_once(desk: Desk, do: Verb) -> None:
     desk.add()
     first = START // HOUR * HOUR + HOUR

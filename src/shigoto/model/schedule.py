@@ -43,6 +43,17 @@ class TickOutcome(StrEnum):
 FIRING = frozenset({TickOutcome.FIRED, TickOutcome.CAUGHT_UP, TickOutcome.BACKFILLED, TickOutcome.RUN_NOW})
 
 
+class Entry(Struct, frozen=True, kw_only=True):
+    """A line of the ledger: what became of a tick. One that did not fire may stand for `count`, up to `until`."""
+
+    at: Millis
+    outcome: TickOutcome
+    decided_at: Millis
+    job: UUID | None = None
+    until: Millis | None = None
+    count: int = 1
+
+
 class Schedule(Struct, frozen=True, kw_only=True):
     """One row: what it is (`definition`, for those above to read), and how far it has come.
 
@@ -66,28 +77,26 @@ class Schedule(Struct, frozen=True, kw_only=True):
     counts: dict[str, int] = {}
     created_at: Millis
     declared_at: Millis = 0  # when a process that declares it was last heard of
+    stretch: Entry | None = (
+        None  # the entry of its newest ticks, if none of them fired: the next may join them
+    )
 
     def job_id(self, at: Millis) -> UUID:
         """The id of the job for a tick: however often it is stored, it is one job."""
         return uuid5(self.id, str(at))
 
 
-class Entry(Struct, frozen=True, kw_only=True):
-    """A line of the ledger: what became of a tick. One that did not fire may stand for `count`, up to `until`."""
-
-    at: Millis
-    outcome: TickOutcome
-    decided_at: Millis
-    job: UUID | None = None
-    until: Millis | None = None
-    count: int = 1
-
-
 class Firing(Struct, frozen=True, kw_only=True):
-    """An entry to be made, and the job that goes into the store with it."""
+    """An entry to be made, and the job that goes with it. Of its ticks `known` were written down before."""
 
     entry: Entry
     spec: JobSpec | None = None
+    known: int = 0
+
+    @property
+    def ticks(self) -> int:
+        """How many ticks it decides."""
+        return self.entry.count - self.known
 
 
 class Change(Struct, frozen=True, kw_only=True):

@@ -228,7 +228,7 @@ class TickFired(Event, frozen=True):
 
 
 class TickPassed(Event, frozen=True):
-    """A tick, or a stretch of `count` from it on, did not fire."""
+    """A tick did not fire, or `count` of a stretch that begins with it."""
 
     schedule: str
     at: Millis

@@ -147,6 +147,8 @@ def _write(event: Event) -> None:
         level = logging.DEBUG
     elif isinstance(event, events.SchedulerStopped) and event.forced:
         level = logging.WARNING
+    elif isinstance(event, events.TickPassed) and event.outcome == "suppressed":
+        level = logging.INFO  # somebody wants it so
     if logger.isEnabledFor(level):
         # What `logger.log` would do, but for the search for its caller: these lines have none of interest.
         record = logger.makeRecord(

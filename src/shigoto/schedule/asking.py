@@ -62,7 +62,8 @@ def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Mak
                 each for each in known if each.until and any(each.at <= at <= each.until for at in missing)
             ]
             left = [Firing(entry=part) for each in stretches for part in left_of(definition, each, missing)]
-            if all((yield from engine.tick([_with(schedule, firings, left)]).start())):
+            split = replace(schedule, stretch=None)
+            if all((yield from engine.tick([_with(split, firings, left)]).start())):
                 return (yield from _jobs(engine, schedule, missing))
         raise contended(name)
 

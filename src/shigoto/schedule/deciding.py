@@ -122,6 +122,14 @@ def counted(schedule: Schedule, entries: Iterable[Entry]) -> dict[str, int]:
     return dict(counts)
 
 
+def joined_to(stretch: Entry | None, entry: Entry) -> Entry:
+    """The entry, with the ticks before it that did not fire for the same reason, if there are such."""
+    if stretch is None or stretch.outcome is not entry.outcome or stretch.at >= entry.at:
+        return entry
+    count = stretch.count + entry.count
+    return replace(entry, at=stretch.at, until=entry.until or entry.at, count=count)
+
+
 def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[Entry], list[Millis]]:
     """The newest ticks that are due, as many as could be caught up, and one entry for whatever is older than these."""
     enough = definition.most if definition.catch_up == "all" else 1

@@ -8,7 +8,7 @@ from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.schedule.deciding import Decision, counted
+from shigoto.schedule.deciding import Decision, counted, joined_to
 from shigoto.schedule.declaring import Maker, checked_call
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.tick import Tick
@@ -18,6 +18,14 @@ def carried_out(
     schedule: Schedule, definition: Definition, decision: Decision, maker: Maker | None
 ) -> Change:
     """The change that a decision makes. Whatever `maker` raises is for the caller."""
+    firings = [fired(schedule, definition, entry, maker) for entry in decision.entries]
+    stretch = (
+        None if decision.decided_to < schedule.decided_to else schedule.stretch
+    )  # or the clock has gone back
+    if firings:
+        firings[0] = _joined(stretch, firings[0])
+        newest = firings[-1].entry
+        stretch = None if newest.outcome.fires else newest
     return Change(
         schedule=replace(
             schedule,
@@ -27,9 +35,10 @@ def carried_out(
             errors=0,
             error=None,
             counts=counted(schedule, decision.entries),
+            stretch=stretch,
         ),
         seen=schedule.revision,
-        firings=tuple(fired(schedule, definition, entry, maker) for entry in decision.entries),
+        firings=tuple(firings),
         cancel=(schedule.job,) if decision.cancels and schedule.job is not None else (),
     )
 
@@ -44,6 +53,11 @@ def fired(schedule: Schedule, definition: Definition, entry: Entry, maker: Maker
     else:
         run_at = entry.at + jitter_of(schedule, definition, entry.at) + spec.delay
     return Firing(entry=replace(entry, job=spec.id), spec=replace(spec, run_at=run_at, delay=0))
+
+
+def _joined(stretch: Entry | None, firing: Firing) -> Firing:
+    entry = joined_to(stretch, firing.entry)
+    return replace(firing, entry=entry, known=entry.count - firing.entry.count)
 
 
 def jitter_of(schedule: Schedule, definition: Definition, at: Millis) -> Millis:

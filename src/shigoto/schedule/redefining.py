@@ -26,6 +26,7 @@ def redefined(schedule: Schedule, definition: Definition, now: Millis) -> Change
             decided_to=now,
             look_at=definition.next_after(now),
             counts=counted(schedule, entries),
+            stretch=None,
         ),
         seen=schedule.revision,
         firings=tuple(Firing(entry=entry) for entry in entries),

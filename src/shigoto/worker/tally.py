@@ -121,7 +121,7 @@ class Tally:
         for firing in change.firings:
             entry = firing.entry
             if firing.spec is None:
-                self._count(schedule.name, "passed", entry.count)
+                self._count(schedule.name, "passed", firing.ticks)
                 continue
             self._count(schedule.name, "fired")
             self._priorities[firing.spec.priority] += 1

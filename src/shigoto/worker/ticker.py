@@ -167,4 +167,4 @@ class Ticker:
                 job: UUID = firing.spec.id
                 bus.publish(TickFired(name, schedule.name, entry.at, entry.outcome.value, job, late))
             else:
-                bus.publish(TickPassed(name, schedule.name, entry.at, entry.outcome.value, entry.count))
+                bus.publish(TickPassed(name, schedule.name, entry.at, entry.outcome.value, firing.ticks))

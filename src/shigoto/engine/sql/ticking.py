@@ -29,6 +29,7 @@ Submit = Callable[[list[JobSpec]], Steps[list[Enqueued]]]
 
 PRUNE_EVERY = KEPT // 10
 _decode_counts = json.Decoder(dict[str, int]).decode
+_decode_entry = json.Decoder(Entry).decode
 
 
 def schedules(names: Sequence[str] | None) -> Steps[list[Schedule]]:
@@ -205,6 +206,7 @@ def _row(schedule: Schedule, revision: int) -> tuple[object, ...]:
         schedule.id, schedule.name, revision, schedule.definition, schedule.origin, schedule.paused_at,
         int(schedule.failed), int(schedule.held), schedule.look_at, schedule.decided_to, schedule.job, schedule.errors,
         schedule.error, json.encode(schedule.counts).decode(), schedule.created_at, schedule.declared_at,
+        None if schedule.stretch is None else json.encode(schedule.stretch).decode(),
     )  # fmt: skip
 
 
@@ -212,7 +214,7 @@ def _schedule(row: Sequence[Any]) -> Schedule:
     id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job, errors = row[
         :12
     ]
-    error, counts, created_at, declared_at = row[12:]
+    error, counts, created_at, declared_at, stretch = row[12:]
     return Schedule(
         id=UUID(id),
         name=name,
@@ -230,6 +232,7 @@ def _schedule(row: Sequence[Any]) -> Schedule:
         counts=_decode_counts(counts),
         created_at=created_at,
         declared_at=declared_at,
+        stretch=None if stretch is None else _decode_entry(stretch),
     )
 
 

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from shigoto.model.outcome import Ending
-from shigoto.model.schedule import ASTRAY, Change, Schedule
+from shigoto.model.schedule import ASTRAY, Change, Entry, Schedule, TickOutcome
 from shigoto.testing.conformance.fixture import EngineUnderTest
 from shigoto.testing.conformance.office import Office
 
@@ -14,15 +14,19 @@ class TestSchedules:
     def test_a_schedule_is_kept_as_it_was_told(self, store: EngineUnderTest) -> None:
         """S4-3, C23: the store is the truth."""
         office = Office(store)
+        stretch = Entry(at=1, until=4, count=3, outcome=TickOutcome.SKIPPED, decided_at=5)
         schedule = Schedule(
             id=store.new_id(), name="nightly", definition='{"é": "\\u4ed5\\u4e8b"}', origin="shop.tasks:nightly",
             paused_at=-7, failed=True, held=True, look_at=2**53, decided_to=-5, job=store.new_id(), errors=3,
-            error="it broke", counts={"fired": 7}, created_at=11, declared_at=12,
+            error="it broke", counts={"fired": 7}, created_at=11, declared_at=12, stretch=stretch,
         )  # fmt: skip
 
         assert office.tick(Change(schedule=schedule, seen=0)) == [True]
 
         assert office.get() == replace(schedule, revision=1)
+        changed = replace(schedule, paused_at=None, stretch=replace(stretch, count=4))
+        assert office.tick(Change(schedule=changed, seen=1)) == [True]
+        assert office.get() == replace(changed, revision=2)
 
     def test_what_nobody_ever_looks_at_again_has_no_time(self, store: EngineUnderTest) -> None:
         office = Office(store)

@@ -17,7 +17,8 @@ CREATE TABLE shigoto.schedule (
   error       text,
   counts      text NOT NULL,
   created_at  bigint NOT NULL,
-  declared_at bigint NOT NULL
+  declared_at bigint NOT NULL,
+  stretch     text
 ) WITH (fillfactor = 50);
 CREATE INDEX schedule_by_look ON shigoto.schedule (look_at, name) WHERE look_at IS NOT NULL;
 CREATE INDEX schedule_by_decided ON shigoto.schedule (decided_to) WHERE look_at IS NOT NULL;

@@ -17,7 +17,8 @@ CREATE TABLE shigoto_schedule (
   error       TEXT,
   counts      TEXT NOT NULL,
   created_at  INTEGER NOT NULL,
-  declared_at INTEGER NOT NULL
+  declared_at INTEGER NOT NULL,
+  stretch     TEXT
 ) WITHOUT ROWID;
 CREATE INDEX shigoto_schedule_by_look ON shigoto_schedule (look_at) WHERE look_at IS NOT NULL;
 CREATE INDEX shigoto_schedule_by_decided ON shigoto_schedule (decided_to) WHERE look_at IS NOT NULL;
