@@ -208,9 +208,32 @@ class TestOverlap:
         waiting = decide(schedule(first.decided_to, held=True), definition, 13_900, busy=True)
         second = decide(schedule(waiting.decided_to, held=True), definition, 13_950, busy=False)
 
-        assert (fired(first), first.held, first.decided_to) == ([11_000], True, 11_000)
-        assert (fired(waiting), waiting.decided_to) == ([], 11_000)
+        assert (fired(first), first.held, first.decided_to) == ([11_000], True, 11_999)
+        assert (fired(waiting), waiting.decided_to) == ([], 11_999)
         assert (fired(second), second.held) == ([12_000], True)
+
+    @pytest.mark.parametrize(
+        ("catch_up", "bounds"),
+        [("none", Bounds()), ("latest", Bounds(within=SECOND)), ("all", Bounds(within=1))],
+    )
+    def test_what_waits_may_get_late(self, catch_up: CatchUp, bounds: Bounds) -> None:
+        definition = every(HOUR, catch_up, "queue", **bounds)
+
+        waiting = decide(schedule(0), definition, HOUR, busy=True)
+        free = decide(
+            schedule(waiting.decided_to, held=waiting.held), definition, HOUR + 5 * ON_TIME, busy=False
+        )
+
+        assert (told(waiting), waiting.held) == ([], True)
+        assert told(free) == [("caught_up", HOUR, HOUR, 1)]
+
+    def test_what_is_too_late_to_be_caught_up_does_not_wait(self) -> None:
+        late = decide(schedule(0), every(HOUR, "none", "queue"), 4 * HOUR - 1, busy=True)
+        some = decide(schedule(0), every(HOUR, "all", "queue", within=HOUR), 4 * HOUR, busy=True)
+
+        assert (told(late), late.held) == ([("missed", HOUR, 3 * HOUR, 3)], False)
+        assert (told(some), some.held) == ([("missed", HOUR, 2 * HOUR, 2)], True)
+        assert some.decided_to < 3 * HOUR
 
     def test_cancel_makes_room(self) -> None:
         decision = decide(schedule(10_000), every(SECOND, "all", "cancel"), 13_000, busy=True)

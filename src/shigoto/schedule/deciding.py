@@ -62,20 +62,22 @@ def _decide_to(
     older, recent = overdue(definition, schedule.decided_to, end)
     if not recent:
         return Decision(decided_to=schedule.decided_to, look_at=following)
-    if busy and definition.overlap == "queue":
+    waited = schedule.held and definition.overlap == "queue"
+    if busy and waited:
         return Decision(held=True, decided_to=schedule.decided_to, look_at=now + HELD_LOOK)
 
-    left_out = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
-    wanted = wanted_of(definition, recent, now)
+    left_out = TickOutcome.SKIPPED if waited else TickOutcome.MISSED
+    wanted = wanted_of(definition, recent, now, waited=waited)
     firing = _without_overlap(definition, wanted, busy=busy)
     outcomes = dict.fromkeys(recent, left_out) | dict.fromkeys(wanted, TickOutcome.SKIPPED)
     outcomes |= {at: _fired(at, recent[-1], now) for at in firing}
     entries = [replace(entry, outcome=left_out, decided_at=now) for entry in older]
     entries += [_entry(at, outcome, now) for at, outcome in outcomes.items()]
-    if definition.overlap == "queue" and firing and firing[0] != wanted[-1]:
-        # The rest waits until the job of this one has ended.
-        entries = [entry for entry in entries if entry.at <= firing[0]]
-        return Decision(entries=_joined(entries), held=True, decided_to=firing[0], look_at=now + HELD_LOOK)
+    waiting = wanted[len(firing) :] if definition.overlap == "queue" else []
+    if waiting:
+        entries = [entry for entry in entries if entry.at < waiting[0]]
+        decided_to = waiting[0] - 1 if entries else schedule.decided_to
+        return Decision(entries=_joined(entries), held=True, decided_to=decided_to, look_at=now + HELD_LOOK)
     cancels = busy and bool(firing) and definition.overlap == "cancel"
     return Decision(entries=_joined(entries), cancels=cancels, decided_to=end, look_at=following)
 
@@ -180,9 +182,11 @@ def left_of(definition: Definition, stretch: Entry, fired: Collection[Millis]) -
     return left
 
 
-def wanted_of(definition: Definition, recent: list[Millis], now: Millis) -> list[Millis]:
-    """Those of the newest ticks that are to fire, if nothing else is in the way."""
+def wanted_of(definition: Definition, recent: list[Millis], now: Millis, *, waited: bool) -> list[Millis]:
+    """Those of the newest ticks that are to fire, if nothing else is in the way. What has waited may be late."""
     newest = recent[-1]
+    if waited:
+        return recent if definition.catch_up == "all" else [newest]
     late_by = {"none": 0, "latest": definition.within, "all": definition.within}[definition.catch_up]
     oldest = recent[0] if late_by is None else now - late_by
     some = recent if definition.catch_up == "all" else [newest]
@@ -193,9 +197,9 @@ def _without_overlap(definition: Definition, wanted: Sequence[Millis], *, busy: 
     """Those that fire, so that the jobs of two ticks do not run at once where they must not."""
     if definition.overlap == "allow":
         return wanted
-    if definition.overlap == "queue":
-        return wanted[:1]
-    return () if busy and definition.overlap == "skip" else wanted[-1:]
+    if busy and definition.overlap in ("skip", "queue"):
+        return ()
+    return wanted[:1] if definition.overlap == "queue" else wanted[-1:]
 
 
 def _fired(at: Millis, newest: Millis, now: Millis) -> TickOutcome:
