@@ -105,7 +105,10 @@ class Schedules:
         return await self._engine.arun(self._running(name))
 
     def backfill(self, name: str, since: datetime, to: datetime) -> list[UUID]:
-        """Fire those of its ticks from `since` to `to` that have not fired, and tell their jobs; twice is once."""
+        """Fire those of its ticks from `since` to `to` that have not fired, and tell their jobs.
+
+        Twice is once, as far back as the history goes; beyond, as long as the store keeps the jobs.
+        """
         return self._engine.run(self._backfilling(name, since, to))
 
     async def abackfill(self, name: str, since: datetime, to: datetime) -> list[UUID]:
