@@ -9,7 +9,7 @@ import pytest
 from shigoto.model.clock import Millis
 from shigoto.model.schedule import ASTRAY, Entry, Schedule, TickOutcome
 from shigoto.options import CatchUp, Overlap
-from shigoto.schedule.deciding import HELD_LOOK, MOST_COUNTED, ON_TIME, Decision, decide, left_of
+from shigoto.schedule.deciding import END_LOOK, HELD_LOOK, MOST_COUNTED, ON_TIME, Decision, decide, left_of
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.recurrence import Every
 
@@ -80,7 +80,11 @@ class TestOnTime:
         decision = decide(schedule(10_000), every(SECOND, until=11_000), 15_000, busy=False)
 
         assert fired(decision) == [11_000]
-        assert decision.look_at is None
+        assert decision.look_at == 15_000 + END_LOOK, "the clock may be wrong"
+        again = decide(
+            schedule(decision.decided_to), every(SECOND, until=11_000), 15_000 + END_LOOK, busy=False
+        )
+        assert (told(again), again.look_at) == ([], None)
 
 
 class TestCatchUp:

@@ -467,6 +467,31 @@ async def test_what_a_clock_says_again_is_not_joined(desk: Desk, do: Verb) -> No
     assert all(each.until is None or each.at < each.until for each in await do("history", "weekly"))
 
 
+async def test_a_clock_that_was_past_the_end_for_a_while_ends_nothing(desk: Desk, do: Verb) -> None:
+    """F25, E28."""
+    desk.add(catch_up="none", until=desk.now + timedelta(hours=5))
+    desk.clock.advance(1_000 * HOUR)
+    desk.looked()
+    assert (await do("get", "weekly")).status == "ended"
+
+    desk.clock.advance(-1_000 * HOUR)
+    desk.looked()
+    assert (await do("get", "weekly")).status == "active"
+    desk.clock.advance(HOUR)
+
+    assert "fired" in {outcome for outcome, _, _ in desk.looked()}
+
+
+async def test_nobody_looks_for_ever_at_one_that_has_ended(desk: Desk, do: Verb) -> None:
+    desk.add(every=None, at=desk.now + timedelta(hours=1))
+    for _ in range(5):
+        desk.clock.advance(HOUR)
+        desk.looked()
+
+    assert desk.engine.run(desk.engine.due((), 0)).next_in is None
+    assert (await do("get", "weekly")).status == "ended"
+
+
 async def test_a_backfill_fires_what_has_not_fired_and_once(desk: Desk, do: Verb) -> None:
     desk.add()
     first = START // HOUR * HOUR + HOUR

@@ -19,6 +19,8 @@ ON_TIME: Millis = 60_000
 """The newest tick is on time if it is late by no more than this; then it fires, whatever the schedule catches up."""
 HELD_LOOK: Millis = 1_000
 """How long until somebody looks again whether the job before has ended."""
+END_LOOK: Millis = 3_600_000
+"""After the last tick, how long until somebody looks once more: if the clock was ahead, there are ticks to come."""
 MOST_COUNTED = 10_000
 """Of ticks that do not fire, how many are counted; a schedule of each second has more in three hours."""
 SHORTEST_LOOK_BACK: Millis = 60_000
@@ -46,12 +48,11 @@ def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: boo
         return Decision(decided_to=now, look_at=definition.next_after(now))
     open_to = _open_to(schedule, now)
     decision = _decide_to(open_to, schedule, definition, now, busy=busy)
-    if open_to == now or decision.held:
-        return decision
-    suppressed = _suppressed(schedule, definition, now)
-    if not suppressed:
-        return decision
-    return replace(decision, entries=(*decision.entries, *suppressed), decided_to=now)
+    if not decision.held and (suppressed := _suppressed(schedule, definition, now)):
+        decision = replace(decision, entries=(*decision.entries, *suppressed), decided_to=now)
+    if decision.look_at is None and decision.entries:
+        return replace(decision, look_at=now + END_LOOK)
+    return decision
 
 
 def _decide_to(
