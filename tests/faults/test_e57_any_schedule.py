@@ -44,8 +44,8 @@ NEVER_CAUGHT_UP = Mutant(
     patches=(
         Patch(
             "schedule/deciding.py",
-            "overdue(definition, schedule.decided_to, now)\n    if not recent",
-            "overdue(definition, max(schedule.decided_to, now - 1_500), now)\n    if not recent",
+            "overdue(definition, schedule.decided_to, end)\n    if not recent",
+            "overdue(definition, max(schedule.decided_to, now - 1_500), end)\n    if not recent",
         ),
     ),
     guard=Worlds("memory", 0, 40),

@@ -42,7 +42,8 @@ def running(engine: Engine, name: str, maker: Maker | None) -> Op[UUID]:
 def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Maker | None) -> Op[list[UUID]]:
     """Fire what has not fired of the ticks from `since` to `to`, both included, and tell the jobs.
 
-    Asked for again, it does nothing more, as far back as there are entries, or jobs are kept. Raises ScheduleNotFound, ScheduleInvalid.
+    Asked for again, it does nothing more, as far back as there are entries, or jobs are kept. Raises ScheduleNotFound,
+    ScheduleInvalid.
     """
 
     def steps() -> Steps[list[UUID]]:
