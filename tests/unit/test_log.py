@@ -367,6 +367,20 @@ def test_trouble_with_the_store_is_a_warning_once_and_ends_with_one_full_stop(st
     assert "cannot reach the store: The disk is full. It tries again in 1.5 s" in line
 
 
+def test_a_tick_that_a_pause_suppresses_is_no_warning(stream: io.StringIO) -> None:
+    configure_logging(stream=stream, format="json")
+    bus = Bus()
+    log_events(bus)
+
+    bus.publish(events.TickPassed("2", "nightly", 0, "suppressed", 1))
+    bus.publish(events.TickPassed("2", "nightly", 0, "missed", 1))
+
+    assert [json.loads(line)["level"].lower() for line in stream.getvalue().splitlines()] == [
+        "info",
+        "warning",
+    ]
+
+
 def test_lines_that_are_off_cost_no_event() -> None:
     bus = Bus()
     logger = logging.getLogger("shigoto.worker")
