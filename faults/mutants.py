@@ -61,9 +61,7 @@ TICKED_TWICE = """    yield from _write(news, {})
     last = yield from _fire(submit, wanted)
 """
 TICKING = "engine/sql/ticking.py"
-ANY_REVISION = Patch(
-    TICKING, "heard.append(revisions.get(name) == change.seen)", "heard.append(name in revisions)"
-)
+ANY_REVISION = Patch(TICKING, "heard.append(known.get(name) == change.sight)", "heard.append(name in known)")
 CONFORMANCE = "tests/engines/test_sqlite.py"
 ALIVE = "\n  AND EXISTS (SELECT 1 FROM shigoto_worker WHERE id = ?2 AND fenced_at IS NULL)"
 HOLDER = f"r.worker = ?2{ALIVE}\n\n-- The same for runs"

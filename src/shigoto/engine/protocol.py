@@ -301,7 +301,7 @@ class Engine(Transport, Protocol):
 
     def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
         """Change schedules, with all that goes with it in one transaction; False for each that somebody else has
-        changed since its revision was `seen`, of which nothing is done.
+        changed since its revision was `seen`, or removed and added again, of which nothing is done.
 
         An entry for a tick that has one which fires changes nothing and stores no job: one job per (schedule, instant).
         Otherwise it takes the place of what was there. Its job, and that of the schedule, is the one that then stands,

@@ -91,14 +91,19 @@ class Firing(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """What a schedule is to be, if its revision is still `seen` (0: if there is none of this name), and what goes with
-    it, all in one transaction. `cancel` names jobs that make room for the new one.
+    """What a schedule is to be, if it is still the one of this id and its revision still `seen` (0: if there is none of
+    this name), and what goes with it, all in one transaction. `cancel` names jobs that make room for the new one.
     """
 
     schedule: Schedule
     seen: int
     firings: tuple[Firing, ...] = ()
     cancel: tuple[UUID, ...] = ()
+
+    @property
+    def sight(self) -> tuple[UUID, int] | None:
+        """Which schedule was seen, and as what: one that was removed and added again begins with the same revisions."""
+        return (self.schedule.id, self.seen) if self.seen else None
 
 
 class DueSchedule(Struct, frozen=True, kw_only=True):

@@ -73,7 +73,8 @@ def _heard(store: Store, changes: Sequence[Change]) -> list[bool]:
     for change in changes:
         name = change.schedule.name
         known = store.schedules.get(name)
-        heard.append(name not in changed and change.seen == (0 if known is None else known.revision))
+        now = None if known is None else (known.id, known.revision)
+        heard.append(name not in changed and now == change.sight)
         if heard[-1]:
             changed.add(name)
     return heard

@@ -127,10 +127,9 @@ def ledger(name: str, before: Millis | None, limit: int) -> Steps[list[Entry]]:
 def _heard(changes: Sequence[Change]) -> Steps[list[bool]]:
     """Which of them have seen the newest, in a store that nobody else can change before we end."""
     names = [change.schedule.name for change in changes]
-    revisions = {
-        name: revision for name, revision, _ in (yield sql("lock_schedules", _names(names))).fetchall()
-    }
-    new = [change for change in changes if not change.seen and change.schedule.name not in revisions]
+    locked = (yield sql("lock_schedules", _names(names))).fetchall()
+    known: dict[str, tuple[UUID, int] | None] = {name: (UUID(id), revision) for name, revision, id in locked}
+    new = [change for change in changes if not change.seen and change.schedule.name not in known]
     inserted: set[str] = set()
     if new:
         rows = [_row(change.schedule, 1) for change in new]
@@ -139,8 +138,8 @@ def _heard(changes: Sequence[Change]) -> Steps[list[bool]]:
     for change in changes:
         name = change.schedule.name
         if change.seen:
-            heard.append(revisions.get(name) == change.seen)
-            revisions[name] = 0  # a second change of the same has seen what is no longer true
+            heard.append(known.get(name) == change.sight)
+            known[name] = None  # a second change of the same has seen what is no longer true
         else:
             heard.append(name in inserted)
             inserted.discard(name)
