@@ -304,8 +304,8 @@ class Engine(Transport, Protocol):
         changed since its revision was `seen`, or removed and added again, of which nothing is done.
 
         An entry for a tick that has one which fires changes nothing and stores no job: one job per (schedule, instant).
-        Otherwise it takes the place of what was there. Its job, and that of the schedule, is the one that then stands,
-        which is another where a unique key says so. Of one schedule the newest KEPT entries are kept, or up to a tenth
+        Otherwise it takes the place of what was there. Its job is the one that then stands, which is another where a
+        unique key says so; and so is that of the schedule, if the tick fired by itself and nobody asked for it. Of one schedule the newest KEPT entries are kept, or up to a tenth
         more. A change that is heard has the revision after the one it saw, and never an older `declared_at`. What it
         cancels is cancelled before its jobs are stored, so that one may take the key of the other.
         """

@@ -39,8 +39,14 @@ class TickOutcome(StrEnum):
         """Whether there is a job for it."""
         return self in FIRING
 
+    @property
+    def leads(self) -> bool:
+        """Whether its job is the one that the next tick finds before it; what somebody asked for is beside the ticks."""
+        return self in LEADING
 
-FIRING = frozenset({TickOutcome.FIRED, TickOutcome.CAUGHT_UP, TickOutcome.BACKFILLED, TickOutcome.RUN_NOW})
+
+LEADING = frozenset({TickOutcome.FIRED, TickOutcome.CAUGHT_UP})
+FIRING = LEADING | {TickOutcome.BACKFILLED, TickOutcome.RUN_NOW}
 
 
 class Schedule(Struct, frozen=True, kw_only=True):
@@ -60,7 +66,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     held: bool = False  # a tick waits for the job of the one before
     look_at: Millis | None = None
     decided_to: Millis
-    job: UUID | None = None  # that of the last tick which fired
+    job: UUID | None = None  # that of the last tick which fired by itself, by which overlap is judged
     errors: int = 0  # submissions in a row that did not work
     error: str | None = None
     counts: dict[str, int] = {}

@@ -92,7 +92,8 @@ def _change(store: Store, change: Change) -> None:
             continue
         if firing.spec is not None:
             [stored] = submit.enqueue_many(store, (firing.spec,))
-            entry, last = replace(entry, job=stored.id), stored.id
+            entry = replace(entry, job=stored.id)
+            last = stored.id if entry.outcome.leads else last
         entries[entry.at] = entry
     for at in sorted(entries)[:-KEPT]:
         del entries[at]

@@ -174,7 +174,9 @@ def _fire(submit: Submit, wanted: Sequence[tuple[Change, Firing]]) -> Steps[dict
         entry = firing.entry
         if firing.spec is not None:
             stored = next(answers)
-            last[change.schedule.id], entry = stored, replace(entry, job=stored.id)
+            entry = replace(entry, job=stored.id)
+            if entry.outcome.leads:
+                last[change.schedule.id] = stored
         entries.append((change.schedule.id, entry))
     if entries:
         yield sql_each("put_entries", [_line(id, entry) for id, entry in entries])

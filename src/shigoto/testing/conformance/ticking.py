@@ -138,6 +138,21 @@ class TestTick:
         assert {job.id: job.state for job in store.find()} == {first: State.CANCELLED, second: State.PENDING}
         assert (office.get().job, office.ledger()[-1].job) == (second, second)
 
+    def test_what_somebody_asked_for_is_not_the_job_before(self, store: EngineUnderTest) -> None:
+        """F23: else a run by hand would let the next tick overlap the last one, or be cancelled in its stead."""
+        office = Office(store)
+        office.fire(office.add(), 1_000)
+        first = office.get().job
+        for at, outcome in ((500, TickOutcome.BACKFILLED), (1_001, TickOutcome.RUN_NOW)):
+            office.fire(office.get(), at, outcome)
+        asked = [office.get().job_id(at) for at in (500, 1_001)]
+        office.engine.run(office.engine.cancel(asked))
+
+        assert len(office.ledger()) == 3
+        assert (office.get().job, office.due().schedules[0].busy) == (first, True)
+        office.fire(office.get(), 2_000, TickOutcome.CAUGHT_UP)
+        assert office.get().job == office.get().job_id(2_000)
+
     def test_where_a_key_is_taken_the_job_that_has_it_stands(self, store: EngineUnderTest) -> None:
         office = Office(store)
         holder = store.enqueue(key="one")
