@@ -8,12 +8,13 @@ from typing import TypeVar
 
 import pytest
 
-from shigoto import NotReady, ScheduleTaken, Shigoto, StoreUnavailable
+from shigoto import NotReady, ScheduleTaken, Shigoto, State, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps, drive
 from shigoto.model.schedule import Change
 from shigoto.observe import events
 from shigoto.schedule.failing import after_failure
+from shigoto.scheduler import Figures, Scheduler
 from shigoto.testing.clock import START, VirtualClock
 from shigoto.worker import Worker
 from tests.fundamentals.stage import Stage
@@ -119,7 +120,7 @@ class Beaten(MemoryEngine):
 
     before: Change | None = None
 
-    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         if self.before is not None and changes:
             first, self.before = self.before, None
             drive(super().tick([first]), _nothing)
@@ -134,7 +135,7 @@ def test_of_two_services_that_declare_a_name_at_once_one_does_not_begin() -> Non
     kept: list[Change] = []
 
     class Keeping(MemoryEngine):
-        def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+        def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
             kept.extend(changes)
             return super().tick(changes)
 
@@ -184,17 +185,17 @@ class Unwilling(MemoryEngine):
 
     failed_before = False
 
-    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         if not any(change.firings for change in changes):
             return super().tick(changes)
 
-        def refuse() -> Steps[list[bool]]:
+        def refuse() -> Steps[list[Change | None]]:
             [change] = changes
             if not self.failed_before:
                 self.failed_before = True
                 [known] = drive(super(Unwilling, self).schedules([change.schedule.name]), _nothing)
                 other = after_failure(known, ValueError("full"), self._store.now())
-                assert drive(super(Unwilling, self).tick([other]), _nothing) == [True]
+                assert drive(super(Unwilling, self).tick([other]), _nothing) == [other]
             raise ValueError("full")
 
         return Op(start=refuse)
@@ -240,3 +241,31 @@ def test_whoever_loses_a_tick_logs_that_another_instance_fired_it(caplog: pytest
     assert len(lost) == len(stage.all(events.TickLost)) > 0
     assert "Schedule minutely" in lost[0]
     assert len({event.at for event in stage.all(events.TickFired)}) == len(stage.all(events.TickFired)) == 5
+
+
+def test_a_tick_that_has_fired_before_is_not_told_nor_counted_again() -> None:
+    """F23, F25, S4-21: the clock goes back by three minutes, and what was fired since stays as it is."""
+    back = 0
+    stage = Stage(lambda clock: MemoryEngine(clock=lambda: clock() - back))
+
+    @stage.app.cron("* * * * *", name="minutely", overlap="cancel")
+    async def minutely() -> None: ...
+
+    async def main() -> tuple[Figures | None, list[State]]:
+        nonlocal back
+        async with Scheduler(stage.app, random=Random(7)) as scheduler:
+            await stage.until(events.TickFired, 5)
+            back = 180_000
+            await asyncio.sleep(150)
+            states = sorted(job.state for job in stage.app.find())
+            await stage.until(events.TickFired, 7)
+            return scheduler.figures(), states
+
+    figures, before = stage.play(main)
+
+    fired = [event.at for event in stage.all(events.TickFired)]
+    [record] = stage.app.schedules.all()
+    assert before == ["cancelled"] * 4 + ["pending"]
+    assert len(fired) == len(set(fired)) == len(stage.app.find()) == record.counts["fired"] == 7
+    assert figures is not None
+    assert figures.fired == 7

@@ -108,7 +108,7 @@ def test_few_errors_are_a_warning_and_many_an_error() -> None:
     """S4-18: error rate."""
     tally, _ = counted(cycles=9)
     tally.begin()
-    tally.told(change(errors=1), was_heard=True)
+    tally.told(change(errors=1))
     tally.end()
     few = judge(tally.figures(), "running", 1.0)
     many = judge(replace(tally.figures(), error_rate=0.5), "running", 1.0)
@@ -128,11 +128,11 @@ def test_lateness_is_a_warning_and_much_of_it_an_error() -> None:
 def test_everything_is_counted_by_schedule_and_by_priority() -> None:
     """S4-19, S4-23: success and failure counts, statistics per schedule and priority."""
     tally, _ = counted(cycles=2)
-    tally.told(change("a", TickOutcome.FIRED, late=30, priority=5), was_heard=True)
-    tally.told(change("a", TickOutcome.CAUGHT_UP, late=90_000), was_heard=True)
-    tally.told(change("a", TickOutcome.MISSED), was_heard=True)
-    tally.told(change("b", TickOutcome.FIRED), was_heard=False)
-    tally.told(change("b", errors=2), was_heard=True)
+    tally.told(change("a", TickOutcome.FIRED, late=30, priority=5))
+    tally.told(change("a", TickOutcome.CAUGHT_UP, late=90_000))
+    tally.told(change("a", TickOutcome.MISSED))
+    tally.lost("b")
+    tally.told(change("b", errors=2))
     told = tally.figures()
 
     assert (told.fired, told.passed, told.lost, told.failures) == (2, 3, 1, 1)
@@ -149,7 +149,7 @@ def test_everything_is_counted_by_schedule_and_by_priority() -> None:
 def test_the_tally_does_not_grow_for_ever() -> None:
     tally, _ = counted()
     for number in range(MOST_NAMED + 5):
-        tally.told(change(f"s{number}", TickOutcome.FIRED), was_heard=True)
+        tally.told(change(f"s{number}", TickOutcome.FIRED))
     told = tally.figures()
 
     assert (len(told.by_schedule), told.fired) == (MOST_NAMED, MOST_NAMED + 5)

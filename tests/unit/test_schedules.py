@@ -59,7 +59,7 @@ class Desk:
         last = first + (ticks - 1) * HOUR
         entry = Entry(at=first, outcome=TickOutcome.MISSED, decided_at=last, until=last, count=ticks)
         change = Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=entry),))
-        assert self.engine.run(self.engine.tick([change])) == [True]
+        assert self.engine.run(self.engine.tick([change])) == [change]
 
     def history(self, name: str = "weekly") -> list[tuple[str, int, int]]:
         """What became of ticks, the oldest first: the outcome, in which hour since the start, and how many."""

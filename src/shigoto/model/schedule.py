@@ -4,12 +4,15 @@ The store knows when somebody has to look at a schedule, and guards every change
 with it is decided above (`shigoto.schedule`). A *tick* is one nominal occurrence: a schedule and an instant.
 """
 
+from collections import Counter
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 from uuid import UUID, uuid5
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shigoto.model.clock import Millis
 from shigoto.model.job import JobSpec
@@ -41,7 +44,7 @@ class TickOutcome(StrEnum):
 
     @property
     def leads(self) -> bool:
-        """Whether its job is the one that the next tick finds before it; what somebody asked for is beside the ticks."""
+        """Whether its job is the one before for the next tick; what somebody asked for is beside the ticks."""
         return self in LEADING
 
 
@@ -69,7 +72,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     job: UUID | None = None  # that of the last tick which fired by itself, by which overlap is judged
     errors: int = 0  # submissions in a row that did not work
     error: str | None = None
-    counts: dict[str, int] = {}
+    counts: dict[str, int] = {}  # of ticks, by outcome
     created_at: Millis
     declared_at: Millis = 0  # when a process that declares it was last heard of
 
@@ -110,6 +113,22 @@ class Change(Struct, frozen=True, kw_only=True):
     def sight(self) -> tuple[UUID, int] | None:
         """Which schedule was seen, and as what: one that was removed and added again begins with the same revisions."""
         return (self.schedule.id, self.seen) if self.seen else None
+
+    def without(self, fired: Collection[Millis]) -> "Change":
+        """What is left of it if ticks have fired before: those are not counted again, nor does anything make room."""
+        old = [firing.entry for firing in self.firings if firing.entry.at in fired]
+        if not old:
+            return self
+        counts = Counter(self.schedule.counts)
+        for entry in old:
+            counts[entry.outcome] -= entry.count
+        new = tuple(firing for firing in self.firings if firing.entry.at not in fired)
+        return replace(
+            self,
+            schedule=replace(self.schedule, counts=dict(+counts)),
+            firings=new,
+            cancel=self.cancel if any(firing.spec is not None for firing in new) else (),
+        )
 
 
 class DueSchedule(Struct, frozen=True, kw_only=True):

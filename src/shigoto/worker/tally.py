@@ -109,12 +109,13 @@ class Tally:
         """For how many seconds the store has not answered; None if it does."""
         return None if self._down_since is None else self._time() - self._down_since
 
-    def told(self, change: Change, *, was_heard: bool) -> None:
-        """The store has answered for a schedule."""
+    def lost(self, schedule: str) -> None:
+        """Another instance was first."""
+        self._count(schedule, "lost")
+
+    def told(self, change: Change) -> None:
+        """The store has done this."""
         schedule = change.schedule
-        if not was_heard:
-            self._count(schedule.name, "lost")
-            return
         if schedule.errors:
             self._count(schedule.name, "failures")
             self._failed = True

@@ -136,7 +136,7 @@ class Ticker:
         """Store the changes together; if that cannot be, one by one, so that one does not stop the others."""
         engine = self._station.engine
         try:
-            heard = await engine.arun(engine.tick([step.change for step in steps]))
+            done = await engine.arun(engine.tick([step.change for step in steps]))
         except (StoreUnavailable, StoreMoved, SchemaTooNew, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -147,16 +147,18 @@ class Ticker:
             # By the same revision: of several who could not store it, one has failed.
             change = after_failure(steps[0].seen, error, now)
             steps = [Step(steps[0].seen, change)]
-            heard = await engine.arun(engine.tick([change]))
-        for step, was_heard in zip(steps, heard, strict=True):
-            self._tell(step.change, was_heard=was_heard)
+            done = await engine.arun(engine.tick([change]))
+        for step, change_done in zip(steps, done, strict=True):
+            self._tell(step, change_done)
 
-    def _tell(self, change: Change, *, was_heard: bool) -> None:
-        self.tally.told(change, was_heard=was_heard)
-        bus, name, schedule = self._station.bus, self._station.name, change.schedule
-        if not was_heard:
+    def _tell(self, step: Step, change: Change | None) -> None:
+        """Tell what was done; None if another was first."""
+        bus, name, schedule = self._station.bus, self._station.name, step.change.schedule
+        if change is None:
+            self.tally.lost(schedule.name)
             bus.publish(TickLost(name, schedule.name))
             return
+        self.tally.told(change)
         if schedule.errors:
             error = str(schedule.error)
             bus.publish(ScheduleFailed(name, schedule.name, error, schedule.errors, schedule.failed))

@@ -20,7 +20,6 @@ from shigoto.model.schedule import (
     Due,
     DueSchedule,
     Entry,
-    Firing,
     Schedule,
     TickOutcome,
 )
@@ -76,22 +75,22 @@ def _soonest(now: Millis, declared: Collection[str]) -> Steps[tuple[Millis | Non
     return soonest, bool(is_astray)
 
 
-def tick(dialect: Dialect, now: Millis, submit: Submit, changes: Sequence[Change]) -> Steps[list[bool]]:
+def tick(
+    dialect: Dialect, now: Millis, submit: Submit, changes: Sequence[Change]
+) -> Steps[list[Change | None]]:
     """Change those that are as they were seen, with everything that goes with it."""
     yield WRITE
     heard = yield from _heard(changes)
-    news = [change for change, each in zip(changes, heard, strict=True) if each]
-    fired = yield from _fired(news)
-    wanted = [
-        (change, firing)
-        for change in news
-        for firing in change.firings
-        if (change.schedule.id, firing.entry.at) not in fired
+    fired = yield from _fired([change for change, each in zip(changes, heard, strict=True) if each])
+    done = [
+        change.without(fired.get(change.schedule.id, ())) if each else None
+        for change, each in zip(changes, heard, strict=True)
     ]
+    news = [change for change in done if change is not None]
     yield from _make_room(dialect, now, news)
-    last = yield from _fire(submit, wanted)
+    last = yield from _fire(submit, news)
     yield from _write(news, last)
-    return heard
+    return done
 
 
 def remove(names: Sequence[str]) -> Steps[list[bool]]:
@@ -146,11 +145,14 @@ def _heard(changes: Sequence[Change]) -> Steps[list[bool]]:
     return heard
 
 
-def _fired(news: Sequence[Change]) -> Steps[set[tuple[UUID, Millis]]]:
-    """The ticks among them that have fired before."""
+def _fired(news: Sequence[Change]) -> Steps[dict[UUID, set[Millis]]]:
+    """The ticks among them that have fired before, by schedule."""
     asked = [(change.schedule.id, firing.entry.at) for change in news for firing in change.firings]
     rows = (yield sql_each("fired_entries", asked)).fetchall() if asked else ()
-    return {(UUID(schedule), at) for schedule, at in rows}
+    fired: dict[UUID, set[Millis]] = {}
+    for schedule, at in rows:
+        fired.setdefault(UUID(schedule), set()).add(at)
+    return fired
 
 
 def _make_room(dialect: Dialect, now: Millis, news: Sequence[Change]) -> Steps[None]:
@@ -164,8 +166,9 @@ def _make_room(dialect: Dialect, now: Millis, news: Sequence[Change]) -> Steps[N
     yield from cancel(dialect, now, cancelled, force=False)
 
 
-def _fire(submit: Submit, wanted: Sequence[tuple[Change, Firing]]) -> Steps[dict[UUID, Enqueued]]:
+def _fire(submit: Submit, news: Sequence[Change]) -> Steps[dict[UUID, Enqueued]]:
     """Store the jobs, and the entries that name them; tells the last job of each schedule."""
+    wanted = [(change, firing) for change in news for firing in change.firings]
     specs = [firing.spec for _, firing in wanted if firing.spec is not None]
     answers = iter((yield from submit(specs)) if specs else ())
     last: dict[UUID, Enqueued] = {}

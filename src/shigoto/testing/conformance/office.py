@@ -49,8 +49,8 @@ class Office:
         return self.get(name)
 
     def tick(self, *changes: Change) -> list[bool]:
-        """Change schedules."""
-        return self.engine.run(self.engine.tick(changes))
+        """Change schedules, and tell which changes were heard."""
+        return [done is not None for done in self.engine.run(self.engine.tick(changes))]
 
     def fire(
         self,

@@ -56,6 +56,55 @@ class TestTick:
         assert store.find() == []
         assert [entry.outcome for entry in office.ledger()] == [TickOutcome.FIRED]
 
+    def test_a_tick_that_has_fired_before_makes_no_room_and_does_not_count(
+        self, store: EngineUnderTest
+    ) -> None:
+        """F23, F25: after the clock went back, the newest job would be cancelled, and none put in its place."""
+        office = Office(store)
+        for at in (1_000, 2_000, 3_000):
+            office.fire(office.get() if at > 1_000 else office.add(), at)
+        schedule = office.get()
+        assert schedule.job is not None
+        counted = replace(schedule, counts={TickOutcome.FIRED: 4, TickOutcome.MISSED: 2})
+        again = office.firing(schedule, 2_000)
+        passed = Firing(entry=Entry(at=500, outcome=TickOutcome.MISSED, decided_at=5_000, count=2))
+        change = Change(
+            schedule=counted, seen=schedule.revision, firings=(passed, again), cancel=(schedule.job,)
+        )
+
+        [done] = office.engine.run(office.engine.tick([change]))
+
+        assert done is not None
+        assert (done.firings, done.cancel) == ((passed,), ())
+        assert {job.state for job in store.find()} == {State.PENDING}
+        assert (office.get().counts, office.get().job) == ({"fired": 3, "missed": 2}, schedule.job)
+        assert len(office.ledger()) == 4
+
+    def test_a_new_tick_makes_room_whatever_has_fired_before(self, store: EngineUnderTest) -> None:
+        """F23, F25."""
+        office = Office(store)
+        office.fire(office.add(), 1_000)
+        schedule = office.get()
+        assert schedule.job is not None
+        firings = tuple(office.firing(schedule, at) for at in (1_000, 2_000))
+
+        change = Change(schedule=schedule, seen=schedule.revision, firings=firings, cancel=(schedule.job,))
+        [done] = office.engine.run(office.engine.tick([change]))
+
+        assert done is not None
+        assert (done.firings, done.cancel) == (firings[1:], (schedule.job,))
+        assert {job.id: job.state for job in store.find()} == {
+            schedule.job: State.CANCELLED,
+            schedule.job_id(2_000): State.PENDING,
+        }
+
+    def test_counts_are_told_by_plain_words(self, store: EngineUnderTest) -> None:
+        """S4-19: on every engine."""
+        office = Office(store)
+        office.add(counts={TickOutcome.FIRED: 1})
+
+        assert {type(word) for word in office.get().counts} == {str}
+
     def test_what_did_not_fire_can_still_do_so(self, store: EngineUnderTest) -> None:
         """A backfill of what was missed."""
         office = Office(store)
