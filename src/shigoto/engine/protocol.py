@@ -307,7 +307,7 @@ class Engine(Transport, Protocol):
         It is not counted, and if none of the jobs is new, none makes room: what is told to be done is without it.
         Otherwise it takes the place of what was there. Its job is the one that then stands, which is another where a
         unique key says so; and so is that of the schedule, if the tick fired by itself and nobody asked for it. Of one
-        schedule the newest KEPT entries are kept, or up to a tenth more. A change that is heard has the revision after
+        schedule the newest KEPT entries are kept, or up to a fifth more. A change that is heard has the revision after
         the one it saw, and never an older `declared_at`. What it cancels is cancelled before its jobs are stored, so
         that one may take the key of the other.
         """

@@ -26,7 +26,8 @@ from shigoto.model.schedule import (
 
 Submit = Callable[[list[JobSpec]], Steps[list[Enqueued]]]
 
-PRUNE_EVERY = KEPT // 10
+PRUNE_EVERY = KEPT // 10  # changes, of which each adds
+MOST_UNPRUNED = 2  # entries, or is followed by a cut
 _decode_counts = json.Decoder(dict[str, int]).decode
 
 
@@ -201,7 +202,8 @@ def _write(news: Sequence[Change], last: dict[UUID, Enqueued]) -> Steps[None]:
 
 
 def _is_long(change: Change) -> bool:
-    return bool(change.firings) and (len(change.firings) > PRUNE_EVERY or not (change.seen + 1) % PRUNE_EVERY)
+    """Whether there may be too many entries by now. Every revision is somebody's change, with entries or without."""
+    return len(change.firings) > MOST_UNPRUNED or not (change.seen + 1) % PRUNE_EVERY
 
 
 def _row(schedule: Schedule, revision: int) -> tuple[object, ...]:

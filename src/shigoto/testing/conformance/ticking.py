@@ -230,6 +230,31 @@ class TestTick:
 
         assert (len(kept), kept[0], kept[-1]) == (KEPT, 6, KEPT + 5)
 
+    def test_the_ledger_is_cut_whichever_changes_have_entries(self, store: EngineUnderTest) -> None:
+        """S4-22: with overlap="queue" every other change is a look that finds the job before at work."""
+        office = Office(store)
+        schedule, at = office.add(), 0
+
+        def change(*outcomes: TickOutcome) -> None:
+            nonlocal schedule, at
+            firings = [office.firing(schedule, at + nth, outcome) for nth, outcome in enumerate(outcomes, 1)]
+            assert office.tick(Change(schedule=schedule, seen=schedule.revision, firings=tuple(firings))) == [
+                True
+            ]
+            schedule, at = replace(schedule, revision=schedule.revision + 1), at + len(outcomes)
+
+        change(*[TickOutcome.MISSED] * (KEPT - 5))
+        for _ in range(KEPT // 5 + 10):
+            change(TickOutcome.SKIPPED)
+            change()
+        for _ in range(KEPT // 10 + 5):
+            change(TickOutcome.MISSED, TickOutcome.SKIPPED)
+        for _ in range(5):
+            change(*[TickOutcome.SKIPPED] * 90)
+
+        assert KEPT <= len(office.ledger(limit=3 * KEPT)) <= KEPT + KEPT // 5
+        assert office.ledger()[-1].at == at
+
     def test_the_ledger_is_read_in_pages_newest_first(self, store: EngineUnderTest) -> None:
         office = Office(store)
         schedule = office.add()
