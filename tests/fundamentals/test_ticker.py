@@ -8,7 +8,17 @@ from typing import TypeVar
 
 import pytest
 
-from shigoto import NotReady, ScheduleTaken, Shigoto, State, StoreUnavailable
+from shigoto import (
+    NotReady,
+    ScheduleTaken,
+    SchemaMissing,
+    Shigoto,
+    State,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+    Unsupported,
+)
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps, drive
 from shigoto.model.schedule import Change
@@ -214,6 +224,36 @@ def test_a_failure_that_another_worker_has_told_is_not_told_again() -> None:
 
     assert [event.errors for event in stage.all(events.ScheduleFailed)] == [2]
     assert len(stage.all(events.TickLost)) == 1
+
+
+class Refusing(MemoryEngine):
+    """A store that takes no job of a tick for two minutes: a grant is missing, or a part of the schema."""
+
+    error: StoreError = StoreRefused("no grant")
+
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
+        if self._store.now() < START + 180_000 and any(change.firings for change in changes):
+            raise self.error
+        return super().tick(changes)
+
+
+@pytest.mark.parametrize("kind", [StoreRefused, SchemaMissing, Unsupported, StoreUnavailable, StoreError])
+def test_what_is_wrong_with_the_store_is_not_the_fault_of_its_schedules(kind: type[StoreError]) -> None:
+    """S4-12, S4-14: else a grant that is missing for a minute would make every schedule fail for good."""
+    stage = Stage(lambda clock: Refusing(clock=clock))
+    assert isinstance(stage.engine, Refusing)
+    stage.engine.error = kind("not now")
+    declare_ours(stage.app)
+
+    async def main() -> None:
+        async with asyncio.timeout(600), stage.working():
+            await stage.until(events.TickFired, 2)
+
+    stage.play(main)
+
+    assert not stage.all(events.ScheduleFailed)
+    assert {(record.status, record.errors) for record in stage.app.schedules.all()} == {("active", 0)}
+    assert {event.error for event in stage.all(events.StoreTrouble)} == {"not now"}
 
 
 class Distant(MemoryEngine):

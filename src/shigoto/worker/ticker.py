@@ -16,7 +16,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.model.clock import Millis
-from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved, StoreUnavailable
+from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved
 from shigoto.model.schedule import Change, DueSchedule, Schedule
 from shigoto.observe.events import ScheduleFailed, TickFired, TickLost, TickPassed
 from shigoto.schedule.declaring import Declared
@@ -137,7 +137,9 @@ class Ticker:
         engine = self._station.engine
         try:
             done = await engine.arun(engine.tick([step.change for step in steps]))
-        except (StoreUnavailable, StoreMoved, SchemaTooNew, asyncio.CancelledError):
+        except (
+            StoreError
+        ):  # which no schedule is to blame for: a value that cannot be stored is another error
             raise
         except Exception as error:
             if len(steps) > 1:
