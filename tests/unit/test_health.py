@@ -120,9 +120,28 @@ def test_few_errors_are_a_warning_and_many_an_error() -> None:
 
 def test_lateness_is_a_warning_and_much_of_it_an_error() -> None:
     """S4-18, S4-19."""
-    late = [replace(figures(), lateness=Spread(p50=1, p99=p99)) for p99 in (1_000, 1_001, 60_001)]
+    on_time, late, hour = 1_000, 1_001, 3_600_000
+    told: list[str] = []
+    for by, outcome in (
+        (on_time, TickOutcome.FIRED),
+        (late, TickOutcome.FIRED),
+        (hour, TickOutcome.CAUGHT_UP),
+    ):
+        tally, _ = counted()
+        for _ in range(50):
+            tally.told(change("a", outcome, late=by))
+        told.append(judge(tally.figures(), "running", 1.0).status)
 
-    assert [judge(each, "running", 1.0).status for each in late] == ["OK", "Warning", "Error"]
+    assert told == ["OK", "Warning", "Error"]
+
+
+def test_a_tick_that_waited_for_the_job_before_is_late_on_purpose() -> None:
+    """S4-18: overlap="queue" is no fault of the scheduler."""
+    tally, _ = counted()
+    tally.told(change("a", TickOutcome.CAUGHT_UP, late=3_600_000), held=True)
+
+    assert tally.figures().fired == 1
+    assert judge(tally.figures(), "running", 1.0).status == "OK"
 
 
 def test_everything_is_counted_by_schedule_and_by_priority() -> None:
@@ -142,7 +161,7 @@ def test_everything_is_counted_by_schedule_and_by_priority() -> None:
         "b": ScheduleFigures(lost=1, failures=1),
     }
     assert told.by_priority == {5: 1, 0: 1}
-    assert told.lateness == Spread(p50=30, p99=30)  # what is caught up is late on purpose
+    assert told.lateness == Spread(p50=30, p99=90_000)
     assert told.last_fired == NOW
 
 

@@ -160,7 +160,7 @@ class Ticker:
             self.tally.lost(schedule.name)
             bus.publish(TickLost(name, schedule.name))
             return
-        self.tally.told(change)
+        self.tally.told(change, held=step.seen.held)
         if schedule.errors:
             error = str(schedule.error)
             bus.publish(ScheduleFailed(name, schedule.name, error, schedule.errors, schedule.failed))
