@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from random import Random
 from typing import TypeVar
 
 import pytest
 
 from shigoto import (
+    Call,
     NotReady,
     ScheduleTaken,
     SchemaMissing,
@@ -17,6 +19,7 @@ from shigoto import (
     StoreError,
     StoreRefused,
     StoreUnavailable,
+    Tick,
     Unsupported,
 )
 from shigoto.engine.memory import MemoryEngine
@@ -309,3 +312,88 @@ def test_a_tick_that_has_fired_before_is_not_told_nor_counted_again() -> None:
     assert len(fired) == len(set(fired)) == len(stage.app.find()) == record.counts["fired"] == 7
     assert figures is not None
     assert figures.fired == 7
+
+
+class Counting(MemoryEngine):
+    """A store that notes how many jobs come with one transaction."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self.jobs: list[int] = []
+
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
+        firings = [firing for change in changes for firing in change.firings]
+        self.jobs.append(sum(firing.spec is not None for firing in firings))
+        return super().tick(changes)
+
+
+def test_what_is_caught_up_goes_in_portions_and_nothing_is_lost_in_between() -> None:
+    """S4-22: many schedules with many ticks each would be one transaction that no store ends in time."""
+    stage = Stage(Counting)
+    engine = stage.engine
+    assert isinstance(engine, Counting)
+    made: list[datetime] = []
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    def make(tick: Tick) -> Call[None]:
+        made.append(tick.at)
+        return work.call()
+
+    stage.app.schedule("one", every=1, call=make, catch_up="all", catch_up_most=10_000)
+    for name in ("two", "three"):
+        stage.app.schedules.add(name, work.call(), every=1, catch_up="all", catch_up_most=10_000)
+
+    async def begin() -> None:
+        async with Scheduler(stage.app, random=Random(7)):
+            await stage.until(events.TickFired, 3)
+
+    stage.play(begin)
+    stage.clock.advance(1_500_000)
+    engine.jobs.clear()
+    stage.play(lambda: _until_caught_up(stage))
+
+    fired = [(event.schedule, event.at) for event in stage.all(events.TickFired)]
+    assert max(engine.jobs) == 1_000
+    assert len(fired) == len(set(fired))
+    for name in ("one", "two", "three"):
+        instants = sorted(at for schedule, at in fired if schedule == name)
+        assert instants == list(range(instants[0], instants[-1] + 1, 1_000))
+        assert len(instants) > 1_500
+    assert len(made) == len(set(made))
+    assert {outcome for each in stage.app.schedules.all() for outcome in each.counts} == {
+        "fired",
+        "caught_up",
+    }
+
+
+async def _until_caught_up(stage: Stage) -> None:
+    async with asyncio.timeout(600), Scheduler(stage.app, random=Random(8)):
+        await stage.until(events.TickFired, 4_510)
+
+
+def test_others_get_their_turn_while_many_schedules_are_decided(stage: Stage) -> None:
+    """Jobs run on the same event loop, and so do the functions that make the calls of schedules."""
+    turns: list[str] = []
+    seen: list[int] = []
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    def make(tick: Tick) -> Call[None]:
+        seen.append(len(turns))
+        asyncio.get_running_loop().call_soon(turns.append, "another")
+        stage.clock.advance(20)  # so long it takes
+        return work.call()
+
+    for name in ("a", "b", "c"):
+        stage.app.schedule(name, "* * * * *", call=make)
+
+    async def main() -> None:
+        async with asyncio.timeout(600), Scheduler(stage.app, random=Random(7)):
+            await stage.until(events.TickFired, 3)
+
+    stage.play(main)
+
+    assert seen == [0, 1, 2]
