@@ -381,8 +381,8 @@ class Rival:
         self.left = times
         engine, tick = desk.engine, desk.engine.tick
 
-        def rivalled(changes: Any) -> Op[list[bool]]:
-            def steps() -> Steps[list[bool]]:
+        def rivalled(changes: Any) -> Op[list[Change | None]]:
+            def steps() -> Steps[list[Change | None]]:
                 if self.left:
                     self.left -= 1
                     [known] = yield from engine.schedules([changes[0].schedule.name]).start()
