@@ -72,7 +72,8 @@ class Planning(ABC):
     ) -> None:
         """Declare a schedule for any task: `app.schedule("eu", "0 3 * * *", call=lambda tick: report.call("eu"))`.
 
-        `call` is evaluated once for each occurrence, by whoever fires it. Raises ScheduleInvalid, DeclarationError.
+        `call` is evaluated once for each occurrence, by whoever fires it, on the event loop of that worker: it should
+        take no longer than a moment, and leave it to the task to ask others. Raises ScheduleInvalid, DeclarationError.
         """
         from shigoto.schedule.declaring import planned
 

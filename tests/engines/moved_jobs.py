@@ -139,7 +139,8 @@ def plan(engine: Engine, keyed: JobSpec) -> None:
         Firing(entry=Entry(at=LONG_AGO, outcome=TickOutcome.MISSED, decided_at=NOW, until=NOW - 1, count=23)),
         Firing(entry=Entry(at=NOW, outcome=TickOutcome.CAUGHT_UP, decided_at=NOW, job=again.id), spec=again),
     )
-    assert engine.run(engine.tick([Change(schedule=nightly, seen=1, firings=entries)])) == [True]
+    change = Change(schedule=nightly, seen=1, firings=entries)
+    assert engine.run(engine.tick([change])) == [change]
 
 
 def busy(engine: Engine) -> dict[str, bool]:

@@ -43,7 +43,8 @@ def fire(engine: Engine, name: str, at: int) -> bool:
     firing = Firing(entry=Entry(at=at, outcome=TickOutcome.FIRED, decided_at=at + 7, job=spec.id), spec=spec)
     counts = {"fired": known.counts.get("fired", 0) + 1}
     changed = replace(known, decided_to=at, look_at=at + SECOND, counts=counts)
-    return engine.run(engine.tick([Change(schedule=changed, seen=known.revision, firings=(firing,))]))[0]
+    [done] = engine.run(engine.tick([Change(schedule=changed, seen=known.revision, firings=(firing,))]))
+    return done is not None
 
 
 def of_schedules(engine: Engine) -> dict[str, object]:

@@ -11,7 +11,7 @@ import pytest
 from shigoto import NotReady, ScheduleTaken, SchemaMissing, Shigoto, State, StoreMoved, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
-from shigoto.model.schedule import Due
+from shigoto.model.schedule import Change, Due
 from shigoto.model.worker import Announcement
 from shigoto.observe import events
 from shigoto.scheduler import Ended, Scheduler
@@ -106,7 +106,7 @@ class Slow(MemoryEngine):
 
     async def arun(self, op: Op[T]) -> T:
         value = self.run(op)
-        if isinstance(value, list) and value == [True]:
+        if isinstance(value, list) and value and isinstance(value[0], Change):
             await asyncio.sleep(self.seconds)
         return value
 

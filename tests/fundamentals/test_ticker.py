@@ -3,17 +3,31 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from datetime import datetime
 from random import Random
 from typing import TypeVar
 
 import pytest
 
-from shigoto import NotReady, ScheduleTaken, Shigoto, StoreUnavailable
+from shigoto import (
+    Call,
+    NotReady,
+    ScheduleTaken,
+    SchemaMissing,
+    Shigoto,
+    State,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+    Tick,
+    Unsupported,
+)
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps, drive
 from shigoto.model.schedule import Change
 from shigoto.observe import events
 from shigoto.schedule.failing import after_failure
+from shigoto.scheduler import Figures, Scheduler
 from shigoto.testing.clock import START, VirtualClock
 from shigoto.worker import Worker
 from tests.fundamentals.stage import Stage
@@ -119,7 +133,7 @@ class Beaten(MemoryEngine):
 
     before: Change | None = None
 
-    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         if self.before is not None and changes:
             first, self.before = self.before, None
             drive(super().tick([first]), _nothing)
@@ -134,7 +148,7 @@ def test_of_two_services_that_declare_a_name_at_once_one_does_not_begin() -> Non
     kept: list[Change] = []
 
     class Keeping(MemoryEngine):
-        def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+        def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
             kept.extend(changes)
             return super().tick(changes)
 
@@ -184,17 +198,17 @@ class Unwilling(MemoryEngine):
 
     failed_before = False
 
-    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         if not any(change.firings for change in changes):
             return super().tick(changes)
 
-        def refuse() -> Steps[list[bool]]:
+        def refuse() -> Steps[list[Change | None]]:
             [change] = changes
             if not self.failed_before:
                 self.failed_before = True
                 [known] = drive(super(Unwilling, self).schedules([change.schedule.name]), _nothing)
                 other = after_failure(known, ValueError("full"), self._store.now())
-                assert drive(super(Unwilling, self).tick([other]), _nothing) == [True]
+                assert drive(super(Unwilling, self).tick([other]), _nothing) == [other]
             raise ValueError("full")
 
         return Op(start=refuse)
@@ -213,6 +227,36 @@ def test_a_failure_that_another_worker_has_told_is_not_told_again() -> None:
 
     assert [event.errors for event in stage.all(events.ScheduleFailed)] == [2]
     assert len(stage.all(events.TickLost)) == 1
+
+
+class Refusing(MemoryEngine):
+    """A store that takes no job of a tick for two minutes: a grant is missing, or a part of the schema."""
+
+    error: StoreError = StoreRefused("no grant")
+
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
+        if self._store.now() < START + 180_000 and any(change.firings for change in changes):
+            raise self.error
+        return super().tick(changes)
+
+
+@pytest.mark.parametrize("kind", [StoreRefused, SchemaMissing, Unsupported, StoreUnavailable, StoreError])
+def test_what_is_wrong_with_the_store_is_not_the_fault_of_its_schedules(kind: type[StoreError]) -> None:
+    """S4-12, S4-14: else a grant that is missing for a minute would make every schedule fail for good."""
+    stage = Stage(lambda clock: Refusing(clock=clock))
+    assert isinstance(stage.engine, Refusing)
+    stage.engine.error = kind("not now")
+    declare_ours(stage.app)
+
+    async def main() -> None:
+        async with asyncio.timeout(600), stage.working():
+            await stage.until(events.TickFired, 2)
+
+    stage.play(main)
+
+    assert not stage.all(events.ScheduleFailed)
+    assert {(record.status, record.errors) for record in stage.app.schedules.all()} == {("active", 0)}
+    assert {event.error for event in stage.all(events.StoreTrouble)} == {"not now"}
 
 
 class Distant(MemoryEngine):
@@ -240,3 +284,116 @@ def test_whoever_loses_a_tick_logs_that_another_instance_fired_it(caplog: pytest
     assert len(lost) == len(stage.all(events.TickLost)) > 0
     assert "Schedule minutely" in lost[0]
     assert len({event.at for event in stage.all(events.TickFired)}) == len(stage.all(events.TickFired)) == 5
+
+
+def test_a_tick_that_has_fired_before_is_not_told_nor_counted_again() -> None:
+    """F23, F25, S4-21: the clock goes back by three minutes, and what was fired since stays as it is."""
+    back = 0
+    stage = Stage(lambda clock: MemoryEngine(clock=lambda: clock() - back))
+
+    @stage.app.cron("* * * * *", name="minutely", overlap="cancel")
+    async def minutely() -> None: ...
+
+    async def main() -> tuple[Figures | None, list[State]]:
+        nonlocal back
+        async with Scheduler(stage.app, random=Random(7)) as scheduler:
+            await stage.until(events.TickFired, 5)
+            back = 180_000
+            await asyncio.sleep(150)
+            states = sorted(job.state for job in stage.app.find())
+            await stage.until(events.TickFired, 7)
+            return scheduler.figures(), states
+
+    figures, before = stage.play(main)
+
+    fired = [event.at for event in stage.all(events.TickFired)]
+    [record] = stage.app.schedules.all()
+    assert before == ["cancelled"] * 4 + ["pending"]
+    assert len(fired) == len(set(fired)) == len(stage.app.find()) == record.counts["fired"] == 7
+    assert figures is not None
+    assert figures.fired == 7
+
+
+class Counting(MemoryEngine):
+    """A store that notes how many jobs come with one transaction."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
+        self.jobs: list[int] = []
+
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
+        firings = [firing for change in changes for firing in change.firings]
+        self.jobs.append(sum(firing.spec is not None for firing in firings))
+        return super().tick(changes)
+
+
+def test_what_is_caught_up_goes_in_portions_and_nothing_is_lost_in_between() -> None:
+    """S4-22: many schedules with many ticks each would be one transaction that no store ends in time."""
+    stage = Stage(Counting)
+    engine = stage.engine
+    assert isinstance(engine, Counting)
+    made: list[datetime] = []
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    def make(tick: Tick) -> Call[None]:
+        made.append(tick.at)
+        return work.call()
+
+    stage.app.schedule("one", every=1, call=make, catch_up="all", catch_up_most=10_000)
+    for name in ("two", "three"):
+        stage.app.schedules.add(name, work.call(), every=1, catch_up="all", catch_up_most=10_000)
+
+    async def begin() -> None:
+        async with Scheduler(stage.app, random=Random(7)):
+            await stage.until(events.TickFired, 3)
+
+    stage.play(begin)
+    stage.clock.advance(1_500_000)
+    engine.jobs.clear()
+    stage.play(lambda: _until_caught_up(stage))
+
+    fired = [(event.schedule, event.at) for event in stage.all(events.TickFired)]
+    assert max(engine.jobs) == 1_000
+    assert len(fired) == len(set(fired))
+    for name in ("one", "two", "three"):
+        instants = sorted(at for schedule, at in fired if schedule == name)
+        assert instants == list(range(instants[0], instants[-1] + 1, 1_000))
+        assert len(instants) > 1_500
+    assert len(made) == len(set(made))
+    assert {outcome for each in stage.app.schedules.all() for outcome in each.counts} == {
+        "fired",
+        "caught_up",
+    }
+
+
+async def _until_caught_up(stage: Stage) -> None:
+    async with asyncio.timeout(600), Scheduler(stage.app, random=Random(8)):
+        await stage.until(events.TickFired, 4_510)
+
+
+def test_others_get_their_turn_while_many_schedules_are_decided(stage: Stage) -> None:
+    """Jobs run on the same event loop, and so do the functions that make the calls of schedules."""
+    turns: list[str] = []
+    seen: list[int] = []
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    def make(tick: Tick) -> Call[None]:
+        seen.append(len(turns))
+        asyncio.get_running_loop().call_soon(turns.append, "another")
+        stage.clock.advance(20)  # so long it takes
+        return work.call()
+
+    for name in ("a", "b", "c"):
+        stage.app.schedule(name, "* * * * *", call=make)
+
+    async def main() -> None:
+        async with asyncio.timeout(600), Scheduler(stage.app, random=Random(7)):
+            await stage.until(events.TickFired, 3)
+
+    stage.play(main)
+
+    assert seen == [0, 1, 2]

@@ -39,4 +39,4 @@ def _miss(app: Shigoto, first: datetime, last: datetime, count: int) -> None:
     entry = Entry(at=at, until=until, count=count, outcome=TickOutcome.MISSED, decided_at=until)
     [schedule] = app.engine.run(app.engine.schedules(["report"]))
     change = Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=entry),))
-    assert app.engine.run(app.engine.tick([change])) == [True]
+    assert app.engine.run(app.engine.tick([change])) == [change]

@@ -61,7 +61,7 @@ class Desk:
         last = first + (ticks - 1) * HOUR
         entry = Entry(at=first, outcome=TickOutcome.MISSED, decided_at=last, until=last, count=ticks)
         change = Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=entry),))
-        assert self.engine.run(self.engine.tick([change])) == [True]
+        assert self.engine.run(self.engine.tick([change])) == [change]
 
     def set(self, name: str, **state: Any) -> None:
         """Bring a schedule into a state."""
@@ -604,8 +604,8 @@ class Rival:
         self.left = times
         engine, tick = desk.engine, desk.engine.tick
 
-        def rivalled(changes: Any) -> Op[list[bool]]:
-            def steps() -> Steps[list[bool]]:
+        def rivalled(changes: Any) -> Op[list[Change | None]]:
+            def steps() -> Steps[list[Change | None]]:
                 if self.left:
                     self.left -= 1
                     [known] = yield from engine.schedules([changes[0].schedule.name]).start()

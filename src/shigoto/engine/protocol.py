@@ -299,15 +299,17 @@ class Engine(Transport, Protocol):
         """
         ...
 
-    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
-        """Change schedules, with all that goes with it in one transaction; False for each that somebody else has
-        changed since its revision was `seen`, of which nothing is done.
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
+        """Change schedules, with all that goes with it in one transaction; tells what was done of each, and None if
+        nothing was: somebody has changed the schedule since its revision was `seen`, or removed and added it again.
 
         An entry for a tick that has one which fires changes nothing and stores no job: one job per (schedule, instant).
-        Otherwise it takes the place of what was there. Its job, and that of the schedule, is the one that then stands,
-        which is another where a unique key says so. Of one schedule the newest KEPT entries are kept, or up to a tenth
-        more. A change that is heard has the revision after the one it saw, and never an older `declared_at`. What it
-        cancels is cancelled before its jobs are stored, so that one may take the key of the other.
+        It is not counted, and if none of the jobs is new, none makes room: what is told to be done is without it.
+        Otherwise it takes the place of what was there. Its job is the one that then stands, which is another where a
+        unique key says so; and so is that of the schedule, if the tick fired by itself and nobody asked for it. Of one
+        schedule the newest KEPT entries are kept, or up to a fifth more. A change that is heard has the revision after
+        the one it saw, and never an older `declared_at`. What it cancels is cancelled before its jobs are stored, so
+        that one may take the key of the other.
         """
         ...
 

@@ -4,12 +4,15 @@ The store knows when somebody has to look at a schedule, and guards every change
 with it is decided above (`shigoto.schedule`). A *tick* is one nominal occurrence: a schedule and an instant.
 """
 
+from collections import Counter
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 from uuid import UUID, uuid5
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shigoto.model.clock import Millis
 from shigoto.model.job import JobSpec
@@ -39,8 +42,14 @@ class TickOutcome(StrEnum):
         """Whether there is a job for it."""
         return self in FIRING
 
+    @property
+    def leads(self) -> bool:
+        """Whether its job is the one before for the next tick; what somebody asked for is beside the ticks."""
+        return self in LEADING
 
-FIRING = frozenset({TickOutcome.FIRED, TickOutcome.CAUGHT_UP, TickOutcome.BACKFILLED, TickOutcome.RUN_NOW})
+
+LEADING = frozenset({TickOutcome.FIRED, TickOutcome.CAUGHT_UP})
+FIRING = LEADING | {TickOutcome.BACKFILLED, TickOutcome.RUN_NOW}
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -71,10 +80,10 @@ class Schedule(Struct, frozen=True, kw_only=True):
     held: bool = False  # a tick waits for the job of the one before
     look_at: Millis | None = None
     decided_to: Millis
-    job: UUID | None = None  # that of the last tick which fired
+    job: UUID | None = None  # that of the last tick which fired by itself, by which overlap is judged
     errors: int = 0  # submissions in a row that did not work
     error: str | None = None
-    counts: dict[str, int] = {}
+    counts: dict[str, int] = {}  # of ticks, by outcome
     created_at: Millis
     declared_at: Millis = 0  # when a process that declares it was last heard of
     stretch: Entry | None = (
@@ -100,14 +109,35 @@ class Firing(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """What a schedule is to be, if its revision is still `seen` (0: if there is none of this name), and what goes with
-    it, all in one transaction. `cancel` names jobs that make room for the new one.
+    """What a schedule is to be, if it is still the one of this id and its revision still `seen` (0: if there is none of
+    this name), and what goes with it, all in one transaction. `cancel` names jobs that make room for the new one.
     """
 
     schedule: Schedule
     seen: int
     firings: tuple[Firing, ...] = ()
     cancel: tuple[UUID, ...] = ()
+
+    @property
+    def sight(self) -> tuple[UUID, int] | None:
+        """Which schedule was seen, and as what: one that was removed and added again begins with the same revisions."""
+        return (self.schedule.id, self.seen) if self.seen else None
+
+    def without(self, fired: Collection[Millis]) -> "Change":
+        """What is left of it if ticks have fired before: those are not counted again, nor does anything make room."""
+        old = [firing.entry for firing in self.firings if firing.entry.at in fired]
+        if not old:
+            return self
+        counts = Counter(self.schedule.counts)
+        for entry in old:
+            counts[entry.outcome] -= entry.count
+        new = tuple(firing for firing in self.firings if firing.entry.at not in fired)
+        return replace(
+            self,
+            schedule=replace(self.schedule, counts=dict(+counts)),
+            firings=new,
+            cancel=self.cancel if any(firing.spec is not None for firing in new) else (),
+        )
 
 
 class DueSchedule(Struct, frozen=True, kw_only=True):

@@ -135,7 +135,7 @@ def reconciling(
     def steps() -> Steps[list[str]]:
         now = (yield from engine.due((), 0).start()).now
         changed: list[str] = []
-        heard = [False]
+        heard: list[Change | None] = [None]
         while not all(heard):
             stored = yield from engine.schedules(list(declared)).start()
             known = {each.name: each for each in stored}

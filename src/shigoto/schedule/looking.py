@@ -2,18 +2,36 @@
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from shigoto.model.clock import Millis
 from shigoto.model.schedule import Change, DueSchedule
-from shigoto.schedule.deciding import decide
+from shigoto.schedule.deciding import Decision, decide
 from shigoto.schedule.declaring import Declared
 from shigoto.schedule.definition import read
 from shigoto.schedule.firing import carried_out
 
+MOST_JOBS = 1_000
+"""Jobs that go into the store at once; whatever else is due has to wait for the next look."""
 
-def looked_at(due: DueSchedule, declared: Mapping[str, Declared], now: Millis) -> Change:
-    """What becomes of it. Its code may raise anything, which is for the caller (`failing.py`)."""
+
+def looked_at(
+    due: DueSchedule, declared: Mapping[str, Declared], now: Millis, *, most: int = MOST_JOBS
+) -> Change:
+    """What becomes of it, with so many jobs at most. Its code may raise anything, which is for the caller
+    (`failing.py`)."""
     schedule = due.schedule
     definition = read(schedule.definition)
-    decision = decide(schedule, definition, now, busy=due.busy)
+    decision = portion(decide(schedule, definition, now, busy=due.busy), now, most)
     mine = declared.get(schedule.name)
     return carried_out(schedule, definition, decision, None if mine is None else mine.call)
+
+
+def portion(decision: Decision, now: Millis, most: int) -> Decision:
+    """As much of a decision as has no more jobs than that, from the oldest tick on; the rest stays due."""
+    fires = decision.fires
+    if len(fires) <= most:
+        return decision
+    end = fires[most - 1].at
+    entries = tuple(entry for entry in decision.entries if entry.at <= end)
+    return replace(decision, entries=entries, decided_to=end, look_at=now)

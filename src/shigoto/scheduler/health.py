@@ -12,10 +12,8 @@ State = Literal["new", "running", "stopping", "stopped"]
 Status = Literal["OK", "Warning", "Error"]
 
 SHORT_OUTAGE = 10.0  # seconds without the store that are no more than a warning
-LATE, TOO_LATE = (
-    1_000,
-    60_000,
-)  # milliseconds, of one tick in a hundred; beyond a minute it is no longer on time
+LATE = 1_000  # milliseconds, of one tick in a hundred
+TOO_LATE = 60_000  # which is no longer on time, but caught up
 MANY_ERRORS = 0.5  # of the newest cycles
 STUCK = 30.0  # seconds without a cycle, beyond the longest wait between two
 

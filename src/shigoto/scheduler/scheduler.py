@@ -135,11 +135,11 @@ class Scheduler(Service[Ended]):
     async def _start(self) -> None:
         self._take_loop()
         self._app.check()
+        if self._switch.reason is not None:
+            return
         beginning = asyncio.create_task(self._begin(), name=f"shigoto-begin-{self.name}")
-        if self._switch.reason is None and await self._unless_stopped(beginning):
+        if await self._unless_stopped(beginning):
             beginning.result()
-        else:
-            beginning.cancel()
 
     async def _begin(self) -> None:
         engine = self._app.engine

@@ -148,7 +148,7 @@ class Relay:
     def due(self, declared: Collection[str], limit: int) -> Op[Due]:
         return self.engine.due(declared, limit)
 
-    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         return self.engine.tick(changes)
 
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:

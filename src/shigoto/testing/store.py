@@ -160,19 +160,19 @@ class OwnStore(Relay):
         # Without its short cuts, which would pass by what is noted here.
         return structs.replace(op, start=steps, committed=committed, direct=None, several=None)
 
-    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         """Fire; and note what was asked for."""
         op = self.engine.tick(changes)
         specs = [firing.spec for change in changes for firing in change.firings]
         ids = [spec.id for spec in specs if spec is not None]
 
-        def steps() -> Steps[list[bool]]:
-            heard = yield from op.start()
+        def steps() -> Steps[list[Change | None]]:
+            done = yield from op.start()
             jobs = yield from self.engine.get(ids).start()
             for job in jobs:
                 if job is not None:
                     self.asked.setdefault(job.id, job)
-            return heard
+            return done
 
         return structs.replace(op, start=steps)
 

@@ -10,7 +10,7 @@ from math import ceil
 from msgspec import Struct
 
 from shigoto.model.clock import Millis
-from shigoto.model.schedule import Change, TickOutcome
+from shigoto.model.schedule import Change
 
 WINDOW = 1_000  # values of which the spread is told, the newest,
 WITHIN = 600.0  # and of ticks those of so many seconds: an outage that is over is no news for ever
@@ -40,9 +40,10 @@ class Figures(Struct, frozen=True, kw_only=True):
 
     Ticks that it `fired`, that `passed` without a job (missed, skipped, suppressed), that it `lost` to another
     instance; `failures` are jobs that could not be made or stored, `errors` are cycles in which the store did not
-    answer. `error_rate` is the part of the newest cycles in which something failed. `lateness` of ticks on time is in
-    milliseconds, `cycle` in seconds, and so is `idle`: since when no cycle has ended. `down_for` is since when the
-    store does not answer, None if it does; `trouble` is what it said last. `last_fired` is an instant of the store.
+    answer. `error_rate` is the part of the newest cycles in which something failed. `lateness` in milliseconds is that
+    of ticks which fired, also of those that were caught up, but not of those that waited for the job before. `cycle`
+    is in seconds, and so is `idle`: since when no cycle has ended. `down_for` is since when the store does not answer,
+    None if it does; `trouble` is what it said last. `last_fired` is an instant of the store.
     """
 
     fired: int
@@ -109,12 +110,13 @@ class Tally:
         """For how many seconds the store has not answered; None if it does."""
         return None if self._down_since is None else self._time() - self._down_since
 
-    def told(self, change: Change, *, was_heard: bool) -> None:
-        """The store has answered for a schedule."""
+    def lost(self, schedule: str) -> None:
+        """Another instance was first."""
+        self._count(schedule, "lost")
+
+    def told(self, change: Change, *, held: bool = False) -> None:
+        """The store has done this; `held` if it had to wait for the job before, which makes ticks late on purpose."""
         schedule = change.schedule
-        if not was_heard:
-            self._count(schedule.name, "lost")
-            return
         if schedule.errors:
             self._count(schedule.name, "failures")
             self._failed = True
@@ -128,7 +130,7 @@ class Tally:
             self._last_fired = entry.decided_at
             if schedule.name in self._named:
                 self._last_at[schedule.name] = entry.at
-            if entry.outcome is TickOutcome.FIRED:
+            if not held:
                 self._lateness.append((self._time(), entry.decided_at - entry.at))
 
     def figures(self) -> Figures:

@@ -6,6 +6,9 @@
 The store says when the next schedule is due, and the ticker sleeps until then, or for a poll: schedules come and change
 while it sleeps. A schedule whose job cannot be made is tried again, later each time, and has failed after some tries;
 nothing of that holds up the others.
+
+The functions that make the calls of schedules (`call=`) run on the event loop, one after the other, and what they wait
+for everybody waits for: they should take milliseconds. What has to ask somebody belongs into the task.
 """
 
 import asyncio
@@ -16,17 +19,18 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.model.clock import Millis
-from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved, StoreUnavailable
-from shigoto.model.schedule import Change, DueSchedule, Schedule
+from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved
+from shigoto.model.schedule import Change, Due, DueSchedule, Schedule
 from shigoto.observe.events import ScheduleFailed, TickFired, TickLost, TickPassed
 from shigoto.schedule.declaring import Declared
 from shigoto.schedule.failing import after_failure
-from shigoto.schedule.looking import looked_at
+from shigoto.schedule.looking import MOST_JOBS, looked_at
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.tally import Tally
 from shigoto.worker.wakeup import Wakeup
 
-AT_ONCE = 200  # schedules of one transaction
+AT_ONCE = 200  # schedules of one transaction, which has MOST_JOBS at most
+TURN = 0.005  # seconds of deciding before others on the event loop get theirs
 DECLARE_EVERY = 30.0  # seconds
 
 
@@ -113,10 +117,10 @@ class Ticker:
         """Fire what is due, and return how many seconds to wait."""
         engine = self._station.engine
         due = await engine.arun(engine.due(list(self._declared), AT_ONCE))
-        steps = [Step(each.schedule, self._change(each, due.now)) for each in due.schedules]
+        steps = await self._decided(due)
         if steps:
             await self._carry_out(steps, due.now)
-        if len(steps) == AT_ONCE:
+        if len(due.schedules) == AT_ONCE or len(steps) < len(due.schedules):
             return 0.0
         # What was fired is due again; how soon, only the schedules themselves know.
         looks = [step.change.schedule.look_at for step in steps]
@@ -125,10 +129,28 @@ class Ticker:
             waits.append(due.next_in)
         return min([self._station.jittered_poll(), *(max(0, wait) / 1000 for wait in waits)])
 
-    def _change(self, due: DueSchedule, now: Millis) -> Change:
-        """What becomes of a schedule. Its code may raise anything."""
+    async def _decided(self, due: Due) -> list[Step]:
+        """What becomes of those that are due, the first of them, as many as have jobs for one transaction.
+
+        All that shares the event loop gets its turn: to find the ticks of a long outage takes many milliseconds.
+        """
+        steps: list[Step] = []
+        left, until = MOST_JOBS, self._time() + TURN
+        for each in due.schedules:
+            change = self._change(each, due.now, left)
+            steps.append(Step(each.schedule, change))
+            left -= sum(firing.spec is not None for firing in change.firings)
+            if not left:
+                break
+            if self._time() >= until:
+                await asyncio.sleep(0)
+                until = self._time() + TURN
+        return steps
+
+    def _change(self, due: DueSchedule, now: Millis, most: int) -> Change:
+        """What becomes of a schedule, with so many jobs at most. Its code may raise anything."""
         try:
-            return looked_at(due, self._declared, now)
+            return looked_at(due, self._declared, now, most=most)
         except Exception as error:
             return after_failure(due.schedule, error, now)
 
@@ -136,8 +158,10 @@ class Ticker:
         """Store the changes together; if that cannot be, one by one, so that one does not stop the others."""
         engine = self._station.engine
         try:
-            heard = await engine.arun(engine.tick([step.change for step in steps]))
-        except (StoreUnavailable, StoreMoved, SchemaTooNew, asyncio.CancelledError):
+            done = await engine.arun(engine.tick([step.change for step in steps]))
+        except (
+            StoreError
+        ):  # which no schedule is to blame for: a value that cannot be stored is another error
             raise
         except Exception as error:
             if len(steps) > 1:
@@ -147,16 +171,18 @@ class Ticker:
             # By the same revision: of several who could not store it, one has failed.
             change = after_failure(steps[0].seen, error, now)
             steps = [Step(steps[0].seen, change)]
-            heard = await engine.arun(engine.tick([change]))
-        for step, was_heard in zip(steps, heard, strict=True):
-            self._tell(step.change, was_heard=was_heard)
+            done = await engine.arun(engine.tick([change]))
+        for step, change_done in zip(steps, done, strict=True):
+            self._tell(step, change_done)
 
-    def _tell(self, change: Change, *, was_heard: bool) -> None:
-        self.tally.told(change, was_heard=was_heard)
-        bus, name, schedule = self._station.bus, self._station.name, change.schedule
-        if not was_heard:
+    def _tell(self, step: Step, change: Change | None) -> None:
+        """Tell what was done; None if another was first."""
+        bus, name, schedule = self._station.bus, self._station.name, step.change.schedule
+        if change is None:
+            self.tally.lost(schedule.name)
             bus.publish(TickLost(name, schedule.name))
             return
+        self.tally.told(change, held=step.seen.held)
         if schedule.errors:
             error = str(schedule.error)
             bus.publish(ScheduleFailed(name, schedule.name, error, schedule.errors, schedule.failed))

@@ -221,7 +221,7 @@ class MemoryEngine:
         """The schedules that somebody has to look at."""
         return _read(lambda: ticking.due(self._store, declared, limit))
 
-    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         """Change schedules, with all that goes with it; it rings for new jobs, and for those who wait for the next."""
         return _op(lambda: ticking.tick(self._store, changes), rings=any)
 

@@ -31,15 +31,16 @@ def due(store: Store, declared: Collection[str], limit: int) -> Due:
     )
 
 
-def tick(store: Store, changes: Sequence[Change]) -> list[bool]:
+def tick(store: Store, changes: Sequence[Change]) -> list[Change | None]:
     """Change those that are as they were seen, with everything that goes with it."""
     heard = _heard(store, changes)
-    news = [change for change, each in zip(changes, heard, strict=True) if each]
+    done = [_new(store, change) if each else None for change, each in zip(changes, heard, strict=True)]
+    news = [change for change in done if change is not None]
     # First, since a new job may have the key of the one that makes room for it.
     manage.cancel(store, [id for change in news for id in change.cancel], force=False)
     for change in news:
         _change(store, change)
-    return heard
+    return done
 
 
 def remove(store: Store, names: Sequence[str]) -> list[bool]:
@@ -73,10 +74,17 @@ def _heard(store: Store, changes: Sequence[Change]) -> list[bool]:
     for change in changes:
         name = change.schedule.name
         known = store.schedules.get(name)
-        heard.append(name not in changed and change.seen == (0 if known is None else known.revision))
+        now = None if known is None else (known.id, known.revision)
+        heard.append(name not in changed and now == change.sight)
         if heard[-1]:
             changed.add(name)
     return heard
+
+
+def _new(store: Store, change: Change) -> Change:
+    """What of it has not happened before."""
+    entries = store.ledgers[change.schedule.id]
+    return change.without({at for at, entry in entries.items() if entry.outcome.fires})
 
 
 def _change(store: Store, change: Change) -> None:
@@ -86,18 +94,20 @@ def _change(store: Store, change: Change) -> None:
     last = schedule.job
     for firing in change.firings:
         entry = firing.entry
-        before = entries.get(entry.at)
-        if before is not None and before.outcome.fires:
-            continue
         if firing.spec is not None:
             [stored] = submit.enqueue_many(store, (firing.spec,))
-            entry, last = replace(entry, job=stored.id), stored.id
+            entry = replace(entry, job=stored.id)
+            last = stored.id if entry.outcome.leads else last
         entries[entry.at] = entry
     for at in sorted(entries)[:-KEPT]:
         del entries[at]
     declared_at = schedule.declared_at if known is None else max(known.declared_at, schedule.declared_at)
     store.schedules[schedule.name] = replace(
-        schedule, revision=change.seen + 1, declared_at=declared_at, job=last
+        schedule,
+        revision=change.seen + 1,
+        declared_at=declared_at,
+        job=last,
+        counts={str(outcome): count for outcome, count in schedule.counts.items()},
     )
 
 

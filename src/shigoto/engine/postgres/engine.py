@@ -283,7 +283,7 @@ class PostgresEngine:
     def due(self, declared: Collection[str], limit: int) -> Op[Due]:
         return _timed(lambda now: ticking.due(now, declared, limit), mode="read")
 
-    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         return _timed(
             lambda now: ticking.tick(self._dialect, now, enqueueing.enqueue_joined, changes), rings=any
         )

@@ -20,14 +20,14 @@ from shigoto.model.schedule import (
     Due,
     DueSchedule,
     Entry,
-    Firing,
     Schedule,
     TickOutcome,
 )
 
 Submit = Callable[[list[JobSpec]], Steps[list[Enqueued]]]
 
-PRUNE_EVERY = KEPT // 10
+PRUNE_EVERY = KEPT // 10  # changes, of which each adds
+MOST_UNPRUNED = 2  # entries, or is followed by a cut
 _decode_counts = json.Decoder(dict[str, int]).decode
 _decode_entry = json.Decoder(Entry).decode
 
@@ -77,22 +77,22 @@ def _soonest(now: Millis, declared: Collection[str]) -> Steps[tuple[Millis | Non
     return soonest, bool(is_astray)
 
 
-def tick(dialect: Dialect, now: Millis, submit: Submit, changes: Sequence[Change]) -> Steps[list[bool]]:
+def tick(
+    dialect: Dialect, now: Millis, submit: Submit, changes: Sequence[Change]
+) -> Steps[list[Change | None]]:
     """Change those that are as they were seen, with everything that goes with it."""
     yield WRITE
     heard = yield from _heard(changes)
-    news = [change for change, each in zip(changes, heard, strict=True) if each]
-    fired = yield from _fired(news)
-    wanted = [
-        (change, firing)
-        for change in news
-        for firing in change.firings
-        if (change.schedule.id, firing.entry.at) not in fired
+    fired = yield from _fired([change for change, each in zip(changes, heard, strict=True) if each])
+    done = [
+        change.without(fired.get(change.schedule.id, ())) if each else None
+        for change, each in zip(changes, heard, strict=True)
     ]
+    news = [change for change in done if change is not None]
     yield from _make_room(dialect, now, news)
-    last = yield from _fire(submit, wanted)
+    last = yield from _fire(submit, news)
     yield from _write(news, last)
-    return heard
+    return done
 
 
 def remove(names: Sequence[str]) -> Steps[list[bool]]:
@@ -128,10 +128,9 @@ def ledger(name: str, before: Millis | None, limit: int) -> Steps[list[Entry]]:
 def _heard(changes: Sequence[Change]) -> Steps[list[bool]]:
     """Which of them have seen the newest, in a store that nobody else can change before we end."""
     names = [change.schedule.name for change in changes]
-    revisions = {
-        name: revision for name, revision, _ in (yield sql("lock_schedules", _names(names))).fetchall()
-    }
-    new = [change for change in changes if not change.seen and change.schedule.name not in revisions]
+    locked = (yield sql("lock_schedules", _names(names))).fetchall()
+    known: dict[str, tuple[UUID, int] | None] = {name: (UUID(id), revision) for name, revision, id in locked}
+    new = [change for change in changes if not change.seen and change.schedule.name not in known]
     inserted: set[str] = set()
     if new:
         rows = [_row(change.schedule, 1) for change in new]
@@ -140,19 +139,22 @@ def _heard(changes: Sequence[Change]) -> Steps[list[bool]]:
     for change in changes:
         name = change.schedule.name
         if change.seen:
-            heard.append(revisions.get(name) == change.seen)
-            revisions[name] = 0  # a second change of the same has seen what is no longer true
+            heard.append(known.get(name) == change.sight)
+            known[name] = None  # a second change of the same has seen what is no longer true
         else:
             heard.append(name in inserted)
             inserted.discard(name)
     return heard
 
 
-def _fired(news: Sequence[Change]) -> Steps[set[tuple[UUID, Millis]]]:
-    """The ticks among them that have fired before."""
+def _fired(news: Sequence[Change]) -> Steps[dict[UUID, set[Millis]]]:
+    """The ticks among them that have fired before, by schedule."""
     asked = [(change.schedule.id, firing.entry.at) for change in news for firing in change.firings]
     rows = (yield sql_each("fired_entries", asked)).fetchall() if asked else ()
-    return {(UUID(schedule), at) for schedule, at in rows}
+    fired: dict[UUID, set[Millis]] = {}
+    for schedule, at in rows:
+        fired.setdefault(UUID(schedule), set()).add(at)
+    return fired
 
 
 def _make_room(dialect: Dialect, now: Millis, news: Sequence[Change]) -> Steps[None]:
@@ -166,8 +168,9 @@ def _make_room(dialect: Dialect, now: Millis, news: Sequence[Change]) -> Steps[N
     yield from cancel(dialect, now, cancelled, force=False)
 
 
-def _fire(submit: Submit, wanted: Sequence[tuple[Change, Firing]]) -> Steps[dict[UUID, Enqueued]]:
+def _fire(submit: Submit, news: Sequence[Change]) -> Steps[dict[UUID, Enqueued]]:
     """Store the jobs, and the entries that name them; tells the last job of each schedule."""
+    wanted = [(change, firing) for change in news for firing in change.firings]
     specs = [firing.spec for _, firing in wanted if firing.spec is not None]
     answers = iter((yield from submit(specs)) if specs else ())
     last: dict[UUID, Enqueued] = {}
@@ -176,7 +179,9 @@ def _fire(submit: Submit, wanted: Sequence[tuple[Change, Firing]]) -> Steps[dict
         entry = firing.entry
         if firing.spec is not None:
             stored = next(answers)
-            last[change.schedule.id], entry = stored, replace(entry, job=stored.id)
+            entry = replace(entry, job=stored.id)
+            if entry.outcome.leads:
+                last[change.schedule.id] = stored
         entries.append((change.schedule.id, entry))
     if entries:
         yield sql_each("put_entries", [_line(id, entry) for id, entry in entries])
@@ -198,7 +203,8 @@ def _write(news: Sequence[Change], last: dict[UUID, Enqueued]) -> Steps[None]:
 
 
 def _is_long(change: Change) -> bool:
-    return bool(change.firings) and (len(change.firings) > PRUNE_EVERY or not (change.seen + 1) % PRUNE_EVERY)
+    """Whether there may be too many entries by now. Every revision is somebody's change, with entries or without."""
+    return len(change.firings) > MOST_UNPRUNED or not (change.seen + 1) % PRUNE_EVERY
 
 
 def _row(schedule: Schedule, revision: int) -> tuple[object, ...]:

@@ -279,10 +279,10 @@ class SqliteEngine:
     def due(self, declared: Collection[str], limit: int) -> Op[Due]:
         return Op(start=lambda: ticking.due(self._clock.now(), declared, limit), mode="read")
 
-    def tick(self, changes: Sequence[Change]) -> Op[list[bool]]:
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         return Op(start=lambda: self._tick(changes), rings=any)
 
-    def _tick(self, changes: Sequence[Change]) -> Steps[list[bool]]:
+    def _tick(self, changes: Sequence[Change]) -> Steps[list[Change | None]]:
         now = self._clock.now()
         return ticking.tick(self._dialect, now, lambda specs: enqueueing.enqueue(now, specs), changes)
 

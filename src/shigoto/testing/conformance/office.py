@@ -49,8 +49,8 @@ class Office:
         return self.get(name)
 
     def tick(self, *changes: Change) -> list[bool]:
-        """Change schedules."""
-        return self.engine.run(self.engine.tick(changes))
+        """Change schedules, and tell which changes were heard."""
+        return [done is not None for done in self.engine.run(self.engine.tick(changes))]
 
     def fire(
         self,
@@ -93,6 +93,6 @@ class Office:
         """The names of what is due."""
         return [each.schedule.name for each in self.due(*declared, limit=limit).schedules]
 
-    def ledger(self, name: str = "nightly") -> list[Entry]:
+    def ledger(self, name: str = "nightly", *, limit: int = KEPT + 10) -> list[Entry]:
         """The entries of a schedule, the oldest first."""
-        return self.engine.run(self.engine.ledger(name, limit=KEPT + 10))[::-1]
+        return self.engine.run(self.engine.ledger(name, limit=limit))[::-1]

@@ -63,6 +63,17 @@ class TestSchedules:
         assert office.tick(Change(schedule=seen, seen=seen.revision)) == [False]
         assert office.engine.run(office.engine.schedules()) == []
 
+    def test_one_that_was_removed_and_added_again_is_another(self, store: EngineUnderTest) -> None:
+        """S4-5, S4-8: it begins with the same revisions, and who has seen the first knows nothing of the second."""
+        office = Office(store)
+        seen = office.add(definition='{"v":1}')
+        office.engine.run(office.engine.remove_schedules(["nightly"]))
+        second = office.add(definition='{"v":2}')
+
+        assert second.revision == seen.revision
+        assert not office.fire(seen, 1_000)
+        assert (office.get(), office.ledger(), store.find()) == (second, [], [])
+
     def test_all_are_told_by_name(self, store: EngineUnderTest) -> None:
         office = Office(store)
         for name in ("b", "c", "a"):

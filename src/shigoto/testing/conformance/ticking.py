@@ -56,6 +56,55 @@ class TestTick:
         assert store.find() == []
         assert [entry.outcome for entry in office.ledger()] == [TickOutcome.FIRED]
 
+    def test_a_tick_that_has_fired_before_makes_no_room_and_does_not_count(
+        self, store: EngineUnderTest
+    ) -> None:
+        """F23, F25: after the clock went back, the newest job would be cancelled, and none put in its place."""
+        office = Office(store)
+        for at in (1_000, 2_000, 3_000):
+            office.fire(office.get() if at > 1_000 else office.add(), at)
+        schedule = office.get()
+        assert schedule.job is not None
+        counted = replace(schedule, counts={TickOutcome.FIRED: 4, TickOutcome.MISSED: 2})
+        again = office.firing(schedule, 2_000)
+        passed = Firing(entry=Entry(at=500, outcome=TickOutcome.MISSED, decided_at=5_000, count=2))
+        change = Change(
+            schedule=counted, seen=schedule.revision, firings=(passed, again), cancel=(schedule.job,)
+        )
+
+        [done] = office.engine.run(office.engine.tick([change]))
+
+        assert done is not None
+        assert (done.firings, done.cancel) == ((passed,), ())
+        assert {job.state for job in store.find()} == {State.PENDING}
+        assert (office.get().counts, office.get().job) == ({"fired": 3, "missed": 2}, schedule.job)
+        assert len(office.ledger()) == 4
+
+    def test_a_new_tick_makes_room_whatever_has_fired_before(self, store: EngineUnderTest) -> None:
+        """F23, F25."""
+        office = Office(store)
+        office.fire(office.add(), 1_000)
+        schedule = office.get()
+        assert schedule.job is not None
+        firings = tuple(office.firing(schedule, at) for at in (1_000, 2_000))
+
+        change = Change(schedule=schedule, seen=schedule.revision, firings=firings, cancel=(schedule.job,))
+        [done] = office.engine.run(office.engine.tick([change]))
+
+        assert done is not None
+        assert (done.firings, done.cancel) == (firings[1:], (schedule.job,))
+        assert {job.id: job.state for job in store.find()} == {
+            schedule.job: State.CANCELLED,
+            schedule.job_id(2_000): State.PENDING,
+        }
+
+    def test_counts_are_told_by_plain_words(self, store: EngineUnderTest) -> None:
+        """S4-19: on every engine."""
+        office = Office(store)
+        office.add(counts={TickOutcome.FIRED: 1})
+
+        assert {type(word) for word in office.get().counts} == {str}
+
     def test_what_did_not_fire_can_still_do_so(self, store: EngineUnderTest) -> None:
         """A backfill of what was missed."""
         office = Office(store)
@@ -138,6 +187,21 @@ class TestTick:
         assert {job.id: job.state for job in store.find()} == {first: State.CANCELLED, second: State.PENDING}
         assert (office.get().job, office.ledger()[-1].job) == (second, second)
 
+    def test_what_somebody_asked_for_is_not_the_job_before(self, store: EngineUnderTest) -> None:
+        """F23: else a run by hand would let the next tick overlap the last one, or be cancelled in its stead."""
+        office = Office(store)
+        office.fire(office.add(), 1_000)
+        first = office.get().job
+        for at, outcome in ((500, TickOutcome.BACKFILLED), (1_001, TickOutcome.RUN_NOW)):
+            office.fire(office.get(), at, outcome)
+        asked = [office.get().job_id(at) for at in (500, 1_001)]
+        office.engine.run(office.engine.cancel(asked))
+
+        assert len(office.ledger()) == 3
+        assert (office.get().job, office.due().schedules[0].busy) == (first, True)
+        office.fire(office.get(), 2_000, TickOutcome.CAUGHT_UP)
+        assert office.get().job == office.get().job_id(2_000)
+
     def test_where_a_key_is_taken_the_job_that_has_it_stands(self, store: EngineUnderTest) -> None:
         office = Office(store)
         holder = store.enqueue(key="one")
@@ -165,6 +229,31 @@ class TestTick:
         kept = [entry.at for entry in office.ledger()]
 
         assert (len(kept), kept[0], kept[-1]) == (KEPT, 6, KEPT + 5)
+
+    def test_the_ledger_is_cut_whichever_changes_have_entries(self, store: EngineUnderTest) -> None:
+        """S4-22: with overlap="queue" every other change is a look that finds the job before at work."""
+        office = Office(store)
+        schedule, at = office.add(), 0
+
+        def change(*outcomes: TickOutcome) -> None:
+            nonlocal schedule, at
+            firings = [office.firing(schedule, at + nth, outcome) for nth, outcome in enumerate(outcomes, 1)]
+            assert office.tick(Change(schedule=schedule, seen=schedule.revision, firings=tuple(firings))) == [
+                True
+            ]
+            schedule, at = replace(schedule, revision=schedule.revision + 1), at + len(outcomes)
+
+        change(*[TickOutcome.MISSED] * (KEPT - 5))
+        for _ in range(KEPT // 5 + 10):
+            change(TickOutcome.SKIPPED)
+            change()
+        for _ in range(KEPT // 10 + 5):
+            change(TickOutcome.MISSED, TickOutcome.SKIPPED)
+        for _ in range(5):
+            change(*[TickOutcome.SKIPPED] * 90)
+
+        assert KEPT <= len(office.ledger(limit=3 * KEPT)) <= KEPT + KEPT // 5
+        assert office.ledger()[-1].at == at
 
     def test_the_ledger_is_read_in_pages_newest_first(self, store: EngineUnderTest) -> None:
         office = Office(store)

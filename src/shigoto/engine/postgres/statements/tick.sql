@@ -89,7 +89,6 @@ RETURNING name
 
 -- name: change_schedules
 UPDATE shigoto.schedule s SET
-  id = (e ->> 0)::uuid,
   revision = (e ->> 2)::bigint,
   definition = e ->> 3,
   origin = e ->> 4,

@@ -81,7 +81,6 @@ RETURNING name
 
 -- name: change_schedules
 UPDATE shigoto_schedule SET
-  id = e.value ->> 0,
   revision = e.value ->> 2,
   definition = e.value ->> 3,
   origin = e.value ->> 4,
