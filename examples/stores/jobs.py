@@ -1,9 +1,9 @@
 """The jobs of the stores: which there are, when they run, and what they do.
 
-What is done for each store is enqueued by a scheduled task, which does nothing else: one job for each, named after
-the store. Whatever changes a store's rows is done by that job, and is part of one commit with its completion. Two scheduled
-tasks change rows themselves, which belong to no store. What a job is about, such as a day or a limit, is made from the
-tick, never from the clock, so that a retry, or a run that is late, does the same.
+What is done for each store is enqueued by a scheduled task, which does nothing else: one job for each, named after the
+store. Whatever changes a store's rows is done by that job, and is part of one commit with its completion. Two
+scheduled tasks change rows themselves, which belong to no store. What a job is about, such as a day or a limit, is
+made from the tick, never from the clock, so that a retry, or a run that is late, does the same.
 """
 
 import os
