@@ -1,11 +1,12 @@
 """What a schedule promises as a whole: each tick once, whoever runs, and after whatever went wrong."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from datetime import timedelta
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 import psycopg
@@ -166,6 +167,37 @@ def test_what_could_not_be_submitted_is_for_anybody_to_try_again(first_ends: boo
     assert (record.status, record.errors, record.error) == ("active", 0, None)
     if first_ends:
         assert stage.all(events.TickFired)[0].worker == "second"
+
+
+@pytest.mark.parametrize("when_failed", ["keep", "remove"])
+def test_a_schedule_that_has_failed_is_kept_or_removed_as_it_was_said(
+    when_failed: Literal["keep", "remove"], caplog: pytest.LogCaptureFixture
+) -> None:
+    """S4-12: marked failed and logged when the tries are used up, and removed if so configured; others stay."""
+    stage = Stage(lambda clock: Full(clock=clock))
+    report = report_on(stage.app)
+    stage.app.schedules.add("each", report.call(), cron="* * * * *", when_failed=when_failed)
+    stage.app.schedules.add("yearly", report.call(), cron="@yearly", when_failed="remove")
+
+    async def main() -> None:
+        async with Scheduler(stage.app, random=Random(1), name="clock"):
+            await stage.until(events.ScheduleFailed, 6)
+            assert stage.all(events.ScheduleFailed)[-1].failed
+            await asyncio.sleep(300)
+
+    with caplog.at_level(logging.INFO, "shigoto.worker"):
+        stage.play(main)
+
+    left = {record.name: record.status for record in stage.app.schedules.all()}
+    removed = [event.schedule for event in stage.all(events.ScheduleRemoved)]
+    said = [message for message in caplog.messages if "has failed for good" in message]
+    assert len(stage.all(events.ScheduleFailed)) == 6
+    if when_failed == "keep":
+        assert (left, removed) == ({"each": "failed", "yearly": "active"}, [])
+        assert "mend it, then resume it" in said[-1]
+    else:
+        assert (left, removed) == ({"yearly": "active"}, ["each"])
+        assert said[-1] == "clock: Schedule each has failed for good, and is removed as it was said of it"
 
 
 def test_the_rate_of_submissions_is_told_in_all_by_schedule_and_by_priority() -> None:

@@ -255,6 +255,16 @@ def test_to_catch_up_none_is_a_policy_and_no_missing_limit(shigoto: Command) -> 
     assert (record["catch_up_within"], unlimited["catch_up_within"]) == ("PT7200S", None)
 
 
+def test_what_becomes_of_one_that_has_failed_is_said_and_shown(shigoto: Command) -> None:
+    """S4-12: removed if so configured."""
+    record = added(shigoto, "nightly", "--cron", "@daily", "--when-failed", "remove")
+    shown = shigoto("schedules", "show", "nightly").out
+    kept = shigoto("schedules", "update", "nightly", "--when-failed", "keep", "--json").json
+
+    assert (record["when_failed"], kept["when_failed"]) == ("remove", "keep")
+    assert re.search(r"when failed +remove", shown)
+
+
 @pytest.mark.parametrize("option", ["--cron", "--every", "--at", "--tz", "--jitter"])
 def test_none_is_a_wrong_word_where_something_has_to_be_said(shigoto: Command, option: str) -> None:
     added(shigoto, "nightly", "--cron", "@daily")

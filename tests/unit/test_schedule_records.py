@@ -28,7 +28,6 @@ def next_hour(seen: ScheduleRecord) -> float | None:
 
 def test_the_next_tick_is_the_first_that_is_not_decided() -> None:
     assert next_hour(shown()) == 1
-    assert next_hour(shown(paused=True)) == 1
     assert next_hour(shown(decided_to=NOW - HOUR, look_at=500_000 * HOUR)) == 0  # due, and nobody was there
 
 

@@ -262,17 +262,8 @@ def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
         error=error,
         counts=schedule.counts,
         created_at=to_datetime(schedule.created_at),
+        when_failed=given.when_failed,
     )
-
-
-def _status(schedule: Schedule, now: Millis) -> Status:
-    if schedule.failed:
-        return "failed"
-    if schedule.paused:
-        return "paused"
-    if schedule.origin and schedule.declared_at < now - HEARD_WITHIN:
-        return "undeclared"
-    return "ended" if schedule.look_at is None else "active"
 
 
 def _next_at(schedule: Schedule, given: Definition, now: Millis) -> datetime | None:
@@ -287,6 +278,16 @@ def _next_at(schedule: Schedule, given: Definition, now: Millis) -> datetime | N
     except (KeyError, ValueError, OSError):  # nobody here knows its time zone, and looking is no error
         due = schedule.look_at
     return None if due is None else to_datetime(due)
+
+
+def _status(schedule: Schedule, now: Millis) -> Status:
+    if schedule.failed:
+        return "failed"
+    if schedule.paused:
+        return "paused"
+    if schedule.origin and schedule.declared_at < now - HEARD_WITHIN:
+        return "undeclared"
+    return "ended" if schedule.look_at is None else "active"
 
 
 def _told(entry: Entry) -> TickRecord:

@@ -18,9 +18,9 @@ from msgspec import Struct
 from shigoto.model.clock import Millis
 from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved, StoreUnavailable
 from shigoto.model.schedule import Change, DueSchedule, Schedule
-from shigoto.observe.events import ScheduleFailed, TickFired, TickLost, TickPassed
+from shigoto.observe.events import ScheduleFailed, ScheduleRemoved, TickFired, TickLost, TickPassed
 from shigoto.schedule.declaring import Declared
-from shigoto.schedule.failing import after_failure
+from shigoto.schedule.failing import after_failure, may_go, removing_failed
 from shigoto.schedule.looking import looked_at
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.tally import Tally
@@ -116,6 +116,7 @@ class Ticker:
         steps = [Step(each.schedule, self._change(each, due.now)) for each in due.schedules]
         if steps:
             await self._carry_out(steps, due.now)
+            await self._remove_failed([step.seen.name for step in steps if may_go(step.seen)])
         if len(steps) == AT_ONCE:
             return 0.0
         # What was fired is due again; how soon, only the schedules themselves know.
@@ -124,6 +125,12 @@ class Ticker:
         if due.next_in is not None:
             waits.append(due.next_in)
         return min([self._station.jittered_poll(), *(max(0, wait) / 1000 for wait in waits)])
+
+    async def _remove_failed(self, names: Sequence[str]) -> None:
+        engine = self._station.engine
+        removed = await engine.arun(removing_failed(engine, names)) if names else []
+        for name in removed:
+            self._station.bus.publish(ScheduleRemoved(self._station.name, name))
 
     def _change(self, due: DueSchedule, now: Millis) -> Change:
         """What becomes of a schedule. Its code may raise anything."""

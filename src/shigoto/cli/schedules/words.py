@@ -14,7 +14,7 @@ from shigoto.cli.suggest import suggest
 from shigoto.cli.target import looks_like_store, shared, split_store, target_of
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import KEY_MODES
-from shigoto.options import CatchUp, Fold, Gap, Overlap
+from shigoto.options import CatchUp, Fold, Gap, Overlap, WhenFailed
 from shigoto.schedule.zones import zone_called
 
 if TYPE_CHECKING:
@@ -76,6 +76,9 @@ def takes_plan(command: F) -> F:
         click.option(
             "--fold", type=click.Choice(get_args(Fold)), help="For times that the clocks show twice."
         ),
+        click.option(
+            "--when-failed", type=click.Choice(get_args(WhenFailed)), help="If it cannot submit its job."
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -102,7 +105,7 @@ def takes_call(command: F) -> F:
 
 PLAN = (
     "cron", "every", "at", "tz", "catch_up", "catch_up_most", "catch_up_within", "overlap", "jitter", "until", "gap",
-    "fold",
+    "fold", "when_failed",
 )  # fmt: skip
 
 
