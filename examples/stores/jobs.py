@@ -1,13 +1,14 @@
 """The jobs of the stores: which there are, when they run, and what they do.
 
-A scheduler does nothing but enqueue: one job for each store, named after it. Whatever changes a store's rows is done
-by that job, and is part of one commit with its completion. What a job is about, such as a day or a limit, is made from
-the tick, so that a retry, or a run that is late, does the same.
+What is done for each store is enqueued by a scheduled task, which does nothing else: one job for each, named after the
+store. Whatever changes a store's rows is done by that job, and is part of one commit with its completion. Two
+scheduled tasks change rows themselves, which belong to no store. What a job is about, such as a day or a limit, is
+made from the tick, never from the clock, so that a retry, or a run that is late, does the same.
 """
 
 import os
 from collections.abc import AsyncIterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import ParamSpec, TypeVar
 
 from shigoto import Context, Shigoto, Task, Tick
@@ -34,7 +35,8 @@ async def tables(app: Shigoto) -> AsyncIterator[None]:
 def expire_reservations(ctx: Context, tick: Tick) -> None:
     """Give back what was held for too long, in every store."""
     ctx.fan_out(
-        store_ids(app), lambda store: keyed(expire_for_store, f"expire_tentative:{store}").call(store)
+        store_ids(app),
+        lambda store: keyed(expire_for_store, f"expire_tentative:{store}").call(store, tick.at),
     )
 
 
@@ -85,12 +87,12 @@ def cleanup_invitations(ctx: Context, tick: Tick) -> None:
 
 
 @app.task(name="expire-tentative-for-store", retries=9)
-def expire_for_store(ctx: Context, store: str) -> None:
-    """Give back what was held for too long, in one store."""
+def expire_for_store(ctx: Context, store: str, held_before: datetime) -> None:
+    """Give back what was held until before an instant, in one store."""
     statement = (
         "UPDATE reservation SET state = 'expired' WHERE store = ? AND state = 'tentative' AND held_until < ?"
     )
-    change(ctx, statement, store, datetime.now(UTC).isoformat())
+    change(ctx, statement, store, held_before.isoformat())
 
 
 @app.task(name="aggregate-daily-sales-for-store", retries=24)

@@ -1,6 +1,7 @@
 """Shigoto: durable background jobs for Python.
 
-The names below are the public face. A worker is `from shigoto.worker import Worker`.
+The names below are the public face. A worker is `from shigoto.worker import Worker`, a scheduler by itself is
+`from shigoto.scheduler import Scheduler`: whoever only declares and enqueues does not pay for importing them.
 """
 
 from shigoto.app import Shigoto

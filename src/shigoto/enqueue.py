@@ -169,7 +169,7 @@ def _checked(app: "Shigoto", calls: Iterable[Call[R]]) -> tuple[Call[R], ...]:
     last: Route | None = None
     for call in checked:
         if call.__class__ is not Call:
-            _expect_call(call)
+            expect_call("enqueue_many", call)
         if call.route is last:
             continue
         if call.route.app is not app:
@@ -185,9 +185,10 @@ def _expect_several(calls: object) -> None:
         raise OptionInvalid(f"enqueue_many takes a list of calls, not {shown(calls)}.")
 
 
-def _expect_call(call: object) -> None:
+def expect_call(taker: str, call: object) -> None:
+    """Raise OptionInvalid if somebody has handed in something else to whoever takes calls, such as a task."""
     if not isinstance(call, Call):
-        raise OptionInvalid(f"enqueue_many takes calls, not {shown(call)}: use task.call(...) to make one.")
+        raise OptionInvalid(f"{taker} takes calls, not {shown(call)}: use task.call(...) to make one.")
 
 
 def enqueue_by_name(

@@ -17,11 +17,10 @@ from msgspec.structs import replace
 from shigoto.checks import MAX_TENANT
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
-from shigoto.enqueue import Call
+from shigoto.enqueue import Call, expect_call
 from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import Enqueued, JobSpec
 from shigoto.model.plain import plain_id, plain_whole
-from shigoto.model.text import shown
 from shigoto.options import text
 
 BATCH = 500
@@ -97,7 +96,7 @@ def _name(tenant: object) -> str:
 
 
 def _checked(call: Call[Any]) -> Call[Any]:
-    _expect_call(call)
+    expect_call("A fan-out", call)
     options = call.route.options
     if options.id is not None or options.connection is not None:
         raise OptionInvalid(
@@ -105,11 +104,6 @@ def _checked(call: Call[Any]) -> Call[Any]:
             " neither the id nor the connection of using(…)."
         )
     return call
-
-
-def _expect_call(call: object) -> None:
-    if not isinstance(call, Call):
-        raise OptionInvalid(f"A fan-out takes calls, not {shown(call)}: use task.call(...) to make one.")
 
 
 def _batches(tenants: Iterable[Tenant]) -> Iterator[list[Tenant]]:

@@ -53,6 +53,7 @@ CatchUp = Literal["none", "latest", "all"]
 Overlap = Literal["allow", "skip", "queue", "cancel"]
 Gap = Literal["after", "skip"]
 Fold = Literal["first", "both"]
+WhenFailed = Literal["keep", "remove"]
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -67,6 +68,7 @@ class ScheduleOptions(TypedDict, total=False):
     until: datetime | None
     gap: Gap
     fold: Fold
+    when_failed: WhenFailed
 
 
 class ScheduledOptions(TaskOptions, ScheduleOptions, total=False):

@@ -63,8 +63,13 @@ def test_r2_a_time_limit_counts_from_the_start_of_the_run_not_from_the_claim(sta
     assert check(stage.evidence()).outcome(8).passed
 
 
-def test_r3_a_schedule_fires_at_each_of_its_times_whichever_of_three_workers_is_there(stage: Stage) -> None:
-    """R3, I8: 24 of 24, and none of them is left out. Here by the second; E41 has two minutes of every five seconds."""
+def test_r3_a_schedule_by_the_second_fires_at_each_of_its_times_whichever_of_three_workers_is_there(
+    stage: Stage,
+) -> None:
+    """R3, I8: 24 of 24 with real processes, so by the second.
+
+    tests/fundamentals/test_every_tick.py has two minutes of every five seconds on virtual time, E41 in real time.
+    """
     for _ in range(3):
         stage.worker()
     stage.wait_until(lambda: len(stage.app.workers()) == 3, seconds=60, what="not all were ready")

@@ -12,7 +12,7 @@ What a fenced block is for is said by its kind, and nothing is passed over in si
     {.python .unrun}  code that needs what is not here: it must compile
 
 Commands that look at the store are typed again until they show what the page shows: readers are slower than tests. A
-worker, or a server, is left running until the end of the page, and then has to stop in good order.
+worker, a scheduler or a server is left running until the end of the page, and then has to stop in good order.
 """
 
 import configparser
@@ -218,7 +218,7 @@ class Reader:
         if (
             words[0] in ("shigoto", "uvicorn")
             and "--drain" not in words
-            and {"worker", "uvicorn"} & set(words)
+            and {"worker", "scheduler", "uvicorn"} & set(words)
         ):
             self._start(place, command, shown)
             return

@@ -89,6 +89,22 @@ def test_the_limit_of_a_clean_up_is_that_of_the_tick(shop: Any, jobs: Jobs) -> N
     assert all(limit.isoformat().replace("+00:00", "Z") in payload for payload in payloads)
 
 
+def test_what_was_held_for_too_long_is_judged_by_the_tick(shop: Any, jobs: Jobs) -> None:
+    """C20: a run that is late, or retried, gives back what the tick says, and not what came due since."""
+    tick = night()
+    held = [(tick.at + timedelta(minutes=minutes)).isoformat() for minutes in (-1, 1)]
+    with closing(shop.open_database(shop.app)) as connection, connection:
+        connection.executemany(
+            "INSERT INTO reservation VALUES ('a', ?, 'tentative')", [(until,) for until in held]
+        )
+    shop.expire_reservations.enqueue(tick)
+    jobs.run_all(raise_errors=True)  # long after the tick
+
+    with closing(shop.open_database(shop.app)) as connection:
+        found = connection.execute("SELECT held_until, state FROM reservation").fetchall()
+    assert dict(found) == dict(zip(held, ("expired", "tentative"), strict=True))
+
+
 def test_cron_is_declared_in_code(shop: Any) -> None:
     """S3-39, S3-40: when each is due, by UTC, and how often it is tried."""
     after = int(datetime(2026, 5, 6, tzinfo=UTC).timestamp() * 1_000)

@@ -16,6 +16,8 @@ from shigoto import Shigoto, Tick
 from shigoto.cli.completion import store_then_schedules
 from shigoto.cli.schedules.command import schedules as group
 from shigoto.engine.open import open_engine
+from shigoto.engine.sqlite import SqliteEngine
+from shigoto.model.clock import to_millis
 from tests.unit.commands import Command, Store, command
 
 SHOP = """
@@ -243,6 +245,35 @@ def test_an_update_changes_what_is_named_and_leaves_the_rest(shigoto: Command) -
     assert after["next_at"] != before["next_at"]
 
 
+def test_to_catch_up_none_is_a_policy_and_no_missing_limit(shigoto: Command) -> None:
+    record = added(shigoto, "nightly", "--cron", "@daily", "--catch-up", "none", "--catch-up-within", "2h")
+    changed = shigoto("schedules", "update", "nightly", "--catch-up", "latest", "--json").json
+    again = shigoto("schedules", "update", "nightly", "--catch-up", "none", "--json").json
+    unlimited = shigoto("schedules", "update", "nightly", "--catch-up-within", "none", "--json").json
+
+    assert [each["catch_up"] for each in (record, changed, again)] == ["none", "latest", "none"]
+    assert (record["catch_up_within"], unlimited["catch_up_within"]) == ("PT7200S", None)
+
+
+def test_what_becomes_of_one_that_has_failed_is_said_and_shown(shigoto: Command) -> None:
+    """S4-12: removed if so configured."""
+    record = added(shigoto, "nightly", "--cron", "@daily", "--when-failed", "remove")
+    shown = shigoto("schedules", "show", "nightly").out
+    kept = shigoto("schedules", "update", "nightly", "--when-failed", "keep", "--json").json
+
+    assert (record["when_failed"], kept["when_failed"]) == ("remove", "keep")
+    assert re.search(r"when failed +remove", shown)
+
+
+@pytest.mark.parametrize("option", ["--cron", "--every", "--at", "--tz", "--jitter"])
+def test_none_is_a_wrong_word_where_something_has_to_be_said(shigoto: Command, option: str) -> None:
+    added(shigoto, "nightly", "--cron", "@daily")
+
+    done = shigoto("schedules", "update", "nightly", option, "none")
+
+    assert (done.code, "none" in done.err) == (2, True)
+
+
 def test_an_update_from_times_on_the_wall_to_an_interval_forgets_gap_and_fold(shigoto: Command) -> None:
     added(shigoto, "nightly", "--cron", "30 2 * * *", *BERLIN, "--gap", "skip")
 
@@ -449,6 +480,17 @@ def test_a_preview_has_a_limit_and_says_that_there_is_more(shigoto: Command) -> 
     assert all(datetime.fromisoformat(at) > datetime.now(UTC) for at in named["ticks"])
     assert "the first 3" in cut.err
     assert none.out == "It is not due in that time.\n"
+
+
+def test_a_preview_begins_at_the_time_of_the_store(shigoto: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    added(shigoto, "often", "--every", "1h")
+    ahead = datetime.now(UTC) + timedelta(days=3)  # of the host, as the clock of a server may be
+    words = {"synchronous": "full", "clock": lambda: to_millis(ahead)}
+    monkeypatch.setattr(SqliteEngine.__init__, "__kwdefaults__", words)
+
+    told = shigoto("schedules", "preview", "often", "--limit", "1", "--json").json
+
+    assert timedelta(0) < datetime.fromisoformat(told["ticks"][0]) - ahead <= timedelta(hours=1)
 
 
 def test_a_preview_for_programs_has_the_changes_of_the_clocks(shigoto: Command) -> None:

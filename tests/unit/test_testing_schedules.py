@@ -48,7 +48,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_the_target_date_comes_from_the_tick_on_time(ledger: Ledger, store: dict[str, Any]) -> None:
-    """GWT-7: at 2026-05-06 03:00 in Tokyo the books of 2026-05-05 are closed."""
+    """S3-59 = GWT-7: at 2026-05-06 03:00 in Tokyo the books of 2026-05-05 are closed."""
     with ledger.app.test(now=EVE, **store) as jobs:
         jobs.advance(seconds=30)
         assert jobs.now == THREE
@@ -59,7 +59,7 @@ def test_the_target_date_comes_from_the_tick_on_time(ledger: Ledger, store: dict
 
 
 def test_the_target_date_is_the_same_after_an_outage(ledger: Ledger, store: dict[str, Any]) -> None:
-    """GWT-7: ten minutes late, caught up, it is still 2026-05-05; also if the run is retried a day later."""
+    """S3-59 = GWT-7: ten minutes late, caught up, it is still 2026-05-05; also if the run is retried a day later."""
     with ledger.app.test(now=EVE, **store) as jobs:
         jobs.advance(minutes=10, seconds=30, outage=True)
         assert jobs.now == THREE + timedelta(minutes=10)
@@ -246,3 +246,17 @@ def test_the_clock_follows_the_host_for_jobs_that_name_an_instant_and_not_for_ti
         jobs.advance(hours=1)
         assert jobs.now == before + timedelta(hours=1)
         assert len(jobs.enqueued("hourly")) == 1
+
+
+def test_one_that_has_failed_is_removed_if_that_was_said_of_it(tmp_path: Path) -> None:
+    """S4-12: as by a worker."""
+    app = Shigoto(f"sqlite:///{tmp_path}/none.db")
+
+    def fail(tick: Tick) -> Any:
+        raise ValueError("no call today")
+
+    app.schedule("broken", "* * * * *", call=fail, when_failed="remove")
+    with app.test() as jobs:
+        jobs.advance(minutes=5)
+
+        assert app.schedules.all() == []

@@ -126,9 +126,9 @@ async def tell_figures(scheduler: "Scheduler", every: float) -> None:
             continue
         late = figures.lateness.p99
         logger.info(
-            "Schedule Stats - Health: %s, Fired: %d, Passed: %d, Lost: %d, Failures: %d, Lateness p99: %s",
+            "Schedule Stats - Health: %s, Fired: %d, Passed: %d, Lost: %d, Failures: %d, Rate: %.2f/s, Late p99: %s",
             " ".join((health.status, *health.details)),
-            *(figures.fired, figures.passed, figures.lost, figures.failures),
+            *(figures.fired, figures.passed, figures.lost, figures.failures, figures.rates.total),
             "-" if late is None else f"{late:.0f} ms",
             extra={"shigoto": {"health": structs.asdict(health), "figures": structs.asdict(figures)}},
         )

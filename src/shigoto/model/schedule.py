@@ -194,3 +194,4 @@ class ScheduleRecord(Struct, frozen=True, kw_only=True):
     error: str | None
     counts: dict[str, int]
     created_at: datetime
+    when_failed: Literal["keep", "remove"] = "keep"

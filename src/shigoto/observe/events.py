@@ -25,6 +25,7 @@
     ├── TickPassed         ticks that do not fire were written down: missed, skipped or suppressed
     ├── TickLost           another instance has fired what this one was about to
     ├── ScheduleFailed     the job of a tick could not be made or stored
+    ├── ScheduleRemoved    a schedule has failed, and is removed, as it was said of it
     ├── SchedulerStarted   a scheduler fires what is due
     ├── SchedulerStopping  it was asked to stop, and finishes the cycle at hand
     ├── SchedulerStopped   it has stopped
@@ -249,6 +250,12 @@ class ScheduleFailed(Event, frozen=True):
     error: str
     errors: int
     failed: bool
+
+
+class ScheduleRemoved(Event, frozen=True):
+    """A schedule that had failed is removed, since `when_failed="remove"` was said of it."""
+
+    schedule: str
 
 
 class SchedulerStarted(Event, frozen=True):

@@ -304,6 +304,12 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
             + (" It has failed for good: mend it, then resume it" if e.failed else " It is tried again")
         ),
     ),
+    events.ScheduleRemoved: (
+        logging.ERROR,
+        lambda e: (
+            f"{e.worker}: Schedule {e.schedule} has failed for good, and is removed as it was said of it"
+        ),
+    ),
     events.SchedulerStarted: (
         logging.INFO,
         lambda e: f"Scheduler {e.worker} started, with {len(e.schedules)} schedules of its own code",

@@ -10,7 +10,7 @@ from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.duration import write_duration
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec, KeyMode
-from shigoto.options import CatchUp, Overlap
+from shigoto.options import CatchUp, Overlap, WhenFailed
 from shigoto.schedule.recurrence import Cron, Every, Once
 
 CATCH_UPS: tuple[CatchUp, ...] = ("none", "latest", "all")
@@ -62,6 +62,7 @@ class Definition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     overlap: Overlap = "allow"
     jitter: Millis = 0
     until: Millis | None = None
+    when_failed: WhenFailed = "keep"  # after so many errors in a row that it is tried no more
 
     @property
     def when(self) -> str:

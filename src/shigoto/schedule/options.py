@@ -59,6 +59,7 @@ def definition(
         overlap=_choice(where, "overlap", options.get("overlap", "allow"), OVERLAPS),
         jitter=_span(where, "jitter", options.get("jitter", 0)),
         until=None if until is None else _instant(where, "until", until, tz),
+        when_failed=_choice(where, "when_failed", options.get("when_failed", "keep"), ("keep", "remove")),
     )
 
 
@@ -203,6 +204,7 @@ def words_of(given: Definition) -> dict[str, Any]:
         "jitter": given.jitter / 1000,
         "until": None if given.until is None else to_datetime(given.until),
         "tz": given.tz,
+        "when_failed": given.when_failed,
     }
     if isinstance(recurrence, Cron):
         return words | {"cron": recurrence.expression, "gap": recurrence.gap, "fold": recurrence.fold}

@@ -18,7 +18,7 @@ from shigoto.options import ScheduleOptions, check_name
 from shigoto.planning import Planning
 from shigoto.schedule import asking, managing
 from shigoto.schedule.declaring import HEARD_WITHIN, Maker, checked_call
-from shigoto.schedule.definition import UNREADABLE, read, template
+from shigoto.schedule.definition import UNREADABLE, Definition, read, template
 from shigoto.schedule.options import definition, words_of
 from shigoto.schedule.preview import upcoming
 
@@ -252,7 +252,7 @@ def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
         queue=None if given.job is None else given.job.queue,
         payload=None if given.job is None else given.job.payload,
         status=_status(schedule, now),
-        next_at=None if schedule.look_at is None else to_datetime(schedule.look_at),
+        next_at=_next_at(schedule, given, now),
         origin=schedule.origin or None,
         catch_up=given.catch_up,
         catch_up_most=given.most,
@@ -265,7 +265,22 @@ def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
         error=error,
         counts=schedule.counts,
         created_at=to_datetime(schedule.created_at),
+        when_failed=given.when_failed,
     )
+
+
+def _next_at(schedule: Schedule, given: Definition, now: Millis) -> datetime | None:
+    """The first tick that is not decided yet, which may be one that waits, or is tried again.
+
+    `look_at` is no answer: while a tick waits, somebody looks more often than the schedule is due.
+    """
+    if schedule.look_at is None:
+        return None
+    try:
+        due = given.next_after(min(schedule.decided_to, now))
+    except (KeyError, ValueError, OSError):  # nobody here knows its time zone, and looking is no error
+        due = schedule.look_at
+    return None if due is None else to_datetime(due)
 
 
 def _status(schedule: Schedule, now: Millis) -> Status:

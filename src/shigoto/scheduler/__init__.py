@@ -2,6 +2,6 @@
 
 from shigoto.scheduler.health import Health
 from shigoto.scheduler.scheduler import Ended, Scheduler
-from shigoto.worker.tally import Figures, ScheduleFigures, Spread
+from shigoto.worker.tally import Figures, Rates, ScheduleFigures, Spread
 
-__all__ = ["Ended", "Figures", "Health", "ScheduleFigures", "Scheduler", "Spread"]
+__all__ = ["Ended", "Figures", "Health", "Rates", "ScheduleFigures", "Scheduler", "Spread"]

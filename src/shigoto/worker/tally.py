@@ -62,6 +62,17 @@ class Figures(Struct, frozen=True, kw_only=True):
     last_fired: Millis | None
     by_schedule: dict[str, ScheduleFigures]
     by_priority: dict[int, int]
+    seconds: float  # since it began to count
+
+    @property
+    def rates(self) -> "Rates":
+        """How many jobs it has stored per second, since it began."""
+        seconds = self.seconds or 1.0
+        return Rates(
+            total=self.fired / seconds,
+            by_schedule={name: each.fired / seconds for name, each in self.by_schedule.items()},
+            by_priority={priority: fired / seconds for priority, fired in self.by_priority.items()},
+        )
 
 
 class Tally:
@@ -69,7 +80,7 @@ class Tally:
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
-        self._began_at = self._ended_at = time()
+        self._since = self._began_at = self._ended_at = time()
         self._down_since: float | None = None
         self._trouble: str | None = None
         self._failed = False  # something in this cycle
@@ -156,6 +167,7 @@ class Tally:
                 for name, counts in self._named.items()
             },
             by_priority=dict(self._priorities),
+            seconds=now - self._since,
         )
 
     def _count(self, schedule: str, what: str, count: int = 1) -> None:
@@ -174,3 +186,11 @@ def spread(values: Sequence[float]) -> Spread:
 
 def _at(ordered: Sequence[float], part: float) -> float:
     return ordered[max(0, ceil(len(ordered) * part) - 1)]
+
+
+class Rates(Struct, frozen=True, kw_only=True):
+    """Jobs of ticks that were stored, per second: in all, of each schedule, and by priority."""
+
+    total: float
+    by_schedule: dict[str, float]
+    by_priority: dict[int, float]

@@ -21,9 +21,9 @@ from msgspec import Struct
 from shigoto.model.clock import Millis
 from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved
 from shigoto.model.schedule import Change, Due, DueSchedule, Schedule
-from shigoto.observe.events import ScheduleFailed, TickFired, TickLost, TickPassed
+from shigoto.observe.events import ScheduleFailed, ScheduleRemoved, TickFired, TickLost, TickPassed
 from shigoto.schedule.declaring import Declared
-from shigoto.schedule.failing import after_failure
+from shigoto.schedule.failing import after_failure, may_go, removing_failed
 from shigoto.schedule.looking import MOST_JOBS, looked_at
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.tally import Tally
@@ -120,6 +120,7 @@ class Ticker:
         steps = await self._decided(due)
         if steps:
             await self._carry_out(steps, due.now)
+            await self._remove_failed([step.seen.name for step in steps if may_go(step.seen)])
         if len(due.schedules) == AT_ONCE or len(steps) < len(due.schedules):
             return 0.0
         # What was fired is due again; how soon, only the schedules themselves know.
@@ -135,17 +136,24 @@ class Ticker:
         All that shares the event loop gets its turn: to find the ticks of a long outage takes many milliseconds.
         """
         steps: list[Step] = []
-        left, until = MOST_JOBS, self._time() + TURN
+        clock = self._station.clock  # not the loop's time: uvloop's stands still during a turn
+        left, until = MOST_JOBS, clock() + TURN
         for each in due.schedules:
             change = self._change(each, due.now, left)
             steps.append(Step(each.schedule, change))
             left -= sum(firing.spec is not None for firing in change.firings)
             if not left:
                 break
-            if self._time() >= until:
+            if clock() >= until:
                 await asyncio.sleep(0)
-                until = self._time() + TURN
+                until = clock() + TURN
         return steps
+
+    async def _remove_failed(self, names: Sequence[str]) -> None:
+        engine = self._station.engine
+        removed = await engine.arun(removing_failed(engine, names)) if names else []
+        for name in removed:
+            self._station.bus.publish(ScheduleRemoved(self._station.name, name))
 
     def _change(self, due: DueSchedule, now: Millis, most: int) -> Change:
         """What becomes of a schedule, with so many jobs at most. Its code may raise anything."""

@@ -11,7 +11,7 @@ from shigoto.cli.schedules import pages
 from shigoto.cli.schedules.words import NAME, local, opened, read_time, split_one
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
-from shigoto.model.clock import host_clock, to_millis
+from shigoto.model.clock import Millis, host_clock, to_millis
 from shigoto.options import Fold, Gap
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.managing import defining
@@ -103,14 +103,14 @@ def preview(
         if said:
             raise click.UsageError(f"{said[0]} goes with --cron; a schedule has its own.", ctx)
         store, name = split_one(ctx, words, hint=" Or say --cron.")
-        given = _definition(ctx, store, name)
+        given, now = _definition(ctx, store, name)
     elif words:
         raise click.UsageError("Name a schedule or say --cron, not both.", ctx)
     else:
         chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        given = definition("preview", cron=cron, **chosen)
+        given, now = definition("preview", cron=cron, **chosen), host_clock()
     tz = given.zone
-    first = host_clock() if since is None else to_millis(local(since, tz))
+    first = now if since is None else to_millis(local(since, tz))
     last = None if to is None else to_millis(local(to, tz))
     shown = pages.preview(given, tz, first, last, limit)
     if as_json:
@@ -157,6 +157,7 @@ def history(
         click.echo("\n".join(pages.history_table(ticks, tz, output.width_of())), color=output.in_colour())
 
 
-def _definition(ctx: click.Context, store: str | None, name: str) -> Definition:
+def _definition(ctx: click.Context, store: str | None, name: str) -> tuple[Definition, Millis]:
+    """What was said about a schedule, and what time it is for its store, which judges what is due."""
     with closing(target_of(ctx).existing_store(store)) as engine:
-        return engine.run(defining(engine, name))
+        return engine.run(defining(engine, name)), engine.run(engine.due((), 0)).now

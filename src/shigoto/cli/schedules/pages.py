@@ -112,6 +112,7 @@ def facts(record: ScheduleRecord) -> list[tuple[str, str]]:
         ("last job", "" if record.last_job is None else str(record.last_job)),
         ("errors", f"{record.errors} in a row" if record.errors else ""),
         ("error", record.error or ""),
+        ("when failed", record.when_failed if record.when_failed != "keep" else ""),
         ("declared in", record.origin or ""),
         ("created", in_zone(record.created_at, local)),
     ]

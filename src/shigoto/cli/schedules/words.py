@@ -14,7 +14,7 @@ from shigoto.cli.suggest import suggest
 from shigoto.cli.target import looks_like_store, shared, split_store, target_of
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import KEY_MODES
-from shigoto.options import CatchUp, Fold, Gap, Overlap
+from shigoto.options import CatchUp, Fold, Gap, Overlap, WhenFailed
 from shigoto.schedule.zones import zone_called
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 NAME = "[STORE] NAME"
 NAMES = "[STORE] NAME..."
-NONE = "none"  # the word for no limit
+NONE = "none"  # the word for no limit, where there need not be one
+LIMITS = ("until", "catch_up_within")
 
 
 def read_time(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
@@ -69,11 +70,14 @@ def takes_plan(command: F) -> F:
         click.option(
             "--overlap", type=click.Choice(get_args(Overlap)), help="While the job before has not ended."
         ),
-        click.option("--jitter", metavar="DURATION", callback=read_length, help="Start up to so much later."),
+        click.option("--jitter", metavar="DURATION", callback=read_span, help="Start up to so much later."),
         click.option("--until", metavar="TIME", callback=read_end, help="The end of it."),
         click.option("--gap", type=click.Choice(get_args(Gap)), help="For times that the clocks skip."),
         click.option(
             "--fold", type=click.Choice(get_args(Fold)), help="For times that the clocks show twice."
+        ),
+        click.option(
+            "--when-failed", type=click.Choice(get_args(WhenFailed)), help="If it cannot submit its job."
         ),
     ]
     for option in reversed(options):
@@ -101,14 +105,14 @@ def takes_call(command: F) -> F:
 
 PLAN = (
     "cron", "every", "at", "tz", "catch_up", "catch_up_most", "catch_up_within", "overlap", "jitter", "until", "gap",
-    "fold",
+    "fold", "when_failed",
 )  # fmt: skip
 
 
 def plan_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What was said of the schedule itself; the word for none is None here."""
+    """What was said of the schedule itself; a limit that is taken away is None here."""
     said = {name: options[name] for name in PLAN if options[name] is not None}
-    return {name: None if value == NONE else value for name, value in said.items()}
+    return {name: None if name in LIMITS and value == NONE else value for name, value in said.items()}
 
 
 def said_of_jobs(options: Mapping[str, Any]) -> list[str]:
