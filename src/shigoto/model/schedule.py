@@ -125,16 +125,18 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def without(self, fired: Collection[Millis]) -> "Change":
         """What is left of it if ticks have fired before: those are not counted again, nor does anything make room."""
-        old = [firing.entry for firing in self.firings if firing.entry.at in fired]
+        old = [firing for firing in self.firings if firing.entry.at in fired]
         if not old:
             return self
         counts = Counter(self.schedule.counts)
-        for entry in old:
-            counts[entry.outcome] -= entry.count
+        for firing in old:
+            counts[firing.entry.outcome] -= firing.ticks
         new = tuple(firing for firing in self.firings if firing.entry.at not in fired)
+        stretch = self.schedule.stretch
+        gone = stretch is not None and stretch.at in fired
         return replace(
             self,
-            schedule=replace(self.schedule, counts=dict(+counts)),
+            schedule=replace(self.schedule, counts=dict(+counts), stretch=None if gone else stretch),
             firings=new,
             cancel=self.cancel if any(firing.spec is not None for firing in new) else (),
         )
