@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
@@ -12,8 +13,9 @@ from shigoto import NotReady, ScheduleTaken, Shigoto, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps, drive
 from shigoto.model.schedule import Change
+from shigoto.model.text import ERROR_LIMIT
 from shigoto.observe import events
-from shigoto.schedule.failing import after_failure
+from shigoto.schedule.failing import MOST_ERRORS, after_failure
 from shigoto.testing.clock import START, VirtualClock
 from shigoto.worker import Worker
 from tests.fundamentals.stage import Stage
@@ -177,6 +179,68 @@ def test_a_failure_is_told_once_by_whoever_was_heard(stage: Stage) -> None:
     assert told == [1, 2, 3]
     [record] = stage.app.schedules.all()
     assert record.errors == 3
+
+
+class Rude(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Ruder(Exception):
+    def __str__(self) -> str:
+        sys.exit(4)
+
+
+RAISED = {
+    "rude": (Rude(), "Rude: <its message cannot be shown: __str__ raised RuntimeError>"),
+    "ruder": (Ruder(), "Ruder: <its message cannot be shown: __str__ raised SystemExit>"),
+    "exit": (SystemExit(3), "SystemExit: 3"),
+    "cancel": (asyncio.CancelledError(), "CancelledError"),
+    "interrupt": (KeyboardInterrupt(), "KeyboardInterrupt"),
+    "generator": (GeneratorExit(), "GeneratorExit"),
+    "nul": (ValueError("a\0b"), "ValueError: a\\x00b"),
+    "surrogate": (ValueError("a\ud800b"), "ValueError: a\\ud800b"),
+}
+
+
+@pytest.mark.parametrize("kind", RAISED)
+def test_whatever_a_schedule_raises_is_its_own_failure(stage: Stage, kind: str) -> None:
+    """S4-11, S4-12: it is tried again, has failed in the end, and nobody else notices."""
+    raised, text = RAISED[kind]
+
+    def fail(tick: object) -> object:
+        raise raised
+
+    stage.app.schedule("broken", "* * * * *", call=fail)  # type: ignore[arg-type]
+    declare_minutely(stage.app)
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.ScheduleFailed, MOST_ERRORS)
+            await stage.until(events.TickFired, 5)
+
+    stage.play(main)
+
+    record = stage.app.schedules.get("broken")
+    assert (record.status, record.errors, record.error) == ("failed", MOST_ERRORS, text)
+
+
+def test_the_words_of_a_failure_are_cut(stage: Stage) -> None:
+    """S4-11: they go into the store, and into logs."""
+
+    def fail(tick: object) -> object:
+        raise ValueError("x" * 5_000_000)
+
+    stage.app.schedule("broken", "* * * * *", call=fail)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.ScheduleFailed)
+
+    stage.play(main)
+
+    error = stage.app.schedules.get("broken").error or ""
+    assert (len(error), error[:13], error[-8:]) == (ERROR_LIMIT - 2, "ValueError: x", " … (cut)")
 
 
 class Unwilling(MemoryEngine):

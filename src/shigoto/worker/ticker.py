@@ -126,10 +126,11 @@ class Ticker:
         return min([self._station.jittered_poll(), *(max(0, wait) / 1000 for wait in waits)])
 
     def _change(self, due: DueSchedule, now: Millis) -> Change:
-        """What becomes of a schedule. Its code may raise anything."""
+        """What becomes of a schedule. Its code may raise anything, also what would end a task or a program: nobody
+        awaits here, so whatever arrives was raised by that code, and is not a cancel of our own."""
         try:
             return looked_at(due, self._declared, now)
-        except Exception as error:
+        except BaseException as error:
             return after_failure(due.schedule, error, now)
 
     async def _carry_out(self, steps: Sequence[Step], now: Millis) -> None:
