@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import sys
 from collections.abc import Sequence
 from random import Random
 from typing import TypeVar
@@ -12,10 +11,12 @@ import pytest
 from shigoto import NotReady, ScheduleTaken, Shigoto, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps, drive
-from shigoto.model.schedule import Change
+from shigoto.model.clock import to_datetime
+from shigoto.model.schedule import SOON, Change
 from shigoto.model.text import ERROR_LIMIT
 from shigoto.observe import events
-from shigoto.schedule.failing import MOST_ERRORS, after_failure
+from shigoto.schedule.deciding import HELD_LOOK
+from shigoto.schedule.failing import FIRST_PAUSE, MOST_ERRORS, after_failure
 from shigoto.testing.clock import START, VirtualClock
 from shigoto.worker import Worker
 from tests.fundamentals.stage import Stage
@@ -188,7 +189,7 @@ class Rude(Exception):
 
 class Ruder(Exception):
     def __str__(self) -> str:
-        sys.exit(4)
+        raise SystemExit(4)
 
 
 RAISED = {
@@ -304,3 +305,44 @@ def test_whoever_loses_a_tick_logs_that_another_instance_fired_it(caplog: pytest
     assert len(lost) == len(stage.all(events.TickLost)) > 0
     assert "Schedule minutely" in lost[0]
     assert len({event.at for event in stage.all(events.TickFired)}) == len(stage.all(events.TickFired)) == 5
+
+
+def test_a_clock_that_was_ahead_for_a_while_silences_nobody() -> None:
+    """E28: neither what waited for a job then, nor what could not be made, nor what seemed to be over."""
+    ahead = [0]
+    stage = Stage(lambda clock: MemoryEngine(clock=lambda: clock.now + ahead[0]))
+
+    @stage.app.every("1m", overlap="queue", name="queued")
+    async def queued() -> None:
+        await asyncio.sleep(90)
+
+    def fail(tick: object) -> object:
+        if ahead[0]:
+            raise ValueError("the certificate has expired")
+        return queued.call()
+
+    stage.app.schedule("flaky", every="1m", call=fail)  # type: ignore[arg-type]
+    stage.app.schedule("over", every="1m", call=queued.call(), until=to_datetime(START + 86_400_000))
+
+    async def main() -> list[str]:
+        async with stage.working(concurrency=50):
+            await stage.until(events.TickFired, 3)
+            ahead[0] = 2 * 86_400_000
+            await stage.until(events.ScheduleFailed, 2)
+            statuses = [record.status for record in await stage.app.schedules.aall()]
+            ahead[0] = 0
+            before = len(stage.told)
+            await asyncio.sleep(600)
+            later = {
+                event.schedule for _, event in stage.told[before:] if isinstance(event, events.TickFired)
+            }
+            assert later == {"flaky", "over", "queued"}
+            return statuses
+
+    assert stage.play(main) == ["active", "ended", "active"]
+
+
+def test_what_waits_is_looked_at_soon() -> None:
+    """What the stores go by when they look for schedules that a clock ahead has touched."""
+    assert HELD_LOOK <= SOON
+    assert FIRST_PAUSE * 2 ** (MOST_ERRORS - 2) <= SOON

@@ -21,7 +21,8 @@ def due(store: Store, declared: Collection[str], limit: int) -> Due:
     """What somebody has to look at, and when there is more."""
     now = store.now()
     mine = [each for each in store.schedules.values() if not each.origin or each.name in declared]
-    waiting = sorted((_look_at(each, now), each.name) for each in mine if each.look_at is not None)
+    looks = ((_look_at(each, now), each.name) for each in mine)
+    waiting = sorted((at, name) for at, name in looks if at is not None)
     some = [store.schedules[name] for at, name in waiting if at <= now][:limit]
     left = waiting[len(some) :]
     return Due(
@@ -101,10 +102,10 @@ def _change(store: Store, change: Change) -> None:
     )
 
 
-def _look_at(schedule: Schedule, now: Millis) -> Millis:
+def _look_at(schedule: Schedule, now: Millis) -> Millis | None:
     """When to look at it: at once, if the clock has gone back."""
-    astray = schedule.decided_to > now + ASTRAY
-    return now if astray or schedule.look_at is None else schedule.look_at
+    astray = schedule.reached > now + ASTRAY and not schedule.failed
+    return now if astray else schedule.look_at
 
 
 def _is_busy(store: Store, schedule: Schedule) -> bool:
