@@ -7,12 +7,13 @@ from random import Random
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from shigoto import NotReady, ScheduleTaken, Shigoto, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps, drive
 from shigoto.model.clock import to_datetime
-from shigoto.model.schedule import SOON, Change
+from shigoto.model.schedule import SOON, Change, Schedule
 from shigoto.model.text import ERROR_LIMIT
 from shigoto.observe import events
 from shigoto.schedule.deciding import HELD_LOOK
@@ -157,6 +158,86 @@ def test_of_two_services_that_declare_a_name_at_once_one_does_not_begin() -> Non
 
     with pytest.raises(ScheduleTaken):
         stage.play(lambda: stage.worker().run())
+
+
+def test_what_was_removed_while_its_process_slept_is_declared_again(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S4-2, C23: also in a store that was emptied, or restored from before."""
+    declare_minutely(stage.app)
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.TickFired)
+            await stage.engine.arun(stage.engine.remove_schedules(["minutely"]))
+            await stage.until(events.TickFired, 3)
+
+    stage.play(main)
+
+    assert [event.schedules for event in stage.all(events.SchedulesDeclared)] == [("minutely",)] * 2
+    assert [message for message in caplog.messages if "gone from the store" in message] == [
+        "1: 1 of its schedules are gone from the store, and declared again"
+    ]
+
+
+def test_a_removed_one_that_another_service_has_now_is_left_to_it(stage: Stage) -> None:
+    """A24: and what else this code declares is brought back."""
+    other = Shigoto(engine=stage.engine)
+    declare_theirs(other)
+    declare_ours(stage.app)
+
+    async def main() -> dict[str, str | None]:
+        async with stage.working():
+            await stage.until(events.TickFired)
+            await stage.engine.arun(stage.engine.remove_schedules(["report", "ours"]))
+            async with Worker(other, beats="loop", random=Random(3), name="other"):
+                await stage.until(events.SchedulesDeclared, 2)
+                return {each.name: each.task for each in await other.schedules.aall()}
+
+    assert stage.play(main).keys() == {"ours", "report", "theirs"}
+    assert stage.all(events.SchedulesDeclared)[1].schedules == ("ours",)
+
+
+class Contested(MemoryEngine):
+    """A store in which what was removed is declared by another service, a moment before it is declared again."""
+
+    other: Change | None = None
+
+    def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
+        answer = drive(super().schedules(names), _nothing)
+        if self.other is not None and not answer:
+            first, self.other = self.other, None
+            drive(super().tick([first]), _nothing)
+
+        def told() -> Steps[list[Schedule]]:
+            yield from ()
+            return answer
+
+        return Op(start=told, mode="read")
+
+
+def test_one_that_another_service_takes_at_that_moment_does_not_end_the_ticker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A24."""
+    stage = Stage(lambda clock: Contested(clock=clock))
+    engine = stage.engine
+    assert isinstance(engine, Contested)
+    declare_minutely(stage.app)
+    stage.app.schedules.add("added", stage.app.tasks["minutely"].call(), every="1m")
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.TickFired, 2)
+            [known] = engine.run(engine.schedules(["minutely"]))
+            engine.run(engine.remove_schedules(["minutely"]))
+            theirs = replace(known, origin="", look_at=None)
+            engine.other = Change(schedule=theirs, seen=0)
+            await stage.until(events.TickFired, 5)
+
+    stage.play(main)
+
+    assert [message for message in caplog.messages if "was added to the store before" in message]
 
 
 # Firing

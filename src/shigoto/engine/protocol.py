@@ -316,8 +316,11 @@ class Engine(Transport, Protocol):
         """Forget schedules and their ledgers; False for each that is not known. Their jobs stay."""
         ...
 
-    def declare(self, names: Collection[str]) -> Op[None]:
-        """Say of schedules that a living process declares them, as of now; no change of them, and no new revision."""
+    def declare(self, names: Collection[str]) -> Op[int]:
+        """Say of schedules that a living process declares them, as of now; no change of them, and no new revision.
+
+        Tells of how many that was said: fewer, if some are not known, or are just changed by somebody else.
+        """
         ...
 
     def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:

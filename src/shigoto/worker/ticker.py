@@ -9,6 +9,7 @@ nothing of that holds up the others.
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
@@ -16,10 +17,11 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.model.clock import Millis
-from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved, StoreUnavailable
+from shigoto.model.errors import ScheduleTaken, SchemaTooNew, StoreError, StoreMoved, StoreUnavailable
+from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, DueSchedule, Schedule
-from shigoto.observe.events import ScheduleFailed, TickFired, TickLost, TickPassed
-from shigoto.schedule.declaring import Declared
+from shigoto.observe.events import ScheduleFailed, SchedulesDeclared, TickFired, TickLost, TickPassed
+from shigoto.schedule.declaring import Declared, reconciling
 from shigoto.schedule.failing import after_failure
 from shigoto.schedule.looking import looked_at
 from shigoto.worker.station import Station, Trouble
@@ -28,6 +30,8 @@ from shigoto.worker.wakeup import Wakeup
 
 AT_ONCE = 200  # schedules of one transaction
 DECLARE_EVERY = 30.0  # seconds
+
+logger = logging.getLogger("shigoto.worker")
 
 
 class Step(Struct, frozen=True):
@@ -106,8 +110,24 @@ class Ticker:
     async def _declare(self) -> None:
         engine, now = self._station.engine, self._time()
         if self._declared and now >= self._declared_at + DECLARE_EVERY:
-            await engine.arun(engine.declare(list(self._declared)))
+            if await engine.arun(engine.declare(list(self._declared))) < len(self._declared):
+                await self._declare_anew()
             self._declared_at = now
+
+    async def _declare_anew(self) -> None:
+        """Somebody has removed some while this process slept, or the store is another: bring them back, and say so."""
+        engine, name = self._station.engine, self._station.name
+        known = {each.name for each in await engine.arun(engine.schedules(list(self._declared)))}
+        gone = {each: declared for each, declared in self._declared.items() if each not in known}
+        if not gone:
+            return
+        logger.warning("%s: %d of its schedules are gone from the store, and declared again", name, len(gone))
+        try:
+            changed = await engine.arun(reconciling(engine, gone, uuid7))
+        except ScheduleTaken as error:  # a moment ago
+            logger.error("%s: %s", name, error)
+        else:
+            self._station.bus.publish(SchedulesDeclared(name, tuple(changed)))
 
     async def _cycle(self) -> float:
         """Fire what is due, and return how many seconds to wait."""

@@ -52,11 +52,13 @@ def remove(store: Store, names: Sequence[str]) -> list[bool]:
     return [schedule is not None for schedule in known]
 
 
-def declare(store: Store, names: Collection[str]) -> None:
-    """Remember that somebody declares them."""
+def declare(store: Store, names: Collection[str]) -> int:
+    """Remember that somebody declares them, and tell of how many."""
     now = store.now()
-    for name in store.schedules.keys() & set(names):
+    known = store.schedules.keys() & set(names)
+    for name in known:
         store.schedules[name] = replace(store.schedules[name], declared_at=now)
+    return len(known)
 
 
 def ledger(store: Store, name: str, before: Millis | None, limit: int) -> list[Entry]:

@@ -100,9 +100,9 @@ def remove(names: Sequence[str]) -> Steps[list[bool]]:
     return [name in known for name in names]
 
 
-def declare(now: Millis, names: Collection[str]) -> Steps[None]:
-    """Remember that somebody declares them."""
-    yield sql("declare_schedules", _names(names), now)
+def declare(now: Millis, names: Collection[str]) -> Steps[int]:
+    """Remember that somebody declares them, and tell of how many."""
+    return (yield sql("declare_schedules", _names(names), now)).rowcount
 
 
 def ledger(name: str, before: Millis | None, limit: int) -> Steps[list[Entry]]:

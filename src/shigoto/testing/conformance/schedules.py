@@ -89,8 +89,10 @@ class TestSchedules:
         office.add("hourly")
         store.clock.advance(5_000)
 
-        office.engine.run(office.engine.declare(["nightly", "unknown"]))
+        known = office.engine.run(office.engine.declare(["nightly", "unknown"]))
 
+        assert known == 1
+        assert office.engine.run(office.engine.declare([])) == 0
         assert office.get() == replace(before, declared_at=store.clock.now)
         assert office.get("hourly").declared_at == 0
         assert office.tick(Change(schedule=before, seen=before.revision)) == [True]
