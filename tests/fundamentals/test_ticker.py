@@ -3,8 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from datetime import tzinfo
 from random import Random
 from typing import TypeVar
+from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 from msgspec.structs import replace
@@ -261,6 +263,49 @@ def test_a_failure_is_told_once_by_whoever_was_heard(stage: Stage) -> None:
     assert told == [1, 2, 3]
     [record] = stage.app.schedules.all()
     assert record.errors == 3
+
+
+def test_a_schedule_whose_zone_is_not_known_here_is_left_to_others(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4-11: it is no fault of the schedule; more of them than are looked at at once hold up nobody either."""
+    declare_minutely(stage.app)
+    call = stage.app.tasks["minutely"].call()
+    for number in range(3):
+        stage.app.schedules.add(f"tokyo{number}", call, cron="* * * * *", tz="Asia/Tokyo")
+    stage.app.schedules.add("utc", call, every="1m")
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.TickFired, 6)
+
+    monkeypatch.setattr("shigoto.worker.ticker.AT_ONCE", 2)
+    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", _unknown)
+    stage.play(main)
+    monkeypatch.undo()
+
+    assert {event.schedule for event in stage.all(events.TickFired)} == {"minutely", "utc"}
+    assert stage.all(events.ScheduleFailed) == []
+    assert sorted(message for message in caplog.messages if "left to other" in message) == [
+        f"1: Schedule tokyo{number} is left to other processes: This system does not know the time zone 'Asia/Tokyo'."
+        " `pip install tzdata` brings all there are."
+        for number in range(3)
+    ]
+
+
+def test_a_maker_that_asks_for_a_zone_that_is_not_there_has_failed(stage: Stage) -> None:
+    """S4-11: that is its own affair."""
+    stage.app.schedule("broken", "* * * * *", call=lambda tick: _unknown("Mars/Olympus"))  # type: ignore[arg-type,return-value]
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.ScheduleFailed)
+
+    stage.play(main)
+
+
+def _unknown(name: str) -> tzinfo:
+    raise ZoneInfoNotFoundError(f"No time zone found with key {name}")
 
 
 class Rude(Exception):

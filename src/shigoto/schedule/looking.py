@@ -11,7 +11,8 @@ from shigoto.schedule.firing import carried_out
 
 
 def looked_at(due: DueSchedule, declared: Mapping[str, Declared], now: Millis) -> Change:
-    """What becomes of it. Its code may raise anything, which is for the caller (`failing.py`)."""
+    """What becomes of it. Its code may raise anything, which is for the caller (`failing.py`); ZoneMissing says nothing
+    of the schedule, but that it is for others to look at."""
     schedule = due.schedule
     definition = read(schedule.definition)
     decision = decide(schedule, definition, now, busy=due.busy)

@@ -24,6 +24,7 @@ from shigoto.observe.events import ScheduleFailed, SchedulesDeclared, TickFired,
 from shigoto.schedule.declaring import Declared, reconciling
 from shigoto.schedule.failing import after_failure
 from shigoto.schedule.looking import looked_at
+from shigoto.schedule.zones import ZoneMissing
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.tally import Tally
 from shigoto.worker.wakeup import Wakeup
@@ -70,6 +71,7 @@ class Ticker:
         self._trouble = Trouble(station, "ticker")
         self._wakeup = Wakeup()
         self._closed = False
+        self._left_alone: set[str] = set()  # schedules whose time zone is not known here
         self.tally = Tally(self._time)
         self._declared_at = self._time()  # or a moment ago, when the worker began
 
@@ -132,11 +134,13 @@ class Ticker:
     async def _cycle(self) -> float:
         """Fire what is due, and return how many seconds to wait."""
         engine = self._station.engine
-        due = await engine.arun(engine.due(list(self._declared), AT_ONCE))
-        steps = [Step(each.schedule, self._change(each, due.now)) for each in due.schedules]
+        limit = AT_ONCE + len(self._left_alone)  # which stay due here, and take nobody's place
+        due = await engine.arun(engine.due(list(self._declared), limit))
+        changes = [(each.schedule, self._change(each, due.now)) for each in due.schedules]
+        steps = [Step(seen, change) for seen, change in changes if change is not None]
         if steps:
             await self._carry_out(steps, due.now)
-        if len(steps) == AT_ONCE:
+        if len(due.schedules) == limit:
             return 0.0
         # What was fired is due again; how soon, only the schedules themselves know.
         looks = [step.change.schedule.look_at for step in steps]
@@ -145,13 +149,25 @@ class Ticker:
             waits.append(due.next_in)
         return min([self._station.jittered_poll(), *(max(0, wait) / 1000 for wait in waits)])
 
-    def _change(self, due: DueSchedule, now: Millis) -> Change:
-        """What becomes of a schedule. Its code may raise anything, also what would end a task or a program: nobody
-        awaits here, so whatever arrives was raised by that code, and is not a cancel of our own."""
+    def _change(self, due: DueSchedule, now: Millis) -> Change | None:
+        """What becomes of a schedule; None if that is for a process that knows its time zone.
+
+        Its code may raise anything, also what would end a task or a program: nobody awaits here, so whatever arrives
+        was raised by that code, and is not a cancel of our own.
+        """
         try:
             return looked_at(due, self._declared, now)
+        except ZoneMissing as error:
+            self._leave_alone(due.schedule.name, error)
+            return None
         except BaseException as error:
             return after_failure(due.schedule, error, now)
+
+    def _leave_alone(self, schedule: str, error: ZoneMissing) -> None:
+        if schedule not in self._left_alone:
+            self._left_alone.add(schedule)
+            name = self._station.name
+            logger.warning("%s: Schedule %s is left to other processes: %s", name, schedule, error)
 
     async def _carry_out(self, steps: Sequence[Step], now: Millis) -> None:
         """Store the changes together; if that cannot be, one by one, so that one does not stop the others."""
