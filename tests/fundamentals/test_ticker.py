@@ -4,11 +4,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
 from random import Random
 from typing import TypeVar
+from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
+from msgspec.structs import replace
 
 from shigoto import (
     Call,
@@ -25,9 +27,12 @@ from shigoto import (
 )
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps, drive
-from shigoto.model.schedule import Change
+from shigoto.model.clock import to_datetime
+from shigoto.model.schedule import SOON, Change, Schedule
+from shigoto.model.text import ERROR_LIMIT
 from shigoto.observe import events
-from shigoto.schedule.failing import after_failure
+from shigoto.schedule.deciding import HELD_LOOK
+from shigoto.schedule.failing import FIRST_PAUSE, MOST_ERRORS, after_failure
 from shigoto.scheduler import Figures, Scheduler
 from shigoto.testing.clock import START, VirtualClock
 from shigoto.worker import Worker
@@ -172,6 +177,86 @@ def test_of_two_services_that_declare_a_name_at_once_one_does_not_begin() -> Non
         stage.play(lambda: stage.worker().run())
 
 
+def test_what_was_removed_while_its_process_slept_is_declared_again(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S4-2, C23: also in a store that was emptied, or restored from before."""
+    declare_minutely(stage.app)
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.TickFired)
+            await stage.engine.arun(stage.engine.remove_schedules(["minutely"]))
+            await stage.until(events.TickFired, 3)
+
+    stage.play(main)
+
+    assert [event.schedules for event in stage.all(events.SchedulesDeclared)] == [("minutely",)] * 2
+    assert [message for message in caplog.messages if "gone from the store" in message] == [
+        "1: 1 of its schedules are gone from the store, and declared again"
+    ]
+
+
+def test_a_removed_one_that_another_service_has_now_is_left_to_it(stage: Stage) -> None:
+    """A24: and what else this code declares is brought back."""
+    other = Shigoto(engine=stage.engine)
+    declare_theirs(other)
+    declare_ours(stage.app)
+
+    async def main() -> dict[str, str | None]:
+        async with stage.working():
+            await stage.until(events.TickFired)
+            await stage.engine.arun(stage.engine.remove_schedules(["report", "ours"]))
+            async with Worker(other, beats="loop", random=Random(3), name="other"):
+                await stage.until(events.SchedulesDeclared, 2)
+                return {each.name: each.task for each in await other.schedules.aall()}
+
+    assert stage.play(main).keys() == {"ours", "report", "theirs"}
+    assert stage.all(events.SchedulesDeclared)[1].schedules == ("ours",)
+
+
+class Contested(MemoryEngine):
+    """A store in which what was removed is declared by another service, a moment before it is declared again."""
+
+    other: Change | None = None
+
+    def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
+        answer = drive(super().schedules(names), _nothing)
+        if self.other is not None and not answer:
+            first, self.other = self.other, None
+            drive(super().tick([first]), _nothing)
+
+        def told() -> Steps[list[Schedule]]:
+            yield from ()
+            return answer
+
+        return Op(start=told, mode="read")
+
+
+def test_one_that_another_service_takes_at_that_moment_does_not_end_the_ticker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A24."""
+    stage = Stage(lambda clock: Contested(clock=clock))
+    engine = stage.engine
+    assert isinstance(engine, Contested)
+    declare_minutely(stage.app)
+    stage.app.schedules.add("added", stage.app.tasks["minutely"].call(), every="1m")
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.TickFired, 2)
+            [known] = engine.run(engine.schedules(["minutely"]))
+            engine.run(engine.remove_schedules(["minutely"]))
+            theirs = replace(known, origin="", look_at=None)
+            engine.other = Change(schedule=theirs, seen=0)
+            await stage.until(events.TickFired, 5)
+
+    stage.play(main)
+
+    assert [message for message in caplog.messages if "was added to the store before" in message]
+
+
 # Firing
 
 
@@ -193,6 +278,111 @@ def test_a_failure_is_told_once_by_whoever_was_heard(stage: Stage) -> None:
     assert told == [1, 2, 3]
     [record] = stage.app.schedules.all()
     assert record.errors == 3
+
+
+def test_a_schedule_whose_zone_is_not_known_here_is_left_to_others(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4-11: it is no fault of the schedule; more of them than are looked at at once hold up nobody either."""
+    declare_minutely(stage.app)
+    call = stage.app.tasks["minutely"].call()
+    for number in range(3):
+        stage.app.schedules.add(f"tokyo{number}", call, cron="* * * * *", tz="Asia/Tokyo")
+    stage.app.schedules.add("utc", call, every="1m")
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.TickFired, 6)
+
+    monkeypatch.setattr("shigoto.worker.ticker.AT_ONCE", 2)
+    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", _unknown)
+    stage.play(main)
+    monkeypatch.undo()
+
+    assert {event.schedule for event in stage.all(events.TickFired)} == {"minutely", "utc"}
+    assert stage.all(events.ScheduleFailed) == []
+    assert sorted(message for message in caplog.messages if "left to other" in message) == [
+        f"1: Schedule tokyo{number} is left to other processes: This system does not know the time zone 'Asia/Tokyo'."
+        " `pip install tzdata` brings all there are."
+        for number in range(3)
+    ]
+
+
+def test_a_maker_that_asks_for_a_zone_that_is_not_there_has_failed(stage: Stage) -> None:
+    """S4-11: that is its own affair."""
+    stage.app.schedule("broken", "* * * * *", call=lambda tick: _unknown("Mars/Olympus"))  # type: ignore[arg-type,return-value]
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.ScheduleFailed)
+
+    stage.play(main)
+
+
+def _unknown(name: str) -> tzinfo:
+    raise ZoneInfoNotFoundError(f"No time zone found with key {name}")
+
+
+class Rude(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Ruder(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(4)
+
+
+RAISED = {
+    "rude": (Rude(), "Rude: <its message cannot be shown: __str__ raised RuntimeError>"),
+    "ruder": (Ruder(), "Ruder: <its message cannot be shown: __str__ raised SystemExit>"),
+    "exit": (SystemExit(3), "SystemExit: 3"),
+    "cancel": (asyncio.CancelledError(), "CancelledError"),
+    "interrupt": (KeyboardInterrupt(), "KeyboardInterrupt"),
+    "generator": (GeneratorExit(), "GeneratorExit"),
+    "nul": (ValueError("a\0b"), "ValueError: a\\x00b"),
+    "surrogate": (ValueError("a\ud800b"), "ValueError: a\\ud800b"),
+}
+
+
+@pytest.mark.parametrize("kind", RAISED)
+def test_whatever_a_schedule_raises_is_its_own_failure(stage: Stage, kind: str) -> None:
+    """S4-11, S4-12: it is tried again, has failed in the end, and nobody else notices."""
+    raised, text = RAISED[kind]
+
+    def fail(tick: object) -> object:
+        raise raised
+
+    stage.app.schedule("broken", "* * * * *", call=fail)  # type: ignore[arg-type]
+    declare_minutely(stage.app)
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.ScheduleFailed, MOST_ERRORS)
+            await stage.until(events.TickFired, 5)
+
+    stage.play(main)
+
+    record = stage.app.schedules.get("broken")
+    assert (record.status, record.errors, record.error) == ("failed", MOST_ERRORS, text)
+
+
+def test_the_words_of_a_failure_are_cut(stage: Stage) -> None:
+    """S4-11: they go into the store, and into logs."""
+
+    def fail(tick: object) -> object:
+        raise ValueError("x" * 5_000_000)
+
+    stage.app.schedule("broken", "* * * * *", call=fail)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.ScheduleFailed)
+
+    stage.play(main)
+
+    error = stage.app.schedules.get("broken").error or ""
+    assert (len(error), error[:13], error[-8:]) == (ERROR_LIMIT - 2, "ValueError: x", " … (cut)")
 
 
 class Unwilling(MemoryEngine):
@@ -399,3 +589,44 @@ def test_others_get_their_turn_while_many_schedules_are_decided(stage: Stage) ->
     stage.play(main)
 
     assert seen == [0, 1, 2]
+
+
+def test_a_clock_that_was_ahead_for_a_while_silences_nobody() -> None:
+    """E28: neither what waited for a job then, nor what could not be made, nor what seemed to be over."""
+    ahead = [0]
+    stage = Stage(lambda clock: MemoryEngine(clock=lambda: clock.now + ahead[0]))
+
+    @stage.app.every("1m", overlap="queue", name="queued")
+    async def queued() -> None:
+        await asyncio.sleep(90)
+
+    def fail(tick: object) -> object:
+        if ahead[0]:
+            raise ValueError("the certificate has expired")
+        return queued.call()
+
+    stage.app.schedule("flaky", every="1m", call=fail)  # type: ignore[arg-type]
+    stage.app.schedule("over", every="1m", call=queued.call(), until=to_datetime(START + 86_400_000))
+
+    async def main() -> list[str]:
+        async with stage.working(concurrency=50):
+            await stage.until(events.TickFired, 3)
+            ahead[0] = 2 * 86_400_000
+            await stage.until(events.ScheduleFailed, 2)
+            statuses = [record.status for record in await stage.app.schedules.aall()]
+            ahead[0] = 0
+            before = len(stage.told)
+            await asyncio.sleep(600)
+            later = {
+                event.schedule for _, event in stage.told[before:] if isinstance(event, events.TickFired)
+            }
+            assert later == {"flaky", "over", "queued"}
+            return statuses
+
+    assert stage.play(main) == ["active", "ended", "active"]
+
+
+def test_what_waits_is_looked_at_soon() -> None:
+    """What the stores go by when they look for schedules that a clock ahead has touched."""
+    assert HELD_LOOK <= SOON
+    assert FIRST_PAUSE * 2 ** (MOST_ERRORS - 2) <= SOON

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
@@ -134,6 +134,28 @@ def test_what_is_declared_in_code_is_shown_with_its_origin(shigoto: Command) -> 
 
 
 # Errors
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["preview"], ["resume"], ["run-now"], ["backfill", "--from", "2026-01-01", "--to", "2026-01-02"]],
+)
+def test_a_zone_that_is_not_known_here_is_an_error_that_says_so(
+    shigoto: Command, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """Looking is none: `show` and `list` tell times in UTC then."""
+    added(shigoto, "nightly", "--cron", "0 3 * * *", *BERLIN)
+
+    def unknown(name: str) -> ZoneInfo:
+        raise ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", unknown)
+    verb, *options = words
+    done = shigoto("schedules", verb, "nightly", *options)
+
+    assert "This system does not know the time zone 'Europe/Berlin'. `pip install tzdata`" in done.err
+    assert done.code == (1 if verb == "resume" else 2)  # which goes on with the next name
+    assert [shigoto("schedules", *look).code for look in (["show", "nightly"], ["list"])] == [0, 0]
 
 
 @pytest.mark.parametrize("verb", ["show", "pause", "resume", "remove", "run-now", "history", "preview"])

@@ -291,8 +291,9 @@ class Engine(Transport, Protocol):
         ...
 
     def due(self, declared: Collection[str], limit: int) -> Op[Due]:
-        """The schedules that somebody has to look at: `look_at` has come, or they are decided for further ahead than
-        ASTRAY, because the clock has gone back; at most `limit`, the longest overdue first.
+        """The schedules that somebody has to look at: `look_at` has come, or they have reached further ahead than
+        ASTRAY, ended or not, because the clock has gone back; at most `limit`, the longest overdue first. One that has
+        failed is not among the latter.
 
         Only those without an origin, and those that the caller declares: what the others do is in somebody else's code.
         `Due.now` is there whatever the limit is.
@@ -317,8 +318,11 @@ class Engine(Transport, Protocol):
         """Forget schedules and their ledgers; False for each that is not known. Their jobs stay."""
         ...
 
-    def declare(self, names: Collection[str]) -> Op[None]:
-        """Say of schedules that a living process declares them, as of now; no change of them, and no new revision."""
+    def declare(self, names: Collection[str]) -> Op[int]:
+        """Say of schedules that a living process declares them, as of now; no change of them, and no new revision.
+
+        Tells of how many that was said: fewer, if some are not known, or are just changed by somebody else.
+        """
         ...
 
     def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:

@@ -18,7 +18,9 @@ from shigoto.model.clock import Millis
 from shigoto.model.job import JobSpec
 
 ASTRAY: Millis = 60_000
-"""A schedule that is decided for further ahead than this was looked at by a clock that has gone back since."""
+"""A schedule that has reached further ahead than this was looked at by a clock that has gone back since."""
+SOON: Millis = 60_000
+"""One that waits for a job, or for another try, is looked at again within this. The stores know it by themselves."""
 
 Status = Literal["active", "paused", "failed", "ended", "undeclared"]
 
@@ -89,6 +91,12 @@ class Schedule(Struct, frozen=True, kw_only=True):
     stretch: Entry | None = (
         None  # the entry of its newest ticks, if none of them fired: the next may join them
     )
+
+    @property
+    def reached(self) -> Millis:
+        """How far the clock had come, at least, when it was last looked at."""
+        waits = self.held or self.errors > 0
+        return max(self.decided_to, (self.look_at or 0) - SOON) if waits else self.decided_to
 
     def job_id(self, at: Millis) -> UUID:
         """The id of the job for a tick: however often it is stored, it is one job."""

@@ -15,6 +15,7 @@ from shigoto.model.errors import OptionInvalid
 CUT = " … (cut)"
 HIDDEN = "***"
 MAX_SHOWN = 200
+ERROR_LIMIT = 4 * 1024  # bytes of UTF-8, of what an error says
 
 # Greedy on purpose: a password may hold any letter, and to hide too much does no harm.
 _PASSWORD = re.compile(r"(?<=://)([^:@/]*):.*@")
@@ -77,3 +78,28 @@ def shown(value: object) -> str:
     except Exception:
         text = f"{type(value).__qualname__}, which cannot be shown"
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def name_of(error: BaseException) -> str:
+    """What its class is called, whatever the class of that class says."""
+    name: str = _QUALNAME(type(error))
+    return name
+
+
+_QUALNAME = type.__dict__["__qualname__"].__get__
+
+
+def message_of(error: BaseException) -> str:
+    """The error's own words, of any length."""
+    try:
+        return str(error)
+    except Exception as broken:
+        return _reason(error) or f"<its message cannot be shown: __str__ raised {type(broken).__qualname__}>"
+
+
+def _reason(error: BaseException) -> str:
+    """What `Cancel(404)` and its like were given: no string, so that `str` refuses what they return."""
+    try:
+        return str(getattr(error, "reason", ""))
+    except Exception:
+        return ""

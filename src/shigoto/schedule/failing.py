@@ -12,19 +12,19 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Millis
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.schedule import Change, Schedule
+from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 from shigoto.schedule.definition import read
 
 MOST_ERRORS = 6
 FIRST_PAUSE: Millis = 2_000
 
 
-def after_failure(schedule: Schedule, error: Exception, now: Millis) -> Change:
+def after_failure(schedule: Schedule, error: BaseException, now: Millis) -> Change:
     """What is written down. The ticks stay due: nothing of them is decided."""
     errors = schedule.errors + 1
     failed = errors >= MOST_ERRORS
-    text = f"{type(error).__name__}: {error}"
     look_at = None if failed else now + FIRST_PAUSE * 2 ** (errors - 1)
-    changed = replace(schedule, errors=errors, error=text, failed=failed, look_at=look_at)
+    changed = replace(schedule, errors=errors, error=_text(error), failed=failed, look_at=look_at)
     return Change(schedule=changed, seen=schedule.revision)
 
 
@@ -49,3 +49,12 @@ def removing_failed(engine: Engine, names: Sequence[str]) -> Op[list[str]]:
         return failed
 
     return Op(start=steps)
+
+
+def _text(error: BaseException) -> str:
+    """The error in words that every store can hold. To find them must not become the next error."""
+    try:
+        message = message_of(error)
+    except BaseException as broken:
+        message = f"<its message cannot be shown: __str__ raised {name_of(broken)}>"
+    return fit(f"{name_of(error)}: {message}" if message else name_of(error), ERROR_LIMIT)

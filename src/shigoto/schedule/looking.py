@@ -19,7 +19,7 @@ def looked_at(
     due: DueSchedule, declared: Mapping[str, Declared], now: Millis, *, most: int = MOST_JOBS
 ) -> Change:
     """What becomes of it, with so many jobs at most. Its code may raise anything, which is for the caller
-    (`failing.py`)."""
+    (`failing.py`); ZoneMissing says nothing of the schedule, but that it is for others to look at."""
     schedule = due.schedule
     definition = read(schedule.definition)
     decision = portion(decide(schedule, definition, now, busy=due.busy), now, most)

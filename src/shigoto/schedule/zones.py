@@ -6,14 +6,23 @@ Instants here are whole seconds since the Unix epoch; times on the wall are naiv
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from msgspec import Struct
+
+from shigoto.model.errors import ScheduleInvalid
+from shigoto.model.text import shown
 
 Seconds = int
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 DAY: Seconds = 86_400
+
+
+class ZoneMissing(ScheduleInvalid, KeyError):
+    """A time zone is not known here; it may well be elsewhere."""
+
+    __str__ = Exception.__str__  # not that of KeyError, which quotes the text
 
 
 class Stretch(Struct, frozen=True):
@@ -41,8 +50,15 @@ def offset_at(at: Seconds, zone: tzinfo) -> Seconds:
 
 
 def zone_called(name: str) -> tzinfo:
-    """The zone of this name, read once; UTC is there also where no others are."""
-    return UTC if name == "UTC" else ZoneInfo(name)
+    """The zone of this name, read once; UTC is there also where no others are. Raises ZoneMissing, or what `ZoneInfo`
+    does for a name that cannot be one."""
+    try:
+        return UTC if name == "UTC" else ZoneInfo(name)
+    except ZoneInfoNotFoundError as error:
+        raise ZoneMissing(
+            f"This system does not know the time zone {shown(name)}. `pip install tzdata` brings all there are.",
+            "tz",
+        ) from error
 
 
 def year_of(at: Seconds) -> int:

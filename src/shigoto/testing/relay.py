@@ -154,7 +154,7 @@ class Relay:
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
         return self.engine.remove_schedules(names)
 
-    def declare(self, names: Collection[str]) -> Op[None]:
+    def declare(self, names: Collection[str]) -> Op[int]:
         return self.engine.declare(names)
 
     def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:

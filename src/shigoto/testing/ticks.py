@@ -4,6 +4,7 @@ What is decided and what is stored is the real worker's affair: `schedule/lookin
 nobody else does: so a change is always heard.
 """
 
+from asyncio import CancelledError
 from collections.abc import Mapping
 
 from shigoto.app import Shigoto
@@ -27,7 +28,7 @@ class Ticks:
         self._store = store
         self._on = on
         self._declared: dict[str, Declared] = {}
-        self._errors: list[Exception] = []
+        self._errors: list[BaseException] = []
 
     def begin(self) -> None:
         """Declare what the code declares so far, as a worker does that starts."""
@@ -53,7 +54,7 @@ class Ticks:
             return None
         return self._store.quietly(self._store.engine.due(list(self._declared), 0)).next_in
 
-    def taken_errors(self) -> list[Exception]:
+    def taken_errors(self) -> list[BaseException]:
         """What the code of schedules has raised; the next one who asks hears of later ones only."""
         errors, self._errors = self._errors, []
         return errors
@@ -67,9 +68,10 @@ class Ticks:
             self._store.quietly(engine.declare(list(declared)))
 
     def _change(self, due: DueSchedule, now: Millis) -> None:
+        """As in a worker; but what ends a test (an interrupt, `pytest.fail`) does so."""
         try:
             self._commit(looked_at(due, self._declared, now))
-        except Exception as error:
+        except (Exception, SystemExit, CancelledError) as error:
             self._errors.append(error)
             self._commit(after_failure(due.schedule, error, now))
             if may_go(due.schedule):

@@ -25,10 +25,10 @@ from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import FailureKind, Lease, LogLine
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.states import CRASH_DELAY
-from shigoto.model.text import fit
+from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 from shigoto.outcomes import Cancel, Fail, RetryLater, Snooze
 from shigoto.retry import Retry
-from shigoto.worker.errortext import ERROR_LIMIT, LIMIT, describe, message_of, name_of
+from shigoto.worker.errortext import LIMIT, describe
 
 logger = logging.getLogger("shigoto.worker")
 

@@ -14,10 +14,9 @@ from itertools import islice
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from shigoto.model.text import fit
+from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 
 LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together
-ERROR_LIMIT = 4 * 1024
 FRAMES = 40
 
 
@@ -31,23 +30,6 @@ def describe(error: BaseException, *, skip: Collection[str] = ()) -> tuple[str, 
         return text, None
     trace = _short_trace(text, frames) if len(message) > ERROR_LIMIT else _trace(error, frames, skip)
     return text, fit(trace, LIMIT - len(text.encode()), keep_end=True)
-
-
-def name_of(error: BaseException) -> str:
-    """What its class is called, whatever the class of that class says."""
-    name: str = _QUALNAME(type(error))
-    return name
-
-
-_QUALNAME = type.__dict__["__qualname__"].__get__
-
-
-def message_of(error: BaseException) -> str:
-    """The error's own words."""
-    try:
-        return str(error)
-    except Exception as broken:
-        return _reason(error) or f"<its message cannot be shown: __str__ raised {type(broken).__qualname__}>"
 
 
 def stack_of(frame: FrameType, *, skip: Collection[str] = ()) -> str:
@@ -75,14 +57,6 @@ def _attribute_of(awaited: object, name: str) -> Any:
     """What a coroutine, a generator or an asynchronous generator knows under this name."""
     found = (getattr(awaited, f"{kind}_{name}", None) for kind in ("cr", "gi", "ag"))
     return next((value for value in found if value is not None), None)
-
-
-def _reason(error: BaseException) -> str:
-    """What `Cancel(404)` and its like were given: no string, so that `str` refuses what they return."""
-    try:
-        return str(getattr(error, "reason", ""))
-    except Exception:
-        return ""
 
 
 def _without(frames: TracebackType | None, skip: Collection[str]) -> TracebackType | None:

@@ -12,6 +12,7 @@ for everybody waits for: they should take milliseconds. What has to ask somebody
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
@@ -19,12 +20,21 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.model.clock import Millis
-from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved
+from shigoto.model.errors import ScheduleTaken, SchemaTooNew, StoreError, StoreMoved
+from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Due, DueSchedule, Schedule
-from shigoto.observe.events import ScheduleFailed, ScheduleRemoved, TickFired, TickLost, TickPassed
-from shigoto.schedule.declaring import Declared
+from shigoto.observe.events import (
+    ScheduleFailed,
+    ScheduleRemoved,
+    SchedulesDeclared,
+    TickFired,
+    TickLost,
+    TickPassed,
+)
+from shigoto.schedule.declaring import Declared, reconciling
 from shigoto.schedule.failing import after_failure, may_go, removing_failed
 from shigoto.schedule.looking import MOST_JOBS, looked_at
+from shigoto.schedule.zones import ZoneMissing
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.tally import Tally
 from shigoto.worker.wakeup import Wakeup
@@ -32,6 +42,8 @@ from shigoto.worker.wakeup import Wakeup
 AT_ONCE = 200  # schedules of one transaction, which has MOST_JOBS at most
 TURN = 0.005  # seconds of deciding before others on the event loop get theirs
 DECLARE_EVERY = 30.0  # seconds
+
+logger = logging.getLogger("shigoto.worker")
 
 
 class Step(Struct, frozen=True):
@@ -70,6 +82,7 @@ class Ticker:
         self._trouble = Trouble(station, "ticker")
         self._wakeup = Wakeup()
         self._closed = False
+        self._left_alone: set[str] = set()  # schedules whose time zone is not known here
         self.tally = Tally(self._time)
         self._declared_at = self._time()  # or a moment ago, when the worker began
 
@@ -110,18 +123,35 @@ class Ticker:
     async def _declare(self) -> None:
         engine, now = self._station.engine, self._time()
         if self._declared and now >= self._declared_at + DECLARE_EVERY:
-            await engine.arun(engine.declare(list(self._declared)))
+            if await engine.arun(engine.declare(list(self._declared))) < len(self._declared):
+                await self._declare_anew()
             self._declared_at = now
+
+    async def _declare_anew(self) -> None:
+        """Somebody has removed some while this process slept, or the store is another: bring them back, and say so."""
+        engine, name = self._station.engine, self._station.name
+        known = {each.name for each in await engine.arun(engine.schedules(list(self._declared)))}
+        gone = {each: declared for each, declared in self._declared.items() if each not in known}
+        if not gone:
+            return
+        logger.warning("%s: %d of its schedules are gone from the store, and declared again", name, len(gone))
+        try:
+            changed = await engine.arun(reconciling(engine, gone, uuid7))
+        except ScheduleTaken as error:  # a moment ago
+            logger.error("%s: %s", name, error)
+        else:
+            self._station.bus.publish(SchedulesDeclared(name, tuple(changed)))
 
     async def _cycle(self) -> float:
         """Fire what is due, and return how many seconds to wait."""
         engine = self._station.engine
-        due = await engine.arun(engine.due(list(self._declared), AT_ONCE))
-        steps = await self._decided(due)
+        limit = AT_ONCE + len(self._left_alone)  # which stay due here, and take nobody's place
+        due = await engine.arun(engine.due(list(self._declared), limit))
+        steps, all_of_them = await self._decided(due)
         if steps:
             await self._carry_out(steps, due.now)
             await self._remove_failed([step.seen.name for step in steps if may_go(step.seen)])
-        if len(due.schedules) == AT_ONCE or len(steps) < len(due.schedules):
+        if len(due.schedules) == limit or not all_of_them:
             return 0.0
         # What was fired is due again; how soon, only the schedules themselves know.
         looks = [step.change.schedule.look_at for step in steps]
@@ -130,8 +160,9 @@ class Ticker:
             waits.append(due.next_in)
         return min([self._station.jittered_poll(), *(max(0, wait) / 1000 for wait in waits)])
 
-    async def _decided(self, due: Due) -> list[Step]:
-        """What becomes of those that are due, the first of them, as many as have jobs for one transaction.
+    async def _decided(self, due: Due) -> tuple[list[Step], bool]:
+        """What becomes of those that are due, the first of them, as many as have jobs for one transaction, and
+        whether these are all.
 
         All that shares the event loop gets its turn: to find the ticks of a long outage takes many milliseconds.
         """
@@ -139,15 +170,16 @@ class Ticker:
         clock = self._station.clock  # not the loop's time: uvloop's stands still during a turn
         left, until = MOST_JOBS, clock() + TURN
         for each in due.schedules:
-            change = self._change(each, due.now, left)
-            steps.append(Step(each.schedule, change))
-            left -= sum(firing.spec is not None for firing in change.firings)
             if not left:
-                break
+                return steps, False
+            change = self._change(each, due.now, left)
+            if change is not None:
+                steps.append(Step(each.schedule, change))
+                left -= sum(firing.spec is not None for firing in change.firings)
             if clock() >= until:
                 await asyncio.sleep(0)
                 until = clock() + TURN
-        return steps
+        return steps, True
 
     async def _remove_failed(self, names: Sequence[str]) -> None:
         engine = self._station.engine
@@ -155,12 +187,25 @@ class Ticker:
         for name in removed:
             self._station.bus.publish(ScheduleRemoved(self._station.name, name))
 
-    def _change(self, due: DueSchedule, now: Millis, most: int) -> Change:
-        """What becomes of a schedule, with so many jobs at most. Its code may raise anything."""
+    def _change(self, due: DueSchedule, now: Millis, most: int) -> Change | None:
+        """What becomes of a schedule, with so many jobs at most; None if a process must do it that knows its time zone.
+
+        Its code may raise anything, also what would end a task or a program: nobody awaits here, so whatever arrives
+        was raised by that code, and is not a cancel of our own.
+        """
         try:
             return looked_at(due, self._declared, now, most=most)
-        except Exception as error:
+        except ZoneMissing as error:
+            self._leave_alone(due.schedule.name, error)
+            return None
+        except BaseException as error:
             return after_failure(due.schedule, error, now)
+
+    def _leave_alone(self, schedule: str, error: ZoneMissing) -> None:
+        if schedule not in self._left_alone:
+            self._left_alone.add(schedule)
+            name = self._station.name
+            logger.warning("%s: Schedule %s is left to other processes: %s", name, schedule, error)
 
     async def _carry_out(self, steps: Sequence[Step], now: Millis) -> None:
         """Store the changes together; if that cannot be, one by one, so that one does not stop the others."""

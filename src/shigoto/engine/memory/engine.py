@@ -229,7 +229,7 @@ class MemoryEngine:
         """Forget schedules and their ledgers."""
         return _op(lambda: ticking.remove(self._store, names))
 
-    def declare(self, names: Collection[str]) -> Op[None]:
+    def declare(self, names: Collection[str]) -> Op[int]:
         """Say of schedules that a living process declares them."""
         return _op(lambda: ticking.declare(self._store, names))
 

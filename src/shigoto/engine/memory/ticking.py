@@ -21,7 +21,8 @@ def due(store: Store, declared: Collection[str], limit: int) -> Due:
     """What somebody has to look at, and when there is more."""
     now = store.now()
     mine = [each for each in store.schedules.values() if not each.origin or each.name in declared]
-    waiting = sorted((_look_at(each, now), each.name) for each in mine if each.look_at is not None)
+    looks = ((_look_at(each, now), each.name) for each in mine)
+    waiting = sorted((at, name) for at, name in looks if at is not None)
     some = [store.schedules[name] for at, name in waiting if at <= now][:limit]
     left = waiting[len(some) :]
     return Due(
@@ -52,11 +53,13 @@ def remove(store: Store, names: Sequence[str]) -> list[bool]:
     return [schedule is not None for schedule in known]
 
 
-def declare(store: Store, names: Collection[str]) -> None:
-    """Remember that somebody declares them."""
+def declare(store: Store, names: Collection[str]) -> int:
+    """Remember that somebody declares them, and tell of how many."""
     now = store.now()
-    for name in store.schedules.keys() & set(names):
+    known = store.schedules.keys() & set(names)
+    for name in known:
         store.schedules[name] = replace(store.schedules[name], declared_at=now)
+    return len(known)
 
 
 def ledger(store: Store, name: str, before: Millis | None, limit: int) -> list[Entry]:
@@ -111,10 +114,10 @@ def _change(store: Store, change: Change) -> None:
     )
 
 
-def _look_at(schedule: Schedule, now: Millis) -> Millis:
+def _look_at(schedule: Schedule, now: Millis) -> Millis | None:
     """When to look at it: at once, if the clock has gone back."""
-    astray = schedule.decided_to > now + ASTRAY
-    return now if astray or schedule.look_at is None else schedule.look_at
+    astray = schedule.reached > now + ASTRAY and not schedule.failed
+    return now if astray else schedule.look_at
 
 
 def _is_busy(store: Store, schedule: Schedule) -> bool:

@@ -52,7 +52,7 @@ INDEXES = frozenset({
     "attempt_pkey", "blocked_pkey", "clock_pkey", "counter_pkey", "done_not_completed", "done_pkey", "expiry_pkey",
     "job_by_id", "job_by_key", "job_pkey", "key_pkey", "lane_pkey", "lane_task_queue_alone_key", "log_pkey",
     "meta_pkey", "migration_pkey", "progress_pkey", "queue_pkey", "ready_in_order", "running_pkey",
-    "schedule_by_decided", "schedule_by_look", "schedule_pkey", "scheduled_pkey", "tick_pkey", "worker_id_key",
+    "schedule_by_look", "schedule_by_reached", "schedule_pkey", "scheduled_pkey", "tick_pkey", "worker_id_key",
     "worker_pkey",
 })  # fmt: skip
 

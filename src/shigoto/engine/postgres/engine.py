@@ -291,7 +291,7 @@ class PostgresEngine:
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
         return Op(start=lambda: ticking.remove(names))
 
-    def declare(self, names: Collection[str]) -> Op[None]:
+    def declare(self, names: Collection[str]) -> Op[int]:
         return _timed(lambda now: ticking.declare(now, names))
 
     def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:

@@ -67,10 +67,7 @@ def _soonest(now: Millis, declared: Collection[str]) -> Steps[tuple[Millis | Non
     Only if the first of all schedules is somebody else's it matters how many are declared: then the store has to hear
     all of their names.
     """
-    first = (yield sql("first_look", now + ASTRAY)).fetchone()
-    if first is None:
-        return None, False
-    name, origin, look_at, is_astray = first
+    is_astray, name, origin, look_at = (yield sql("first_look", now + ASTRAY)).fetchone()
     if not is_astray and (not origin or name in declared):
         return look_at, False
     soonest: Millis | None = (yield sql("next_look", now, now + ASTRAY, _names(declared))).fetchone()[0]
@@ -104,9 +101,9 @@ def remove(names: Sequence[str]) -> Steps[list[bool]]:
     return [name in known for name in names]
 
 
-def declare(now: Millis, names: Collection[str]) -> Steps[None]:
-    """Remember that somebody declares them."""
-    yield sql("declare_schedules", _names(names), now)
+def declare(now: Millis, names: Collection[str]) -> Steps[int]:
+    """Remember that somebody declares them, and tell of how many."""
+    return (yield sql("declare_schedules", _names(names), now)).rowcount
 
 
 def ledger(name: str, before: Millis | None, limit: int) -> Steps[list[Entry]]:

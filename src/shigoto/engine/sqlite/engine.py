@@ -289,7 +289,7 @@ class SqliteEngine:
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
         return Op(start=lambda: ticking.remove(names))
 
-    def declare(self, names: Collection[str]) -> Op[None]:
+    def declare(self, names: Collection[str]) -> Op[int]:
         return Op(start=lambda: ticking.declare(self._clock.now(), names))
 
     def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from shigoto.model.outcome import Ending
-from shigoto.model.schedule import ASTRAY, Change, Entry, Schedule, TickOutcome
+from shigoto.model.schedule import ASTRAY, SOON, Change, Entry, Schedule, TickOutcome
 from shigoto.testing.conformance.fixture import EngineUnderTest
 from shigoto.testing.conformance.office import Office
 
@@ -104,8 +104,10 @@ class TestSchedules:
         office.add("hourly")
         store.clock.advance(5_000)
 
-        office.engine.run(office.engine.declare(["nightly", "unknown"]))
+        known = office.engine.run(office.engine.declare(["nightly", "unknown"]))
 
+        assert known == 1
+        assert office.engine.run(office.engine.declare([])) == 0
         assert office.get() == replace(before, declared_at=store.clock.now)
         assert office.get("hourly").declared_at == 0
         assert office.tick(Change(schedule=before, seen=before.revision)) == [True]
@@ -187,3 +189,25 @@ class TestDue:
         office.add("sound", look_at=far + 1_000, decided_to=store.clock.now + ASTRAY)
 
         assert office.names() == ["nightly"]
+        assert (office.due(limit=0).next_in, office.due().next_in) == (0, far + 1_000 - store.clock.now)
+
+    def test_one_that_waits_by_a_clock_that_was_ahead_is_due(self, store: EngineUnderTest) -> None:
+        """E28: for the job before, or for another try; it has not been decided any further."""
+        office = Office(store)
+        far = store.clock.now + ASTRAY + SOON + 1
+        office.add("held", look_at=far, held=True)
+        office.add("retried", look_at=far, errors=2)
+        office.add("monthly", look_at=far)
+        office.add("failed", look_at=None, decided_to=far, errors=6, failed=True)
+        office.add("soon", look_at=far - 1, held=True, errors=1)
+
+        assert office.names() == ["held", "retried"]
+
+    def test_one_that_ended_by_a_clock_that_was_ahead_is_due(self, store: EngineUnderTest) -> None:
+        """E28: its end has not come yet, also if no other schedule is left."""
+        office = Office(store)
+        office.add(look_at=None, decided_to=store.clock.now + ASTRAY + 1)
+        office.add("ended", look_at=None, decided_to=store.clock.now + ASTRAY)
+
+        assert office.names() == ["nightly"]
+        assert office.due(limit=0).next_in == 0

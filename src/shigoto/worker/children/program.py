@@ -38,7 +38,7 @@ from shigoto.model.clock import Millis
 from shigoto.model.errors import JobCancelled, ShigotoError
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.text import fit
+from shigoto.model.text import ERROR_LIMIT, fit
 from shigoto.observe.log import configure_logging
 from shigoto.worker.children.interrupts import Interrupts
 from shigoto.worker.children.messages import (
@@ -56,7 +56,7 @@ from shigoto.worker.children.messages import (
     Unfit,
     Warn,
 )
-from shigoto.worker.errortext import ERROR_LIMIT, describe
+from shigoto.worker.errortext import describe
 from shigoto.worker.lifespan import Lifespan
 from shigoto.worker.logfields import capturing, job_fields
 from shigoto.worker.process import kin

@@ -32,29 +32,30 @@ SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.fa
   EXISTS (SELECT 1 FROM shigoto.job b WHERE b.number = s.number)
     AND NOT EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = s.number)
 FROM (
-  SELECT s.name, s.look_at AS since FROM shigoto.schedule s WHERE s.look_at <= $1::bigint AND s.decided_to <= $2::bigint
+  SELECT s.name, s.look_at AS since FROM shigoto.schedule s WHERE s.look_at <= $1::bigint AND (s.failed OR s.reached <= $2::bigint)
   UNION ALL
-  SELECT s.name, $1::bigint FROM shigoto.schedule s WHERE s.decided_to > $2::bigint AND s.look_at IS NOT NULL
+  SELECT s.name, $1::bigint FROM shigoto.schedule s WHERE s.reached > $2::bigint AND NOT s.failed
 ) d
 JOIN shigoto.schedule s ON s.name = d.name
 WHERE s.origin = '' OR s.name IN (SELECT e FROM jsonb_array_elements_text($3::text::jsonb) e)
 ORDER BY d.since, s.name
 LIMIT $4::int
 
--- The first of all, whoever declares it; and whether any was decided by a clock that has gone back since.
+-- Whether any was decided by a clock that has gone back since; and the first of all, whoever declares it.
 -- name: first_look
-SELECT s.name, s.origin, s.look_at,
-  (SELECT max(a.decided_to) FROM shigoto.schedule a WHERE a.look_at IS NOT NULL) > $1::bigint
-FROM shigoto.schedule s
-WHERE s.look_at IS NOT NULL
-ORDER BY s.look_at
-LIMIT 1
+SELECT a.astray, f.name, f.origin, f.look_at
+FROM (
+  SELECT coalesce(max(s.reached) > $1::bigint, false) AS astray FROM shigoto.schedule s WHERE NOT s.failed
+) a
+LEFT JOIN (
+  SELECT s.name, s.origin, s.look_at FROM shigoto.schedule s WHERE s.look_at IS NOT NULL ORDER BY s.look_at LIMIT 1
+) f ON true
 
 -- name: next_look
 SELECT CASE
   WHEN EXISTS (
     SELECT 1 FROM shigoto.schedule s
-    WHERE s.decided_to > $2::bigint AND s.look_at IS NOT NULL
+    WHERE s.reached > $2::bigint AND NOT s.failed
       AND (s.origin = '' OR s.name IN (SELECT e FROM jsonb_array_elements_text($3::text::jsonb) e)))
   THEN $1::bigint
   ELSE (

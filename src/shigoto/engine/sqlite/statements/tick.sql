@@ -31,29 +31,28 @@ SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, 
   EXISTS (SELECT 1 FROM shigoto_job b WHERE b.number = s.number AND b.lane <> 0)
     AND NOT EXISTS (SELECT 1 FROM shigoto_done d WHERE d.number = s.number)
 FROM (
-  SELECT name, look_at AS since FROM shigoto_schedule WHERE look_at <= ?1 AND decided_to <= ?2
+  SELECT name, look_at AS since FROM shigoto_schedule WHERE look_at <= ?1 AND (failed OR reached <= ?2)
   UNION ALL
-  SELECT name, ?1 FROM shigoto_schedule WHERE decided_to > ?2 AND look_at IS NOT NULL
+  SELECT name, ?1 FROM shigoto_schedule WHERE reached > ?2 AND NOT failed
 ) d
 CROSS JOIN shigoto_schedule s ON s.name = d.name
 WHERE s.origin = '' OR s.name IN (SELECT value FROM json_each(?3))
 ORDER BY d.since, s.name
 LIMIT ?4
 
--- The first of all, whoever declares it; and whether any was decided by a clock that has gone back since.
+-- Whether any was decided by a clock that has gone back since; and the first of all, whoever declares it.
 -- name: first_look
-SELECT name, origin, look_at,
-  (SELECT max(decided_to) FROM shigoto_schedule WHERE look_at IS NOT NULL) > ?1
-FROM shigoto_schedule
-WHERE look_at IS NOT NULL
-ORDER BY look_at
-LIMIT 1
+SELECT a.astray, f.name, f.origin, f.look_at
+FROM (SELECT coalesce(max(reached) > ?1, 0) AS astray FROM shigoto_schedule WHERE NOT failed) a
+LEFT JOIN (
+  SELECT name, origin, look_at FROM shigoto_schedule WHERE look_at IS NOT NULL ORDER BY look_at LIMIT 1
+) f
 
 -- name: next_look
 SELECT CASE
   WHEN EXISTS (
     SELECT 1 FROM shigoto_schedule
-    WHERE decided_to > ?2 AND look_at IS NOT NULL AND (origin = '' OR name IN (SELECT value FROM json_each(?3))))
+    WHERE reached > ?2 AND NOT failed AND (origin = '' OR name IN (SELECT value FROM json_each(?3))))
   THEN ?1
   ELSE (
     SELECT min(look_at) FROM shigoto_schedule
