@@ -613,7 +613,7 @@ def test_a_clock_that_was_ahead_for_a_while_silences_nobody() -> None:
             await stage.until(events.TickFired, 3)
             ahead[0] = 2 * 86_400_000
             await stage.until(events.ScheduleFailed, 2)
-            statuses = [record.status for record in await stage.app.schedules.aall()]
+            statuses: list[str] = [record.status for record in await stage.app.schedules.aall()]
             ahead[0] = 0
             before = len(stage.told)
             await asyncio.sleep(600)
