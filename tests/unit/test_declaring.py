@@ -31,13 +31,14 @@ class Town:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.engine = MemoryEngine(clock=self.clock)
+        self.warnings: list[str] = []
 
     def app(self) -> Shigoto:
         return Shigoto(engine=self.engine)
 
     def start(self, app: Shigoto) -> list[str]:
         """What a worker of the app does first."""
-        return self.engine.run(reconciling(self.engine, app.declared, uuid7))
+        return self.engine.run(reconciling(self.engine, app.declared, uuid7, self.warnings.append))
 
     def stored(self, name: str) -> Schedule:
         [schedule] = self.engine.run(self.engine.schedules([name]))
@@ -236,6 +237,59 @@ def test_a_function_that_has_moved_is_the_same_schedule(town: Town) -> None:
 
     assert town.start(second) == ["aggregate"]
     assert town.stored("aggregate").origin.endswith("same_schedule.<locals>.aggregate")
+    assert town.warnings == []
+
+
+def test_a_maker_that_has_moved_gets_past_the_one_before_with_a_warning(town: Town) -> None:
+    """As in every roll-out; which task a maker calls is not known, so two services cannot be told from one that moved."""
+    first, second = town.app(), town.app()
+
+    def here(tick: Tick) -> Any: ...
+
+    def there(tick: Tick) -> Any: ...
+
+    first.schedule("report", "@daily", call=here)
+    second.schedule("report", "@hourly", call=there)
+    town.start(first)
+    assert town.start(second) == ["report"]
+
+    assert town.stored("report").origin.endswith("<locals>.there")
+    [warning] = town.warnings
+    assert "<locals>.here until now" in warning
+    assert "<locals>.there from now on" in warning
+    assert town.start(second) == []
+    assert len(town.warnings) == 1
+
+
+@pytest.mark.parametrize("maker_first", [True, False])
+def test_a_fixed_call_may_become_a_maker_and_a_maker_a_fixed_call(town: Town, *, maker_first: bool) -> None:
+    first, second = town.app(), town.app()
+    for app, makes in ((first, maker_first), (second, not maker_first)):
+
+        @app.task
+        def report() -> None: ...
+
+        fixed = report.call()
+        app.schedule("report", "@daily", call=(lambda tick, fixed=fixed: fixed) if makes else fixed)
+        assert town.start(app) == ["report"]
+
+    assert len(town.warnings) == 1
+
+
+def test_of_a_maker_that_is_gone_nobody_is_warned(town: Town) -> None:
+    first, second = town.app(), town.app()
+
+    def here(tick: Tick) -> Any: ...
+
+    def there(tick: Tick) -> Any: ...
+
+    first.schedule("report", "@daily", call=here)
+    second.schedule("report", "@daily", call=there)
+    town.start(first)
+    town.clock.advance(HEARD_WITHIN + 1)
+
+    assert town.start(second) == ["report"]
+    assert town.warnings == []
 
 
 def test_two_services_that_declare_one_name_for_different_tasks_are_an_error(town: Town) -> None:

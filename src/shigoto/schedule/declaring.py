@@ -116,7 +116,10 @@ def caller(task: Task[..., Any]) -> Maker:
 
 
 def reconciling(
-    engine: Engine, declared: Mapping[str, Declared], new_id: Callable[[], UUID]
+    engine: Engine,
+    declared: Mapping[str, Declared],
+    new_id: Callable[[], UUID],
+    warn: Callable[[str], None] = lambda text: None,
 ) -> Op[list[str]]:
     """Bring what is declared into the store, and tell which of it is new or has changed. Raises ScheduleTaken.
 
@@ -135,7 +138,11 @@ def reconciling(
             changes = [_change(each, known.get(name), now, new_id) for name, each in declared.items()]
             needed = [change for change in changes if change is not None]
             heard = (yield from engine.tick(needed).start()) if needed else []
-            changed += [each.schedule.name for each, was in zip(needed, heard, strict=True) if was]
+            names = [each.schedule.name for each, was in zip(needed, heard, strict=True) if was]
+            changed += names
+            for name in names:
+                if name in known and _is_anothers(declared[name], known[name], now):
+                    warn(_took_over(declared[name], known[name]))
         yield from engine.declare(list(declared)).start()
         return changed
 
@@ -172,14 +179,31 @@ def _expect_ours(each: Declared, known: Schedule, now: Millis) -> None:
             f"The schedule {each.name!r} is declared by {each.origin}, but was added to the store before. Remove"
             f" that one (`shigoto schedules remove {each.name}`), or rename this."
         )
-    if known.origin == each.origin or known.declared_at < now - HEARD_WITHIN:
-        return
-    task = read(known.definition).task
-    if task is None or task != each.definition.task:
+    tasks = (read(known.definition).task, each.definition.task)
+    if _is_anothers(each, known, now) and None not in tasks:
         raise ScheduleTaken(
             f"The schedule {each.name!r} is declared by {known.origin} and by {each.origin}, which run at the same"
-            " time. Rename one of them."
+            f" time, for the tasks {tasks[0]!r} and {tasks[1]!r}. Rename one of them."
         )
+
+
+def _is_anothers(each: Declared, known: Schedule, now: Millis) -> bool:
+    """Whether other code was heard of lately that declares the schedule, and not for the same task as far as we know.
+
+    Which task a function calls is not known before it is called. Such a function may just have moved, in a release that
+    replaces the other one at this moment, so it is believed; two tasks that differ are two services.
+    """
+    if known.origin == each.origin or known.declared_at < now - HEARD_WITHIN:
+        return False
+    task = read(known.definition).task
+    return task is None or task != each.definition.task
+
+
+def _took_over(each: Declared, known: Schedule) -> str:
+    return (
+        f"The schedule {each.name!r} was declared by {known.origin} until now, and is declared by {each.origin} from now"
+        " on. If that is not the same code at another place, rename one of them: each would make jobs of its own for it."
+    )
 
 
 def _origin(fn: Callable[..., Any]) -> str:
