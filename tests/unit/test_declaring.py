@@ -241,7 +241,7 @@ def test_a_function_that_has_moved_is_the_same_schedule(town: Town) -> None:
 
 
 def test_a_maker_that_has_moved_gets_past_the_one_before_with_a_warning(town: Town) -> None:
-    """As in every roll-out; which task a maker calls is not known, so two services cannot be told from one that moved."""
+    """As in every roll-out: which task a maker calls is not known, so it cannot be told from one of another service."""
     first, second = town.app(), town.app()
 
     def here(tick: Tick) -> Any: ...

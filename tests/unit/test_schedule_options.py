@@ -113,6 +113,39 @@ def test_a_key_lets_nobody_make_room() -> None:
     @app.task
     def report() -> None: ...
 
-    with pytest.raises(ScheduleInvalid, match="a unique key") as refused:
-        app.schedules.add("a", report.using(key="k").call(), cron="@daily", overlap="cancel")
+    keyed = report.using(key="k").call()
+    with pytest.raises(ScheduleInvalid, match="unique key 'k'") as refused:
+        app.schedules.add("a", keyed, cron="@daily", overlap="cancel")
     assert refused.value.field == "overlap"
+    with pytest.raises(ScheduleInvalid, match="unique key 'k'") as refused:
+        app.schedule("a", "@daily", call=keyed, overlap="cancel")
+    assert refused.value.field == "overlap"
+    assert not app.declared
+
+
+def test_a_maker_of_calls_with_a_key_that_lets_nobody_make_room_fails_and_says_why() -> None:
+    app = Shigoto("memory:")
+
+    @app.task
+    def report() -> None: ...
+
+    app.schedule("a", every="1m", overlap="cancel", call=lambda tick: report.using(key="k").call())
+    with app.test() as jobs:
+        jobs.advance(minutes=1)
+        with pytest.raises(ScheduleInvalid, match="overlap='cancel' cannot make room"):
+            jobs.run_all(raise_errors=True)
+
+
+def test_an_instant_at_which_every_job_would_have_expired_is_refused() -> None:
+    app = Shigoto("memory:")
+
+    @app.task
+    def report() -> None: ...
+
+    once = report.using(expires=WHEN).call()
+    with pytest.raises(ScheduleInvalid, match="2030-01-31T09:00:00") as refused:
+        app.schedules.add("a", once, cron="@daily")
+    assert refused.value.field == "call"
+    with pytest.raises(ScheduleInvalid, match="is one instant"):
+        app.schedule("a", "@daily", call=once)
+    app.schedules.add("a", report.using(expires=60).call(), cron="@daily")

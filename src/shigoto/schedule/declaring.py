@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
-from shigoto.model.clock import Millis
+from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.duration import Duration
 from shigoto.model.errors import DeclarationError, ScheduleInvalid, ScheduleTaken
 from shigoto.model.schedule import Change, Schedule
 from shigoto.model.text import shown
 from shigoto.options import ScheduledOptions, ScheduleOptions, check_name
 from shigoto.schedule.definition import Definition, read, written
-from shigoto.schedule.options import definition
+from shigoto.schedule.options import definition, expect_room
 from shigoto.schedule.tick import Tick
 from shigoto.task import Task, Tasks
 
@@ -61,7 +61,7 @@ def planned(tasks: Tasks, name: str, call: Call[Any] | Maker, **words: Any) -> N
     if _makes_calls(call):
         made = Declared(name, definition(where, **words), call, _origin(call))
     else:
-        fixed = checked_call(where, call)
+        fixed = checked_call(where, call, words.get("overlap"))
         task = fixed.route.spec.task
         origin = f"{fixed.route.app.tasks[task].fn.__module__}:{name}"
         made = Declared(name, definition(where, task=task, **words), _always(fixed), origin)
@@ -73,11 +73,19 @@ def _makes_calls(call: Call[Any] | Maker) -> TypeGuard[Maker]:
     return callable(call) and not isinstance(call, Task)
 
 
-def checked_call(where: str, call: Any) -> Call[Any]:
+def checked_call(where: str, call: Any, overlap: object = None) -> Call[Any]:
     """The call, if each tick can make it. Raises ScheduleInvalid."""
     _expect_call(where, call)
     checked: Call[Any] = call
     options = checked.route.options
+    expect_room(where, options.key, overlap)
+    if options.expires_at is not None:
+        raise ScheduleInvalid(
+            f"{where}: expires={to_datetime(options.expires_at).isoformat()} of using(…) is one instant, after which"
+            " the job of each tick would have expired. Say how long it may wait, such as timedelta(hours=1), or end"
+            " the schedule with until=.",
+            "call",
+        )
     if options.id is not None or options.connection is not None:
         raise ScheduleInvalid(
             f"{where}: each tick is a job of its own, which can have neither the id nor the connection of using(…).",
@@ -201,8 +209,8 @@ def _is_anothers(each: Declared, known: Schedule, now: Millis) -> bool:
 
 def _took_over(each: Declared, known: Schedule) -> str:
     return (
-        f"The schedule {each.name!r} was declared by {known.origin} until now, and is declared by {each.origin} from now"
-        " on. If that is not the same code at another place, rename one of them: each would make jobs of its own for it."
+        f"The schedule {each.name!r} was declared by {known.origin} until now, and is declared by {each.origin} from"
+        " now on. If that is not the same code at another place, rename one of them: each would make jobs of its own."
     )
 
 

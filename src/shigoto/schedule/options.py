@@ -39,12 +39,7 @@ def definition(
             f"{where}: there is no option {name!r}.{nearest(name, set(ScheduleOptions.__annotations__))}",
             name,
         )
-    if job is not None and job.key is not None and options.get("overlap") == "cancel":
-        raise ScheduleInvalid(
-            f"{where}: overlap='cancel' cannot make room for a job that a unique key lets nobody replace."
-            " Leave out the key, or say overlap='skip'.",
-            "overlap",
-        )
+    expect_room(where, None if job is None else job.key, options.get("overlap"))
     tz = _zone(where, options.get("tz", "UTC"))
     within = options.get("catch_up_within")
     until = options.get("until")
@@ -60,6 +55,16 @@ def definition(
         jitter=_span(where, "jitter", options.get("jitter", 0)),
         until=None if until is None else _instant(where, "until", until, tz),
     )
+
+
+def expect_room(where: str, key: str | None, overlap: object) -> None:
+    """Raise ScheduleInvalid for a job whose place is kept by the one before, which is only asked to make room."""
+    if key is not None and overlap == "cancel":
+        raise ScheduleInvalid(
+            f"{where}: overlap='cancel' cannot make room for a job whose unique key {shown(key)} lets nobody replace"
+            " the one before while that runs. Leave out the key, or say overlap='skip'.",
+            "overlap",
+        )
 
 
 def expect_future(where: str, definition: Definition, now: Millis) -> Millis:
