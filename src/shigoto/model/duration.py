@@ -21,16 +21,15 @@ _TEXT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([smhdw]?)", re.ASCII)
 def milliseconds(duration: Duration, what: str) -> Millis:
     """The duration in milliseconds; OptionInvalid if it is no number, negative, or over a hundred years."""
     seconds = _seconds(duration, what)
-    if not isfinite(seconds):
+    if isinstance(seconds, float) and not isfinite(seconds):
         raise OptionInvalid(f"{what} must be a finite time, not {shown(duration)}.")
     if seconds < 0:
         raise OptionInvalid(f"{what} must not be negative, but is {shown(duration)}.")
-    millis = round(seconds * 1000)
-    if millis > LONGEST:
+    if seconds * 1000 > LONGEST:
         span = plain_span(duration)
         said = shown(duration) if span is None else write_duration(span)
         raise OptionInvalid(f"{what} is longer than a hundred years: {said}. Numbers are seconds.")
-    return millis
+    return round(seconds * 1000)
 
 
 def _seconds(duration: object, what: str) -> float:

@@ -61,9 +61,9 @@ def _made(at: datetime | str, tz: str = "UTC", schedule: str = "") -> Tick:
         if moment is None:
             raise ValueError("it is neither a datetime nor ISO 8601")
         local = moment if moment.tzinfo is not None else moment.replace(tzinfo=_zone(tz))
-    except (ValueError, KeyError, OSError) as error:
+        return Tick(local.astimezone(UTC), tz, schedule)
+    except (ValueError, KeyError, OSError, OverflowError) as error:
         raise OptionInvalid(f"There is no tick at {shown(at)} in {shown(tz)}: {error}.") from error
-    return Tick(local.astimezone(UTC), tz, schedule)
 
 
 def _zone(name: str) -> tzinfo:
