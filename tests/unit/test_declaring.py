@@ -1,10 +1,11 @@
 """Schedules that are declared in code, and how they get into the store without losing what is remembered of them."""
 
-from typing import Any
+from typing import Any, Optional
 from uuid import UUID
 
 import pytest
 
+import shigoto
 from shigoto import (
     Context,
     DeclarationError,
@@ -20,6 +21,7 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.schedule.declaring import HEARD_WITHIN, reconciling
+from shigoto.schedule.tick import takes_tick
 from shigoto.testing.clock import START, VirtualClock
 
 HOUR = 3_600_000
@@ -113,6 +115,70 @@ def test_the_tick_is_found_by_its_type_or_by_its_name_and_the_context_is_no_argu
     assert '"occurrence":{"at":"2026-05-06T03:00:00Z"' in made["by_type"]
     assert made["by_name"].startswith('{"tick":{')
     assert made["without"] == "{}"
+
+
+def test_the_tick_is_found_however_its_type_is_written() -> None:
+    app = Shigoto("memory:")
+
+    @app.every("5m")
+    def or_none(occurrence: Tick | None = None) -> None: ...
+
+    @app.every("5m")
+    def optional(occurrence: Optional[Tick] = None) -> None: ...  # noqa: UP045
+
+    @app.every("5m")
+    def by_module(occurrence: "shigoto.Tick") -> None: ...
+
+    @app.every("5m")
+    def by_text(occurrence: "Tick | None" = None, also: "int | None" = None) -> None: ...
+
+    for each in app.declared.values():
+        assert '"occurrence":{"at":' in each.call(Tick.at("2026-05-06T03:00Z")).payload
+
+
+@pytest.mark.parametrize(
+    ("annotation", "is_tick"),
+    [
+        ("Tick", True),
+        ("shigoto.Tick", True),
+        ("later.Unknown", False),
+        ("shigoto.Tick | None", True),
+        ("None | 'Tick'", True),
+        ("Optional[Tick]", True),
+        ("typing.Optional[shigoto.Tick]", True),
+        ("Optional['Tick']", True),
+        ("list[Tick]", False),
+        ("Ticket", False),
+        (list[Tick], False),
+        (Optional["Tick"], True),
+        (None, False),
+    ],
+)
+def test_the_tick_is_found_also_where_annotations_cannot_be_read_yet(
+    annotation: Any, *, is_tick: bool
+) -> None:
+    assert takes_tick(annotation) is is_tick
+
+
+@pytest.mark.parametrize("annotation", [str, int | None, list[Tick], dict])
+def test_a_tick_that_is_declared_as_something_else_is_refused(annotation: Any) -> None:
+    app = Shigoto("memory:")
+
+    def nightly(tick: Any) -> None: ...
+
+    nightly.__annotations__["tick"] = annotation
+    with pytest.raises(DeclarationError, match="Write tick: Tick"):
+        app.every("5m")(nightly)
+    assert not app.declared
+
+
+def test_a_decorator_without_its_times_is_refused() -> None:
+    app: Any = Shigoto("memory:")
+    for decorate in (app.cron, app.every, Tasks().cron):
+        with pytest.raises(DeclarationError, match=r"Say when it is due: @app\.cron\('0 3"):
+
+            @decorate
+            def nightly() -> None: ...
 
 
 def test_a_task_that_needs_more_than_the_tick_is_refused() -> None:

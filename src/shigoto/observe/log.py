@@ -26,6 +26,7 @@ from shigoto.observe.outlet import Outlet
 
 logger = logging.getLogger("shigoto.worker")
 
+MOST_NAMED = 10  # schedules, in a sentence
 MOST_LISTED = 20  # of what an event names one by one
 
 PER_JOB = (events.JobStarted, events.JobCompleted)
@@ -281,7 +282,7 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     ),
     events.SchedulesDeclared: (
         logging.INFO,
-        lambda e: f"{e.worker}: Schedules {', '.join(e.schedules)} are now what this code says",
+        lambda e: f"{e.worker}: {_schedules(e.schedules)} now what this code says",
     ),
     events.TickFired: (
         logging.INFO,
@@ -298,7 +299,7 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     events.ScheduleFailed: (
         logging.ERROR,
         lambda e: (
-            f"{e.worker}: Schedule {e.schedule} could not submit its job ({e.errors} in a row): {e.error}."
+            f"{e.worker}: Schedule {e.schedule} could not submit its job ({e.errors} in a row): {e.error.rstrip('.')}."
             + (" It has failed for good: mend it, then resume it" if e.failed else " It is tried again")
         ),
     ),
@@ -369,6 +370,12 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
         ),
     ),
 }
+
+
+def _schedules(names: Sequence[str]) -> str:
+    left_out = len(names) - MOST_NAMED
+    named = ", ".join(names[:MOST_NAMED]) + (f" and {left_out} more" if left_out > 0 else "")
+    return f"Schedule {named} is" if len(names) == 1 else f"{len(names)} schedules ({named}) are"
 
 
 def _outcome(outcome: str) -> str:

@@ -19,7 +19,7 @@ from shigoto.model.text import shown
 from shigoto.options import ScheduledOptions, ScheduleOptions, check_name
 from shigoto.schedule.definition import Definition, read, written
 from shigoto.schedule.options import definition, expect_room
-from shigoto.schedule.tick import Tick
+from shigoto.schedule.tick import Tick, annotations_of, takes_tick
 from shigoto.task import Task, Tasks
 
 Maker = Callable[[Tick], Call[Any]]
@@ -110,7 +110,10 @@ def _always(call: Call[Any]) -> Maker:
 def caller(task: Task[..., Any]) -> Maker:
     """What makes a call of the task for a tick: with the tick, if it asks for one. Raises DeclarationError."""
     asked = list(signature(task.fn).parameters.values())[task.takes_context :]
-    ticks = [each for each in asked if each.name == "tick" or each.annotation in (Tick, "Tick")]
+    types = annotations_of(task.fn)
+    ticks = [each for each in asked if each.name == "tick" or takes_tick(types.get(each.name))]
+    for each in ticks[:1]:
+        _expect_tick(task.name, each.name, types.get(each.name, Any))
     needed = [each.name for each in asked if each.default is Parameter.empty and each not in ticks[:1]]
     if needed:
         raise DeclarationError(
@@ -121,6 +124,14 @@ def caller(task: Task[..., Any]) -> Maker:
         return lambda tick: task.call()
     name = ticks[0].name
     return lambda tick: task.call(**{name: tick})
+
+
+def _expect_tick(task: str, name: str, annotation: object) -> None:
+    if not takes_tick(annotation) and annotation not in (Any, object) and not isinstance(annotation, str):
+        raise DeclarationError(
+            f"task {task!r} is run by a schedule, which gives it the tick as {name!r}, and that is declared as"
+            f" {shown(annotation)}. Write {name}: Tick, or choose another name for the parameter."
+        )
 
 
 def reconciling(
