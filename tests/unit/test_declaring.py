@@ -1,5 +1,6 @@
 """Schedules that are declared in code, and how they get into the store without losing what is remembered of them."""
 
+from collections.abc import Callable
 from typing import Any, Optional
 from uuid import UUID
 
@@ -7,6 +8,7 @@ import pytest
 
 import shigoto
 from shigoto import (
+    Call,
     Context,
     DeclarationError,
     OptionInvalid,
@@ -68,6 +70,10 @@ def town() -> Town:
 def nightly(app: Shigoto, expression: str = "0 3 * * *", **options: Any) -> None:
     @app.cron(expression, **options)
     def aggregate(tick: Tick) -> None: ...
+
+
+def making(call: Call[Any]) -> Callable[[Tick], Call[Any]]:
+    return lambda tick: call
 
 
 # Declaring
@@ -173,12 +179,14 @@ def test_a_tick_that_is_declared_as_something_else_is_refused(annotation: Any) -
 
 
 def test_a_decorator_without_its_times_is_refused() -> None:
-    app: Any = Shigoto("memory:")
-    for decorate in (app.cron, app.every, Tasks().cron):
-        with pytest.raises(DeclarationError, match=r"Say when it is due: @app\.cron\('0 3"):
+    app, tasks = Shigoto("memory:"), Tasks()
+    decorators: list[Any] = [app.cron, app.every, tasks.cron]
+    for decorate in decorators:
 
-            @decorate
-            def nightly() -> None: ...
+        def nightly() -> None: ...
+
+        with pytest.raises(DeclarationError, match=r"Say when it is due: @app\.cron\('0 3"):
+            decorate(nightly)
 
 
 def test_a_task_that_needs_more_than_the_tick_is_refused() -> None:
@@ -335,8 +343,7 @@ def test_a_fixed_call_may_become_a_maker_and_a_maker_a_fixed_call(town: Town, *,
         @app.task
         def report() -> None: ...
 
-        fixed = report.call()
-        app.schedule("report", "@daily", call=(lambda tick, fixed=fixed: fixed) if makes else fixed)
+        app.schedule("report", "@daily", call=making(report.call()) if makes else report.call())
         assert town.start(app) == ["report"]
 
     assert len(town.warnings) == 1

@@ -13,7 +13,7 @@ nothing at all if they are switched off when the worker starts.
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TextIO, cast
 
 from msgspec import Struct, to_builtins
@@ -26,7 +26,7 @@ from shigoto.observe.outlet import Outlet
 
 logger = logging.getLogger("shigoto.worker")
 
-MOST_NAMED = 10  # schedules, in a sentence
+MOST_NAMED = 10  # schedules or tasks, in a sentence
 MOST_LISTED = 20  # of what an event names one by one
 
 PER_JOB = (events.JobStarted, events.JobCompleted)
@@ -372,9 +372,14 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
 }
 
 
+def some_of(names: Iterable[str]) -> str:
+    """Names for a sentence: of many the first ten, and how many more there are."""
+    first, more = (every := tuple(names))[:MOST_NAMED], len(every) - MOST_NAMED
+    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
+
+
 def _schedules(names: Sequence[str]) -> str:
-    left_out = len(names) - MOST_NAMED
-    named = ", ".join(names[:MOST_NAMED]) + (f" and {left_out} more" if left_out > 0 else "")
+    named = some_of(names)
     return f"Schedule {named} is" if len(names) == 1 else f"{len(names)} schedules ({named}) are"
 
 
