@@ -21,9 +21,11 @@ from shigoto.enqueue import Call, expect_call
 from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import Enqueued, JobSpec
 from shigoto.model.plain import plain_id, plain_whole
+from shigoto.model.text import shown
 from shigoto.options import text
 
 BATCH = 500
+MAX_PART = 200
 
 Tenant = TypeVar("Tenant", bound=str | int | UUID)
 Part = tuple[str, str]  # a task, and which part of the fan-out its children are
@@ -42,7 +44,7 @@ class FanOut:
 
     def __init__(self, parent: UUID, part: str, before: Set[Part]) -> None:
         self._parent = parent
-        self._part = part
+        self._part = part if part == "" else text("part", part, MAX_PART)
         self._before = before
         self._engine: Engine | None = None
         self._statuses = Counter[str]()
@@ -108,6 +110,8 @@ def _checked(call: Call[Any]) -> Call[Any]:
 
 def _batches(tenants: Iterable[Tenant]) -> Iterator[list[Tenant]]:
     """The tenants in their order, which is sorted if they have none."""
+    if isinstance(tenants, str | bytes):
+        raise OptionInvalid(f"A fan-out takes a list of tenants, not one: write [{shown(tenants)}].")
     rest = iter(sorted(tenants, key=_name) if isinstance(tenants, Set) else tenants)
     while some := list(islice(rest, BATCH)):
         yield some

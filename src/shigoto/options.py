@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 
 from shigoto.model.clock import Millis, to_millis
 from shigoto.model.duration import Duration, milliseconds
-from shigoto.model.errors import OptionInvalid, nearest
+from shigoto.model.errors import DeclarationError, OptionInvalid, nearest
 from shigoto.model.job import JobSpec, KeyMode
 from shigoto.model.plain import plain_moment, plain_text, plain_whole
 from shigoto.model.text import shown, storable
@@ -236,6 +236,15 @@ def _suggest_name(name: str) -> str:
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     better = re.sub(r"[^a-z0-9_.-]+", "_", words).strip("_.-")[:100]
     return f" How about {better!r}?" if _NAME.fullmatch(better) else ""
+
+
+def expect_times(given: object) -> None:
+    """Raise DeclarationError for a function that was given to a decorator of schedules in place of its times."""
+    if callable(given):
+        raise DeclarationError(
+            f"{shown(given)} stands where its times belong. Say when it is due: @app.cron('0 3 * * *'), or"
+            " @app.every('5m')."
+        )
 
 
 def several(option: str, value: object) -> Iterable[object]:

@@ -29,6 +29,7 @@ from shigoto.options import (
     TaskOptions,
     check_name,
     expect_limits_in_order,
+    expect_times,
     lay_call_over,
     lay_over,
     several,
@@ -263,6 +264,7 @@ class DecorateScheduled:
     def __init__(
         self, tasks: "Tasks", expression: str | None, every: Duration | str | None, options: ScheduledOptions
     ) -> None:
+        expect_times(expression if every is None else every)
         self._tasks = tasks
         self._expression = expression
         self._every = every

@@ -86,9 +86,9 @@ def test_what_an_earlier_run_of_the_same_job_has_stored_is_met_again(chain: Chai
 def test_within_one_run_a_fan_out_that_failed_can_be_tried_again(chain: Chain) -> None:
     run = run_of()
     with pytest.raises(ZeroDivisionError):
-        run.fan_out("a", lambda store: chain.for_store.call(store, str(1 // 0)))
+        run.fan_out(list("a"), lambda store: chain.for_store.call(store, str(1 // 0)))
 
-    assert run.fan_out("a", chain.call) == FannedOut(inserted=1)
+    assert run.fan_out(list("a"), chain.call) == FannedOut(inserted=1)
 
 
 @pytest.mark.parametrize(("mode", "again"), [("keep", "existing"), ("preserve_run_at", "replaced")])
@@ -100,9 +100,9 @@ def test_another_run_of_the_scheduler_adds_no_second_job_for_a_store(
     def keyed(store: str) -> Call[Any]:
         return chain.for_store.using(key=f"aggregate:{store}:monday", key_mode=mode).call(store, "monday")
 
-    first = run_of(uuid4()).fan_out("abc", keyed)
+    first = run_of(uuid4()).fan_out(list("abc"), keyed)
     before = [(job.id, job.run_at) for job in chain.children()]
-    second = run_of(uuid4()).fan_out("abc", keyed)
+    second = run_of(uuid4()).fan_out(list("abc"), keyed)
 
     assert (first, second) == (FannedOut(inserted=3), FannedOut(**{again: 3}))
     assert [(job.id, job.run_at) for job in chain.children()] == before
@@ -110,12 +110,12 @@ def test_another_run_of_the_scheduler_adds_no_second_job_for_a_store(
 
 def test_two_fan_outs_of_one_job_are_told_apart_by_their_part(chain: Chain) -> None:
     run = run_of()
-    run.fan_out("ab", chain.call, part="monday")
-    run.fan_out("ab", lambda store: chain.for_store.call(store, "tuesday"), part="tuesday")
+    run.fan_out(list("ab"), chain.call, part="monday")
+    run.fan_out(list("ab"), lambda store: chain.for_store.call(store, "tuesday"), part="tuesday")
 
     assert len(chain.children()) == 4
     with pytest.raises(OptionInvalid, match="part="):
-        run.fan_out("ab", chain.call, part="monday")
+        run.fan_out(list("ab"), chain.call, part="monday")
 
 
 def test_tenants_may_be_numbers_ids_or_a_set(chain: Chain) -> None:
@@ -143,7 +143,7 @@ def test_no_tenants_are_no_children(chain: Chain) -> None:
 )
 def test_what_cannot_be_a_child_is_refused_and_nothing_is_stored(chain: Chain, make: Any, why: str) -> None:
     with pytest.raises(OptionInvalid, match=why):
-        run_of().fan_out("a", lambda store: make(chain, store))
+        run_of().fan_out(list("a"), lambda store: make(chain, store))
     assert chain.children() == []
 
 
@@ -153,11 +153,26 @@ def test_what_cannot_be_a_tenant_is_refused(chain: Chain, tenant: Any) -> None:
         run_of().fan_out([tenant], lambda _: chain.call("a"))
 
 
+@pytest.mark.parametrize("part", [5, None, "a\0b", "\ud800", "x" * 201])
+def test_what_cannot_be_a_part_is_refused(chain: Chain, part: Any) -> None:
+    with pytest.raises(OptionInvalid, match=r"^part "):
+        run_of().fan_out(["a"], chain.call, part=part)
+
+
+@pytest.mark.parametrize("tenants", ["abc", b"abc"])
+async def test_one_tenant_is_not_taken_for_its_letters(chain: Chain, tenants: Any) -> None:
+    with pytest.raises(OptionInvalid, match=r"a list of tenants, not one: write \[b?'abc'\]"):
+        run_of().fan_out(tenants, chain.call)
+    with pytest.raises(OptionInvalid, match="a list of tenants, not one"):
+        await run_of().afan_out(tenants, chain.call)
+    assert chain.children() == []
+
+
 def test_calls_of_two_apps_are_refused(chain: Chain) -> None:
     other = Chain(Shigoto("memory:").engine)
 
     with pytest.raises(OptionInvalid, match="another app"):
-        run_of().fan_out("ab", lambda store: (chain if store == "a" else other).call(store))
+        run_of().fan_out(list("ab"), lambda store: (chain if store == "a" else other).call(store))
 
 
 async def test_the_same_without_blocking_the_loop(chain: Chain) -> None:

@@ -175,7 +175,7 @@ def test_an_unknown_name_is_an_error_with_a_suggestion(shigoto: Command, verb: s
         (["--cron", "61 * * * *"], "cron", "the minute of cron '61 * * * *' cannot be meant"),
         (["--cron", "* * *"], "cron", "has 3"),
         (["--cron", "@dayly"], "cron", "@daily"),
-        (["--cron", "0 0 30 2 *"], "cron", "the day-of-month of cron"),
+        (["--cron", "0 0 30 2 *"], "cron", "is never due"),
         (["--cron", "@daily", "--tz", "Europe/Berlni"], "tz", "Did you mean 'Europe/Berlin'?"),
         (["--every", "0.5s"], "every", "at least a second"),
         (["--every", "often"], "every", "not 'often'"),
@@ -235,6 +235,11 @@ def test_a_name_that_is_taken_is_an_error(shigoto: Command) -> None:
         (["preview", "nightly", "--cron", "@daily"], "not both"),
         (["preview", "nightly", *BERLIN], "--tz goes with --cron"),
         (["preview", "--cron", "@daily", "--from", "soon"], "'soon' is no time"),
+        (["preview", "--cron", "@daily", "--from", "0001-01-01"], "not in a year from 2 to 9998"),
+        (["preview", "--cron", "@daily", "--from", "9999-12-30"], "not in a year from 2 to 9998"),
+        (["add", "y", "t", "--at", "0001-01-01", "--tz", "Asia/Tokyo"], "not in a year from 2 to 9998"),
+        (["update", "nightly", "--cron", "none"], "--cron none: a schedule must be due at some time"),
+        (["update", "nightly", "--every", "none"], "--every none: a schedule must be due at some time"),
         (["backfill", "nightly", "--from", "2030-01-01"], "Missing option '--to'"),
     ],
 )
@@ -387,6 +392,14 @@ def test_a_backfill_fires_what_has_not_fired_and_no_more_the_second_time(shigoto
         "schedules", "history", "nightly", "--before", "2026-03-30", "--limit", "1", "--json"
     ).json
     assert [each["at"] for each in older] == ["2026-03-29T01:00:00Z"]
+
+
+def test_a_backfill_whose_end_lies_before_its_begin_is_refused(shigoto: Command) -> None:
+    added(shigoto, "nightly", "--cron", "@daily")
+
+    done = shigoto("schedules", "backfill", "nightly", "--from", "2026-01-02", "--to", "2026-01-01")
+
+    assert (done.code, "must not lie before since" in done.err) == (2, True)
 
 
 def test_too_many_ticks_at_once_are_refused(shigoto: Command) -> None:

@@ -1,13 +1,16 @@
 """Schedules that are declared in code, and how they get into the store without losing what is remembered of them."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Optional
 from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
 
+import shigoto
 from shigoto import (
+    Call,
     Context,
     DeclarationError,
     OptionInvalid,
@@ -22,6 +25,7 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.schedule.declaring import HEARD_WITHIN, reconciling
+from shigoto.schedule.tick import takes_tick
 from shigoto.testing.clock import START, VirtualClock
 
 HOUR = 3_600_000
@@ -33,13 +37,14 @@ class Town:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.engine = MemoryEngine(clock=self.clock)
+        self.warnings: list[str] = []
 
     def app(self) -> Shigoto:
         return Shigoto(engine=self.engine)
 
     def start(self, app: Shigoto) -> list[str]:
         """What a worker of the app does first."""
-        return self.engine.run(reconciling(self.engine, app.declared, uuid7))
+        return self.engine.run(reconciling(self.engine, app.declared, uuid7, self.warnings.append))
 
     def stored(self, name: str) -> Schedule:
         [schedule] = self.engine.run(self.engine.schedules([name]))
@@ -67,6 +72,10 @@ def town() -> Town:
 def nightly(app: Shigoto, expression: str = "0 3 * * *", **options: Any) -> None:
     @app.cron(expression, **options)
     def aggregate(tick: Tick) -> None: ...
+
+
+def making(call: Call[Any]) -> Callable[[Tick], Call[Any]]:
+    return lambda tick: call
 
 
 # Declaring
@@ -114,6 +123,72 @@ def test_the_tick_is_found_by_its_type_or_by_its_name_and_the_context_is_no_argu
     assert '"occurrence":{"at":"2026-05-06T03:00:00Z"' in made["by_type"]
     assert made["by_name"].startswith('{"tick":{')
     assert made["without"] == "{}"
+
+
+def test_the_tick_is_found_however_its_type_is_written() -> None:
+    app = Shigoto("memory:")
+
+    @app.every("5m")
+    def or_none(occurrence: Tick | None = None) -> None: ...
+
+    @app.every("5m")
+    def optional(occurrence: Optional[Tick] = None) -> None: ...  # noqa: UP045
+
+    @app.every("5m")
+    def by_module(occurrence: "shigoto.Tick") -> None: ...
+
+    @app.every("5m")
+    def by_text(occurrence: "Tick | None" = None, also: "int | None" = None) -> None: ...
+
+    for each in app.declared.values():
+        assert '"occurrence":{"at":' in each.call(Tick.at("2026-05-06T03:00Z")).payload
+
+
+@pytest.mark.parametrize(
+    ("annotation", "is_tick"),
+    [
+        ("Tick", True),
+        ("shigoto.Tick", True),
+        ("later.Unknown", False),
+        ("shigoto.Tick | None", True),
+        ("None | 'Tick'", True),
+        ("Optional[Tick]", True),
+        ("typing.Optional[shigoto.Tick]", True),
+        ("Optional['Tick']", True),
+        ("list[Tick]", False),
+        ("Ticket", False),
+        (list[Tick], False),
+        (Optional["Tick"], True),
+        (None, False),
+    ],
+)
+def test_the_tick_is_found_also_where_annotations_cannot_be_read_yet(
+    annotation: Any, *, is_tick: bool
+) -> None:
+    assert takes_tick(annotation) is is_tick
+
+
+@pytest.mark.parametrize("annotation", [str, int | None, list[Tick], dict])
+def test_a_tick_that_is_declared_as_something_else_is_refused(annotation: Any) -> None:
+    app = Shigoto("memory:")
+
+    def nightly(tick: Any) -> None: ...
+
+    nightly.__annotations__["tick"] = annotation
+    with pytest.raises(DeclarationError, match="Write tick: Tick"):
+        app.every("5m")(nightly)
+    assert not app.declared
+
+
+def test_a_decorator_without_its_times_is_refused() -> None:
+    app, tasks = Shigoto("memory:"), Tasks()
+    decorators: list[Any] = [app.cron, app.every, tasks.cron]
+    for decorate in decorators:
+
+        def nightly() -> None: ...
+
+        with pytest.raises(DeclarationError, match=r"Say when it is due: @app\.cron\('0 3"):
+            decorate(nightly)
 
 
 def test_a_task_that_needs_more_than_the_tick_is_refused() -> None:
@@ -274,6 +349,58 @@ def test_a_function_that_has_moved_is_the_same_schedule(town: Town) -> None:
 
     assert town.start(second) == ["aggregate"]
     assert town.stored("aggregate").origin.endswith("same_schedule.<locals>.aggregate")
+    assert town.warnings == []
+
+
+def test_a_maker_that_has_moved_gets_past_the_one_before_with_a_warning(town: Town) -> None:
+    """As in every roll-out: which task a maker calls is not known, so it cannot be told from one of another service."""
+    first, second = town.app(), town.app()
+
+    def here(tick: Tick) -> Any: ...
+
+    def there(tick: Tick) -> Any: ...
+
+    first.schedule("report", "@daily", call=here)
+    second.schedule("report", "@hourly", call=there)
+    town.start(first)
+    assert town.start(second) == ["report"]
+
+    assert town.stored("report").origin.endswith("<locals>.there")
+    [warning] = town.warnings
+    assert "<locals>.here until now" in warning
+    assert "<locals>.there from now on" in warning
+    assert town.start(second) == []
+    assert len(town.warnings) == 1
+
+
+@pytest.mark.parametrize("maker_first", [True, False])
+def test_a_fixed_call_may_become_a_maker_and_a_maker_a_fixed_call(town: Town, *, maker_first: bool) -> None:
+    first, second = town.app(), town.app()
+    for app, makes in ((first, maker_first), (second, not maker_first)):
+
+        @app.task
+        def report() -> None: ...
+
+        app.schedule("report", "@daily", call=making(report.call()) if makes else report.call())
+        assert town.start(app) == ["report"]
+
+    assert len(town.warnings) == 1
+
+
+def test_of_a_maker_that_is_gone_nobody_is_warned(town: Town) -> None:
+    first, second = town.app(), town.app()
+
+    def here(tick: Tick) -> Any: ...
+
+    def there(tick: Tick) -> Any: ...
+
+    first.schedule("report", "@daily", call=here)
+    second.schedule("report", "@daily", call=there)
+    town.start(first)
+    town.clock.advance(HEARD_WITHIN + 1)
+
+    assert town.start(second) == ["report"]
+    assert town.warnings == []
 
 
 def test_two_services_that_declare_one_name_for_different_tasks_are_an_error(town: Town) -> None:

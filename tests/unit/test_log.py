@@ -47,6 +47,36 @@ SENTENCES: dict[Event, str] = {
 }
 
 
+def sentence_of(event: Event, caplog: pytest.LogCaptureFixture) -> str:
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, "shigoto.worker"):
+        bus = Bus()
+        log_events(bus)
+        bus.publish(event)
+    [record] = caplog.records
+    return record.getMessage()
+
+
+def test_of_many_schedules_ten_are_named_with_their_number(caplog: pytest.LogCaptureFixture) -> None:
+    names = tuple(f"s{each}" for each in range(10_001))
+
+    assert sentence_of(events.SchedulesDeclared("2", names), caplog) == (
+        "2: 10001 schedules (s0, s1, s2, s3, s4, s5, s6, s7, s8, s9 and 9991 more) are now what this code says"
+    )
+    assert sentence_of(events.SchedulesDeclared("2", names[:2]), caplog) == (
+        "2: 2 schedules (s0, s1) are now what this code says"
+    )
+    assert sentence_of(events.SchedulesDeclared("2", names[:1]), caplog) == (
+        "2: Schedule s0 is now what this code says"
+    )
+
+
+def test_an_error_of_a_schedule_ends_with_one_dot(caplog: pytest.LogCaptureFixture) -> None:
+    failed = events.ScheduleFailed("2", "nightly", "ScheduleInvalid: a call, not 5.", 1, failed=False)
+
+    assert sentence_of(failed, caplog).endswith("a call, not 5. It is tried again")
+
+
 @pytest.mark.parametrize(("event", "sentence"), SENTENCES.items(), ids=lambda value: type(value).__name__)
 def test_the_message_is_the_sentence_of_the_specification(
     event: Event, sentence: str, caplog: pytest.LogCaptureFixture

@@ -1,6 +1,6 @@
 """What can be said about a schedule: each refusal names the field, and what it may be."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from shigoto.schedule.options import definition, words_of
 from shigoto.schedule.recurrence import Cron, Every, Once
 
 WHEN = datetime(2030, 1, 31, 9, tzinfo=UTC)
+EAST, WEST = timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,23 @@ WHEN = datetime(2030, 1, 31, 9, tzinfo=UTC)
         ({"cron": "0 0 * * 8"}, "cron", "the day-of-week of cron"),
         ({"cron": "99 0 0 * * *"}, "cron", "second, minute 0-59"),
         ({"cron": "@reboot"}, "cron", "@yearly"),
+        ({"cron": "0 0 30 2 *"}, "cron", "is never due: no month that it names has such a day"),
+        ({"cron": "0 0 31 4,6 *"}, "cron", "is never due"),
+        ({"cron": "0 0 32 2 *"}, "cron", "the day-of-month of cron"),
+        ({"cron": "*/61 * * * *"}, "cron", "takes every 61th minute, and there are only 60"),
+        ({"cron": "0 5,*/25 * * *"}, "cron", "every 25th hour"),
+        ({"cron": "*/61 * * * * *"}, "cron", "every 61th second"),
+        ({"cron": f"{'9' * 5_000} * * * *"}, "cron", "at most 1000 characters"),
+        ({"cron": f"{'9' * 900} * * * *"}, "cron", "the minute of cron"),
+        ({"every": 10**400}, "every", "longer than a hundred years"),
+        ({"every": 1e308}, "every", "longer than a hundred years"),
+        ({"every": -(10**400)}, "every", "negative"),
+        ({"cron": "@daily", "jitter": 10**5_000}, "jitter", "longer than a hundred years"),
+        ({"cron": "@daily", "catch_up_within": 10**400}, "catch_up_within", "longer than a hundred years"),
+        ({"at": datetime(1, 1, 1), "tz": "Asia/Tokyo"}, "at", "from 2 to 9998, not 0001-01-01T00:00:00"),  # noqa: DTZ001
+        ({"at": datetime.max.replace(tzinfo=WEST)}, "at", "from 2 to 9998, not 9999"),
+        ({"cron": "@daily", "until": datetime.min.replace(tzinfo=EAST)}, "until", "from 2 to 9998"),
+        ({"cron": "@daily", "until": datetime.max.replace(tzinfo=WEST)}, "until", "from 2 to 9998"),
         ({"cron": "@daily", "tz": "Tokyo"}, "tz", "such as 'Europe/Berlin'"),
         ({"cron": "@daily", "tz": ""}, "tz", "a time zone"),
         ({"cron": "@daily", "tz": "../etc/passwd"}, "tz", "a time zone"),
@@ -60,6 +78,11 @@ def test_a_refusal_names_the_field_and_what_it_may_be(words: dict[str, Any], fie
     assert refused.value.field == field
     assert why in str(refused.value)
     assert str(refused.value).startswith("schedule 'nightly': ")
+
+
+@pytest.mark.parametrize("cron", ["0 0 31 * *", "0 0 29 2 *", "*/60 */24 */31 */12 */7", "0 0 30 2 MON"])
+def test_what_is_rare_or_odd_and_can_be_meant_is_no_error(cron: str) -> None:
+    definition("a", cron=cron)
 
 
 def test_where_there_are_no_zones_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +136,39 @@ def test_a_key_lets_nobody_make_room() -> None:
     @app.task
     def report() -> None: ...
 
-    with pytest.raises(ScheduleInvalid, match="a unique key") as refused:
-        app.schedules.add("a", report.using(key="k").call(), cron="@daily", overlap="cancel")
+    keyed = report.using(key="k").call()
+    with pytest.raises(ScheduleInvalid, match="unique key 'k'") as refused:
+        app.schedules.add("a", keyed, cron="@daily", overlap="cancel")
     assert refused.value.field == "overlap"
+    with pytest.raises(ScheduleInvalid, match="unique key 'k'") as refused:
+        app.schedule("a", "@daily", call=keyed, overlap="cancel")
+    assert refused.value.field == "overlap"
+    assert not app.declared
+
+
+def test_a_maker_of_calls_with_a_key_that_lets_nobody_make_room_fails_and_says_why() -> None:
+    app = Shigoto("memory:")
+
+    @app.task
+    def report() -> None: ...
+
+    app.schedule("a", every="1m", overlap="cancel", call=lambda tick: report.using(key="k").call())
+    with app.test() as jobs:
+        jobs.advance(minutes=1)
+        with pytest.raises(ScheduleInvalid, match="overlap='cancel' cannot make room"):
+            jobs.run_all(raise_errors=True)
+
+
+def test_an_instant_at_which_every_job_would_have_expired_is_refused() -> None:
+    app = Shigoto("memory:")
+
+    @app.task
+    def report() -> None: ...
+
+    once = report.using(expires=WHEN).call()
+    with pytest.raises(ScheduleInvalid, match="2030-01-31T09:00:00") as refused:
+        app.schedules.add("a", once, cron="@daily")
+    assert refused.value.field == "call"
+    with pytest.raises(ScheduleInvalid, match="is one instant"):
+        app.schedule("a", "@daily", call=once)
+    app.schedules.add("a", report.using(expires=60).call(), cron="@daily")

@@ -143,6 +143,63 @@ async def test_an_unknown_name_is_an_error_with_a_suggestion(
         await do(verb, "weakly", **words)
 
 
+NAMED = ["update", "remove", "pause", "resume", "run_now", "get", "preview", "history"]
+
+
+@pytest.mark.parametrize("verb", NAMED)
+@pytest.mark.parametrize("name", ["\ud800", "a\0b", "", "Every Week", "x" * 10_000])
+async def test_a_name_that_no_schedule_can_have_is_not_known(
+    desk: Desk, do: Verb, verb: str, name: str
+) -> None:
+    words = {"every": "5m"} if verb == "update" else {}
+    with pytest.raises(ScheduleNotFound, match="There is no schedule '") as refused:
+        await do(verb, name, **words)
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize("verb", NAMED)
+@pytest.mark.parametrize("name", [None, 5, ["weekly"]])
+async def test_what_is_no_name_is_an_error_that_says_so(desk: Desk, do: Verb, verb: str, name: Any) -> None:
+    words = {"every": "5m"} if verb == "update" else {}
+    with pytest.raises(ScheduleInvalid, match="must be a text, not ") as refused:
+        await do(verb, name, **words)
+    assert refused.value.field == "name"
+
+
+@pytest.mark.parametrize("verb", ["run_now", "backfill"])
+async def test_what_the_code_of_a_schedule_raises_is_told_as_such(desk: Desk, do: Verb, verb: str) -> None:
+    def maker(tick: Tick) -> Any:
+        raise ConnectionError("no customers today")
+
+    desk.app.schedule("mails", every="1h", call=maker)
+    desk.engine.run(reconciling(desk.engine, desk.app.declared, uuid7))
+    desk.clock.advance(2 * HOUR)
+    words = {"since": desk.now - timedelta(hours=1), "to": desk.now} if verb == "backfill" else {}
+
+    with pytest.raises(ScheduleInvalid, match=r"maker could not make the job.*no customers today") as refused:
+        await do(verb, "mails", **words)
+    assert refused.value.field == "call"
+    assert isinstance(refused.value.__cause__, ConnectionError)
+
+
+@pytest.mark.parametrize(
+    ("words", "since", "ticks"),
+    [
+        ({"cron": "0 3 * * *", "tz": "Asia/Tokyo"}, datetime(2, 1, 1, tzinfo=UTC), 5),
+        ({"cron": "0 3 * * *", "tz": "America/Lima"}, datetime(9998, 12, 30, tzinfo=UTC), 2),
+        ({"cron": "0 0 29 2 *"}, datetime(9990, 1, 1, tzinfo=UTC), 2),
+        ({"every": "1d", "tz": "Asia/Tokyo"}, datetime(9998, 12, 30, 12, tzinfo=UTC), 1),
+        ({"every": "1d"}, datetime(2, 1, 1, tzinfo=UTC), 5),
+    ],
+)
+async def test_a_preview_goes_as_far_as_the_calendar(
+    desk: Desk, do: Verb, words: dict[str, Any], since: datetime, ticks: int
+) -> None:
+    desk.add(**({"every": None} | words))
+
+    assert len(await do("preview", "weekly", since=since, limit=5)) == ticks
+
+
 @pytest.mark.parametrize(
     ("verb", "words", "field"),
     [
@@ -152,6 +209,14 @@ async def test_an_unknown_name_is_an_error_with_a_suggestion(
         ("history", {"before": 5}, "before"),
         ("history", {"limit": 10**9}, "limit"),
         ("backfill", {"since": None, "to": datetime.now(UTC)}, "since"),
+        (
+            "backfill",
+            {"since": datetime(2026, 1, 2, tzinfo=UTC), "to": datetime(2026, 1, 1, tzinfo=UTC)},
+            "to",
+        ),
+        ("preview", {"since": datetime.min.replace(tzinfo=UTC)}, "since"),
+        ("preview", {"to": datetime.max.replace(tzinfo=UTC)}, "to"),
+        ("history", {"before": datetime.max.replace(tzinfo=UTC)}, "before"),
         ("update", {"call": lambda tick: None}, "call"),
         ("update", {"tz": "Nowhere"}, "tz"),
     ],
@@ -671,7 +736,14 @@ def test_a_tick_is_an_instant_and_its_zone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "tz"), [("soon", "UTC"), (5, "UTC"), ("2026-05-06T03:00", "Nowhere/At_All"), (None, "UTC")]
+    ("at", "tz"),
+    [
+        ("soon", "UTC"),
+        (5, "UTC"),
+        ("2026-05-06T03:00", "Nowhere/At_All"),
+        (None, "UTC"),
+        ("0001-01-01", "Asia/Tokyo"),
+    ],
 )
 def test_what_is_no_tick_is_refused(at: Any, tz: str) -> None:
     with pytest.raises(OptionInvalid, match="There is no tick at"):

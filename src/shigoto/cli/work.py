@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from shigoto.app import Shigoto
-from shigoto.observe.log import configure_logging
+from shigoto.observe.log import configure_logging, some_of
 from shigoto.worker.logfields import job_fields
 from shigoto.worker.service import Service
 from shigoto.worker.supervisor.address import name_of_store
@@ -46,7 +46,7 @@ def work(
         def begin() -> None:
             if shift.stop_on_eof:
                 call_at_eof(get_running_loop(), brake.press_harder)
-            logger.info("Tasks: %s; store: %s", ", ".join(app.tasks) or "none", name_of_store(app))
+            logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app))
 
         with SignalWatch(dict.fromkeys((signal.SIGINT, signal.SIGTERM), brake.press_harder)):
             return run_to_the_end(

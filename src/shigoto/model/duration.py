@@ -2,7 +2,7 @@
 
 import re
 from datetime import timedelta
-from math import isfinite
+from math import inf
 
 from shigoto.model.clock import Millis
 from shigoto.model.errors import OptionInvalid
@@ -21,16 +21,15 @@ _TEXT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([smhdw]?)", re.ASCII)
 def milliseconds(duration: Duration, what: str) -> Millis:
     """The duration in milliseconds; OptionInvalid if it is no number, negative, or over a hundred years."""
     seconds = _seconds(duration, what)
-    if not isfinite(seconds):
+    if not -inf < seconds < inf:  # also for whole numbers that are beyond floats
         raise OptionInvalid(f"{what} must be a finite time, not {shown(duration)}.")
     if seconds < 0:
         raise OptionInvalid(f"{what} must not be negative, but is {shown(duration)}.")
-    millis = round(seconds * 1000)
-    if millis > LONGEST:
+    if seconds * 1000 > LONGEST:
         span = plain_span(duration)
         said = shown(duration) if span is None else write_duration(span)
         raise OptionInvalid(f"{what} is longer than a hundred years: {said}. Numbers are seconds.")
-    return millis
+    return round(seconds * 1000)
 
 
 def _seconds(duration: object, what: str) -> float:

@@ -13,7 +13,7 @@ nothing at all if they are switched off when the worker starts.
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol, TextIO, cast
 
 from msgspec import Struct, to_builtins
@@ -26,6 +26,7 @@ from shigoto.observe.outlet import Outlet
 
 logger = logging.getLogger("shigoto.worker")
 
+MOST_NAMED = 10  # schedules or tasks, in a sentence
 MOST_LISTED = 20  # of what an event names one by one
 
 PER_JOB = (events.JobStarted, events.JobCompleted)
@@ -283,7 +284,7 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     ),
     events.SchedulesDeclared: (
         logging.INFO,
-        lambda e: f"{e.worker}: Schedules {', '.join(e.schedules)} are now what this code says",
+        lambda e: f"{e.worker}: {_schedules(e.schedules)} now what this code says",
     ),
     events.TickFired: (
         logging.INFO,
@@ -300,7 +301,7 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     events.ScheduleFailed: (
         logging.ERROR,
         lambda e: (
-            f"{e.worker}: Schedule {e.schedule} could not submit its job ({e.errors} in a row): {e.error}."
+            f"{e.worker}: Schedule {e.schedule} could not submit its job ({e.errors} in a row): {e.error.rstrip('.')}."
             + (" It has failed for good: mend it, then resume it" if e.failed else " It is tried again")
         ),
     ),
@@ -377,6 +378,17 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
         ),
     ),
 }
+
+
+def some_of(names: Iterable[str]) -> str:
+    """Names for a sentence: of many the first ten, and how many more there are."""
+    first, more = (every := tuple(names))[:MOST_NAMED], len(every) - MOST_NAMED
+    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
+
+
+def _schedules(names: Sequence[str]) -> str:
+    named = some_of(names)
+    return f"Schedule {named} is" if len(names) == 1 else f"{len(names)} schedules ({named}) are"
 
 
 def _outcome(outcome: str) -> str:

@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
-from shigoto.model.clock import Millis
+from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.duration import Duration
 from shigoto.model.errors import DeclarationError, ScheduleInvalid, ScheduleTaken
 from shigoto.model.schedule import Change, Schedule
 from shigoto.model.text import shown
 from shigoto.options import ScheduledOptions, ScheduleOptions, check_name
 from shigoto.schedule.definition import Definition, read, written
-from shigoto.schedule.options import definition
+from shigoto.schedule.options import definition, expect_room
 from shigoto.schedule.redefining import redefined
-from shigoto.schedule.tick import Tick
+from shigoto.schedule.tick import Tick, annotations_of, takes_tick
 from shigoto.task import Task, Tasks
 
 Maker = Callable[[Tick], Call[Any]]
@@ -62,7 +62,7 @@ def planned(tasks: Tasks, name: str, call: Call[Any] | Maker, **words: Any) -> N
     if _makes_calls(call):
         made = Declared(name, definition(where, **words), call, _origin(call))
     else:
-        fixed = checked_call(where, call)
+        fixed = checked_call(where, call, words.get("overlap"))
         task = fixed.route.spec.task
         origin = f"{fixed.route.app.tasks[task].fn.__module__}:{name}"
         made = Declared(name, definition(where, task=task, **words), _always(fixed), origin)
@@ -74,11 +74,19 @@ def _makes_calls(call: Call[Any] | Maker) -> TypeGuard[Maker]:
     return callable(call) and not isinstance(call, Task)
 
 
-def checked_call(where: str, call: Any) -> Call[Any]:
+def checked_call(where: str, call: Any, overlap: object = None) -> Call[Any]:
     """The call, if each tick can make it. Raises ScheduleInvalid."""
     _expect_call(where, call)
     checked: Call[Any] = call
     options = checked.route.options
+    expect_room(where, options.key, overlap)
+    if options.expires_at is not None:
+        raise ScheduleInvalid(
+            f"{where}: expires={to_datetime(options.expires_at).isoformat()} of using(…) is one instant, after which"
+            " the job of each tick would have expired. Say how long it may wait, such as timedelta(hours=1), or end"
+            " the schedule with until=.",
+            "call",
+        )
     if options.id is not None or options.connection is not None:
         raise ScheduleInvalid(
             f"{where}: each tick is a job of its own, which can have neither the id nor the connection of using(…).",
@@ -109,7 +117,10 @@ def _always(call: Call[Any]) -> Maker:
 def caller(task: Task[..., Any]) -> Maker:
     """What makes a call of the task for a tick: with the tick, if it asks for one. Raises DeclarationError."""
     asked = list(signature(task.fn).parameters.values())[task.takes_context :]
-    ticks = [each for each in asked if each.name == "tick" or each.annotation in (Tick, "Tick")]
+    types = annotations_of(task.fn)
+    ticks = [each for each in asked if each.name == "tick" or takes_tick(types.get(each.name))]
+    for each in ticks[:1]:
+        _expect_tick(task.name, each.name, types.get(each.name, Any))
     needed = [each.name for each in asked if each.default is Parameter.empty and each not in ticks[:1]]
     if needed:
         raise DeclarationError(
@@ -122,8 +133,19 @@ def caller(task: Task[..., Any]) -> Maker:
     return lambda tick: task.call(**{name: tick})
 
 
+def _expect_tick(task: str, name: str, annotation: object) -> None:
+    if not takes_tick(annotation) and annotation not in (Any, object) and not isinstance(annotation, str):
+        raise DeclarationError(
+            f"task {task!r} is run by a schedule, which gives it the tick as {name!r}, and that is declared as"
+            f" {shown(annotation)}. Write {name}: Tick, or choose another name for the parameter."
+        )
+
+
 def reconciling(
-    engine: Engine, declared: Mapping[str, Declared], new_id: Callable[[], UUID]
+    engine: Engine,
+    declared: Mapping[str, Declared],
+    new_id: Callable[[], UUID],
+    warn: Callable[[str], None] = lambda text: None,
 ) -> Op[list[str]]:
     """Bring what is declared into the store, and tell which of it is new or has changed. Raises ScheduleTaken.
 
@@ -142,7 +164,11 @@ def reconciling(
             changes = [_change(each, known.get(name), now, new_id) for name, each in declared.items()]
             needed = [change for change in changes if change is not None]
             heard = (yield from engine.tick(needed).start()) if needed else []
-            changed += [each.schedule.name for each, was in zip(needed, heard, strict=True) if was]
+            names = [each.schedule.name for each, was in zip(needed, heard, strict=True) if was]
+            changed += names
+            for name in names:
+                if name in known and _is_anothers(declared[name], known[name], now):
+                    warn(_took_over(declared[name], known[name]))
         yield from engine.declare(list(declared)).start()
         return changed
 
@@ -171,14 +197,31 @@ def _expect_ours(each: Declared, known: Schedule, now: Millis) -> None:
             f"The schedule {each.name!r} is declared by {each.origin}, but was added to the store before. Remove"
             f" that one (`shigoto schedules remove {each.name}`), or rename this."
         )
-    if known.origin == each.origin or known.declared_at < now - HEARD_WITHIN:
-        return
-    task = read(known.definition).task
-    if task is None or task != each.definition.task:
+    tasks = (read(known.definition).task, each.definition.task)
+    if _is_anothers(each, known, now) and None not in tasks:
         raise ScheduleTaken(
             f"The schedule {each.name!r} is declared by {known.origin} and by {each.origin}, which run at the same"
-            " time. Rename one of them."
+            f" time, for the tasks {tasks[0]!r} and {tasks[1]!r}. Rename one of them."
         )
+
+
+def _is_anothers(each: Declared, known: Schedule, now: Millis) -> bool:
+    """Whether other code was heard of lately that declares the schedule, and not for the same task as far as we know.
+
+    Which task a function calls is not known before it is called. Such a function may just have moved, in a release that
+    replaces the other one at this moment, so it is believed; two tasks that differ are two services.
+    """
+    if known.origin == each.origin or known.declared_at < now - HEARD_WITHIN:
+        return False
+    task = read(known.definition).task
+    return task is None or task != each.definition.task
+
+
+def _took_over(each: Declared, known: Schedule) -> str:
+    return (
+        f"The schedule {each.name!r} was declared by {known.origin} until now, and is declared by {each.origin} from"
+        " now on. If that is not the same code at another place, rename one of them: each would make jobs of its own."
+    )
 
 
 def _origin(fn: Callable[..., Any]) -> str:

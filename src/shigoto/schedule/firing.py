@@ -83,5 +83,6 @@ def _spec(schedule: Schedule, definition: Definition, at: Millis, maker: Maker |
                 "call",
             )
         return definition.job.spec(id)
-    call = checked_call(f"schedule {schedule.name!r}", maker(tick_of(schedule, definition, at)))
+    made = maker(tick_of(schedule, definition, at))
+    call = checked_call(f"schedule {schedule.name!r}", made, definition.overlap)
     return replace(call.spec(id), id=id, pattern=None)

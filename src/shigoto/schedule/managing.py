@@ -8,8 +8,18 @@ from msgspec.structs import replace
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Millis
-from shigoto.model.errors import ScheduleNotFound, ScheduleTaken, StoreUnavailable, nearest
+from shigoto.model.errors import (
+    OptionInvalid,
+    ScheduleInvalid,
+    ScheduleNotFound,
+    ScheduleTaken,
+    StoreUnavailable,
+    nearest,
+)
+from shigoto.model.plain import plain_text
 from shigoto.model.schedule import Change, Schedule, TickOutcome
+from shigoto.model.text import shown
+from shigoto.options import check_name
 from shigoto.schedule.deciding import passed_over
 from shigoto.schedule.declaring import HEARD_WITHIN
 from shigoto.schedule.definition import Definition, read, written
@@ -67,11 +77,23 @@ def contended(name: str) -> StoreUnavailable:
 
 def found(engine: Engine, name: str) -> Steps[Schedule]:
     """The schedule. Raises ScheduleNotFound."""
-    known = yield from engine.schedules([name]).start()
+    wanted = _name(name)
+    known = [] if wanted is None else (yield from engine.schedules([wanted]).start())
     if not known:
         names = [each.name for each in (yield from engine.schedules().start())]
-        raise ScheduleNotFound(f"There is no schedule {name!r}.{nearest(name, names)}")
+        raise ScheduleNotFound(f"There is no schedule {shown(name)}.{nearest(name, names)}")
     return known[0]
+
+
+def _name(given: object) -> str | None:
+    """The name, or None if no schedule can have it. Raises ScheduleInvalid for what is no text."""
+    name = plain_text(given)
+    if name is None:
+        raise ScheduleInvalid(f"The name of a schedule must be a text, not {shown(given)}.", "name")
+    try:
+        return check_name(name, "The schedule")
+    except OptionInvalid:
+        return None
 
 
 def defining(engine: Engine, name: str) -> Op[Definition]:

@@ -1,5 +1,6 @@
 """What can be said about a schedule, checked where it is said: every refusal names the field, and what it may be."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any, Unpack
 from zoneinfo import available_timezones
@@ -14,9 +15,12 @@ from shigoto.model.text import shown
 from shigoto.options import ScheduleOptions
 from shigoto.schedule.definition import CATCH_UPS, MOST_CAUGHT_UP, OVERLAPS, Definition, Template
 from shigoto.schedule.recurrence import WORDS, Cron, Every, Once, spelled_out
-from shigoto.schedule.zones import EPOCH, zone_called
+from shigoto.schedule.zones import EPOCH, FIRST_YEAR, LAST_YEAR, zone_called
 
 SHORTEST: Millis = 1_000
+LONGEST_CRON = 1_000
+FIELDS = (("second", 60), ("minute", 60), ("hour", 24), ("day", 31), ("month", 12), ("weekday", 7))
+_STEP = re.compile(r"/([0-9]+)")
 MOST = 10_000
 """Ticks that are caught up at once, at the most."""
 
@@ -39,12 +43,7 @@ def definition(
             f"{where}: there is no option {name!r}.{nearest(name, set(ScheduleOptions.__annotations__))}",
             name,
         )
-    if job is not None and job.key is not None and options.get("overlap") == "cancel":
-        raise ScheduleInvalid(
-            f"{where}: overlap='cancel' cannot make room for a job that a unique key lets nobody replace."
-            " Leave out the key, or say overlap='skip'.",
-            "overlap",
-        )
+    expect_room(where, None if job is None else job.key, options.get("overlap"))
     tz = _zone(where, options.get("tz", "UTC"))
     within = options.get("catch_up_within")
     until = options.get("until")
@@ -61,6 +60,16 @@ def definition(
         until=None if until is None else _instant(where, "until", until, tz),
         when_failed=_choice(where, "when_failed", options.get("when_failed", "keep"), ("keep", "remove")),
     )
+
+
+def expect_room(where: str, key: str | None, overlap: object) -> None:
+    """Raise ScheduleInvalid for a job whose place is kept by the one before, which is only asked to make room."""
+    if key is not None and overlap == "cancel":
+        raise ScheduleInvalid(
+            f"{where}: overlap='cancel' cannot make room for a job whose unique key {shown(key)} lets nobody replace"
+            " the one before while that runs. Leave out the key, or say overlap='skip'.",
+            "overlap",
+        )
 
 
 def expect_future(where: str, definition: Definition, now: Millis) -> Millis:
@@ -102,6 +111,11 @@ def _expression(where: str, given: object) -> str:
         raise ScheduleInvalid(
             f"{where}: cron must be an expression such as '0 3 * * *', not {shown(given)}.", "cron"
         )
+    if len(text) > LONGEST_CRON:
+        raise ScheduleInvalid(
+            f"{where}: cron must have at most {LONGEST_CRON} characters; {shown(text)} has {len(text)}.",
+            "cron",
+        )
     fields = spelled_out(text)
     if fields.startswith("@"):
         raise ScheduleInvalid(f"{where}: cron knows {', '.join(WORDS)}, and not {shown(text)}.", "cron")
@@ -113,17 +127,41 @@ def _expression(where: str, given: object) -> str:
             "cron",
         )
     try:
-        if next(CronSim(fields, EPOCH), None) is None:
-            raise ScheduleInvalid(f"{where}: cron {shown(text)} is never due: no such day exists.", "cron")
+        due = next(CronSim(fields, EPOCH), None)
     except CronSimError as error:
         name = str(error).removeprefix("Bad ")
+        if name != "day-of-month" or not _fits_january(fields):
+            raise ScheduleInvalid(
+                f"{where}: the {name} of cron {shown(text)} cannot be meant. The fields are"
+                f" {'second, ' if count == 6 else ''}minute 0-59, hour 0-23, day 1-31, month 1-12 or JAN-DEC, weekday"
+                " 0-7 or SUN-SAT.",
+                "cron",
+            ) from error
+        due = None
+    if due is None:
         raise ScheduleInvalid(
-            f"{where}: the {name} of cron {shown(text)} cannot be meant. The fields are"
-            f" {'second, ' if count == 6 else ''}minute 0-59, hour 0-23, day 1-31, month 1-12 or JAN-DEC, weekday 0-7"
-            " or SUN-SAT.",
+            f"{where}: cron {shown(text)} is never due: no month that it names has such a day. Choose another day.",
             "cron",
-        ) from error
+        )
+    for (name, size), field in zip(FIELDS[-count:], fields.split(), strict=True):
+        for step in _STEP.findall(field):
+            if int(step) > size:
+                raise ScheduleInvalid(
+                    f"{where}: cron {shown(text)} takes every {step}th {name}, and there are only {size}. Use every=,"
+                    " or name the times.",
+                    "cron",
+                )
     return text
+
+
+def _fits_january(fields: str) -> bool:
+    """Whether each field can be meant by itself, and only the months are too short for the day."""
+    *others, _, weekday = fields.split()
+    try:
+        CronSim(" ".join((*others, "1", weekday)), EPOCH)
+    except CronSimError:
+        return False
+    return True
 
 
 def _zone(where: str, given: object) -> str:
@@ -170,8 +208,17 @@ def _instant(where: str, field: str, given: object, tz: str) -> Millis:
     moment = plain_moment(given)
     if moment is None:
         raise ScheduleInvalid(f"{where}: {field} must be a datetime, not {shown(given)}.", field)
+    expect_in_calendar(f"{where}: {field}", moment, field)
     local = moment if moment.tzinfo is not None else moment.replace(tzinfo=zone_called(tz))
     return to_millis(local.astimezone(UTC))
+
+
+def expect_in_calendar(what: str, moment: datetime, field: str) -> None:
+    """Raise ScheduleInvalid for a moment so far away that it may be beyond the calendar in some zone."""
+    if not FIRST_YEAR <= moment.year <= LAST_YEAR:
+        raise ScheduleInvalid(
+            f"{what} must be in a year from {FIRST_YEAR} to {LAST_YEAR}, not {moment.isoformat()}.", field
+        )
 
 
 def _most(where: str, given: object) -> int:

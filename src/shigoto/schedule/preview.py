@@ -1,18 +1,19 @@
 """What will happen: the ticks of a schedule, and what becomes of times that the clocks skip or show twice."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise, takewhile
 from typing import Literal
 
 from msgspec import Struct
 
-from shigoto.model.clock import Millis, to_datetime
+from shigoto.model.clock import Millis, to_datetime, to_millis
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.recurrence import Cron, has_fixed_times, spelled_out, walls_between
-from shigoto.schedule.zones import Seconds, stretches, wall, year_of, zone_called
+from shigoto.schedule.zones import LAST_YEAR, Seconds, stretches, wall, year_of, zone_called
 
 Fate = Literal["after", "skipped", "first", "both"]
 
+LAST: Millis = to_millis(datetime(LAST_YEAR + 1, 1, 1, tzinfo=UTC)) - 1
 NAMED = 3  # times on the wall, in a sentence
 
 
@@ -54,8 +55,8 @@ class ClockChange(Struct, frozen=True, kw_only=True):
 def upcoming(given: Definition, after: Millis, to: Millis | None, limit: int) -> list[datetime]:
     """The ticks of a definition after an instant, in its own zone."""
     zone = zone_called(given.zone)
-    end = given.until if to is None else to if given.until is None else min(to, given.until)
-    ticks = takewhile(lambda at: end is None or at <= end, given.recurrence.after(after))
+    end = min(LAST, LAST if to is None else to, LAST if given.until is None else given.until)
+    ticks = takewhile(lambda at: at <= end, given.recurrence.after(after))
     return [to_datetime(at).astimezone(zone) for at in islice(ticks, limit)]
 
 

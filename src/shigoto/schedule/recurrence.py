@@ -10,6 +10,7 @@ when the clocks are changed is decided here and not in a library, so that it can
 """
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from cronsim import CronSim
 from msgspec import Struct
@@ -81,9 +82,16 @@ class _Walls:
         if not self._asked <= at <= self._found:
             if at != self._found + 1:  # not the one after that
                 self._walls = CronSim(self._fields, wall(at - 1, 0))
-            following = next(self._walls, None)
+            following = _next(self._walls)
             self._asked, self._found = at, NEVER if following is None else number(following)
         return self._found
+
+
+def _next(walls: CronSim) -> datetime | None:
+    try:
+        return next(walls, None)
+    except (ValueError, OverflowError):  # the calendar ends before
+        return None
 
 
 class Every(Struct, frozen=True, tag="every"):

@@ -9,18 +9,19 @@ from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
 from shigoto.model.clock import Millis, to_datetime, to_millis
 from shigoto.model.duration import Duration
-from shigoto.model.errors import ScheduleInvalid
+from shigoto.model.errors import ScheduleInvalid, ShigotoError
 from shigoto.model.ids import uuid7
-from shigoto.model.plain import plain_moment, plain_whole
+from shigoto.model.plain import plain_moment, plain_text, plain_whole
 from shigoto.model.schedule import Change, Entry, Schedule, ScheduleRecord, Status, TickRecord
 from shigoto.model.text import shown
 from shigoto.options import ScheduleOptions, check_name
 from shigoto.planning import Planning
 from shigoto.schedule import asking, managing
-from shigoto.schedule.declaring import HEARD_WITHIN, Maker, checked_call
+from shigoto.schedule.declaring import HEARD_WITHIN, Declared, Maker, checked_call
 from shigoto.schedule.definition import UNREADABLE, Definition, read, template
-from shigoto.schedule.options import definition, words_of
+from shigoto.schedule.options import definition, expect_in_calendar, words_of
 from shigoto.schedule.preview import upcoming
+from shigoto.schedule.tick import Tick
 
 TIMES = {"cron", "every", "at"}
 ON_THE_WALL = {"gap", "fold"}  # what can be said of a cron expression only
@@ -181,6 +182,11 @@ class Schedules:
 
     def _backfilling(self, name: str, since: datetime, to: datetime) -> Op[list[UUID]]:
         first, last = _instant("since", since), _instant("to", to)
+        if last < first:
+            raise ScheduleInvalid(
+                f"to must not lie before since, but {to.isoformat()} lies before {since.isoformat()}. Swap them.",
+                "to",
+            )
         return asking.backfilling(self._engine, name, first, last, self._maker(name))
 
     def _getting(self, name: str) -> Op[ScheduleRecord]:
@@ -232,8 +238,26 @@ class Schedules:
 
     def _maker(self, name: str) -> Maker | None:
         self._app.load()
-        declared = self._app.declared.get(name)
-        return None if declared is None else declared.call
+        declared = self._app.declared.get(plain_text(name) or "")
+        return None if declared is None else _explaining(declared)
+
+
+def _explaining(declared: Declared) -> Maker:
+    """What makes the calls of a schedule; what its code raises is told as such to whoever asks for a job."""
+
+    def call(tick: Tick) -> Call[Any]:
+        try:
+            return declared.call(tick)
+        except ShigotoError:
+            raise
+        except Exception as error:
+            raise ScheduleInvalid(
+                f"schedule {declared.name!r}: {declared.origin} could not make the job for {tick.at.isoformat()}:"
+                f" {shown(error)}. Mend that code, and ask again.",
+                "call",
+            ) from error
+
+    return call
 
 
 def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
@@ -340,4 +364,5 @@ def _instant(field: str, given: object) -> Millis:
     moment = plain_moment(given)
     if moment is None or moment.tzinfo is None:
         raise ScheduleInvalid(f"{field} must be a datetime with a time zone, not {shown(given)}.", field)
+    expect_in_calendar(field, moment, field)
     return to_millis(moment)

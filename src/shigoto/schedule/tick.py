@@ -1,7 +1,9 @@
 """What a scheduled task is told of the occurrence that it runs for."""
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime, tzinfo
-from typing import Protocol, overload
+from types import UnionType
+from typing import Any, ForwardRef, Protocol, Union, get_args, get_origin, get_type_hints, overload
 
 from msgspec import Struct, field
 
@@ -61,9 +63,29 @@ def _made(at: datetime | str, tz: str = "UTC", schedule: str = "") -> Tick:
         if moment is None:
             raise ValueError("it is neither a datetime nor ISO 8601")
         local = moment if moment.tzinfo is not None else moment.replace(tzinfo=_zone(tz))
-    except (ValueError, KeyError, OSError) as error:
+        return Tick(local.astimezone(UTC), tz, schedule)
+    except (ValueError, KeyError, OSError, OverflowError) as error:
         raise OptionInvalid(f"There is no tick at {shown(at)} in {shown(tz)}: {error}.") from error
-    return Tick(local.astimezone(UTC), tz, schedule)
+
+
+def annotations_of(fn: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations of a function, as types if all are known by now, else as they are written."""
+    try:
+        return get_type_hints(fn)
+    except Exception:  # of what is evaluated there: names that will exist later, or never
+        return dict(getattr(fn, "__annotations__", {}))
+
+
+def takes_tick(annotation: object) -> bool:
+    """Whether an annotation, or its text, is `Tick` or `Tick | None`, wherever that was imported from."""
+    if isinstance(annotation, ForwardRef):
+        annotation = annotation.__forward_arg__
+    if isinstance(annotation, str):
+        parts = annotation.rpartition("Optional[")[2].removesuffix("]").split("|")
+        return any(part.strip(" '\"").rpartition(".")[2] == "Tick" for part in parts)
+    if get_origin(annotation) in (Union, UnionType):
+        return any(takes_tick(each) for each in get_args(annotation))
+    return annotation is Tick
 
 
 def _zone(name: str) -> tzinfo:

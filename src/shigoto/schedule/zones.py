@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from msgspec import Struct
 
+from shigoto.model.clock import to_datetime
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.text import shown
 
@@ -17,6 +18,7 @@ Seconds = int
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 DAY: Seconds = 86_400
+FIRST_YEAR, LAST_YEAR = 2, 9_998  # those of which every instant has a local time in every zone
 
 
 class ZoneMissing(ScheduleInvalid, KeyError):
@@ -62,16 +64,16 @@ def zone_called(name: str) -> tzinfo:
 
 
 def year_of(at: Seconds) -> int:
-    """The year of an instant, by UTC."""
-    return datetime.fromtimestamp(at, UTC).year
+    """The year of an instant, by UTC; the first or the last one that a calendar has, for instants beyond."""
+    return to_datetime(at * 1000).year
 
 
 def stretches(since: Seconds, until_year: int, zone: tzinfo) -> Iterator[Stretch]:
-    """The stretches of a zone from the one that has `since` in it, to the end of a year.
+    """The stretches of a zone from the one that has `since` in it, to the end of a year, as far as calendars go.
 
     One of them may be cut in two by the end of a year, where nothing changes.
     """
-    for year in range(year_of(since), until_year + 1):
+    for year in range(max(FIRST_YEAR, year_of(since)), min(LAST_YEAR, until_year) + 1):
         for stretch in _stretches_of(year, zone):
             if stretch.end > since:
                 yield stretch

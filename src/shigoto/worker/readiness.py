@@ -80,7 +80,7 @@ async def declare(
     """
 
     async def tell() -> list[str]:
-        return await engine.arun(reconciling(engine, declared, uuid7))
+        return await engine.arun(reconciling(engine, declared, uuid7, logger.warning))
 
     return await _patiently(tell, who, "declare its schedules", random)
 

@@ -13,6 +13,7 @@ from shigoto.cli.schedules.pages import record_of
 from shigoto.cli.schedules.words import (
     NAME,
     NAMES,
+    NONE,
     call_of,
     loaded,
     local,
@@ -76,6 +77,12 @@ def update(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **optio
     The word none takes --until and --catch-up-within away. What is declared in code is changed there.
     """
     store, said = split_task(ctx, words)
+    for name in ("cron", "every"):
+        if options[name] == NONE:
+            raise click.UsageError(
+                f"--{name} none: a schedule must be due at some time. Say --cron, --every or --at anew; or pause it.",
+                ctx,
+            )
     plan, of_jobs = plan_of(options), said_of_jobs(options)
     if said.task is None and of_jobs:
         raise click.UsageError(

@@ -15,7 +15,7 @@ from shigoto.cli.target import looks_like_store, shared, split_store, target_of
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import KEY_MODES
 from shigoto.options import CatchUp, Fold, Gap, Overlap, WhenFailed
-from shigoto.schedule.zones import zone_called
+from shigoto.schedule.zones import FIRST_YEAR, LAST_YEAR, zone_called
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
@@ -36,11 +36,14 @@ def read_time(ctx: click.Context, option: click.Parameter, text: str | None) -> 
     if text is None:
         return None
     try:
-        return datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
             f"{text!r} is no time: write 2030-01-31, 2030-01-31T09:00 or 2030-01-31T09:00:00Z.", ctx, option
         ) from None
+    if not FIRST_YEAR <= time.year <= LAST_YEAR:
+        raise click.BadParameter(f"{text!r} is not in a year from {FIRST_YEAR} to {LAST_YEAR}.", ctx, option)
+    return time
 
 
 def read_end(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | str | None:

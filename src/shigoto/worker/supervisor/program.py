@@ -29,7 +29,7 @@ from msgspec import Struct
 from shigoto.app import Shigoto
 from shigoto.model.errors import ShigotoError
 from shigoto.observe.events import WorkerLeaving, WorkerStarted, WorkerStopping
-from shigoto.observe.log import configure_logging
+from shigoto.observe.log import configure_logging, some_of
 from shigoto.worker.logfields import job_fields
 from shigoto.worker.memory import collect_rarely
 from shigoto.worker.process.kin import ORPHANED, be_expendable, die_with_parent
@@ -184,7 +184,7 @@ class Program:
         app.bus.subscribe(self._ready, WorkerStarted)
         app.bus.subscribe(self._stopping, WorkerStopping)
         app.bus.subscribe(lambda _: self._slate.mark(Mark.LEAVING), WorkerLeaving)
-        logger.info("Tasks: %s; store: %s", ", ".join(app.tasks) or "none", name_of_store(app))
+        logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app))
         hello = Hello(
             worker=worker.id,
             name=worker.name,
