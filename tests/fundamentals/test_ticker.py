@@ -53,17 +53,15 @@ def declare_minutely(app: Shigoto) -> None:
 
 
 def declare_ours(app: Shigoto) -> None:
-    @app.cron("* * * * *", name="ours")
-    async def ours() -> None: ...
-
-    app.schedule("report", "* * * * *", call=lambda tick: ours.call())
+    @app.cron("* * * * *")
+    async def report() -> None: ...
 
 
 def declare_theirs(app: Shigoto) -> None:
     @app.cron("* * * * *", name="theirs")
     async def theirs() -> None: ...
 
-    app.schedule("report", "* * * * *", call=lambda tick: theirs.call())
+    app.schedule("report", "* * * * *", call=theirs.call())
 
 
 # Declaring
