@@ -201,6 +201,9 @@ def test_a_removed_one_that_another_service_has_now_is_left_to_it(stage: Stage) 
     declare_theirs(other)
     declare_ours(stage.app)
 
+    @stage.app.cron("* * * * *")
+    async def ours() -> None: ...
+
     async def main() -> dict[str, str | None]:
         async with stage.working():
             await stage.until(events.TickFired)

@@ -145,6 +145,7 @@ def test_a_zone_that_is_not_known_here_is_an_error_that_says_so(
 ) -> None:
     """Looking is none: `show` and `list` tell times in UTC then."""
     added(shigoto, "nightly", "--cron", "0 3 * * *", *BERLIN)
+    assert shigoto("schedules", "pause", "nightly").code == 0
 
     def unknown(name: str) -> ZoneInfo:
         raise ZoneInfoNotFoundError(name)

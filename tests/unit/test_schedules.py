@@ -67,7 +67,8 @@ class Desk:
         """Bring a schedule into a state."""
         [schedule] = self.engine.run(self.engine.schedules([name]))
         change = Change(schedule=replace(schedule, **state), seen=schedule.revision)
-        assert all(self.engine.run(self.engine.tick([change])))
+        heard = self.engine.run(self.engine.tick([change]))
+        assert all(heard)
 
     def looked(self) -> list[tuple[str, int, int]]:
         """What became of ticks, once somebody has looked at all that is due."""
