@@ -6,7 +6,7 @@ from shigoto.model.clock import to_datetime
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.scheduler.health import SHORT_OUTAGE, STUCK, judge
+from shigoto.scheduler.health import SHORT_OUTAGE, SLOW, STUCK, judge
 from shigoto.worker.tally import MOST_NAMED, Figures, ScheduleFigures, Spread, Tally, spread
 
 NOW = 1_800_000_000_000
@@ -95,10 +95,34 @@ def test_an_outage_is_a_warning_and_a_long_one_an_error() -> None:
     assert tally.figures().errors == 2
 
 
+def test_an_outage_counts_from_when_the_store_was_asked() -> None:
+    """S4-14: SQLite waits a minute for a lock before it says that it cannot."""
+    tally, time = counted()
+    tally.begin()
+    time.now += 60
+    tally.broke(ConnectionError("locked"))
+    time.now += 5
+
+    assert tally.down_for == 65
+
+
+def test_a_tick_that_had_to_wait_for_the_store_is_as_late_as_it_was_stored() -> None:
+    """S4-18, S4-19: decided in time, and then a lock was in its way."""
+    tally, time = counted()
+    tally.begin()
+    time.now += 20
+    tally.told(change("a", TickOutcome.FIRED, late=30))
+    tally.end()
+
+    assert tally.figures().lateness.p99 == 20_030
+
+
 def test_a_scheduler_that_is_stuck_is_an_error() -> None:
     """S4-18: last execution time."""
     tally, time = counted()
-    time.now += STUCK + 2
+    time.now += SLOW + 2
+    assert judge(tally.figures(), "running", 1.0).status == "Warning"
+    time.now += STUCK - SLOW
 
     assert judge(tally.figures(), "running", 1.0).details == ("No cycle has ended for 32 s.",)
     assert judge(tally.figures(), "running", 60.0).status == "OK"
@@ -128,6 +152,7 @@ def test_lateness_is_a_warning_and_much_of_it_an_error() -> None:
         (hour, TickOutcome.CAUGHT_UP),
     ):
         tally, _ = counted()
+        tally.begin()
         for _ in range(50):
             tally.told(change("a", outcome, late=by))
         told.append(judge(tally.figures(), "running", 1.0).status)
@@ -147,6 +172,7 @@ def test_a_tick_that_waited_for_the_job_before_is_late_on_purpose() -> None:
 def test_everything_is_counted_by_schedule_and_by_priority() -> None:
     """S4-19, S4-23: success and failure counts, statistics per schedule and priority."""
     tally, _ = counted(cycles=2)
+    tally.begin()
     tally.told(change("a", TickOutcome.FIRED, late=30, priority=5))
     tally.told(change("a", TickOutcome.CAUGHT_UP, late=90_000))
     tally.told(change("a", TickOutcome.MISSED))

@@ -15,7 +15,7 @@ SHORT_OUTAGE = 10.0  # seconds without the store that are no more than a warning
 LATE = 1_000  # milliseconds, of one tick in a hundred
 TOO_LATE = 60_000  # which is no longer on time, but caught up
 MANY_ERRORS = 0.5  # of the newest cycles
-STUCK = 30.0  # seconds without a cycle, beyond the longest wait between two
+SLOW, STUCK = 10.0, 30.0  # seconds without a cycle, beyond the longest wait between two
 
 
 class Health(Struct, frozen=True, kw_only=True):
@@ -45,8 +45,9 @@ def judge(figures: Figures | None, state: State, poll: float) -> Health:
         place = errors if figures.down_for > SHORT_OUTAGE else warnings
         trouble = (figures.trouble or "").rstrip(".")
         place.append(f"The store has not answered for {figures.down_for:.0f} s: {trouble}.")
-    elif figures.idle > poll + STUCK:
-        errors.append(f"No cycle has ended for {figures.idle:.0f} s.")
+    elif figures.idle > poll + SLOW:
+        place = errors if figures.idle > poll + STUCK else warnings
+        place.append(f"No cycle has ended for {figures.idle:.0f} s.")
     if figures.error_rate:
         place = errors if figures.error_rate >= MANY_ERRORS else warnings
         place.append(f"Something failed in {figures.error_rate:.0%} of the newest cycles.")

@@ -110,7 +110,8 @@ class Tally:
     def broke(self, error: Exception) -> bool:
         """It was cut short: the store does not answer. Tells whether that is news."""
         news = self._down_since is None
-        self._down_since = self._time() if self._down_since is None else self._down_since
+        # Since it was asked, not since it was given up: a store may take its time to say that it cannot.
+        self._down_since = self._began_at if self._down_since is None else self._down_since
         self._trouble = str(error)
         self._totals["errors"] += 1
         self._outcomes.append(True)
@@ -120,6 +121,11 @@ class Tally:
     def down_for(self) -> float | None:
         """For how many seconds the store has not answered; None if it does."""
         return None if self._down_since is None else self._time() - self._down_since
+
+    @property
+    def waited(self) -> Millis:
+        """How long this cycle has taken so far, from its look at the store's clock on."""
+        return round((self._time() - self._began_at) * 1000)
 
     def lost(self, schedule: str) -> None:
         """Another instance was first."""
@@ -142,7 +148,7 @@ class Tally:
             if schedule.name in self._named:
                 self._last_at[schedule.name] = entry.at
             if not held:
-                self._lateness.append((self._time(), entry.decided_at - entry.at))
+                self._lateness.append((self._time(), entry.decided_at - entry.at + self.waited))
 
     def figures(self) -> Figures:
         """What it all comes to, as of now."""

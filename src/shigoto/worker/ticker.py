@@ -241,7 +241,7 @@ class Ticker:
             bus.publish(ScheduleFailed(name, schedule.name, error, schedule.errors, schedule.failed))
         for firing in change.firings:
             entry = firing.entry
-            late = entry.decided_at - entry.at
+            late = entry.decided_at - entry.at + self.tally.waited
             if firing.spec is not None:
                 job: UUID = firing.spec.id
                 bus.publish(TickFired(name, schedule.name, entry.at, entry.outcome.value, job, late))
