@@ -134,7 +134,8 @@ def caller(task: Task[..., Any]) -> Maker:
 
 
 def _expect_tick(task: str, name: str, annotation: object) -> None:
-    if not takes_tick(annotation) and annotation not in (Any, object) and not isinstance(annotation, str):
+    anything = annotation is Any or annotation is object or isinstance(annotation, str)
+    if not anything and not takes_tick(annotation):
         raise DeclarationError(
             f"task {task!r} is run by a schedule, which gives it the tick as {name!r}, and that is declared as"
             f" {shown(annotation)}. Write {name}: Tick, or choose another name for the parameter."
