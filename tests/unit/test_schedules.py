@@ -597,6 +597,48 @@ def test_what_a_backfill_leaves_of_a_stretch_stays_in_the_history(
     assert [(outcome, count) for outcome, _, count in desk.history()] == told
 
 
+def test_ticks_behind_one_that_was_filled_in_before_anybody_looked_are_written_down(desk: Desk) -> None:
+    desk.add()
+    first = START // HOUR * HOUR + HOUR
+    desk.clock.advance(first + 5 * HOUR - desk.clock.now)
+    desk.app.schedules.backfill("weekly", to_datetime(first), to_datetime(first))
+
+    assert [(outcome, count) for outcome, _, count in desk.looked()] == [
+        ("backfilled", 1),
+        ("missed", 4),
+        ("fired", 1),
+    ]
+    assert desk.app.schedules.get("weekly").counts == {"backfilled": 1, "missed": 4, "fired": 1}
+
+
+def test_a_second_backfill_takes_nothing_from_what_the_first_has_left(desk: Desk) -> None:
+    desk.add()
+    first = START // HOUR * HOUR + HOUR
+    desk.clock.advance(first + 5 * HOUR - desk.clock.now)
+    third = to_datetime(first + 2 * HOUR)
+    desk.app.schedules.backfill("weekly", third, third)
+    desk.looked()
+    desk.app.schedules.backfill("weekly", to_datetime(first), to_datetime(first + HOUR))
+
+    assert [(outcome, count) for outcome, _, count in desk.history()] == [
+        *[("backfilled", 1)] * 3,
+        ("missed", 2),
+        ("fired", 1),
+    ]
+
+
+def test_a_long_stretch_ends_somewhere(desk: Desk) -> None:
+    """Whoever fills in one of its ticks has to go through all of them."""
+    desk.add(every=1)
+    desk.app.schedules.pause("weekly")
+    desk.clock.advance(9_000_000)
+    desk.looked()
+    desk.clock.advance(9_000_000)
+    desk.looked()
+
+    assert [outcome for outcome, _, _ in desk.history()] == ["suppressed"] * 2
+
+
 async def test_a_backfill_never_reaches_into_the_future_nor_beyond_the_end(desk: Desk, do: Verb) -> None:
     desk.add(until=desk.now + timedelta(hours=4))
     desk.clock.advance(2 * HOUR)

@@ -133,13 +133,21 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def without(self, fired: Collection[Millis]) -> "Change":
         """What is left of it if ticks have fired before: those are not counted again, nor does anything make room."""
-        old = [firing for firing in self.firings if firing.entry.at in fired]
-        if not old:
+        if not any(firing.entry.at in fired for firing in self.firings):
             return self
         counts = Counter(self.schedule.counts)
-        for firing in old:
-            counts[firing.entry.outcome] -= firing.ticks
-        new = tuple(firing for firing in self.firings if firing.entry.at not in fired)
+        left: list[Firing] = []
+        for firing in self.firings:
+            entry = firing.entry
+            if entry.at not in fired:
+                left.append(firing)
+            elif firing.spec is None and entry.count > 1:
+                # Only the first of these ticks has fired. The others stay written down, from right behind it on.
+                counts[entry.outcome] -= 1
+                left.append(replace(firing, entry=replace(entry, at=entry.at + 1, count=entry.count - 1)))
+            else:
+                counts[entry.outcome] -= firing.ticks
+        new = tuple(left)
         stretch = self.schedule.stretch
         gone = stretch is not None and stretch.at in fired
         return replace(

@@ -62,7 +62,12 @@ def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Mak
             stretches = [
                 each for each in known if each.until and any(each.at <= at <= each.until for at in missing)
             ]
-            left = [Firing(entry=part) for each in stretches for part in left_of(definition, each, missing)]
+            known_fired = {*done, *missing}
+            left = [
+                Firing(entry=part, known=part.count)
+                for each in stretches
+                for part in left_of(definition, each, known_fired)
+            ]
             split = replace(schedule, stretch=None)
             if all((yield from engine.tick([_with(split, firings, left)]).start())):
                 return (yield from _jobs(engine, schedule, missing))

@@ -130,6 +130,8 @@ def joined_to(stretch: Entry | None, entry: Entry) -> Entry:
     if stretch is None or stretch.outcome is not entry.outcome or stretch.at >= entry.at:
         return entry
     count = stretch.count + entry.count
+    if count > MOST_COUNTED:  # whoever fills one of them in has to go through all
+        return entry
     return replace(entry, at=stretch.at, until=entry.until or entry.at, count=count)
 
 
