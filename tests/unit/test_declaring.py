@@ -452,6 +452,20 @@ def test_a_new_release_may_let_a_schedule_call_another_task(town: Town) -> None:
     assert town.start(after) == ["report"]
 
 
+def test_what_is_declared_cannot_be_removed_when_it_has_failed(town: Town) -> None:
+    """S4-12 is for what is added at run time: the code would declare it again, for ever."""
+    app = town.app()
+
+    def fail(tick: Tick) -> Any:
+        raise ValueError("no call today")
+
+    with pytest.raises(ScheduleInvalid, match="would be back at once") as refused:
+        app.schedule("broken", "* * * * *", call=fail, when_failed="remove")
+    assert refused.value.field == "when_failed"
+    with pytest.raises(ScheduleInvalid, match="would be back at once"):
+        nightly(app, when_failed="remove")
+
+
 def test_several_services_own_disjoint_sets(town: Town) -> None:
     first, second = town.app(), town.app()
     nightly(first)

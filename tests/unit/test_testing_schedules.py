@@ -246,17 +246,3 @@ def test_the_clock_follows_the_host_for_jobs_that_name_an_instant_and_not_for_ti
         jobs.advance(hours=1)
         assert jobs.now == before + timedelta(hours=1)
         assert len(jobs.enqueued("hourly")) == 1
-
-
-def test_one_that_has_failed_is_removed_if_that_was_said_of_it(tmp_path: Path) -> None:
-    """S4-12: as by a worker."""
-    app = Shigoto(f"sqlite:///{tmp_path}/none.db")
-
-    def fail(tick: Tick) -> Any:
-        raise ValueError("no call today")
-
-    app.schedule("broken", "* * * * *", call=fail, when_failed="remove")
-    with app.test() as jobs:
-        jobs.advance(minutes=5)
-
-        assert app.schedules.all() == []

@@ -50,7 +50,8 @@ def scheduled(
     said = {word: value for word, value in words.items() if word in ScheduleOptions.__annotations__}
     of_task: Any = {word: value for word, value in words.items() if word not in said}
     name: object = options.get("name", getattr(fn, "__name__", None))
-    given = definition(f"schedule {shown(name)}", cron=cron, every=every, **said)
+    where = f"schedule {shown(name)}"
+    given = _to_stay(where, definition(where, cron=cron, every=every, **said))
     task = tasks.declare(fn, of_task)
     tasks.plan(Declared(task.name, replace(given, task=task.name), caller(task), _origin(fn)))
     return task
@@ -60,13 +61,25 @@ def planned(tasks: Tasks, name: str, call: Call[Any] | Maker, **words: Any) -> N
     """Declare a schedule for calls of any task. Raises ScheduleInvalid, DeclarationError."""
     where = f"schedule {check_name(name, 'The schedule')!r}"
     if _makes_calls(call):
-        made = Declared(name, definition(where, **words), call, _origin(call))
+        made = Declared(name, _to_stay(where, definition(where, **words)), call, _origin(call))
     else:
         fixed = checked_call(where, call, words.get("overlap"))
         task = fixed.route.spec.task
         origin = f"{fixed.route.app.tasks[task].fn.__module__}:{name}"
-        made = Declared(name, definition(where, task=task, **words), _always(fixed), origin)
+        given = _to_stay(where, definition(where, task=task, **words))
+        made = Declared(name, given, _always(fixed), origin)
     tasks.plan(made)
+
+
+def _to_stay(where: str, given: Definition) -> Definition:
+    """The definition, if the schedule may be declared so. Raises ScheduleInvalid."""
+    if given.when_failed == "remove":
+        raise ScheduleInvalid(
+            f"{where}: when_failed='remove' is for schedules that are added at run time; what code declares would be"
+            " back at once. Leave it out, and remove the declaration when it is no longer wanted.",
+            "when_failed",
+        )
+    return given
 
 
 def _makes_calls(call: Call[Any] | Maker) -> TypeGuard[Maker]:
