@@ -11,6 +11,9 @@ from shigoto.schedule.declaring import Declared
 from shigoto.schedule.definition import read
 from shigoto.schedule.firing import carried_out
 
+AT_ONCE = 200
+"""Schedules that are looked at together, and whose changes are one transaction."""
+
 MOST_JOBS = 1_000
 """Jobs that go into the store at once; whatever else is due has to wait for the next look."""
 

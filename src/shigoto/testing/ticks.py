@@ -13,10 +13,8 @@ from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, DueSchedule
 from shigoto.schedule.declaring import Declared, reconciling
 from shigoto.schedule.failing import after_failure, may_go, removing_failed
-from shigoto.schedule.looking import looked_at
+from shigoto.schedule.looking import AT_ONCE, looked_at
 from shigoto.testing.store import OwnStore
-
-AT_ONCE = 200  # schedules of one transaction
 
 
 class Ticks:
@@ -36,7 +34,7 @@ class Ticks:
             self._declare(self._app.declared)
 
     def fire(self) -> int:
-        """Fire what is due now, each schedule once, and tell how many those were; the clock does not move."""
+        """Fire what is due now, in as many looks as it takes, and tell how many these were; the clock does not move."""
         if not self._on:
             return 0
         self._app.load()

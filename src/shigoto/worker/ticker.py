@@ -33,13 +33,12 @@ from shigoto.observe.events import (
 )
 from shigoto.schedule.declaring import Declared, reconciling
 from shigoto.schedule.failing import after_failure, may_go, removing_failed
-from shigoto.schedule.looking import MOST_JOBS, looked_at
+from shigoto.schedule.looking import AT_ONCE, MOST_JOBS, looked_at
 from shigoto.schedule.zones import ZoneMissing
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.tally import Tally
 from shigoto.worker.wakeup import Wakeup
 
-AT_ONCE = 200  # schedules of one transaction, which has MOST_JOBS at most
 TURN = 0.005  # seconds of deciding before others on the event loop get theirs
 DECLARE_EVERY = 30.0  # seconds
 
