@@ -545,8 +545,9 @@ def test_a_loop_that_ended_in_the_midst_of_an_op_leaves_no_connection(
         await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(cut_short())
-    asyncio.run(asyncio.wait_for(driver.arun(call("pid")), 10))
+    assert connections_gone(postgres_database)  # and no transaction, with its locks
 
+    asyncio.run(asyncio.wait_for(driver.arun(call("pid")), 10))
     driver.close()
     assert connections_gone(postgres_database)
 

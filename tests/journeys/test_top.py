@@ -170,11 +170,13 @@ def test_keys_pause_a_queue_cancel_a_running_job_and_retry_failed_ones(yard: Yar
     screen.until_shown("Running: no job runs")
     assert report.status() is State.CANCELLED
 
+    second = [line.split()[0] for line in screen.lines if " no answer from " in line][1]
     screen.type("\t\x1b[B")  # the arrow down
-    screen.until(lambda: screen.line("> ").split()[1:3] == ["#2", "fail"], "the choice")
+    screen.until(lambda: screen.line("> ").split()[1:3] == [second, "fail"], "the choice")
     screen.type("r")
-    screen.until_shown("#2 is ready again.", "Last failures: 2")
-    assert failed[1].status() is State.PENDING, "its queue is paused"
+    screen.until_shown(f"{second} is ready again.", "Last failures: 2")
+    [retried] = [handle for handle in failed if f"#{handle.number}" == second]
+    assert retried.status() is State.PENDING, "its queue is paused"
 
     assert "> " not in screen.text, "what was chosen is gone, and nothing else is chosen"
     screen.type("R")

@@ -342,6 +342,10 @@ class LoopConnection:
         else:
             self._fail(NoAnswer("the server has not answered in time"))
 
+    def abandon(self) -> None:
+        """Close it in the midst of a transaction: should the loop end now, nobody would, and its locks would stay."""
+        self._fail(ConnectionLost("whoever asked was cancelled"))
+
     def lend(self) -> None:
         """Let somebody else wait at the socket, until `take_back`."""
         if self._registered:

@@ -180,6 +180,10 @@ class Driver:
             if error.sqlstate in WORN_OUT:
                 here.pool.lose(connection)
             raise
+        except asyncio.CancelledError:
+            if conversation.begun and not conversation.committing:
+                connection.abandon()
+            raise
         finally:
             requests.close()
             here.pool.give_back(connection)
