@@ -310,7 +310,7 @@ class Engine(Transport, Protocol):
         unique key says so; and so is that of the schedule, if the tick fired by itself and nobody asked for it. Of one
         schedule the newest KEPT entries are kept, or up to a fifth more. A change that is heard has the revision after
         the one it saw, and never an older `declared_at`. What it cancels is cancelled before its jobs are stored, so
-        that one may take the key of the other.
+        that one may take the key of the other. A change that `removes` is told as done, and leaves its jobs only.
         """
         ...
 

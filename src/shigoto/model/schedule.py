@@ -119,12 +119,14 @@ class Firing(Struct, frozen=True, kw_only=True):
 class Change(Struct, frozen=True, kw_only=True):
     """What a schedule is to be, if it is still the one of this id and its revision still `seen` (0: if there is none of
     this name), and what goes with it, all in one transaction. `cancel` names jobs that make room for the new one.
+    If it `removes`, the schedule is forgotten then, with its ledger.
     """
 
     schedule: Schedule
     seen: int
     firings: tuple[Firing, ...] = ()
     cancel: tuple[UUID, ...] = ()
+    removes: bool = False
 
     @property
     def sight(self) -> tuple[UUID, int] | None:

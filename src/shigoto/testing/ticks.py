@@ -12,7 +12,7 @@ from shigoto.model.clock import Millis
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, DueSchedule
 from shigoto.schedule.declaring import Declared, reconciling
-from shigoto.schedule.failing import after_failure, may_go, removing_failed
+from shigoto.schedule.failing import after_failure
 from shigoto.schedule.looking import AT_ONCE, looked_at
 from shigoto.testing.store import OwnStore
 
@@ -72,8 +72,6 @@ class Ticks:
         except (Exception, SystemExit, CancelledError) as error:
             self._errors.append(error)
             self._commit(after_failure(due.schedule, error, now))
-            if may_go(due.schedule):
-                self._store.quietly(removing_failed(self._store.engine, [due.schedule.name]))
 
     def _commit(self, change: Change) -> None:
         self._store.quietly(self._store.tick([change]))

@@ -32,7 +32,7 @@ from shigoto.observe.events import (
     TickPassed,
 )
 from shigoto.schedule.declaring import Declared, reconciling
-from shigoto.schedule.failing import after_failure, may_go, removing_failed
+from shigoto.schedule.failing import after_failure
 from shigoto.schedule.looking import AT_ONCE, MOST_JOBS, looked_at
 from shigoto.schedule.zones import ZoneMissing
 from shigoto.worker.station import Station, Trouble
@@ -149,7 +149,6 @@ class Ticker:
         steps, all_of_them = await self._decided(due)
         if steps:
             await self._carry_out(steps, due.now)
-            await self._remove_failed([step.seen.name for step in steps if may_go(step.seen)])
         if len(due.schedules) == limit or not all_of_them:
             return 0.0
         # What was fired is due again; how soon, only the schedules themselves know.
@@ -179,12 +178,6 @@ class Ticker:
                 await asyncio.sleep(0)
                 until = clock() + TURN
         return steps, True
-
-    async def _remove_failed(self, names: Sequence[str]) -> None:
-        engine = self._station.engine
-        removed = await engine.arun(removing_failed(engine, names)) if names else []
-        for name in removed:
-            self._station.bus.publish(ScheduleRemoved(self._station.name, name))
 
     def _change(self, due: DueSchedule, now: Millis, most: int) -> Change | None:
         """What becomes of a schedule, with so many jobs at most; None if a process must do it that knows its time zone.
@@ -237,7 +230,10 @@ class Ticker:
         self.tally.told(change, held=step.seen.held)
         if schedule.errors:
             error = str(schedule.error)
-            bus.publish(ScheduleFailed(name, schedule.name, error, schedule.errors, schedule.failed))
+            removes = change.removes
+            bus.publish(ScheduleFailed(name, schedule.name, error, schedule.errors, schedule.failed, removes))
+            if removes:
+                bus.publish(ScheduleRemoved(name, schedule.name))
         for firing in change.firings:
             entry = firing.entry
             late = entry.decided_at - entry.at + self.tally.waited

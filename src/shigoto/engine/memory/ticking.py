@@ -41,6 +41,7 @@ def tick(store: Store, changes: Sequence[Change]) -> list[Change | None]:
     manage.cancel(store, [id for change in news for id in change.cancel], force=False)
     for change in news:
         _change(store, change)
+    remove(store, [change.schedule.name for change in news if change.removes])
     return done
 
 

@@ -89,16 +89,21 @@ def tick(
     yield from _make_room(dialect, now, news)
     last = yield from _fire(submit, news)
     yield from _write(news, last)
+    yield from _forget({change.schedule.name for change in news if change.removes})
     return done
 
 
 def remove(names: Sequence[str]) -> Steps[list[bool]]:
     """Forget schedules and their ledgers."""
     known = {name for name, _, _ in (yield sql("lock_schedules", _names(names))).fetchall()}
-    if known:
-        yield sql("delete_entries_of", _names(known))
-        yield sql("delete_schedules", _names(known))
+    yield from _forget(known)
     return [name in known for name in names]
+
+
+def _forget(names: Collection[str]) -> Steps[None]:
+    if names:
+        yield sql("delete_entries_of", _names(names))
+        yield sql("delete_schedules", _names(names))
 
 
 def declare(now: Millis, names: Collection[str]) -> Steps[int]:

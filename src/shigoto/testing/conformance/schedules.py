@@ -98,6 +98,31 @@ class TestSchedules:
         assert office.ledger() == []
         assert len(store.find()) == 1
 
+    def test_one_is_removed_by_who_has_seen_its_last_change(self, store: EngineUnderTest) -> None:
+        """S4-12: with its ledger, in one step with the change before it; its jobs stay."""
+        office = Office(store)
+        office.fire(office.add(), 1_000)
+        seen = office.get()
+
+        assert office.tick(Change(schedule=replace(seen, failed=True), seen=seen.revision, removes=True)) == [
+            True
+        ]
+
+        assert office.engine.run(office.engine.schedules()) == []
+        again = replace(seen, revision=0)
+        assert office.tick(Change(schedule=again, seen=0)) == [True]
+        assert office.ledger() == []
+        assert len(store.find()) == 1
+
+    def test_one_that_was_changed_meanwhile_is_not_removed(self, store: EngineUnderTest) -> None:
+        """S4-8, S4-12: somebody has mended it, or it is another by now."""
+        office = Office(store)
+        seen = office.add()
+        assert office.tick(Change(schedule=replace(seen, errors=0), seen=seen.revision)) == [True]
+
+        assert office.tick(Change(schedule=seen, seen=seen.revision, removes=True)) == [False]
+        assert office.get().revision == 2
+
     def test_whoever_declares_some_changes_nothing_else(self, store: EngineUnderTest) -> None:
         office = Office(store)
         before = office.add(origin="shop:nightly")
