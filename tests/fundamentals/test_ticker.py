@@ -309,6 +309,36 @@ def test_a_schedule_whose_zone_is_not_known_here_is_left_to_others(
     ]
 
 
+def test_whoever_leaves_a_schedule_to_others_says_so_in_its_health_until_that_is_mended(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4-14, S4-18: never silence."""
+    declare_minutely(stage.app)
+    call = stage.app.tasks["minutely"].call()
+    for number in range(2):
+        stage.app.schedules.add(f"tokyo{number}", call, cron="* * * * *", tz="Asia/Tokyo")
+
+    async def main() -> list[tuple[str, tuple[str, ...]]]:
+        async with Scheduler(stage.app, random=Random(7)) as scheduler:
+            await stage.until(events.TickFired, 3)
+            before = scheduler.health()
+            stage.app.schedules.update("tokyo0", tz="UTC")
+            stage.app.schedules.remove("tokyo1")
+            await stage.until(events.TickFired, 5)
+            after = scheduler.health()
+            return [(each.status, each.details) for each in (before, after)]
+
+    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", _unknown)
+
+    assert stage.play(main) == [
+        (
+            "Warning",
+            ("2 schedules are left to others, in time zones that are not known here: tokyo0, tokyo1.",),
+        ),
+        ("OK", ()),
+    ]
+
+
 def test_a_maker_that_asks_for_a_zone_that_is_not_there_has_failed(stage: Stage) -> None:
     """S4-11: that is its own affair."""
     stage.app.schedule("broken", "* * * * *", call=lambda tick: _unknown("Mars/Olympus"))  # type: ignore[arg-type,return-value]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 from msgspec.structs import replace
@@ -109,6 +109,48 @@ async def test_a_schedule_is_added_with_its_next_tick(desk: Desk, do: Verb) -> N
     assert (added.queue, added.jitter) == ("reports", timedelta(seconds=90))
     local = added.next_at.astimezone(ZoneInfo(BERLIN))
     assert (local.isoweekday(), local.hour, added.next_at > desk.now) == (1, 7, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [
+        ({}, "missed"),
+        ({"paused_at": START}, "suppressed"),
+        ({"held": True}, "skipped"),
+        ({"errors": 1}, "missed"),
+    ],
+)
+async def test_a_time_zone_that_nobody_knows_can_be_changed(
+    desk: Desk, do: Verb, monkeypatch: pytest.MonkeyPatch, state: dict[str, Any], outcome: str
+) -> None:
+    """S4-4: what was due there is told as one entry, since nobody can count it."""
+    await do("add", "weekly", desk.report.call(), cron="0 * * * *", tz=BERLIN)
+    desk.set("weekly", **state)
+    desk.clock.advance(3 * HOUR)
+    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", _unknown)
+    with pytest.raises(ScheduleInvalid, match="Europe/Berlin"):
+        await do("update", "weekly", jitter=5)
+
+    mended = await do("update", "weekly", tz="UTC")
+
+    assert (mended.tz, mended.errors, mended.counts) == ("UTC", 0, {outcome: 1})
+    [entry] = await do("history", "weekly")
+    assert (entry.outcome, entry.count, to_millis(entry.until)) == (outcome, 1, desk.clock.now)
+
+
+async def test_of_a_time_zone_that_nobody_knows_nothing_is_told_if_nothing_is_due(
+    desk: Desk, do: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await do("add", "weekly", desk.report.call(), cron="0 * * * *", tz=BERLIN)
+    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", _unknown)
+
+    await do("update", "weekly", tz="UTC")
+
+    assert await do("history", "weekly") == []
+
+
+def _unknown(name: str) -> ZoneInfo:
+    raise ZoneInfoNotFoundError(name)
 
 
 async def test_a_name_can_be_added_once(desk: Desk, do: Verb) -> None:

@@ -1,13 +1,13 @@
 """Schedules in `app.test()`: fired on the virtual clock, as by a worker."""
 
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
-from shigoto import Shigoto, Tick, TickOutcome
+from shigoto import ScheduleInvalid, Shigoto, Tick, TickOutcome
 
 TOKYO = ZoneInfo("Asia/Tokyo")
 EVE = datetime(2026, 5, 6, 2, 59, 30, tzinfo=TOKYO)
@@ -246,3 +246,30 @@ def test_the_clock_follows_the_host_for_jobs_that_name_an_instant_and_not_for_ti
         jobs.advance(hours=1)
         assert jobs.now == before + timedelta(hours=1)
         assert len(jobs.enqueued("hourly")) == 1
+
+
+def test_a_schedule_whose_zone_is_not_known_is_left_alone_and_heard_of(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4-11: as by a worker; others go on, and a test can ask for the reason."""
+    app = ledger.app
+    app.every("1h", name="hourly")(nothing)
+
+    def unknown(name: str) -> tzinfo:
+        raise ZoneInfoNotFoundError(name)
+
+    with app.test(now=EVE) as jobs:
+        monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", unknown)
+        jobs.advance(hours=3)
+        with pytest.raises(ScheduleInvalid, match="Asia/Tokyo"):
+            jobs.run_all(raise_errors=True)
+        jobs.advance_to_next()
+        assert len(jobs.enqueued("hourly")) == 4
+        assert len(jobs.run_all(raise_errors=True)) == 4
+        found = app.schedules.get("close_books")
+        assert (found.status, found.errors) == ("unreadable", 0)
+
+        monkeypatch.undo()
+        jobs.run_all()
+        assert ledger.outcomes() == [TickOutcome.CAUGHT_UP]
+        assert app.schedules.get("close_books").status == "active"

@@ -22,7 +22,7 @@ ASTRAY: Millis = 60_000
 SOON: Millis = 60_000
 """One that waits for a job, or for another try, is looked at again within this. The stores know it by themselves."""
 
-Status = Literal["active", "paused", "failed", "ended", "undeclared"]
+Status = Literal["active", "paused", "failed", "ended", "undeclared", "unreadable"]
 
 KEPT = 1_000
 """Entries of one schedule that are kept."""

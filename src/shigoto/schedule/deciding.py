@@ -91,6 +91,18 @@ def passed_over(schedule: Schedule, definition: Definition, now: Millis) -> Deci
     return Decision(entries=_joined(entries), decided_to=now, look_at=definition.next_after(now))
 
 
+def passed_unseen(schedule: Schedule, now: Millis) -> tuple[Entry, ...]:
+    """The same where nobody can tell which ticks are due: one entry for all of them, if there is one at all."""
+    waits = schedule.held or schedule.errors > 0
+    first = schedule.decided_to + 1 if waits else schedule.look_at
+    if first is None or first > now:
+        return ()
+    outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
+    if schedule.paused_at is not None and schedule.paused_at < first:
+        outcome = TickOutcome.SUPPRESSED
+    return (_entry(first, outcome, now, until=now if now > first else None),)
+
+
 def _open_to(schedule: Schedule, now: Millis) -> Millis:
     """Up to when ticks may fire: to now, or to when the schedule was paused."""
     if schedule.paused_at is None:

@@ -43,7 +43,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     answer. `error_rate` is the part of the newest cycles in which something failed. `lateness` in milliseconds is that
     of ticks which fired, also of those that were caught up, but not of those that waited for the job before. `cycle`
     is in seconds, and so is `idle`: since when no cycle has ended. `down_for` is since when the store does not answer,
-    None if it does; `trouble` is what it said last. `last_fired` is an instant of the store.
+    None if it does; `trouble` is what it said last. `last_fired` is an instant of the store. `left_alone` are schedules
+    that are due, but in time zones that are not known here.
     """
 
     fired: int
@@ -63,6 +64,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     by_schedule: dict[str, ScheduleFigures]
     by_priority: dict[int, int]
     seconds: float  # since it began to count
+    left_alone: tuple[str, ...] = ()
 
     @property
     def rates(self) -> "Rates":
@@ -93,6 +95,7 @@ class Tally:
         self._named: dict[str, Counter[str]] = {}
         self._last_at: dict[str, Millis] = {}
         self._priorities = Counter[int]()
+        self.left_alone: set[str] = set()  # schedules that this process cannot look at
 
     def begin(self) -> None:
         """A cycle begins."""
@@ -174,6 +177,7 @@ class Tally:
             },
             by_priority=dict(self._priorities),
             seconds=now - self._since,
+            left_alone=tuple(sorted(self.left_alone)),
         )
 
     def _count(self, schedule: str, what: str, count: int = 1) -> None:

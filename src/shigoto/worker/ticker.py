@@ -81,7 +81,6 @@ class Ticker:
         self._trouble = Trouble(station, "ticker")
         self._wakeup = Wakeup()
         self._closed = False
-        self._left_alone: set[str] = set()  # schedules whose time zone is not known here
         self.tally = Tally(self._time)
         self._declared_at = self._time()  # or a moment ago, when the worker began
 
@@ -144,8 +143,11 @@ class Ticker:
     async def _cycle(self) -> float:
         """Fire what is due, and return how many seconds to wait."""
         engine = self._station.engine
-        limit = AT_ONCE + len(self._left_alone)  # which stay due here, and take nobody's place
+        left_alone = self.tally.left_alone
+        limit = AT_ONCE + len(left_alone)  # which stay due here, and take nobody's place
         due = await engine.arun(engine.due(list(self._declared), limit))
+        if len(due.schedules) < limit:  # whoever is not among them was mended by somebody, or removed
+            left_alone.intersection_update(each.schedule.name for each in due.schedules)
         steps, all_of_them = await self._decided(due)
         if steps:
             await self._carry_out(steps, due.now)
@@ -186,16 +188,18 @@ class Ticker:
         was raised by that code, and is not a cancel of our own.
         """
         try:
-            return looked_at(due, self._declared, now, most=most)
+            change = looked_at(due, self._declared, now, most=most)
         except ZoneMissing as error:
             self._leave_alone(due.schedule.name, error)
             return None
         except BaseException as error:
-            return after_failure(due.schedule, error, now)
+            change = after_failure(due.schedule, error, now)
+        self.tally.left_alone.discard(due.schedule.name)
+        return change
 
     def _leave_alone(self, schedule: str, error: ZoneMissing) -> None:
-        if schedule not in self._left_alone:
-            self._left_alone.add(schedule)
+        if schedule not in self.tally.left_alone:
+            self.tally.left_alone.add(schedule)
             name = self._station.name
             logger.warning("%s: Schedule %s is left to other processes: %s", name, schedule, error)
 
