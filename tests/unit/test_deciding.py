@@ -5,12 +5,14 @@ from typing import TypedDict, Unpack
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from shigoto.model.clock import Millis
 from shigoto.model.schedule import ASTRAY, Entry, Schedule, TickOutcome
 from shigoto.options import CatchUp, Overlap
 from shigoto.schedule.deciding import END_LOOK, HELD_LOOK, MOST_COUNTED, ON_TIME, Decision, decide, left_of
 from shigoto.schedule.definition import Definition
+from shigoto.schedule.looking import portion
 from shigoto.schedule.recurrence import Every
 
 SECOND: Millis = 1_000
@@ -165,7 +167,11 @@ class TestCatchUp:
             paused_at = random.choice([None, after - 500, random.randrange(after, now + 2_000)])
             held, busy = (random.random() < chance for chance in (0.2, 0.5))
 
-            decision = decide(schedule(after, paused_at=paused_at, held=held), definition, now, busy=busy)
+            seen = schedule(after, paused_at=paused_at, held=held)
+            if paused_at is not None and paused_at < now and random.random() < 0.5:
+                seen = replace(seen, resumed_at=random.randrange(paused_at, now + 1))
+
+            decision = decide(seen, definition, now, busy=busy)
 
             due = definition.between(after, decision.decided_to)
             spans = [range(each.at, (each.until or each.at) + 1) for each in decision.entries]
@@ -173,7 +179,7 @@ class TestCatchUp:
             assert [sum(at in span for at in due) for span in spans] == [
                 each.count for each in decision.entries
             ]
-            assert decision.look_at is None or decision.look_at > now
+            assert decision.look_at is None or decision.look_at > (now if seen.resumed_at is None else after)
 
 
 class TestOverlap:
@@ -288,6 +294,30 @@ class TestPausedAndAstray:
         decision = decide(schedule(10_000, paused_at=500_000), every(SECOND, "all"), 13_000, busy=False)
 
         assert told(decision) == [("suppressed", 11_000, 13_000, 3)]
+
+    def test_an_ended_pause_is_over_when_the_clock_goes_back(self) -> None:
+        """E28: whatever was resumed fires."""
+        for ahead in (ASTRAY // 2, 10 * HOUR):
+            resumed = replace(schedule(10_000, paused_at=10_500 + ahead), resumed_at=20_000 + ahead)
+            decision = decide(resumed, every(SECOND, "all"), 13_000, busy=False)
+
+            assert fired(decision) == [11_000, 12_000, 13_000]
+            assert decision.resumes
+
+    def test_what_fires_after_a_pause_makes_room_as_before(self) -> None:
+        seen = replace(schedule(10_000, paused_at=11_500), resumed_at=13_500)
+
+        decision = decide(seen, every(SECOND, overlap="cancel"), 16_200, busy=True)
+
+        assert told(decision) == [("fired", 11_000, 11_000, 1), ("suppressed", 12_000, 13_000, 2)]
+        assert (decision.cancels, decision.decided_to, decision.look_at) == (True, 13_500, 14_000)
+
+    def test_the_rest_of_a_portion_is_due_by_any_clock(self) -> None:
+        """E28: also if the clock goes back by hours before somebody looks again."""
+        decision = portion(decide(schedule(0), every(HOUR, "all"), 10 * HOUR, busy=False), 3)
+
+        assert fired(decision) == [HOUR, 2 * HOUR, 3 * HOUR]
+        assert (decision.decided_to, decision.look_at) == (3 * HOUR, 3 * HOUR)
 
     def test_a_clock_that_was_far_ahead_does_not_silence_it(self) -> None:
         """F25, E28."""

@@ -70,10 +70,10 @@ class Desk:
         heard = self.engine.run(self.engine.tick([change]))
         assert all(heard)
 
-    def looked(self) -> list[tuple[str, int, int]]:
-        """What became of ticks, once somebody has looked at all that is due."""
+    def looked(self, most: int = 1_000) -> list[tuple[str, int, int]]:
+        """What became of ticks, once somebody has looked at all that is due, for so many jobs."""
         due = self.engine.run(self.engine.due((), 100))
-        self.engine.run(self.engine.tick([looked_at(each, {}, due.now) for each in due.schedules]))
+        self.engine.run(self.engine.tick([looked_at(each, {}, due.now, most=most) for each in due.schedules]))
         return self.history()
 
     def history(self, name: str = "weekly") -> list[tuple[str, int, int]]:
@@ -403,7 +403,7 @@ async def test_what_was_due_before_a_pause_still_fires(desk: Desk, do: Verb) -> 
 
 
 @pytest.mark.parametrize(
-    ("hours", "outcomes"), [(0, [("caught_up", 2)]), (3, [("missed", 2), ("suppressed", 3)])]
+    ("hours", "outcomes"), [(0, [("caught_up", 2)]), (3, [("caught_up", 2), ("suppressed", 3)])]
 )
 async def test_a_pause_that_nobody_has_noticed_suppresses_what_it_has_to_and_nothing_else(
     desk: Desk, do: Verb, hours: int, outcomes: list[tuple[str, int]]
@@ -418,6 +418,69 @@ async def test_a_pause_that_nobody_has_noticed_suppresses_what_it_has_to_and_not
     for outcome, _, count in desk.looked():
         told[outcome] += count
     assert list(told.items()) == outcomes
+
+
+async def test_what_is_to_be_caught_up_survives_a_pause_that_begins_and_ends_in_the_middle(
+    desk: Desk, do: Verb
+) -> None:
+    """S4-22: between two portions, or while nobody was there; what came in the pause is suppressed, and no more."""
+    desk.add(catch_up="all")
+    desk.clock.advance(3 * HOUR)
+    desk.looked(most=1)
+    await do("pause", "weekly")
+    desk.clock.advance(2 * HOUR)
+    assert (await do("resume", "weekly")).status == "active"
+    desk.clock.advance(HOUR)
+
+    for _ in range(4):
+        desk.looked(most=1)
+
+    outcomes = [(outcome, count) for outcome, _, count in desk.history()]
+    assert outcomes == [("caught_up", 1)] * 3 + [("suppressed", 2), ("fired", 1)]
+    assert desk.app.schedules.get("weekly").counts == {"caught_up": 3, "fired": 1, "suppressed": 2}
+    [schedule] = desk.engine.run(desk.engine.schedules(["weekly"]))
+    assert (schedule.paused_at, schedule.resumed_at) == (None, None)
+
+
+async def test_what_waits_for_a_job_since_before_a_pause_waits_on_after_it(desk: Desk, do: Verb) -> None:
+    desk.add(overlap="queue")
+    desk.clock.advance(HOUR)
+    desk.set("weekly", held=True)
+    await do("pause", "weekly")
+    desk.clock.advance(2 * HOUR)
+    await do("resume", "weekly")
+
+    assert [(outcome, count) for outcome, _, count in desk.looked()] == [("caught_up", 1), ("suppressed", 2)]
+
+
+async def test_two_pauses_between_which_nobody_has_looked_are_one(desk: Desk, do: Verb) -> None:
+    desk.add()
+    for verb in ("pause", "resume", "pause", "resume"):
+        desk.clock.advance(HOUR)
+        await do(verb, "weekly")
+
+    desk.looked()
+
+    outcomes = [(outcome, count) for outcome, _, count in desk.looked()]
+    assert outcomes == [("caught_up", 1), ("suppressed", 3)]
+
+
+@pytest.mark.parametrize("hours", [1, 4])
+async def test_other_times_pass_over_what_was_due_before_in_and_after_a_pause(
+    desk: Desk, do: Verb, hours: int
+) -> None:
+    desk.add()
+    desk.clock.advance(2 * HOUR)
+    await do("pause", "weekly")
+    desk.clock.advance(2 * HOUR)
+    await do("resume", "weekly")
+    desk.clock.advance(hours * HOUR)
+
+    updated = await do("update", "weekly", every="5m")
+
+    outcomes = [(outcome, count) for outcome, _, count in desk.history()]
+    assert outcomes == [("missed", 2), ("suppressed", 2), ("missed", hours)]
+    assert updated.status == "active"
 
 
 async def test_times_that_are_changed_in_a_pause_lose_nothing(desk: Desk, do: Verb) -> None:

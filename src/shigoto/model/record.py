@@ -151,6 +151,7 @@ class StoredSchedule(
     definition: str
     origin: str = ""
     paused_at: Instant | None = None
+    resumed_at: Instant | None = None
     failed: bool = False
     held: bool = False
     look_at: Instant | None = None

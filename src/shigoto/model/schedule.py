@@ -91,6 +91,12 @@ class Schedule(Struct, frozen=True, kw_only=True):
     stretch: Entry | None = (
         None  # the entry of its newest ticks, if none of them fired: the next may join them
     )
+    resumed_at: Millis | None = None  # the end of a pause, while ticks from before it are still to be decided
+
+    @property
+    def paused(self) -> bool:
+        """Whether its ticks are suppressed, until somebody resumes it."""
+        return self.paused_at is not None and self.resumed_at is None
 
     @property
     def reached(self) -> Millis:

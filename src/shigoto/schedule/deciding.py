@@ -32,6 +32,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     entries: tuple[Entry, ...] = ()
     cancels: bool = False  # the job before makes room for the new one
     held: bool = False
+    resumes: bool = False  # the pause is behind it
     decided_to: Millis
     look_at: Millis | None
 
@@ -45,11 +46,19 @@ def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: boo
     """Decide everything that is due by now; `busy` says that the job of the last tick has not ended."""
     if schedule.decided_to > now + ASTRAY:
         # The clock has gone back. Ticks that did fire are in the ledger, which keeps them from firing again.
-        return Decision(decided_to=now, look_at=definition.next_after(now))
-    open_to = _open_to(schedule, now)
-    decision = _decide_to(open_to, schedule, definition, now, busy=busy)
-    if not decision.held and (suppressed := _suppressed(schedule, definition, now)):
-        decision = replace(decision, entries=(*decision.entries, *suppressed), decided_to=now)
+        resumes = schedule.resumed_at is not None
+        return Decision(decided_to=now, look_at=definition.next_after(now), resumes=resumes)
+    begin, end = _pause(schedule, now)
+    decision = _decide_to(begin, schedule, definition, now, busy=busy)
+    if decision.held:
+        return decision
+    resumes, suppressed = schedule.resumed_at is not None, _suppressed(schedule, definition, now)
+    decision = replace(decision, entries=(*decision.entries, *suppressed), resumes=resumes)
+    if resumes and begin < now:  # what came since is for the next look, which may be at once
+        to = max(schedule.decided_to, end)
+        decision = replace(decision, decided_to=to, look_at=definition.next_after(to))
+    elif suppressed:
+        decision = replace(decision, decided_to=now)
     if decision.look_at is None and decision.entries:
         return replace(decision, look_at=now + END_LOOK)
     return decision
@@ -86,9 +95,19 @@ def _decide_to(
 def passed_over(schedule: Schedule, definition: Definition, now: Millis) -> Decision:
     """Nothing fires of all that is due: it is written down."""
     outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
-    entries = _unfired(definition, schedule.decided_to, _open_to(schedule, now), now, outcome)
+    begin, end = _pause(schedule, now)
+    entries = _unfired(definition, schedule.decided_to, begin, now, outcome)
     entries += _suppressed(schedule, definition, now)
-    return Decision(entries=_joined(entries), decided_to=now, look_at=definition.next_after(now))
+    entries += _unfired(definition, max(schedule.decided_to, end), now, now, outcome)
+    resumes = schedule.resumed_at is not None
+    look_at = definition.next_after(now)
+    return Decision(entries=_joined(entries), decided_to=now, look_at=look_at, resumes=resumes)
+
+
+def waits_for_pause(schedule: Schedule, definition: Definition, now: Millis) -> bool:
+    """Whether ticks from before the pause are still to be decided."""
+    first = definition.next_after(schedule.decided_to)
+    return first is not None and first <= _pause(schedule, now)[0]
 
 
 def passed_unseen(schedule: Schedule, now: Millis) -> tuple[Entry, ...]:
@@ -103,21 +122,21 @@ def passed_unseen(schedule: Schedule, now: Millis) -> tuple[Entry, ...]:
     return (_entry(first, outcome, now, until=now if now > first else None),)
 
 
-def _open_to(schedule: Schedule, now: Millis) -> Millis:
-    """Up to when ticks may fire: to now, or to when the schedule was paused."""
-    if schedule.paused_at is None:
-        return now
-    if schedule.paused_at > now:  # by a clock that has gone back since: paused is paused
-        return min(schedule.decided_to, now)
-    return schedule.paused_at
+def _pause(schedule: Schedule, now: Millis) -> tuple[Millis, Millis]:
+    """From when to when ticks are suppressed; both are now if there is no pause."""
+    begin, end = schedule.paused_at, now if schedule.resumed_at is None else schedule.resumed_at
+    if begin is None or end > now:  # by a clock that has gone back since: resumed is resumed
+        return now, now
+    if begin > now:  # and paused is paused
+        begin = min(schedule.decided_to, now)
+    return begin, end
 
 
 def _suppressed(schedule: Schedule, definition: Definition, now: Millis) -> list[Entry]:
-    """The entries of ticks that came after the pause, and were not written down before."""
-    if schedule.paused_at is None:
-        return []
-    since = max(schedule.decided_to, _open_to(schedule, now))
-    return list(_joined(_unfired(definition, since, now, now, TickOutcome.SUPPRESSED)))
+    """The entries of ticks that came in the pause, and were not written down before."""
+    begin, end = _pause(schedule, now)
+    since = max(schedule.decided_to, begin)
+    return list(_joined(_unfired(definition, since, end, now, TickOutcome.SUPPRESSED)))
 
 
 def _unfired(

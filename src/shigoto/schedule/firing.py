@@ -30,6 +30,8 @@ def carried_out(
         schedule=replace(
             schedule,
             held=decision.held,
+            paused_at=None if decision.resumes else schedule.paused_at,
+            resumed_at=None if decision.resumes else schedule.resumed_at,
             decided_to=decision.decided_to,
             look_at=decision.look_at,
             errors=0,

@@ -28,6 +28,8 @@ def redefined(schedule: Schedule, definition: Definition, now: Millis) -> Change
         schedule=replace(
             changed,
             held=False,
+            paused_at=schedule.paused_at if schedule.paused else None,
+            resumed_at=None,
             decided_to=now,
             look_at=definition.next_after(now),
             counts=counted(schedule, entries),

@@ -310,7 +310,7 @@ def _next_at(schedule: Schedule, given: Definition, now: Millis) -> datetime | N
 def _status(schedule: Schedule, now: Millis, *, readable: bool) -> Status:
     if schedule.failed:
         return "failed"
-    if schedule.paused_at is not None:
+    if schedule.paused:
         return "paused"
     if schedule.origin and schedule.declared_at < now - HEARD_WITHIN:
         return "undeclared"

@@ -17,7 +17,7 @@ Load = Callable[[str, tuple[str, ...], Sequence[Sequence[Any]]], Steps[None]]
 # In the order of the columns of the statements `whole_schedules` and `whole_ledgers`.
 COLUMNS = (
     "name", "id", "revision", "definition", "origin", "paused_at", "failed", "held", "look_at", "decided_to", "job",
-    "number", "errors", "error", "counts", "created_at", "declared_at",
+    "number", "errors", "error", "counts", "created_at", "declared_at", "resumed_at",
 )  # fmt: skip
 ENTRY_COLUMNS = ("schedule", "at", "outcome", "decided_at", "job", "until", "count")
 FLAGS = ("failed", "held")

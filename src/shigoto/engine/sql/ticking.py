@@ -215,6 +215,7 @@ def _row(schedule: Schedule, revision: int) -> tuple[object, ...]:
         int(schedule.failed), int(schedule.held), schedule.look_at, schedule.decided_to, schedule.job, schedule.errors,
         schedule.error, json.encode(schedule.counts).decode(), schedule.created_at, schedule.declared_at,
         None if schedule.stretch is None else json.encode(schedule.stretch).decode(),
+        schedule.resumed_at,
     )  # fmt: skip
 
 
@@ -222,7 +223,7 @@ def _schedule(row: Sequence[Any]) -> Schedule:
     id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job, errors = row[
         :12
     ]
-    error, counts, created_at, declared_at, stretch = row[12:]
+    error, counts, created_at, declared_at, stretch, resumed_at = row[12:]
     return Schedule(
         id=UUID(id),
         name=name,
@@ -241,6 +242,7 @@ def _schedule(row: Sequence[Any]) -> Schedule:
         created_at=created_at,
         declared_at=declared_at,
         stretch=None if stretch is None else _decode_entry(stretch),
+        resumed_at=resumed_at,
     )
 
 

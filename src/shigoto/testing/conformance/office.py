@@ -16,6 +16,7 @@ class ScheduleOptions(TypedDict, total=False):
     definition: str
     origin: str
     paused_at: Millis | None
+    resumed_at: Millis | None
     failed: bool
     held: bool
     look_at: Millis | None
