@@ -537,6 +537,23 @@ def test_a_tick_that_has_fired_before_is_not_told_nor_counted_again() -> None:
     assert figures.fired == 7
 
 
+def test_each_tick_that_passes_is_told_by_its_own_instant(stage: Stage) -> None:
+    """S4-19: also if it is in one entry with those before it."""
+    declare_minutely(stage.app)
+
+    async def main() -> None:
+        async with Scheduler(stage.app, random=Random(7)):
+            await stage.until(events.TickFired)
+            await stage.app.schedules.apause("minutely")
+            await stage.until(events.TickPassed, 3)
+
+    stage.play(main)
+
+    fired, passed = stage.all(events.TickFired)[0], stage.all(events.TickPassed)
+    assert [event.at - fired.at for event in passed] == [60_000, 120_000, 180_000]
+    assert [event.count for event in passed] == [1, 1, 1]
+
+
 class Counting(MemoryEngine):
     """A store that notes how many jobs come with one transaction."""
 

@@ -10,7 +10,16 @@ from msgspec.structs import replace
 from shigoto.model.clock import Millis
 from shigoto.model.schedule import ASTRAY, Entry, Schedule, TickOutcome
 from shigoto.options import CatchUp, Overlap
-from shigoto.schedule.deciding import END_LOOK, HELD_LOOK, MOST_COUNTED, ON_TIME, Decision, decide, left_of
+from shigoto.schedule.deciding import (
+    END_LOOK,
+    HELD_LOOK,
+    MOST_COUNTED,
+    ON_TIME,
+    Decision,
+    cut_off,
+    decide,
+    left_of,
+)
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.looking import portion
 from shigoto.schedule.recurrence import Every
@@ -333,6 +342,33 @@ class TestPausedAndAstray:
         assert decision.decided_to == 12_500
 
 
+class TestCutOff:
+    """A stretch of ticks, and a clock that goes back into it or before it."""
+
+    SUPPRESSED = Entry(at=11_000, until=19_000, count=9, outcome=TickOutcome.SUPPRESSED, decided_at=20_000)
+
+    @pytest.mark.parametrize(
+        ("to", "left"),
+        [
+            (15_500, (11_000, 15_500, 5)),
+            (11_000, (11_000, None, 1)),
+            (19_000, (11_000, 19_000, 9)),
+            (25_000, (11_000, 19_000, 9)),
+        ],
+    )
+    def test_what_is_later_is_decided_again(
+        self, to: Millis, left: tuple[Millis, Millis | None, int]
+    ) -> None:
+        stretch, counts = cut_off(every(SECOND), self.SUPPRESSED, to, {"suppressed": 20, "fired": 1})
+
+        assert stretch is not None
+        assert (stretch.at, stretch.until, stretch.count) == left
+        assert counts == {"suppressed": 11 + left[2], "fired": 1}
+
+    def test_if_all_of_it_is_later_nothing_is_left(self) -> None:
+        assert cut_off(every(SECOND), self.SUPPRESSED, 10_999, {"suppressed": 9}) == (None, {"suppressed": 9})
+
+
 class TestLeftOf:
     """A stretch of missed ticks in the ledger, some of which are filled in later."""
 
@@ -349,6 +385,19 @@ class TestLeftOf:
         assert self.left(15_000) == [(11_000, 14_000, 4), (16_000, 19_000, 4)]
         assert self.left(18_000, 19_000) == [(11_000, 17_000, 7)]
         assert self.left(12_000) == [(11_000, 11_000, 1), (13_000, 19_000, 7)]
+
+    def test_those_that_had_fired_before_lie_in_it_and_do_not_count(self) -> None:
+        eight = replace(self.MISSED, count=8)
+
+        def left(
+            *fired: Millis, at: Millis = 11_000, before: Millis = 15_000
+        ) -> list[tuple[Millis, Millis, int]]:
+            parts = left_of(every(SECOND), replace(eight, at=at), fired, {before})
+            return [(each.at, each.until or each.at, each.count) for each in parts]
+
+        assert left(17_000) == [(11_000, 14_000, 4), (16_000, 16_000, 1), (18_000, 19_000, 2)]
+        assert left(13_000, at=11_001, before=11_000) == [(11_001, 12_000, 1), (14_000, 19_000, 6)]
+        assert left(12_000, at=11_001, before=11_000) == [(11_001, 19_000, 7)]
 
     def test_nothing_is_left_if_all_of_them_fire(self) -> None:
         assert self.left(*range(11_000, 20_000, SECOND)) == []

@@ -442,6 +442,48 @@ async def test_what_is_to_be_caught_up_survives_a_pause_that_begins_and_ends_in_
     assert (schedule.paused_at, schedule.resumed_at) == (None, None)
 
 
+@pytest.mark.parametrize("hours", [2, 5])
+async def test_after_a_clock_went_back_in_a_pause_every_tick_is_told_once(
+    desk: Desk, do: Verb, hours: int
+) -> None:
+    """E28, S4-22: by a stretch that is cut where the clock is now, or forgotten if all of it is later."""
+    desk.clock.advance(10 * HOUR - 1)
+    desk.add()
+    await do("pause", "weekly")
+    for _ in range(4):
+        desk.clock.advance(HOUR)
+        desk.looked()
+    desk.clock.advance(-hours * HOUR)
+    for _ in range(16):
+        desk.looked()
+        desk.clock.advance(HOUR // 4)
+    desk.looked()
+
+    ticks = {2: [("suppressed", 10, 6)], 5: [("suppressed", 9, 4)]}[hours]
+    assert desk.history() == ticks
+    assert desk.app.schedules.get("weekly").counts == {"suppressed": ticks[0][2]}
+
+
+async def test_a_tick_that_is_filled_in_before_it_is_decided_is_not_counted_as_missed(
+    desk: Desk, do: Verb
+) -> None:
+    """S4-22: and the others can be filled in afterwards."""
+    desk.add(catch_up="none")
+    desk.clock.advance(5 * HOUR + 120_000)
+    third = to_datetime((desk.clock.now // HOUR - 2) * HOUR)
+    await do("backfill", "weekly", third, third)
+
+    assert sorted((outcome, count) for outcome, _, count in desk.looked()) == [
+        ("backfilled", 1),
+        ("missed", 4),
+    ]
+    assert desk.app.schedules.get("weekly").counts == {"backfilled": 1, "missed": 4}
+    await do("backfill", "weekly", third - timedelta(hours=1), third)
+    assert [(outcome, count) for outcome, _, count in desk.history()] == [
+        ("missed", 1), ("backfilled", 1), ("backfilled", 1), ("missed", 2)
+    ]  # fmt: skip
+
+
 async def test_what_waits_for_a_job_since_before_a_pause_waits_on_after_it(desk: Desk, do: Verb) -> None:
     desk.add(overlap="queue")
     desk.clock.advance(HOUR)

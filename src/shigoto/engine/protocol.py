@@ -305,12 +305,14 @@ class Engine(Transport, Protocol):
         nothing was: somebody has changed the schedule since its revision was `seen`, or removed and added it again.
 
         An entry for a tick that has one which fires changes nothing and stores no job: one job per (schedule, instant).
-        It is not counted, and if none of the jobs is new, none makes room: what is told to be done is without it.
-        Otherwise it takes the place of what was there. Its job is the one that then stands, which is another where a
-        unique key says so; and so is that of the schedule, if the tick fired by itself and nobody asked for it. Of one
-        schedule the newest KEPT entries are kept, or up to a fifth more. A change that is heard has the revision after
-        the one it saw, and never an older `declared_at`. What it cancels is cancelled before its jobs are stored, so
-        that one may take the key of the other. A change that `removes` is told as done, and leaves its jobs only.
+        It is not counted, also where an entry tells of many ticks, and if none of the jobs is new, none makes room:
+        what is told to be done is without it. Otherwise it takes the place of what was there. Its job is the one that
+        then stands, which is another where a unique key says so; and so is that of the schedule, if the tick fired by
+        itself and nobody asked for it. Of one schedule the newest KEPT entries are kept, or up to a fifth more, and
+        whatever reaches into their time. A change that is heard has the revision after the one it saw, and never an
+        older `declared_at`. What it cancels is cancelled before its jobs are stored, so that one may take the key of
+        the other. What it forgets by `back_to` is no longer counted. One that `removes` is told as done, and leaves
+        its jobs only.
         """
         ...
 

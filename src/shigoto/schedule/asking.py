@@ -52,21 +52,21 @@ def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Mak
             schedule = yield from found(engine, name)
             definition = read(schedule.definition)
             wanted = _few(name, definition, since, min(to, now))
-            known = yield from engine.ledger(name, before=to + 1, limit=2 * KEPT).start()
+            known = yield from engine.ledger(name, limit=2 * KEPT).start()
             done = {entry.at for entry in known if entry.outcome.fires}
             missing = [at for at in wanted if at not in done]
             if not missing:
                 return []
             entries = [Entry(at=at, outcome=TickOutcome.BACKFILLED, decided_at=now) for at in missing]
             firings = [fired(schedule, definition, entry, maker) for entry in entries]
-            stretches = [
-                each for each in known if each.until and any(each.at <= at <= each.until for at in missing)
-            ]
-            known_fired = {*done, *missing}
+            stretches = [each for each in known if each.until and any(map(each.spans, missing))]
+            before = {
+                each.at for each in known if each.at in done and each.outcome is not TickOutcome.RUN_NOW
+            }
             left = [
                 Firing(entry=part, known=part.count)
                 for each in stretches
-                for part in left_of(definition, each, known_fired)
+                for part in left_of(definition, each, missing, before)
             ]
             split = replace(schedule, stretch=None)
             if all((yield from engine.tick([_with(split, firings, left)]).start())):

@@ -166,6 +166,25 @@ def joined_to(stretch: Entry | None, entry: Entry) -> Entry:
     return replace(entry, at=stretch.at, until=entry.until or entry.at, count=count)
 
 
+def cut_off(
+    definition: Definition, stretch: Entry, to: Millis, counts: dict[str, int]
+) -> tuple[Entry | None, dict[str, int]]:
+    """What is left of it, and of the counts, when the clock has gone back and its later ticks are decided again.
+
+    Nothing, if all of them are later: then it is not even written down any more.
+    """
+    end = stretch.until or stretch.at
+    if stretch.at > to:
+        return None, counts
+    later = takewhile(lambda at: at <= end, definition.recurrence.after(to))
+    count = max(1, stretch.count - len(list(islice(later, stretch.count))))
+    left = Counter(counts)
+    left[stretch.outcome] -= stretch.count - count
+    return replace(stretch, until=min(end, to) if min(end, to) > stretch.at else None, count=count), dict(
+        +left
+    )
+
+
 def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[Entry], list[Millis]]:
     """The newest ticks that are due, as many as could be caught up, and one entry for whatever is older than these."""
     enough = definition.most if definition.catch_up == "all" else 1
@@ -187,20 +206,23 @@ def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[En
     return [_entry(older[0], TickOutcome.MISSED, now, until=until, count=len(older))], recent
 
 
-def left_of(definition: Definition, stretch: Entry, fired: Collection[Millis]) -> list[Entry]:
-    """What stays written down of ticks that stand in one entry, when some of them fire after all.
+def left_of(
+    definition: Definition, stretch: Entry, fired: Collection[Millis], before: Collection[Millis] = ()
+) -> list[Entry]:
+    """What stays written down of ticks that stand in one entry, when some of them fire after all. Those that have fired
+    `before` lie in it, but do not count.
 
     Nothing, if it tells of other ticks than the definition has now.
     """
     end = stretch.until or stretch.at
     ticks = takewhile(lambda at: at <= end, definition.recurrence.after(stretch.at - 1))
-    inside = list(islice(ticks, stretch.count))
+    inside = list(islice(ticks, stretch.count + sum(stretch.spans(at) for at in before)))
     more = list(islice(ticks, 1))
-    if len(inside) < stretch.count or (more and stretch.count < MOST_COUNTED):
+    if sum(at not in before for at in inside) < stretch.count or (more and stretch.count < MOST_COUNTED):
         return []
     parts: list[list[Millis]] = [[]]
     for at in chain(inside, more, ticks):
-        if at in fired:
+        if at in fired or at in before:
             parts.append([])
         else:
             parts[-1].append(at)
@@ -213,6 +235,10 @@ def left_of(definition: Definition, stretch: Entry, fired: Collection[Millis]) -
     ]
     if parts[-1] and parts[-1][-1] < end:  # that is where counting has ended, and not the stretch
         left[-1] = replace(left[-1], until=end)
+    if (
+        left and left[0].at > stretch.at and stretch.at not in fired
+    ):  # it begins behind a tick that had fired before
+        left[0] = replace(left[0], at=stretch.at, until=left[0].until or left[0].at)
     return left
 
 

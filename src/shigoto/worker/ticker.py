@@ -244,5 +244,5 @@ class Ticker:
             if firing.spec is not None:
                 job: UUID = firing.spec.id
                 bus.publish(TickFired(name, schedule.name, entry.at, entry.outcome.value, job, late))
-            else:
-                bus.publish(TickPassed(name, schedule.name, entry.at, entry.outcome.value, firing.ticks))
+            elif firing.ticks:
+                bus.publish(TickPassed(name, schedule.name, firing.at, entry.outcome.value, firing.ticks))

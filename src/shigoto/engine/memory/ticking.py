@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from shigoto.engine.memory import manage, submit
 from shigoto.engine.memory.store import Store
 from shigoto.model.clock import Millis
-from shigoto.model.schedule import ASTRAY, KEPT, Change, Due, DueSchedule, Entry, Schedule
+from shigoto.model.schedule import ASTRAY, KEPT, Change, Due, DueSchedule, Entry, Schedule, TickOutcome
 
 
 def schedules(store: Store, names: Sequence[str] | None) -> list[Schedule]:
@@ -88,7 +88,16 @@ def _heard(store: Store, changes: Sequence[Change]) -> list[bool]:
 def _new(store: Store, change: Change) -> Change:
     """What of it has not happened before."""
     entries = store.ledgers[change.schedule.id]
-    return change.without({at for at, entry in entries.items() if entry.outcome.fires})
+    if change.back_to is not None:
+        later = [each for each in entries.values() if each.at > change.back_to and not each.outcome.fires]
+        for entry in later:
+            del entries[entry.at]
+        change = change.forgetting((entry.outcome, entry.count) for entry in later)
+    instants = {firing.entry.at for firing in change.firings}
+    fired = [each for each in entries.values() if each.outcome.fires]
+    return change.without(
+        {each.at for each in fired if each.at in instants or each.outcome is not TickOutcome.RUN_NOW}
+    )
 
 
 def _change(store: Store, change: Change) -> None:
@@ -103,8 +112,9 @@ def _change(store: Store, change: Change) -> None:
             entry = replace(entry, job=stored.id)
             last = stored.id if entry.outcome.leads else last
         entries[entry.at] = entry
-    for at in sorted(entries)[:-KEPT]:
-        del entries[at]
+    oldest = sorted(entries)[-KEPT:][:1]
+    for entry in [each for each in entries.values() if oldest and max(each.at, each.until or 0) < oldest[0]]:
+        del entries[entry.at]
     declared_at = schedule.declared_at if known is None else max(known.declared_at, schedule.declared_at)
     store.schedules[schedule.name] = replace(
         schedule,

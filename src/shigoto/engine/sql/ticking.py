@@ -80,6 +80,7 @@ def tick(
     """Change those that are as they were seen, with everything that goes with it."""
     yield WRITE
     heard = yield from _heard(changes)
+    changes = yield from _without_later(changes, heard)
     fired = yield from _fired([change for change, each in zip(changes, heard, strict=True) if each])
     done = [
         change.without(fired.get(change.schedule.id, ())) if each else None
@@ -149,9 +150,22 @@ def _heard(changes: Sequence[Change]) -> Steps[list[bool]]:
     return heard
 
 
+def _without_later(changes: Sequence[Change], heard: Sequence[bool]) -> Steps[list[Change]]:
+    """The changes, where a clock has gone back without what was written down of later ticks."""
+    left: list[Change] = []
+    for change, each in zip(changes, heard, strict=True):
+        if each and change.back_to is not None:
+            later = (yield sql("forget_later", str(change.schedule.id), change.back_to)).fetchall()
+            left.append(change.forgetting(later))
+        else:
+            left.append(change)
+    return left
+
+
 def _fired(news: Sequence[Change]) -> Steps[dict[UUID, set[Millis]]]:
     """The ticks among them that have fired before, by schedule."""
-    asked = [(change.schedule.id, firing.entry.at) for change in news for firing in change.firings]
+    entries = [(change.schedule.id, firing.entry) for change in news for firing in change.firings]
+    asked = [(id, entry.at, entry.until or entry.at) for id, entry in entries]
     rows = (yield sql_each("fired_entries", asked)).fetchall() if asked else ()
     fired: dict[UUID, set[Millis]] = {}
     for schedule, at in rows:

@@ -117,6 +117,56 @@ class TestTick:
         assert (before, len(store.find())) == (0, 1)
         assert (entry.outcome, entry.job) == (TickOutcome.BACKFILLED, office.get().job_id(1_000))
 
+    def test_a_tick_that_was_filled_in_is_not_counted_among_those_that_pass(
+        self, store: EngineUnderTest
+    ) -> None:
+        """S4-22: somebody filled in one of many before they were decided; a run now beside them is no tick."""
+        office = Office(store)
+        office.fire(office.add(), 5_000, TickOutcome.BACKFILLED)
+        office.fire(office.get(), 6_001, TickOutcome.RUN_NOW)
+        seen = office.get()
+        missed = Entry(at=1_000, until=9_000, count=9, outcome=TickOutcome.MISSED, decided_at=11_000)
+        counted = replace(seen, counts={"backfilled": 1, "run_now": 1, "missed": 9}, stretch=missed)
+
+        [done] = office.engine.run(
+            office.engine.tick(
+                [Change(schedule=counted, seen=seen.revision, firings=(Firing(entry=missed),))]
+            )
+        )
+
+        assert done is not None
+        assert [firing.ticks for firing in done.firings] == [8]
+        assert [(entry.at, entry.count) for entry in office.ledger()] == [(1_000, 8), (5_000, 1), (6_001, 1)]
+        assert office.get().counts == {"backfilled": 1, "run_now": 1, "missed": 8}
+        assert office.get().stretch is None, "the next one begins anew"
+
+    def test_where_a_clock_has_gone_back_later_ticks_are_forgotten_unless_they_fired(
+        self, store: EngineUnderTest
+    ) -> None:
+        """E28, S4-22: they are decided again, and told and counted once."""
+        office = Office(store)
+        schedule = office.add()
+        entries = [office.firing(schedule, at, TickOutcome.SUPPRESSED) for at in (1_000, 2_000, 4_000)]
+        stretch = Entry(at=5_000, until=9_000, count=5, outcome=TickOutcome.SUPPRESSED, decided_at=11_000)
+        skipped, fired = office.firing(schedule, 4_500, TickOutcome.SKIPPED), office.firing(schedule, 3_000)
+        counted = replace(schedule, counts={"suppressed": 8, "skipped": 1, "fired": 1})
+        firings = (*entries, skipped, fired, Firing(entry=stretch))
+        office.tick(Change(schedule=counted, seen=schedule.revision, firings=firings))
+        other = office.add("other")
+        office.fire(other, 4_000, TickOutcome.SUPPRESSED)
+        seen = office.get()
+
+        late = Change(schedule=seen, seen=seen.revision - 1, back_to=0)
+        back = Change(schedule=replace(seen, decided_to=2_500), seen=seen.revision, back_to=2_500)
+        heard = office.tick(late)
+        [done] = office.engine.run(office.engine.tick([back]))
+
+        assert heard == [False]
+        assert done is not None
+        assert [entry.at for entry in office.ledger()] == [1_000, 2_000, 3_000]
+        assert office.get().counts == done.schedule.counts == {"suppressed": 2, "fired": 1}
+        assert len(office.ledger("other")) == 1
+
     def test_many_ticks_of_many_schedules_go_in_at_once(self, store: EngineUnderTest) -> None:
         office = Office(store)
         schedules = [office.add(f"s{number}") for number in range(20)]
@@ -229,6 +279,20 @@ class TestTick:
         kept = [entry.at for entry in office.ledger()]
 
         assert (len(kept), kept[0], kept[-1]) == (KEPT, 6, KEPT + 5)
+
+    def test_an_entry_that_reaches_into_the_newest_is_kept(self, store: EngineUnderTest) -> None:
+        """S4-22: a stretch that began long ago, and has ticks that are newer than all the others."""
+        office = Office(store)
+        schedule = office.add()
+        long = Entry(at=1, until=KEPT + 7, count=9, outcome=TickOutcome.SUPPRESSED, decided_at=1)
+        over = Entry(at=2, until=5, count=2, outcome=TickOutcome.SUPPRESSED, decided_at=1)
+        later = [office.firing(schedule, at, TickOutcome.MISSED) for at in range(3, KEPT + 8)]
+        firings = (Firing(entry=long), Firing(entry=over), *later)
+        office.tick(Change(schedule=schedule, seen=1, firings=firings))
+
+        kept = [entry.at for entry in office.ledger()]
+
+        assert (kept[:2], len(kept)) == ([1, 8], KEPT + 1)
 
     def test_the_ledger_is_cut_whichever_changes_have_entries(self, store: EngineUnderTest) -> None:
         """S4-22: with overlap="queue" every other change is a look that finds the job before at work."""

@@ -130,12 +130,21 @@ WHERE schedule = ANY (ARRAY(
   SELECT s.id FROM shigoto.schedule s
   WHERE s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($1::text::jsonb) e))))
 
+-- Ticks that have fired, of those that entries tell of. A run now is none, and only in the way of its own instant.
 -- name: fired_entries
 SELECT t.schedule::text, t.at
 FROM jsonb_array_elements($1::text::jsonb) e
 CROSS JOIN LATERAL (
-  SELECT * FROM shigoto.tick t WHERE t.schedule = (e ->> 0)::uuid AND t.at = (e ->> 1)::bigint OFFSET 0) t
+  SELECT * FROM shigoto.tick t
+  WHERE t.schedule = (e ->> 0)::uuid AND t.at BETWEEN (e ->> 1)::bigint AND (e ->> 2)::bigint OFFSET 0) t
 WHERE t.outcome IN ('fired', 'caught_up', 'backfilled', 'run_now')
+  AND (t.at = (e ->> 1)::bigint OR t.outcome <> 'run_now')
+
+-- name: forget_later
+DELETE FROM shigoto.tick
+WHERE schedule = $1::text::uuid AND at > $2::bigint
+  AND outcome NOT IN ('fired', 'caught_up', 'backfilled', 'run_now')
+RETURNING outcome, count
 
 -- name: put_entries
 INSERT INTO shigoto.tick (schedule, at, outcome, decided_at, job, until, count)
@@ -149,12 +158,20 @@ ON CONFLICT (schedule, at) DO UPDATE SET
   until = excluded.until,
   count = excluded.count
 
+-- Those that ended before the newest ones begin.
 -- name: prune_ledgers
-DELETE FROM shigoto.tick t
-USING jsonb_array_elements_text($1::text::jsonb) e
-WHERE t.schedule = e::uuid
-  AND t.at < (
-    SELECT n.at FROM shigoto.tick n WHERE n.schedule = e::uuid ORDER BY n.at DESC LIMIT 1 OFFSET $2::int - 1)
+DELETE FROM shigoto.tick
+WHERE ctid = ANY (ARRAY(
+  SELECT o.ctid
+  FROM (
+    SELECT e::uuid AS schedule, (
+      SELECT n.at FROM shigoto.tick n WHERE n.schedule = e::uuid ORDER BY n.at DESC LIMIT 1 OFFSET $2::int - 1) AS since
+    FROM jsonb_array_elements_text($1::text::jsonb) e
+    OFFSET 0) k
+  CROSS JOIN LATERAL (
+    SELECT t.ctid FROM shigoto.tick t
+    WHERE t.schedule = k.schedule AND t.at < k.since AND coalesce(t.until, t.at) < k.since
+    OFFSET 0) o))
 
 -- name: ledger
 SELECT t.at, t.outcome, t.decided_at, t.job::text, t.until, t.count

@@ -109,11 +109,18 @@ DELETE FROM shigoto_schedule WHERE name IN (SELECT value FROM json_each(?1))
 DELETE FROM shigoto_tick
 WHERE schedule IN (SELECT id FROM shigoto_schedule WHERE name IN (SELECT value FROM json_each(?1)))
 
+-- Ticks that have fired, of those that entries tell of. A run now is none, and only in the way of its own instant.
 -- name: fired_entries
 SELECT t.schedule, t.at
 FROM json_each(?1) e
-CROSS JOIN shigoto_tick t ON t.schedule = e.value ->> 0 AND t.at = e.value ->> 1
+CROSS JOIN shigoto_tick t ON t.schedule = e.value ->> 0 AND t.at BETWEEN e.value ->> 1 AND e.value ->> 2
 WHERE t.outcome IN ('fired', 'caught_up', 'backfilled', 'run_now')
+  AND (t.at = e.value ->> 1 OR t.outcome <> 'run_now')
+
+-- name: forget_later
+DELETE FROM shigoto_tick
+WHERE schedule = ?1 AND at > ?2 AND outcome NOT IN ('fired', 'caught_up', 'backfilled', 'run_now')
+RETURNING outcome, count
 
 -- name: put_entries
 INSERT INTO shigoto_tick (schedule, at, outcome, decided_at, job, until, count)
@@ -127,14 +134,18 @@ ON CONFLICT (schedule, at) DO UPDATE SET
   until = excluded.until,
   count = excluded.count
 
+-- Those that ended before the newest ones begin.
 -- name: prune_ledgers
 DELETE FROM shigoto_tick
 WHERE (schedule, at) IN (
+  WITH kept AS MATERIALIZED (
+    SELECT e.value AS schedule,
+      (SELECT n.at FROM shigoto_tick n WHERE n.schedule = e.value ORDER BY n.at DESC LIMIT 1 OFFSET ?2 - 1) AS since
+    FROM json_each(?1) e)
   SELECT t.schedule, t.at
-  FROM json_each(?1) e
-  CROSS JOIN shigoto_tick t ON t.schedule = e.value
-  WHERE t.at < (
-    SELECT n.at FROM shigoto_tick n WHERE n.schedule = e.value ORDER BY n.at DESC LIMIT 1 OFFSET ?2 - 1))
+  FROM kept k
+  CROSS JOIN shigoto_tick t ON t.schedule = k.schedule AND t.at < k.since
+  WHERE coalesce(t.until, t.at) < k.since)
 
 -- name: ledger
 SELECT t.at, t.outcome, t.decided_at, t.job, t.until, t.count
