@@ -191,6 +191,19 @@ def test_advance_to_next_goes_to_a_job_and_else_to_a_tick(ledger: Ledger) -> Non
         assert len(jobs.run_all()) == 1
 
 
+def test_after_the_last_tick_there_is_nothing_to_advance_to(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, until=THREE)
+    with ledger.app.test(now=EVE) as jobs:
+        jobs.advance_to_next()
+        assert jobs.now == THREE
+        assert len(jobs.run_all()) == 1
+
+        with pytest.raises(LookupError, match="nothing to advance to"):
+            jobs.advance_to_next()
+        assert jobs.now == THREE
+        assert ledger.app.schedules.get("close_books").status == "ended"
+
+
 def test_a_schedule_whose_job_cannot_be_made_is_tried_again_and_heard_of(tmp_path: Path) -> None:
     """S4-11: as at a worker; and a test can ask for the error itself."""
     app = Shigoto(f"sqlite:///{tmp_path}/none.db")

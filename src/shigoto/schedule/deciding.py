@@ -19,8 +19,6 @@ ON_TIME: Millis = 60_000
 """The newest tick is on time if it is late by no more than this; then it fires, whatever the schedule catches up."""
 HELD_LOOK: Millis = 1_000
 """How long until somebody looks again whether the job before has ended."""
-END_LOOK: Millis = 3_600_000
-"""After the last tick, how long until somebody looks once more: if the clock was ahead, there are ticks to come."""
 MOST_COUNTED = 10_000
 """Of ticks that do not fire, how many are counted; a schedule of each second has more in three hours."""
 SHORTEST_LOOK_BACK: Millis = 60_000
@@ -59,8 +57,6 @@ def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: boo
         decision = replace(decision, decided_to=to, look_at=definition.next_after(to))
     elif suppressed:
         decision = replace(decision, decided_to=now)
-    if decision.look_at is None and decision.entries:
-        return replace(decision, look_at=now + END_LOOK)
     return decision
 
 

@@ -316,20 +316,7 @@ def _status(schedule: Schedule, now: Millis, *, readable: bool) -> Status:
         return "undeclared"
     if not readable and schedule.look_at is not None:
         return "unreadable"
-    return "ended" if schedule.look_at is None or _is_over(schedule) else "active"
-
-
-def _is_over(schedule: Schedule) -> bool:
-    """Whether it has no tick any more. Somebody may still look at it once, in case its clock was wrong."""
-    try:
-        return read(schedule.definition).next_after(schedule.decided_to) is None
-    except (
-        ScheduleInvalid,
-        KeyError,
-        ValueError,
-        OSError,
-    ):  # nobody here knows its time zone, or what it means
-        return False
+    return "ended" if schedule.look_at is None else "active"
 
 
 def _told(entry: Entry) -> TickRecord:
