@@ -398,6 +398,40 @@ def test_whatever_a_schedule_raises_is_its_own_failure(stage: Stage, kind: str) 
     assert (record.status, record.errors, record.error) == ("failed", MOST_ERRORS, text)
 
 
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_maker_that_cancels_the_task_it_runs_in_has_failed_and_ends_nobody(
+    stage: Stage, returns: bool
+) -> None:
+    """S4-11, S4-12: that is its own failure, and no cancel of the ticker."""
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    def make(tick: Tick) -> Call[None]:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel("enough")
+        task.cancel()
+        if returns:
+            return work.call()
+        raise ValueError("and more")
+
+    stage.app.schedule("broken", "* * * * *", call=make)
+    declare_minutely(stage.app)
+
+    async def main() -> None:
+        async with asyncio.timeout(3_600), Scheduler(stage.app, random=Random(7)):
+            await stage.until(events.ScheduleFailed, MOST_ERRORS)
+            await stage.until(events.TickFired, 5)
+
+    stage.play(main)
+
+    record = stage.app.schedules.get("broken")
+    assert (record.status, record.errors) == ("failed", MOST_ERRORS)
+    assert str(record.error).startswith("CancelledError" if returns else "ValueError: and more")
+    assert {job.task for job in stage.app.find()} == {"minutely"}
+
+
 def test_the_words_of_a_failure_are_cut(stage: Stage) -> None:
     """S4-11: they go into the store, and into logs."""
 

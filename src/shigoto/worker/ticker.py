@@ -172,7 +172,7 @@ class Ticker:
         for each in due.schedules:
             if not left:
                 return steps, False
-            change = self._change(each, due.now, left)
+            change = await self._change(each, due.now, left)
             if change is not None:
                 steps.append(Step(each.schedule, change))
                 left -= sum(firing.spec is not None for firing in change.firings)
@@ -181,21 +181,26 @@ class Ticker:
                 until = clock() + TURN
         return steps, True
 
-    def _change(self, due: DueSchedule, now: Millis, most: int) -> Change | None:
+    async def _change(self, due: DueSchedule, now: Millis, most: int) -> Change | None:
         """What becomes of a schedule, with so many jobs at most; None if a process must do it that knows its time zone.
 
-        Its code may raise anything, also what would end a task or a program: nobody awaits here, so whatever arrives
-        was raised by that code, and is not a cancel of our own.
+        Its code may raise anything, also what would end a task or a program, and may cancel the task that it runs in.
+        Nobody awaits meanwhile, so whatever arrives is by that code, and no cancel of our own.
         """
+        task, change, error = asyncio.current_task(), None, None
+        before = 0 if task is None else task.cancelling()
         try:
             change = looked_at(due, self._declared, now, most=most)
-        except ZoneMissing as error:
+        except BaseException as raised:
+            error = raised
+        if task is not None and task.cancelling() > before:
+            await _go_on(task, before)
+            error = error or asyncio.CancelledError("its code cancels the task that it runs in")
+        if isinstance(error, ZoneMissing):
             self._leave_alone(due.schedule.name, error)
             return None
-        except BaseException as error:
-            change = after_failure(due.schedule, error, now)
         self.tally.left_alone.discard(due.schedule.name)
-        return change
+        return change if error is None else after_failure(due.schedule, error, now)
 
     def _leave_alone(self, schedule: str, error: ZoneMissing) -> None:
         if schedule not in self.tally.left_alone:
@@ -246,3 +251,14 @@ class Ticker:
                 bus.publish(TickFired(name, schedule.name, entry.at, entry.outcome.value, job, late))
             elif firing.ticks:
                 bus.publish(TickPassed(name, schedule.name, firing.at, entry.outcome.value, firing.ticks))
+
+
+async def _go_on(task: "asyncio.Task[object]", before: int) -> None:
+    """Take back all cancels of this task but so many. Before Python 3.13 one is raised all the same where it waits."""
+    while task.cancelling() > before:
+        task.uncancel()
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        if task.cancelling() > before:  # by somebody else
+            raise
