@@ -41,7 +41,7 @@ async def all_decided(engine: Engine, over: Callable[[], bool]) -> None:
     """Wait until the schedule has come to its end, or everything else has."""
     while not over():
         [schedule] = engine.run(engine.schedules([NAME]))
-        now = engine.run(engine.due((), 0)).now
+        now = engine.run(engine.time())
         if schedule.look_at is None and schedule.decided_to <= now:
             return
         await asyncio.sleep(1)

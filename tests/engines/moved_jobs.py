@@ -160,7 +160,7 @@ def told(engine: Engine) -> dict[str, object]:
         "stats": engine.run(engine.stats()),
         "settings": engine.run(engine.settings()),
         "schedules": (schedules := engine.run(engine.schedules())),
-        "ledgers": {each.name: engine.run(engine.ledger(each.name, limit=10_000)) for each in schedules},
+        "histories": {each.name: engine.run(engine.history(each.name, limit=10_000)) for each in schedules},
         "busy": busy(engine),
     }
 

@@ -331,7 +331,7 @@ HOT: dict[str, tuple[Callable[[Store], Op[Any]], str]] = {
     "remove a schedule": (lambda store: store.engine.remove_schedules(names(1, 1)), ""),
     "declare": (lambda store: store.engine.declare(names(1, 5)), ""),
     "schedules": (lambda store: store.engine.schedules(names(1, 5)), ""),
-    "ledger": (lambda store: store.engine.ledger("s000001", before=90, limit=20), ""),
+    "history": (lambda store: store.engine.history("s000001", before=90, limit=20), ""),
     "workers": (lambda store: store.engine.workers(), ""),
     "settings": (lambda store: store.engine.settings(), ""),
 }

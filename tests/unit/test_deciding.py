@@ -367,7 +367,7 @@ class TestCutOff:
 
 
 class TestLeftOf:
-    """A stretch of missed ticks in the ledger, some of which are filled in later."""
+    """A stretch of missed ticks in the history, some of which are filled in later."""
 
     MISSED = Entry(at=11_000, until=19_000, count=9, outcome=TickOutcome.MISSED, decided_at=20_000)
 

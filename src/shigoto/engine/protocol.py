@@ -286,6 +286,10 @@ class Engine(Transport, Protocol):
         """The workers that are registered and not fenced, oldest first."""
         ...
 
+    def time(self) -> Op[Millis]:
+        """What time it is at the store, by which everything is due."""
+        ...
+
     def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
         """The schedules of these names, or all of them, by name."""
         ...
@@ -296,7 +300,6 @@ class Engine(Transport, Protocol):
         failed is not among the latter.
 
         Only those without an origin, and those that the caller declares: what the others do is in somebody else's code.
-        `Due.now` is there whatever the limit is.
         """
         ...
 
@@ -317,7 +320,7 @@ class Engine(Transport, Protocol):
         ...
 
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
-        """Forget schedules and their ledgers; False for each that is not known. Their jobs stay."""
+        """Forget schedules and their histories; False for each that is not known. Their jobs stay."""
         ...
 
     def declare(self, names: Collection[str]) -> Op[int]:
@@ -327,6 +330,6 @@ class Engine(Transport, Protocol):
         """
         ...
 
-    def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
         """The entries of a schedule, the newest first, those before an instant if one is named."""
         ...

@@ -55,7 +55,7 @@ FIRING = LEADING | {TickOutcome.BACKFILLED, TickOutcome.RUN_NOW}
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """A line of the ledger: what became of a tick. One that did not fire may stand for `count`, up to `until`."""
+    """A line of the history: what became of a tick. One that did not fire may stand for `count`, up to `until`."""
 
     at: Millis
     outcome: TickOutcome
@@ -73,7 +73,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     """One row: what it is (`definition`, for those above to read), and how far it has come.
 
     Every change raises `revision` by one and names the one it has seen, so of two that decide at once only one is
-    heard. Everything up to `decided_to` is in the ledger; at `look_at` somebody has to look again, never if None.
+    heard. Everything up to `decided_to` is in the history; at `look_at` somebody has to look again, never if None.
     """
 
     id: UUID
@@ -136,7 +136,7 @@ class Firing(Struct, frozen=True, kw_only=True):
 class Change(Struct, frozen=True, kw_only=True):
     """What a schedule is to be, if it is still the one of this id and its revision still `seen` (0: if there is none of
     this name), and what goes with it, all in one transaction. `cancel` names jobs that make room for the new one.
-    If it `removes`, the schedule is forgotten then, with its ledger. `back_to` is where a clock is that has gone back:
+    If it `removes`, the schedule is forgotten then, with its history. `back_to` is where a clock is that has gone back:
     what is written down of later ticks is forgotten before all else, but for those that have fired.
     """
 
@@ -205,7 +205,7 @@ class Due(Struct, frozen=True, kw_only=True):
 
 
 class TickRecord(Struct, frozen=True, kw_only=True):
-    """A line of the ledger as people see it."""
+    """A line of the history as people see it."""
 
     at: datetime
     outcome: TickOutcome

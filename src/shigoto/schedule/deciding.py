@@ -43,7 +43,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: bool) -> Decision:
     """Decide everything that is due by now; `busy` says that the job of the last tick has not ended."""
     if schedule.decided_to > now + ASTRAY:
-        # The clock has gone back. Ticks that did fire are in the ledger, which keeps them from firing again.
+        # The clock has gone back. Ticks that did fire are in the history, which keeps them from firing again.
         resumes = schedule.resumed_at is not None
         return Decision(decided_to=now, look_at=definition.next_after(now), resumes=resumes)
     begin, end = _pause(schedule, now)

@@ -37,7 +37,7 @@ def adding(engine: Engine, name: str, definition: Definition, id: UUID) -> Op[Sc
     """Store a new schedule, due from now on. Raises ScheduleTaken, ScheduleInvalid."""
 
     def steps() -> Steps[Schedule]:
-        now = (yield from engine.due((), 0).start()).now
+        now = yield from engine.time().start()
         schedule = Schedule(
             id=id,
             name=name,
@@ -58,7 +58,7 @@ def altering(engine: Engine, name: str, alter: Alter) -> Op[Schedule]:
 
     def steps() -> Steps[Schedule]:
         for _ in range(TRIES):
-            now = (yield from engine.due((), 0).start()).now
+            now = yield from engine.time().start()
             schedule = yield from found(engine, name)
             change = alter(schedule, now)
             if change is None:
@@ -106,10 +106,10 @@ def defining(engine: Engine, name: str) -> Op[Definition]:
 
 
 def removing(engine: Engine, name: str) -> Op[None]:
-    """Forget a schedule with its ledger. Raises ScheduleNotFound, or ScheduleTaken if living code declares it."""
+    """Forget a schedule with its history. Raises ScheduleNotFound, or ScheduleTaken if living code declares it."""
 
     def steps() -> Steps[None]:
-        now = (yield from engine.due((), 0).start()).now
+        now = yield from engine.time().start()
         schedule = yield from found(engine, name)
         expect_free(schedule, now, "removed")
         yield from engine.remove_schedules([name]).start()

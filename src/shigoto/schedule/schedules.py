@@ -191,14 +191,14 @@ class Schedules:
 
     def _getting(self, name: str) -> Op[ScheduleRecord]:
         def steps() -> Steps[ScheduleRecord]:
-            now = (yield from self._engine.due((), 0).start()).now
+            now = yield from self._engine.time().start()
             return record((yield from managing.found(self._engine, name)), now)
 
         return Op(start=steps, mode="read")
 
     def _listing(self) -> Op[list[ScheduleRecord]]:
         def steps() -> Steps[list[ScheduleRecord]]:
-            now = (yield from self._engine.due((), 0).start()).now
+            now = yield from self._engine.time().start()
             return [record(each, now) for each in (yield from self._engine.schedules().start())]
 
         return Op(start=steps, mode="read")
@@ -211,7 +211,7 @@ class Schedules:
 
         def steps() -> Steps[list[datetime]]:
             schedule = yield from managing.found(self._engine, name)
-            now = (yield from self._engine.due((), 0).start()).now
+            now = yield from self._engine.time().start()
             return upcoming(read(schedule.definition), now if after is None else after, end, most)
 
         return Op(start=steps, mode="read")
@@ -221,7 +221,7 @@ class Schedules:
 
         def steps() -> Steps[list[TickRecord]]:
             yield from managing.found(self._engine, name)
-            entries = yield from self._engine.ledger(name, before=until, limit=most).start()
+            entries = yield from self._engine.history(name, before=until, limit=most).start()
             return [_told(each) for each in entries]
 
         return Op(start=steps, mode="read")
@@ -335,7 +335,7 @@ def _shown(engine: Engine, op: Op[Schedule]) -> Op[ScheduleRecord]:
 
     def steps() -> Steps[ScheduleRecord]:
         schedule = yield from op.start()
-        return record(schedule, (yield from engine.due((), 0).start()).now)
+        return record(schedule, (yield from engine.time().start()))
 
     return Op(start=steps, rings=lambda _: True)
 

@@ -82,7 +82,7 @@ class Tally:
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
-        self._since = self._began_at = self._ended_at = time()
+        self._since = self._began_at = self._looked_at = self._ended_at = time()
         self._down_since: float | None = None
         self._trouble: str | None = None
         self._failed = False  # something in this cycle
@@ -99,7 +99,12 @@ class Tally:
 
     def begin(self) -> None:
         """A cycle begins."""
-        self._began_at, self._failed = self._time(), False
+        self._began_at = self._looked_at = self._time()
+        self._failed = False
+
+    def look(self) -> None:
+        """It is about to ask the store what is due, and what time it is there."""
+        self._looked_at = self._time()
 
     def end(self) -> None:
         """It has ended, and the store has answered."""
@@ -127,8 +132,8 @@ class Tally:
 
     @property
     def waited(self) -> Millis:
-        """How long this cycle has taken so far, from its look at the store's clock on."""
-        return round((self._time() - self._began_at) * 1000)
+        """How long this cycle has taken since it looked at the store's clock."""
+        return round((self._time() - self._looked_at) * 1000)
 
     def lost(self, schedule: str) -> None:
         """Another instance was first."""

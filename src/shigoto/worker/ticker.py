@@ -145,6 +145,7 @@ class Ticker:
         engine = self._station.engine
         left_alone = self.tally.left_alone
         limit = AT_ONCE + len(left_alone)  # which stay due here, and take nobody's place
+        self.tally.look()
         due = await engine.arun(engine.due(list(self._declared), limit))
         if len(due.schedules) < limit:  # whoever is not among them was mended by somebody, or removed
             left_alone.intersection_update(each.schedule.name for each in due.schedules)

@@ -160,4 +160,4 @@ def history(
 def _definition(ctx: click.Context, store: str | None, name: str) -> tuple[Definition, Millis]:
     """What was said about a schedule, and what time it is for its store, which judges what is due."""
     with closing(target_of(ctx).existing_store(store)) as engine:
-        return engine.run(defining(engine, name)), engine.run(engine.due((), 0)).now
+        return engine.run(defining(engine, name)), engine.run(engine.time())

@@ -1,4 +1,4 @@
-"""Schedules and their ledgers."""
+"""Schedules and their histories."""
 
 from collections.abc import Collection, Sequence
 
@@ -46,11 +46,11 @@ def tick(store: Store, changes: Sequence[Change]) -> list[Change | None]:
 
 
 def remove(store: Store, names: Sequence[str]) -> list[bool]:
-    """Forget schedules and their ledgers."""
+    """Forget schedules and their histories."""
     known = [store.schedules.pop(name, None) for name in names]
     for schedule in known:
         if schedule is not None:
-            store.ledgers.pop(schedule.id, None)
+            store.histories.pop(schedule.id, None)
     return [schedule is not None for schedule in known]
 
 
@@ -63,10 +63,10 @@ def declare(store: Store, names: Collection[str]) -> int:
     return len(known)
 
 
-def ledger(store: Store, name: str, before: Millis | None, limit: int) -> list[Entry]:
+def history(store: Store, name: str, before: Millis | None, limit: int) -> list[Entry]:
     """The entries of a schedule, the newest first."""
     schedule = store.schedules.get(name)
-    entries = {} if schedule is None else store.ledgers[schedule.id]
+    entries = {} if schedule is None else store.histories[schedule.id]
     wanted = [entry for at, entry in entries.items() if before is None or at < before]
     return sorted(wanted, key=lambda entry: -entry.at)[:limit]
 
@@ -87,7 +87,7 @@ def _heard(store: Store, changes: Sequence[Change]) -> list[bool]:
 
 def _new(store: Store, change: Change) -> Change:
     """What of it has not happened before."""
-    entries = store.ledgers[change.schedule.id]
+    entries = store.histories[change.schedule.id]
     if change.back_to is not None:
         later = [each for each in entries.values() if each.at > change.back_to and not each.outcome.fires]
         for entry in later:
@@ -103,7 +103,7 @@ def _new(store: Store, change: Change) -> Change:
 def _change(store: Store, change: Change) -> None:
     schedule = change.schedule
     known = store.schedules.get(schedule.name)
-    entries = store.ledgers[schedule.id]
+    entries = store.histories[schedule.id]
     last = schedule.job
     for firing in change.firings:
         entry = firing.entry

@@ -1,4 +1,4 @@
-"""Schedules and their ledgers. Whoever changes a schedule has locked its row first, in the order of names."""
+"""Schedules and their histories. Whoever changes a schedule has locked its row first, in the order of names."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -30,6 +30,12 @@ PRUNE_EVERY = KEPT // 10  # changes, of which each adds
 MOST_UNPRUNED = 2  # entries, or is followed by a cut
 _decode_counts = json.Decoder(dict[str, int]).decode
 _decode_entry = json.Decoder(Entry).decode
+
+
+def time(now: Millis) -> Steps[Millis]:
+    """What time it is; whoever asks knows it before the first statement."""
+    yield from ()
+    return now
 
 
 def schedules(names: Sequence[str] | None) -> Steps[list[Schedule]]:
@@ -95,7 +101,7 @@ def tick(
 
 
 def remove(names: Sequence[str]) -> Steps[list[bool]]:
-    """Forget schedules and their ledgers."""
+    """Forget schedules and their histories."""
     known = {name for name, _, _ in (yield sql("lock_schedules", _names(names))).fetchall()}
     yield from _forget(known)
     return [name in known for name in names]
@@ -112,9 +118,9 @@ def declare(now: Millis, names: Collection[str]) -> Steps[int]:
     return (yield sql("declare_schedules", _names(names), now)).rowcount
 
 
-def ledger(name: str, before: Millis | None, limit: int) -> Steps[list[Entry]]:
+def history(name: str, before: Millis | None, limit: int) -> Steps[list[Entry]]:
     """The entries of a schedule, the newest first."""
-    rows = (yield sql("ledger", name, before, limit)).fetchall()
+    rows = (yield sql("history", name, before, limit)).fetchall()
     return [
         Entry(
             at=at,
@@ -205,7 +211,7 @@ def _fire(submit: Submit, news: Sequence[Change]) -> Steps[dict[UUID, Enqueued]]
 
 
 def _write(news: Sequence[Change], last: dict[UUID, Enqueued]) -> Steps[None]:
-    """The schedules themselves, and their ledgers cut to length now and then."""
+    """The schedules themselves, and their histories cut to length now and then."""
     rows: list[tuple[object, ...]] = []
     for change in news:
         stored = last.get(change.schedule.id)
@@ -215,7 +221,7 @@ def _write(news: Sequence[Change], last: dict[UUID, Enqueued]) -> Steps[None]:
         yield sql_each("change_schedules", rows)
     long = [change.schedule.id for change in news if _is_long(change)]
     if long:
-        yield sql("prune_ledgers", json.encode(long).decode(), KEPT)
+        yield sql("prune_histories", json.encode(long).decode(), KEPT)
 
 
 def _is_long(change: Change) -> bool:

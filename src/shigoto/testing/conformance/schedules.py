@@ -73,7 +73,7 @@ class TestSchedules:
 
         assert second.revision == seen.revision
         assert not office.fire(seen, 1_000)
-        assert (office.get(), office.ledger(), store.find()) == (second, [], [])
+        assert (office.get(), office.history(), store.find()) == (second, [], [])
 
     def test_all_are_told_by_name(self, store: EngineUnderTest) -> None:
         office = Office(store)
@@ -86,7 +86,9 @@ class TestSchedules:
         assert (names, some) == (["a", "b", "c"], ["a", "c"])
         assert office.engine.run(office.engine.schedules([])) == []
 
-    def test_a_removed_one_takes_its_ledger_with_it_and_leaves_its_jobs(self, store: EngineUnderTest) -> None:
+    def test_a_removed_one_takes_its_history_with_it_and_leaves_its_jobs(
+        self, store: EngineUnderTest
+    ) -> None:
         """S4-5."""
         office = Office(store)
         schedule = office.add()
@@ -96,11 +98,11 @@ class TestSchedules:
         office.add()
 
         assert removed == [True, False]
-        assert office.ledger() == []
+        assert office.history() == []
         assert len(store.find()) == 1
 
     def test_one_is_removed_by_who_has_seen_its_last_change(self, store: EngineUnderTest) -> None:
-        """S4-12: with its ledger, in one step with the change before it; its jobs stay."""
+        """S4-12: with its history, in one step with the change before it; its jobs stay."""
         office = Office(store)
         office.fire(office.add(), 1_000)
         seen = office.get()
@@ -112,7 +114,7 @@ class TestSchedules:
         assert office.engine.run(office.engine.schedules()) == []
         again = replace(seen, revision=0)
         assert office.tick(Change(schedule=again, seen=0)) == [True]
-        assert office.ledger() == []
+        assert office.history() == []
         assert len(store.find()) == 1
 
     def test_one_that_was_changed_meanwhile_is_not_removed(self, store: EngineUnderTest) -> None:
@@ -142,6 +144,13 @@ class TestSchedules:
 
 class TestDue:
     """Who has to be looked at, and when."""
+
+    def test_the_store_tells_its_time(self, store: EngineUnderTest) -> None:
+        before = store.engine.run(store.engine.time())
+        store.clock.advance(1_500)
+
+        assert (before, store.engine.run(store.engine.time())) == (store.clock.now - 1_500, store.clock.now)
+        assert Office(store).due().now == store.clock.now
 
     def test_it_is_due_at_its_time_and_not_before(self, store: EngineUnderTest) -> None:
         """S4-9."""

@@ -155,7 +155,7 @@ FROM shigoto.schedule s
 WHERE s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($1::text::jsonb) e))
 ORDER BY s.name
 
--- name: whole_ledgers
+-- name: whole_histories
 SELECT s.name, t.at, t.outcome, t.decided_at, t.job::text, t.until, t.count
 FROM shigoto.schedule s
 CROSS JOIN LATERAL (SELECT * FROM shigoto.tick t WHERE t.schedule = s.id ORDER BY t.at OFFSET 0) t

@@ -1,4 +1,4 @@
--- Schedules and the ledgers of their ticks.
+-- Schedules and the histories of their ticks.
 
 -- name: all_schedules
 SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
@@ -159,7 +159,7 @@ ON CONFLICT (schedule, at) DO UPDATE SET
   count = excluded.count
 
 -- Those that ended before the newest ones begin.
--- name: prune_ledgers
+-- name: prune_histories
 DELETE FROM shigoto.tick
 WHERE ctid = ANY (ARRAY(
   SELECT o.ctid
@@ -173,7 +173,7 @@ WHERE ctid = ANY (ARRAY(
     WHERE t.schedule = k.schedule AND t.at < k.since AND coalesce(t.until, t.at) < k.since
     OFFSET 0) o))
 
--- name: ledger
+-- name: history
 SELECT t.at, t.outcome, t.decided_at, t.job::text, t.until, t.count
 FROM shigoto.schedule s
 CROSS JOIN LATERAL (

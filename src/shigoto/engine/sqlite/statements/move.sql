@@ -140,7 +140,7 @@ FROM json_each(?1) e
 CROSS JOIN shigoto_schedule s ON s.name = e.value
 ORDER BY s.name
 
--- name: whole_ledgers
+-- name: whole_histories
 SELECT s.name, t.at, t.outcome, t.decided_at, t.job, t.until, t.count
 FROM json_each(?1) e
 CROSS JOIN shigoto_schedule s ON s.name = e.value

@@ -1,4 +1,4 @@
--- Schedules and the ledgers of their ticks.
+-- Schedules and the histories of their ticks.
 
 -- name: all_schedules
 SELECT id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job, errors, error, counts,
@@ -135,7 +135,7 @@ ON CONFLICT (schedule, at) DO UPDATE SET
   count = excluded.count
 
 -- Those that ended before the newest ones begin.
--- name: prune_ledgers
+-- name: prune_histories
 DELETE FROM shigoto_tick
 WHERE (schedule, at) IN (
   WITH kept AS MATERIALIZED (
@@ -147,7 +147,7 @@ WHERE (schedule, at) IN (
   CROSS JOIN shigoto_tick t ON t.schedule = k.schedule AND t.at < k.since
   WHERE coalesce(t.until, t.at) < k.since)
 
--- name: ledger
+-- name: history
 SELECT t.at, t.outcome, t.decided_at, t.job, t.until, t.count
 FROM shigoto_schedule s
 CROSS JOIN shigoto_tick t ON t.schedule = s.id
