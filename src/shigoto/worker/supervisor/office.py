@@ -89,7 +89,7 @@ class Office:
         )
         self._beside += [
             self._begin("sweeper", lambda: self._sweep(hello.url, station)),
-            self._begin("statistics", lambda: tell_counts(station, self._stats_every)),
+            self._begin("statistics", lambda: tell_counts(lambda: station.engine, self._stats_every)),
         ]
         return station
 

@@ -3,21 +3,23 @@
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 
 from msgspec.structs import asdict
 
+from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError
-from shigoto.worker.station import Station
 
 logger = logging.getLogger("shigoto.worker")
 
 
-async def tell_counts(station: Station, every: float) -> None:
+async def tell_counts(opened: Callable[[], Engine], every: float) -> None:
     """Log the counts again and again; never, if there is no time between."""
     while every > 0:
         await asyncio.sleep(every)
         try:
-            queues = await station.engine.arun(station.engine.stats())
+            engine = opened()
+            queues = await engine.arun(engine.stats())
         except StoreError as error:
             logger.warning("The statistics are left out this time: %s", error)
             continue
