@@ -23,8 +23,8 @@ Nothing here reads a clock or touches a job: the pool says what it holds, and ge
 
 from collections import deque
 
-# Seconds of work to look ahead. A large claim of PostgreSQL takes 25 ms, in which a pool ends half of what it held: more
-# than two of these keep it from running dry. A drain is 2 to 7 % slower with 60 ms, and 10 % with 30.
+# Seconds of work to look ahead. A large claim of PostgreSQL takes 25 ms, in which a pool ends half of what it
+# held. More than two of these keep it from running dry: a drain is 2 to 7 % slower with 60 ms, and 10 % with 30.
 HORIZON = 0.080
 MOST_AHEAD = 6_000
 WARM_AFTER = 2  # measures
