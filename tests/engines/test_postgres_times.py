@@ -140,7 +140,36 @@ CREATE FUNCTION hostile.statement_timestamp() RETURNS timestamptz LANGUAGE sql A
 CREATE FUNCTION hostile.floor(numeric) RETURNS numeric LANGUAGE sql AS 'SELECT 0::numeric';
 CREATE FUNCTION hostile.cardinality(anyarray) RETURNS integer LANGUAGE sql AS 'SELECT 1000';
 CREATE FUNCTION hostile.pg_notify(text, text) RETURNS void LANGUAGE sql AS 'SELECT 1 / 0';
+""" + "".join(
+    f"""
+CREATE FUNCTION hostile.{name}({kinds}) RETURNS {result} LANGUAGE sql AS 'SELECT {value}';
+CREATE OPERATOR hostile.{sign} (FUNCTION = hostile.{name}, {arguments});
 """
+    for name, sign, kinds, arguments, result, value in (
+        *(
+            (
+                f"{word}_{kind}",
+                sign,
+                f"{kind}, {kind}",
+                f"LEFTARG = {kind}, RIGHTARG = {kind}",
+                "bool",
+                "false",
+            )
+            for word, sign in (("same", "="), ("less", "<="), ("more", ">"))
+            for kind in ("text", "bool", "bigint")
+        ),
+        *(
+            (f"{word}_{kind}", sign, f"bigint, {kind}", f"LEFTARG = bigint, RIGHTARG = {kind}", "bigint", "1")
+            for word, sign in (("plus", "+"), ("rest", "%"))
+            for kind in ("integer", "bigint")
+        ),
+        ("minus", "-", "integer", "RIGHTARG = integer", "integer", "77"),
+    )
+)
+ONE = (
+    "SELECT shigoto.enqueue_one('', 'default', 'a', false, 5, 0, NULL, NULL, NULL, 20, 3, NULL, NULL, NULL, NULL,"
+    " NULL, %s, '{}', false)"
+)
 
 
 def test_the_callers_search_path_changes_nothing(engine: PostgresEngine, address: str) -> None:
@@ -153,6 +182,10 @@ def test_the_callers_search_path_changes_nothing(engine: PostgresEngine, address
         ).fetchone()
         with connection.transaction():
             engine.join(connection, engine.enqueue_many([spec(), spec()]))
+        connection.execute(ONE, [uuid7()])
+        one = connection.execute(
+            "SELECT max(r.priority OPERATOR(pg_catalog.*) -1) FROM shigoto.ready r"
+        ).fetchone()
         connection.execute("DROP SCHEMA hostile CASCADE")
         bare = connection.execute(
             "SELECT p.proname FROM pg_proc p WHERE p.pronamespace = 'shigoto'::regnamespace"
@@ -161,5 +194,10 @@ def test_the_callers_search_path_changes_nothing(engine: PostgresEngine, address
 
     assert row is not None
     assert all(abs(ahead) <= 1 for ahead in row)
-    assert engine.run(engine.stats())["default"].pending == 2
-    assert bare == [("host_now",), ("host_statement_now",)]  # which say pg_catalog themselves
+    assert engine.run(engine.stats())["default"].pending == 3
+    assert one == (5,)
+    assert bare == [
+        ("enqueue_one",),
+        ("host_now",),
+        ("host_statement_now",),
+    ]  # which say pg_catalog themselves

@@ -268,7 +268,7 @@ def test_the_counts_come_every_thirty_seconds(caplog: pytest.LogCaptureFixture) 
     told: list[int] = []
 
     async def main() -> None:
-        telling = asyncio.create_task(stats.tell_counts(app.engine, run.STATS_EVERY))
+        telling = asyncio.create_task(stats.tell_counts(lambda: app.engine, run.STATS_EVERY))
         for _ in range(100):
             await asyncio.sleep(1)
             told.append(len(caplog.records))
@@ -308,7 +308,7 @@ def test_the_counts_are_those_of_all_queues_by_state(caplog: pytest.LogCaptureFi
                     handle = await job.aenqueue(20 if state == "long" else 1, fails=state == "bad")
                     if state == "off":
                         await handle.acancel()
-            telling = asyncio.create_task(stats.tell_counts(stage.engine, 10))
+            telling = asyncio.create_task(stats.tell_counts(lambda: stage.engine, 10))
             await asyncio.sleep(15)
             telling.cancel()
 

@@ -50,7 +50,7 @@ class Desk:
         station = Station(
             id=UUID(int=0),
             name="1",
-            engine=app.engine,
+            opening=lambda: app.engine,
             bus=Bus(),
             random=Random(1),
             lease=30,

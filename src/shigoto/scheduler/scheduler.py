@@ -208,7 +208,7 @@ class Scheduler(Service[Ended]):
         return Station(
             id=uuid7(),
             name=self.name,
-            engine=self._app.engine,
+            opening=lambda: self._app.engine,
             bus=self._app.bus,
             random=self._random,
             lease=self._lease,

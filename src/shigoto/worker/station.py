@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from random import Random
 from uuid import UUID
 
@@ -39,7 +39,7 @@ class Station:
     completed meanwhile; so whoever takes a lease looks at the clock first. Any thread reads it, the keeper
     writes it. `confirmed_at` is when the newest beat that the store has confirmed was sent.
 
-    `slate` is where everybody who runs a job notes its number.
+    `slate` is where everybody who runs a job notes its number. `opening` is called when the engine is first needed.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Station:
         *,
         id: UUID,
         name: str,
-        engine: Engine,
+        opening: Callable[[], Engine],
         bus: Bus,
         random: Random,
         lease: float,
@@ -59,7 +59,7 @@ class Station:
     ) -> None:
         self.id = id
         self.name = name
-        self.engine = engine
+        self._opening = opening
         self.bus = bus
         self.random = random
         self.lease = lease
@@ -72,6 +72,16 @@ class Station:
         self.may_start_until = 0.0
         self.confirm(announced_at)
         self.held: dict[int, Lease] = {}
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The store."""
+        return self._opening()
+
+    def close(self) -> None:
+        """Close the engine, if it was opened. This waits for what is under way there."""
+        if "engine" in vars(self):
+            self.engine.close()
 
     def confirm(self, sent_at: float) -> None:
         """The store has confirmed the lease. What counts is when it was asked: the lease began no earlier."""

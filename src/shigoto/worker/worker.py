@@ -264,7 +264,7 @@ class Worker(Service[Stopped]):
         station = Station(
             id=self.id,
             name=self.name,
-            engine=self._app.engine,
+            opening=lambda: self._app.engine,
             bus=bus,
             random=self._random,
             lease=settings.lease,

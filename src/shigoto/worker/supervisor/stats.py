@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Callable
 
 from msgspec.structs import asdict
 
@@ -12,11 +13,12 @@ from shigoto.model.errors import StoreError
 logger = logging.getLogger("shigoto.worker")
 
 
-async def tell_counts(engine: Engine, every: float) -> None:
+async def tell_counts(opened: Callable[[], Engine], every: float) -> None:
     """Log the counts again and again; never, if there is no time between."""
     while every > 0:
         await asyncio.sleep(every)
         try:
+            engine = opened()
             queues = await engine.arun(engine.stats())
         except StoreError as error:
             logger.warning("The statistics are left out this time: %s", error)

@@ -38,7 +38,7 @@ class Doubt(Struct, frozen=True):
 
 async def vouch(runner: RunnerProcess, hello: Hello, station: Station) -> Doubt | None:
     """Beat for a runner until the store does not count it any more, or it is leaving by itself."""
-    engine, pause = station.engine, _until_next(hello, station)
+    pause = _until_next(hello, station)
     sent_at, paused = station.clock(), False
     trouble = Trouble(station, "supervisor", longest=longest_pause(hello.lease))
     while True:
@@ -57,8 +57,8 @@ async def vouch(runner: RunnerProcess, hello: Hello, station: Station) -> Doubt 
             continue
         paused, now = False, station.clock()
         try:
-            beat = engine.beat(hello.worker, None)
-            orders = await engine.arun(structs.replace(beat, deadline=beat_deadline(hello.lease)))
+            beat = station.engine.beat(hello.worker, None)
+            orders = await station.engine.arun(structs.replace(beat, deadline=beat_deadline(hello.lease)))
         except StoreError as error:
             pause = trouble.met(error)
             continue

@@ -109,7 +109,7 @@ $$;
 
 -- The same for one job, which is most often all that is stored at once: what an array of one and the statement around it
 -- would take is a fifth of the whole. Lane and clock are one look (see statement_now); each statement here has one plan,
--- so that no more settings are needed than the one for safety.
+-- so that no settings are needed. Not even the one for safety, which takes 5 µs of 70: every operator has its schema.
 CREATE FUNCTION shigoto.enqueue_one(
   tenant text, queue text, task text, alone boolean, priority integer,
   delay bigint, run_at bigint, expires_in bigint, expires_at bigint,
@@ -117,7 +117,6 @@ CREATE FUNCTION shigoto.enqueue_one(
   id uuid, payload text, ring boolean)
 RETURNS bigint
 LANGUAGE plpgsql
-SET search_path = pg_catalog
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -131,23 +130,24 @@ BEGIN
   SELECT l.lane, c.mark INTO line, seen
   FROM shigoto.lane l
   CROSS JOIN shigoto.clock c
-  WHERE l.task = enqueue_one.task AND l.queue = enqueue_one.queue AND l.alone = enqueue_one.alone;
+  WHERE l.task OPERATOR(pg_catalog.=) enqueue_one.task AND l.queue OPERATOR(pg_catalog.=) enqueue_one.queue
+    AND l.alone OPERATOR(pg_catalog.=) enqueue_one.alone;
   IF line IS NULL THEN
     RAISE 'there is no lane for task % in queue %', task, queue USING ERRCODE = 'no_data_found';
   END IF;
-  IF seen - current BETWEEN 1 AND 60000 THEN
+  IF seen OPERATOR(pg_catalog.>) current AND seen OPERATOR(pg_catalog.<=) (current OPERATOR(pg_catalog.+) 60000) THEN
     current := seen;
   END IF;
-  due := coalesce(run_at, current + delay);
-  expiry := coalesce(expires_at, current + expires_in);
+  due := coalesce(run_at, current OPERATOR(pg_catalog.+) delay);
+  expiry := coalesce(expires_at, current OPERATOR(pg_catalog.+) expires_in);
   INSERT INTO shigoto.job AS b (id, lane, priority, run_at, created_at, max_failures, max_crashes, tenant, expires_at,
     retry, timeout, soft_timeout, tags, meta, alone, payload)
   VALUES (id, line, priority, due, current, max_failures, max_crashes, tenant, expiry,
     retry, timeout, soft_timeout, tags, meta, alone, payload)
   RETURNING b.number INTO number;
-  IF due <= current THEN
+  IF due OPERATOR(pg_catalog.<=) current THEN
     INSERT INTO shigoto.ready (lane, priority, run_at, number, expires_at)
-    VALUES (line, -priority, due, number, expiry);
+    VALUES (line, OPERATOR(pg_catalog.-) priority, due, number, expiry);
   ELSE
     INSERT INTO shigoto.scheduled (run_at, number, lane) VALUES (due, number, line);
   END IF;
@@ -155,7 +155,7 @@ BEGIN
     INSERT INTO shigoto.expiry (expires_at, number) VALUES (expiry, number);
   END IF;
   INSERT INTO shigoto.tally (queue, total, completed, failed, cancelled) VALUES (queue, 1, 0, 0, 0);
-  IF number % 5000 = 0 THEN
+  IF number OPERATOR(pg_catalog.%) 5000 OPERATOR(pg_catalog.=) 0 THEN
     PERFORM shigoto.fold_tally();
   END IF;
   IF ring THEN
