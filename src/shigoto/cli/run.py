@@ -317,7 +317,7 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
         target, store, lambda app: Worker(app, stop_timeout=wishes.stop_timeout, **wishes.for_worker())
     )
     shift = wishes.shift(UNNAMED if target.app is None else None)
-    return work(app, made, shift, lambda: tell_counts(app.engine, wishes.stats_every or 0.0))
+    return work(app, made, shift, lambda: tell_counts(lambda: app.engine, wishes.stats_every or 0.0))
 
 
 def made_here(target: Target, store: str | None, make: "Callable[[Shigoto], T]") -> "tuple[Shigoto, T]":
