@@ -120,7 +120,7 @@ def kill_in_the_midst_of_a_tick(folder: Path) -> list[str]:
         [after] = engine.run(engine.schedules([new.name]))
         there = {
             "job": any(job.id == new.job_id(1) for job in store.look().values()),
-            "line of the ledger": bool(engine.run(engine.ledger(new.name))),
+            "line of the history": bool(engine.run(engine.history(new.name))),
             "change of the schedule": after.decided_to == 1,
         }
         if set(there.values()) != {ended}:

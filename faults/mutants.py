@@ -265,7 +265,7 @@ MUTANTS = (
         name="a tick does not compare the revision of its schedule",
         patches=(ANY_REVISION,),
         guard=Test(CONFORMANCE, "test_whoever_comes_second_stores_nothing"),
-        alone="the ledger and the id of the job still keep a tick from firing twice",
+        alone="the history and the id of the job still keep a tick from firing twice",
     ),
     Mutant(
         name="nothing keeps a tick from firing twice",
@@ -282,7 +282,7 @@ MUTANTS = (
         run=Run("E41", ("have two jobs",), tries=2),
     ),
     Mutant(
-        name="a tick is not written into the ledger",
+        name="a tick is not written into the history",
         patches=(
             Patch(
                 TICKING,
@@ -291,7 +291,7 @@ MUTANTS = (
             ),
         ),
         guard=Test(CONFORMANCE, "test_a_tick_and_its_job_are_stored_together"),
-        run=Run("E43", ("the ledger has",)),
+        run=Run("E43", ("the history has",)),
     ),
     Mutant(
         name="a tick and its job are stored in two transactions",
@@ -309,7 +309,7 @@ MUTANTS = (
             ),
         ),
         guard=Test("tests/unit/test_deciding.py", "test_all_fires_every_one_of_them"),
-        run=Run("E43", ("the ledger has",)),
+        run=Run("E43", ("the history has",)),
     ),
     Mutant(
         name="a clock that goes back silences schedules",

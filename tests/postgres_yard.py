@@ -347,3 +347,14 @@ def postgres_database(postgres: Server, postgres_yard: Yard, postgres_major: int
     assert postgres.running
     with postgres_yard.database(postgres_major) as address:
         yield address
+
+
+async def until_dozing(url: str, count: int = 1) -> None:
+    """Wait until the server is at so many statements that take their time."""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        while True:
+            found = await connection.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+            )
+            if (await found.fetchone() or (0,))[0] >= count:
+                return

@@ -186,7 +186,7 @@ def judged_ticks(
     lines: Mapping[str, Sequence[TickRecord]],
     highest_until: Callable[[float], float],
 ) -> Outcome:
-    """What handlers were told, held against the ledgers, and against what the store's clock had shown by then."""
+    """What handlers were told, held against the histories, and against what the store's clock had shown by then."""
     seen = ticks_of(records)
     starts = [(at, jobs) for ticks in seen.values() for at, jobs in ticks.items()]
     early = sum(highest_until(min(jobs.values())) < at / 1000 - ROUNDING for at, jobs in starts)
@@ -196,8 +196,8 @@ def judged_ticks(
     wrong = {
         "fired before they were due": early,
         "fired twice": doubled,
-        "ran, and are not in the ledger": len(ran - told),
-        "are in the ledger, and have no job": len(told - states.keys()),
+        "ran, and are not in the history": len(ran - told),
+        "are in the history, and have no job": len(told - states.keys()),
         "have a job that ended without a run": len(
             {job for job in told - ran if states.get(job) == "completed"}
         ),

@@ -2,7 +2,7 @@
 
 Once by the second, as time goes; and once by two minutes, with a clock that is put forward while nobody is there: then
 the newest tick is late, too, and the policies differ in that. What is expected is worked out here, from the words of
-the documentation; what has fired is what handlers have written down, and the ledger must tell the same.
+the documentation; what has fired is what handlers have written down, and the history must tell the same.
 """
 
 import time
@@ -48,16 +48,16 @@ def by_the_second(setting: Setting) -> Outcome:
     with Stage(setting, "catching_up", audited=False) as stage:
         workers = [stage.worker(*WORKER, environment={EVERY: "1"}) for _ in range(SCHEDULERS)]
         stage.wait_until(
-            lambda: all(len(lines) >= 3 for lines in ledgers(stage).values()),
+            lambda: all(len(lines) >= 3 for lines in histories(stage).values()),
             seconds=PATIENCE,
             what="the schedules did not fire",
         )
         for worker in workers:
             stage.do("kill", worker)
             worker.wait()
-        known = ledgers(stage)
+        known = histories(stage)
         if not all(known.values()):
-            return Outcome(n=1, wrong=[f"the ledger has nothing: {known}"])
+            return Outcome(n=1, wrong=[f"the history has nothing: {known}"])
         before = {name: to_millis(lines[-1]) for name, lines in known.items()}
         time.sleep(max(0.0, max(before.values()) / 1000 + TICKS + 0.2 - time.time()))
         return _returned(stage, before, SECOND, {EVERY: "1"})
@@ -101,7 +101,7 @@ def _returned(
     worker = stage.worker(*WORKER, environment=environment)
 
     def decided() -> bool:
-        newest = {name: lines[-1:] for name, lines in ledgers(stage).items()}
+        newest = {name: lines[-1:] for name, lines in histories(stage).items()}
         return all(lines and to_millis(lines[0]) > before[name] for name, lines in newest.items())
 
     def fired() -> dict[str, list[Instant]]:
@@ -111,7 +111,7 @@ def _returned(
     stage.wait_until(decided, seconds=PATIENCE, what="nobody decided what was due")
     stage.do("kill", worker)  # so that nothing is decided any more
     worker.wait()
-    found = ledgers(stage)
+    found = histories(stage)
     jobs = {name: [to_millis(line) for line in lines if line.job] for name, lines in found.items()}
     worker = stage.worker(*WORKER, environment=environment | {EVERY: "86400"})  # only runs what is there
     stage.wait_until(
@@ -128,12 +128,12 @@ def judged(
     seen: dict[str, dict[Instant, dict[str, float]]],
     interval: int,
 ) -> Outcome:
-    """What the ledger says and what has run, held against what each policy is said to give."""
+    """What the history says and what has run, held against what each policy is said to give."""
     outcome = Outcome(measured=("lost", "phantom"))
     for name in POLICIES:
         after = [line for line in found[name] if to_millis(line) > before[name]]
         if not after:
-            outcome.wrong.append(f"{name}: the ledger has nothing")
+            outcome.wrong.append(f"{name}: the history has nothing")
             continue
         now = round(after[0].decided_at.timestamp() * 1000)
         lines = [told(line) for line in after if line.decided_at == after[0].decided_at]
@@ -141,7 +141,7 @@ def judged(
         due = (now - before[name]) // interval
         outcome.n += due
         if lines != wanted:
-            outcome.wrong.append(f"{name}: the ledger has {lines} and not {wanted}")
+            outcome.wrong.append(f"{name}: the history has {lines} and not {wanted}")
         if due < TICKS:
             outcome.wrong.append(f"{name}: only {due} ticks were due")
         fires = {at for what, at, _, _ in wanted if what in ("fired", "caught_up")}
@@ -153,7 +153,7 @@ def judged(
 
 
 def expected(name: str, after: Instant, now: Instant, interval: int) -> list[Line]:
-    """The lines of the ledger that a policy gives for ticks after an instant until now, from what it is said to do."""
+    """The lines of the history that a policy gives for ticks after an instant until now, from what it is said to do."""
     due = list(range(after + interval, now + 1, interval))
     newest = due[-1]
     wanted = {
@@ -173,8 +173,8 @@ def expected(name: str, after: Instant, now: Instant, interval: int) -> list[Lin
     return lines
 
 
-def ledgers(stage: Stage) -> dict[str, list[TickRecord]]:
-    """The ledger of each schedule, the oldest first."""
+def histories(stage: Stage) -> dict[str, list[TickRecord]]:
+    """The history of each schedule, the oldest first."""
     known = {each.name for each in stage.app.schedules.all()}
     return {
         name: stage.app.schedules.history(name, limit=1_000)[::-1] if name in known else []

@@ -11,7 +11,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Millis
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Schedule
-from shigoto.schedule.definition import Definition, Template, read, template, written
+from shigoto.schedule.definition import Definition, Template, template, written
 from shigoto.schedule.recurrence import Every
 from shigoto.testing.clock import START
 
@@ -41,8 +41,8 @@ async def all_decided(engine: Engine, over: Callable[[], bool]) -> None:
     """Wait until the schedule has come to its end, or everything else has."""
     while not over():
         [schedule] = engine.run(engine.schedules([NAME]))
-        now = engine.run(engine.due((), 0)).now
-        if schedule.decided_to <= now and read(schedule.definition).next_after(schedule.decided_to) is None:
+        now = engine.run(engine.time())
+        if schedule.look_at is None and schedule.decided_to <= now:
             return
         await asyncio.sleep(1)
 

@@ -132,7 +132,9 @@ def plan(engine: Engine, keyed: JobSpec) -> None:
     nightly = schedule(
         "nightly", origin="shop:nightly", held=True, look_at=NOW + 5, declared_at=NOW, counts={"fired": 3}
     )
-    broken = schedule("broken 仕事", failed=True, errors=6, error=ODD, look_at=None, paused_at=7)
+    broken = schedule(
+        "broken 仕事", failed=True, errors=6, error=ODD, look_at=None, paused_at=7, resumed_at=8
+    )
     engine.run(engine.tick([Change(schedule=each, seen=0) for each in (nightly, broken, schedule("plain"))]))
     again = replace(keyed, id=nightly.job_id(NOW))
     entries = (
@@ -158,7 +160,7 @@ def told(engine: Engine) -> dict[str, object]:
         "stats": engine.run(engine.stats()),
         "settings": engine.run(engine.settings()),
         "schedules": (schedules := engine.run(engine.schedules())),
-        "ledgers": {each.name: engine.run(engine.ledger(each.name, limit=10_000)) for each in schedules},
+        "histories": {each.name: engine.run(engine.history(each.name, limit=10_000)) for each in schedules},
         "busy": busy(engine),
     }
 

@@ -1,4 +1,4 @@
-"""Schedules and their ledgers travel with the jobs: moved, exported and imported (S0-70, S4-2 to S4-15)."""
+"""Schedules and their histories travel with the jobs: moved, exported and imported (S0-70, S4-2 to S4-15)."""
 
 import io
 import threading
@@ -49,7 +49,7 @@ def fire(engine: Engine, name: str, at: int) -> bool:
 
 def of_schedules(engine: Engine) -> dict[str, object]:
     everything = told(engine)
-    return {part: everything[part] for part in ("schedules", "ledgers", "busy")}
+    return {part: everything[part] for part in ("schedules", "histories", "busy")}
 
 
 def exported(engine: Engine) -> bytes:
@@ -64,7 +64,7 @@ def imported(engine: Engine, text: bytes) -> Carried:
 
 @ALL_PAIRS
 def test_a_move_takes_schedules_and_their_ledgers_along(kind: str, other: str, opened: Stores) -> None:
-    """S0-70: how far each is decided, its revision, last job, counts, pause, errors and ledger."""
+    """S0-70: how far each is decided, its revision, last job, counts, pause, errors and history."""
     old, new = opened(f"{kind} a"), opened(f"{other} b")
     live_through(old)
     before = of_schedules(old)
@@ -111,8 +111,8 @@ def test_what_ticks_while_a_store_is_copied_is_neither_lost_nor_fired_again(
     assert [each.name for each in new.run(new.schedules())] == [
         "added", "busy", "declared", "renewed", "silent"
     ]  # fmt: skip
-    assert len(new.run(new.ledger("busy", limit=10_000))) == 200
-    assert new.run(new.ledger("renewed", limit=10)) == []
+    assert len(new.run(new.history("busy", limit=10_000))) == 200
+    assert new.run(new.history("renewed", limit=10)) == []
     with pytest.raises(StoreMoved):
         fire(old, "busy", NOW + 900 * SECOND)
     assert fire(new, "busy", NOW + 900 * SECOND)
@@ -172,7 +172,7 @@ def test_nothing_about_schedules_changes_in_a_store_that_is_closed(
         fire(engine, "nightly", NOW)
 
     assert engine.run(engine.schedules()) == [nightly]
-    assert engine.run(engine.ledger("nightly", limit=5)) == []
+    assert engine.run(engine.history("nightly", limit=5)) == []
     assert [each.schedule for each in engine.run(engine.due([], 5)).schedules] == [nightly]
 
 
@@ -244,7 +244,7 @@ def test_a_damaged_schedule_is_named_and_leaves_the_store_empty(
     before = header + b"".join(queues)
     line = len(queues) + 2
     line_of = json.decode(first)
-    turned = json.encode(line_of | {"ledger": line_of["ledger"][::-1]}) + b"\n"
+    turned = json.encode(line_of | {"history": line_of["history"][::-1]}) + b"\n"
     twice = json.encode(json.decode(second) | {"id": line_of["id"]}) + b"\n"
     cases = [
         (before + second + first, line + 1, "schedule 'a' comes after schedule 'b'; their names must rise"),

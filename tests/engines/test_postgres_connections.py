@@ -27,6 +27,7 @@ from shigoto.engine.postgres.gathering import Gatherer
 from shigoto.engine.sql.command import Call, Statement
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
+from tests.postgres_yard import until_dozing
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
@@ -233,7 +234,9 @@ async def test_an_urgent_op_gets_through_on_a_loop_whose_connections_are_all_in_
     await asyncio.gather(*busy, *waiting)
 
 
-async def test_the_urgent_come_before_all_others_in_line_and_in_their_own_order(open_driver: Open) -> None:
+async def test_the_urgent_come_before_all_others_in_line_and_in_their_own_order(
+    open_driver: Open, postgres_database: str
+) -> None:
     driver = open_driver("?pool=1")
     order: list[str] = []
 
@@ -241,8 +244,8 @@ async def test_the_urgent_come_before_all_others_in_line_and_in_their_own_order(
         await driver.arun(call("pid", **options))
         order.append(name)
 
-    busy = [asyncio.create_task(driver.arun(call("doze", 0.3, urgent=True))) for _ in range(2)]
-    await asyncio.sleep(0.1)
+    busy = [asyncio.create_task(driver.arun(call("doze", 1, urgent=True))) for _ in range(2)]
+    await until_dozing(postgres_database, len(busy))
     line = [asyncio.create_task(one(name)) for name in ("a", "b")]
     await asyncio.sleep(0)
     line += [asyncio.create_task(one(name, urgent=True)) for name in ("urgent a", "urgent b")]

@@ -17,6 +17,7 @@ from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.statement import Script
 from shigoto.engine.sql.command import Call, Statement
 from shigoto.model.errors import SchemaMissing, StoreRefused, StoreUnavailable
+from tests.postgres_yard import until_dozing
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
@@ -451,17 +452,6 @@ async def test_those_who_wait_for_a_connection_get_it_in_order(open_driver: Open
     await asyncio.gather(*(one(number) for number in range(12)))
 
     assert order == list(range(12))
-
-
-async def until_dozing(url: str) -> None:
-    """Wait until the server is at a statement that takes its time."""
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        while True:
-            found = await connection.execute(
-                "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
-            )
-            if await found.fetchone():
-                return
 
 
 async def test_an_async_caller_who_waits_too_long_is_told_why_and_the_next_gets_through(

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from faults.tools.costs import Cost, Meter
 from shigoto.engine.op import Op
@@ -327,11 +328,15 @@ HOT: dict[str, tuple[Callable[[Store], Op[Any]], str]] = {
     "tick": (lambda store: store.engine.tick([change(1)]), ""),
     "tick some": (lambda store: store.engine.tick([change(number) for number in range(1, 6)]), ""),
     "tick and prune": (lambda store: store.engine.tick([change(1, revision=99)]), LONG),
+    "tick when the clock went back": (
+        lambda store: store.engine.tick([replace(change(1), back_to=95)]),
+        "",
+    ),
     "add a schedule": (lambda store: store.engine.tick([change(0, revision=0)]), ""),
     "remove a schedule": (lambda store: store.engine.remove_schedules(names(1, 1)), ""),
     "declare": (lambda store: store.engine.declare(names(1, 5)), ""),
     "schedules": (lambda store: store.engine.schedules(names(1, 5)), ""),
-    "ledger": (lambda store: store.engine.ledger("s000001", before=90, limit=20), ""),
+    "history": (lambda store: store.engine.history("s000001", before=90, limit=20), ""),
     "workers": (lambda store: store.engine.workers(), ""),
     "settings": (lambda store: store.engine.settings(), ""),
 }

@@ -217,7 +217,7 @@ class TestWithAMillionFinishedAndAMillionScheduled:
     def test_a_look_at_schedules_and_a_tick_cost_the_same(
         self, empty: SqliteEngine, full: SqliteEngine
     ) -> None:
-        """Ten thousand schedules, a million entries in their ledgers, a million jobs."""
+        """Ten thousand schedules, a million entries in their histories, a million jobs."""
         first = Schedule(
             id=UUID(int=1), name="s000001", definition="{}", look_at=2**45, decided_to=0, created_at=0
         )
@@ -400,13 +400,14 @@ HOT = {
     "lock schedules": Statement(SQL["lock_schedules"], ('["s000001"]',)),
     "schedules": Statement(SQL["schedules"], ('["s000001"]',)),
     "declare schedules": Statement(SQL["declare_schedules"], ('["s000001"]', 0)),
-    "fired entries": Statement(SQL["fired_entries"], ('[["1", 1]]',)),
+    "fired entries": Statement(SQL["fired_entries"], ('[["1", 1, 9]]',)),
+    "forget later entries": Statement(SQL["forget_later"], ("1", 90)),
     "put entries": Statement(SQL["put_entries"], ('[["1", 1, "fired", 1, null, null, 1]]',)),
     "change schedules": Statement(SQL["change_schedules"], ("[[]]",)),
-    "prune ledgers": Statement(SQL["prune_ledgers"], ('["1"]', 1000)),
+    "prune histories": Statement(SQL["prune_histories"], ('["1"]', 1000)),
     "delete entries": Statement(SQL["delete_entries_of"], ('["s000001"]',)),
     "delete schedules": Statement(SQL["delete_schedules"], ('["s000001"]',)),
-    "ledger": Statement(SQL["ledger"], ("s000001", None, 10)),
+    "history": Statement(SQL["history"], ("s000001", None, 10)),
     "history to prune": Statement(SQL["history_from"], (0, 10, 0, 0, 0)),
 }
 GROWING = (

@@ -59,7 +59,7 @@ def expect_what_each_policy_says(outcome: Outcome) -> None:
 
 
 @pytest.mark.engine("sqlite")
-def test_e43_ten_ticks_without_a_scheduler_give_what_the_policy_says_and_the_ledger_shows_it(
+def test_e43_ten_ticks_without_a_scheduler_give_what_the_policy_says_and_the_history_shows_it(
     in_a_file: Setting,
 ) -> None:
     """E43, F27, S4-22: every scheduler is killed, and one is started after ten ticks."""
@@ -152,7 +152,7 @@ class TestPolicies:
         ]
 
 
-def test_e28_sees_ticks_that_fire_early_twice_or_beside_the_ledger() -> None:
+def test_e28_sees_ticks_that_fire_early_twice_or_beside_the_history() -> None:
     """E28: the judge of its ticks."""
     job = uuid7()
     instant = datetime(2026, 1, 1, tzinfo=UTC)
@@ -170,6 +170,6 @@ def test_e28_sees_ticks_that_fire_early_twice_or_beside_the_ledger() -> None:
     assert judged(own, shows=-0.1) == ["1 fired before they were due"]
     assert judged(own, began("s", at * 1000, "other")) == [
         "1 fired twice",
-        "1 ran, and are not in the ledger",
+        "1 ran, and are not in the history",
     ]
     assert judged() == ["1 have a job that ended without a run"]

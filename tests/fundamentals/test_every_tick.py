@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import psycopg
 import pytest
 
-from shigoto import Shigoto, Tick, TickOutcome
+from shigoto import Shigoto, StoreUnavailable, Tick, TickOutcome
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps
 from shigoto.model.clock import to_datetime, to_millis
@@ -169,6 +169,23 @@ def test_what_could_not_be_submitted_is_for_anybody_to_try_again(first_ends: boo
         assert stage.all(events.TickFired)[0].worker == "second"
 
 
+class Dying(Full):
+    """A store that does not answer its workers any more once a schedule has failed in it."""
+
+    last = dead = False
+
+    def tick(self, changes: Sequence[Change]) -> Any:
+        self.last = any(change.schedule.failed for change in changes)
+        return super().tick(changes)
+
+    async def arun(self, op: Op[T]) -> T:
+        if self.dead:
+            raise StoreUnavailable("it is gone")
+        answer = await super().arun(op)
+        self.dead = self.last
+        return answer
+
+
 @pytest.mark.parametrize("when_failed", ["keep", "remove"])
 def test_a_schedule_that_has_failed_is_kept_or_removed_as_it_was_said(
     when_failed: Literal["keep", "remove"], caplog: pytest.LogCaptureFixture
@@ -197,7 +214,24 @@ def test_a_schedule_that_has_failed_is_kept_or_removed_as_it_was_said(
         assert "mend it, then resume it" in said[-1]
     else:
         assert (left, removed) == ({"yearly": "active"}, ["each"])
-        assert said[-1] == "clock: Schedule each has failed for good, and is removed as it was said of it"
+        assert said == ["clock: Schedule each has failed for good, and is removed as it was said of it"]
+        assert not [message for message in caplog.messages if "resume it" in message]
+
+
+def test_whoever_dies_at_the_last_failure_leaves_no_schedule_that_shall_be_removed() -> None:
+    """S4-12: it fails for good and goes in one transaction, so nobody finds it failed."""
+    stage = Stage(lambda clock: Dying(clock=clock))
+    report = report_on(stage.app)
+    stage.app.schedules.add("each", report.call(), cron="* * * * *", when_failed="remove")
+
+    async def main() -> None:
+        async with Scheduler(stage.app, random=Random(1), name="clock"):
+            await stage.until(events.ScheduleFailed, 6)
+            await asyncio.sleep(300)
+
+    stage.play(main)
+
+    assert stage.app.schedules.all() == []
 
 
 def test_the_rate_of_submissions_is_told_in_all_by_schedule_and_by_priority() -> None:

@@ -11,6 +11,7 @@ import pytest
 from shigoto import NotReady, ScheduleTaken, SchemaMissing, Shigoto, State, StoreMoved, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
+from shigoto.model.clock import Millis
 from shigoto.model.schedule import Change, Due
 from shigoto.model.worker import Announcement
 from shigoto.observe import events
@@ -269,6 +270,9 @@ class Deaf(MemoryEngine):
     """A store that is made by whoever needs it, and cannot be made."""
 
     def due(self, declared: Collection[str], limit: int) -> Op[Due]:
+        raise StoreUnavailable("the folder is not there")
+
+    def time(self) -> Op[Millis]:
         raise StoreUnavailable("the folder is not there")
 
 

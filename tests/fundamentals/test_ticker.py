@@ -309,6 +309,36 @@ def test_a_schedule_whose_zone_is_not_known_here_is_left_to_others(
     ]
 
 
+def test_whoever_leaves_a_schedule_to_others_says_so_in_its_health_until_that_is_mended(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4-14, S4-18: never silence."""
+    declare_minutely(stage.app)
+    call = stage.app.tasks["minutely"].call()
+    for number in range(2):
+        stage.app.schedules.add(f"tokyo{number}", call, cron="* * * * *", tz="Asia/Tokyo")
+
+    async def main() -> list[tuple[str, tuple[str, ...]]]:
+        async with Scheduler(stage.app, random=Random(7)) as scheduler:
+            await stage.until(events.TickFired, 3)
+            before = scheduler.health()
+            stage.app.schedules.update("tokyo0", tz="UTC")
+            stage.app.schedules.remove("tokyo1")
+            await stage.until(events.TickFired, 5)
+            after = scheduler.health()
+            return [(each.status, each.details) for each in (before, after)]
+
+    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", _unknown)
+
+    assert stage.play(main) == [
+        (
+            "Warning",
+            ("2 schedules are left to others, in time zones that are not known here: tokyo0, tokyo1.",),
+        ),
+        ("OK", ()),
+    ]
+
+
 def test_a_maker_that_asks_for_a_zone_that_is_not_there_has_failed(stage: Stage) -> None:
     """S4-11: that is its own affair."""
     stage.app.schedule("broken", "* * * * *", call=lambda tick: _unknown("Mars/Olympus"))  # type: ignore[arg-type,return-value]
@@ -366,6 +396,40 @@ def test_whatever_a_schedule_raises_is_its_own_failure(stage: Stage, kind: str) 
 
     record = stage.app.schedules.get("broken")
     assert (record.status, record.errors, record.error) == ("failed", MOST_ERRORS, text)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_maker_that_cancels_the_task_it_runs_in_has_failed_and_ends_nobody(
+    stage: Stage, returns: bool
+) -> None:
+    """S4-11, S4-12: that is its own failure, and no cancel of the ticker."""
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    def make(tick: Tick) -> Call[None]:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel("enough")
+        task.cancel()
+        if returns:
+            return work.call()
+        raise ValueError("and more")
+
+    stage.app.schedule("broken", "* * * * *", call=make)
+    declare_minutely(stage.app)
+
+    async def main() -> None:
+        async with asyncio.timeout(3_600), Scheduler(stage.app, random=Random(7)):
+            await stage.until(events.ScheduleFailed, MOST_ERRORS)
+            await stage.until(events.TickFired, 5)
+
+    stage.play(main)
+
+    record = stage.app.schedules.get("broken")
+    assert (record.status, record.errors) == ("failed", MOST_ERRORS)
+    assert str(record.error).startswith("CancelledError" if returns else "ValueError: and more")
+    assert {job.task for job in stage.app.find()} == {"minutely"}
 
 
 def test_the_words_of_a_failure_are_cut(stage: Stage) -> None:
@@ -505,6 +569,23 @@ def test_a_tick_that_has_fired_before_is_not_told_nor_counted_again() -> None:
     assert len(fired) == len(set(fired)) == len(stage.app.find()) == record.counts["fired"] == 7
     assert figures is not None
     assert figures.fired == 7
+
+
+def test_each_tick_that_passes_is_told_by_its_own_instant(stage: Stage) -> None:
+    """S4-19: also if it is in one entry with those before it."""
+    declare_minutely(stage.app)
+
+    async def main() -> None:
+        async with Scheduler(stage.app, random=Random(7)):
+            await stage.until(events.TickFired)
+            await stage.app.schedules.apause("minutely")
+            await stage.until(events.TickPassed, 3)
+
+    stage.play(main)
+
+    fired, passed = stage.all(events.TickFired)[0], stage.all(events.TickPassed)
+    assert [event.at - fired.at for event in passed] == [60_000, 120_000, 180_000]
+    assert [event.count for event in passed] == [1, 1, 1]
 
 
 class Counting(MemoryEngine):

@@ -1,4 +1,4 @@
-"""Ticks that were missed and are filled in later, and what the ledger tells of them then (S4-22)."""
+"""Ticks that were missed and are filled in later, and what the history tells of them then (S4-22)."""
 
 from datetime import datetime, timedelta
 

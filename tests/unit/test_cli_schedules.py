@@ -159,6 +159,24 @@ def test_a_zone_that_is_not_known_here_is_an_error_that_says_so(
     assert [shigoto("schedules", *look).code for look in (["show", "nightly"], ["list"])] == [0, 0]
 
 
+def test_a_schedule_whose_zone_nobody_here_knows_is_shown_as_such(
+    shigoto: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added(shigoto, "nightly", "--cron", "0 3 * * *", *BERLIN)
+
+    def unknown(name: str) -> ZoneInfo:
+        raise ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", unknown)
+
+    assert "unreadable" in shigoto("schedules", "list").out
+    shown = " ".join(shigoto("schedules", "show", "nightly").out.split())
+    assert "unreadable: nobody here can tell when it is due" in shown
+    assert "This system does not know the time zone 'Europe/Berlin'." in shown
+    assert shigoto("schedules", "update", "nightly", "--tz", "UTC").code == 0
+    assert "active" in shigoto("schedules", "list").out
+
+
 @pytest.mark.parametrize("verb", ["show", "pause", "resume", "remove", "run-now", "history", "preview"])
 def test_an_unknown_name_is_an_error_with_a_suggestion(shigoto: Command, verb: str) -> None:
     """S4-4, S4-5: an unknown id is an error."""

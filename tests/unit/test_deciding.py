@@ -5,12 +5,22 @@ from typing import TypedDict, Unpack
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from shigoto.model.clock import Millis
 from shigoto.model.schedule import ASTRAY, Entry, Schedule, TickOutcome
 from shigoto.options import CatchUp, Overlap
-from shigoto.schedule.deciding import END_LOOK, HELD_LOOK, MOST_COUNTED, ON_TIME, Decision, decide, left_of
+from shigoto.schedule.deciding import (
+    HELD_LOOK,
+    MOST_COUNTED,
+    ON_TIME,
+    Decision,
+    cut_off,
+    decide,
+    left_of,
+)
 from shigoto.schedule.definition import Definition
+from shigoto.schedule.looking import portion
 from shigoto.schedule.recurrence import Every
 
 SECOND: Millis = 1_000
@@ -80,11 +90,9 @@ class TestOnTime:
         decision = decide(schedule(10_000), every(SECOND, until=11_000), 15_000, busy=False)
 
         assert fired(decision) == [11_000]
-        assert decision.look_at == 15_000 + END_LOOK, "the clock may be wrong"
-        again = decide(
-            schedule(decision.decided_to), every(SECOND, until=11_000), 15_000 + END_LOOK, busy=False
+        assert (decision.decided_to, decision.look_at) == (15_000, None), (
+            "if the clock is wrong, the store knows"
         )
-        assert (told(again), again.look_at) == ([], None)
 
 
 class TestCatchUp:
@@ -165,7 +173,11 @@ class TestCatchUp:
             paused_at = random.choice([None, after - 500, random.randrange(after, now + 2_000)])
             held, busy = (random.random() < chance for chance in (0.2, 0.5))
 
-            decision = decide(schedule(after, paused_at=paused_at, held=held), definition, now, busy=busy)
+            seen = schedule(after, paused_at=paused_at, held=held)
+            if paused_at is not None and paused_at < now and random.random() < 0.5:
+                seen = replace(seen, resumed_at=random.randrange(paused_at, now + 1))
+
+            decision = decide(seen, definition, now, busy=busy)
 
             due = definition.between(after, decision.decided_to)
             spans = [range(each.at, (each.until or each.at) + 1) for each in decision.entries]
@@ -173,7 +185,7 @@ class TestCatchUp:
             assert [sum(at in span for at in due) for span in spans] == [
                 each.count for each in decision.entries
             ]
-            assert decision.look_at is None or decision.look_at > now
+            assert decision.look_at is None or decision.look_at > (now if seen.resumed_at is None else after)
 
 
 class TestOverlap:
@@ -289,6 +301,30 @@ class TestPausedAndAstray:
 
         assert told(decision) == [("suppressed", 11_000, 13_000, 3)]
 
+    def test_an_ended_pause_is_over_when_the_clock_goes_back(self) -> None:
+        """E28: whatever was resumed fires."""
+        for ahead in (ASTRAY // 2, 10 * HOUR):
+            resumed = replace(schedule(10_000, paused_at=10_500 + ahead), resumed_at=20_000 + ahead)
+            decision = decide(resumed, every(SECOND, "all"), 13_000, busy=False)
+
+            assert fired(decision) == [11_000, 12_000, 13_000]
+            assert decision.resumes
+
+    def test_what_fires_after_a_pause_makes_room_as_before(self) -> None:
+        seen = replace(schedule(10_000, paused_at=11_500), resumed_at=13_500)
+
+        decision = decide(seen, every(SECOND, overlap="cancel"), 16_200, busy=True)
+
+        assert told(decision) == [("fired", 11_000, 11_000, 1), ("suppressed", 12_000, 13_000, 2)]
+        assert (decision.cancels, decision.decided_to, decision.look_at) == (True, 13_500, 14_000)
+
+    def test_the_rest_of_a_portion_is_due_by_any_clock(self) -> None:
+        """E28: also if the clock goes back by hours before somebody looks again."""
+        decision = portion(decide(schedule(0), every(HOUR, "all"), 10 * HOUR, busy=False), 3)
+
+        assert fired(decision) == [HOUR, 2 * HOUR, 3 * HOUR]
+        assert (decision.decided_to, decision.look_at) == (3 * HOUR, 3 * HOUR)
+
     def test_a_clock_that_was_far_ahead_does_not_silence_it(self) -> None:
         """F25, E28."""
         decision = decide(schedule(10_000 + ASTRAY + 1), every(SECOND), 10_000, busy=False)
@@ -303,8 +339,35 @@ class TestPausedAndAstray:
         assert decision.decided_to == 12_500
 
 
+class TestCutOff:
+    """A stretch of ticks, and a clock that goes back into it or before it."""
+
+    SUPPRESSED = Entry(at=11_000, until=19_000, count=9, outcome=TickOutcome.SUPPRESSED, decided_at=20_000)
+
+    @pytest.mark.parametrize(
+        ("to", "left"),
+        [
+            (15_500, (11_000, 15_500, 5)),
+            (11_000, (11_000, None, 1)),
+            (19_000, (11_000, 19_000, 9)),
+            (25_000, (11_000, 19_000, 9)),
+        ],
+    )
+    def test_what_is_later_is_decided_again(
+        self, to: Millis, left: tuple[Millis, Millis | None, int]
+    ) -> None:
+        stretch, counts = cut_off(every(SECOND), self.SUPPRESSED, to, {"suppressed": 20, "fired": 1})
+
+        assert stretch is not None
+        assert (stretch.at, stretch.until, stretch.count) == left
+        assert counts == {"suppressed": 11 + left[2], "fired": 1}
+
+    def test_if_all_of_it_is_later_nothing_is_left(self) -> None:
+        assert cut_off(every(SECOND), self.SUPPRESSED, 10_999, {"suppressed": 9}) == (None, {"suppressed": 9})
+
+
 class TestLeftOf:
-    """A stretch of missed ticks in the ledger, some of which are filled in later."""
+    """A stretch of missed ticks in the history, some of which are filled in later."""
 
     MISSED = Entry(at=11_000, until=19_000, count=9, outcome=TickOutcome.MISSED, decided_at=20_000)
 
@@ -319,6 +382,19 @@ class TestLeftOf:
         assert self.left(15_000) == [(11_000, 14_000, 4), (16_000, 19_000, 4)]
         assert self.left(18_000, 19_000) == [(11_000, 17_000, 7)]
         assert self.left(12_000) == [(11_000, 11_000, 1), (13_000, 19_000, 7)]
+
+    def test_those_that_had_fired_before_lie_in_it_and_do_not_count(self) -> None:
+        eight = replace(self.MISSED, count=8)
+
+        def left(
+            *fired: Millis, at: Millis = 11_000, before: Millis = 15_000
+        ) -> list[tuple[Millis, Millis, int]]:
+            parts = left_of(every(SECOND), replace(eight, at=at), fired, {before})
+            return [(each.at, each.until or each.at, each.count) for each in parts]
+
+        assert left(17_000) == [(11_000, 14_000, 4), (16_000, 16_000, 1), (18_000, 19_000, 2)]
+        assert left(13_000, at=11_001, before=11_000) == [(11_001, 12_000, 1), (14_000, 19_000, 6)]
+        assert left(12_000, at=11_001, before=11_000) == [(11_001, 19_000, 7)]
 
     def test_nothing_is_left_if_all_of_them_fire(self) -> None:
         assert self.left(*range(11_000, 20_000, SECOND)) == []

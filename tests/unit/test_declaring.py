@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Optional
 from uuid import UUID
+from zoneinfo import ZoneInfoNotFoundError
 
 import pytest
 from msgspec.structs import replace
@@ -61,7 +62,7 @@ class Town:
         self.engine.run(self.engine.tick([change]))
 
     def history(self, name: str) -> list[int]:
-        return [entry.at for entry in self.engine.run(self.engine.ledger(name))]
+        return [entry.at for entry in self.engine.run(self.engine.history(name))]
 
 
 @pytest.fixture
@@ -315,9 +316,32 @@ def test_ticks_that_were_due_at_the_times_before_are_written_down(town: Town) ->
     nightly(second, "*/5 * * * *")
     town.start(second)
 
-    [entry] = town.engine.run(town.engine.ledger("aggregate"))
+    [entry] = town.engine.run(town.engine.history("aggregate"))
     assert (entry.outcome, entry.count) == (TickOutcome.MISSED, 5)
     assert town.stored("aggregate").counts == {"missed": 5}
+
+
+def test_a_time_zone_that_nobody_knows_is_mended_by_declaring_another(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4-12: what was due there nobody can count, but the history says that something was."""
+    first, second = town.app(), town.app()
+    nightly(first, "0 * * * *", tz="Asia/Tokyo")
+    town.start(first)
+    town.clock.advance(5 * HOUR)
+    due = town.stored("aggregate").look_at
+    nightly(second, "0 * * * *")
+
+    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", unknown)
+    assert town.start(second) == ["aggregate"]
+
+    [entry] = town.engine.run(town.engine.history("aggregate"))
+    assert (entry.outcome, entry.at, entry.until, entry.count) == ("missed", due, town.clock.now, 1)
+    assert (town.shown("aggregate").status, town.shown("aggregate").tz) == ("active", "UTC")
+
+
+def unknown(name: str) -> Any:
+    raise ZoneInfoNotFoundError(name)
 
 
 @pytest.mark.parametrize("expression", ["0 * * * *", "*/5 * * * *"])

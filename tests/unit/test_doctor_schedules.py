@@ -12,6 +12,8 @@ from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.clock import to_datetime, to_millis
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Schedule
+from shigoto.schedule.definition import Definition, written
+from shigoto.schedule.recurrence import Cron, Every
 from tests.unit.test_doctor import NOW, ago, facts, worker
 
 SOON = to_millis(NOW + timedelta(seconds=30))
@@ -87,13 +89,33 @@ def test_without_a_worker_what_is_declared_is_overdue_and_not_gone() -> None:
     assert check_schedules.undeclared(facts(schedules=[late], workers=[])) is None
 
 
+def test_a_schedule_that_nobody_here_understands_is_told_with_what_to_do() -> None:
+    """S4-14: and not as overdue, for which another worker would be no remedy."""
+    late = schedule(look_at=to_millis(ago(minutes=5)))
+    unreadable = {"nightly": "This system does not know the time zone 'Mars/Olympus'."}
+
+    [problem] = found(facts(schedules=[late, schedule(name="sound")], unreadable=unreadable))
+    [warning] = found(facts(schedules=[schedule()], unreadable=unreadable))
+
+    assert (problem.level, warning.level) == (Level.PROBLEM, Level.WARNING)
+    assert problem.text == (
+        "1 schedule is not understood here, and fired by no such process: nightly (This system does not know the time"
+        " zone 'Mars/Olympus')."
+    )
+    assert "shigoto schedules update nightly --tz ZONE" in str(problem.remedy)
+    assert found(facts(schedules=[schedule(look_at=None)], unreadable=unreadable)) == []
+
+
 def test_the_doctor_reads_schedules_from_the_store(tmp_path: Path) -> None:
     engine = SqliteEngine(tmp_path / "jobs.db")
     now = engine.now()
-    late = schedule(look_at=now - 90_000, decided_to=now - 100_000, created_at=now)
-    engine.run(engine.tick([Change(schedule=late, seen=0)]))
+    text = written(Definition(recurrence=Cron("0 3 * * *", "Mars/Olympus")))
+    for name, definition in (("nightly", written(Definition(recurrence=Every(1_000)))), ("tokyo", text)):
+        late = schedule(name=name, look_at=now - 90_000, decided_to=now - 100_000, definition=definition)
+        engine.run(engine.tick([Change(schedule=late, seen=0)]))
 
-    [finding] = found(gather(engine, to_datetime(now), deep=False))
+    overdue, unreadable = found(gather(engine, to_datetime(now), deep=False))
 
-    assert finding.text == "1 schedule is overdue: nightly (by 90 s)."
+    assert overdue.text == "2 schedules are overdue: nightly (by 90 s), tokyo (by 90 s)."
+    assert unreadable.text.startswith("1 schedule is not understood here")
     engine.close()

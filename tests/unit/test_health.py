@@ -169,6 +169,18 @@ def test_a_tick_that_waited_for_the_job_before_is_late_on_purpose() -> None:
     assert judge(tally.figures(), "running", 1.0).status == "OK"
 
 
+def test_a_tick_is_not_late_by_what_was_done_before_anybody_looked() -> None:
+    """S4-18: declaring schedules may take a while, and the store tells its time after that."""
+    tally, time = counted()
+    tally.begin()
+    time.now += 5.0
+    tally.look()
+    time.now += 0.25
+    tally.told(change("a", TickOutcome.FIRED, late=30))
+
+    assert (tally.waited, tally.figures().lateness.p99) == (250, 280)
+
+
 def test_everything_is_counted_by_schedule_and_by_priority() -> None:
     """S4-19, S4-23: success and failure counts, statistics per schedule and priority."""
     tally, _ = counted(cycles=2)

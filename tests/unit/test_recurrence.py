@@ -18,7 +18,7 @@ from faults.tools.oracle import DAY, Rule, Zone
 from shigoto.options import Fold, Gap
 from shigoto.schedule import recurrence
 from shigoto.schedule.recurrence import Cron, Every, Once
-from shigoto.schedule.zones import Seconds, Stretch, offset_at
+from shigoto.schedule.zones import Season, Seconds, offset_at
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"
 SAO_PAULO, APIA, BEIRUT, HAVANA = "America/Sao_Paulo", "Pacific/Apia", "Asia/Beirut", "America/Havana"
@@ -141,9 +141,9 @@ def test_once_is_once() -> None:
     assert list(Once(5_000).after(5_000)) == []
 
 
-def never_changed(since: Seconds, until_year: int, zone: tzinfo) -> list[Stretch]:
-    """The stretches of a zone as if nobody ever changed the clocks."""
-    return [Stretch(since, 2**40, offset_at(since, zone))]
+def never_changed(since: Seconds, until_year: int, zone: tzinfo) -> list[Season]:
+    """The seasons of a zone as if nobody ever changed the clocks."""
+    return [Season(since, 2**40, offset_at(since, zone))]
 
 
 class TestOracle:
@@ -171,7 +171,7 @@ class TestOracle:
         [
             ("has_fixed_times", lambda fields: False),
             ("has_fixed_times", lambda fields: True),
-            ("stretches", never_changed),
+            ("seasons", never_changed),
         ],
     )
     def test_it_sees_a_calendar_that_is_wrong(

@@ -52,3 +52,10 @@ def test_a_zone_that_nobody_here_knows_hides_no_schedule() -> None:
     seen = shown(Definition(recurrence=Cron("0 3 * * *", "Mars/Olympus")))
 
     assert (seen.tz, next_hour(seen)) == ("Mars/Olympus", 1)
+    assert (seen.status, "does not know the time zone 'Mars/Olympus'" in str(seen.error)) == (
+        "unreadable",
+        True,
+    )
+    assert shown(Definition(recurrence=Cron("0 3 * * *", "Mars/Olympus")), look_at=None).status == "ended"
+    assert shown(Definition(recurrence=Cron("0 3 * * *", "Mars/Olympus")), paused_at=1).status == "paused"
+    assert shown(Definition(recurrence=Every(HOUR), tz="Mars/Olympus")).status == "active", "it can be fired"

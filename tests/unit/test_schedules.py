@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 from msgspec.structs import replace
@@ -70,10 +70,10 @@ class Desk:
         heard = self.engine.run(self.engine.tick([change]))
         assert all(heard)
 
-    def looked(self) -> list[tuple[str, int, int]]:
-        """What became of ticks, once somebody has looked at all that is due."""
+    def looked(self, most: int = 1_000) -> list[tuple[str, int, int]]:
+        """What became of ticks, once somebody has looked at all that is due, for so many jobs."""
         due = self.engine.run(self.engine.due((), 100))
-        self.engine.run(self.engine.tick([looked_at(each, {}, due.now) for each in due.schedules]))
+        self.engine.run(self.engine.tick([looked_at(each, {}, due.now, most=most) for each in due.schedules]))
         return self.history()
 
     def history(self, name: str = "weekly") -> list[tuple[str, int, int]]:
@@ -109,6 +109,48 @@ async def test_a_schedule_is_added_with_its_next_tick(desk: Desk, do: Verb) -> N
     assert (added.queue, added.jitter) == ("reports", timedelta(seconds=90))
     local = added.next_at.astimezone(ZoneInfo(BERLIN))
     assert (local.isoweekday(), local.hour, added.next_at > desk.now) == (1, 7, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome"),
+    [
+        ({}, "missed"),
+        ({"paused_at": START}, "suppressed"),
+        ({"held": True}, "skipped"),
+        ({"errors": 1}, "missed"),
+    ],
+)
+async def test_a_time_zone_that_nobody_knows_can_be_changed(
+    desk: Desk, do: Verb, monkeypatch: pytest.MonkeyPatch, state: dict[str, Any], outcome: str
+) -> None:
+    """S4-4: what was due there is told as one entry, since nobody can count it."""
+    await do("add", "weekly", desk.report.call(), cron="0 * * * *", tz=BERLIN)
+    desk.set("weekly", **state)
+    desk.clock.advance(3 * HOUR)
+    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", _unknown)
+    with pytest.raises(ScheduleInvalid, match="Europe/Berlin"):
+        await do("update", "weekly", jitter=5)
+
+    mended = await do("update", "weekly", tz="UTC")
+
+    assert (mended.tz, mended.errors, mended.counts) == ("UTC", 0, {outcome: 1})
+    [entry] = await do("history", "weekly")
+    assert (entry.outcome, entry.count, to_millis(entry.until)) == (outcome, 1, desk.clock.now)
+
+
+async def test_of_a_time_zone_that_nobody_knows_nothing_is_told_if_nothing_is_due(
+    desk: Desk, do: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await do("add", "weekly", desk.report.call(), cron="0 * * * *", tz=BERLIN)
+    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", _unknown)
+
+    await do("update", "weekly", tz="UTC")
+
+    assert await do("history", "weekly") == []
+
+
+def _unknown(name: str) -> ZoneInfo:
+    raise ZoneInfoNotFoundError(name)
 
 
 async def test_a_name_can_be_added_once(desk: Desk, do: Verb) -> None:
@@ -361,7 +403,7 @@ async def test_what_was_due_before_a_pause_still_fires(desk: Desk, do: Verb) -> 
 
 
 @pytest.mark.parametrize(
-    ("hours", "outcomes"), [(0, [("caught_up", 2)]), (3, [("missed", 2), ("suppressed", 3)])]
+    ("hours", "outcomes"), [(0, [("caught_up", 2)]), (3, [("caught_up", 2), ("suppressed", 3)])]
 )
 async def test_a_pause_that_nobody_has_noticed_suppresses_what_it_has_to_and_nothing_else(
     desk: Desk, do: Verb, hours: int, outcomes: list[tuple[str, int]]
@@ -376,6 +418,111 @@ async def test_a_pause_that_nobody_has_noticed_suppresses_what_it_has_to_and_not
     for outcome, _, count in desk.looked():
         told[outcome] += count
     assert list(told.items()) == outcomes
+
+
+async def test_what_is_to_be_caught_up_survives_a_pause_that_begins_and_ends_in_the_middle(
+    desk: Desk, do: Verb
+) -> None:
+    """S4-22: between two portions, or while nobody was there; what came in the pause is suppressed, and no more."""
+    desk.add(catch_up="all")
+    desk.clock.advance(3 * HOUR)
+    desk.looked(most=1)
+    await do("pause", "weekly")
+    desk.clock.advance(2 * HOUR)
+    assert (await do("resume", "weekly")).status == "active"
+    desk.clock.advance(HOUR)
+
+    for _ in range(4):
+        desk.looked(most=1)
+
+    outcomes = [(outcome, count) for outcome, _, count in desk.history()]
+    assert outcomes == [("caught_up", 1)] * 3 + [("suppressed", 2), ("fired", 1)]
+    assert desk.app.schedules.get("weekly").counts == {"caught_up": 3, "fired": 1, "suppressed": 2}
+    [schedule] = desk.engine.run(desk.engine.schedules(["weekly"]))
+    assert (schedule.paused_at, schedule.resumed_at) == (None, None)
+
+
+@pytest.mark.parametrize("hours", [2, 5])
+async def test_after_a_clock_went_back_in_a_pause_every_tick_is_told_once(
+    desk: Desk, do: Verb, hours: int
+) -> None:
+    """E28, S4-22: by a stretch that is cut where the clock is now, or forgotten if all of it is later."""
+    desk.clock.advance(10 * HOUR - 1)
+    desk.add()
+    await do("pause", "weekly")
+    for _ in range(4):
+        desk.clock.advance(HOUR)
+        desk.looked()
+    desk.clock.advance(-hours * HOUR)
+    for _ in range(16):
+        desk.looked()
+        desk.clock.advance(HOUR // 4)
+    desk.looked()
+
+    ticks = {2: [("suppressed", 10, 6)], 5: [("suppressed", 9, 4)]}[hours]
+    assert desk.history() == ticks
+    assert desk.app.schedules.get("weekly").counts == {"suppressed": ticks[0][2]}
+
+
+async def test_a_tick_that_is_filled_in_before_it_is_decided_is_not_counted_as_missed(
+    desk: Desk, do: Verb
+) -> None:
+    """S4-22: and the others can be filled in afterwards."""
+    desk.add(catch_up="none")
+    desk.clock.advance(5 * HOUR + 120_000)
+    third = to_datetime((desk.clock.now // HOUR - 2) * HOUR)
+    await do("backfill", "weekly", third, third)
+
+    assert sorted((outcome, count) for outcome, _, count in desk.looked()) == [
+        ("backfilled", 1),
+        ("missed", 4),
+    ]
+    assert desk.app.schedules.get("weekly").counts == {"backfilled": 1, "missed": 4}
+    await do("backfill", "weekly", third - timedelta(hours=1), third)
+    assert [(outcome, count) for outcome, _, count in desk.history()] == [
+        ("missed", 1), ("backfilled", 1), ("backfilled", 1), ("missed", 2)
+    ]  # fmt: skip
+
+
+async def test_what_waits_for_a_job_since_before_a_pause_waits_on_after_it(desk: Desk, do: Verb) -> None:
+    desk.add(overlap="queue")
+    desk.clock.advance(HOUR)
+    desk.set("weekly", held=True)
+    await do("pause", "weekly")
+    desk.clock.advance(2 * HOUR)
+    await do("resume", "weekly")
+
+    assert [(outcome, count) for outcome, _, count in desk.looked()] == [("caught_up", 1), ("suppressed", 2)]
+
+
+async def test_two_pauses_between_which_nobody_has_looked_are_one(desk: Desk, do: Verb) -> None:
+    desk.add()
+    for verb in ("pause", "resume", "pause", "resume"):
+        desk.clock.advance(HOUR)
+        await do(verb, "weekly")
+
+    desk.looked()
+
+    outcomes = [(outcome, count) for outcome, _, count in desk.looked()]
+    assert outcomes == [("caught_up", 1), ("suppressed", 3)]
+
+
+@pytest.mark.parametrize("hours", [1, 4])
+async def test_other_times_pass_over_what_was_due_before_in_and_after_a_pause(
+    desk: Desk, do: Verb, hours: int
+) -> None:
+    desk.add()
+    desk.clock.advance(2 * HOUR)
+    await do("pause", "weekly")
+    desk.clock.advance(2 * HOUR)
+    await do("resume", "weekly")
+    desk.clock.advance(hours * HOUR)
+
+    updated = await do("update", "weekly", every="5m")
+
+    outcomes = [(outcome, count) for outcome, _, count in desk.history()]
+    assert outcomes == [("missed", 2), ("suppressed", 2), ("missed", hours)]
+    assert updated.status == "active"
 
 
 async def test_times_that_are_changed_in_a_pause_lose_nothing(desk: Desk, do: Verb) -> None:

@@ -1,13 +1,13 @@
 """Schedules in `app.test()`: fired on the virtual clock, as by a worker."""
 
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
-from shigoto import Shigoto, Tick, TickOutcome
+from shigoto import ScheduleInvalid, Shigoto, Tick, TickOutcome
 
 TOKYO = ZoneInfo("Asia/Tokyo")
 EVE = datetime(2026, 5, 6, 2, 59, 30, tzinfo=TOKYO)
@@ -191,6 +191,19 @@ def test_advance_to_next_goes_to_a_job_and_else_to_a_tick(ledger: Ledger) -> Non
         assert len(jobs.run_all()) == 1
 
 
+def test_after_the_last_tick_there_is_nothing_to_advance_to(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, until=THREE)
+    with ledger.app.test(now=EVE) as jobs:
+        jobs.advance_to_next()
+        assert jobs.now == THREE
+        assert len(jobs.run_all()) == 1
+
+        with pytest.raises(LookupError, match="nothing to advance to"):
+            jobs.advance_to_next()
+        assert jobs.now == THREE
+        assert ledger.app.schedules.get("close_books").status == "ended"
+
+
 def test_a_schedule_whose_job_cannot_be_made_is_tried_again_and_heard_of(tmp_path: Path) -> None:
     """S4-11: as at a worker; and a test can ask for the error itself."""
     app = Shigoto(f"sqlite:///{tmp_path}/none.db")
@@ -246,3 +259,30 @@ def test_the_clock_follows_the_host_for_jobs_that_name_an_instant_and_not_for_ti
         jobs.advance(hours=1)
         assert jobs.now == before + timedelta(hours=1)
         assert len(jobs.enqueued("hourly")) == 1
+
+
+def test_a_schedule_whose_zone_is_not_known_is_left_alone_and_heard_of(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S4-11: as by a worker; others go on, and a test can ask for the reason."""
+    app = ledger.app
+    app.every("1h", name="hourly")(nothing)
+
+    def unknown(name: str) -> tzinfo:
+        raise ZoneInfoNotFoundError(name)
+
+    with app.test(now=EVE) as jobs:
+        monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", unknown)
+        jobs.advance(hours=3)
+        with pytest.raises(ScheduleInvalid, match="Asia/Tokyo"):
+            jobs.run_all(raise_errors=True)
+        jobs.advance_to_next()
+        assert len(jobs.enqueued("hourly")) == 4
+        assert len(jobs.run_all(raise_errors=True)) == 4
+        found = app.schedules.get("close_books")
+        assert (found.status, found.errors) == ("unreadable", 0)
+
+        monkeypatch.undo()
+        jobs.run_all()
+        assert ledger.outcomes() == [TickOutcome.CAUGHT_UP]
+        assert app.schedules.get("close_books").status == "active"

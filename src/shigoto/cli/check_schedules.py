@@ -29,10 +29,11 @@ def failed(facts: Facts) -> Finding | None:
 
 def overdue(facts: Facts) -> Finding | None:
     """Whether somebody ticks at all."""
-    due = to_millis(facts.now) - OVERDUE
-    late = [each for each in facts.schedules if each.look_at is not None and each.look_at < due]
+    late = [each for each in facts.schedules if _is_overdue(each, facts)]
     if facts.live:
-        late = [each for each in late if not _is_undeclared(each, facts)]
+        late = [
+            each for each in late if not _is_undeclared(each, facts) and each.name not in facts.unreadable
+        ]
     if not late:
         return None
     late.sort(key=lambda each: (each.look_at or 0, each.name))
@@ -66,6 +67,29 @@ def undeclared(facts: Facts) -> Finding | None:
             f" {lost[0].name}."
         ),
     )
+
+
+def unreadable(facts: Facts) -> Finding | None:
+    """Whether there are schedules of which nobody here can tell when they are due; and elsewhere neither, if no worker
+    has fired them."""
+    waiting = [each for each in facts.schedules if each.look_at is not None and not each.failed]
+    lost = [each for each in waiting if each.name in facts.unreadable]
+    if not lost:
+        return None
+    told = names([f"{each.name} ({facts.unreadable[each.name].rstrip('.')})" for each in lost])
+    return Finding(
+        check="schedules",
+        level=Level.PROBLEM if any(_is_overdue(each, facts) for each in lost) else Level.WARNING,
+        text=f"{_schedules(lost)} not understood here, and fired by no such process: {told}.",
+        remedy=(
+            "Install tzdata where workers and schedulers run, or give it another time zone: shigoto schedules update"
+            f" {lost[0].name} --tz ZONE. One that code declares gets it there."
+        ),
+    )
+
+
+def _is_overdue(schedule: Schedule, facts: Facts) -> bool:
+    return schedule.look_at is not None and schedule.look_at < to_millis(facts.now) - OVERDUE
 
 
 def _is_undeclared(schedule: Schedule, facts: Facts) -> bool:

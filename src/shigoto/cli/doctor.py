@@ -16,6 +16,7 @@ from shigoto.cli.target import expect_there, takes_target, target_of
 from shigoto.engine.op import Op, Steps
 from shigoto.model.checkup import Checkup
 from shigoto.model.job import FailureKind, JobFilter, State
+from shigoto.schedule.definition import trouble_with
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
@@ -56,6 +57,7 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     check_schedules.failed,
     check_schedules.overdue,
     check_schedules.undeclared,
+    check_schedules.unreadable,
 )
 PAGE = 100
 COLOURS = {Level.OK: "green", Level.NOTE: "blue", Level.WARNING: "yellow", Level.PROBLEM: "red"}
@@ -110,6 +112,8 @@ def gather(engine: "Engine", now: datetime, *, deep: bool) -> Facts:
 
 def _asking(engine: "Engine", facts: Facts) -> Op[Facts]:
     def steps() -> Steps[Facts]:
+        schedules = yield from engine.schedules().start()
+        troubles = {each.name: trouble_with(each) for each in schedules}
         return Facts(
             now=facts.now,
             python=facts.python,
@@ -119,7 +123,8 @@ def _asking(engine: "Engine", facts: Facts) -> Op[Facts]:
             settings=(yield from engine.settings().start()),
             workers=(yield from engine.workers().start()),
             quarantined=(yield from _quarantined(engine)),
-            schedules=(yield from engine.schedules().start()),
+            schedules=schedules,
+            unreadable={name: trouble for name, trouble in troubles.items() if trouble is not None},
         )
 
     return Op(start=steps, mode="read")

@@ -44,6 +44,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     workers: list[WorkerRecord] = []
     quarantined: int = 0
     schedules: list[Schedule] = []
+    unreadable: dict[str, str] = {}  # schedules of which nobody here can tell when they are due, and why
     said: Said = UNSAID
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 from msgspec import Struct, structs
@@ -31,6 +31,7 @@ from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
+    from shigoto.cli.work import Shift
 
 STATS_EVERY = 30.0  # seconds, where no app is given
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -45,6 +46,7 @@ MOST_SLOTS = 10_000
 MOST_JOBS = 10**12
 DAY = 86_400.0
 SLOTS = click.IntRange(1, MOST_SLOTS)
+ALIKE = ("concurrency", "threads", "children", "drain", "ticks", "max_jobs", "lease", "poll", "any_role")
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -184,7 +186,38 @@ def worker(ctx: click.Context, store: str | None, **options: Any) -> int:
     return _alone(target, store, wishes) if count == 0 else _supervise(target, store, wishes, count)
 
 
-class Wishes(Struct, frozen=True, kw_only=True):
+class Standing(Struct, frozen=True, kw_only=True):
+    """The options of whatever runs until it is told to stop, by their names."""
+
+    lease: float
+    poll: float
+    stop_timeout: float
+    name: str | None
+    ready_file: Path | None
+    stop_on_eof: bool
+    stats_every: float | None
+    any_role: bool
+    log_format: Literal["text", "json"]
+    log_level: str
+
+    @property
+    def shown_name(self) -> str | None:
+        """What the logs call it, if that was said."""
+        return None if self.name is None else storable("--name", self.name)
+
+    def shift(self, notice: str | None) -> "Shift":
+        """What it is told of the world, where it runs in this very process."""
+        from shigoto.cli.work import Shift
+
+        return Shift(
+            stop_on_eof=self.stop_on_eof,
+            log_format=self.log_format,
+            log_level=self.log_level,
+            notice=notice,
+        )
+
+
+class Wishes(Standing, frozen=True, kw_only=True):
     """The options of `worker`, by their names."""
 
     queues: str | None
@@ -197,36 +230,13 @@ class Wishes(Struct, frozen=True, kw_only=True):
     reload: bool
     max_jobs: int | None
     max_memory: int | None
-    lease: float
-    poll: float
-    stop_timeout: float
-    name: str | None
-    ready_file: Path | None
-    stop_on_eof: bool
-    stats_every: float | None
-    any_role: bool
-    log_format: Literal["text", "json"]
-    log_level: str
 
     def for_worker(self) -> dict[str, Any]:
         """Those that mean the same to a worker."""
         return {
             "queues": None if self.queues is None else tuple(self.queues.split(",")),
-            "name": None if self.name is None else storable("--name", self.name),
-            **{
-                name: getattr(self, name)
-                for name in (
-                    "concurrency",
-                    "threads",
-                    "children",
-                    "drain",
-                    "ticks",
-                    "max_jobs",
-                    "lease",
-                    "poll",
-                    "any_role",
-                )
-            },
+            "name": self.shown_name,
+            **{name: getattr(self, name) for name in ALIKE},
         }
 
 
@@ -288,7 +298,7 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
 
 
 def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
-    from shigoto.cli.work import Shift, work
+    from shigoto.cli.work import work
     from shigoto.worker import Worker
     from shigoto.worker.supervisor.stats import tell_counts
 
@@ -306,13 +316,8 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
     app, made = made_here(
         target, store, lambda app: Worker(app, stop_timeout=wishes.stop_timeout, **wishes.for_worker())
     )
-    shift = Shift(
-        stop_on_eof=wishes.stop_on_eof,
-        log_format=wishes.log_format,
-        log_level=wishes.log_level,
-        notice=UNNAMED if target.app is None else None,
-    )
-    return work(app, made, shift, lambda: tell_counts(app.engine, wishes.stats_every or 0.0))
+    shift = wishes.shift(UNNAMED if target.app is None else None)
+    return work(app, made, shift, lambda: tell_counts(lambda: app.engine, wishes.stats_every or 0.0))
 
 
 def made_here(target: Target, store: str | None, make: "Callable[[Shigoto], T]") -> "tuple[Shigoto, T]":
@@ -334,21 +339,7 @@ def begin_quietly() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
-class Surroundings(Protocol):
-    """What a command that runs for long is told of the world around it."""
-
-    @property
-    def stop_on_eof(self) -> bool:
-        """Whether it ends with standard input."""
-        ...
-
-    @property
-    def ready_file(self) -> Path | None:
-        """The file that is there while it is ready."""
-        ...
-
-
-def expect_surroundings(address: str | None, wishes: Surroundings) -> None:
+def expect_surroundings(address: str | None, wishes: Standing) -> None:
     """Raise UsageError if the world is not as it should be for these options."""
     _warn_of_password(address)
     if wishes.stop_on_eof:

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import Struct, structs
+from msgspec import structs
 
 from shigoto.cli.run import (
     Configured,
+    Standing,
     begin_quietly,
     expect_surroundings,
     find_stats_every,
@@ -19,7 +19,6 @@ from shigoto.cli.run import (
 )
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
-from shigoto.model.text import storable
 
 if TYPE_CHECKING:
     from shigoto.scheduler import Scheduler
@@ -30,21 +29,6 @@ UNNAMED = (
     "No app is named: only schedules that were added at run time are fired. Name yours with --app module:attr,"
     " $SHIGOTO_APP or app in shigoto.toml."
 )
-
-
-class Wishes(Struct, frozen=True, kw_only=True):
-    """The options of `scheduler`, by their names: each means what it means to a worker."""
-
-    lease: float
-    poll: float
-    stop_timeout: float
-    name: str | None
-    ready_file: Path | None
-    stop_on_eof: bool
-    stats_every: float | None
-    any_role: bool
-    log_format: Literal["text", "json"]
-    log_level: str
 
 
 @click.command(cls=Configured)
@@ -68,10 +52,10 @@ def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
     """
     begin_quietly()
     target = target_of(ctx)
-    wishes = Wishes(**options)
+    wishes = Standing(**options)
     expect_surroundings(target.url_flag or store, wishes)
     wishes = structs.replace(wishes, stats_every=find_stats_every(ctx, target).value)
-    from shigoto.cli.work import Shift, work
+    from shigoto.cli.work import work
     from shigoto.observe.events import SchedulerStarted, SchedulerStopping
     from shigoto.scheduler import Scheduler
     from shigoto.worker.supervisor.notify import ServiceManager
@@ -85,15 +69,9 @@ def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
             lease=wishes.lease,
             poll=wishes.poll,
             stop_timeout=wishes.stop_timeout,
-            name=None if wishes.name is None else storable("--name", wishes.name),
+            name=wishes.shown_name,
             any_role=wishes.any_role,
         ),
-    )
-    shift = Shift(
-        stop_on_eof=wishes.stop_on_eof,
-        log_format=wishes.log_format,
-        log_level=wishes.log_level,
-        notice=UNNAMED if target.app is None else None,
     )
     manager = ServiceManager(os.environ)
     with ReadyFile(wishes.ready_file) as ready_file:
@@ -111,10 +89,10 @@ def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
 
         app.bus.subscribe(began, SchedulerStarted)
         app.bus.subscribe(ends, SchedulerStopping)
-        return work(app, made, shift, beside)
+        return work(app, made, wishes.shift(UNNAMED if target.app is None else None), beside)
 
 
-scheduler.params += [option for option in worker.params if option.name in Wishes.__struct_fields__]
+scheduler.params += [option for option in worker.params if option.name in Standing.__struct_fields__]
 
 
 async def tell_figures(scheduler: "Scheduler", every: float) -> None:

@@ -80,8 +80,8 @@ class Mark(Struct, frozen=True, array_like=True):
     keys: int = 0
 
 
-class LedgerMark(Struct, frozen=True, array_like=True):
-    """What tells whether a schedule and its ledger are the same in two stores: whoever changes either raises the
+class ScheduleMark(Struct, frozen=True, array_like=True):
+    """What tells whether a schedule and its history are the same in two stores: whoever changes either raises the
     revision, but for those who only say that they declare it."""
 
     id: UUID
@@ -188,7 +188,7 @@ class Mover(Protocol):
         """Forget jobs that were put."""
         ...
 
-    def ledger_marks(self) -> Op[dict[str, LedgerMark]]:
+    def schedule_marks(self) -> Op[dict[str, ScheduleMark]]:
         """The mark of each schedule, by name, in their order."""
         ...
 
@@ -197,7 +197,7 @@ class Mover(Protocol):
         ...
 
     def put_schedules(self, schedules: Sequence[StoredSchedule]) -> Op[None]:
-        """Store these schedules and their ledgers, in place of those of the same names."""
+        """Store these schedules and their histories, in place of those of the same names."""
         ...
 
     def remove_schedules(self, names: Sequence[str]) -> Op[None]:

@@ -286,6 +286,10 @@ class Engine(Transport, Protocol):
         """The workers that are registered and not fenced, oldest first."""
         ...
 
+    def time(self) -> Op[Millis]:
+        """What time it is at the store, by which everything is due."""
+        ...
+
     def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
         """The schedules of these names, or all of them, by name."""
         ...
@@ -296,7 +300,6 @@ class Engine(Transport, Protocol):
         failed is not among the latter.
 
         Only those without an origin, and those that the caller declares: what the others do is in somebody else's code.
-        `Due.now` is there whatever the limit is.
         """
         ...
 
@@ -305,17 +308,19 @@ class Engine(Transport, Protocol):
         nothing was: somebody has changed the schedule since its revision was `seen`, or removed and added it again.
 
         An entry for a tick that has one which fires changes nothing and stores no job: one job per (schedule, instant).
-        It is not counted, and if none of the jobs is new, none makes room: what is told to be done is without it.
-        Otherwise it takes the place of what was there. Its job is the one that then stands, which is another where a
-        unique key says so; and so is that of the schedule, if the tick fired by itself and nobody asked for it. Of one
-        schedule the newest KEPT entries are kept, or up to a fifth more. A change that is heard has the revision after
-        the one it saw, and never an older `declared_at`. What it cancels is cancelled before its jobs are stored, so
-        that one may take the key of the other.
+        It is not counted, also where an entry tells of many ticks, and if none of the jobs is new, none makes room:
+        what is told to be done is without it. Otherwise it takes the place of what was there. Its job is the one that
+        then stands, which is another where a unique key says so; and so is that of the schedule, if the tick fired by
+        itself and nobody asked for it. Of one schedule the newest KEPT entries are kept, or up to a fifth more, and
+        whatever reaches into their time. A change that is heard has the revision after the one it saw, and never an
+        older `declared_at`. What it cancels is cancelled before its jobs are stored, so that one may take the key of
+        the other. What it forgets by `back_to` is no longer counted. One that `removes` is told as done, and leaves
+        its jobs only.
         """
         ...
 
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
-        """Forget schedules and their ledgers; False for each that is not known. Their jobs stay."""
+        """Forget schedules and their histories; False for each that is not known. Their jobs stay."""
         ...
 
     def declare(self, names: Collection[str]) -> Op[int]:
@@ -325,6 +330,6 @@ class Engine(Transport, Protocol):
         """
         ...
 
-    def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
         """The entries of a schedule, the newest first, those before an instant if one is named."""
         ...

@@ -123,7 +123,7 @@ class QueueRecord(
 
 
 class StoredTick(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One line of the ledger of a schedule, as `model.schedule.Entry` has it."""
+    """One line of the history of a schedule, as `model.schedule.Entry` has it."""
 
     at: Instant
     outcome: TickOutcome
@@ -142,7 +142,7 @@ class StoredSchedule(
     tag_field="kind",
     tag="schedule",
 ):
-    """One schedule, as `model.schedule.Schedule` has it, with its ledger, the oldest first. `number` is that of `job`,
+    """One schedule, as `model.schedule.Schedule` has it, with its history, the oldest first. `number` is that of `job`,
     the last one that it has fired."""
 
     name: str
@@ -151,6 +151,7 @@ class StoredSchedule(
     definition: str
     origin: str = ""
     paused_at: Instant | None = None
+    resumed_at: Instant | None = None
     failed: bool = False
     held: bool = False
     look_at: Instant | None = None
@@ -162,7 +163,7 @@ class StoredSchedule(
     counts: dict[str, Annotated[int, Meta(ge=0, le=LARGEST)]] = {}
     created_at: Instant
     declared_at: Instant = 0
-    ledger: tuple[StoredTick, ...] = ()
+    history: tuple[StoredTick, ...] = ()
 
 
 Weight = tuple[int, int]  # of one job: its number, and about how many characters it has
@@ -170,7 +171,7 @@ T = TypeVar("T")
 
 
 def weight_of(entries: int) -> int:
-    """About how many characters a schedule with such a ledger has."""
+    """About how many characters a schedule with such a history has."""
     return 1_000 + 100 * entries
 
 

@@ -5,7 +5,7 @@ with it is decided above (`shigoto.schedule`). A *tick* is one nominal occurrenc
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
@@ -22,7 +22,7 @@ ASTRAY: Millis = 60_000
 SOON: Millis = 60_000
 """One that waits for a job, or for another try, is looked at again within this. The stores know it by themselves."""
 
-Status = Literal["active", "paused", "failed", "ended", "undeclared"]
+Status = Literal["active", "paused", "failed", "ended", "undeclared", "unreadable"]
 
 KEPT = 1_000
 """Entries of one schedule that are kept."""
@@ -55,7 +55,7 @@ FIRING = LEADING | {TickOutcome.BACKFILLED, TickOutcome.RUN_NOW}
 
 
 class Entry(Struct, frozen=True, kw_only=True):
-    """A line of the ledger: what became of a tick. One that did not fire may stand for `count`, up to `until`."""
+    """A line of the history: what became of a tick. One that did not fire may stand for `count`, up to `until`."""
 
     at: Millis
     outcome: TickOutcome
@@ -64,12 +64,16 @@ class Entry(Struct, frozen=True, kw_only=True):
     until: Millis | None = None
     count: int = 1
 
+    def spans(self, at: Millis) -> bool:
+        """Whether it tells of a tick at that instant, if there was one."""
+        return self.at <= at <= (self.until or self.at)
+
 
 class Schedule(Struct, frozen=True, kw_only=True):
     """One row: what it is (`definition`, for those above to read), and how far it has come.
 
     Every change raises `revision` by one and names the one it has seen, so of two that decide at once only one is
-    heard. Everything up to `decided_to` is in the ledger; at `look_at` somebody has to look again, never if None.
+    heard. Everything up to `decided_to` is in the history; at `look_at` somebody has to look again, never if None.
     """
 
     id: UUID
@@ -91,6 +95,12 @@ class Schedule(Struct, frozen=True, kw_only=True):
     stretch: Entry | None = (
         None  # the entry of its newest ticks, if none of them fired: the next may join them
     )
+    resumed_at: Millis | None = None  # the end of a pause, while ticks from before it are still to be decided
+
+    @property
+    def paused(self) -> bool:
+        """Whether its ticks are suppressed, until somebody resumes it."""
+        return self.paused_at is not None and self.resumed_at is None
 
     @property
     def reached(self) -> Millis:
@@ -104,11 +114,18 @@ class Schedule(Struct, frozen=True, kw_only=True):
 
 
 class Firing(Struct, frozen=True, kw_only=True):
-    """An entry to be made, and the job that goes with it. Of its ticks `known` were written down before."""
+    """An entry to be made, and the job that goes with it. Of its ticks `known` were written down before; then `since`
+    is the first of the others."""
 
     entry: Entry
     spec: JobSpec | None = None
     known: int = 0
+    since: Millis | None = None
+
+    @property
+    def at(self) -> Millis:
+        """The first tick that it decides."""
+        return self.entry.at if self.since is None else self.since
 
     @property
     def ticks(self) -> int:
@@ -119,12 +136,16 @@ class Firing(Struct, frozen=True, kw_only=True):
 class Change(Struct, frozen=True, kw_only=True):
     """What a schedule is to be, if it is still the one of this id and its revision still `seen` (0: if there is none of
     this name), and what goes with it, all in one transaction. `cancel` names jobs that make room for the new one.
+    If it `removes`, the schedule is forgotten then, with its history. `back_to` is where a clock is that has gone back:
+    what is written down of later ticks is forgotten before all else, but for those that have fired.
     """
 
     schedule: Schedule
     seen: int
     firings: tuple[Firing, ...] = ()
     cancel: tuple[UUID, ...] = ()
+    removes: bool = False
+    back_to: Millis | None = None
 
     @property
     def sight(self) -> tuple[UUID, int] | None:
@@ -133,29 +154,39 @@ class Change(Struct, frozen=True, kw_only=True):
 
     def without(self, fired: Collection[Millis]) -> "Change":
         """What is left of it if ticks have fired before: those are not counted again, nor does anything make room."""
-        if not any(firing.entry.at in fired for firing in self.firings):
+        before = [sum(firing.entry.spans(at) for at in fired) for firing in self.firings]
+        if not any(before):
             return self
         counts = Counter(self.schedule.counts)
         left: list[Firing] = []
-        for firing in self.firings:
+        for firing, known in zip(self.firings, before, strict=True):
             entry = firing.entry
-            if entry.at not in fired:
+            if not known:
                 left.append(firing)
-            elif firing.spec is None and entry.count > 1:
-                # Only the first of these ticks has fired. The others stay written down, from right behind it on.
-                counts[entry.outcome] -= 1
-                left.append(replace(firing, entry=replace(entry, at=entry.at + 1, count=entry.count - 1)))
+            elif (
+                entry.count > known
+            ):  # the others stay written down, from right behind the first on if that has fired
+                counts[entry.outcome] -= known
+                at = entry.at + 1 if entry.at in fired else entry.at
+                left.append(replace(firing, entry=replace(entry, at=at, count=entry.count - known)))
             else:
                 counts[entry.outcome] -= firing.ticks
         new = tuple(left)
         stretch = self.schedule.stretch
-        gone = stretch is not None and stretch.at in fired
+        is_broken = stretch is not None and any(stretch.spans(at) for at in fired)
         return replace(
             self,
-            schedule=replace(self.schedule, counts=dict(+counts), stretch=None if gone else stretch),
+            schedule=replace(self.schedule, counts=dict(+counts), stretch=None if is_broken else stretch),
             firings=new,
             cancel=self.cancel if any(firing.spec is not None for firing in new) else (),
         )
+
+    def forgetting(self, entries: Iterable[tuple[str, int]]) -> "Change":
+        """The same without what is forgotten of later ticks, by outcome and count."""
+        counts = Counter(self.schedule.counts)
+        for outcome, count in entries:
+            counts[outcome] -= count
+        return replace(self, schedule=replace(self.schedule, counts=dict(+counts)))
 
 
 class DueSchedule(Struct, frozen=True, kw_only=True):
@@ -174,7 +205,7 @@ class Due(Struct, frozen=True, kw_only=True):
 
 
 class TickRecord(Struct, frozen=True, kw_only=True):
-    """A line of the ledger as people see it."""
+    """A line of the history as people see it."""
 
     at: datetime
     outcome: TickOutcome

@@ -151,7 +151,7 @@ class _Filling:
 
     def add_schedule(self, schedule: StoredSchedule) -> None:
         """Put the schedule, sooner or later."""
-        size = weight_of(len(schedule.ledger))
+        size = weight_of(len(schedule.history))
         if self._planned and (len(self._planned) == MOST_JOBS or self._planned_size + size > MOST_BYTES):
             self.flush_schedules()
         self._planned.append(schedule)

@@ -2,7 +2,7 @@
 
 {"kind":"header","format":1,…}    first: how to read the rest, and the highest number that a job ever had
 {"kind":"queue",…}                what operators have set, for each queue
-{"kind":"schedule",…}             every schedule, with its ledger, in the order of their names
+{"kind":"schedule",…}             every schedule, with its history, in the order of their names
 {"kind":"job",…}                  every job, whole, in the order of their numbers
 {"kind":"end","jobs":2,…}         last: so that half a file is not taken for a whole one
 """
@@ -133,8 +133,8 @@ class _Schedules:
             read(line.definition)
         except (ScheduleInvalid, RecursionError) as error:
             return f"has a definition that cannot be read ({error.__cause__ or error})"
-        if any(after.at <= before.at for before, after in pairwise(line.ledger)):
-            return "has a ledger whose instants do not rise"
+        if any(after.at <= before.at for before, after in pairwise(line.history)):
+            return "has a history whose instants do not rise"
         return ""
 
 

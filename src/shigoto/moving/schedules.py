@@ -1,4 +1,4 @@
-"""Schedules and their ledgers, from one store to another."""
+"""Schedules and their histories, from one store to another."""
 
 from shigoto.engine.movable import Mover
 from shigoto.model.record import portions
@@ -6,7 +6,7 @@ from shigoto.model.record import portions
 
 def copy_schedules(old: Mover, new: Mover) -> int:
     """Copy those that differ, whole, forget those that are gone, and tell how many there are."""
-    theirs, ours = old.run(old.ledger_marks()), new.run(new.ledger_marks())
+    theirs, ours = old.run(old.schedule_marks()), new.run(new.schedule_marks())
     gone = [name for name in ours if name not in theirs]
     if gone:
         new.run(new.remove_schedules(gone))
@@ -18,4 +18,4 @@ def copy_schedules(old: Mover, new: Mover) -> int:
 
 def have_same_schedules(old: Mover, new: Mover) -> bool:
     """Whether nothing is left to copy."""
-    return old.run(old.ledger_marks()) == new.run(new.ledger_marks())
+    return old.run(old.schedule_marks()) == new.run(new.schedule_marks())

@@ -244,12 +244,14 @@ class TickLost(Event, frozen=True):
 
 
 class ScheduleFailed(Event, frozen=True):
-    """The job of a tick could not be made or stored, `errors` times in a row; `failed` if that was the last try."""
+    """The job of a tick could not be made or stored, `errors` times in a row; `failed` if that was the last try, after
+    which the schedule waits for somebody to mend and resume it, or is `removed`."""
 
     schedule: str
     error: str
     errors: int
     failed: bool
+    removed: bool = False
 
 
 class ScheduleRemoved(Event, frozen=True):

@@ -27,6 +27,7 @@ from shigoto.observe.outlet import Outlet
 logger = logging.getLogger("shigoto.worker")
 
 MOST_NAMED = 10  # schedules or tasks, in a sentence
+MEND = " It has failed for good: mend it, then resume it"
 MOST_LISTED = 20  # of what an event names one by one
 
 PER_JOB = (events.JobStarted, events.JobCompleted)
@@ -302,7 +303,7 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
         logging.ERROR,
         lambda e: (
             f"{e.worker}: Schedule {e.schedule} could not submit its job ({e.errors} in a row): {e.error.rstrip('.')}."
-            + (" It has failed for good: mend it, then resume it" if e.failed else " It is tried again")
+            + ("" if e.removed else MEND if e.failed else " It is tried again")
         ),
     ),
     events.ScheduleRemoved: (

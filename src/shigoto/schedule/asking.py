@@ -25,10 +25,10 @@ def running(engine: Engine, name: str, maker: Maker | None) -> Op[UUID]:
 
     def steps() -> Steps[UUID]:
         for _ in range(TRIES):
-            now = (yield from engine.due((), 0).start()).now
+            now = yield from engine.time().start()
             schedule = yield from found(engine, name)
             definition = read(schedule.definition)
-            known = yield from engine.ledger(name, before=now + KEPT, limit=KEPT).start()
+            known = yield from engine.history(name, before=now + KEPT, limit=KEPT).start()
             at = _free_from(now, definition, {entry.at for entry in known})
             entry = Entry(at=at, outcome=TickOutcome.RUN_NOW, decided_at=now)
             change = _with(schedule, [fired(schedule, definition, entry, maker)])
@@ -48,25 +48,25 @@ def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Mak
 
     def steps() -> Steps[list[UUID]]:
         for _ in range(TRIES):
-            now = (yield from engine.due((), 0).start()).now
+            now = yield from engine.time().start()
             schedule = yield from found(engine, name)
             definition = read(schedule.definition)
             wanted = _few(name, definition, since, min(to, now))
-            known = yield from engine.ledger(name, before=to + 1, limit=2 * KEPT).start()
+            known = yield from engine.history(name, limit=2 * KEPT).start()
             done = {entry.at for entry in known if entry.outcome.fires}
             missing = [at for at in wanted if at not in done]
             if not missing:
                 return []
             entries = [Entry(at=at, outcome=TickOutcome.BACKFILLED, decided_at=now) for at in missing]
             firings = [fired(schedule, definition, entry, maker) for entry in entries]
-            stretches = [
-                each for each in known if each.until and any(each.at <= at <= each.until for at in missing)
-            ]
-            known_fired = {*done, *missing}
+            stretches = [each for each in known if each.until and any(map(each.spans, missing))]
+            before = {
+                each.at for each in known if each.at in done and each.outcome is not TickOutcome.RUN_NOW
+            }
             left = [
                 Firing(entry=part, known=part.count)
                 for each in stretches
-                for part in left_of(definition, each, known_fired)
+                for part in left_of(definition, each, missing, before)
             ]
             split = replace(schedule, stretch=None)
             if all((yield from engine.tick([_with(split, firings, left)]).start())):
@@ -78,7 +78,7 @@ def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Mak
 
 def _jobs(engine: Engine, schedule: Schedule, ticks: Sequence[Millis]) -> Steps[list[UUID]]:
     """The jobs that stand for ticks, which are others than usual where a unique key says so."""
-    entries = yield from engine.ledger(schedule.name, before=ticks[-1] + 1, limit=2 * KEPT).start()
+    entries = yield from engine.history(schedule.name, before=ticks[-1] + 1, limit=2 * KEPT).start()
     stored = {entry.at: entry.job for entry in entries}
     return [stored.get(at) or schedule.job_id(at) for at in ticks]
 

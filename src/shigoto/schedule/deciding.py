@@ -19,8 +19,6 @@ ON_TIME: Millis = 60_000
 """The newest tick is on time if it is late by no more than this; then it fires, whatever the schedule catches up."""
 HELD_LOOK: Millis = 1_000
 """How long until somebody looks again whether the job before has ended."""
-END_LOOK: Millis = 3_600_000
-"""After the last tick, how long until somebody looks once more: if the clock was ahead, there are ticks to come."""
 MOST_COUNTED = 10_000
 """Of ticks that do not fire, how many are counted; a schedule of each second has more in three hours."""
 SHORTEST_LOOK_BACK: Millis = 60_000
@@ -32,6 +30,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     entries: tuple[Entry, ...] = ()
     cancels: bool = False  # the job before makes room for the new one
     held: bool = False
+    resumes: bool = False  # the pause is behind it
     decided_to: Millis
     look_at: Millis | None
 
@@ -44,14 +43,20 @@ class Decision(Struct, frozen=True, kw_only=True):
 def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: bool) -> Decision:
     """Decide everything that is due by now; `busy` says that the job of the last tick has not ended."""
     if schedule.decided_to > now + ASTRAY:
-        # The clock has gone back. Ticks that did fire are in the ledger, which keeps them from firing again.
-        return Decision(decided_to=now, look_at=definition.next_after(now))
-    open_to = _open_to(schedule, now)
-    decision = _decide_to(open_to, schedule, definition, now, busy=busy)
-    if not decision.held and (suppressed := _suppressed(schedule, definition, now)):
-        decision = replace(decision, entries=(*decision.entries, *suppressed), decided_to=now)
-    if decision.look_at is None and decision.entries:
-        return replace(decision, look_at=now + END_LOOK)
+        # The clock has gone back. Ticks that did fire are in the history, which keeps them from firing again.
+        resumes = schedule.resumed_at is not None
+        return Decision(decided_to=now, look_at=definition.next_after(now), resumes=resumes)
+    begin, end = _pause(schedule, now)
+    decision = _decide_to(begin, schedule, definition, now, busy=busy)
+    if decision.held:
+        return decision
+    resumes, suppressed = schedule.resumed_at is not None, _suppressed(schedule, definition, now)
+    decision = replace(decision, entries=(*decision.entries, *suppressed), resumes=resumes)
+    if resumes and begin < now:  # what came since is for the next look, which may be at once
+        to = max(schedule.decided_to, end)
+        decision = replace(decision, decided_to=to, look_at=definition.next_after(to))
+    elif suppressed:
+        decision = replace(decision, decided_to=now)
     return decision
 
 
@@ -86,26 +91,48 @@ def _decide_to(
 def passed_over(schedule: Schedule, definition: Definition, now: Millis) -> Decision:
     """Nothing fires of all that is due: it is written down."""
     outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
-    entries = _unfired(definition, schedule.decided_to, _open_to(schedule, now), now, outcome)
+    begin, end = _pause(schedule, now)
+    entries = _unfired(definition, schedule.decided_to, begin, now, outcome)
     entries += _suppressed(schedule, definition, now)
-    return Decision(entries=_joined(entries), decided_to=now, look_at=definition.next_after(now))
+    entries += _unfired(definition, max(schedule.decided_to, end), now, now, outcome)
+    resumes = schedule.resumed_at is not None
+    look_at = definition.next_after(now)
+    return Decision(entries=_joined(entries), decided_to=now, look_at=look_at, resumes=resumes)
 
 
-def _open_to(schedule: Schedule, now: Millis) -> Millis:
-    """Up to when ticks may fire: to now, or to when the schedule was paused."""
-    if schedule.paused_at is None:
-        return now
-    if schedule.paused_at > now:  # by a clock that has gone back since: paused is paused
-        return min(schedule.decided_to, now)
-    return schedule.paused_at
+def waits_for_pause(schedule: Schedule, definition: Definition, now: Millis) -> bool:
+    """Whether ticks from before the pause are still to be decided."""
+    first = definition.next_after(schedule.decided_to)
+    return first is not None and first <= _pause(schedule, now)[0]
+
+
+def passed_unseen(schedule: Schedule, now: Millis) -> tuple[Entry, ...]:
+    """The same where nobody can tell which ticks are due: one entry for all of them, if there is one at all."""
+    waits = schedule.held or schedule.errors > 0
+    first = schedule.decided_to + 1 if waits else schedule.look_at
+    if first is None or first > now:
+        return ()
+    outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
+    if schedule.paused_at is not None and schedule.paused_at < first:
+        outcome = TickOutcome.SUPPRESSED
+    return (_entry(first, outcome, now, until=now if now > first else None),)
+
+
+def _pause(schedule: Schedule, now: Millis) -> tuple[Millis, Millis]:
+    """From when to when ticks are suppressed; both are now if there is no pause."""
+    begin, end = schedule.paused_at, now if schedule.resumed_at is None else schedule.resumed_at
+    if begin is None or end > now:  # by a clock that has gone back since: resumed is resumed
+        return now, now
+    if begin > now:  # and paused is paused
+        begin = min(schedule.decided_to, now)
+    return begin, end
 
 
 def _suppressed(schedule: Schedule, definition: Definition, now: Millis) -> list[Entry]:
-    """The entries of ticks that came after the pause, and were not written down before."""
-    if schedule.paused_at is None:
-        return []
-    since = max(schedule.decided_to, _open_to(schedule, now))
-    return list(_joined(_unfired(definition, since, now, now, TickOutcome.SUPPRESSED)))
+    """The entries of ticks that came in the pause, and were not written down before."""
+    begin, end = _pause(schedule, now)
+    since = max(schedule.decided_to, begin)
+    return list(_joined(_unfired(definition, since, end, now, TickOutcome.SUPPRESSED)))
 
 
 def _unfired(
@@ -135,6 +162,25 @@ def joined_to(stretch: Entry | None, entry: Entry) -> Entry:
     return replace(entry, at=stretch.at, until=entry.until or entry.at, count=count)
 
 
+def cut_off(
+    definition: Definition, stretch: Entry, to: Millis, counts: dict[str, int]
+) -> tuple[Entry | None, dict[str, int]]:
+    """What is left of it, and of the counts, when the clock has gone back and its later ticks are decided again.
+
+    Nothing, if all of them are later: then it is not even written down any more.
+    """
+    end = stretch.until or stretch.at
+    if stretch.at > to:
+        return None, counts
+    later = takewhile(lambda at: at <= end, definition.recurrence.after(to))
+    count = max(1, stretch.count - len(list(islice(later, stretch.count))))
+    left = Counter(counts)
+    left[stretch.outcome] -= stretch.count - count
+    return replace(stretch, until=min(end, to) if min(end, to) > stretch.at else None, count=count), dict(
+        +left
+    )
+
+
 def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[Entry], list[Millis]]:
     """The newest ticks that are due, as many as could be caught up, and one entry for whatever is older than these."""
     enough = definition.most if definition.catch_up == "all" else 1
@@ -156,20 +202,23 @@ def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[En
     return [_entry(older[0], TickOutcome.MISSED, now, until=until, count=len(older))], recent
 
 
-def left_of(definition: Definition, stretch: Entry, fired: Collection[Millis]) -> list[Entry]:
-    """What stays written down of ticks that stand in one entry, when some of them fire after all.
+def left_of(
+    definition: Definition, stretch: Entry, fired: Collection[Millis], before: Collection[Millis] = ()
+) -> list[Entry]:
+    """What stays written down of ticks that stand in one entry, when some of them fire after all. Those that have fired
+    `before` lie in it, but do not count.
 
     Nothing, if it tells of other ticks than the definition has now.
     """
     end = stretch.until or stretch.at
     ticks = takewhile(lambda at: at <= end, definition.recurrence.after(stretch.at - 1))
-    inside = list(islice(ticks, stretch.count))
+    inside = list(islice(ticks, stretch.count + sum(stretch.spans(at) for at in before)))
     more = list(islice(ticks, 1))
-    if len(inside) < stretch.count or (more and stretch.count < MOST_COUNTED):
+    if sum(at not in before for at in inside) < stretch.count or (more and stretch.count < MOST_COUNTED):
         return []
     parts: list[list[Millis]] = [[]]
     for at in chain(inside, more, ticks):
-        if at in fired:
+        if at in fired or at in before:
             parts.append([])
         else:
             parts[-1].append(at)
@@ -182,6 +231,10 @@ def left_of(definition: Definition, stretch: Entry, fired: Collection[Millis]) -
     ]
     if parts[-1] and parts[-1][-1] < end:  # that is where counting has ended, and not the stretch
         left[-1] = replace(left[-1], until=end)
+    if (
+        left and left[0].at > stretch.at and stretch.at not in fired
+    ):  # it begins behind a tick that had fired before
+        left[0] = replace(left[0], at=stretch.at, until=left[0].until or left[0].at)
     return left
 
 

@@ -163,13 +163,13 @@ def reconciling(
 ) -> Op[list[str]]:
     """Bring what is declared into the store, and tell which of it is new or has changed. Raises ScheduleTaken.
 
-    A schedule that is known keeps its id, its ledger, its pause and what is due (`redefining.py`). One that is no
+    A schedule that is known keeps its id, its history, its pause and what is due (`redefining.py`). One that is no
     longer declared stays as it is: nobody fires it any more, and listings say so.
     Whoever is not heard, because another process declares the same at this moment, looks again: it may be another's.
     """
 
     def steps() -> Steps[list[str]]:
-        now = (yield from engine.due((), 0).start()).now
+        now = yield from engine.time().start()
         changed: list[str] = []
         heard: list[Change | None] = [None]
         while not all(heard):

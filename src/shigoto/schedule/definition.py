@@ -10,6 +10,7 @@ from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.duration import write_duration
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec, KeyMode
+from shigoto.model.schedule import Schedule
 from shigoto.options import CatchUp, Overlap, WhenFailed
 from shigoto.schedule.recurrence import Cron, Every, Once
 
@@ -107,6 +108,16 @@ def read(text: str) -> Definition:
             f"What is stored of the schedule cannot be read: {error}. Remove it, and add it again.",
             "definition",
         ) from error
+
+
+def trouble_with(schedule: Schedule) -> str | None:
+    """Why this process cannot tell when the schedule is due, if so: nobody here knows its time zone, or what it means.
+    Others may; if none does, nobody fires it."""
+    try:
+        read(schedule.definition).next_after(schedule.decided_to)
+    except (ScheduleInvalid, KeyError, ValueError, OSError) as error:
+        return str(error)
+    return None
 
 
 UNREADABLE = Definition(recurrence=Once(0))

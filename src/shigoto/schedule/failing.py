@@ -3,12 +3,8 @@
 Then it waits for somebody to look at it, unless it was said that it shall go (`when_failed="remove"`).
 """
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
-from shigoto.engine.op import Op, Steps
-from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Millis
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.schedule import Change, Schedule
@@ -25,30 +21,14 @@ def after_failure(schedule: Schedule, error: BaseException, now: Millis) -> Chan
     failed = errors >= MOST_ERRORS
     look_at = None if failed else now + FIRST_PAUSE * 2 ** (errors - 1)
     changed = replace(schedule, errors=errors, error=_text(error), failed=failed, look_at=look_at)
-    return Change(schedule=changed, seen=schedule.revision)
+    return Change(schedule=changed, seen=schedule.revision, removes=failed and _shall_go(schedule))
 
 
-def may_go(schedule: Schedule) -> bool:
-    """Whether one more error removes it."""
-    if schedule.errors + 1 < MOST_ERRORS:
-        return False
+def _shall_go(schedule: Schedule) -> bool:
     try:
         return read(schedule.definition).when_failed == "remove"
     except ScheduleInvalid:
         return False
-
-
-def removing_failed(engine: Engine, names: Sequence[str]) -> Op[list[str]]:
-    """Remove those of the schedules that have failed, and tell which these were."""
-
-    def steps() -> Steps[list[str]]:
-        known = yield from engine.schedules(names).start()
-        failed = [each.name for each in known if each.failed]
-        if failed:
-            yield from engine.remove_schedules(failed).start()
-        return failed
-
-    return Op(start=steps)
 
 
 def _text(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.schedule.deciding import Decision, counted, joined_to
+from shigoto.schedule.deciding import Decision, counted, cut_off, joined_to
 from shigoto.schedule.declaring import Maker, checked_call
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.tick import Tick
@@ -19,27 +19,32 @@ def carried_out(
 ) -> Change:
     """The change that a decision makes. Whatever `maker` raises is for the caller."""
     firings = [fired(schedule, definition, entry, maker) for entry in decision.entries]
-    stretch = (
-        None if decision.decided_to < schedule.decided_to else schedule.stretch
-    )  # or the clock has gone back
-    if firings:
-        firings[0] = _joined(stretch, firings[0])
+    counts, stretch = counted(schedule, decision.entries), schedule.stretch
+    has_gone_back = decision.decided_to < schedule.decided_to
+    if has_gone_back and stretch is not None:
+        stretch, counts = cut_off(definition, stretch, decision.decided_to, counts)
+        firings = [] if stretch is None else [Firing(entry=stretch, known=stretch.count)]
+    elif firings:
+        firings[0] = _continuing(stretch, firings[0])
         newest = firings[-1].entry
         stretch = None if newest.outcome.fires else newest
     return Change(
         schedule=replace(
             schedule,
             held=decision.held,
+            paused_at=None if decision.resumes else schedule.paused_at,
+            resumed_at=None if decision.resumes else schedule.resumed_at,
             decided_to=decision.decided_to,
             look_at=decision.look_at,
             errors=0,
             error=None,
-            counts=counted(schedule, decision.entries),
+            counts=counts,
             stretch=stretch,
         ),
         seen=schedule.revision,
         firings=tuple(firings),
         cancel=(schedule.job,) if decision.cancels and schedule.job is not None else (),
+        back_to=decision.decided_to if has_gone_back else None,
     )
 
 
@@ -55,9 +60,11 @@ def fired(schedule: Schedule, definition: Definition, entry: Entry, maker: Maker
     return Firing(entry=replace(entry, job=spec.id), spec=replace(spec, run_at=run_at, delay=0))
 
 
-def _joined(stretch: Entry | None, firing: Firing) -> Firing:
+def _continuing(stretch: Entry | None, firing: Firing) -> Firing:
     entry = joined_to(stretch, firing.entry)
-    return replace(firing, entry=entry, known=entry.count - firing.entry.count)
+    if entry is firing.entry:
+        return firing
+    return replace(firing, entry=entry, known=entry.count - firing.entry.count, since=firing.entry.at)
 
 
 def jitter_of(schedule: Schedule, definition: Definition, at: Millis) -> Millis:

@@ -25,16 +25,17 @@ def looked_at(
     (`failing.py`); ZoneMissing says nothing of the schedule, but that it is for others to look at."""
     schedule = due.schedule
     definition = read(schedule.definition)
-    decision = portion(decide(schedule, definition, now, busy=due.busy), now, most)
+    decision = portion(decide(schedule, definition, now, busy=due.busy), most)
     mine = declared.get(schedule.name)
     return carried_out(schedule, definition, decision, None if mine is None else mine.call)
 
 
-def portion(decision: Decision, now: Millis, most: int) -> Decision:
+def portion(decision: Decision, most: int) -> Decision:
     """As much of a decision as has no more jobs than that, from the oldest tick on; the rest stays due."""
     fires = decision.fires
     if len(fires) <= most:
         return decision
     end = fires[most - 1].at
     entries = tuple(entry for entry in decision.entries if entry.at <= end)
-    return replace(decision, entries=entries, decided_to=end, look_at=now)
+    # Not before now: the clock may go back by hours, and what is left is due all the same.
+    return replace(decision, entries=entries, decided_to=end, look_at=end, resumes=False)

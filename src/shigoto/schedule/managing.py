@@ -17,10 +17,10 @@ from shigoto.model.errors import (
     nearest,
 )
 from shigoto.model.plain import plain_text
-from shigoto.model.schedule import Change, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Schedule
 from shigoto.model.text import shown
 from shigoto.options import check_name
-from shigoto.schedule.deciding import passed_over
+from shigoto.schedule.deciding import passed_over, waits_for_pause
 from shigoto.schedule.declaring import HEARD_WITHIN
 from shigoto.schedule.definition import Definition, read, written
 from shigoto.schedule.firing import carried_out
@@ -37,7 +37,7 @@ def adding(engine: Engine, name: str, definition: Definition, id: UUID) -> Op[Sc
     """Store a new schedule, due from now on. Raises ScheduleTaken, ScheduleInvalid."""
 
     def steps() -> Steps[Schedule]:
-        now = (yield from engine.due((), 0).start()).now
+        now = yield from engine.time().start()
         schedule = Schedule(
             id=id,
             name=name,
@@ -58,7 +58,7 @@ def altering(engine: Engine, name: str, alter: Alter) -> Op[Schedule]:
 
     def steps() -> Steps[Schedule]:
         for _ in range(TRIES):
-            now = (yield from engine.due((), 0).start()).now
+            now = yield from engine.time().start()
             schedule = yield from found(engine, name)
             change = alter(schedule, now)
             if change is None:
@@ -106,10 +106,10 @@ def defining(engine: Engine, name: str) -> Op[Definition]:
 
 
 def removing(engine: Engine, name: str) -> Op[None]:
-    """Forget a schedule with its ledger. Raises ScheduleNotFound, or ScheduleTaken if living code declares it."""
+    """Forget a schedule with its history. Raises ScheduleNotFound, or ScheduleTaken if living code declares it."""
 
     def steps() -> Steps[None]:
-        now = (yield from engine.due((), 0).start()).now
+        now = yield from engine.time().start()
         schedule = yield from found(engine, name)
         expect_free(schedule, now, "removed")
         yield from engine.remove_schedules([name]).start()
@@ -136,23 +136,30 @@ def updated(schedule: Schedule, definition: Definition, now: Millis) -> Change:
 
 
 def paused(schedule: Schedule, now: Millis) -> Change | None:
-    """Ticks are suppressed from now on; those before are decided as usual, by whoever looks next."""
-    if schedule.paused_at is not None:
+    """Ticks are suppressed from now on; those before are decided as usual, by whoever looks next.
+
+    If nobody has looked since the pause before was ended, that goes on.
+    """
+    if schedule.paused:
         return None
-    return Change(schedule=replace(schedule, paused_at=now), seen=schedule.revision)
+    since = now if schedule.paused_at is None else schedule.paused_at
+    return Change(schedule=replace(schedule, paused_at=since, resumed_at=None), seen=schedule.revision)
 
 
 def resumed(schedule: Schedule, now: Millis) -> Change | None:
-    """It fires again. What was due before the pause, or before it has failed, is decided by whoever looks next.
-
-    If ticks came after the pause, these are suppressed, and nothing older fires any more.
-    """
-    if schedule.paused_at is None and not schedule.failed:
+    """It fires again. What was due before the pause, or before it has failed, is decided by whoever looks next; so are
+    then the ticks that came in the pause, which are suppressed."""
+    if not schedule.paused and not schedule.failed:
         return None
     definition = read(schedule.definition)
-    going = replace(schedule, paused_at=None, failed=False, errors=0, error=None)
-    passed = passed_over(schedule, definition, now)
-    if any(entry.outcome is TickOutcome.SUPPRESSED for entry in passed.entries):
-        return carried_out(going, definition, passed, None)
+    going = replace(schedule, failed=False, errors=0, error=None)
+    if schedule.paused and waits_for_pause(schedule, definition, now):
+        going = replace(going, resumed_at=now)
+    elif schedule.paused:
+        ended = replace(going, paused_at=None)
+        passed = passed_over(schedule, definition, now)
+        if passed.entries:
+            return carried_out(ended, definition, passed, None)
+        going = ended
     look_at = definition.next_after(min(schedule.decided_to, now))
     return Change(schedule=replace(going, look_at=look_at), seen=schedule.revision)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from shigoto.model.clock import Millis, to_datetime, to_millis
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.recurrence import Cron, has_fixed_times, spelled_out, walls_between
-from shigoto.schedule.zones import LAST_YEAR, Seconds, stretches, wall, year_of, zone_called
+from shigoto.schedule.zones import LAST_YEAR, Seconds, seasons, wall, year_of, zone_called
 
 Fate = Literal["after", "skipped", "first", "both"]
 
@@ -67,7 +67,7 @@ def clock_changes(given: Definition, after: Millis, to: Millis) -> list[ClockCha
         return []
     zone, since, until = zone_called(cron.tz), after // 1000, to // 1000
     found: list[ClockChange] = []
-    for before, following in pairwise(stretches(since, year_of(until) + 1, zone)):
+    for before, following in pairwise(seasons(since, year_of(until) + 1, zone)):
         if since < following.begin <= until and before.offset != following.offset:
             shown_to, shown_from = before.end + before.offset, following.begin + following.offset
             times = walls_between(cron, min(shown_to, shown_from), max(shown_to, shown_from))

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from shigoto.model.clock import Millis
 from shigoto.options import Fold, Gap
-from shigoto.schedule.zones import DAY, Seconds, number, stretches, wall, year_of, zone_called
+from shigoto.schedule.zones import DAY, Seconds, number, seasons, wall, year_of, zone_called
 
 WORDS = {
     "@yearly": "0 0 1 1 *",
@@ -49,21 +49,21 @@ class Cron(Struct, frozen=True, tag="cron"):
                 yield last
 
     def _instants(self, since: Seconds) -> Iterator[Seconds]:
-        """From soon before an instant on, stretch by stretch; some may be named twice."""
+        """From soon before an instant on, season by season; some may be named twice."""
         fields = spelled_out(self.expression)
         fixed = has_fixed_times(fields)
         walls = _Walls(fields)
-        shown: Seconds | None = None  # up to which time of the wall the stretch before has come
-        for stretch in stretches(since - DAY, year_of(since) + HORIZON, zone_called(self.tz)):
-            low, high = stretch.begin + stretch.offset, stretch.end + stretch.offset
+        shown: Seconds | None = None  # up to which time of the wall the season before has come
+        for season in seasons(since - DAY, year_of(since) + HORIZON, zone_called(self.tz)):
+            low, high = season.begin + season.offset, season.end + season.offset
             if fixed and shown is not None:
                 if self.gap == "after" and walls.first_from(shown) < low:
-                    yield stretch.begin
+                    yield season.begin
                 if self.fold == "first":
                     low = max(low, shown)
-            local = walls.first_from(max(low, since + stretch.offset))
+            local = walls.first_from(max(low, since + season.offset))
             while local < high:
-                yield local - stretch.offset
+                yield local - season.offset
                 local = walls.first_from(local + 1)
             shown = high
 

@@ -4,25 +4,32 @@ from msgspec.structs import replace
 
 from shigoto.model.clock import Millis
 from shigoto.model.schedule import Change, Firing, Schedule
-from shigoto.schedule.deciding import counted, passed_over
+from shigoto.schedule.deciding import counted, passed_over, passed_unseen
 from shigoto.schedule.definition import Definition, read, written
+from shigoto.schedule.zones import ZoneMissing
 
 
 def redefined(schedule: Schedule, definition: Definition, now: Millis) -> Change:
     """The schedule with another definition. Whatever it failed of may be mended by that, so it is tried again.
 
-    What is due stays due, if the new definition has the same ticks up to now. If not, these are passed over.
+    What is due stays due, if the new definition has the same ticks up to now. If not, these are passed over; also where
+    nobody knows the time zone that they were in, which is what another definition may be there to mend.
     """
     before = read(schedule.definition)
     changed = replace(schedule, definition=written(definition), failed=False, errors=0, error=None)
     if _same_until(before, definition, now):
         look_at = definition.next_after(min(schedule.decided_to, now))
         return Change(schedule=replace(changed, look_at=look_at), seen=schedule.revision)
-    entries = passed_over(schedule, before, now).entries
+    try:
+        entries = passed_over(schedule, before, now).entries
+    except ZoneMissing:
+        entries = passed_unseen(schedule, now)
     return Change(
         schedule=replace(
             changed,
             held=False,
+            paused_at=schedule.paused_at if schedule.paused else None,
+            resumed_at=None,
             decided_to=now,
             look_at=definition.next_after(now),
             counts=counted(schedule, entries),

@@ -18,7 +18,7 @@ from shigoto.options import ScheduleOptions, check_name
 from shigoto.planning import Planning
 from shigoto.schedule import asking, managing
 from shigoto.schedule.declaring import HEARD_WITHIN, Declared, Maker, checked_call
-from shigoto.schedule.definition import UNREADABLE, Definition, read, template
+from shigoto.schedule.definition import UNREADABLE, Definition, read, template, trouble_with
 from shigoto.schedule.options import definition, expect_in_calendar, words_of
 from shigoto.schedule.preview import upcoming
 from shigoto.schedule.tick import Tick
@@ -191,14 +191,14 @@ class Schedules:
 
     def _getting(self, name: str) -> Op[ScheduleRecord]:
         def steps() -> Steps[ScheduleRecord]:
-            now = (yield from self._engine.due((), 0).start()).now
+            now = yield from self._engine.time().start()
             return record((yield from managing.found(self._engine, name)), now)
 
         return Op(start=steps, mode="read")
 
     def _listing(self) -> Op[list[ScheduleRecord]]:
         def steps() -> Steps[list[ScheduleRecord]]:
-            now = (yield from self._engine.due((), 0).start()).now
+            now = yield from self._engine.time().start()
             return [record(each, now) for each in (yield from self._engine.schedules().start())]
 
         return Op(start=steps, mode="read")
@@ -211,7 +211,7 @@ class Schedules:
 
         def steps() -> Steps[list[datetime]]:
             schedule = yield from managing.found(self._engine, name)
-            now = (yield from self._engine.due((), 0).start()).now
+            now = yield from self._engine.time().start()
             return upcoming(read(schedule.definition), now if after is None else after, end, most)
 
         return Op(start=steps, mode="read")
@@ -221,7 +221,7 @@ class Schedules:
 
         def steps() -> Steps[list[TickRecord]]:
             yield from managing.found(self._engine, name)
-            entries = yield from self._engine.ledger(name, before=until, limit=most).start()
+            entries = yield from self._engine.history(name, before=until, limit=most).start()
             return [_told(each) for each in entries]
 
         return Op(start=steps, mode="read")
@@ -262,12 +262,12 @@ def _explaining(declared: Declared) -> Maker:
 
 def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
     """The schedule as people see it; one that cannot be read does not hide the others."""
-    error = schedule.error
+    trouble = trouble_with(schedule)
     try:
         given = read(schedule.definition)
         when = given.when
-    except ScheduleInvalid as unreadable:
-        given, when, error = UNREADABLE, "?", str(unreadable)
+    except ScheduleInvalid:
+        given, when = UNREADABLE, "?"
     return ScheduleRecord(
         name=schedule.name,
         when=when,
@@ -275,7 +275,7 @@ def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
         task=given.task,
         queue=None if given.job is None else given.job.queue,
         payload=None if given.job is None else given.job.payload,
-        status=_status(schedule, now),
+        status=_status(schedule, now, readable=trouble is None),
         next_at=_next_at(schedule, given, now),
         origin=schedule.origin or None,
         catch_up=given.catch_up,
@@ -286,7 +286,7 @@ def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
         until=None if given.until is None else to_datetime(given.until),
         last_job=schedule.job,
         errors=schedule.errors,
-        error=error,
+        error=trouble or schedule.error,
         counts=schedule.counts,
         created_at=to_datetime(schedule.created_at),
         when_failed=given.when_failed,
@@ -307,27 +307,16 @@ def _next_at(schedule: Schedule, given: Definition, now: Millis) -> datetime | N
     return None if due is None else to_datetime(due)
 
 
-def _status(schedule: Schedule, now: Millis) -> Status:
+def _status(schedule: Schedule, now: Millis, *, readable: bool) -> Status:
     if schedule.failed:
         return "failed"
-    if schedule.paused_at is not None:
+    if schedule.paused:
         return "paused"
     if schedule.origin and schedule.declared_at < now - HEARD_WITHIN:
         return "undeclared"
-    return "ended" if schedule.look_at is None or _is_over(schedule) else "active"
-
-
-def _is_over(schedule: Schedule) -> bool:
-    """Whether it has no tick any more. Somebody may still look at it once, in case its clock was wrong."""
-    try:
-        return read(schedule.definition).next_after(schedule.decided_to) is None
-    except (
-        ScheduleInvalid,
-        KeyError,
-        ValueError,
-        OSError,
-    ):  # nobody here knows its time zone, or what it means
-        return False
+    if not readable and schedule.look_at is not None:
+        return "unreadable"
+    return "ended" if schedule.look_at is None else "active"
 
 
 def _told(entry: Entry) -> TickRecord:
@@ -346,7 +335,7 @@ def _shown(engine: Engine, op: Op[Schedule]) -> Op[ScheduleRecord]:
 
     def steps() -> Steps[ScheduleRecord]:
         schedule = yield from op.start()
-        return record(schedule, (yield from engine.due((), 0).start()).now)
+        return record(schedule, (yield from engine.time().start()))
 
     return Op(start=steps, rings=lambda _: True)
 

@@ -27,7 +27,7 @@ class ZoneMissing(ScheduleInvalid, KeyError):
     __str__ = Exception.__str__  # not that of KeyError, which quotes the text
 
 
-class Stretch(Struct, frozen=True):
+class Season(Struct, frozen=True):
     """A time in which nobody changes the clocks: from `begin` until before `end`, by UTC."""
 
     begin: Seconds
@@ -68,21 +68,21 @@ def year_of(at: Seconds) -> int:
     return to_datetime(at * 1000).year
 
 
-def stretches(since: Seconds, until_year: int, zone: tzinfo) -> Iterator[Stretch]:
-    """The stretches of a zone from the one that has `since` in it, to the end of a year, as far as calendars go.
+def seasons(since: Seconds, until_year: int, zone: tzinfo) -> Iterator[Season]:
+    """The seasons of a zone from the one that has `since` in it, to the end of a year, as far as calendars go.
 
     One of them may be cut in two by the end of a year, where nothing changes.
     """
     for year in range(max(FIRST_YEAR, year_of(since)), min(LAST_YEAR, until_year) + 1):
-        for stretch in _stretches_of(year, zone):
-            if stretch.end > since:
-                yield stretch
+        for season in _seasons_of(year, zone):
+            if season.end > since:
+                yield season
 
 
 @lru_cache(maxsize=4_096)
-def _stretches_of(year: int, zone: tzinfo) -> tuple[Stretch, ...]:
+def _seasons_of(year: int, zone: tzinfo) -> tuple[Season, ...]:
     """Those of one year of UTC. No zone changes its clocks twice within a day."""
-    found: list[Stretch] = []
+    found: list[Season] = []
     begin = at = _new_year(year)
     end = _new_year(year + 1)
     while at < end:
@@ -90,10 +90,10 @@ def _stretches_of(year: int, zone: tzinfo) -> tuple[Stretch, ...]:
         if offset_at(following, zone) != offset_at(at, zone):
             moment = _change_between(at, following, zone)
             if moment < end:
-                found.append(Stretch(begin, moment, offset_at(begin, zone)))
+                found.append(Season(begin, moment, offset_at(begin, zone)))
                 begin = moment
         at = following
-    return (*found, Stretch(begin, end, offset_at(begin, zone)))
+    return (*found, Season(begin, end, offset_at(begin, zone)))
 
 
 def _change_between(low: Seconds, high: Seconds, zone: tzinfo) -> Seconds:

@@ -6,6 +6,7 @@ from typing import Literal
 from msgspec import Struct
 
 from shigoto.model.clock import to_datetime
+from shigoto.observe.log import some_of
 from shigoto.worker.tally import Figures
 
 State = Literal["new", "running", "stopping", "stopped"]
@@ -55,6 +56,12 @@ def judge(figures: Figures | None, state: State, poll: float) -> Health:
     if late is not None and late > LATE:
         place = errors if late > TOO_LATE else warnings
         place.append(f"One tick in a hundred is late by {late / 1000:.1f} s or more.")
+    if figures.left_alone:
+        many = len(figures.left_alone)
+        verb = "schedule is" if many == 1 else "schedules are"
+        warnings.append(
+            f"{many} {verb} left to others, in time zones that are not known here: {some_of(figures.left_alone)}."
+        )
     if state == "stopping":
         warnings.append("The scheduler is about to stop.")
     status: Status = "Error" if errors else "Warning" if warnings else "OK"

@@ -142,6 +142,9 @@ class Relay:
     def workers(self) -> Op[list[WorkerRecord]]:
         return self.engine.workers()
 
+    def time(self) -> Op[Millis]:
+        return self.engine.time()
+
     def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
         return self.engine.schedules(names)
 
@@ -157,5 +160,5 @@ class Relay:
     def declare(self, names: Collection[str]) -> Op[int]:
         return self.engine.declare(names)
 
-    def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
-        return self.engine.ledger(name, before=before, limit=limit)
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+        return self.engine.history(name, before=before, limit=limit)

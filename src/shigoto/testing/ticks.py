@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from shigoto.app import Shigoto
 from shigoto.model.clock import Millis
 from shigoto.model.ids import uuid7
-from shigoto.model.schedule import Change, DueSchedule
+from shigoto.model.schedule import Change, Due, DueSchedule
 from shigoto.schedule.declaring import Declared, reconciling
-from shigoto.schedule.failing import after_failure, may_go, removing_failed
+from shigoto.schedule.failing import after_failure
 from shigoto.schedule.looking import AT_ONCE, looked_at
+from shigoto.schedule.zones import ZoneMissing
 from shigoto.testing.store import OwnStore
 
 
@@ -27,6 +28,7 @@ class Ticks:
         self._on = on
         self._declared: dict[str, Declared] = {}
         self._errors: list[BaseException] = []
+        self._left_alone: set[str] = set()  # schedules that are due, but whose time zone is not known here
 
     def begin(self) -> None:
         """Declare what the code declares so far, as a worker does that starts."""
@@ -39,18 +41,25 @@ class Ticks:
             return 0
         self._app.load()
         self._declare(self._app.declared)
-        engine, fired = self._store.engine, 0
-        while (due := self._store.quietly(engine.due(list(self._declared), AT_ONCE))).schedules:
-            for each in due.schedules:
-                self._change(each, due.now)
-            fired += len(due.schedules)
-        return fired
+        left_alone, fired = set[str](), 0
+        while True:
+            due = self._due(AT_ONCE + len(left_alone))
+            some = [each for each in due.schedules if each.schedule.name not in left_alone]
+            if not some:
+                self._left_alone = left_alone
+                return fired
+            left_alone |= {each.schedule.name for each in some if not self._change(each, due.now)}
+            fired += len(some)
+
+    def _due(self, limit: int) -> Due:
+        return self._store.quietly(self._store.engine.due(list(self._declared), limit))
 
     def next_in(self) -> Millis | None:
         """In how many milliseconds something is due; None if never."""
         if not self._on:
             return None
-        return self._store.quietly(self._store.engine.due(list(self._declared), 0)).next_in
+        due = self._due(len(self._left_alone))
+        return due.next_in if {each.schedule.name for each in due.schedules} <= self._left_alone else 0
 
     def taken_errors(self) -> list[BaseException]:
         """What the code of schedules has raised; the next one who asks hears of later ones only."""
@@ -65,15 +74,18 @@ class Ticks:
         elif declared:
             self._store.quietly(engine.declare(list(declared)))
 
-    def _change(self, due: DueSchedule, now: Millis) -> None:
-        """As in a worker; but what ends a test (an interrupt, `pytest.fail`) does so."""
+    def _change(self, due: DueSchedule, now: Millis) -> bool:
+        """As in a worker; but what ends a test (an interrupt, `pytest.fail`) does so. False if it is left alone."""
         try:
             self._commit(looked_at(due, self._declared, now))
+        except ZoneMissing as error:
+            if due.schedule.name not in self._left_alone:
+                self._errors.append(error)
+            return False
         except (Exception, SystemExit, CancelledError) as error:
             self._errors.append(error)
             self._commit(after_failure(due.schedule, error, now))
-            if may_go(due.schedule):
-                self._store.quietly(removing_failed(self._store.engine, [due.schedule.name]))
+        return True
 
     def _commit(self, change: Change) -> None:
         self._store.quietly(self._store.tick([change]))

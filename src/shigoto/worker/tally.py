@@ -43,7 +43,8 @@ class Figures(Struct, frozen=True, kw_only=True):
     answer. `error_rate` is the part of the newest cycles in which something failed. `lateness` in milliseconds is that
     of ticks which fired, also of those that were caught up, but not of those that waited for the job before. `cycle`
     is in seconds, and so is `idle`: since when no cycle has ended. `down_for` is since when the store does not answer,
-    None if it does; `trouble` is what it said last. `last_fired` is an instant of the store.
+    None if it does; `trouble` is what it said last. `last_fired` is an instant of the store. `left_alone` are schedules
+    that are due, but in time zones that are not known here.
     """
 
     fired: int
@@ -63,6 +64,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     by_schedule: dict[str, ScheduleFigures]
     by_priority: dict[int, int]
     seconds: float  # since it began to count
+    left_alone: tuple[str, ...] = ()
 
     @property
     def rates(self) -> "Rates":
@@ -80,7 +82,7 @@ class Tally:
 
     def __init__(self, time: Callable[[], float]) -> None:
         self._time = time
-        self._since = self._began_at = self._ended_at = time()
+        self._since = self._began_at = self._looked_at = self._ended_at = time()
         self._down_since: float | None = None
         self._trouble: str | None = None
         self._failed = False  # something in this cycle
@@ -93,10 +95,16 @@ class Tally:
         self._named: dict[str, Counter[str]] = {}
         self._last_at: dict[str, Millis] = {}
         self._priorities = Counter[int]()
+        self.left_alone: set[str] = set()  # schedules that this process cannot look at
 
     def begin(self) -> None:
         """A cycle begins."""
-        self._began_at, self._failed = self._time(), False
+        self._began_at = self._looked_at = self._time()
+        self._failed = False
+
+    def look(self) -> None:
+        """It is about to ask the store what is due, and what time it is there."""
+        self._looked_at = self._time()
 
     def end(self) -> None:
         """It has ended, and the store has answered."""
@@ -124,8 +132,8 @@ class Tally:
 
     @property
     def waited(self) -> Millis:
-        """How long this cycle has taken so far, from its look at the store's clock on."""
-        return round((self._time() - self._began_at) * 1000)
+        """How long this cycle has taken since it looked at the store's clock."""
+        return round((self._time() - self._looked_at) * 1000)
 
     def lost(self, schedule: str) -> None:
         """Another instance was first."""
@@ -174,6 +182,7 @@ class Tally:
             },
             by_priority=dict(self._priorities),
             seconds=now - self._since,
+            left_alone=tuple(sorted(self.left_alone)),
         )
 
     def _count(self, schedule: str, what: str, count: int = 1) -> None:

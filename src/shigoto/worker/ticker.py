@@ -32,7 +32,7 @@ from shigoto.observe.events import (
     TickPassed,
 )
 from shigoto.schedule.declaring import Declared, reconciling
-from shigoto.schedule.failing import after_failure, may_go, removing_failed
+from shigoto.schedule.failing import after_failure
 from shigoto.schedule.looking import AT_ONCE, MOST_JOBS, looked_at
 from shigoto.schedule.zones import ZoneMissing
 from shigoto.worker.station import Station, Trouble
@@ -81,7 +81,6 @@ class Ticker:
         self._trouble = Trouble(station, "ticker")
         self._wakeup = Wakeup()
         self._closed = False
-        self._left_alone: set[str] = set()  # schedules whose time zone is not known here
         self.tally = Tally(self._time)
         self._declared_at = self._time()  # or a moment ago, when the worker began
 
@@ -144,12 +143,15 @@ class Ticker:
     async def _cycle(self) -> float:
         """Fire what is due, and return how many seconds to wait."""
         engine = self._station.engine
-        limit = AT_ONCE + len(self._left_alone)  # which stay due here, and take nobody's place
+        left_alone = self.tally.left_alone
+        limit = AT_ONCE + len(left_alone)  # which stay due here, and take nobody's place
+        self.tally.look()
         due = await engine.arun(engine.due(list(self._declared), limit))
+        if len(due.schedules) < limit:  # whoever is not among them was mended by somebody, or removed
+            left_alone.intersection_update(each.schedule.name for each in due.schedules)
         steps, all_of_them = await self._decided(due)
         if steps:
             await self._carry_out(steps, due.now)
-            await self._remove_failed([step.seen.name for step in steps if may_go(step.seen)])
         if len(due.schedules) == limit or not all_of_them:
             return 0.0
         # What was fired is due again; how soon, only the schedules themselves know.
@@ -171,7 +173,7 @@ class Ticker:
         for each in due.schedules:
             if not left:
                 return steps, False
-            change = self._change(each, due.now, left)
+            change = await self._change(each, due.now, left)
             if change is not None:
                 steps.append(Step(each.schedule, change))
                 left -= sum(firing.spec is not None for firing in change.firings)
@@ -180,29 +182,30 @@ class Ticker:
                 until = clock() + TURN
         return steps, True
 
-    async def _remove_failed(self, names: Sequence[str]) -> None:
-        engine = self._station.engine
-        removed = await engine.arun(removing_failed(engine, names)) if names else []
-        for name in removed:
-            self._station.bus.publish(ScheduleRemoved(self._station.name, name))
-
-    def _change(self, due: DueSchedule, now: Millis, most: int) -> Change | None:
+    async def _change(self, due: DueSchedule, now: Millis, most: int) -> Change | None:
         """What becomes of a schedule, with so many jobs at most; None if a process must do it that knows its time zone.
 
-        Its code may raise anything, also what would end a task or a program: nobody awaits here, so whatever arrives
-        was raised by that code, and is not a cancel of our own.
+        Its code may raise anything, also what would end a task or a program, and may cancel the task that it runs in.
+        Nobody awaits meanwhile, so whatever arrives is by that code, and no cancel of our own.
         """
+        task, change, error = asyncio.current_task(), None, None
+        before = 0 if task is None else task.cancelling()
         try:
-            return looked_at(due, self._declared, now, most=most)
-        except ZoneMissing as error:
+            change = looked_at(due, self._declared, now, most=most)
+        except BaseException as raised:
+            error = raised
+        if task is not None and task.cancelling() > before:
+            await _go_on(task, before)
+            error = error or asyncio.CancelledError("its code cancels the task that it runs in")
+        if isinstance(error, ZoneMissing):
             self._leave_alone(due.schedule.name, error)
             return None
-        except BaseException as error:
-            return after_failure(due.schedule, error, now)
+        self.tally.left_alone.discard(due.schedule.name)
+        return change if error is None else after_failure(due.schedule, error, now)
 
     def _leave_alone(self, schedule: str, error: ZoneMissing) -> None:
-        if schedule not in self._left_alone:
-            self._left_alone.add(schedule)
+        if schedule not in self.tally.left_alone:
+            self.tally.left_alone.add(schedule)
             name = self._station.name
             logger.warning("%s: Schedule %s is left to other processes: %s", name, schedule, error)
 
@@ -237,12 +240,26 @@ class Ticker:
         self.tally.told(change, held=step.seen.held)
         if schedule.errors:
             error = str(schedule.error)
-            bus.publish(ScheduleFailed(name, schedule.name, error, schedule.errors, schedule.failed))
+            removes = change.removes
+            bus.publish(ScheduleFailed(name, schedule.name, error, schedule.errors, schedule.failed, removes))
+            if removes:
+                bus.publish(ScheduleRemoved(name, schedule.name))
         for firing in change.firings:
             entry = firing.entry
             late = entry.decided_at - entry.at + self.tally.waited
             if firing.spec is not None:
                 job: UUID = firing.spec.id
                 bus.publish(TickFired(name, schedule.name, entry.at, entry.outcome.value, job, late))
-            else:
-                bus.publish(TickPassed(name, schedule.name, entry.at, entry.outcome.value, firing.ticks))
+            elif firing.ticks:
+                bus.publish(TickPassed(name, schedule.name, firing.at, entry.outcome.value, firing.ticks))
+
+
+async def _go_on(task: "asyncio.Task[object]", before: int) -> None:
+    """Take back all cancels of this task but so many. Before Python 3.13 one is raised all the same where it waits."""
+    while task.cancelling() > before:
+        task.uncancel()
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        if task.cancelling() > before:  # by somebody else
+            raise

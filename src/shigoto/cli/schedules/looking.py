@@ -28,7 +28,7 @@ def list_schedules(ctx: click.Context, store: str | None, *, as_json: bool) -> N
     """Show every schedule.
 
     When it is due, what it runs, and how it is. One is undeclared if it was declared in code, and no process
-    with that code was heard of lately.
+    with that code was heard of lately; unreadable, if nobody here can tell when it is due.
     """
     with opened(ctx, store) as known:
         found = known.all()
@@ -160,4 +160,4 @@ def history(
 def _definition(ctx: click.Context, store: str | None, name: str) -> tuple[Definition, Millis]:
     """What was said about a schedule, and what time it is for its store, which judges what is due."""
     with closing(target_of(ctx).existing_store(store)) as engine:
-        return engine.run(defining(engine, name)), engine.run(engine.due((), 0)).now
+        return engine.run(defining(engine, name)), engine.run(engine.time())

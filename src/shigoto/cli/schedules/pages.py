@@ -16,7 +16,7 @@ from shigoto.schedule.preview import ClockChange, clock_changes, upcoming
 from shigoto.schedule.zones import zone_called
 
 LABEL = 12
-STATUS_COLOURS = {"paused": "yellow", "failed": "red", "undeclared": "yellow"}
+STATUS_COLOURS = {"paused": "yellow", "failed": "red", "undeclared": "yellow", "unreadable": "red"}
 OUTCOME_COLOURS = {
     TickOutcome.FIRED: "green",
     TickOutcome.CAUGHT_UP: "green",
@@ -32,6 +32,8 @@ STATUSES = {
     "failed": "its job could not be made or stored; `shigoto schedules resume` tries again",
     "ended": "it is never due again",
     "undeclared": "no process has declared it lately, so nobody fires it",
+    "unreadable": "nobody here can tell when it is due, nor fire it; `shigoto schedules update --tz` gives it another"
+    " time zone",
 }
 
 

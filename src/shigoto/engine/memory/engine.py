@@ -213,6 +213,10 @@ class MemoryEngine:
         """The workers that are registered and not fenced, oldest first."""
         return _read(lambda: look.workers(self._store))
 
+    def time(self) -> Op[Millis]:
+        """What time it is at the store."""
+        return _read(self._store.now)
+
     def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
         """The schedules of these names, or all of them, by name."""
         return _read(lambda: ticking.schedules(self._store, names))
@@ -226,16 +230,16 @@ class MemoryEngine:
         return _op(lambda: ticking.tick(self._store, changes), rings=any)
 
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
-        """Forget schedules and their ledgers."""
+        """Forget schedules and their histories."""
         return _op(lambda: ticking.remove(self._store, names))
 
     def declare(self, names: Collection[str]) -> Op[int]:
         """Say of schedules that a living process declares them."""
         return _op(lambda: ticking.declare(self._store, names))
 
-    def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
         """The entries of a schedule, the newest first."""
-        return _read(lambda: ticking.ledger(self._store, name, before, limit))
+        return _read(lambda: ticking.history(self._store, name, before, limit))
 
     def _forget_bell(self, bell: MemoryDoorbell) -> None:
         with self._lock:

@@ -34,7 +34,7 @@ class Store:
         self.tally: Counter[tuple[str, State]] = Counter()
         self.later: Counter[str] = Counter()
         self.schedules: dict[str, Schedule] = {}
-        self.ledgers: dict[UUID, dict[Millis, Entry]] = defaultdict(dict)  # by schedule and instant
+        self.histories: dict[UUID, dict[Millis, Entry]] = defaultdict(dict)  # by schedule and instant
 
     def now(self) -> Millis:
         """Store time; read once per operation."""

@@ -1,4 +1,4 @@
-"""Schedules and their ledgers."""
+"""Schedules and their histories."""
 
 from collections.abc import Collection, Sequence
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from shigoto.engine.memory import manage, submit
 from shigoto.engine.memory.store import Store
 from shigoto.model.clock import Millis
-from shigoto.model.schedule import ASTRAY, KEPT, Change, Due, DueSchedule, Entry, Schedule
+from shigoto.model.schedule import ASTRAY, KEPT, Change, Due, DueSchedule, Entry, Schedule, TickOutcome
 
 
 def schedules(store: Store, names: Sequence[str] | None) -> list[Schedule]:
@@ -41,15 +41,16 @@ def tick(store: Store, changes: Sequence[Change]) -> list[Change | None]:
     manage.cancel(store, [id for change in news for id in change.cancel], force=False)
     for change in news:
         _change(store, change)
+    remove(store, [change.schedule.name for change in news if change.removes])
     return done
 
 
 def remove(store: Store, names: Sequence[str]) -> list[bool]:
-    """Forget schedules and their ledgers."""
+    """Forget schedules and their histories."""
     known = [store.schedules.pop(name, None) for name in names]
     for schedule in known:
         if schedule is not None:
-            store.ledgers.pop(schedule.id, None)
+            store.histories.pop(schedule.id, None)
     return [schedule is not None for schedule in known]
 
 
@@ -62,10 +63,10 @@ def declare(store: Store, names: Collection[str]) -> int:
     return len(known)
 
 
-def ledger(store: Store, name: str, before: Millis | None, limit: int) -> list[Entry]:
+def history(store: Store, name: str, before: Millis | None, limit: int) -> list[Entry]:
     """The entries of a schedule, the newest first."""
     schedule = store.schedules.get(name)
-    entries = {} if schedule is None else store.ledgers[schedule.id]
+    entries = {} if schedule is None else store.histories[schedule.id]
     wanted = [entry for at, entry in entries.items() if before is None or at < before]
     return sorted(wanted, key=lambda entry: -entry.at)[:limit]
 
@@ -86,14 +87,23 @@ def _heard(store: Store, changes: Sequence[Change]) -> list[bool]:
 
 def _new(store: Store, change: Change) -> Change:
     """What of it has not happened before."""
-    entries = store.ledgers[change.schedule.id]
-    return change.without({at for at, entry in entries.items() if entry.outcome.fires})
+    entries = store.histories[change.schedule.id]
+    if change.back_to is not None:
+        later = [each for each in entries.values() if each.at > change.back_to and not each.outcome.fires]
+        for entry in later:
+            del entries[entry.at]
+        change = change.forgetting((entry.outcome, entry.count) for entry in later)
+    instants = {firing.entry.at for firing in change.firings}
+    fired = [each for each in entries.values() if each.outcome.fires]
+    return change.without(
+        {each.at for each in fired if each.at in instants or each.outcome is not TickOutcome.RUN_NOW}
+    )
 
 
 def _change(store: Store, change: Change) -> None:
     schedule = change.schedule
     known = store.schedules.get(schedule.name)
-    entries = store.ledgers[schedule.id]
+    entries = store.histories[schedule.id]
     last = schedule.job
     for firing in change.firings:
         entry = firing.entry
@@ -102,8 +112,9 @@ def _change(store: Store, change: Change) -> None:
             entry = replace(entry, job=stored.id)
             last = stored.id if entry.outcome.leads else last
         entries[entry.at] = entry
-    for at in sorted(entries)[:-KEPT]:
-        del entries[at]
+    oldest = sorted(entries)[-KEPT:][:1]
+    for entry in [each for each in entries.values() if oldest and max(each.at, each.until or 0) < oldest[0]]:
+        del entries[entry.at]
     declared_at = schedule.declared_at if known is None else max(known.declared_at, schedule.declared_at)
     store.schedules[schedule.name] = replace(
         schedule,

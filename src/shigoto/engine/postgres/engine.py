@@ -277,6 +277,9 @@ class PostgresEngine:
 
     # Schedules.
 
+    def time(self) -> Op[Millis]:
+        return _timed(ticking.time, mode="read")
+
     def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
         return Op(start=lambda: ticking.schedules(names), mode="read")
 
@@ -294,8 +297,8 @@ class PostgresEngine:
     def declare(self, names: Collection[str]) -> Op[int]:
         return _timed(lambda now: ticking.declare(now, names))
 
-    def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
-        return Op(start=lambda: ticking.ledger(name, before, limit), mode="read")
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+        return Op(start=lambda: ticking.history(name, before, limit), mode="read")
 
 
 def _timed(

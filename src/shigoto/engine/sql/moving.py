@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 from msgspec import Struct, json
 
-from shigoto.engine.movable import BLOCK, Gate, LedgerMark, Mark, refused
+from shigoto.engine.movable import BLOCK, Gate, Mark, ScheduleMark, refused
 from shigoto.engine.op import Op
 from shigoto.engine.sql import moving_schedules as plans
 from shigoto.engine.sql.command import Steps, sql
@@ -184,7 +184,7 @@ class SqlMover:
     def remove(self, numbers: Sequence[int]) -> Op[None]:
         return Op(start=lambda: self._inside(_remove(numbers)))
 
-    def ledger_marks(self) -> Op[dict[str, LedgerMark]]:
+    def schedule_marks(self) -> Op[dict[str, ScheduleMark]]:
         return Op(start=plans.marks, mode="read")
 
     def schedules(self, names: Sequence[str]) -> Op[list[StoredSchedule]]:

@@ -1,4 +1,4 @@
-"""Schedules and their ledgers. Whoever changes a schedule has locked its row first, in the order of names."""
+"""Schedules and their histories. Whoever changes a schedule has locked its row first, in the order of names."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -30,6 +30,12 @@ PRUNE_EVERY = KEPT // 10  # changes, of which each adds
 MOST_UNPRUNED = 2  # entries, or is followed by a cut
 _decode_counts = json.Decoder(dict[str, int]).decode
 _decode_entry = json.Decoder(Entry).decode
+
+
+def time(now: Millis) -> Steps[Millis]:
+    """What time it is; whoever asks knows it before the first statement."""
+    yield from ()
+    return now
 
 
 def schedules(names: Sequence[str] | None) -> Steps[list[Schedule]]:
@@ -80,6 +86,7 @@ def tick(
     """Change those that are as they were seen, with everything that goes with it."""
     yield WRITE
     heard = yield from _heard(changes)
+    changes = yield from _without_later(changes, heard)
     fired = yield from _fired([change for change, each in zip(changes, heard, strict=True) if each])
     done = [
         change.without(fired.get(change.schedule.id, ())) if each else None
@@ -89,16 +96,21 @@ def tick(
     yield from _make_room(dialect, now, news)
     last = yield from _fire(submit, news)
     yield from _write(news, last)
+    yield from _forget({change.schedule.name for change in news if change.removes})
     return done
 
 
 def remove(names: Sequence[str]) -> Steps[list[bool]]:
-    """Forget schedules and their ledgers."""
+    """Forget schedules and their histories."""
     known = {name for name, _, _ in (yield sql("lock_schedules", _names(names))).fetchall()}
-    if known:
-        yield sql("delete_entries_of", _names(known))
-        yield sql("delete_schedules", _names(known))
+    yield from _forget(known)
     return [name in known for name in names]
+
+
+def _forget(names: Collection[str]) -> Steps[None]:
+    if names:
+        yield sql("delete_entries_of", _names(names))
+        yield sql("delete_schedules", _names(names))
 
 
 def declare(now: Millis, names: Collection[str]) -> Steps[int]:
@@ -106,9 +118,9 @@ def declare(now: Millis, names: Collection[str]) -> Steps[int]:
     return (yield sql("declare_schedules", _names(names), now)).rowcount
 
 
-def ledger(name: str, before: Millis | None, limit: int) -> Steps[list[Entry]]:
+def history(name: str, before: Millis | None, limit: int) -> Steps[list[Entry]]:
     """The entries of a schedule, the newest first."""
-    rows = (yield sql("ledger", name, before, limit)).fetchall()
+    rows = (yield sql("history", name, before, limit)).fetchall()
     return [
         Entry(
             at=at,
@@ -144,9 +156,22 @@ def _heard(changes: Sequence[Change]) -> Steps[list[bool]]:
     return heard
 
 
+def _without_later(changes: Sequence[Change], heard: Sequence[bool]) -> Steps[list[Change]]:
+    """The changes, where a clock has gone back without what was written down of later ticks."""
+    left: list[Change] = []
+    for change, each in zip(changes, heard, strict=True):
+        if each and change.back_to is not None:
+            later = (yield sql("forget_later", str(change.schedule.id), change.back_to)).fetchall()
+            left.append(change.forgetting(later))
+        else:
+            left.append(change)
+    return left
+
+
 def _fired(news: Sequence[Change]) -> Steps[dict[UUID, set[Millis]]]:
     """The ticks among them that have fired before, by schedule."""
-    asked = [(change.schedule.id, firing.entry.at) for change in news for firing in change.firings]
+    entries = [(change.schedule.id, firing.entry) for change in news for firing in change.firings]
+    asked = [(id, entry.at, entry.until or entry.at) for id, entry in entries]
     rows = (yield sql_each("fired_entries", asked)).fetchall() if asked else ()
     fired: dict[UUID, set[Millis]] = {}
     for schedule, at in rows:
@@ -186,7 +211,7 @@ def _fire(submit: Submit, news: Sequence[Change]) -> Steps[dict[UUID, Enqueued]]
 
 
 def _write(news: Sequence[Change], last: dict[UUID, Enqueued]) -> Steps[None]:
-    """The schedules themselves, and their ledgers cut to length now and then."""
+    """The schedules themselves, and their histories cut to length now and then."""
     rows: list[tuple[object, ...]] = []
     for change in news:
         stored = last.get(change.schedule.id)
@@ -196,7 +221,7 @@ def _write(news: Sequence[Change], last: dict[UUID, Enqueued]) -> Steps[None]:
         yield sql_each("change_schedules", rows)
     long = [change.schedule.id for change in news if _is_long(change)]
     if long:
-        yield sql("prune_ledgers", json.encode(long).decode(), KEPT)
+        yield sql("prune_histories", json.encode(long).decode(), KEPT)
 
 
 def _is_long(change: Change) -> bool:
@@ -210,6 +235,7 @@ def _row(schedule: Schedule, revision: int) -> tuple[object, ...]:
         int(schedule.failed), int(schedule.held), schedule.look_at, schedule.decided_to, schedule.job, schedule.errors,
         schedule.error, json.encode(schedule.counts).decode(), schedule.created_at, schedule.declared_at,
         None if schedule.stretch is None else json.encode(schedule.stretch).decode(),
+        schedule.resumed_at,
     )  # fmt: skip
 
 
@@ -217,7 +243,7 @@ def _schedule(row: Sequence[Any]) -> Schedule:
     id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job, errors = row[
         :12
     ]
-    error, counts, created_at, declared_at, stretch = row[12:]
+    error, counts, created_at, declared_at, stretch, resumed_at = row[12:]
     return Schedule(
         id=UUID(id),
         name=name,
@@ -236,6 +262,7 @@ def _schedule(row: Sequence[Any]) -> Schedule:
         created_at=created_at,
         declared_at=declared_at,
         stretch=None if stretch is None else _decode_entry(stretch),
+        resumed_at=resumed_at,
     )
 
 

@@ -273,6 +273,9 @@ class SqliteEngine:
 
     # Schedules.
 
+    def time(self) -> Op[Millis]:
+        return Op(start=lambda: ticking.time(self._clock.now()), mode="read")
+
     def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
         return Op(start=lambda: ticking.schedules(names), mode="read")
 
@@ -292,8 +295,8 @@ class SqliteEngine:
     def declare(self, names: Collection[str]) -> Op[int]:
         return Op(start=lambda: ticking.declare(self._clock.now(), names))
 
-    def ledger(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
-        return Op(start=lambda: ticking.ledger(name, before, limit), mode="read")
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+        return Op(start=lambda: ticking.history(name, before, limit), mode="read")
 
 
 def _anything_new(answers: list[Enqueued]) -> bool:

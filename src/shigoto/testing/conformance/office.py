@@ -16,6 +16,7 @@ class ScheduleOptions(TypedDict, total=False):
     definition: str
     origin: str
     paused_at: Millis | None
+    resumed_at: Millis | None
     failed: bool
     held: bool
     look_at: Millis | None
@@ -93,6 +94,6 @@ class Office:
         """The names of what is due."""
         return [each.schedule.name for each in self.due(*declared, limit=limit).schedules]
 
-    def ledger(self, name: str = "nightly", *, limit: int = KEPT + 10) -> list[Entry]:
+    def history(self, name: str = "nightly", *, limit: int = KEPT + 10) -> list[Entry]:
         """The entries of a schedule, the oldest first."""
-        return self.engine.run(self.engine.ledger(name, limit=limit))[::-1]
+        return self.engine.run(self.engine.history(name, limit=limit))[::-1]

@@ -19,12 +19,13 @@ class TestSchedules:
             id=store.new_id(), name="nightly", definition='{"é": "\\u4ed5\\u4e8b"}', origin="shop.tasks:nightly",
             paused_at=-7, failed=True, held=True, look_at=2**53, decided_to=-5, job=store.new_id(), errors=3,
             error="it broke", counts={"fired": 7}, created_at=11, declared_at=12, stretch=stretch,
+            resumed_at=-6,
         )  # fmt: skip
 
         assert office.tick(Change(schedule=schedule, seen=0)) == [True]
 
         assert office.get() == replace(schedule, revision=1)
-        changed = replace(schedule, paused_at=None, stretch=replace(stretch, count=4))
+        changed = replace(schedule, paused_at=None, resumed_at=None, stretch=replace(stretch, count=4))
         assert office.tick(Change(schedule=changed, seen=1)) == [True]
         assert office.get() == replace(changed, revision=2)
 
@@ -72,7 +73,7 @@ class TestSchedules:
 
         assert second.revision == seen.revision
         assert not office.fire(seen, 1_000)
-        assert (office.get(), office.ledger(), store.find()) == (second, [], [])
+        assert (office.get(), office.history(), store.find()) == (second, [], [])
 
     def test_all_are_told_by_name(self, store: EngineUnderTest) -> None:
         office = Office(store)
@@ -85,7 +86,9 @@ class TestSchedules:
         assert (names, some) == (["a", "b", "c"], ["a", "c"])
         assert office.engine.run(office.engine.schedules([])) == []
 
-    def test_a_removed_one_takes_its_ledger_with_it_and_leaves_its_jobs(self, store: EngineUnderTest) -> None:
+    def test_a_removed_one_takes_its_history_with_it_and_leaves_its_jobs(
+        self, store: EngineUnderTest
+    ) -> None:
         """S4-5."""
         office = Office(store)
         schedule = office.add()
@@ -95,8 +98,33 @@ class TestSchedules:
         office.add()
 
         assert removed == [True, False]
-        assert office.ledger() == []
+        assert office.history() == []
         assert len(store.find()) == 1
+
+    def test_one_is_removed_by_who_has_seen_its_last_change(self, store: EngineUnderTest) -> None:
+        """S4-12: with its history, in one step with the change before it; its jobs stay."""
+        office = Office(store)
+        office.fire(office.add(), 1_000)
+        seen = office.get()
+
+        assert office.tick(Change(schedule=replace(seen, failed=True), seen=seen.revision, removes=True)) == [
+            True
+        ]
+
+        assert office.engine.run(office.engine.schedules()) == []
+        again = replace(seen, revision=0)
+        assert office.tick(Change(schedule=again, seen=0)) == [True]
+        assert office.history() == []
+        assert len(store.find()) == 1
+
+    def test_one_that_was_changed_meanwhile_is_not_removed(self, store: EngineUnderTest) -> None:
+        """S4-8, S4-12: somebody has mended it, or it is another by now."""
+        office = Office(store)
+        seen = office.add()
+        assert office.tick(Change(schedule=replace(seen, errors=0), seen=seen.revision)) == [True]
+
+        assert office.tick(Change(schedule=seen, seen=seen.revision, removes=True)) == [False]
+        assert office.get().revision == 2
 
     def test_whoever_declares_some_changes_nothing_else(self, store: EngineUnderTest) -> None:
         office = Office(store)
@@ -116,6 +144,13 @@ class TestSchedules:
 
 class TestDue:
     """Who has to be looked at, and when."""
+
+    def test_the_store_tells_its_time(self, store: EngineUnderTest) -> None:
+        before = store.engine.run(store.engine.time())
+        store.clock.advance(1_500)
+
+        assert (before, store.engine.run(store.engine.time())) == (store.clock.now - 1_500, store.clock.now)
+        assert Office(store).due().now == store.clock.now
 
     def test_it_is_due_at_its_time_and_not_before(self, store: EngineUnderTest) -> None:
         """S4-9."""

@@ -22,7 +22,7 @@ class TestTick:
         assert office.fire(replace(schedule, look_at=9_000_000, decided_to=1_000), 1_000, payload='{"a":1}')
 
         [job] = store.find()
-        [entry] = office.ledger()
+        [entry] = office.history()
         after = office.get()
         assert (job.id, job.payload, job.state) == (schedule.job_id(1_000), '{"a":1}', State.PENDING)
         assert (entry.at, entry.outcome, entry.job) == (1_000, TickOutcome.FIRED, job.id)
@@ -38,7 +38,7 @@ class TestTick:
 
         assert heard == [True, False]
         assert len(store.find()) == 1
-        assert len(office.ledger()) == 1
+        assert len(office.history()) == 1
 
     def test_a_tick_never_fires_twice_even_if_the_clock_goes_back(self, store: EngineUnderTest) -> None:
         """F25, S4-21."""
@@ -54,7 +54,7 @@ class TestTick:
 
         assert heard
         assert store.find() == []
-        assert [entry.outcome for entry in office.ledger()] == [TickOutcome.FIRED]
+        assert [entry.outcome for entry in office.history()] == [TickOutcome.FIRED]
 
     def test_a_tick_that_has_fired_before_makes_no_room_and_does_not_count(
         self, store: EngineUnderTest
@@ -78,7 +78,7 @@ class TestTick:
         assert (done.firings, done.cancel) == ((passed,), ())
         assert {job.state for job in store.find()} == {State.PENDING}
         assert (office.get().counts, office.get().job) == ({"fired": 3, "missed": 2}, schedule.job)
-        assert len(office.ledger()) == 4
+        assert len(office.history()) == 4
 
     def test_a_new_tick_makes_room_whatever_has_fired_before(self, store: EngineUnderTest) -> None:
         """F23, F25."""
@@ -113,9 +113,59 @@ class TestTick:
 
         office.fire(office.get(), 1_000, TickOutcome.BACKFILLED)
 
-        [entry] = office.ledger()
+        [entry] = office.history()
         assert (before, len(store.find())) == (0, 1)
         assert (entry.outcome, entry.job) == (TickOutcome.BACKFILLED, office.get().job_id(1_000))
+
+    def test_a_tick_that_was_filled_in_is_not_counted_among_those_that_pass(
+        self, store: EngineUnderTest
+    ) -> None:
+        """S4-22: somebody filled in one of many before they were decided; a run now beside them is no tick."""
+        office = Office(store)
+        office.fire(office.add(), 5_000, TickOutcome.BACKFILLED)
+        office.fire(office.get(), 6_001, TickOutcome.RUN_NOW)
+        seen = office.get()
+        missed = Entry(at=1_000, until=9_000, count=9, outcome=TickOutcome.MISSED, decided_at=11_000)
+        counted = replace(seen, counts={"backfilled": 1, "run_now": 1, "missed": 9}, stretch=missed)
+
+        [done] = office.engine.run(
+            office.engine.tick(
+                [Change(schedule=counted, seen=seen.revision, firings=(Firing(entry=missed),))]
+            )
+        )
+
+        assert done is not None
+        assert [firing.ticks for firing in done.firings] == [8]
+        assert [(entry.at, entry.count) for entry in office.history()] == [(1_000, 8), (5_000, 1), (6_001, 1)]
+        assert office.get().counts == {"backfilled": 1, "run_now": 1, "missed": 8}
+        assert office.get().stretch is None, "the next one begins anew"
+
+    def test_where_a_clock_has_gone_back_later_ticks_are_forgotten_unless_they_fired(
+        self, store: EngineUnderTest
+    ) -> None:
+        """E28, S4-22: they are decided again, and told and counted once."""
+        office = Office(store)
+        schedule = office.add()
+        entries = [office.firing(schedule, at, TickOutcome.SUPPRESSED) for at in (1_000, 2_000, 4_000)]
+        stretch = Entry(at=5_000, until=9_000, count=5, outcome=TickOutcome.SUPPRESSED, decided_at=11_000)
+        skipped, fired = office.firing(schedule, 4_500, TickOutcome.SKIPPED), office.firing(schedule, 3_000)
+        counted = replace(schedule, counts={"suppressed": 8, "skipped": 1, "fired": 1})
+        firings = (*entries, skipped, fired, Firing(entry=stretch))
+        office.tick(Change(schedule=counted, seen=schedule.revision, firings=firings))
+        other = office.add("other")
+        office.fire(other, 4_000, TickOutcome.SUPPRESSED)
+        seen = office.get()
+
+        late = Change(schedule=seen, seen=seen.revision - 1, back_to=0)
+        back = Change(schedule=replace(seen, decided_to=2_500), seen=seen.revision, back_to=2_500)
+        heard = office.tick(late)
+        [done] = office.engine.run(office.engine.tick([back]))
+
+        assert heard == [False]
+        assert done is not None
+        assert [entry.at for entry in office.history()] == [1_000, 2_000, 3_000]
+        assert office.get().counts == done.schedule.counts == {"suppressed": 2, "fired": 1}
+        assert len(office.history("other")) == 1
 
     def test_many_ticks_of_many_schedules_go_in_at_once(self, store: EngineUnderTest) -> None:
         office = Office(store)
@@ -134,7 +184,7 @@ class TestTick:
 
         assert heard == [True] * 7 + [False] + [True] * 12
         assert len(store.find()) == 19 * 3
-        assert [len(office.ledger(f"s{number}")) for number in range(20)] == [3] * 7 + [0] + [3] * 12
+        assert [len(office.history(f"s{number}")) for number in range(20)] == [3] * 7 + [0] + [3] * 12
 
     def test_a_stretch_of_ticks_is_one_entry(self, store: EngineUnderTest) -> None:
         """S4-22: missed while every scheduler was down, or suppressed, or skipped."""
@@ -144,10 +194,10 @@ class TestTick:
 
         office.tick(Change(schedule=schedule, seen=1, firings=(Firing(entry=entry),)))
 
-        assert office.ledger() == [entry]
+        assert office.history() == [entry]
 
     def test_a_stretch_is_cut_where_some_of_it_fires_after_all(self, store: EngineUnderTest) -> None:
-        """A backfill of two of nine: the ledger still tells of the others."""
+        """A backfill of two of nine: the history still tells of the others."""
         office = Office(store)
         missed = Entry(at=1_000, until=9_000, count=9, outcome=TickOutcome.MISSED, decided_at=11_000)
         office.tick(Change(schedule=office.add(), seen=1, firings=(Firing(entry=missed),)))
@@ -156,7 +206,7 @@ class TestTick:
 
         office.tick(Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=left), *filled)))
 
-        assert office.ledger() == [filled[0].entry, filled[1].entry, left]
+        assert office.history() == [filled[0].entry, filled[1].entry, left]
         assert len(store.find()) == 2
 
     def test_the_job_before_makes_room(self, store: EngineUnderTest) -> None:
@@ -185,7 +235,7 @@ class TestTick:
 
         second = office.get().job_id(2_000)
         assert {job.id: job.state for job in store.find()} == {first: State.CANCELLED, second: State.PENDING}
-        assert (office.get().job, office.ledger()[-1].job) == (second, second)
+        assert (office.get().job, office.history()[-1].job) == (second, second)
 
     def test_what_somebody_asked_for_is_not_the_job_before(self, store: EngineUnderTest) -> None:
         """F23: else a run by hand would let the next tick overlap the last one, or be cancelled in its stead."""
@@ -197,7 +247,7 @@ class TestTick:
         asked = [office.get().job_id(at) for at in (500, 1_001)]
         office.engine.run(office.engine.cancel(asked))
 
-        assert len(office.ledger()) == 3
+        assert len(office.history()) == 3
         assert (office.get().job, office.due().schedules[0].busy) == (first, True)
         office.fire(office.get(), 2_000, TickOutcome.CAUGHT_UP)
         assert office.get().job == office.get().job_id(2_000)
@@ -208,7 +258,7 @@ class TestTick:
 
         office.fire(office.add(), 1_000, key="one")
 
-        [entry] = office.ledger()
+        [entry] = office.history()
         assert (entry.job, office.get().job) == (holder.id, holder.id)
         assert len(store.find()) == 1
 
@@ -226,11 +276,25 @@ class TestTick:
         missed = tuple(office.firing(schedule, at, TickOutcome.MISSED) for at in range(1, KEPT + 6))
         office.tick(Change(schedule=schedule, seen=1, firings=missed))
 
-        kept = [entry.at for entry in office.ledger()]
+        kept = [entry.at for entry in office.history()]
 
         assert (len(kept), kept[0], kept[-1]) == (KEPT, 6, KEPT + 5)
 
-    def test_the_ledger_is_cut_whichever_changes_have_entries(self, store: EngineUnderTest) -> None:
+    def test_an_entry_that_reaches_into_the_newest_is_kept(self, store: EngineUnderTest) -> None:
+        """S4-22: a stretch that began long ago, and has ticks that are newer than all the others."""
+        office = Office(store)
+        schedule = office.add()
+        long = Entry(at=1, until=KEPT + 7, count=9, outcome=TickOutcome.SUPPRESSED, decided_at=1)
+        over = Entry(at=2, until=5, count=2, outcome=TickOutcome.SUPPRESSED, decided_at=1)
+        later = [office.firing(schedule, at, TickOutcome.MISSED) for at in range(3, KEPT + 8)]
+        firings = (Firing(entry=long), Firing(entry=over), *later)
+        office.tick(Change(schedule=schedule, seen=1, firings=firings))
+
+        kept = [entry.at for entry in office.history()]
+
+        assert (kept[:2], len(kept)) == ([1, 8], KEPT + 1)
+
+    def test_the_history_is_cut_whichever_changes_have_entries(self, store: EngineUnderTest) -> None:
         """S4-22: with overlap="queue" every other change is a look that finds the job before at work."""
         office = Office(store)
         schedule, at = office.add(), 0
@@ -252,21 +316,21 @@ class TestTick:
         for _ in range(5):
             change(*[TickOutcome.SKIPPED] * 90)
 
-        assert KEPT <= len(office.ledger(limit=3 * KEPT)) <= KEPT + KEPT // 5
-        assert office.ledger()[-1].at == at
+        assert KEPT <= len(office.history(limit=3 * KEPT)) <= KEPT + KEPT // 5
+        assert office.history()[-1].at == at
 
-    def test_the_ledger_is_read_in_pages_newest_first(self, store: EngineUnderTest) -> None:
+    def test_the_history_is_read_in_pages_newest_first(self, store: EngineUnderTest) -> None:
         office = Office(store)
         schedule = office.add()
         missed = tuple(office.firing(schedule, at, TickOutcome.SKIPPED) for at in range(1, 8))
         office.tick(Change(schedule=schedule, seen=1, firings=missed))
         engine = office.engine
 
-        first = [entry.at for entry in engine.run(engine.ledger("nightly", limit=3))]
-        second = [entry.at for entry in engine.run(engine.ledger("nightly", before=first[-1], limit=3))]
+        first = [entry.at for entry in engine.run(engine.history("nightly", limit=3))]
+        second = [entry.at for entry in engine.run(engine.history("nightly", before=first[-1], limit=3))]
 
         assert (first, second) == ([7, 6, 5], [4, 3, 2])
-        assert engine.run(engine.ledger("unknown")) == []
+        assert engine.run(engine.history("unknown")) == []
 
     def test_of_many_who_decide_at_once_one_is_heard(self, store: EngineUnderTest) -> None:
         """S4-20: no leader, and no lock that could expire."""

@@ -1,14 +1,14 @@
--- Schedules and the ledgers of their ticks.
+-- Schedules and the histories of their ticks.
 
 -- name: all_schedules
 SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
-  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch
+  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at
 FROM shigoto.schedule s
 ORDER BY s.name
 
 -- name: schedules
 SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
-  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch
+  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at
 FROM shigoto.schedule s
 WHERE s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($1::text::jsonb) e))
 ORDER BY s.name
@@ -16,7 +16,7 @@ ORDER BY s.name
 -- What is due, in the order of its index. The last column: whether its job has not ended.
 -- name: due_schedules
 SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
-  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch,
+  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at,
   EXISTS (SELECT 1 FROM shigoto.job b WHERE b.number = s.number)
     AND NOT EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = s.number)
 FROM shigoto.schedule s
@@ -28,7 +28,7 @@ LIMIT $3::int
 -- The same, and what was decided by a clock that has gone back since, which is due now.
 -- name: due_and_astray
 SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
-  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch,
+  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at,
   EXISTS (SELECT 1 FROM shigoto.job b WHERE b.number = s.number)
     AND NOT EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = s.number)
 FROM (
@@ -79,10 +79,10 @@ FOR UPDATE
 
 -- name: add_schedules
 INSERT INTO shigoto.schedule (id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job,
-  errors, error, counts, created_at, declared_at, stretch)
+  errors, error, counts, created_at, declared_at, stretch, resumed_at)
 SELECT (e ->> 0)::uuid, e ->> 1, (e ->> 2)::bigint, e ->> 3, e ->> 4, (e ->> 5)::bigint, e ->> 6 = '1', e ->> 7 = '1',
   (e ->> 8)::bigint, (e ->> 9)::bigint, (e ->> 10)::uuid, (e ->> 11)::int, e ->> 12, e ->> 13, (e ->> 14)::bigint,
-  (e ->> 15)::bigint, e ->> 16
+  (e ->> 15)::bigint, e ->> 16, (e ->> 17)::bigint
 FROM jsonb_array_elements($1::text::jsonb) e
 ORDER BY (e ->> 1) COLLATE "C"
 ON CONFLICT (name) DO NOTHING
@@ -98,13 +98,14 @@ UPDATE shigoto.schedule s SET
   held = e ->> 7 = '1',
   look_at = (e ->> 8)::bigint,
   decided_to = (e ->> 9)::bigint,
-  job = coalesce((e ->> 17)::uuid, s.job),
-  number = coalesce((e ->> 18)::bigint, s.number),
+  job = coalesce((e ->> 18)::uuid, s.job),
+  number = coalesce((e ->> 19)::bigint, s.number),
   errors = (e ->> 11)::int,
   error = e ->> 12,
   counts = e ->> 13,
   declared_at = greatest(s.declared_at, (e ->> 15)::bigint),
-  stretch = e ->> 16
+  stretch = e ->> 16,
+  resumed_at = (e ->> 17)::bigint
 FROM jsonb_array_elements($1::text::jsonb) e
 WHERE s.name = e ->> 1
   AND s.name = ANY (ARRAY(SELECT n ->> 1 FROM jsonb_array_elements($1::text::jsonb) n))
@@ -129,12 +130,21 @@ WHERE schedule = ANY (ARRAY(
   SELECT s.id FROM shigoto.schedule s
   WHERE s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($1::text::jsonb) e))))
 
+-- Ticks that have fired, of those that entries tell of. A run now is none, and only in the way of its own instant.
 -- name: fired_entries
 SELECT t.schedule::text, t.at
 FROM jsonb_array_elements($1::text::jsonb) e
 CROSS JOIN LATERAL (
-  SELECT * FROM shigoto.tick t WHERE t.schedule = (e ->> 0)::uuid AND t.at = (e ->> 1)::bigint OFFSET 0) t
+  SELECT * FROM shigoto.tick t
+  WHERE t.schedule = (e ->> 0)::uuid AND t.at BETWEEN (e ->> 1)::bigint AND (e ->> 2)::bigint OFFSET 0) t
 WHERE t.outcome IN ('fired', 'caught_up', 'backfilled', 'run_now')
+  AND (t.at = (e ->> 1)::bigint OR t.outcome <> 'run_now')
+
+-- name: forget_later
+DELETE FROM shigoto.tick
+WHERE schedule = $1::text::uuid AND at > $2::bigint
+  AND outcome NOT IN ('fired', 'caught_up', 'backfilled', 'run_now')
+RETURNING outcome, count
 
 -- name: put_entries
 INSERT INTO shigoto.tick (schedule, at, outcome, decided_at, job, until, count)
@@ -148,14 +158,22 @@ ON CONFLICT (schedule, at) DO UPDATE SET
   until = excluded.until,
   count = excluded.count
 
--- name: prune_ledgers
-DELETE FROM shigoto.tick t
-USING jsonb_array_elements_text($1::text::jsonb) e
-WHERE t.schedule = e::uuid
-  AND t.at < (
-    SELECT n.at FROM shigoto.tick n WHERE n.schedule = e::uuid ORDER BY n.at DESC LIMIT 1 OFFSET $2::int - 1)
+-- Those that ended before the newest ones begin.
+-- name: prune_histories
+DELETE FROM shigoto.tick
+WHERE ctid = ANY (ARRAY(
+  SELECT o.ctid
+  FROM (
+    SELECT e::uuid AS schedule, (
+      SELECT n.at FROM shigoto.tick n WHERE n.schedule = e::uuid ORDER BY n.at DESC LIMIT 1 OFFSET $2::int - 1) AS since
+    FROM jsonb_array_elements_text($1::text::jsonb) e
+    OFFSET 0) k
+  CROSS JOIN LATERAL (
+    SELECT t.ctid FROM shigoto.tick t
+    WHERE t.schedule = k.schedule AND t.at < k.since AND coalesce(t.until, t.at) < k.since
+    OFFSET 0) o))
 
--- name: ledger
+-- name: history
 SELECT t.at, t.outcome, t.decided_at, t.job::text, t.until, t.count
 FROM shigoto.schedule s
 CROSS JOIN LATERAL (

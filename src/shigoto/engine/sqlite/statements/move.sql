@@ -135,12 +135,12 @@ ORDER BY name
 
 -- name: whole_schedules
 SELECT s.name, s.id, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to, s.job,
-  s.number, s.errors, s.error, s.counts, s.created_at, s.declared_at
+  s.number, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.resumed_at
 FROM json_each(?1) e
 CROSS JOIN shigoto_schedule s ON s.name = e.value
 ORDER BY s.name
 
--- name: whole_ledgers
+-- name: whole_histories
 SELECT s.name, t.at, t.outcome, t.decided_at, t.job, t.until, t.count
 FROM json_each(?1) e
 CROSS JOIN shigoto_schedule s ON s.name = e.value

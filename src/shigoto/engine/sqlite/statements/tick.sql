@@ -1,14 +1,14 @@
--- Schedules and the ledgers of their ticks.
+-- Schedules and the histories of their ticks.
 
 -- name: all_schedules
 SELECT id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job, errors, error, counts,
-  created_at, declared_at, stretch
+  created_at, declared_at, stretch, resumed_at
 FROM shigoto_schedule
 ORDER BY name
 
 -- name: schedules
 SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to, s.job,
-  s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch
+  s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at
 FROM json_each(?1) e
 CROSS JOIN shigoto_schedule s ON s.name = e.value
 ORDER BY s.name
@@ -16,7 +16,7 @@ ORDER BY s.name
 -- What is due, in the order of its index. The last column: whether its job has not ended.
 -- name: due_schedules
 SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to, s.job,
-  s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch,
+  s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at,
   EXISTS (SELECT 1 FROM shigoto_job b WHERE b.number = s.number AND b.lane <> 0)
     AND NOT EXISTS (SELECT 1 FROM shigoto_done d WHERE d.number = s.number)
 FROM shigoto_schedule s
@@ -27,7 +27,7 @@ LIMIT ?3
 -- The same, and what was decided by a clock that has gone back since, which is due now.
 -- name: due_and_astray
 SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to, s.job,
-  s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch,
+  s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at,
   EXISTS (SELECT 1 FROM shigoto_job b WHERE b.number = s.number AND b.lane <> 0)
     AND NOT EXISTS (SELECT 1 FROM shigoto_done d WHERE d.number = s.number)
 FROM (
@@ -69,10 +69,10 @@ SELECT s.name, s.revision, s.id FROM json_each(?1) e CROSS JOIN shigoto_schedule
 
 -- name: add_schedules
 INSERT INTO shigoto_schedule (id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job,
-  errors, error, counts, created_at, declared_at, stretch)
+  errors, error, counts, created_at, declared_at, stretch, resumed_at)
 SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4, e.value ->> 5, e.value ->> 6,
   e.value ->> 7, e.value ->> 8, e.value ->> 9, e.value ->> 10, e.value ->> 11, e.value ->> 12, e.value ->> 13,
-  e.value ->> 14, e.value ->> 15, e.value ->> 16
+  e.value ->> 14, e.value ->> 15, e.value ->> 16, e.value ->> 17
 FROM json_each(?1) e
 WHERE true
 ON CONFLICT (name) DO NOTHING
@@ -88,13 +88,14 @@ UPDATE shigoto_schedule SET
   held = e.value ->> 7,
   look_at = e.value ->> 8,
   decided_to = e.value ->> 9,
-  job = coalesce(e.value ->> 17, job),
-  number = coalesce(e.value ->> 18, number),
+  job = coalesce(e.value ->> 18, job),
+  number = coalesce(e.value ->> 19, number),
   errors = e.value ->> 11,
   error = e.value ->> 12,
   counts = e.value ->> 13,
   declared_at = max(declared_at, e.value ->> 15),
-  stretch = e.value ->> 16
+  stretch = e.value ->> 16,
+  resumed_at = e.value ->> 17
 FROM json_each(?1) e
 WHERE shigoto_schedule.name = e.value ->> 1
 
@@ -108,11 +109,18 @@ DELETE FROM shigoto_schedule WHERE name IN (SELECT value FROM json_each(?1))
 DELETE FROM shigoto_tick
 WHERE schedule IN (SELECT id FROM shigoto_schedule WHERE name IN (SELECT value FROM json_each(?1)))
 
+-- Ticks that have fired, of those that entries tell of. A run now is none, and only in the way of its own instant.
 -- name: fired_entries
 SELECT t.schedule, t.at
 FROM json_each(?1) e
-CROSS JOIN shigoto_tick t ON t.schedule = e.value ->> 0 AND t.at = e.value ->> 1
+CROSS JOIN shigoto_tick t ON t.schedule = e.value ->> 0 AND t.at BETWEEN e.value ->> 1 AND e.value ->> 2
 WHERE t.outcome IN ('fired', 'caught_up', 'backfilled', 'run_now')
+  AND (t.at = e.value ->> 1 OR t.outcome <> 'run_now')
+
+-- name: forget_later
+DELETE FROM shigoto_tick
+WHERE schedule = ?1 AND at > ?2 AND outcome NOT IN ('fired', 'caught_up', 'backfilled', 'run_now')
+RETURNING outcome, count
 
 -- name: put_entries
 INSERT INTO shigoto_tick (schedule, at, outcome, decided_at, job, until, count)
@@ -126,16 +134,20 @@ ON CONFLICT (schedule, at) DO UPDATE SET
   until = excluded.until,
   count = excluded.count
 
--- name: prune_ledgers
+-- Those that ended before the newest ones begin.
+-- name: prune_histories
 DELETE FROM shigoto_tick
 WHERE (schedule, at) IN (
+  WITH kept AS MATERIALIZED (
+    SELECT e.value AS schedule,
+      (SELECT n.at FROM shigoto_tick n WHERE n.schedule = e.value ORDER BY n.at DESC LIMIT 1 OFFSET ?2 - 1) AS since
+    FROM json_each(?1) e)
   SELECT t.schedule, t.at
-  FROM json_each(?1) e
-  CROSS JOIN shigoto_tick t ON t.schedule = e.value
-  WHERE t.at < (
-    SELECT n.at FROM shigoto_tick n WHERE n.schedule = e.value ORDER BY n.at DESC LIMIT 1 OFFSET ?2 - 1))
+  FROM kept k
+  CROSS JOIN shigoto_tick t ON t.schedule = k.schedule AND t.at < k.since
+  WHERE coalesce(t.until, t.at) < k.since)
 
--- name: ledger
+-- name: history
 SELECT t.at, t.outcome, t.decided_at, t.job, t.until, t.count
 FROM shigoto_schedule s
 CROSS JOIN shigoto_tick t ON t.schedule = s.id
