@@ -22,6 +22,7 @@ def compile_all(arguments: Sequence[str]) -> None:
     same = ["--constraint", "requirements/dev.txt"]
     compile_one(uv, "dev", [*project, "--extra", "dev"], backend)
     compile_one(uv, "run", [*project, *same], backend)
+    compile_one(uv, "image", [*project, *same, "--extra", "postgres", "--extra", "server"], backend)
     compile_one(uv, "docs", [*project, *same, "--extra", "docs"], backend)
     compile_one(uv, "uv", ["-", *arguments], "uv")
 

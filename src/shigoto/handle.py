@@ -6,7 +6,7 @@ Every waiting form has a sync and an async twin that share everything but the wa
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import cache
 from math import inf
@@ -172,11 +172,11 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         It has the same task, arguments, queue, priority, limits, tags and so on, but no key and no expiry.
         Raises JobNotFound, or JobNotRetryable while the job still waits or runs.
         """
-        return self._like(self._engine.run(_rerunning(self._engine, self.id)))
+        return self._like(self._engine.run(rerunning(self._engine, self.id)))
 
     async def arerun(self) -> "JobHandle[R_co]":
         """Make a new job like this one, which has ended, to run now; see `rerun`."""
-        return self._like(await self._engine.arun(_rerunning(self._engine, self.id)))
+        return self._like(await self._engine.arun(rerunning(self._engine, self.id)))
 
     def _like(self, made: Enqueued) -> "JobHandle[R_co]":
         return JobHandle(self._engine, made.id, made.number, made.status, self._decode)
@@ -292,18 +292,32 @@ def _key_taken(engine: Engine, job: Job) -> Steps[KeyTaken]:
     )
 
 
-def _rerunning(engine: Engine, job_id: UUID) -> Op[Enqueued]:
-    new_id = uuid7()  # one for all starts of the op
+def rerunning(
+    engine: Engine,
+    job_id: UUID,
+    *,
+    named: UUID | None = None,
+    store: Callable[[Sequence[JobSpec]], Op[list[Enqueued]]] | None = None,
+) -> Op[Enqueued]:
+    """Make a new job like one that has ended. Raises JobNotFound, JobNotRetryable.
+
+    If its id is `named`, and it is there already, nothing else is done. `store` is how it is stored, if not just so.
+    """
+    new_id = named or uuid7()  # one for all starts of the op
 
     def steps() -> Steps[Enqueued]:
+        [made] = [None] if named is None else (yield from engine.get([named]).start())
+        if made is not None:
+            return Enqueued(made.id, made.number, "existing")
         job = yield from _stored(engine, job_id)
         if not job.state.terminal:
             raise JobNotRetryable(
                 f"{_called(job)} is {job.state}; only jobs that have ended can be rerun."
                 " Wait until it has, or enqueue another one."
             )
-        [made] = yield from engine.enqueue_many([_again(job, new_id)]).start()
-        return made
+        storing = (store or engine.enqueue_many)([_again(job, new_id)])
+        [stored] = yield from (storing.inside or storing.start)()  # it is part of a transaction here
+        return stored
 
     return Op(start=steps, rings=_always)
 

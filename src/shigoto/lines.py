@@ -45,7 +45,7 @@ class Lines:
         """Write a line, or several if the text has several."""
         # Made plain: one line that cannot be written would keep those of other runs from the store.
         lines = str.__str__(text)[:LONGEST_TEXT].splitlines() or [""]
-        level = _storable_level(str.__str__(level))
+        level = storable_level(str.__str__(level))
         self._fresh.extend([(at, level, _storable(line)) for line in lines])
         with self._lock:
             if self._busy:
@@ -98,7 +98,7 @@ class Lines:
             self._bytes -= self._lines.popleft()[1]
 
 
-def _storable_level(level: str) -> str:
+def storable_level(level: str) -> str:
     """A level has any name that somebody gives it with `logging.addLevelName`."""
     return level if level.isalpha() and len(level) <= LONGEST_LEVEL else _storable(level)[:LONGEST_LEVEL]
 

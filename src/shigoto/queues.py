@@ -1,14 +1,21 @@
 """Queues as operators see them: what they hold, what is set for them, and whether they are paused."""
 
 from datetime import timedelta
+from typing import Any
 
 from msgspec import Struct, structs
 
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Millis
+from shigoto.model.duration import LONGEST
+from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import Counts, QueueSettings
+from shigoto.model.text import shown
 from shigoto.options import check_name
+
+MOST_PENDING = 10**12
+SETTINGS = frozenset(QueueSettings.__struct_fields__) - {"name"}
 
 
 class Queue(Struct, frozen=True, kw_only=True):
@@ -20,6 +27,7 @@ class Queue(Struct, frozen=True, kw_only=True):
     keep_completed_for: timedelta | None = None
     keep_failed_for: timedelta | None = None
     keep_cancelled_for: timedelta | None = None
+    max_pending: int | None = None  # None: any number
 
 
 def listing(engine: Engine) -> Op[list[Queue]]:
@@ -34,16 +42,37 @@ def listing(engine: Engine) -> Op[list[Queue]]:
     return Op(start=steps, mode="read")
 
 
-def pausing(engine: Engine, queue: str, *, paused: bool) -> Op[None]:
-    """Pause or resume a queue, and leave its other settings as they are, in one transaction."""
+def changing(engine: Engine, queue: str, **fields: Any) -> Op[QueueSettings]:
+    """Change some settings of a queue, by the names they have in QueueSettings, and leave the others as they are, in
+    one transaction. Raises OptionInvalid."""
     queue = check_name(queue, "The queue")
+    for name, value in fields.items():
+        _expect_setting(name, value)
 
-    def steps() -> Steps[None]:
+    def steps() -> Steps[QueueSettings]:
         stored = yield from engine.settings().start()
         settings = next((each for each in stored if each.name == queue), QueueSettings(name=queue))
-        yield from engine.configure(structs.replace(settings, paused=paused)).start()
+        settings = structs.replace(settings, **fields)
+        yield from engine.configure(settings).start()
+        return settings
 
-    return Op(start=steps, rings=None if paused else _always)
+    return Op(start=steps, rings=lambda settings: not settings.paused)
+
+
+def pausing(engine: Engine, queue: str, *, paused: bool) -> Op[QueueSettings]:
+    """Pause or resume a queue, and leave its other settings as they are, in one transaction."""
+    return changing(engine, queue, paused=paused)
+
+
+def _expect_setting(name: str, value: object) -> None:
+    if name == "paused":
+        valid = isinstance(value, bool)
+    elif name == "max_pending":
+        valid = value is None or (isinstance(value, int) and 1 <= value <= MOST_PENDING)
+    else:
+        valid = value is None or (isinstance(value, int) and 0 <= value <= LONGEST)
+    if name not in SETTINGS or not valid or (isinstance(value, bool) and name != "paused"):
+        raise OptionInvalid(f"{name} of a queue cannot be {shown(value)}.")
 
 
 def _queue(settings: QueueSettings, counts: Counts) -> Queue:
@@ -54,12 +83,9 @@ def _queue(settings: QueueSettings, counts: Counts) -> Queue:
         keep_completed_for=_length(settings.keep_completed_for),
         keep_failed_for=_length(settings.keep_failed_for),
         keep_cancelled_for=_length(settings.keep_cancelled_for),
+        max_pending=settings.max_pending,
     )
 
 
 def _length(kept: Millis | None) -> timedelta | None:
     return None if kept is None else timedelta(milliseconds=kept)
-
-
-def _always(_: None) -> bool:
-    return True

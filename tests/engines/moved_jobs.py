@@ -111,7 +111,7 @@ def live_through(engine: Engine) -> None:
     engine.run(engine.enqueue_many([keyed]))
     plan(engine, keyed)
     engine.run(engine.configure(QueueSettings(name="work", paused=True, keep_failed_for=50_000_000)))
-    engine.run(engine.configure(QueueSettings(name="unused", keep_completed_for=70_000_000)))
+    engine.run(engine.configure(QueueSettings(name="unused", keep_completed_for=70_000_000, max_pending=9)))
     engine.run(engine.leave(worker))
     engine.run(engine.sweep(SweepOrder()))
 

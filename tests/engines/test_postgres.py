@@ -11,6 +11,7 @@ from shigoto.local_postgres import Server
 from shigoto.testing.conformance.fixture import Connection, EngineUnderTest
 from shigoto.testing.conformance.suite import (
     TestAlone,
+    TestAudit,
     TestBeat,
     TestBlame,
     TestBury,
@@ -32,6 +33,7 @@ from shigoto.testing.conformance.suite import (
     TestErrored,
     TestExpiry,
     TestFailed,
+    TestFeed,
     TestFence,
     TestFind,
     TestForce,
@@ -45,6 +47,7 @@ from shigoto.testing.conformance.suite import (
     TestKeyTable,
     TestLogs,
     TestOrder,
+    TestOwners,
     TestPromote,
     TestRefusals,
     TestReplace,
@@ -65,6 +68,7 @@ from shigoto.testing.conformance.suite import (
     TestTheSameId,
     TestThreads,
     TestTick,
+    TestTokens,
     TestUnknown,
     TestUnknownAndDue,
     TestWants,
@@ -78,6 +82,7 @@ from tests.postgres_yard import Yard
 
 __all__ = [
     "TestAlone",
+    "TestAudit",
     "TestBeat",
     "TestBlame",
     "TestBury",
@@ -99,6 +104,7 @@ __all__ = [
     "TestErrored",
     "TestExpiry",
     "TestFailed",
+    "TestFeed",
     "TestFence",
     "TestFind",
     "TestForce",
@@ -113,6 +119,7 @@ __all__ = [
     "TestLogs",
     "TestMachine",
     "TestOrder",
+    "TestOwners",
     "TestPromote",
     "TestRefusals",
     "TestReplace",
@@ -133,6 +140,7 @@ __all__ = [
     "TestTheSameId",
     "TestThreads",
     "TestTick",
+    "TestTokens",
     "TestUnknown",
     "TestUnknownAndDue",
     "TestWants",

@@ -34,7 +34,8 @@ MIGRATIONS = "shigoto.engine.postgres.migrations"
 ONLY_ON_SQLITE = {
     "add_husk", "complete_plain", "delete_husk", "drop_ready_row", "fold", "front", "heads", "highest", "key_holder",
     "lane", "make_husk", "next_due", "number_of_id", "queue_of_lane", "replace_job", "start", "state_of", "supersede",
-    "take_key", "take_write_lock", "uncounted", "unready", "unschedule_promoted",
+    "take_key", "take_write_lock", "uncounted", "unready", "unschedule_promoted", "watch_jobs",
+    "watch_runs", "watched",
 }  # fmt: skip
 ONLY_HERE = {
     "claim", "complete_by_itself", "enqueue", "enqueue_each", "enqueue_one", "fold_tally", "go_on_after", "known_ids",
@@ -88,7 +89,7 @@ class Session:
 
     def announce(self) -> UUID:
         worker = uuid7()
-        values = ("w", '["a", "b"]', None, 1, "0", 30_000, self.now(), "", 1, 0, 0)
+        values = ("w", '["a", "b"]', None, 1, "0", 30_000, self.now(), "", 1, 0, 0, None)
         self.run("announce", worker.bytes, *values)
         return worker
 
@@ -488,10 +489,10 @@ class TestClaim:
         worker = one.announce()
         one.enqueue("a", ids(1), expires_at=1)
         [good] = one.enqueue("a", ids(1), expires_in=60_000)
-        one.run("configure", "default", 1, None, None, None)
+        one.run("configure", "default", 1, None, None, None, None)
 
         assert one.claim(worker) == []
-        one.run("configure", "default", 0, None, None, None)
+        one.run("configure", "default", 0, None, None, None, None)
 
         assert [lease.number for lease in one.claim(worker)] == [good]
 

@@ -13,6 +13,7 @@ from shigoto.testing.clock import VirtualClock
 from shigoto.testing.conformance.fixture import Connection, EngineUnderTest
 from shigoto.testing.conformance.suite import (
     TestAlone,
+    TestAudit,
     TestBeat,
     TestBlame,
     TestBury,
@@ -34,6 +35,7 @@ from shigoto.testing.conformance.suite import (
     TestErrored,
     TestExpiry,
     TestFailed,
+    TestFeed,
     TestFence,
     TestFind,
     TestForce,
@@ -48,6 +50,7 @@ from shigoto.testing.conformance.suite import (
     TestLogs,
     TestMachine,
     TestOrder,
+    TestOwners,
     TestPromote,
     TestRefusals,
     TestReplace,
@@ -68,6 +71,7 @@ from shigoto.testing.conformance.suite import (
     TestTheSameId,
     TestThreads,
     TestTick,
+    TestTokens,
     TestUnknown,
     TestUnknownAndDue,
     TestWants,
@@ -77,6 +81,7 @@ from shigoto.testing.conformance.suite import (
 
 __all__ = [
     "TestAlone",
+    "TestAudit",
     "TestBeat",
     "TestBlame",
     "TestBury",
@@ -98,6 +103,7 @@ __all__ = [
     "TestErrored",
     "TestExpiry",
     "TestFailed",
+    "TestFeed",
     "TestFence",
     "TestFind",
     "TestForce",
@@ -112,6 +118,7 @@ __all__ = [
     "TestLogs",
     "TestMachine",
     "TestOrder",
+    "TestOwners",
     "TestPromote",
     "TestRefusals",
     "TestReplace",
@@ -132,6 +139,7 @@ __all__ = [
     "TestTheSameId",
     "TestThreads",
     "TestTick",
+    "TestTokens",
     "TestUnknown",
     "TestUnknownAndDue",
     "TestWants",

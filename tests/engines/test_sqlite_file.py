@@ -84,14 +84,31 @@ class TestTheFile:
         assert path.exists()
 
     def test_migrating_twice_applies_once(self, path: Path) -> None:
-        assert SqliteEngine(path).migrate() == ["0001_spine", "0002_schedules"]
+        assert SqliteEngine(path).migrate() == ["0001_spine", "0002_schedules", "0003_service"]
         assert SqliteEngine(path).migrate() == []
+
+    def test_a_store_that_is_in_use_gets_what_the_service_needs(self, path: Path) -> None:
+        engine = SqliteEngine(path)
+        engine.migrate()
+        [job] = engine.run(engine.enqueue_many([spec()]))
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.executescript(
+                "DROP TABLE shigoto_token; DROP TABLE shigoto_audit;"
+                " DELETE FROM shigoto_migration WHERE name = 'service'"
+            )
+        engine.close()
+
+        again = SqliteEngine(path)
+        assert again.migrate() == ["0003_service"]
+        assert again.run(again.registry.tokens()) == []
+        assert again.run(again.get([job.id])) != [None]
+        again.close()
 
     def test_eight_processes_that_open_it_at_once_migrate_it_once(self, path: Path) -> None:
         with spawn.Pool(4) as pool:
             applied = pool.map(migrate, [path] * 8)
 
-        assert sorted(applied, reverse=True) == [["0001_spine", "0002_schedules"], *[[]] * 7]
+        assert sorted(applied, reverse=True) == [["0001_spine", "0002_schedules", "0003_service"], *[[]] * 7]
 
     def test_keeps_every_commit_on_disk_by_default(self, engine: SqliteEngine) -> None:
         def look() -> Steps[list[object]]:

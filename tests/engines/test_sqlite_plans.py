@@ -23,6 +23,7 @@ from shigoto.engine.sqlite.enqueueing import SHARED, insertion
 from shigoto.engine.sqlite.places import PLACES
 from shigoto.engine.sqlite.statement import SQL, execute
 from shigoto.filters import Filters
+from shigoto.model.feed import Place as FeedPlace
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobFilter, JobSpec, Lease, State
 from shigoto.model.outcome import Ending, Settlement
@@ -108,6 +109,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteEngine]:
     path = tmp_path_factory.mktemp("full") / "jobs.db"
     engine = fresh(path)
     fill(path)
+    engine.run(engine.registry.watch())
     engine.run(engine.enqueue_many([spec("warm")]))
     yield engine
     engine.close()
@@ -237,6 +239,17 @@ class TestWithAMillionFinishedAndAMillionScheduled:
         for make in makers:
             assert steps_of(full, make(full)) <= 1.1 * steps_of(empty, make(empty)) + 1_500
         assert steps_of(full, full.due([], 200)) <= 300
+
+    def test_the_feed_costs_what_it_tells(self, full: SqliteEngine) -> None:
+        """A25: a million ends of one instant, told in pages, and nothing of before and after."""
+        registry, end = full.registry, 4102444800000
+        pages = [FeedPlace(end), FeedPlace(end, MANY // 2), FeedPlace(end, MANY - 50)]
+
+        costs = [steps_of(full, registry.happened(place, end + 1, 100)) for place in pages]
+
+        assert steps_of(full, registry.happened(FeedPlace(end + 1), end + 2, 100)) <= 300
+        assert steps_of(full, registry.happened(FeedPlace(0), full.now() + 10_000, 100)) <= 10_000
+        assert max(costs) <= 20_000, costs
 
     def test_looking_at_one_page_does_not_grow_with_history(
         self, empty: SqliteEngine, full: SqliteEngine
@@ -409,6 +422,11 @@ HOT = {
     "delete schedules": Statement(SQL["delete_schedules"], ('["s000001"]',)),
     "history": Statement(SQL["history"], ("s000001", None, 10)),
     "history to prune": Statement(SQL["history_from"], (0, 10, 0, 0, 0)),
+    "jobs that ended": Statement(SQL["ended_jobs"], (5, 1, 1, 9, 10)),
+    "runs that ended": Statement(SQL["ended_runs"], (5, 1, 1, 9, 10)),
+    "the audit": Statement(SQL["noted"], (5, 10)),
+    "the audit of one": Statement(SQL["noted_of"], (5, 10, "mail")),
+    "audit to prune": Statement(SQL["prune_audit"], (5, 1000)),
 }
 GROWING = (
     "shigoto_job",
@@ -420,8 +438,9 @@ GROWING = (
     "shigoto_log",
     "shigoto_schedule",
     "shigoto_tick",
+    "shigoto_audit",
 )
-ALIASES = ("b", "d", "r", "s")
+ALIASES = ("a", "b", "d", "r", "s")
 WALKS = {  # in order, ended by LIMIT or by whoever has enough
     "newest of all": "b",
     "newest since": "b",

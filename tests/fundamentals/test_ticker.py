@@ -28,6 +28,7 @@ from shigoto import (
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps, drive
 from shigoto.model.clock import to_datetime
+from shigoto.model.job import QueueSettings
 from shigoto.model.schedule import SOON, Change, Schedule
 from shigoto.model.text import ERROR_LIMIT
 from shigoto.observe import events
@@ -279,6 +280,40 @@ def test_a_failure_is_told_once_by_whoever_was_heard(stage: Stage) -> None:
     assert told == [1, 2, 3]
     [record] = stage.app.schedules.all()
     assert record.errors == 3
+
+
+def test_a_full_queue_is_a_failed_submission_and_others_fire_meanwhile(stage: Stage) -> None:
+    """S4-13, S4-11: it is told as what it is, tried again, and works when there is room; nobody else is held up."""
+    engine = stage.engine
+    engine.run(engine.configure(QueueSettings(name="small", paused=True, max_pending=1)))
+    declare_minutely(stage.app)
+
+    @stage.app.cron("* * * * *", name="crowded", queue="small")
+    async def crowded() -> None: ...
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.ScheduleFailed, 2)
+            crowd = stage.app.schedules.get("crowded")
+            assert (crowd.status, crowd.errors) == ("active", 2)
+            text = "Queue small is full: 1 pending, at most 1 (max_pending). Try again later."
+            assert crowd.error == f"QueueFull: {text}"
+            [waiting] = stage.app.find(queue="small")
+            assert waiting.state is State.PENDING
+            await engine.arun(engine.configure(QueueSettings(name="small", max_pending=1)))
+            fired = [event.schedule for event in stage.all(events.TickFired)].count("crowded")
+            while [event.schedule for event in stage.all(events.TickFired)].count("crowded") < fired + 2:
+                await stage.until(events.TickFired, len(stage.all(events.TickFired)) + 1)
+
+    stage.play(main)
+
+    assert [event.errors for event in stage.all(events.ScheduleFailed)] == [1, 2]
+    minutely = [
+        at for at, event in stage.told if isinstance(event, events.TickFired) and event.schedule == "minutely"
+    ]
+    assert minutely == [60_000 * (1 + at) for at in range(len(minutely))]
+    record = stage.app.schedules.get("crowded")
+    assert (record.errors, record.error, record.counts.get("missed", 0)) == (0, None, 0)
 
 
 def test_a_schedule_whose_zone_is_not_known_here_is_left_to_others(

@@ -13,6 +13,8 @@ import pytest
 from shigoto import SchemaMissing, Shigoto
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.schema import shipped
+from shigoto.model.ids import uuid7
+from shigoto.model.job import JobSpec
 from tests.journeys.ground import Ground, opened
 from tests.journeys.yard import SHIGOTO, ended_within
 
@@ -69,6 +71,26 @@ def test_what_is_printed_does_the_same_and_printing_changes_nothing(ground: Grou
     ground.execute("DROP SCHEMA shigoto CASCADE")
     ground.shigoto("migrate", url=ground.address)
     assert ground.rows(CATALOGUE) == made
+
+
+def test_a_store_that_is_in_use_gets_what_the_service_needs(ground: Ground) -> None:
+    """S3-23: beside workers that go on; to whoever may work there it is granted as all else is."""
+    ground.shigoto("migrate", url=ground.address)
+    made = ground.rows(CATALOGUE)
+    engine = PostgresEngine(ground.address)
+    spec = JobSpec(id=uuid7(), task="t", queue="q", payload="{}")
+    engine.run(engine.enqueue_many([spec]))
+    ground.execute(
+        "DROP TABLE shigoto.token, shigoto.audit; DROP INDEX shigoto.done_by_end, shigoto.attempt_by_end;"
+        " DROP FUNCTION shigoto.ended_jobs; DELETE FROM shigoto.migration WHERE name = 'service'"
+    )
+
+    assert ground.shigoto("migrate", url=ground.address).stdout == "Applied 0005_service.\n"
+
+    assert ground.rows(CATALOGUE) == made
+    assert engine.run(engine.get([spec.id])) != [None]
+    assert engine.run(engine.registry.tokens()) == []
+    engine.close()
 
 
 def test_everything_can_be_printed_without_a_server(ground: Ground) -> None:

@@ -12,6 +12,8 @@ import psycopg
 import pytest
 
 from shigoto import Shigoto, State
+from shigoto.model.feed import Place
+from shigoto.tokens import creating
 from tests.journeys.ground import MIGRATOR_PASSWORD, RUNTIME_PASSWORD, Ground, opened
 from tests.journeys.yard import ended_within, eventually, runners_of
 
@@ -56,6 +58,13 @@ def test_everything_works_with_the_least_rights(ground: Ground) -> None:
 
         users = "SELECT DISTINCT usename FROM pg_stat_activity WHERE application_name = 'shigoto'"
         assert ground.rows(users) == [(ground.runtime,)]
+        registry = app.engine.registry
+        _, token = app.engine.run(creating(app.engine, "web", ["read"], actor="app"))
+        app.engine.run(registry.watch())
+        told, _ = app.engine.run(registry.happened(Place(0), 2**53, 100))
+        assert {done.id, apart.id, failed.id} == {each.id for each in told if each.final}
+        app.engine.run(registry.revoke_token(token.id))
+        assert [entry.action for entry in app.engine.run(registry.noted())] == ["token.create"]
         for words, text in [
             (("stats",), "default"),
             (("list", "failed"), "on purpose"),

@@ -7,14 +7,14 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreRefused, nearest
 from shigoto.model.text import without_secrets
 
-SCHEMES = ("sqlite", "memory", "postgresql")
+SCHEMES = ("sqlite", "memory", "postgresql", "http", "https")
 # One letter is a Windows drive. What looks like the address of a server is one, whatever its scheme is made of.
 _ADDRESS = re.compile(r"(?i)([a-z][a-z0-9+.-]+):|([^/:]*[^/:.]):(?=//)")
 
 
 def open_engine(url: str) -> Engine:
-    """The engine of a store address: `sqlite:///jobs.db`, `sqlite:////var/lib/app/jobs.db`, `memory:`, a file path, or
-    `postgresql://user@host/database`.
+    """The engine of a store address: `sqlite:///jobs.db`, `sqlite:////var/lib/app/jobs.db`, `memory:`, a file path,
+    `postgresql://user@host/database`, or `http://host:8710`, a server that has one of these.
 
     Opening is lazy: the store itself is touched by the first operation.
     """
@@ -31,10 +31,14 @@ def open_engine(url: str) -> Engine:
             return _sqlite(path, options)
         case "postgresql" | "postgres":
             return _postgres(url)
+        case "http" | "https":
+            from shigoto.engine.http import RemoteEngine
+
+            return RemoteEngine(url)
         case _:
             raise StoreRefused(
                 f"No engine for {scheme!r} in the store address.{nearest(scheme, SCHEMES)}"
-                " Use sqlite:///FILE, memory:, the path of a file, or postgresql://USER@HOST/DATABASE."
+                " Use sqlite:///FILE, memory:, the path of a file, postgresql://USER@HOST/DATABASE, or http://HOST:8710."
             )
 
 

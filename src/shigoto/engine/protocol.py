@@ -16,6 +16,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.engine.op import Op
+from shigoto.engine.registry import Registry
 from shigoto.model.clock import Millis
 from shigoto.model.job import (
     Attempt,
@@ -53,6 +54,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     shared: bool  # several processes may open the same store
     joins: bool  # enqueue inside the caller's own transaction
     moves: bool = False  # its jobs can be moved, exported and imported (`engine.movable`)
+    repairs: bool = True  # its users sweep, promote and fire schedules; else it does that by itself
     block_limit: float | None = None  # seconds that a transaction block may last, where it need not be short
 
 
@@ -175,6 +177,11 @@ class Engine(Transport, Protocol):
 
         Raises Unsupported if no other process can, OptionInvalid if there is no way to say it.
         """
+        ...
+
+    @property
+    def registry(self) -> Registry:
+        """Its tokens, its audit and its feed. Raises Unsupported where those are for somebody else to keep."""
         ...
 
     def block(self, last: Callable[[], Op[Any]], *, limit: float) -> Block:

@@ -10,7 +10,9 @@
     │   ├── ResultInvalid       JOB.RESULT_INVALID     the return value cannot be stored
     │   ├── JobNotFound         JOB.NOT_FOUND          never existed, or pruned
     │   ├── JobNotRetryable     JOB.NOT_RETRYABLE      its state does not allow a retry
-    │   └── KeyTaken            JOB.KEY_TAKEN          another live job holds the unique key
+    │   ├── KeyTaken            JOB.KEY_TAKEN          another live job holds the unique key
+    │   ├── IdTaken             JOB.ID_TAKEN           the id is that of a job which the caller may not see
+    │   └── QueueFull           JOB.QUEUE_FULL         the queue holds as many pending jobs as its operator allows
     ├── ScheduleError
     │   ├── ScheduleInvalid     SCHEDULE.INVALID       what is said about a schedule cannot be meant
     │   ├── ScheduleNotFound    SCHEDULE.NOT_FOUND     there is none of this name
@@ -23,6 +25,23 @@
     │   └── ResultTimeout       JOB.RESULT_TIMEOUT
     ├── LeaseLost               JOB.LEASE_LOST         this worker no longer holds the job
     ├── TransactionTooLong      JOB.TRANSACTION        a transaction block was open for too long and was rolled back
+    ├── RequestError            what the service answers to a request that it does not do
+    │   ├── RequestMalformed    REQUEST.MALFORMED      the body is no JSON
+    │   ├── RequestInvalid      REQUEST.INVALID        it is not what the route takes; `field` names what is wrong
+    │   ├── RequestTooLarge     REQUEST.TOO_LARGE
+    │   ├── RequestType         REQUEST.TYPE           the body is of a type that is not read
+    │   ├── RequestNotFound     REQUEST.NOT_FOUND      there is no such route
+    │   ├── RequestMethod       REQUEST.METHOD         the route has no such method
+    │   ├── ReusedKey           REQUEST.REUSED_KEY     the Idempotency-Key was used for another job
+    │   ├── ConfirmNeeded       REQUEST.CONFIRM        more jobs match than the caller has confirmed
+    │   ├── TokenMissing        AUTH.MISSING           the request has no token
+    │   ├── TokenInvalid        AUTH.INVALID           the token is unknown, wrong, expired or revoked
+    │   ├── Forbidden           AUTH.FORBIDDEN         the token does not allow it
+    │   ├── AuthLimited         AUTH.LIMITED           too many failures from this address
+    │   ├── WorkerFenced        WORKER.FENCED          the worker is not known any more, and gets no work
+    │   ├── ServerStopping      SERVER.STOPPING
+    │   ├── ServerDeadline      SERVER.DEADLINE        it took longer than a request may
+    │   └── ServerError         SERVER.ERROR           a fault of the service's own; its log has more
     └── StoreError
         ├── StoreUnavailable    STORE.UNAVAILABLE      cannot be opened or written now
         │   ├── StoreBusy       STORE.BUSY             … because somebody else has locked what was to be changed
@@ -108,6 +127,18 @@ class KeyTaken(JobError):
     code = "JOB.KEY_TAKEN"
 
 
+class IdTaken(JobError):
+    """The id that was chosen for a new job is that of another one, which the caller may not see."""
+
+    code = "JOB.ID_TAKEN"
+
+
+class QueueFull(JobError):
+    """The queue holds as many pending jobs as its operator allows (`max_pending`); trying again later may help."""
+
+    code = "JOB.QUEUE_FULL"
+
+
 class ScheduleError(ShigotoError):
     """Something is wrong with a schedule, or with the request to change one."""
 
@@ -182,6 +213,116 @@ class TransactionTooLong(ShigotoError):
     """A transaction block held the store's write lock for too long; everything in it was rolled back."""
 
     code = "JOB.TRANSACTION"
+
+
+class RequestError(ShigotoError):
+    """The service does not do what a request asks for."""
+
+    code = "REQUEST"
+
+
+class RequestMalformed(RequestError):
+    """The body of the request is no JSON."""
+
+    code = "REQUEST.MALFORMED"
+
+
+class RequestInvalid(RequestError):
+    """The request is not what the route takes; `field` names what is wrong."""
+
+    code = "REQUEST.INVALID"
+
+    def __init__(self, text: str, field: str | None = None) -> None:
+        super().__init__(text)
+        self.field = field
+
+
+class RequestTooLarge(RequestError):
+    """The body of the request is larger than the route takes."""
+
+    code = "REQUEST.TOO_LARGE"
+
+
+class RequestType(RequestError):
+    """The body of the request is of a type that the route does not read, or is compressed."""
+
+    code = "REQUEST.TYPE"
+
+
+class RequestNotFound(RequestError):
+    """There is no such route."""
+
+    code = "REQUEST.NOT_FOUND"
+
+
+class RequestMethod(RequestError):
+    """The route has no such method."""
+
+    code = "REQUEST.METHOD"
+
+
+class ReusedKey(RequestError):
+    """The Idempotency-Key was used before, for a job of another task or with other arguments."""
+
+    code = "REQUEST.REUSED_KEY"
+
+
+class ConfirmNeeded(RequestError):
+    """More jobs match (`matched`) than the caller has confirmed."""
+
+    code = "REQUEST.CONFIRM"
+
+    def __init__(self, text: str, matched: int) -> None:
+        super().__init__(text)
+        self.matched = matched
+
+
+class TokenMissing(RequestError):
+    """The request has no token."""
+
+    code = "AUTH.MISSING"
+
+
+class TokenInvalid(RequestError):
+    """The token is unknown, wrong, expired or revoked; which of these is not told."""
+
+    code = "AUTH.INVALID"
+
+
+class Forbidden(RequestError):
+    """The token does not allow what was asked for."""
+
+    code = "AUTH.FORBIDDEN"
+
+
+class AuthLimited(RequestError):
+    """Too many requests from this address had no valid token; it must wait."""
+
+    code = "AUTH.LIMITED"
+
+
+class WorkerFenced(RequestError):
+    """The worker is unknown, or was given up; it gets no work under this id any more."""
+
+    code = "WORKER.FENCED"
+
+
+class ServerStopping(RequestError):
+    """The service is about to stop; another one, or the same in a moment, will answer."""
+
+    code = "SERVER.STOPPING"
+
+
+class ServerDeadline(RequestError):
+    """The answer took longer than a request may."""
+
+    code = "SERVER.DEADLINE"
+
+
+class ServerError(RequestError):
+    """A fault of the service's own, which its log tells more of."""
+
+    code = "SERVER.ERROR"
 
 
 class StoreError(ShigotoError):

@@ -249,3 +249,4 @@ class QueueSettings(Struct, frozen=True, kw_only=True):
     keep_completed_for: Millis | None = None
     keep_failed_for: Millis | None = None
     keep_cancelled_for: Millis | None = None
+    max_pending: int | None = None  # more are refused where they come in by HTTP, command line or schedule

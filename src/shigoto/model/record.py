@@ -120,6 +120,7 @@ class QueueRecord(
     keep_completed_for: Instant | None = None
     keep_failed_for: Instant | None = None
     keep_cancelled_for: Instant | None = None
+    max_pending: Annotated[int, Meta(ge=1)] | None = None
 
 
 class StoredTick(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

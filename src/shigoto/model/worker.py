@@ -23,7 +23,8 @@ CLAIM_BYTES = 8 * 1024 * 1024
 class Announcement(Struct, frozen=True, kw_only=True):
     """How a worker introduces itself; the id is random per boot, so a fenced one never comes back.
 
-    `isolates` says that it can run a job in a process of its own.
+    `isolates` says that it can run a job in a process of its own. `owner` is the id of the token by which it came
+    to the store, which a server puts in, whatever the worker says; None if it is at the store itself.
     """
 
     id: UUID
@@ -37,10 +38,11 @@ class Announcement(Struct, frozen=True, kw_only=True):
     pid: int = 0
     isolates: bool = False
     stopping: bool = False
+    owner: str | None = None
 
 
 class WorkerRecord(Struct, frozen=True, kw_only=True):
-    """A worker as people see it, a snapshot."""
+    """A worker as people see it, a snapshot. `owner` is the id of the token that it was registered by, if by one."""
 
     id: UUID
     name: str
@@ -56,6 +58,7 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
     lease_until: datetime
     fenced_at: datetime | None
     processing: int
+    owner: str | None = None
 
 
 class Want(Struct, frozen=True, kw_only=True):

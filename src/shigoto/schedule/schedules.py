@@ -38,12 +38,13 @@ class Schedules:
     and ScheduleTaken for a name that is another's.
     """
 
-    def __init__(self, app: Planning) -> None:
+    def __init__(self, app: Planning, engine: Engine | None = None) -> None:
         self._app = app
+        self._own = engine  # another way to the store than the app's
 
     @property
     def _engine(self) -> Engine:
-        return self._app.engine
+        return self._app.engine if self._own is None else self._own
 
     def add(
         self, name: str, call: Call[Any], *, cron: str | None = None, every: Duration | str | None = None,

@@ -117,7 +117,7 @@ class Scheduler(Service[Ended]):
     @property
     def ready(self) -> bool:
         """Whether it fires what is due."""
-        return self._state == "running"
+        return self._state == "running" and self._switch.reason is None
 
     def health(self) -> Health:
         """How it is: OK, Warning or Error, with details. Asks nobody, so it answers also while the store does not."""

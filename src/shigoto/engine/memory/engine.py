@@ -7,8 +7,10 @@ from uuid import UUID
 
 from shigoto.engine.memory import look, manage, repair, submit, ticking, work
 from shigoto.engine.memory.doorbell import MemoryDoorbell
+from shigoto.engine.memory.ops import change, read
+from shigoto.engine.memory.registry import MemoryRegistry
 from shigoto.engine.memory.store import Store
-from shigoto.engine.op import Op, Steps, drive
+from shigoto.engine.op import Op, drive
 from shigoto.engine.protocol import Capabilities
 from shigoto.model.clock import Clock, Millis, host_clock
 from shigoto.model.errors import Unsupported
@@ -55,6 +57,11 @@ class MemoryEngine:
     def capabilities(self) -> Capabilities:
         """Nothing but speed and simplicity."""
         return Capabilities(name="memory", durable=False, shared=False, joins=False)
+
+    @property
+    def registry(self) -> MemoryRegistry:
+        """Its tokens, its audit and its feed."""
+        return MemoryRegistry(self._store)
 
     @property
     def address(self) -> NoReturn:
@@ -119,127 +126,129 @@ class MemoryEngine:
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         """T1, T17: store the jobs, all or none, and answer in the order of `specs`."""
-        return _op(lambda: submit.enqueue_many(self._store, specs), rings=_any_new)
+        return change(lambda: submit.enqueue_many(self._store, specs), rings=_any_new)
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
         """T2: lease ready jobs to the worker, each want by itself, best first."""
-        return _op(lambda: work.claim(self._store, worker, wants))
+        return change(lambda: work.claim(self._store, worker, wants))
 
     def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
         """Renew the worker's lease, unless it is fenced, and tell what it must know."""
-        return _op(lambda: work.beat(self._store, worker, held), rings=lambda orders: orders.released > 0)
+        return change(lambda: work.beat(self._store, worker, held), rings=lambda orders: orders.released > 0)
 
     def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
         """T3: store progress, checkpoints and log lines of running jobs; False for each lease that is lost."""
-        return _op(lambda: work.report(self._store, worker, reports))
+        return change(lambda: work.report(self._store, worker, reports))
 
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
         """T4-T8, T13: end runs, each guarded by (number, token, worker)."""
-        return _op(
+        return change(
             lambda: work.settle(self._store, worker, settlements),
             rings=lambda verdicts: any(map(_back_in_line, settlements, verdicts)),
         )
 
     def announce(self, announcement: Announcement) -> Op[None]:
         """Register a worker, or change what it said of itself; its lease starts now."""
-        return _op(lambda: work.announce(self._store, announcement))
+        return change(lambda: work.announce(self._store, announcement))
 
     def leave(self, worker: UUID) -> Op[int]:
         """Forget a worker; what it still held is released."""
-        return _op(lambda: work.leave(self._store, worker), rings=bool)
+        return change(lambda: work.leave(self._store, worker), rings=bool)
 
     def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         """Forget a worker whose process is known to have ended, and free what it held (T8, T9)."""
-        return _op(lambda: work.bury(self._store, worker, deaths), rings=_any_freed)
+        return change(lambda: work.bury(self._store, worker, deaths), rings=_any_freed)
 
     def promote(self, limit: int) -> Op[Promoted]:
         """Make due scheduled jobs ready, in run_at order, at most `limit`."""
-        return _op(lambda: repair.promote(self._store, limit), rings=lambda promoted: promoted.count > 0)
+        return change(lambda: repair.promote(self._store, limit), rings=lambda promoted: promoted.count > 0)
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         """Repair: fence, rescue, expire, prune."""
-        return _op(lambda: repair.sweep(self._store, order), rings=lambda swept: _any_freed(swept.rescued))
+        return change(lambda: repair.sweep(self._store, order), rings=lambda swept: _any_freed(swept.rescued))
 
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         """T11, T12, T14; it rings so that the worker hears of it before its next beat is due."""
         heard = State.CANCELLED if force else State.PROCESSING
-        return _op(lambda: manage.cancel(self._store, ids, force=force), rings=lambda states: heard in states)
+        return change(
+            lambda: manage.cancel(self._store, ids, force=force), rings=lambda states: heard in states
+        )
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
         """T15: make failed or cancelled jobs ready again, all or none."""
-        return _op(lambda: manage.retry(self._store, ids), rings=bool)
+        return change(lambda: manage.retry(self._store, ids), rings=bool)
 
     def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
         """The numbers of matching jobs that may be deleted, oldest first."""
-        return _read(lambda: look.deletable(self._store, wanted, after))
+        return read(lambda: look.deletable(self._store, wanted, after))
 
     def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
         """Delete those of the jobs that are in one of the states; never a processing or blocked one."""
-        return _op(lambda: manage.delete(self._store, numbers, states))
+        return change(lambda: manage.delete(self._store, numbers, states))
 
     def count(self, wanted: JobFilter) -> Op[int]:
         """How many jobs match."""
-        return _read(lambda: look.count(self._store, wanted))
+        return read(lambda: look.count(self._store, wanted))
 
     def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
         """The jobs, in order; None where an id is not stored."""
-        return _read(lambda: look.get(self._store, ids))
+        return read(lambda: look.get(self._store, ids))
 
     def find(self, wanted: JobFilter) -> Op[list[Job]]:
         """A page of matching jobs, newest first."""
-        return _read(lambda: look.find(self._store, wanted))
+        return read(lambda: look.find(self._store, wanted))
 
     def attempts(self, id: UUID) -> Op[list[Attempt]]:
         """The runs of a job that did not end completed, oldest first."""
-        return _read(lambda: look.attempts(self._store, id))
+        return read(lambda: look.attempts(self._store, id))
 
     def logs(self, id: UUID) -> Op[list[LoggedLine]]:
         """The lines that the runs of a job have written, oldest first."""
-        return _read(lambda: look.logs(self._store, id))
+        return read(lambda: look.logs(self._store, id))
 
     def stats(self) -> Op[dict[str, Counts]]:
         """Exact counts by queue."""
-        return _read(lambda: look.stats(self._store))
+        return read(lambda: look.stats(self._store))
 
     def configure(self, settings: QueueSettings) -> Op[None]:
         """Replace an operator's settings of one queue, pausing or resuming it."""
-        return _op(lambda: manage.configure(self._store, settings), rings=lambda _: not settings.paused)
+        return change(lambda: manage.configure(self._store, settings), rings=lambda _: not settings.paused)
 
     def settings(self) -> Op[list[QueueSettings]]:
         """The settings of every queue that has had a job or a setting, by name."""
-        return _read(lambda: look.settings(self._store))
+        return read(lambda: look.settings(self._store))
 
     def workers(self) -> Op[list[WorkerRecord]]:
         """The workers that are registered and not fenced, oldest first."""
-        return _read(lambda: look.workers(self._store))
+        return read(lambda: look.workers(self._store))
 
     def time(self) -> Op[Millis]:
         """What time it is at the store."""
-        return _read(self._store.now)
+        return read(self._store.now)
 
     def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
         """The schedules of these names, or all of them, by name."""
-        return _read(lambda: ticking.schedules(self._store, names))
+        return read(lambda: ticking.schedules(self._store, names))
 
     def due(self, declared: Collection[str], limit: int) -> Op[Due]:
         """The schedules that somebody has to look at."""
-        return _read(lambda: ticking.due(self._store, declared, limit))
+        return read(lambda: ticking.due(self._store, declared, limit))
 
     def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         """Change schedules, with all that goes with it; it rings for new jobs, and for those who wait for the next."""
-        return _op(lambda: ticking.tick(self._store, changes), rings=any)
+        return change(lambda: ticking.tick(self._store, changes), rings=any)
 
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
         """Forget schedules and their histories."""
-        return _op(lambda: ticking.remove(self._store, names))
+        return change(lambda: ticking.remove(self._store, names))
 
     def declare(self, names: Collection[str]) -> Op[int]:
         """Say of schedules that a living process declares them."""
-        return _op(lambda: ticking.declare(self._store, names))
+        return change(lambda: ticking.declare(self._store, names))
 
     def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
         """The entries of a schedule, the newest first."""
-        return _read(lambda: ticking.history(self._store, name, before, limit))
+        return read(lambda: ticking.history(self._store, name, before, limit))
 
     def _forget_bell(self, bell: MemoryDoorbell) -> None:
         with self._lock:
@@ -257,20 +266,6 @@ def _back_in_line(settlement: Settlement, verdict: Verdict) -> bool:
 
 def _any_freed(rescued: Sequence[Rescued]) -> bool:
     return any(job.state is State.PENDING for job in rescued)
-
-
-def _op(work: Callable[[], T], *, rings: Callable[[T], bool] | None = None) -> Op[T]:
-    return Op(start=lambda: _at_once(work), rings=rings)
-
-
-def _read(work: Callable[[], T]) -> Op[T]:
-    return Op(start=lambda: _at_once(work), mode="read")
-
-
-def _at_once(work: Callable[[], T]) -> Steps[T]:
-    """Steps without a command: the whole op happens when it is started, under the engine's lock."""
-    yield from ()
-    return work()
 
 
 def _refuse_command(command: object) -> NoReturn:

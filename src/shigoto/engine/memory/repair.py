@@ -8,6 +8,7 @@ from uuid import UUID
 from shigoto.engine.memory.row import Row
 from shigoto.engine.memory.store import Store
 from shigoto.engine.memory.work import end_run
+from shigoto.model.audit import AUDIT_BATCH, AUDIT_KEPT_FOR
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, QueueSettings, State
 from shigoto.model.states import orphaned, unknown_to_all
@@ -40,6 +41,7 @@ def sweep(store: Store, order: SweepOrder) -> Swept:
     expired = _expire(store, _batch(store, order, _lapsed(now)), now)
     unknown = _fail_unknown(store, order, now)
     pruned = _prune(store, _batch(store, order, _outlived(store, order, now)))
+    _prune_audit(store, now)
     return Swept(
         expired_workers=tuple(worker for worker, row in store.workers.items() if row.expired(now)),
         fenced=fenced,
@@ -176,3 +178,9 @@ def _prune(store: Store, rows: list[Row]) -> int:
     for row in rows:
         store.remove(row)
     return len(rows)
+
+
+def _prune_audit(store: Store, now: Millis) -> None:
+    for entry in list(islice(store.audit.values(), AUDIT_BATCH)):
+        if entry.at + AUDIT_KEPT_FOR < now:
+            del store.audit[entry.number]

@@ -187,4 +187,5 @@ def record(worker: WorkerRow, processing: int) -> WorkerRecord:
         lease_until=to_datetime(worker.lease_until),
         fenced_at=None if worker.fenced_at is None else to_datetime(worker.fenced_at),
         processing=processing,
+        owner=said.owner,
     )

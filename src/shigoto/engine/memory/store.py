@@ -7,10 +7,12 @@ from uuid import UUID
 
 from shigoto.engine.memory.line import Line
 from shigoto.engine.memory.row import Row, WorkerRow
+from shigoto.model.audit import AuditEntry
 from shigoto.model.clock import Clock, Millis, held_back
 from shigoto.model.job import JobSpec, QueueSettings, State
 from shigoto.model.schedule import Entry, Schedule
 from shigoto.model.states import MOVES
+from shigoto.model.token import Token
 
 
 class Store:
@@ -34,6 +36,9 @@ class Store:
         self.tally: Counter[tuple[str, State]] = Counter()
         self.later: Counter[str] = Counter()
         self.schedules: dict[str, Schedule] = {}
+        self.tokens: dict[str, Token] = {}  # by id, the oldest first
+        self.audit: dict[int, AuditEntry] = {}  # by number, the oldest first
+        self._last_audit_number = 0
         self.histories: dict[UUID, dict[Millis, Entry]] = defaultdict(dict)  # by schedule and instant
 
     def now(self) -> Millis:
@@ -49,6 +54,11 @@ class Store:
         """How far the clock was last set back, if nobody has asked since."""
         step, self._step = self._step, 0
         return step
+
+    def next_audit_number(self) -> int:
+        """A number for an entry of the audit; none is given twice."""
+        self._last_audit_number += 1
+        return self._last_audit_number
 
     def insert(self, spec: JobSpec, run_at: Millis, expires_at: Millis | None, now: Millis) -> Row:
         """A new pending job, which takes its key from whoever had it."""

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterator, Sequence
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from shigoto.engine.memory.line import Line, merged
 from shigoto.engine.memory.row import Row, WorkerRow, held, lease
 from shigoto.engine.memory.store import Store
@@ -33,7 +35,7 @@ def announce(store: Store, announcement: Announcement) -> None:
             announcement=announcement, started_at=now, lease_until=now + announcement.lease
         )
     elif known.fenced_at is None:
-        known.announcement = announcement
+        known.announcement = replace(announcement, owner=known.announcement.owner)
         known.lease_until = now + announcement.lease
 
 

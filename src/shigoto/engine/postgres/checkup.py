@@ -49,11 +49,12 @@ SETTINGS = (
     "idle_in_transaction_session_timeout",
 )
 INDEXES = frozenset({
-    "attempt_pkey", "blocked_pkey", "clock_pkey", "counter_pkey", "done_not_completed", "done_pkey", "expiry_pkey",
-    "job_by_id", "job_by_key", "job_pkey", "key_pkey", "lane_pkey", "lane_task_queue_alone_key", "log_pkey",
+    "attempt_by_end", "attempt_pkey", "audit_by_target", "audit_pkey", "blocked_pkey", "clock_pkey", "counter_pkey",
+    "done_by_end", "done_not_completed", "done_pkey", "expiry_pkey", "job_by_id",
+    "job_by_key", "job_pkey", "key_pkey", "lane_pkey", "lane_task_queue_alone_key", "log_pkey",
     "meta_pkey", "migration_pkey", "progress_pkey", "queue_pkey", "ready_in_order", "running_pkey",
-    "schedule_by_look", "schedule_by_reached", "schedule_pkey", "scheduled_pkey", "tick_pkey", "worker_id_key",
-    "worker_pkey",
+    "schedule_by_look", "schedule_by_reached", "schedule_pkey", "scheduled_pkey", "tick_pkey", "token_pkey",
+    "worker_id_key", "worker_pkey",
 })  # fmt: skip
 
 ROLE = """

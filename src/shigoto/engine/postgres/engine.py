@@ -23,6 +23,7 @@ from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.counting import count
 from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.migrations import too_new
+from shigoto.engine.sql.registry import SqlRegistry
 from shigoto.model.checkup import Checkup
 from shigoto.model.clock import Millis
 from shigoto.model.job import (
@@ -91,6 +92,10 @@ class PostgresEngine:
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
+
+    @property
+    def registry(self) -> SqlRegistry:
+        return SqlRegistry(_now)
 
     @property
     def address(self) -> str:
@@ -267,7 +272,7 @@ class PostgresEngine:
         return Op(start=lambda: looking.stats(self._dialect), mode="read")
 
     def configure(self, settings: QueueSettings) -> Op[None]:
-        return Op(start=lambda: _configure(settings), rings=lambda _: not settings.paused)
+        return Op(start=lambda: managing.configure(settings), rings=lambda _: not settings.paused)
 
     def settings(self) -> Op[list[QueueSettings]]:
         return Op(start=looking.settings, mode="read")
@@ -311,8 +316,7 @@ def _timed(
     """An op that needs to know what time it is at the store."""
 
     def start() -> Steps[T]:
-        [now] = (yield sql("now")).fetchone()
-        return (yield from steps(now))
+        return (yield from steps((yield from _now())))
 
     return Op(start=start, rings=rings, urgent=urgent, mode=mode)
 
@@ -355,7 +359,7 @@ def locked(numbers: Sequence[int]) -> Steps[Collection[int]]:
 def _settle_free(dialect: Dialect, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
     now: Millis = 0
     if any(settlement.ending is not Ending.COMPLETED for settlement in settlements):
-        [now] = (yield sql("now")).fetchone()
+        now = yield from _now()
     return (yield from settling.settle(dialect, now, worker, settlements))
 
 
@@ -368,8 +372,12 @@ def _now_and_step(store: str) -> Steps[tuple[Millis, Millis]]:
     step, version, name = (yield sql("renew_clock")).fetchone()
     if version is not None and version > schema.newest():
         raise too_new(store, version, name, schema.newest())
+    return (yield from _now()), step
+
+
+def _now() -> Steps[Millis]:
     [now] = (yield sql("now")).fetchone()
-    return now, step
+    return int(now)
 
 
 def _forget(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:
@@ -388,10 +396,3 @@ def _anything_new(answers: list[Enqueued]) -> bool:
 def _value(value: T) -> Steps[T]:
     yield from ()
     return value
-
-
-def _configure(settings: QueueSettings) -> Steps[None]:
-    yield sql(
-        "configure", settings.name, int(settings.paused), settings.keep_completed_for, settings.keep_failed_for,
-        settings.keep_cancelled_for,
-    )  # fmt: skip

@@ -168,7 +168,7 @@ def refined(error: psycopg.Error, store: str) -> Exception:
         return StoreRefused(f"{store} is refused: {reason}. GRANT it to this user, or use another.")
     if code in NOT_TEXT or (not code and isinstance(error, psycopg.DataError)):
         return OptionInvalid(
-            f"A text cannot be stored in {store}: {reason}. PostgreSQL has no place for U+0000, and a database whose"
+            f"A text cannot be stored: {reason}. PostgreSQL has no place for U+0000, and a database whose"
             " encoding is not UTF8 has none for most other letters."
         )
     if code == READ_ONLY:

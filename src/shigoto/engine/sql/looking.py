@@ -193,8 +193,9 @@ def settings() -> Steps[list[QueueSettings]]:
             keep_completed_for=completed,
             keep_failed_for=failed,
             keep_cancelled_for=cancelled,
+            max_pending=max_pending,
         )
-        for name, paused, completed, failed, cancelled in rows
+        for name, paused, completed, failed, cancelled, max_pending in rows
     ]
 
 
@@ -205,7 +206,7 @@ def workers() -> Steps[list[WorkerRecord]]:
 
 def _worker(row: tuple[Any, ...]) -> WorkerRecord:
     id, name, tasks, queues, slots, version, host, pid, isolates, stopping = row[:10]
-    started_at, lease_until, fenced_at, processing = row[10:]
+    started_at, lease_until, fenced_at, processing, owner = row[10:]
     return WorkerRecord(
         id=UUID(bytes=id),
         name=name,
@@ -221,4 +222,5 @@ def _worker(row: tuple[Any, ...]) -> WorkerRecord:
         lease_until=to_datetime(lease_until),
         fenced_at=_instant(fenced_at),
         processing=processing,
+        owner=owner,
     )

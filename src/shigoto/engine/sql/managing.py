@@ -12,8 +12,16 @@ from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES
 from shigoto.engine.sql.settling import move, running
 from shigoto.engine.sql.waiting import Waiting, remove_waiting
 from shigoto.model.clock import Millis
-from shigoto.model.job import FailureKind, State
+from shigoto.model.job import FailureKind, QueueSettings, State
 from shigoto.model.states import DELETABLE, forced
+
+
+def configure(queue: QueueSettings) -> Steps[None]:
+    """Replace what is set for a queue."""
+    yield sql(
+        "configure", queue.name, int(queue.paused), queue.keep_completed_for, queue.keep_failed_for,
+        queue.keep_cancelled_for, queue.max_pending,
+    )  # fmt: skip
 
 
 def cancel(dialect: Dialect, now: Millis, ids: Sequence[UUID], *, force: bool) -> Steps[list[State | None]]:

@@ -11,6 +11,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.sql import moving_schedules as plans
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES, settings
+from shigoto.engine.sql.managing import configure
 from shigoto.engine.sql.rows import TABLES, rows_of
 from shigoto.engine.sql.settling import move, running
 from shigoto.model.clock import Millis
@@ -342,10 +343,7 @@ def _record(
 
 def _put_settings(queues: Sequence[QueueSettings]) -> Steps[None]:
     for queue in queues:
-        yield sql(
-            "configure", queue.name, int(queue.paused), queue.keep_completed_for, queue.keep_failed_for,
-            queue.keep_cancelled_for,
-        )  # fmt: skip
+        yield from configure(queue)
 
 
 def _remove(numbers: Sequence[int]) -> Steps[None]:

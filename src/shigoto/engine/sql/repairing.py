@@ -21,6 +21,7 @@ from shigoto.engine.sql.settling import (
     settled_tokens,
     write_logs,
 )
+from shigoto.model.audit import AUDIT_BATCH, AUDIT_KEPT_FOR
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, State
 from shigoto.model.outcome import Death, Ending, Report, Settlement
@@ -46,6 +47,7 @@ def announce(now: Millis, worker: Announcement) -> Steps[None]:
         worker.pid,
         worker.isolates,
         worker.stopping,
+        worker.owner,
     )
     if announced.rowcount:
         yield sql("forget_unknown", tasks)
@@ -262,6 +264,7 @@ def _prune(dialect: Dialect, now: Millis, order: SweepOrder) -> Steps[tuple[int,
         if state in STATES and isinstance(at, int) and at + keep_for < now
     ]
     yield from remove(dialect, old)
+    yield sql("prune_audit", now - AUDIT_KEPT_FOR, AUDIT_BATCH)
     full = len(rows) == order.batch
     yield sql("set_meta", "pruned_to", rows[-1][0] if full else 0)
     return len(old), full and bool(old)

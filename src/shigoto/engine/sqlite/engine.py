@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
-from shigoto.engine.op import Op
+from shigoto.engine.op import WRITE, Op
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
 from shigoto.engine.sql import finding, looking, managing, repairing, retrying, settling, ticking
 from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.registry import SqlRegistry
 from shigoto.engine.sqlite import checkup, claiming, doorbell, enqueueing, files, promoting, schema
 from shigoto.engine.sqlite.completing import complete
 from shigoto.engine.sqlite.counting import fold_counters, uncounted
@@ -89,6 +90,10 @@ class SqliteEngine:
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
+
+    @property
+    def registry(self) -> SqlRegistry:
+        return SqlRegistry(lambda: _value(self._clock.now()), _watch)
 
     @property
     def address(self) -> str:
@@ -263,7 +268,7 @@ class SqliteEngine:
         return Op(start=lambda: looking.stats(self._dialect), mode="read")
 
     def configure(self, settings: QueueSettings) -> Op[None]:
-        return Op(start=lambda: _configure(settings), rings=lambda _: not settings.paused)
+        return Op(start=lambda: managing.configure(settings), rings=lambda _: not settings.paused)
 
     def settings(self) -> Op[list[QueueSettings]]:
         return Op(start=looking.settings, mode="read")
@@ -309,8 +314,10 @@ def _value(value: T) -> Steps[T]:
     return value
 
 
-def _configure(settings: QueueSettings) -> Steps[None]:
-    yield sql(
-        "configure", settings.name, int(settings.paused), settings.keep_completed_for, settings.keep_failed_for,
-        settings.keep_cancelled_for,
-    )  # fmt: skip
+def _watch() -> Steps[None]:
+    """Have what happened in order. It takes a while on a large file, once, and nobody can write meanwhile."""
+    [watched] = (yield sql("watched")).fetchone()
+    if not watched:
+        yield WRITE
+        yield sql("watch_jobs")
+        yield sql("watch_runs")

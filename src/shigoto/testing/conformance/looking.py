@@ -293,6 +293,22 @@ class TestWorkers:
         assert store.engine.run(store.engine.workers()) == []
 
 
+class TestOwners:
+    """By which token a worker came to the store. A server says it, so this is for engines at the store itself."""
+
+    @pytest.mark.parametrize("owner", ["0123456789abcdef", None])
+    def test_the_owner_comes_back_and_stays(self, store: EngineUnderTest, owner: str | None) -> None:
+        """S20."""
+        said = Announcement(
+            id=store.new_id(), name="w", tasks=(), queues=None, slots=1, version="1", owner=owner
+        )
+        for announcement in (said, structs.replace(said, name="v", owner="another")):
+            store.engine.run(store.engine.announce(announcement))
+
+            [record] = store.engine.run(store.engine.workers())
+            assert (record.name, record.owner) == (announcement.name, owner)
+
+
 def one_of_each(store: EngineUnderTest) -> dict[State, Enqueued]:
     """One job in each state; blocked is not to be had yet."""
     worker = store.announce()

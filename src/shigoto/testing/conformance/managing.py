@@ -205,7 +205,12 @@ class TestConfigure:
 
     def test_settings_are_kept_whole(self, store: EngineUnderTest) -> None:
         said = QueueSettings(
-            name="q", paused=True, keep_completed_for=1, keep_failed_for=2, keep_cancelled_for=3
+            name="q",
+            paused=True,
+            keep_completed_for=1,
+            keep_failed_for=2,
+            keep_cancelled_for=3,
+            max_pending=4,
         )
 
         store.engine.run(store.engine.configure(said))
@@ -213,7 +218,9 @@ class TestConfigure:
         assert store.engine.run(store.engine.settings()) == [said]
 
     def test_the_next_word_replaces_the_last(self, store: EngineUnderTest) -> None:
-        store.engine.run(store.engine.configure(QueueSettings(name="q", paused=True, keep_failed_for=2)))
+        store.engine.run(
+            store.engine.configure(QueueSettings(name="q", paused=True, keep_failed_for=2, max_pending=9))
+        )
 
         store.engine.run(store.engine.configure(QueueSettings(name="q")))
 

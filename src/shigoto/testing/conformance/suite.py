@@ -31,9 +31,17 @@ from shigoto.testing.conformance.leases import (
     TestStrays,
 )
 from shigoto.testing.conformance.logs import TestLogs
-from shigoto.testing.conformance.looking import TestFind, TestGet, TestSettings, TestStats, TestWorkers
+from shigoto.testing.conformance.looking import (
+    TestFind,
+    TestGet,
+    TestOwners,
+    TestSettings,
+    TestStats,
+    TestWorkers,
+)
 from shigoto.testing.conformance.machine import TestMachine
 from shigoto.testing.conformance.managing import TestConfigure, TestRetry
+from shigoto.testing.conformance.registry import TestAudit, TestFeed, TestTokens
 from shigoto.testing.conformance.reporting import TestHistory, TestReport
 from shigoto.testing.conformance.schedules import TestDue, TestSchedules
 from shigoto.testing.conformance.scheduling import TestExpiry, TestPromote, TestRetention
@@ -51,6 +59,7 @@ from shigoto.testing.conformance.unknown import TestUnknown, TestUnknownAndDue
 
 __all__ = [
     "TestAlone",
+    "TestAudit",
     "TestBeat",
     "TestBlame",
     "TestBury",
@@ -72,6 +81,7 @@ __all__ = [
     "TestErrored",
     "TestExpiry",
     "TestFailed",
+    "TestFeed",
     "TestFence",
     "TestFind",
     "TestForce",
@@ -87,6 +97,7 @@ __all__ = [
     "TestMachine",
     "TestNoJoin",
     "TestOrder",
+    "TestOwners",
     "TestPromote",
     "TestRefusals",
     "TestReplace",
@@ -107,6 +118,7 @@ __all__ = [
     "TestTheSameId",
     "TestThreads",
     "TestTick",
+    "TestTokens",
     "TestUnknown",
     "TestUnknownAndDue",
     "TestWants",

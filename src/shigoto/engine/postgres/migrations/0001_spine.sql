@@ -24,7 +24,8 @@ CREATE TABLE shigoto.queue (
   paused             boolean NOT NULL DEFAULT false,
   keep_completed_for bigint,
   keep_failed_for    bigint,
-  keep_cancelled_for bigint
+  keep_cancelled_for bigint,
+  max_pending        bigint
 );
 
 -- run_at changes (retry, snooze, replace), and lane when a job becomes a suspect or is cleared, so that the waiting row
@@ -198,7 +199,8 @@ CREATE TABLE shigoto.worker (
   host        text NOT NULL,
   version     text NOT NULL,
   tasks       text NOT NULL,
-  queues      text
+  queues      text,
+  owner       text  -- the id of the token by which it came, if it is not at the store itself
 ) WITH (fillfactor = 50);
 
 -- How many jobs a queue holds (total) and how many of them ended. A counter that every enqueue updated would be locked

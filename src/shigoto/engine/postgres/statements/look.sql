@@ -138,23 +138,24 @@ CROSS JOIN LATERAL (SELECT l.queue FROM shigoto.lane l WHERE l.lane = b.lane OFF
 GROUP BY l.queue
 
 -- name: configure
-INSERT INTO shigoto.queue (name, paused, keep_completed_for, keep_failed_for, keep_cancelled_for)
-VALUES ($1::text, $2::int::boolean, $3::bigint, $4::bigint, $5::bigint)
+INSERT INTO shigoto.queue (name, paused, keep_completed_for, keep_failed_for, keep_cancelled_for, max_pending)
+VALUES ($1::text, $2::int::boolean, $3::bigint, $4::bigint, $5::bigint, $6::bigint)
 ON CONFLICT (name) DO UPDATE SET
   paused = excluded.paused,
   keep_completed_for = excluded.keep_completed_for,
   keep_failed_for = excluded.keep_failed_for,
-  keep_cancelled_for = excluded.keep_cancelled_for
+  keep_cancelled_for = excluded.keep_cancelled_for,
+  max_pending = excluded.max_pending
 
 -- name: settings
-SELECT name, paused, keep_completed_for, keep_failed_for, keep_cancelled_for
+SELECT name, paused, keep_completed_for, keep_failed_for, keep_cancelled_for, max_pending
 FROM shigoto.queue
 ORDER BY name COLLATE "C"
 
 -- name: workers
 SELECT uuid_send(w.id), w.name, w.tasks, w.queues, w.slots, w.version, w.host, w.pid, w.isolates, w.stopping,
   w.started_at, w.lease_until, w.fenced_at,
-  (SELECT count(*) FROM shigoto.running r WHERE r.worker = w.id)
+  (SELECT count(*) FROM shigoto.running r WHERE r.worker = w.id), w.owner
 FROM shigoto.worker w
 WHERE w.fenced_at IS NULL
 ORDER BY w.number

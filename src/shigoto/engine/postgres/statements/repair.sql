@@ -49,9 +49,9 @@ WHERE l.number = (e ->> 0)::bigint AND l.token = (e ->> 1)::int AND l.line < (e 
 
 -- name: announce
 INSERT INTO shigoto.worker AS w (id, name, tasks, queues, slots, version, lease, started_at, lease_until,
-  host, pid, isolates, stopping)
+  host, pid, isolates, stopping, owner)
 VALUES (encode($1::bytea, 'hex')::uuid, $2::text, $3::text, $4::text, $5::int, $6::text, $7::bigint, $8::bigint,
-  $8::bigint + $7::bigint, $9::text, $10::bigint, $11::int::boolean, $12::int::boolean)
+  $8::bigint + $7::bigint, $9::text, $10::bigint, $11::int::boolean, $12::int::boolean, $13::text)
 ON CONFLICT (id) DO UPDATE SET
   name = excluded.name, tasks = excluded.tasks, queues = excluded.queues, slots = excluded.slots,
   version = excluded.version, lease = excluded.lease, lease_until = excluded.lease_until,
@@ -275,6 +275,13 @@ LEFT JOIN LATERAL (
   WHERE d.number = p.number AND p.finished_at + p.keep_for < t.now
   OFFSET 0 FOR UPDATE SKIP LOCKED) o ON true
 ORDER BY p.number
+
+-- The oldest, if they are old enough; one look if not. Whose turn it is to prune is alone here.
+-- name: prune_audit
+DELETE FROM shigoto.audit
+WHERE number < (SELECT min(number) FROM shigoto.audit) + $2::int
+  AND at < $1::bigint
+  AND (SELECT a.at FROM shigoto.audit a ORDER BY a.number LIMIT 1) < $1::bigint
 
 -- DELETE: everything that belongs to the given numbers ----------------------------------------------------------------
 

@@ -19,7 +19,8 @@ CREATE TABLE shigoto_queue (
   paused             INTEGER NOT NULL DEFAULT 0,
   keep_completed_for INTEGER,
   keep_failed_for    INTEGER,
-  keep_cancelled_for INTEGER
+  keep_cancelled_for INTEGER,
+  max_pending        INTEGER
 ) WITHOUT ROWID;
 
 -- No AUTOINCREMENT: it would dirty one more page per enqueue. Numbers still never repeat, because the row with the
@@ -179,6 +180,7 @@ CREATE TABLE shigoto_worker (
   name        TEXT NOT NULL,
   tasks       TEXT NOT NULL,
   queues      TEXT,
+  owner       TEXT,  -- the id of the token by which it came, if it is not at the store itself
   slots       INTEGER NOT NULL,
   version     TEXT NOT NULL,
   host        TEXT NOT NULL,

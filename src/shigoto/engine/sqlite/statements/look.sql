@@ -152,21 +152,24 @@ CROSS JOIN shigoto_lane l ON l.lane = b.lane
 GROUP BY l.queue
 
 -- name: configure
-INSERT INTO shigoto_queue (name, paused, keep_completed_for, keep_failed_for, keep_cancelled_for)
-VALUES (?1, ?2, ?3, ?4, ?5)
+INSERT INTO shigoto_queue (name, paused, keep_completed_for, keep_failed_for, keep_cancelled_for, max_pending)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 ON CONFLICT (name) DO UPDATE SET
   paused = excluded.paused,
   keep_completed_for = excluded.keep_completed_for,
   keep_failed_for = excluded.keep_failed_for,
-  keep_cancelled_for = excluded.keep_cancelled_for
+  keep_cancelled_for = excluded.keep_cancelled_for,
+  max_pending = excluded.max_pending
 
 -- name: settings
-SELECT name, paused, keep_completed_for, keep_failed_for, keep_cancelled_for FROM shigoto_queue ORDER BY name
+SELECT name, paused, keep_completed_for, keep_failed_for, keep_cancelled_for, max_pending
+FROM shigoto_queue
+ORDER BY name
 
 -- name: workers
 SELECT w.id, w.name, w.tasks, w.queues, w.slots, w.version, w.host, w.pid, w.isolates, w.stopping,
   w.started_at, w.lease_until, w.fenced_at,
-  (SELECT count(*) FROM shigoto_running r WHERE r.worker = w.id)
+  (SELECT count(*) FROM shigoto_running r WHERE r.worker = w.id), w.owner
 FROM shigoto_worker w
 WHERE w.fenced_at IS NULL
 ORDER BY w.number

@@ -46,8 +46,8 @@ WHERE (number, token, line) IN (
 
 -- name: announce
 INSERT INTO shigoto_worker (id, name, tasks, queues, slots, version, lease, started_at, lease_until,
-  host, pid, isolates, stopping)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8 + ?7, ?9, ?10, ?11, ?12)
+  host, pid, isolates, stopping, owner)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8 + ?7, ?9, ?10, ?11, ?12, ?13)
 ON CONFLICT (id) DO UPDATE SET
   name = excluded.name, tasks = excluded.tasks, queues = excluded.queues, slots = excluded.slots,
   version = excluded.version, lease = excluded.lease, lease_until = excluded.lease_until,
@@ -226,6 +226,13 @@ FROM (SELECT number, state, finished_at FROM shigoto_done WHERE number > ?1 ORDE
 LEFT JOIN shigoto_job b ON b.number = d.number
 LEFT JOIN shigoto_lane l ON l.lane = b.lane
 LEFT JOIN shigoto_queue q ON q.name = l.queue
+
+-- The oldest, if they are old enough; one look if not.
+-- name: prune_audit
+DELETE FROM shigoto_audit
+WHERE number < (SELECT min(number) FROM shigoto_audit) + ?2
+  AND at < ?1
+  AND (SELECT at FROM shigoto_audit WHERE number = (SELECT min(number) FROM shigoto_audit)) < ?1
 
 -- DELETE: everything that belongs to the given numbers -----------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""An engine that hands everything on to another one, to be overridden where a test wants it otherwise."""
+"""An engine that hands everything on to another one, to be overridden where somebody wants it otherwise."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
@@ -6,6 +6,7 @@ from uuid import UUID
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Block, Capabilities, Doorbell, Engine
+from shigoto.engine.registry import Registry
 from shigoto.model.clock import Millis
 from shigoto.model.job import (
     Attempt,
@@ -48,6 +49,10 @@ class Relay:
     @property
     def address(self) -> str:
         return self.engine.address
+
+    @property
+    def registry(self) -> Registry:
+        return self.engine.registry
 
     def run(self, op: Op[T]) -> T:
         return self.engine.run(op)

@@ -1,0 +1,262 @@
+"""Operators' actions that note themselves: who has done what, in the same transaction as the deed (S0-66).
+
+What an action has not changed is not noted, and what was refused has not happened. Before and after are states,
+settings and counts: never arguments, results or errors, which are nobody's business but the job's.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+from msgspec import json, structs
+
+from shigoto.engine.op import Op, Steps
+from shigoto.engine.protocol import Engine
+from shigoto.engine.relay import Relay
+from shigoto.fullness import storing
+from shigoto.handle import rerunning as again
+from shigoto.model.audit import AuditEntry
+from shigoto.model.job import Enqueued, QueueSettings, State
+from shigoto.model.schedule import Change, Schedule, TickOutcome
+from shigoto.queues import changing
+
+T = TypeVar("T")
+
+MOST_IDS = 400  # that are named in one entry
+AT_ONCE = 20  # jobs that are looked at together: they come with all they have
+
+
+def noted(engine: Engine, op: Op[T], entry: Callable[[T], AuditEntry | None]) -> Op[T]:
+    """The op, which also notes what is said of its value, if anything is, in its own transaction."""
+
+    def steps() -> Steps[T]:
+        value = yield from op.start()
+        made = entry(value)
+        if made is not None:
+            yield from engine.registry.note([made]).start()
+        return value
+
+    return _like(op, steps)
+
+
+def _like(op: Op[T], steps: Callable[[], Steps[T]]) -> Op[T]:
+    """One that does more than another, and is run like it."""
+    return Op(start=steps, rings=op.rings, committed=op.committed, urgent=op.urgent, deadline=op.deadline)
+
+
+def cancelling(engine: Engine, ids: Sequence[UUID], *, force: bool, actor: str) -> Op[list[State | None]]:
+    """Cancel jobs, one by one; see `Engine.cancel`."""
+    return Audited(engine, actor).cancel(ids, force=force)
+
+
+def retrying(engine: Engine, ids: Sequence[UUID], *, actor: str) -> Op[list[Enqueued]]:
+    """Make jobs ready again; see `Engine.retry`."""
+    return Audited(engine, actor).retry(ids)
+
+
+def rerunning(engine: Engine, id: UUID, *, actor: str, named: UUID | None = None) -> Op[Enqueued]:
+    """Make a new job like one that has ended, if there is room for it; or find the one that was `named` so, if it was
+    made before. Raises JobNotFound, JobNotRetryable, QueueFull."""
+
+    def entry(made: Enqueued) -> AuditEntry | None:
+        if made.status == "existing":
+            return None
+        return AuditEntry(
+            actor=actor,
+            action="job.rerun",
+            target=str(id),
+            after=said({"id": str(made.id), "number": made.number}),
+        )
+
+    return noted(engine, again(engine, id, named=named, store=partial(storing, engine)), entry)
+
+
+def deleting(
+    engine: Engine, numbers: Sequence[int], states: Collection[State], *, filter: str, actor: str
+) -> Op[int]:
+    """Delete jobs that a filter has found; see `Engine.delete`."""
+    return Audited(engine, actor, filter).delete(numbers, states)
+
+
+def changing_queue(engine: Engine, queue: str, *, actor: str, **fields: Any) -> Op[QueueSettings]:
+    """Change settings of a queue, and leave the others as they are. Raises OptionInvalid."""
+    return changing(Audited(engine, actor), queue, **fields)
+
+
+def said(value: object) -> str:
+    """As the text of an entry."""
+    return json.encode(value).decode()
+
+
+class Audited(Relay):
+    """An engine whose operator's verbs note themselves, so that whoever uses it need not think of that.
+
+    With a `filter`, what is done to several jobs at once is one entry about all that match; else it is one for each.
+    A store that is a server notes for itself.
+    """
+
+    def __init__(self, engine: Engine, actor: str, filter: str | None = None) -> None:
+        super().__init__(engine)
+        self._actor = actor
+        self._filter = filter
+        self._notes = engine.capabilities.repairs
+
+    def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
+        op = self.engine.cancel(ids, force=force)
+
+        def steps() -> Steps[list[State | None]]:
+            before = {} if self._filter is not None else (yield from self._states(ids))
+            states = yield from op.start()
+            yield from self._note(self._cancelled(ids, before, states, force=force))
+            return states
+
+        return _like(op, steps) if self._notes else op
+
+    def _cancelled(
+        self,
+        ids: Sequence[UUID],
+        before: Mapping[UUID, State],
+        states: Sequence[State | None],
+        *,
+        force: bool,
+    ) -> list[AuditEntry]:
+        after = dict(zip(ids, states, strict=True))
+        if self._filter is None:
+            return [
+                self._entry("job.cancel", str(id), {"state": before[id]}, {"state": state, "force": force})
+                for id, state in after.items()
+                if id in before and not before[id].terminal
+            ]
+        named = [id for id, state in after.items() if state in (State.CANCELLED, State.PROCESSING)]
+        if not named:
+            return []
+        counts = Counter(str(after[id]) for id in named)
+        return [self._entry("jobs.cancel", self._filter, None, {**counts, "force": force, **_ids(named)})]
+
+    def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
+        op = self.engine.retry(ids)
+
+        def steps() -> Steps[list[Enqueued]]:
+            before = {} if self._filter is not None else (yield from self._states(ids))
+            retried = yield from op.start()
+            yield from self._note(self._retried(ids, before))
+            return retried
+
+        return _like(op, steps) if self._notes else op
+
+    def _retried(self, ids: Sequence[UUID], before: Mapping[UUID, State]) -> list[AuditEntry]:
+        if self._filter is not None:
+            after = {"retried": len(ids), **_ids(ids)}
+            return [self._entry("jobs.retry", self._filter, None, after)] if ids else []
+        return [
+            self._entry("job.retry", str(id), {"state": state}, {"state": State.PENDING})
+            for id, state in before.items()
+        ]
+
+    def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
+        op = self.engine.delete(numbers, states)
+
+        def entry(count: int) -> AuditEntry | None:
+            after = {"deleted": count, "of": list(numbers[:MOST_IDS])}
+            return self._entry("jobs.delete", self._filter, None, after) if count else None
+
+        return noted(self.engine, op, entry) if self._notes else op
+
+    def configure(self, settings: QueueSettings) -> Op[None]:
+        op = self.engine.configure(settings)
+
+        def steps() -> Steps[None]:
+            stored = yield from self.engine.settings().start()
+            plain = QueueSettings(name=settings.name)
+            before = next((each for each in stored if each.name == settings.name), plain)
+            yield from op.start()
+            yield from self._note(self._configured(before, settings))
+
+        return _like(op, steps) if self._notes else op
+
+    def _configured(self, before: QueueSettings, after: QueueSettings) -> list[AuditEntry]:
+        old, new = structs.asdict(before), structs.asdict(after)
+        changed = [name for name in new if old[name] != new[name]]
+        if not changed:
+            return []
+        action = "queue.configure"
+        if changed == ["paused"]:
+            action = "queue.pause" if after.paused else "queue.resume"
+        of = {name: old[name] for name in changed}, {name: new[name] for name in changed}
+        return [self._entry(action, after.name, *of)]
+
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
+        op = self.engine.tick(changes)
+
+        def steps() -> Steps[list[Change | None]]:
+            names = [change.schedule.name for change in changes]
+            before = {each.name: each for each in (yield from self.engine.schedules(names).start())}
+            done = yield from op.start()
+            made = [self._changed(before.get(c.schedule.name), c) for c in done if c is not None]
+            yield from self._note([entry for entry in made if entry is not None])
+            return done
+
+        return _like(op, steps) if self._notes else op
+
+    def _changed(self, before: Schedule | None, change: Change) -> AuditEntry | None:
+        action = _verb(before, change)
+        if action is None:
+            return None
+        jobs = [str(firing.spec.id) for firing in change.firings if firing.spec is not None]
+        after = {"revision": change.seen + 1, **({"jobs": jobs[:MOST_IDS]} if jobs else {})}
+        of = None if before is None else {"revision": before.revision}
+        return self._entry(f"schedule.{action}", change.schedule.name, of, after)
+
+    def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
+        op = self.engine.remove_schedules(names)
+
+        def steps() -> Steps[list[bool]]:
+            removed = yield from op.start()
+            gone = [name for name, known in zip(names, removed, strict=True) if known]
+            yield from self._note([self._entry("schedule.remove", name, None, None) for name in gone])
+            return removed
+
+        return _like(op, steps) if self._notes else op
+
+    def _states(self, ids: Sequence[UUID]) -> Steps[dict[UUID, State]]:
+        states: dict[UUID, State] = {}
+        for start in range(0, len(ids), AT_ONCE):
+            jobs = yield from self.engine.get(ids[start : start + AT_ONCE]).start()
+            states |= {job.id: job.state for job in jobs if job is not None}
+        return states
+
+    def _note(self, entries: Sequence[AuditEntry]) -> Steps[None]:
+        if entries:
+            yield from self.engine.registry.note(entries).start()
+
+    def _entry(self, action: str, target: str | None, before: object, after: object) -> AuditEntry:
+        return AuditEntry(
+            actor=self._actor,
+            action=action,
+            target=target or "",
+            before=None if before is None else said(before),
+            after=None if after is None else said(after),
+        )
+
+
+def _verb(before: Schedule | None, change: Change) -> str | None:
+    """What somebody has done to a schedule; None if it was not for the audit: a tick that was due."""
+    after = change.schedule
+    outcomes = {firing.entry.outcome for firing in change.firings}
+    if before is None:
+        return "add"
+    if TickOutcome.RUN_NOW in outcomes:
+        return "run"
+    if TickOutcome.BACKFILLED in outcomes:
+        return "backfill"
+    if before.definition != after.definition:
+        return "update"
+    if (before.paused_at is None) != (after.paused_at is None):
+        return "resume" if after.paused_at is None else "pause"
+    return "resume" if before.failed and not after.failed else None
+
+
+def _ids(ids: Sequence[UUID]) -> dict[str, list[str]]:
+    return {"ids": [str(id) for id in ids[:MOST_IDS]]}

@@ -1,0 +1,133 @@
+"""Tokens, the audit and the feed, over named statements."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from msgspec import json
+
+from shigoto.engine.op import Op
+from shigoto.engine.sql.command import Steps, sql, sql_each
+from shigoto.engine.sql.looking import STATES, UNREADABLE
+from shigoto.model.audit import AUDIT_NAME, AuditEntry, bounded
+from shigoto.model.clock import Millis
+from shigoto.model.feed import Happening, Place
+from shigoto.model.text import fit
+from shigoto.model.token import Scope, Token
+
+
+def nothing() -> Steps[None]:
+    """No step at all."""
+    yield from ()
+
+
+class SqlRegistry:
+    """What the service keeps beside the jobs. `now` is store time, `watch` what makes the feed cheap, once."""
+
+    def __init__(self, now: Callable[[], Steps[Millis]], watch: Callable[[], Steps[None]] = nothing) -> None:
+        self._now = now
+        self._watch = watch
+
+    def add_token(self, token: Token) -> Op[bool]:
+        return Op(start=lambda: self._add_token(token))
+
+    def _add_token(self, token: Token) -> Steps[bool]:
+        now = yield from self._now()
+        added = yield sql(
+            "add_token", token.id, token.name, token.hash, json.encode(token.scopes).decode(),
+            None if token.queues is None else json.encode(token.queues).decode(), token.tenant, now,
+            token.expires_at, token.revoked_at,
+        )  # fmt: skip
+        return added.rowcount == 1
+
+    def tokens(self) -> Op[list[Token]]:
+        return Op(start=_tokens, mode="read")
+
+    def revoke_token(self, id: str) -> Op[bool]:
+        return Op(start=lambda: self._revoke_token(id))
+
+    def _revoke_token(self, id: str) -> Steps[bool]:
+        now = yield from self._now()
+        return (yield sql("revoke_token", id, now)).rowcount == 1
+
+    def note(self, entries: Sequence[AuditEntry]) -> Op[None]:
+        return Op(start=lambda: self._note(entries))
+
+    def _note(self, entries: Sequence[AuditEntry]) -> Steps[None]:
+        if entries:
+            now = yield from self._now()
+            rows = [(now, e.actor, e.action, e.target, e.before, e.after) for e in map(bounded, entries)]
+            yield sql_each("note", rows)
+
+    def noted(
+        self, *, before: int | None = None, limit: int = 100, target: str | None = None
+    ) -> Op[list[AuditEntry]]:
+        return Op(start=lambda: _noted(before, limit, target), mode="read")
+
+    def watch(self) -> Op[None]:
+        return Op(start=self._watch, mode="probe")
+
+    def happened(self, after: Place, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
+        return Op(start=lambda: self._happened(after, until, limit), mode="read")
+
+    def _happened(self, after: Place, until: Millis, limit: int) -> Steps[tuple[list[Happening], Millis]]:
+        now = yield from self._now()
+        values = (after.at, after.number, after.step, until, limit)
+        rows = (yield sql("ended_jobs", *values)).fetchall() + (yield sql("ended_runs", *values)).fetchall()
+        found = [each for each in map(_told, rows) if each is not None]
+        return sorted(found, key=lambda each: each.place)[:limit], now
+
+
+def _tokens() -> Steps[list[Token]]:
+    return [_token(row) for row in (yield sql("tokens")).fetchall()]
+
+
+def _token(row: tuple[Any, ...]) -> Token:
+    id, name, hash, scopes, queues, tenant, created_at, expires_at, revoked_at = row
+    return Token(
+        id=id,
+        name=name,
+        hash=hash,
+        scopes=json.decode(scopes, type=tuple[Scope, ...]),
+        queues=None if queues is None else json.decode(queues, type=tuple[str, ...]),
+        tenant=tenant,
+        created_at=created_at,
+        expires_at=expires_at,
+        revoked_at=revoked_at,
+    )
+
+
+def _noted(before: int | None, limit: int, target: str | None) -> Steps[list[AuditEntry]]:
+    if target is None:
+        answer = yield sql("noted", before, limit)
+    else:
+        answer = yield sql("noted_of", before, limit, fit(target, AUDIT_NAME))
+    return [
+        AuditEntry(
+            number=number, at=at, actor=actor, action=action, target=target, before=before, after=after
+        )
+        for number, at, actor, action, target, before, after in answer.fetchall()
+    ]
+
+
+def _told(row: tuple[Any, ...]) -> Happening | None:
+    """None of a row that somebody has written by hand, so that nobody can read it."""
+    try:
+        return _happening(row)
+    except UNREADABLE:
+        return None
+
+
+def _happening(row: tuple[Any, ...]) -> Happening:
+    at, number, step, outcome, id, task, queue, tenant, kind = row
+    final = bool(step % 2)
+    return Happening(
+        place=Place(at, number, step),
+        final=final,
+        outcome=STATES[outcome].value if final else outcome,
+        id=UUID(bytes=id),
+        task=task,
+        queue=queue,
+        tenant=tenant,
+        failure_kind=kind,
+    )
