@@ -2,19 +2,17 @@
 
 import os
 import signal
-import stat
-import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 from msgspec import Struct, structs
 
+from shigoto.cli.health import place_of, port_of_worker
 from shigoto.cli.settings import (
     Found,
+    HealthPlace,
     Origin,
     Queues,
     Seconds,
@@ -25,8 +23,9 @@ from shigoto.cli.settings import (
     worker_options,
 )
 from shigoto.cli.suggest import suggest
+from shigoto.cli.surroundings import begin_quietly, expect_surroundings, signals_interrupt
 from shigoto.cli.target import Target, takes_target, target_of
-from shigoto.model.text import storable, without_secrets
+from shigoto.model.text import storable
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 
 if TYPE_CHECKING:
@@ -149,6 +148,12 @@ def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
 )
 @setting("--name", show_default="host and process", help="What the logs call it.")
 @setting("--ready-file", type=Path, metavar="FILE", help="A file that is there while it is ready.")
+@setting(
+    "--health",
+    type=HealthPlace(),
+    metavar="[HOST:]PORT",
+    help="A port that says whether it is ready: /healthz and /readyz.",
+)
 @setting("--stop-on-eof", is_flag=True, help="Stop when standard input ends, or whoever holds it.")
 @setting(
     "--stats-every",
@@ -194,6 +199,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     stop_timeout: float
     name: str | None
     ready_file: Path | None
+    health: str | None
     stop_on_eof: bool
     stats_every: float | None
     any_role: bool
@@ -289,6 +295,7 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
         stop_on_eof=wishes.stop_on_eof,
         max_memory=None if wishes.max_memory is None else wishes.max_memory << 20,
         ready_file=wishes.ready_file,
+        health=place_of(wishes.health),
         numbered=target.app is None,
         notice=UNNAMED if target.app is None else None,
     )
@@ -298,6 +305,8 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
 
 
 def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
+    from asyncio import gather
+
     from shigoto.cli.work import work
     from shigoto.worker import Worker
     from shigoto.worker.supervisor.stats import tell_counts
@@ -316,8 +325,12 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
     app, made = made_here(
         target, store, lambda app: Worker(app, stop_timeout=wishes.stop_timeout, **wishes.for_worker())
     )
-    shift = wishes.shift(UNNAMED if target.app is None else None)
-    return work(app, made, shift, lambda: tell_counts(lambda: app.engine, wishes.stats_every or 0.0))
+    health = port_of_worker(place_of(wishes.health), app, made, wishes.poll)
+
+    async def beside() -> None:
+        await gather(tell_counts(lambda: app.engine, wishes.stats_every or 0.0), health())
+
+    return work(app, made, wishes.shift(UNNAMED if target.app is None else None), beside)
 
 
 def made_here(target: Target, store: str | None, make: "Callable[[Shigoto], T]") -> "tuple[Shigoto, T]":
@@ -331,61 +344,3 @@ def made_here(target: Target, store: str | None, make: "Callable[[Shigoto], T]")
         target.aim(app, store)
         expect_shared(app.engine)
         return app, make(app)
-
-
-def begin_quietly() -> None:
-    """A stop that is asked for while all the rest is imported and started is heard later: process 1 would never hear
-    it."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-
-
-def expect_surroundings(address: str | None, wishes: Standing) -> None:
-    """Raise UsageError if the world is not as it should be for these options."""
-    _warn_of_password(address)
-    if wishes.stop_on_eof:
-        _expect_stream()
-    if wishes.ready_file is not None and not wishes.ready_file.parent.is_dir():
-        raise click.UsageError(f"--ready-file needs a folder that is there, not {wishes.ready_file.parent}.")
-
-
-def _warn_of_password(address: str | None) -> None:
-    """For as long as a process runs, every user of the machine can read the words that it was started with."""
-    if address is not None and without_secrets(address) != address:
-        click.echo(
-            "Warning: the command line has a password in it, which every user of this machine can read there. Put the"
-            " address into $SHIGOTO_URL, or the password into a passfile.",
-            err=True,
-        )
-
-
-def _expect_stream() -> None:
-    """A file has no end that anybody could wait for: more may be written to it at any time."""
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):
-        mode = 0
-    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or (stat.S_ISCHR(mode) and sys.stdin.isatty())):
-        raise click.UsageError("--stop-on-eof needs a pipe, a socket or a terminal as standard input.")
-
-
-@contextmanager
-def signals_interrupt() -> Generator[None]:
-    """Let SIGTERM and a closed terminal do what Ctrl-C does, so that all is put away before the end."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        at_ctrl_c = signal.getsignal(signal.SIGINT)
-        if callable(at_ctrl_c):  # where an event loop runs, it cancels what runs there
-            at_ctrl_c(number, frame)
-        else:
-            raise KeyboardInterrupt
-
-    # One that is ignored (by nohup, say) stays ignored.
-    numbers = [
-        number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN
-    ]
-    former = [(number, signal.signal(number, interrupt)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in former:
-            signal.signal(number, handler)

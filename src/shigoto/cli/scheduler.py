@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from shigoto.cli.run import (
-    Configured,
-    Standing,
-    begin_quietly,
-    expect_surroundings,
-    find_stats_every,
-    made_here,
-    worker,
-)
+from shigoto.cli.health import place_of, port_of_scheduler
+from shigoto.cli.run import Configured, Standing, find_stats_every, made_here, worker
 from shigoto.cli.suggest import suggest
+from shigoto.cli.surroundings import begin_quietly, expect_surroundings
 from shigoto.cli.target import takes_target, target_of
 
 if TYPE_CHECKING:
@@ -73,6 +67,7 @@ def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
             any_role=wishes.any_role,
         ),
     )
+    health = port_of_scheduler(place_of(wishes.health), app, made)
     manager = ServiceManager(os.environ)
     with ReadyFile(wishes.ready_file) as ready_file:
 
@@ -85,7 +80,7 @@ def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
             manager.stopping()
 
         async def beside() -> None:
-            await asyncio.gather(manager.run(), tell_figures(made, wishes.stats_every or 0.0))
+            await asyncio.gather(manager.run(), tell_figures(made, wishes.stats_every or 0.0), health())
 
         app.bus.subscribe(began, SchedulerStarted)
         app.bus.subscribe(ends, SchedulerStopping)

@@ -23,6 +23,8 @@ TABLE = "tool.shigoto"
 TOP = ("app", "url", "worker")
 PREFIX = "SHIGOTO_"
 CONFIG = "SHIGOTO_CONFIG"
+HOST = "127.0.0.1"  # nobody else, unless it is said
+MOST_PORT = 65_535
 
 
 class SettingsError(click.ClickException):
@@ -104,6 +106,30 @@ class Queues(click.types.StringParamType):
             return ",".join(check_name(name, "The queue") for name in given)
         except OptionInvalid as error:
             self.fail(str(error), param, ctx)
+
+
+class HealthPlace(click.types.StringParamType):
+    """A port, perhaps with a host before it: 8711, 0.0.0.0:8711, [::1]:8711."""
+
+    name = "[HOST:]PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The same, with a host. Raises BadParameter."""
+        host, colon, port = str(value).rpartition(":")
+        bare = (
+            host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
+        )
+        if (colon and not bare) or (":" in bare and bare == host):
+            self.fail(
+                f"{value!r} is no [HOST:]PORT; a host with colons stands in brackets: [::1]:8711.", param, ctx
+            )
+        if (
+            not (port.isascii() and port.isdecimal())
+            or len(port) > len(str(MOST_PORT))
+            or int(port) > MOST_PORT
+        ):
+            self.fail(f"{value!r} has no port from 0 to {MOST_PORT} at its end.", param, ctx)
+        return f"{host or HOST}:{int(port)}"
 
 
 class Setting(click.Option):
@@ -288,6 +314,8 @@ def _expected(option: click.Option) -> "tuple[type | tuple[type, ...], str]":
         return str, f"one of {', '.join(option.type.choices)}"
     if isinstance(option.type, Queues):
         return (str, list), "a string, or a list of them"
+    if isinstance(option.type, HealthPlace):
+        return (str, int), "a port such as 8711, or a string such as '0.0.0.0:8711'"
     return str, "a string"
 
 

@@ -27,6 +27,7 @@ from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
 from shigoto.model.worker import CLAIM_DEADLINE, Want, is_large
 from shigoto.worker.pool import Line, Pool, running
+from shigoto.worker.process.slate import Mark
 from shigoto.worker.promoter import PROMOTE_AT_ONCE
 from shigoto.worker.settler import Settler
 from shigoto.worker.station import Station, Trouble
@@ -40,6 +41,8 @@ class Claimer:
 
     `drained`, if given, is called once, when nothing is left that this worker could run: nothing held, nothing
     due, nothing ready. `cycled` says that the store has answered a claim.
+    A *cycle* is a claim that the store has answered, or a round in which there was no room for one: the slate has the
+    time of the newest, for whoever asks whether this worker is at work.
     """
 
     def __init__(
@@ -96,6 +99,8 @@ class Claimer:
             self._give_back_the_late()
             wants = self._wants()
             if not wants:
+                if self._station.in_touch():
+                    self._note_cycle()
                 await self._wakeup.wait(self._until_late())
                 continue
             try:
@@ -104,6 +109,10 @@ class Claimer:
                 await self._closing.wait(self._trouble.met(error))
             else:
                 self._trouble.over()
+                self._note_cycle()
+
+    def _note_cycle(self) -> None:
+        self._station.slate.mark(Mark.CYCLED, max(1, round(self._station.clock() * 1000)))
 
     def _wants(self) -> dict[Line, Want]:
         if not self._station.in_touch() or self._settler.backlog > MOST_UNSETTLED:

@@ -109,8 +109,11 @@ class Crew:
         self.pools: list[Pool] = list(dict.fromkeys(line.pool for line in self.lines))
         self._listener = Listener(station, self._look, self._rung)
         self._reporter = Reporter(station, self.pools)
-        self.ticker = Ticker(station, declared) if settings.ticks else None
-        self._sweeper = Sweeper(station, lambda: settings.unknown_after) if settings.sweeps else None
+        # Where the store repairs itself, nobody else fires schedules or makes jobs ready.
+        self._repairs = station.engine.capabilities.repairs
+        self.ticker = Ticker(station, declared) if settings.ticks and self._repairs else None
+        sweeps = settings.sweeps and self._repairs
+        self._sweeper = Sweeper(station, lambda: settings.unknown_after) if sweeps else None
         self._loners = Loners(station, routes.unable, self.claimer.look) if routes.unable else None
         self._exclusives = Exclusives(station, self.pools, tasks)
         self._needs_child = any(task.executor == "process" for task in tasks.values())
@@ -133,7 +136,9 @@ class Crew:
             self.children.keep_warm(inf)
         self._claiming = self._begin(group, "claimer", self.claimer.run(self.lines))
         self._claiming.add_done_callback(lambda _: self.switch.changed.ring())
-        seekers = [("promoter", self.promoter.run()), ("listener", self._listener.run())]
+        seekers = [("listener", self._listener.run())]
+        if self._repairs:
+            seekers.append(("promoter", self.promoter.run()))
         if self.ticker is not None:
             seekers.append(("ticker", self.ticker.run()))
         if self._sweeper is not None:

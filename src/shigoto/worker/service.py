@@ -27,6 +27,11 @@ class Service(ABC, Generic[T_co]):
     def stop_timeout(self) -> float:
         """How many seconds a stop may take, a trifle more if the store does not answer."""
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to stop, or stops by itself."""
+        return self._switch.reason is not None
+
     @abstractmethod
     async def _start(self) -> None:
         """Get ready, or raise."""

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
+from shigoto.fullness import ticking
 from shigoto.model.clock import Millis
 from shigoto.model.errors import ScheduleTaken, SchemaTooNew, StoreError, StoreMoved
 from shigoto.model.ids import uuid7
@@ -213,7 +214,7 @@ class Ticker:
         """Store the changes together; if that cannot be, one by one, so that one does not stop the others."""
         engine = self._station.engine
         try:
-            done = await engine.arun(engine.tick([step.change for step in steps]))
+            done = await engine.arun(ticking(engine, [step.change for step in steps]))
         except (
             StoreError
         ):  # which no schedule is to blame for: a value that cannot be stored is another error

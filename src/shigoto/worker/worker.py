@@ -30,7 +30,7 @@ from shigoto.model.text import storable
 from shigoto.model.version import VERSION
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT, Announcement
 from shigoto.observe.events import SchedulesDeclared, WorkerStarted, WorkerStopped, WorkerStopping
-from shigoto.observe.log import log_events
+from shigoto.observe.log import log_events, some_of
 from shigoto.options import whole
 from shigoto.task import Task
 from shigoto.worker.checks import (
@@ -145,6 +145,10 @@ class Worker(Service[Stopped]):
         """Whether it takes jobs: from the first claim that the store has answered to the first request to stop."""
         return self._crew is not None and self._crew.claimer.cycled and self._switch.reason is None
 
+    def cycled_at(self) -> float | None:
+        """When it has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
+        return self._slate.cycled_at()
+
     def figures(self) -> Figures | None:
         """What it has counted of schedules since it began; None before, and if it leaves them to others."""
         ticker = None if self._crew is None else self._crew.ticker
@@ -220,6 +224,14 @@ class Worker(Service[Stopped]):
     async def _declare(self) -> bool:
         """Bring what the code declares into the store; False if the worker is stopped before that is done."""
         if not (self._settings.ticks and self._app.declared):
+            return True
+        if not self._app.engine.capabilities.repairs:
+            logger.warning(
+                "Worker %s has a server for its store, and leaves schedules to it: %s fire if that was started with"
+                " this app, `shigoto --app … server`, or a scheduler at the store was",
+                self.name,
+                some_of(self._app.declared),
+            )
             return True
         declaring = asyncio.create_task(
             declare(self._app.engine, self._app.declared, (self.kind, self.name), self._random),

@@ -7,9 +7,10 @@ that job's doing, but before the job may run again the process must be dead.
 
     cells   0  42  0  0  17  0   -23  0 …        in here: 42 and 17; in a child: 23
     pids    0   0  0  0   0  0  4711  0 …        which is process 4711
-    marks   0   1                                what the worker says of its own end
+    marks   0   1  86400000                      what the worker says of its own end, and when it last claimed
 
-Marks are for what an exit code cannot prove, since any handler can end its process with any code.
+Marks are for what an exit code cannot prove, since any handler can end its process with any code; and for what must be
+seen from outside even if the worker is too busy to say it.
 """
 
 import mmap
@@ -20,10 +21,12 @@ WIDTH = 8  # bytes of one number
 
 
 class Mark(IntEnum):
-    """LEAVING: about to leave the store. OVERDUE: ended by its own watchdog, and nothing in it has crashed."""
+    """LEAVING: about to leave the store. OVERDUE: ended by its own watchdog, and nothing in it has crashed. CYCLED: has
+    finished a claim cycle, and when, in milliseconds of `lease_clock`."""
 
     LEAVING = 0
     OVERDUE = 1
+    CYCLED = 2
 
 
 class Slate:
@@ -72,13 +75,17 @@ class Slate:
         """The ids of the child processes in which jobs run; each is also that of a process group."""
         return [pid for number, pid in zip(self.cells, self.pids, strict=True) if number < 0]
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: Mark, value: int = 1) -> None:
         """Say this; it stays said."""
-        self._marks[mark] = 1
+        self._marks[mark] = value
 
     def has(self, mark: Mark) -> bool:
         """Whether this was said."""
         return bool(self._marks[mark])
+
+    def cycled_at(self) -> float | None:
+        """When the worker has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
+        return self._marks[Mark.CYCLED] / 1000 or None
 
     def close(self) -> None:
         """Close the open file; the memory stays for as long as somebody looks at it."""

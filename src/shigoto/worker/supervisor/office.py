@@ -15,6 +15,8 @@ from shigoto.model.ids import uuid7
 from shigoto.model.outcome import Death
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import JobsRescued
+from shigoto.worker.probe import Probe
+from shigoto.worker.pulse import StoreSigns
 from shigoto.worker.station import Station, Trouble, lease_clock
 from shigoto.worker.supervisor.burial import end_groups
 from shigoto.worker.supervisor.messages import Hello
@@ -26,16 +28,25 @@ PART = "supervisor"
 # Of a lease, before the first sweep. Whoever has just begun is to have the machine to himself: only to load the driver
 # of a store takes 0.2 s of a processor, in the very moment in which the first jobs run.
 LATER = 1 / 10
+LATEST_PROBE = (
+    3.0  # seconds before a store is first asked whether it is there; the runner has just spoken with it
+)
 
 
 class Office:
-    """The supervisor's stations, one for each store that its runners have named. Its tasks are the group's."""
+    """The supervisor's stations, one for each store that its runners have named. Its tasks are the group's.
 
-    def __init__(self, group: asyncio.TaskGroup, name: str, bus: Bus, *, stats_every: float) -> None:
+    If it `probes`, it asks each store again and again whether it is there.
+    """
+
+    def __init__(
+        self, group: asyncio.TaskGroup, name: str, bus: Bus, *, stats_every: float, probes: bool = False
+    ) -> None:
         self._group = group
         self._name = name
         self._bus = bus
         self._stats_every = stats_every
+        self._probes: dict[str, Probe] | None = {} if probes else None
         self._stations: dict[str, Station] = {}
         self._unknown_after: dict[str, Millis | None] = {}
         self._beside: list[asyncio.Task[None]] = []
@@ -52,6 +63,10 @@ class Office:
         """The same for a runner that is at work: from now on the store is swept as this one's app wants it."""
         self._unknown_after[hello.url] = hello.unknown_after
         return self.station(hello)
+
+    def signs(self, stores: Collection[str]) -> list[StoreSigns]:
+        """What is known of those of these stores that are asked."""
+        return [probe.signs() for url, probe in (self._probes or {}).items() if url in stores]
 
     def bury(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
         """Tell the store that this runner's process has ended, however long the store takes to listen; but first end
@@ -91,7 +106,14 @@ class Office:
             self._begin("sweeper", lambda: self._sweep(hello.url, station)),
             self._begin("statistics", lambda: tell_counts(lambda: station.engine, self._stats_every)),
         ]
+        if self._probes is not None:
+            probe = self._probes[hello.url] = Probe(lambda: station.engine, clock)
+            self._beside.append(self._begin("probe", lambda: self._ask(probe, station)))
         return station
+
+    async def _ask(self, probe: Probe, station: Station) -> None:
+        await asyncio.sleep(min(LATER * station.lease, LATEST_PROBE))
+        await probe.run()
 
     async def _sweep(self, url: str, station: Station) -> None:
         await asyncio.sleep(LATER * station.lease)

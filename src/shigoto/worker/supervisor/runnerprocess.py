@@ -158,6 +158,10 @@ class RunnerProcess:
         """Whether it has said this of its own end."""
         return self._slate.has(mark)
 
+    def cycled_at(self) -> float | None:
+        """When it has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
+        return self._slate.cycled_at()
+
     def words(self) -> str:
         """What it has written about its own crash."""
         return os.pread(self._words, MOST_WORDS, 0).decode("utf-8", "replace")

@@ -38,8 +38,11 @@ from shigoto.observe.bus import Bus
 from shigoto.observe.events import RunnerDied, RunnerFailed, RunnerRetired, RunnerStarted
 from shigoto.observe.log import configure_logging, log_events
 from shigoto.worker.checks import places
+from shigoto.worker.healthport import HealthPort
 from shigoto.worker.process.launch import how_it_ended
 from shigoto.worker.process.slate import Mark
+from shigoto.worker.pulse import Readiness, judge
+from shigoto.worker.station import lease_clock
 from shigoto.worker.supervisor.burial import deaths_in
 from shigoto.worker.supervisor.eof import call_at_eof
 from shigoto.worker.supervisor.messages import NO_START, Failed, Files, News, Ready, Start
@@ -51,6 +54,7 @@ from shigoto.worker.supervisor.procfs import memory_of, orphans_adopted
 from shigoto.worker.supervisor.readyfile import ReadyFile
 from shigoto.worker.supervisor.reload import Watch
 from shigoto.worker.supervisor.runnerprocess import Reaper, RunnerProcess
+from shigoto.worker.supervisor.signs import signs_of
 from shigoto.worker.supervisor.strangers import Strangers
 from shigoto.worker.supervisor.vouch import FENCED, vouch
 from shigoto.worker.supervisor.watchdog import FAREWELL, Watchdog
@@ -68,6 +72,7 @@ WEIGH_EVERY = 1.0
 class Duties(Struct, frozen=True, kw_only=True):
     """How many runner processes, and what else was asked of the supervisor. `max_memory` is in bytes.
 
+    `health` is the host and the port where it says whether it is ready.
     If `numbered`, runners without a name are called 1, 2, 3 …; a `notice` is logged before they start.
     """
 
@@ -78,6 +83,7 @@ class Duties(Struct, frozen=True, kw_only=True):
     stop_on_eof: bool = False
     max_memory: int | None = None
     ready_file: Path | None = None
+    health: tuple[str, int] | None = None
     numbered: bool = False
     notice: str | None = None
 
@@ -146,6 +152,8 @@ class Supervisor:
         self._runners: dict[RunnerProcess, asyncio.Task[float | None]] = {}
         self._watch = Watch(self._reload) if duties.reload else None
         self._ready_file = ReadyFile(duties.ready_file)
+        self._health = None if duties.health is None else HealthPort(*duties.health, self._readiness)
+        self._clock = lease_clock()
         self._manager = ServiceManager(os.environ)
         self._signals_heard = 0
         self._level = 0
@@ -161,8 +169,16 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         with self._signals(), self._ready_file:
             async with asyncio.TaskGroup() as group:
-                self._office = Office(group, self._name, self._bus, stats_every=self._duties.stats_every)
+                self._office = Office(
+                    group,
+                    self._name,
+                    self._bus,
+                    stats_every=self._duties.stats_every,
+                    probes=self._health is not None,
+                )
                 watching = [group.create_task(persist("service manager", self._manager.run))]
+                if self._health is not None:
+                    watching.append(group.create_task(persist("health port", self._health.run)))
                 if self._watch is not None:
                     watching.append(group.create_task(persist("reload", self._watch.run)))
                 await asyncio.wait([group.create_task(self._hold(post)) for post in self._posts])
@@ -329,6 +345,12 @@ class Supervisor:
             self._ready_file.show()
             count = len(self._posts)
             self._manager.ready(f"{count} runner process{'' if count == 1 else 'es'} at work")
+
+    def _readiness(self) -> Readiness:
+        stopping = bool(self._level or self._signals_heard)
+        return judge(
+            signs_of(self._posts, self._office, self._clock, poll=self._start.poll, stopping=stopping)
+        )
 
     def _reload(self) -> None:
         for post in self._posts:
