@@ -1,0 +1,179 @@
+"""Runs operations by asking the server: in the caller's thread, or in one of a few for those who must not wait.
+
+Each command of an op is one request. An op that was put together above the seam of several commands is thus several
+requests, and not one transaction.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from msgspec import DecodeError, Struct
+
+from shigoto.engine import verbs
+from shigoto.engine.http.address import Address
+from shigoto.engine.http.failures import failure
+from shigoto.engine.http.line import Answer, Call, Line, Request
+from shigoto.engine.http.threads import Threads
+from shigoto.engine.op import Op, drive
+from shigoto.model.errors import PayloadTooLarge, StoreUnavailable
+
+T = TypeVar("T")
+
+PATIENCE = 30.0  # seconds for an answer, unless an op says less
+MOST_BYTES = 32 * 1024 * 1024  # of a request; servers take no more
+MOST_IDS = 1_000  # jobs that a server is asked for at once
+MOST_JOBS = 10_000  # that it takes at once
+PAUSES = (0.3, 1.2)  # seconds before jobs are submitted once more, where that may help
+OK = 200
+
+
+class Ask(Struct, frozen=True):
+    """The one command of this engine: to do this at the server."""
+
+    verb: str
+    args: tuple[Any, ...]
+    secret: str | None = None  # of the worker that it is about
+
+
+class _Opened(Struct, frozen=True):
+    line: Line
+    threads: Threads
+
+
+class Driver:
+    """Asks one server."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._opened: dict[int, _Opened] = {}
+
+    def run(self, op: Op[T]) -> T:
+        """Run an op in the calling thread."""
+        return self._run(op, Call(op.deadline or PATIENCE))
+
+    async def arun(self, op: Op[T]) -> T:
+        """Run an op in a thread. If this is cancelled, so is the request that is under way."""
+        urgent = op.urgent or op.deadline is not None
+        return await self._aside(lambda call: self._run(op, call), op.deadline or PATIENCE, urgent=urgent)
+
+    async def get(self, path: str, seconds: float) -> bytes:
+        """What the server says there; it may take its time."""
+        request = Request(method="GET", path=path)
+        answer = await self._aside(lambda call: self._open().line.ask(request, call), seconds, urgent=True)
+        if answer.status != OK:
+            raise failure(answer.status, answer.body, self._address.shown)
+        return answer.body
+
+    def close(self) -> None:
+        """Close what is open; a later call opens again."""
+        opened = self._opened.pop(os.getpid(), None)
+        if opened is not None:
+            opened.threads.close()
+            opened.line.close()
+
+    def _open(self) -> _Opened:
+        # Of each process its own: neither threads nor locks outlive a fork, and the connections are our parent's.
+        pid = os.getpid()
+        return self._opened.get(pid) or self._opened.setdefault(pid, _Opened(Line(self._address), Threads()))
+
+    def _run(self, op: Op[T], call: Call) -> T:
+        value = drive(op, lambda command: self._ask(command, call))
+        if op.committed is not None:
+            op.committed(value)
+        return value
+
+    def _ask(self, command: Any, call: Call) -> Any:
+        if not isinstance(command, Ask):
+            raise AssertionError(f"this engine runs its own ops only: {command!r}")
+        if command.verb == "get" and len(command.args[0]) > MOST_IDS:
+            ids = command.args[0]
+            parts = [ids[at : at + MOST_IDS] for at in range(0, len(ids), MOST_IDS)]
+            return [job for part in parts for job in self._ask(Ask("get", (part,)), call)]
+        if command.verb == "enqueue_many" and len(command.args[0]) > MOST_JOBS:
+            raise PayloadTooLarge(
+                f"{len(command.args[0]):,} jobs cannot be stored at once, all or none: a server takes no more than"
+                f" {MOST_JOBS:,}. Do it in several parts."
+            )
+        verb, body = verbs.VERBS[command.verb], verbs.encode(command.args)
+        if len(body) > MOST_BYTES:
+            raise PayloadTooLarge(
+                f"{command.verb} would take {len(body) / 2**20:.0f} MiB at once, and a server takes no more than"
+                f" {MOST_BYTES // 2**20}. Do it in several parts."
+            )
+        request = Request(
+            method="POST",
+            path=f"{verbs.DOOR}/{command.verb}",
+            headers=_headers(command.secret),
+            body=body,
+            repeatable=verb.repeatable,
+        )
+        once = self._patiently if command.verb == "enqueue_many" else self._once
+        return once(command.verb, request, call)
+
+    def _once(self, verb: str, request: Request, call: Call) -> Any:
+        answer = self._open().line.ask(request, call)
+        if answer.status != OK:
+            raise failure(answer.status, answer.body, self._address.shown)
+        return self._read(verb, answer)
+
+    def _read(self, verb: str, answer: Answer) -> Any:
+        """The value in an answer. What stands between us and the server may say 200, too: a page for people."""
+        with suppress(DecodeError, UnicodeDecodeError):
+            if answer.media_type == verbs.MEDIA_TYPE:
+                return verbs.decode_value(verb, answer.body)
+        raise StoreUnavailable(
+            f"At {self._address.shown} something answers {verb} that is no answer of a Shigoto server of this release"
+            f" ({answer.media_type or 'of no type'}, {len(answer.body)} bytes). Is there a proxy before it?"
+        )
+
+    def _patiently(self, verb: str, request: Request, call: Call) -> Any:
+        """Who submits a job has nobody behind him to try again; and the ids are his, so that it stays one job."""
+        for pause in PAUSES:
+            try:
+                return self._once(verb, request, call)
+            except StoreUnavailable:
+                if not call.pause(pause):
+                    raise
+        return self._once(verb, request, call)
+
+    async def _aside(self, work: Callable[[Call], T], seconds: float, *, urgent: bool) -> T:
+        loop, call = asyncio.get_running_loop(), Call(seconds)
+        future: asyncio.Future[T] = loop.create_future()
+
+        def do() -> None:
+            try:
+                value = work(call)
+            except BaseException as error:
+                _hand_over(loop, future, None, error)
+            else:
+                _hand_over(loop, future, value, None)
+
+        self._open().threads.submit(do, urgent=urgent)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            call.hang_up()
+            raise
+
+
+def _headers(secret: str | None) -> tuple[str, ...]:
+    plain = (f"Content-Type: {verbs.MEDIA_TYPE}", f"Shigoto-Protocol: {verbs.PROTOCOL}")
+    return plain if secret is None else (*plain, f"{verbs.WORKER_SECRET}: {secret}")
+
+
+def _hand_over(
+    loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]", value: Any, error: BaseException | None
+) -> None:
+    def resolve() -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+
+    with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        loop.call_soon_threadsafe(resolve)
