@@ -173,7 +173,7 @@ class TestContainer:
 
         assert "*" in lines
         assert {line for line in lines if line.startswith("!")} == {
-            "!LICENSE", "!README.md", "!pyproject.toml", "!requirements/run.txt", "!src",
+            "!LICENSE", "!README.md", "!pyproject.toml", "!requirements/image.txt", "!src",
         }  # fmt: skip
 
     @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the processes in /proc")

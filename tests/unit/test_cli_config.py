@@ -44,6 +44,7 @@ SAID: dict[str, tuple[str, object, str, object]] = {
     "stop-timeout": ("1", 1.0, "0", 0.0),
     "name": ('"anvil"', "anvil", "hammer", "hammer"),
     "ready-file": ('"ready"', "ready", "there", "there"),
+    "health": ("8711", "127.0.0.1:8711", "0.0.0.0:80", "0.0.0.0:80"),
     "stop-on-eof": ("true", True, "false", False),
     "stats-every": ("60", 60.0, "5", 5.0),
     "any-role": ("true", True, "no", False),
@@ -563,7 +564,8 @@ def test_the_examples_of_a_command_can_be_written_so(
     shigoto: Command, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "jobs.jsonl").touch()  # which one of them reads
+    for file in ("jobs.jsonl", "cert.pem", "key.pem"):  # which some of them read
+        (tmp_path / file).touch()
     examples = [line for line in shigoto(name, "--help").lines if line.startswith("shigoto ")]
 
     for example in examples:

@@ -46,6 +46,7 @@ COMMANDS = {
     "scheduler": Entry(
         "Run", "scheduler:scheduler", "Fire schedules until told to stop, without running jobs."
     ),
+    "server": Entry("Run", "server:server", "Serve the store over HTTP until told to stop."),
     "dev": Entry("Run", "dev:dev", "Run jobs while you change the code, also on a PostgreSQL of your own."),
     "bench": Entry("Run", "bench:bench", "Measure a store: jobs per second, latency, cost per job."),
     "stats": Entry("Look", "look:stats", "Count the jobs, by queue and state."),
@@ -68,6 +69,7 @@ COMMANDS = {
     "clear": Entry("Act", "clear:clear", "Delete the jobs of a state."),
     "pause": Entry("Act", "queues:pause", "Let no worker start jobs of a queue."),
     "resume": Entry("Act", "queues:resume", "Let workers start jobs of a queue again."),
+    "token": Entry("Keep", "token:token", "Make, show and revoke the tokens of the service."),
     "config": Entry("Keep", "config:config", "Show the settings, and where they come from."),
     "completion": Entry(
         "Keep", "completion:completion", "Print the script that makes a shell complete words."

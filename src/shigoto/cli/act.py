@@ -17,6 +17,7 @@ from shigoto.model.job import KEY_MODES
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
+    from shigoto.enqueue import Call
     from shigoto.handle import JobHandle
     from shigoto.options import CallOptions
 
@@ -121,6 +122,8 @@ def enqueue(
     data_analysis, email_notification and data_export also take a MESSAGE: any text that is no JSON object.
     The exit code is 0 once the job is stored, even if that cannot be printed.
     """
+    from shigoto.enqueue import call_by_name
+
     target = target_of(ctx)
     app = target.load()
     store, rest = split_store(words, known=app.tasks)
@@ -140,9 +143,20 @@ def enqueue(
         signature = None if known is None else known.signature
         payload |= read_arguments(arguments, beside=payload, signature=signature)
         with hinting_at_texts(arguments, payload, signature):
-            handle = app.enqueue_by_name(said.task, payload, allow_unknown=True, **chosen)
+            handle = _stored(app, call_by_name(app, said.task, payload, chosen))
 
     report(handle, as_json=as_json)
+
+
+def _stored(app: "Shigoto", call: "Call[Any]") -> "JobHandle[Any]":
+    """Store a job, if its queue has room. Raises QueueFull."""
+    from shigoto.fullness import storing
+    from shigoto.handle import JobHandle
+    from shigoto.model.ids import uuid7
+
+    engine = app.engine
+    [made] = engine.run(storing(engine, [call.spec(uuid7())]))
+    return JobHandle(engine, made.id, made.number, made.status, None)
 
 
 def report(handle: "JobHandle[Any]", *, as_json: bool) -> None:

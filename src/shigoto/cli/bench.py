@@ -10,8 +10,9 @@ import click
 
 from shigoto.bench import MEASURES
 from shigoto.cli import output
-from shigoto.cli.run import MOST_PROCESSES, signals_interrupt
+from shigoto.cli.run import MOST_PROCESSES
 from shigoto.cli.suggest import suggest
+from shigoto.cli.surroundings import signals_interrupt
 from shigoto.cli.target import Target, existing, is_there, takes_target, target_of
 from shigoto.model.errors import Unsupported, nearest
 

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from shigoto.bulk import BATCH, Plan, carry_out, choosing_deletable, clearing, deleting, page_to_clear
 from shigoto.cli import INTERRUPTED, output
+from shigoto.cli.actor import audited
 from shigoto.cli.consent import SHOWN, Bar, agreed, counted, names, surely
 from shigoto.cli.many import Terms
 from shigoto.cli.pick import misuse, split_filter, takes_filter
@@ -59,14 +60,15 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
             return 0
         asks = output.can_ask() and not meant.yes and page.state is not State.COMPLETED
         found = _count(engine, page) if asks or output.can_redraw(sys.stderr) else {}
-        clear_all = partial(clearing, engine, meant.filters, dry_run=False)
+        noting = audited(engine, meant.filters)
+        clear_all = partial(clearing, noting, meant.filters, dry_run=False)
         if not asks or not any(found.values()):
             return _clear(engine, meant, page, sum(found.values()), clear_all, warned=False)
         # What is stored, ends or fails while the question stands was not asked about.
         chosen = carry_out(engine, choosing_deletable(engine, page, most))
         if not agreed(_question(page, found, most)):
             return 1
-        return _clear(engine, meant, page, len(chosen), partial(deleting, engine, chosen, page), warned=True)
+        return _clear(engine, meant, page, len(chosen), partial(deleting, noting, chosen, page), warned=True)
 
 
 def _clear(

@@ -18,7 +18,7 @@ from types import FrameType
 
 import click
 
-from shigoto.cli.run import signals_interrupt
+from shigoto.cli.surroundings import signals_interrupt
 from shigoto.cli.target import Target, takes_target, target_of
 from shigoto.model.errors import StoreRefused
 from shigoto.model.text import without_secrets

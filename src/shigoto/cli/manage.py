@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
+from shigoto.auditing import rerunning
 from shigoto.cli import output
+from shigoto.cli.actor import actor, audited
 from shigoto.cli.consent import agreed, expect_consent, names, surely
 from shigoto.cli.many import FORCED, Terms, cancel_matching, redrive_matching, takes_care
 from shigoto.cli.pick import Meant, pick, split_jobs, split_meant
@@ -105,7 +107,7 @@ def _is_running(engine: "Engine", word: str) -> bool:
 
 
 def _cancel(engine: "Engine", word: str, job: Job, *, force: bool) -> Answer:
-    state = _handle(engine, job).cancel(force=force)
+    state = _handle(audited(engine), job).cancel(force=force)
     name = f"#{job.number} ({job.task})"
     match state:
         case State.CANCELLED if job.state.terminal:
@@ -149,7 +151,7 @@ def retry(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
 
 
 def _retry(engine: "Engine", word: str, job: Job) -> Answer:
-    _handle(engine, job).retry()
+    _handle(audited(engine), job).retry()
     return Answer(
         word=word,
         text=f"#{job.number} ({job.task}) is ready again.",
@@ -173,7 +175,7 @@ def rerun(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
 
 
 def _rerun(engine: "Engine", word: str, job: Job) -> Answer:
-    new = _handle(engine, job).rerun()
+    new = engine.run(rerunning(engine, job.id, actor=actor()))
     text = f"#{job.number} ({job.task}) runs again as #{new.number} ({new.id})."
     return Answer(
         word=word, text=text, fields=_fields(job, state=job.state, rerun={"id": new.id, "number": new.number})

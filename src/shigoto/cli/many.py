@@ -8,6 +8,7 @@ import click
 
 from shigoto.bulk import PAGE, Cancelled, cancelling, carry_out, choosing_live
 from shigoto.cli import INTERRUPTED, output
+from shigoto.cli.actor import audited
 from shigoto.cli.consent import Bar, agreed, counted, expect_consent, jobs, names, surely
 from shigoto.cli.pick import misuse, read_filter, split_filter, takes_filter
 from shigoto.cli.suggest import suggest
@@ -100,7 +101,9 @@ def redrive_matching(ctx: click.Context, engine: "Engine", terms: Terms) -> int:
     if whole and not terms.yes and not agreed(f"Retry {counted(len(chosen.jobs), state)}?"):
         return 1
     with Bar(whole, batch=PAGE) as bar:
-        redriven = carry_out(engine, retrying(engine, chosen, after_batch=bar.after_batch))
+        redriven = carry_out(
+            engine, retrying(audited(engine, terms.filters), chosen, after_batch=bar.after_batch)
+        )
     _tell_redriven(redriven, counted(whole, state), terms, interrupted=bar.interrupted)
     return INTERRUPTED if bar.interrupted else 0
 
@@ -162,7 +165,10 @@ def cancel_matching(ctx: click.Context, engine: "Engine", terms: Terms, *, force
     if whole and not terms.yes and not agreed(_question(chosen, force=force)):
         return 1
     with Bar(whole, batch=PAGE) as bar:
-        done = carry_out(engine, cancelling(engine, chosen, force=force, after_batch=bar.after_batch))
+        done = carry_out(
+            engine,
+            cancelling(audited(engine, terms.filters), chosen, force=force, after_batch=bar.after_batch),
+        )
     _tell_cancelled(done, terms, whole, force=force, interrupted=bar.interrupted)
     return INTERRUPTED if bar.interrupted else 0
 

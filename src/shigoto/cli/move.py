@@ -13,8 +13,11 @@ from shigoto.cli.settings import Seconds
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import existing, shared
 from shigoto.engine.open import open_engine
+from shigoto.model.clock import host_clock
+from shigoto.model.errors import StoreError
 
 if TYPE_CHECKING:
+    from shigoto.engine.protocol import Engine
     from shigoto.moving.move import Moved, Progress
 
 WAIT = 30.0  # seconds
@@ -74,7 +77,7 @@ def move(source: str, target: str, *, wait: float, give_up: bool, as_json: bool)
       shigoto move --from workers.db --to postgresql://jobs_migrator@db/shop
       shigoto move --from workers.db --to postgresql://jobs_migrator@db/shop --wait 300
     """
-    from shigoto.cli.run import signals_interrupt
+    from shigoto.cli.surroundings import signals_interrupt
     from shigoto.moving.move import Move
 
     with (
@@ -89,8 +92,18 @@ def move(source: str, target: str, *, wait: float, give_up: bool, as_json: bool)
             click.echo("The move was given up: the old store works on, and the new one is empty.", err=True)
             return
         moved = plan.run()
+        tokens = _left_behind(old)
     names = plan.names
-    surely(lambda: _report(moved, names, as_json=as_json), _sentence(moved, names))
+    surely(lambda: _report(moved, names, tokens, as_json=as_json), _sentence(moved, names, tokens))
+
+
+def _left_behind(old: "Engine") -> int:
+    """How many tokens still open the old store; they are not moved."""
+    try:
+        tokens, now = old.run(old.registry.tokens()), host_clock()
+    except StoreError:  # the jobs are where they should be, which is what counts
+        return 0
+    return sum(token.alive(now) for token in tokens)
 
 
 class Display:
@@ -119,14 +132,15 @@ class Display:
         self._phase = progress.phase
 
 
-def _report(moved: "Moved", names: tuple[str, str], *, as_json: bool) -> None:
+def _report(moved: "Moved", names: tuple[str, str], tokens: int, *, as_json: bool) -> None:
     if as_json:
-        output.print_json({"from": names[0], "to": names[1], **structs.asdict(moved)})
+        record = {"from": names[0], "to": names[1], **structs.asdict(moved), "tokens_left_behind": tokens}
+        output.print_json(record)
     else:
-        click.echo(_sentence(moved, names))
+        click.echo(_sentence(moved, names, tokens))
 
 
-def _sentence(moved: "Moved", names: tuple[str, str]) -> str:
+def _sentence(moved: "Moved", names: tuple[str, str], tokens: int) -> str:
     old, new = names
     if moved.already:
         return f"{old} was moved to {new} before. Nothing was left to do."
@@ -134,4 +148,8 @@ def _sentence(moved: "Moved", names: tuple[str, str]) -> str:
     text = f"{old} was moved to {new}: {copied} copied, closed for {moved.closed_for:.1f} s."
     if moved.released:
         text += f" {jobs(moved.released)} still running then run again in the new store."
-    return f"{text} Use the new address everywhere now, and start workers there."
+    text += " Use the new address everywhere now, and start workers there."
+    if tokens:
+        stay = "1 token of the service stays" if tokens == 1 else f"{tokens} tokens of the service stay"
+        text += f" {stay} behind: make new ones there with shigoto token create."
+    return text

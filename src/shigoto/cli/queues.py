@@ -8,28 +8,50 @@ from typing import NamedTuple
 import click
 
 from shigoto.cli import output
+from shigoto.cli.actor import audited
 from shigoto.cli.consent import surely
 from shigoto.cli.output import Column
 from shigoto.cli.pick import misuse
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import looks_like_store, split_store, takes_target, target_of
 from shigoto.options import check_name
-from shigoto.queues import Queue, listing, pausing
+from shigoto.queues import MOST_PENDING, Queue, changing, listing, pausing
 
 PAUSED, OPEN = "paused", "open"
 
 
 @click.command()
 @click.argument("store", required=False, shell_complete=suggest("files"))
+@click.option(
+    "--set", "name", metavar="QUEUE", shell_complete=suggest("queues"), help="Change this queue first."
+)
+@click.option(
+    "--max-pending",
+    type=click.IntRange(0, MOST_PENDING),
+    metavar="N",
+    help="With --set: refuse more pending jobs than that; 0 for no limit.",
+)
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 @takes_target
-def queues(ctx: click.Context, store: str | None, *, as_json: bool) -> None:
+def queues(
+    ctx: click.Context, store: str | None, *, name: str | None, max_pending: int | None, as_json: bool
+) -> None:
     """Show every queue that has had a job or a setting.
 
     The last column tells how long completed, failed and cancelled jobs are kept, where that was set for the
     queue. Workers start no jobs of a queue that is paused.
+
+    A queue with a limit (--set QUEUE --max-pending N) refuses jobs that come in by HTTP, by this command line
+    or by a schedule while so many are pending, those that are due later among them. An application that
+    enqueues on a store of its own is not limited.
     """
+    if (name is None) != (max_pending is None):
+        raise click.UsageError("--set and --max-pending go together.", ctx)
+    with misuse(ctx):
+        chosen = None if name is None else check_name(name, "The queue")
     with closing(target_of(ctx).existing_store(store)) as engine:
+        if chosen is not None:
+            engine.run(changing(audited(engine), chosen, max_pending=max_pending or None))
         found = engine.run(listing(engine))
 
     if as_json:
@@ -42,26 +64,30 @@ def queues(ctx: click.Context, store: str | None, *, as_json: bool) -> None:
 
 def queues_table(found: Sequence[Queue], width: int | None) -> list[str]:
     """A line per queue."""
+    limited = any(queue.max_pending is not None for queue in found)
     columns = [
         Column("queue", least=5),
         Column("state", paint=_paint),
         Column("pending", right=True),
+        *([Column("limit", right=True)] if limited else []),
         Column("scheduled", right=True, spare=4),
         Column("processing", right=True, spare=1),
         Column("failed", right=True, spare=2),
         Column("completed", right=True, spare=3),
         Column("kept for", spare=5),
     ]
-    return output.table(columns, [_row(queue) for queue in found], width)
+    return output.table(columns, [_row(queue, limited=limited) for queue in found], width)
 
 
-def _row(queue: Queue) -> list[str]:
+def _row(queue: Queue, *, limited: bool) -> list[str]:
     counts = queue.counts
-    numbers = (counts.pending, counts.scheduled, counts.processing, counts.failed, counts.completed)
+    numbers = (counts.scheduled, counts.processing, counts.failed, counts.completed)
     kept = (queue.keep_completed_for, queue.keep_failed_for, queue.keep_cancelled_for)
     return [
         output.one_line(queue.name),
         PAUSED if queue.paused else OPEN,
+        str(counts.pending),
+        *(["" if queue.max_pending is None else str(queue.max_pending)] if limited else []),
         *(str(number) for number in numbers),
         "default" if kept == (None, None, None) else ", ".join(_kept(length) for length in kept),
     ]
@@ -128,7 +154,7 @@ def _switch(ctx: click.Context, words: Sequence[str], *, paused: bool, as_json: 
         before = {queue.name: queue for queue in engine.run(listing(engine))}
         for name in names:
             if paused or name in before:
-                engine.run(pausing(engine, name, paused=paused))
+                engine.run(pausing(audited(engine), name, paused=paused))
             switched.append(Switched(name, before.get(name)))
     told = [one.sentence(paused=paused) for one in switched]
 

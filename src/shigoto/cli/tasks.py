@@ -2,33 +2,40 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from inspect import Parameter, getdoc, unwrap
-from random import Random
-from typing import TYPE_CHECKING, Any
+from inspect import Parameter
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from msgspec import structs
+from msgspec import UNSET
 
 from shigoto.app import Shigoto
+from shigoto.catalogue import (
+    AnyTask,
+    TaskParameter,
+    find,
+    kind_of,
+    parameters_of,
+    place_of,
+    record,
+    record_in_list,
+    schedules_of,
+    summary_of,
+    tags_of,
+    waits,
+)
 from shigoto.cli import output
 from shigoto.cli.output import Column
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
-from shigoto.codec.annotations import shown
 from shigoto.codec.declaration import raw_signature
 from shigoto.model.clock import Millis
-from shigoto.model.errors import DeclarationError, UnknownTask, nearest
 from shigoto.options import Executor
 from shigoto.retry import Custom, Exponential, Retry
-from shigoto.task import Task
 
 if TYPE_CHECKING:
     from shigoto.schedule.declaring import Declared
 
-AnyTask = Task[..., Any]
-
-WAITS = 5  # of a retry policy, that are worth showing
 LABEL = 12
 PLACES: dict[Executor, str] = {
     "loop": "the event loop",
@@ -75,21 +82,6 @@ def tasks(ctx: click.Context, name: str | None, as_json: bool) -> None:
         )
 
 
-def find(app: Shigoto, name: str) -> AnyTask:
-    """The task of this name or alias. Raises UnknownTask."""
-    task = app.resolve(name)
-    if task is None:
-        known = [each for task in app.tasks.values() for each in (task.name, *task.aliases)]
-        hint = nearest(name, known) or f" It has: {', '.join(known) or 'none'}."
-        raise UnknownTask(f"The app has no task {name!r}.{hint}")
-    return task
-
-
-def schedules_of(app: Shigoto, task: AnyTask) -> "list[Declared]":
-    """The schedules that run the task, as far as the code says so beforehand."""
-    return [each for each in app.declared.values() if each.definition.task == task.name]
-
-
 def in_short(schedule: "Declared") -> str:
     """When it is due; the zone, if it is another than UTC."""
     given = schedule.definition
@@ -123,10 +115,10 @@ def page(task: AnyTask, width: int | None, schedules: "Sequence[Declared]" = ())
     for label, text in [*facts(task), *(("scheduled", in_short(each)) for each in schedules)]:
         indent = " " * (LABEL + 2)
         lines += output.wrapped(output.one_line(text), width, first=f"  {label:<{LABEL}}", later=indent)
-    if parameters := _parameters(task):
+    if parameters := parameters_of(task):
         lines += ["", click.style("Parameters", bold=True)]
         columns = [Column(""), Column("", least=8), Column("")]
-        rows = [[f"  {each['name']}", each["type"], _default(each)] for each in parameters]
+        rows = [[f"  {each.name}", each.type, _default(each)] for each in parameters]
         lines += output.table(columns, rows, width)[1:]
     for title in ("arguments", "result"):
         text = msgspec.json.format(msgspec.json.encode(schema[title]), indent=2).decode()
@@ -135,7 +127,7 @@ def page(task: AnyTask, width: int | None, schedules: "Sequence[Declared]" = ())
 
 
 def _title(task: AnyTask, width: int | None) -> list[str]:
-    summary = output.one_line(_summary(task))
+    summary = output.one_line(summary_of(task))
     first, *more = output.wrapped(f"{task.name}: {summary}" if summary else task.name, width, later="  ")
     named = first.startswith(task.name)
     return [click.style(task.name, bold=True) + first[len(task.name) :] if named else first, *more]
@@ -154,51 +146,10 @@ def facts(task: AnyTask) -> list[tuple[str, str]]:
         ("retries", in_words(options.retry)),
         ("crashes", "for ever" if options.max_crashes is None else f"at most {options.max_crashes}"),
         ("expires", f"after {_span(options.expires_in)}" if options.expires_in else ""),
-        ("tags", "" if options.tags is None else ", ".join(_tags(options.tags))),
-        ("declared", "{}, line {}".format(*_place(task))),
+        ("tags", "" if options.tags is None else ", ".join(tags_of(options.tags))),
+        ("declared", "{}, line {}".format(*place_of(task))),
     ]
     return [(label, text) for label, text in told if text]
-
-
-def record(task: AnyTask, schedules: "Sequence[Declared]" = ()) -> dict[str, Any]:
-    """All about one task, for programs; times are in seconds. Raises DeclarationError."""
-    options = task.options
-    module, line = _place(task)
-    return {
-        "name": task.name,
-        "aliases": task.aliases,
-        "summary": _summary(task),
-        "module": module,
-        "line": line,
-        "kind": _kind(schedules),
-        "schedules": [
-            {"name": each.name, "when": each.definition.when, "tz": each.definition.zone}
-            for each in schedules
-        ],
-        "queue": options.queue,
-        "priority": options.priority,
-        "executor": task.executor,
-        "exclusive": options.exclusive,
-        "timeout": _seconds(options.timeout),
-        "soft_timeout": _seconds(options.soft_timeout),
-        "expires": _seconds(options.expires_in),
-        "max_crashes": options.max_crashes,
-        "attempts": options.retry.retries + 1,
-        "retries": options.retry.retries,
-        "retry_waits": [None if wait is None else wait / 1000 for wait in waits(options.retry)],
-        "tags": [] if options.tags is None else _tags(options.tags),
-        "parameters": _parameters(task),
-        **task.schema(),
-    }
-
-
-def record_in_list(task: AnyTask, schedules: "Sequence[Declared]" = ()) -> dict[str, Any]:
-    """The same among others: a task whose annotations make no sense must not hide the rest."""
-    try:
-        return record(task, schedules)
-    except DeclarationError as error:
-        module, line = _place(task)
-        return {"name": task.name, "module": module, "line": line, "error": str(error)}
 
 
 def in_words(retry: Retry) -> str:
@@ -213,25 +164,12 @@ def in_words(retry: Retry) -> str:
     return f"{retry.retries}, after {about}{', '.join(spans)}{more}"
 
 
-def waits(retry: Retry) -> list[Millis | None]:
-    """The first waits of a policy, at their longest; none of one that only a function knows."""
-    if isinstance(retry.curve, Custom):
-        return []
-    if isinstance(retry.curve, Exponential):
-        retry = structs.replace(retry, curve=structs.replace(retry.curve, jitter=False))
-    return [retry.delay(failures, None, Random(0)) for failures in range(min(retry.retries, WAITS))]
-
-
-def _kind(schedules: "Sequence[Declared]") -> str:
-    return "scheduled" if schedules else "on demand"
-
-
 def _row(task: AnyTask, schedules: "Sequence[Declared]") -> list[str]:
-    module, line = _place(task)
+    module, line = place_of(task)
     options = task.options
     return [
         task.name,
-        _kind(schedules),
+        kind_of(schedules),
         ", ".join(in_short(each) for each in schedules) or "-",
         ", ".join(
             name if parameter.default is Parameter.empty else f"{name}?"
@@ -242,47 +180,14 @@ def _row(task: AnyTask, schedules: "Sequence[Declared]") -> list[str]:
         _span(options.timeout) or "-",
         str(options.retry.retries + 1),
         f"{module}:{line}",
-        output.one_line(_summary(task)),
+        output.one_line(summary_of(task)),
     ]
 
 
-def _parameters(task: AnyTask) -> list[dict[str, Any]]:
-    arguments = task.signature.arguments
-    return [
-        {
-            "name": name,
-            "type": shown(slot.annotation),
-            "required": name in arguments.required,
-            **({} if name in arguments.required else {"default": _plain(arguments.defaults[name])}),
-        }
-        for name, slot in arguments.slots.items()
-    ]
-
-
-def _plain(default: object) -> str:
-    return output.clip(output.one_line(repr(default)), 60)
-
-
-def _default(parameter: dict[str, Any]) -> str:
-    return "required" if parameter["required"] else f"= {parameter['default']}"
-
-
-def _summary(task: AnyTask) -> str:
-    """The first line of its docstring."""
-    return (getdoc(task.fn) or "").partition("\n")[0]
-
-
-def _place(task: AnyTask) -> tuple[str, int]:
-    fn: Any = unwrap(task.fn)
-    return task.fn.__module__, fn.__code__.co_firstlineno
-
-
-def _tags(stored: str) -> list[str]:
-    return msgspec.json.decode(stored, type=list[str])
-
-
-def _seconds(limit: Millis | None) -> float | None:
-    return limit / 1000 if limit else None
+def _default(parameter: TaskParameter) -> str:
+    if parameter.default is UNSET:
+        return "required"
+    return f"= {output.clip(output.one_line(parameter.default), 60)}"
 
 
 def _span(limit: Millis | None) -> str:

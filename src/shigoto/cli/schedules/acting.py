@@ -14,6 +14,7 @@ from shigoto.cli.schedules.words import (
     NAME,
     NAMES,
     NONE,
+    acting,
     call_of,
     loaded,
     local,
@@ -58,7 +59,7 @@ def add(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **options:
     if said.task is None:
         raise click.UsageError("Which task? Write its name after that of the schedule.", ctx)
     with loaded(ctx, store, existing=False) as app:
-        record = app.schedules.add(said.name, call_of(app, said, options), **plan_of(options))
+        record = acting(app).add(said.name, call_of(app, said, options), **plan_of(options))
     _tell_changed(record, f"Schedule {record.name} is added: {_next(record)}.", as_json=as_json)
 
 
@@ -92,7 +93,7 @@ def update(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **optio
         raise click.UsageError("What shall be changed? Write an option, such as --cron.", ctx)
     with loaded(ctx, store, existing=True) as app:
         call = None if said.task is None else call_of(app, said, options)
-        record = app.schedules.update(said.name, call=call, **plan)
+        record = acting(app).update(said.name, call=call, **plan)
     _tell_changed(record, f"Schedule {record.name} is changed: {_next(record)}.", as_json=as_json)
 
 
@@ -160,7 +161,7 @@ def run_now(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> Non
     """
     store, name = split_one(ctx, words)
     with loaded(ctx, store, existing=True) as app:
-        job = app.schedules.run_now(name)
+        job = acting(app).run_now(name)
     text = f"Job {job} of schedule {name} is stored."
     surely(lambda: output.print_json({"schedule": name, "job": job}) if as_json else click.echo(text), text)
 
@@ -183,7 +184,7 @@ def backfill(
     store, name = split_one(ctx, words)
     with loaded(ctx, store, existing=True) as app:
         tz = app.schedules.get(name).tz
-        stored = app.schedules.backfill(name, local(since, tz), local(to, tz))
+        stored = acting(app).backfill(name, local(since, tz), local(to, tz))
     text = f"{len(stored)} tick{'' if len(stored) == 1 else 's'} of schedule {name} fired."
     surely(
         lambda: output.print_json({"schedule": name, "jobs": stored}) if as_json else click.echo(text), text

@@ -9,6 +9,7 @@ import click
 
 from shigoto.cli.act import expect_known
 from shigoto.cli.act import read_length as read_span
+from shigoto.cli.actor import audited
 from shigoto.cli.arguments import hinting_at_texts, read_arguments, read_object
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import looks_like_store, shared, split_store, target_of
@@ -165,11 +166,18 @@ def _expect_name(ctx: click.Context, store: str | None, names: Sequence[str], hi
         raise click.UsageError(f"Which schedule? Write its name.{note}{hint}", ctx)
 
 
+def acting(app: "Shigoto") -> "Schedules":
+    """The schedules of an app, which note what is done to them."""
+    from shigoto.schedule.schedules import Schedules
+
+    return Schedules(app, audited(app.engine))
+
+
 @contextmanager
 def opened(ctx: click.Context, store: str | None) -> "Generator[Schedules]":
     """The schedules of a store that is there."""
     with closing(target_of(ctx).app_of_store(store)) as app:
-        yield app.schedules
+        yield acting(app)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from uuid import UUID
 from msgspec import Struct, structs
 
 from shigoto.bulk import carry_out
+from shigoto.cli.actor import audited
 from shigoto.cli.consent import counted
 from shigoto.engine.op import Op, Steps
 from shigoto.filters import Filters, wanted
@@ -79,19 +80,20 @@ def act(engine: "Engine", action: Action) -> str | RetryAll:
     """Do it and tell what came of it, or what is to be asked now. Raises what the engine raises."""
     match action:
         case PauseQueue(queue, paused):
-            engine.run(pausing(engine, queue, paused=paused))
+            engine.run(pausing(audited(engine), queue, paused=paused))
             return f"{queue} is paused: nothing of it is started." if paused else f"{queue} is resumed."
         case CancelJob(id, number):
-            [state] = engine.run(engine.cancel([id]))
+            [state] = engine.run(audited(engine).cancel([id]))
             return f"#{number} {_after_cancel(state)}"
         case RetryJob(id, number):
-            engine.run(engine.retry([id]))
+            engine.run(audited(engine).retry([id]))
             return f"#{number} is ready again."
         case CountFailed(task, filtered):
             return _after_count(engine.run(_counting(engine, RetryAll(task, filtered))))
         case RetryAll(task, filtered):
-            chosen = carry_out(engine, choosing(engine, _failed(task, filtered), decoder=lambda _: None))
-            return _after_retry(task, carry_out(engine, retrying(engine, chosen)))
+            filters = _failed(task, filtered)
+            chosen = carry_out(engine, choosing(engine, filters, decoder=lambda _: None))
+            return _after_retry(task, carry_out(engine, retrying(audited(engine, filters), chosen)))
         case _:
             assert_never(action)
 

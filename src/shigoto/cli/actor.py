@@ -1,0 +1,33 @@
+"""Who is at the command line, for the audit."""
+
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from shigoto.model.text import fit, spelt_out
+
+if TYPE_CHECKING:
+    from shigoto.auditing import Audited
+    from shigoto.engine.protocol import Engine
+    from shigoto.filters import Filters
+
+MOST = 200  # bytes
+
+
+def actor() -> str:
+    """`cli:user@host`, as the system knows them; a container may know no name, but always a number."""
+    import getpass
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = str(os.getuid())
+    return fit(spelt_out(f"cli:{user}@{socket.gethostname()}"), MOST)
+
+
+def audited(engine: "Engine", filters: "Filters | None" = None) -> "Audited":
+    """The engine, which notes what is done to jobs and queues; with filters, as done to all that match."""
+    from shigoto.auditing import Audited
+    from shigoto.language import write
+
+    return Audited(engine, actor(), None if filters is None else write(filters))

@@ -1,0 +1,167 @@
+"""Running the HTTP service: `shigoto server`, in this very process."""
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+from msgspec import Struct
+
+from shigoto.cli.run import Configured, made_here, worker
+from shigoto.cli.suggest import suggest
+from shigoto.cli.surroundings import begin_quietly, expect_surroundings
+from shigoto.cli.target import takes_target, target_of
+from shigoto.model.errors import StoreRefused
+from shigoto.model.text import storable
+
+if TYPE_CHECKING:
+    from shigoto.app import Shigoto
+    from shigoto.server.run import Serving
+
+HOST, PORT = "127.0.0.1", 8710
+UNNAMED = (
+    "No app is named: jobs of tasks that live workers have are taken, but for the built-in ones their arguments are"
+    " not checked. Name yours with --app module:attr, $SHIGOTO_APP or app in shigoto.toml."
+)
+SHARED = (
+    "name",
+    "ready_file",
+    "stop_on_eof",
+    "log_format",
+    "log_level",
+)  # options of `worker` that mean the same
+
+
+class Wishes(Struct, frozen=True, kw_only=True):
+    """The options of `server`, by their names."""
+
+    host: str
+    port: int
+    certificate: Path | None
+    key: Path | None
+    name: str | None
+    ready_file: Path | None
+    stop_on_eof: bool
+    log_format: Literal["text", "json"]
+    log_level: str
+
+
+@click.command(cls=Configured)
+@click.argument("store", required=False, shell_complete=suggest("files"))
+@click.option(
+    "--host",
+    default=HOST,
+    show_default=True,
+    envvar="SHIGOTO_HOST",
+    show_envvar=True,
+    help="The address to listen on; 0.0.0.0 for all of this machine.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    envvar="SHIGOTO_PORT",
+    show_envvar=True,
+    help="The port; 0 for any that is free.",
+)
+@click.option(
+    "--certificate",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="For https: the certificate, and those that vouch for it.",
+)
+@click.option(
+    "--key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="For https: the private key.",
+)
+@takes_target
+def server(ctx: click.Context, store: str | None, **options: Any) -> int:
+    """Serve the store over HTTP until told to stop.
+
+    Any language can submit jobs, ask about them, wait for results and be a worker; `shigoto worker --url
+    http://HOST:8710` is one. It also fires schedules, makes due jobs ready and frees those of workers that are gone.
+    /api/v1/openapi.json describes what it does, /healthz and /readyz say how it is.
+
+    On this machine it asks for no token until one is made by `shigoto token create`. It refuses to listen on any other
+    address before that. SIGINT or SIGTERM ends it: all who wait are answered at once, other requests may finish within
+    ten seconds, a second signal cuts them off. The exit code is 0, or 1 if it had to.
+
+    \b
+    Examples:
+      shigoto server jobs.db
+      shigoto --app shop.tasks:app server --host 0.0.0.0 --certificate cert.pem --key key.pem
+    """
+    expect_extra()
+    begin_quietly()
+    target = target_of(ctx)
+    wishes = Wishes(**options)
+    expect_surroundings(target.url_flag or store, wishes)
+    if (wishes.certificate is None) != (wishes.key is None):
+        raise click.UsageError("https needs both: --certificate and --key.", ctx)
+    from shigoto.cli.work import Shift, work
+    from shigoto.worker.supervisor.notify import ServiceManager
+    from shigoto.worker.supervisor.readyfile import ReadyFile
+
+    manager = ServiceManager(os.environ)
+    with ReadyFile(wishes.ready_file) as ready_file:
+
+        def ends() -> None:
+            ready_file.hide()
+            manager.stopping()
+
+        app, serving = made_here(target, store, lambda app: _made(app, wishes, ends))
+        shift = Shift(
+            stop_on_eof=wishes.stop_on_eof,
+            log_format=wishes.log_format,
+            log_level=wishes.log_level,
+            notice=UNNAMED if target.app is None else None,
+        )
+
+        async def beside() -> None:
+            await serving.began.wait()
+            ready_file.show()
+            manager.ready(f"Serves {serving.address}")
+            await manager.run()
+
+        return work(app, serving, shift, beside)
+
+
+server.params += [option for option in worker.params if option.name in SHARED]
+
+
+def expect_extra() -> None:
+    """Raise an error if what the service is made of is not installed."""
+    missing = [name for name in ("fastapi", "uvicorn", "httptools") if find_spec(name) is None]
+    if missing:
+        raise click.ClickException(
+            f"The server needs {', '.join(missing)}, which is not installed: pip install 'shigoto[server]'."
+        )
+
+
+def _made(app: "Shigoto", wishes: Wishes, ends: Callable[[], None]) -> "Serving":
+    from shigoto.server.run import Serving
+
+    class Told(Serving):
+        """One that says so when it is asked to stop."""
+
+        def stop(self) -> None:
+            ends()
+            super().stop()
+
+    if not app.engine.capabilities.repairs:
+        raise StoreRefused(
+            "This store is a server itself. Name the file or the database whose jobs are to be served."
+        )
+    return Told(
+        app,
+        host=wishes.host,
+        port=wishes.port,
+        certificate=wishes.certificate,
+        key=wishes.key,
+        name=None if wishes.name is None else storable("--name", wishes.name),
+    )

@@ -1,0 +1,143 @@
+"""One doorbell for all who wait for work.
+
+Those who wait for the same work stand in line, and a ring wakes only the first. Whoever finds something says so, and
+wakes the next; whoever finds nothing ends it. A thousand who wait for the same cost one look at the store per ring.
+
+    ring, or a second has passed ──► the first of every line ──looks──► found ──► the next in line ──► …
+                                                                └──► nothing: waits again, as the first
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from secrets import randbits
+from typing import Any
+
+from shigoto.engine.protocol import Engine
+from shigoto.model.errors import StoreError
+
+logger = logging.getLogger("shigoto.server")
+
+FLOOR = 1.0  # seconds after which the first of every line looks, rung or not
+BREATH = 0.003  # seconds in which rings are answered together
+MANY_LINES, LONG_BREATH = 50, 0.050  # each line costs a look
+PAUSE = 1.0  # seconds after trouble with the bell
+SAME_COUNT = 1_000_000
+
+
+class Fan:
+    """Wakes those who wait for work. For one event loop; `rung` counts the rings, from some number on."""
+
+    def __init__(self, opening: Callable[[], Engine], *, first: int | None = None) -> None:
+        self._opening = opening
+        self._closed = asyncio.Event()
+        self._lines: dict[Hashable, deque[asyncio.Future[bool]]] = {}
+        self._listeners: set[asyncio.Future[bool]] = set()
+        # Of two servers no two count alike: who has heard of the other's number must not take it for ours.
+        self.rung = randbits(48) if first is None else first
+
+    async def run(self) -> None:
+        """Listen until closed."""
+        closing = asyncio.ensure_future(self._closed.wait())
+        try:
+            while not closing.done():
+                try:
+                    await self._listen(closing)
+                except StoreError as error:
+                    logger.warning("The doorbell of the store cannot be heard: %s", error)
+                    self._wake_the_first()
+                    await asyncio.wait([closing], timeout=PAUSE)
+        finally:
+            closing.cancel()
+
+    async def wait(
+        self, interest: Hashable, until: float, *, seen: int | None = None, again: bool = False
+    ) -> bool:
+        """Wait until there may be work, or until that moment of the loop's clock; False if none will come any more.
+
+        Whoever has looked already says what `rung` was before he did: then nothing that came meanwhile is missed. Who
+        was woken `again` and has found nothing was the first in line, and is so still.
+        """
+        if self._closed.is_set():
+            return False
+        if seen is not None and seen != self.rung:
+            return True
+        line = self._lines.setdefault(interest, deque())
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        (line.appendleft if again else line.append)(future)
+        try:
+            return await self._until(future, until)
+        except asyncio.CancelledError:
+            if future.done():
+                self.passed_on(interest)  # woken, and gone before it could look
+            raise
+        finally:
+            with suppress(ValueError):
+                line.remove(future)
+            if not line and self._lines.get(interest) is line:
+                del self._lines[interest]
+
+    async def rings(self, seen: int, until: float) -> None:
+        """Wait for a ring after the one that was counted as `seen`, if that was counted here; else for the next."""
+        if self._closed.is_set() or 0 < self.rung - seen < SAME_COUNT:
+            return
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._listeners.add(future)
+        try:
+            await self._until(future, until)
+        finally:
+            self._listeners.discard(future)
+
+    def passed_on(self, interest: Hashable) -> None:
+        """Whoever was woken has found something, or did not look: there may be more, for the next."""
+        line = self._lines.get(interest)
+        while line:
+            future = line.popleft()
+            if not future.done():
+                future.set_result(True)
+                return
+
+    def close(self) -> None:
+        """Let all who wait go."""
+        self._closed.set()
+        for future in [*self._listeners, *(each for line in self._lines.values() for each in line)]:
+            if not future.done():
+                future.set_result(False)
+
+    async def _until(self, future: "asyncio.Future[bool]", until: float) -> bool:
+        left = until - asyncio.get_running_loop().time()
+        if left <= 0:
+            return False
+        await asyncio.wait([future], timeout=left)
+        return future.done() and future.result()
+
+    async def _listen(self, closing: "asyncio.Future[Any]") -> None:
+        bell = self._opening().listen()
+        try:
+            while not closing.done():
+                waiting = asyncio.ensure_future(bell.wait(FLOOR))
+                try:
+                    await asyncio.wait([waiting, closing], return_when=asyncio.FIRST_COMPLETED)
+                    rang = waiting.done() and waiting.result()
+                finally:
+                    waiting.cancel()
+                if rang:
+                    self._ring()
+                self._wake_the_first()
+                if rang:
+                    await asyncio.sleep(LONG_BREATH if len(self._lines) > MANY_LINES else BREATH)
+        finally:
+            bell.close()
+
+    def _ring(self) -> None:
+        self.rung += 1
+        listeners, self._listeners = self._listeners, set()
+        for future in listeners:
+            if not future.done():
+                future.set_result(True)
+
+    def _wake_the_first(self) -> None:
+        for interest in list(self._lines):
+            self.passed_on(interest)

@@ -1,0 +1,149 @@
+"""Whether the service lives, and whether it can do its work.
+
+    GET /healthz    200 as long as the process answers: for whoever would restart it
+    GET /readyz     200 if the store has answered of late, its schema is right, the housekeeping goes round, and no stop
+                    was asked for; else 503 and why: for whoever sends it requests
+
+Both are open to everybody, and tell nothing of where the store is or what is in it.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+from fastapi import APIRouter, Request, Response
+from msgspec import Struct, structs
+
+from shigoto.model.errors import (
+    SchemaMissing,
+    SchemaTooNew,
+    StoreError,
+    StoreMoved,
+    StoreMoving,
+    StoreRefused,
+)
+from shigoto.server.auth import the_service
+from shigoto.server.endpoint import answer, spec
+from shigoto.worker.readiness import Prepared
+
+if TYPE_CHECKING:
+    from shigoto.server.service import Service
+
+router = APIRouter()
+
+ASK_EVERY, ANSWERED_WITHIN = 2.0, 4.0  # seconds
+GOOD_FOR = 5.0  # seconds that an answer of the store counts
+CYCLE_WITHIN = 15.0  # seconds
+FIRST_WITHIN = 1.0  # seconds after the start for which somebody who asks too early waits
+
+SILENT = "The store does not answer."
+WORDS: dict[type[StoreError], str] = {
+    SchemaMissing: "The store has no schema yet.",
+    SchemaTooNew: "The store was made by a newer release.",
+    StoreMoving: "The jobs are on their way to another store.",
+    StoreMoved: "The jobs were moved to another store.",
+    StoreRefused: "The store must not be used as it is.",
+}
+
+
+class Alive(Struct, frozen=True):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(Struct, frozen=True):
+    """Whether it can do its work, and if not, why."""
+
+    ready: bool
+    reasons: list[str]
+
+
+@router.api_route("/healthz", methods=["GET", "HEAD"], name="healthz", **spec(gives=Alive))
+async def healthz() -> Response:
+    """Whether the process lives."""
+    return answer(Alive())
+
+
+@router.api_route("/readyz", methods=["GET", "HEAD"], name="readyz", **spec(gives=Readiness))
+async def readyz(request: Request) -> Response:
+    """Whether it can do its work."""
+    pulse = the_service(request).pulse
+    await pulse.begun()
+    reasons = pulse.reasons()
+    return answer(Readiness(not reasons, reasons), 503 if reasons else 200)
+
+
+class Pulse:
+    """Asks the store now and then whether it is there, and remembers. For one event loop."""
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
+        self._closed = asyncio.Event()
+        self._began_at: float | None = None
+        self._answered_at = float("-inf")
+        self._trouble: str | None = None
+        self._lost: list[str] = []
+
+    async def run(self) -> None:
+        """Ask until closed."""
+        self._began_at = asyncio.get_running_loop().time()
+        while not self._closed.is_set():
+            await self._ask()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), ASK_EVERY)
+
+    async def begun(self) -> None:
+        """Give the parts a moment, if they have just begun: of a mounted service the first request starts them."""
+        time = asyncio.get_running_loop().time
+        self._began_at = time() if self._began_at is None else self._began_at
+        until = self._began_at + FIRST_WITHIN
+        while not self._closed.is_set() and time() < until and self.reasons():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), 0.02)
+
+    def lost(self, part: str) -> None:
+        """A part has ended by a fault of its own."""
+        self._lost.append(part)
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closed.set()
+
+    def reasons(self) -> list[str]:
+        """Why the service is not ready; empty if it is."""
+        now = asyncio.get_running_loop().time()
+        found: list[str] = []
+        if self._service.is_stopping:
+            found.append("The service is about to stop.")
+        if now - self._answered_at > GOOD_FOR or self._trouble is not None:
+            found.append(self._trouble or SILENT)
+        found += [f"A part of the service has ended: {part}." for part in self._lost]
+        housekeeping = self._service.housekeeping
+        if housekeeping is not None:
+            idle = housekeeping.idle
+            if idle is None:
+                found.append("The housekeeping has not begun.")
+            elif idle > CYCLE_WITHIN:
+                found.append("The housekeeping does not get on.")
+        return found
+
+    async def _ask(self) -> None:
+        try:
+            async with asyncio.timeout(ANSWERED_WITHIN):
+                await self._probe()
+        except TimeoutError:
+            self._trouble = SILENT
+        except StoreError as error:
+            self._trouble = next((WORDS[kind] for kind in type(error).__mro__ if kind in WORDS), SILENT)
+        else:
+            self._trouble = None
+            self._answered_at = asyncio.get_running_loop().time()
+
+    async def _probe(self) -> None:
+        """The least that shows that the store is there and has the right schema."""
+        engine = self._service.engine
+        if isinstance(engine, Prepared):
+            ready = engine.expect_ready(any_role=True)
+            await engine.arun(structs.replace(ready, deadline=ANSWERED_WITHIN))
+        await engine.arun(structs.replace(engine.time(), deadline=ANSWERED_WITHIN))

@@ -1,0 +1,323 @@
+"""Jobs: submit one or many, ask for one or for its end, list, count."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Annotated, Any, cast
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from msgspec import UNSET, DecodeError, Struct, json, structs
+
+from shigoto.engine.op import Op, Steps
+from shigoto.engine.protocol import Engine
+from shigoto.enqueue import call_by_name
+from shigoto.filters import MAX_NUMBER, MAX_PAGE, Filters, wanted
+from shigoto.fullness import storing
+from shigoto.language import parse
+from shigoto.model.errors import (
+    IdTaken,
+    JobError,
+    PayloadInvalid,
+    PayloadTooLarge,
+    RequestInvalid,
+    ReusedKey,
+    UnknownTask,
+    nearest,
+)
+from shigoto.model.ids import uuids7
+from shigoto.model.job import Enqueued, Job, JobSpec
+from shigoto.options import CallOptions
+from shigoto.server.auth import Asker, Caller, Reader, Submitter, the_service
+from shigoto.server.endpoint import answer, body, looked, spec, unless_gone
+from shigoto.server.limits import LONGEST_WAIT
+from shigoto.server.operations import names_for
+from shigoto.server.scope import narrowed, own_tenant, sees, submittable, visible, within
+from shigoto.server.service import Service
+from shigoto.server.wire import (
+    LONGEST_FILTER,
+    Batch,
+    Count,
+    JobPage,
+    JobView,
+    Submission,
+    Submitted,
+    SubmittedBatch,
+    view_of,
+)
+
+router = APIRouter(tags=["jobs"])
+
+PAGE = 100  # jobs that are read at once: they come with their payloads
+PAGE_BYTES = 16 * 1024 * 1024  # of payloads and results; a page ends with the job that exceeds it
+
+IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255, pattern=r"^[\x20-\x7e]+$")]
+Wait = Annotated[float, Query(ge=0, le=LONGEST_WAIT, allow_inf_nan=False)]
+FilterText = Annotated[str, Query(max_length=LONGEST_FILTER)]
+
+_VERSION_AND_VARIANT = 0xF << 76 | 0x3 << 62  # of a UUID; eight is the version for what its maker makes of it
+
+FIELDS: Mapping[type[Exception], str] = {
+    UnknownTask: "task",
+    PayloadInvalid: "payload",
+    PayloadTooLarge: "payload",
+}
+
+
+@router.post("/jobs", **spec(takes=Submission, gives=Submitted, status=201, also=(200,), problems=(409,)))
+async def submit_job(request: Request, caller: Submitter, idempotency_key: IdempotencyKey = None) -> Response:
+    """Store a job. 201 if it is new, 200 if it was there already: by its id, its key, or the Idempotency-Key."""
+    submission = await body(request, Submission)
+    [made] = await _stored(the_service(request), caller, [submission], idempotency_key)
+    place = {"Location": f"{base_of(request)}/{made.id}"}
+    return answer(made, 201 if made.status == "inserted" else 200, place)
+
+
+@router.post("/jobs/batch", **spec(takes=Batch, gives=SubmittedBatch, problems=(409,)))
+async def submit_jobs(
+    request: Request, caller: Submitter, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Store many jobs, all or none."""
+    batch = await body(request, Batch)
+    return answer(
+        SubmittedBatch(jobs=await _stored(the_service(request), caller, batch.jobs, idempotency_key))
+    )
+
+
+@router.get("/jobs", **spec(gives=JobPage))
+async def list_jobs(
+    request: Request,
+    caller: Reader,
+    filter: FilterText = "",
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    before: Annotated[int | None, Query(ge=0, le=MAX_NUMBER)] = None,
+    full: bool = False,
+) -> Response:
+    """A page of the jobs that match, the newest first."""
+    service = the_service(request)
+    filters = narrowed(caller, parse(filter))
+    jobs, more = await _page(service, filters, limit, before)
+    base = base_of(request)
+    return answer(
+        JobPage(jobs=[view_of(job, base, full=full) for job in jobs], next=jobs[-1].number if more else None)
+    )
+
+
+@router.get("/jobs/count", **spec(gives=Count))
+async def count_jobs(request: Request, caller: Reader, filter: FilterText = "") -> Response:
+    """How many jobs match."""
+    service = the_service(request)
+    filters = wanted(narrowed(caller, parse(filter)), service.app.now)
+    return answer(Count(await looked(service.engine, service.engine.count(filters))))
+
+
+@router.get("/jobs/{id}", **spec(gives=JobView, problems=(404,)))
+async def get_job(request: Request, caller: Asker, id: UUID, wait: Wait = 0.0) -> Response:
+    """A job as it is now; with `wait` as soon as it has ended, or after so many seconds."""
+    service = the_service(request)
+    until = asyncio.get_running_loop().time() + wait
+    job = await found(service, caller, id)
+    if wait and not job.state.terminal:
+        await unless_gone(request, service.feed.ended(id, until))
+        job = await found(service, caller, id)
+    return answer(view_of(job, base_of(request), full=True))
+
+
+def base_of(request: Request) -> str:
+    """The path under which jobs are found, wherever the service is mounted."""
+    return f"{request.scope.get('root_path', '')}/api/v1/jobs"
+
+
+async def found(service: Service, caller: Caller, id: UUID) -> Job:
+    """The job, if the caller may see it. Raises JobNotFound."""
+    [job] = await service.engine.arun(service.engine.get([id]))
+    return visible(caller, job, id)
+
+
+async def _page(service: Service, filters: Filters, limit: int, before: int | None) -> tuple[list[Job], bool]:
+    """Matching jobs, as many as are wanted or go into one answer, and whether there may be more."""
+    page = wanted({**filters, "limit": min(limit, PAGE), "before": before}, service.app.now)
+    jobs: list[Job] = []
+    size = 0
+    while True:
+        read = await looked(service.engine, service.engine.find(page))
+        for job in read:
+            jobs.append(job)
+            size += len(job.payload) + len(job.result or "")
+            if len(jobs) == limit or size > PAGE_BYTES:
+                return jobs, True
+        if len(read) < page.limit:
+            return jobs, False
+        page = structs.replace(page, before=jobs[-1].number)
+
+
+class Wanted(Struct, frozen=True):
+    """A job to store. If its id was `named`, by the caller or by an Idempotency-Key, there may be one already."""
+
+    spec: JobSpec
+    named: bool
+    by_key: bool
+
+
+async def _stored(
+    service: Service, caller: Caller, submissions: Sequence[Submission], key: str | None
+) -> list[Submitted]:
+    """Store what is submitted, all or none."""
+    known = await _known(service, submissions)
+    ids = uuids7(len(submissions))
+    wanted: list[Wanted] = []
+    for index, submission in enumerate(submissions):
+        try:
+            wanted.append(_wanted(service, caller, submission, known, ids[index], key, index))
+        except (JobError, RequestInvalid) as error:
+            _locate(error, index if len(submissions) > 1 else None)
+            raise
+    _expect_different(wanted)
+    op = _submitting(service.engine, caller, wanted, await service.limits())
+    made = await service.engine.arun(op)
+    return [Submitted(id=each.id, number=each.number, status=each.status) for each in made]
+
+
+async def _known(service: Service, submissions: Sequence[Submission]) -> frozenset[str]:
+    """The tasks that somebody has; live workers are asked only if the app alone does not know them all."""
+    app = service.app
+    if all(each.allow_unknown or app.resolve(each.task) is not None for each in submissions):
+        return frozenset(each.task for each in submissions)
+    return await service.known_tasks()
+
+
+def _wanted(
+    service: Service,
+    caller: Caller,
+    submission: Submission,
+    known: frozenset[str],
+    id: UUID,
+    key: str | None,
+    index: int,
+) -> Wanted:
+    """One job to store, checked as a call of its task is. Raises JobError, RequestInvalid, Forbidden."""
+    tenant = own_tenant(caller, submission.tenant)
+    unknown = submission.task not in known and service.app.resolve(submission.task) is None
+    if unknown and not submission.allow_unknown:
+        hint = nearest(submission.task, _hints(service, caller, known))
+        raise UnknownTask(
+            f"No task is called {submission.task!r}, neither in this app nor by any live worker.{hint} Start a worker"
+            " that has it, or send allow_unknown to let the job wait for one."
+        )
+    if submission.id is not None and key is not None:
+        raise RequestInvalid("The Idempotency-Key makes the id: leave one of them out.", "id")
+    options = options_of(submission, tenant)
+    named = submission.id
+    if key is not None:
+        named = derived(caller.token.id if caller.token is not None else "", tenant, key, index)
+    made = call_by_name(service.app, submission.task, submission.payload, options).spec(named or id)
+    submittable(caller, made.queue, submission.tenant)
+    return Wanted(made, named is not None, key is not None)
+
+
+def _hints(service: Service, caller: Caller, known: frozenset[str]) -> frozenset[str]:
+    """The tasks that a caller may be reminded of: with queues of its own, those of these queues."""
+    if caller.token is None or caller.token.queues is None:
+        return known
+    return frozenset(names_for(caller, service.app))
+
+
+def options_of(submission: Submission, tenant: str) -> CallOptions:
+    """What is said of a job, as `using` takes it. Raises RequestInvalid for what contradicts itself."""
+    if submission.expires is not None and submission.expires_at is not None:
+        raise RequestInvalid("expires and expires_at say the same: leave one of them out.", "expires_at")
+    expires = submission.expires_at if submission.expires is None else submission.expires
+    said: dict[str, Any] = {
+        "queue": submission.queue,
+        "priority": submission.priority,
+        "delay": submission.delay,
+        "run_at": submission.run_at,
+        "expires": expires,
+        "key": submission.key,
+        "key_mode": submission.key_mode,
+        "retries": submission.retries,
+        "meta": submission.meta,
+        "tenant": tenant or None,
+        "tags": submission.tags or None,
+    }
+    limits: dict[str, Any] = {
+        "timeout": submission.timeout,
+        "soft_timeout": submission.soft_timeout,
+        "max_crashes": submission.max_crashes,
+    }
+    options = {name: value for name, value in said.items() if value is not None}
+    options |= {name: value for name, value in limits.items() if value is not UNSET}
+    return cast("CallOptions", options)
+
+
+def derived(token: str, tenant: str, key: str, index: int) -> UUID:
+    """The id that an Idempotency-Key means: the same request by the same caller is the same job, for as long as the
+    job is kept. Nobody else's key gives the same."""
+    digest = sha256(json.encode((token, tenant, key, index))).digest()
+    return UUID(int=int.from_bytes(digest[:16]) & ~_VERSION_AND_VARIANT | 0x8 << 76 | 0x2 << 62)
+
+
+def _locate(error: JobError | RequestInvalid, index: int | None) -> None:
+    """Say in which job of the request the mistake is, and where."""
+    field = getattr(error, "field", None) or next(
+        (FIELDS[kind] for kind in type(error).__mro__ if kind in FIELDS), None
+    )
+    place = "" if index is None else f"jobs[{index}]"
+    vars(error)["field"] = ".".join(part for part in (place, field) if part) or None
+
+
+def _expect_different(wanted: Sequence[Wanted]) -> None:
+    seen: set[UUID] = set()
+    for index, each in enumerate(wanted):
+        if each.spec.id in seen:
+            raise RequestInvalid("Two jobs of the batch have the same id.", f"jobs[{index}].id")
+        seen.add(each.spec.id)
+
+
+def _submitting(
+    engine: Engine, caller: Caller, wanted: Sequence[Wanted], limits: Mapping[str, int]
+) -> Op[list[Enqueued]]:
+    """Store the jobs. One that is stored already must be the same job, and be seen by whoever asks; else none is."""
+    specs = [each.spec for each in wanted]
+    plain = within(caller, engine, specs, storing(engine, specs, limits))
+    named = [each for each in wanted if each.named]
+    if not named:
+        return plain
+
+    def steps() -> Steps[list[Enqueued]]:
+        stored = yield from engine.get([each.spec.id for each in named]).start()
+        for each, job in zip(named, stored, strict=True):
+            _expect_same(caller, each, job)
+        made = yield from (plain.inside or plain.start)()  # it is part of a transaction here
+        met = {job.id for job in stored if job is not None}
+        late = [each for each, at in zip(wanted, made, strict=True) if _met_late(each, at, met)]
+        if late:  # stored by somebody else while this one looked
+            jobs = yield from engine.get([each.spec.id for each in late]).start()
+            for each, job in zip(late, jobs, strict=True):
+                _expect_same(caller, each, job)
+        return made
+
+    return Op(start=steps, rings=plain.rings, committed=plain.committed)
+
+
+def _met_late(wanted: Wanted, at: Enqueued, met: set[UUID]) -> bool:
+    return wanted.named and at.status == "existing" and at.id == wanted.spec.id and at.id not in met
+
+
+def _expect_same(caller: Caller, wanted: Wanted, job: Job | None) -> None:
+    if job is None:
+        return
+    if not sees(caller, job.queue, job.tenant):
+        raise IdTaken("The id is that of another job: choose another one.")
+    same = job.task == wanted.spec.task and _equal(job.payload, wanted.spec.payload)
+    if not same and wanted.by_key:
+        raise ReusedKey("The Idempotency-Key was used for a job of another task, or with other arguments.")
+    if not same:
+        raise IdTaken("The id is that of a job of another task, or with other arguments: choose another one.")
+
+
+def _equal(one: str, other: str) -> bool:
+    try:
+        return one == other or json.decode(one) == json.decode(other)
+    except (DecodeError, RecursionError):
+        return False

@@ -1,0 +1,245 @@
+"""What goes wrong, as an answer: `application/problem+json` (RFC 9457) with our own stable codes.
+
+What a caller did wrong is told in the words of the error. What is wrong on our side is told in words that are written
+here: a text that comes from a database, or from a fault of our own, may hold an address, a path, or somebody's data.
+The log has those.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from msgspec import UNSET, Struct, UnsetType, json
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Route
+
+from shigoto.model.errors import (
+    AuthLimited,
+    ConfirmNeeded,
+    Forbidden,
+    IdTaken,
+    JobError,
+    JobNotFound,
+    JobNotRetryable,
+    KeyTaken,
+    LeaseLost,
+    PayloadTooLarge,
+    QueueFull,
+    RequestInvalid,
+    RequestMalformed,
+    RequestMethod,
+    RequestNotFound,
+    RequestTooLarge,
+    RequestType,
+    ReusedKey,
+    ScheduleError,
+    ScheduleNotFound,
+    ScheduleTaken,
+    SchemaMissing,
+    SchemaTooNew,
+    ServerDeadline,
+    ServerError,
+    ServerStopping,
+    ShigotoError,
+    StoreBusy,
+    StoreError,
+    StoreMoved,
+    StoreMoving,
+    StoreRefused,
+    StoreUnavailable,
+    TokenInvalid,
+    TokenMissing,
+    Unsupported,
+    WorkerFenced,
+)
+
+T = TypeVar("T")
+
+logger = logging.getLogger("shigoto.server")
+
+PROBLEM = "application/problem+json"
+SOON, LATER = "1", "5"  # seconds after which it may be worth trying again
+
+# The nearest class of an error decides.
+STATUS: Mapping[type[ShigotoError], int] = {
+    RequestMalformed: 400,
+    TokenMissing: 401,
+    TokenInvalid: 401,
+    Forbidden: 403,
+    JobNotFound: 404,
+    ScheduleNotFound: 404,
+    RequestNotFound: 404,
+    RequestMethod: 405,
+    JobNotRetryable: 409,
+    KeyTaken: 409,
+    IdTaken: 409,
+    LeaseLost: 409,
+    ReusedKey: 409,
+    ConfirmNeeded: 409,
+    ScheduleTaken: 409,
+    WorkerFenced: 410,
+    RequestTooLarge: 413,
+    PayloadTooLarge: 413,
+    RequestType: 415,
+    RequestInvalid: 422,
+    JobError: 422,
+    ScheduleError: 422,
+    AuthLimited: 429,
+    QueueFull: 429,
+    ServerError: 500,
+    Unsupported: 501,
+    ServerStopping: 503,
+    ServerDeadline: 503,
+    StoreError: 503,
+}
+
+# Of the store's troubles people are told the kind, and nothing that it said.
+UNTOLD: Mapping[type[ShigotoError], str] = {
+    StoreBusy: "What was to be changed is locked by somebody else just now. Nothing was changed: try again.",
+    StoreMoving: "The jobs of this service are on their way to another store. Try again in a while.",
+    StoreMoved: "The jobs of this service were moved to another store, where it must be started anew.",
+    StoreRefused: "The store of this service must not be used as it is. Its operator can tell more.",
+    SchemaMissing: "The store of this service is not made yet: `shigoto migrate` makes it.",
+    SchemaTooNew: "The store of this service was made by a newer release, which must serve it.",
+    Unsupported: "The store of this service has no such capability.",
+    StoreUnavailable: "The store does not answer. Try again in a moment.",
+    StoreError: "The store cannot do that now. Its operator can tell more.",
+}
+
+
+class Problem(Struct, frozen=True, kw_only=True):
+    """The body of every answer that is no success. `code` is for programs, `detail` for people, `field` says where."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    detail: str
+    field: str | None = None
+    matched: int | UnsetType = UNSET  # of REQUEST.CONFIRM: how many jobs it would be
+    incident: str | UnsetType = UNSET  # of SERVER.ERROR: what the log calls it
+
+
+def problem_of(error: ShigotoError) -> Problem:
+    """The problem that an error is, as strangers may know it."""
+    status = _nearest(error, STATUS)
+    if status is None:
+        return problem_of(_unexpected(error))
+    detail = _nearest(error, UNTOLD)
+    if detail is not None:
+        logger.info("A request met trouble with the store: %s", error)
+    field = getattr(error, "field", None)
+    return Problem(
+        title=error.code.rpartition(".")[2].replace("_", " ").capitalize(),
+        status=status,
+        code=error.code,
+        detail=detail or str(next(iter(error.args), "")) or error.code,
+        field=field if isinstance(field, str) else None,
+        matched=error.matched if isinstance(error, ConfirmNeeded) else UNSET,
+        incident=str(error.args[1]) if isinstance(error, ServerError) and len(error.args) > 1 else UNSET,
+    )
+
+
+def response_to(error: ShigotoError) -> Response:
+    """The whole answer to an error."""
+    problem = problem_of(error)
+    headers: dict[str, str] = {}
+    if problem.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    elif problem.status == 429:
+        headers["Retry-After"] = LATER if isinstance(error, QueueFull) else "60"
+    elif problem.status == 503:
+        headers["Retry-After"] = SOON
+    if isinstance(error, RequestTooLarge | ServerStopping):
+        headers["Connection"] = "close"  # nobody reads the rest of the body
+    return Response(json.encode(problem), problem.status, headers, PROBLEM)
+
+
+def handle_all(app: FastAPI) -> None:
+    """Let every exception of the app's handlers become such an answer."""
+    handlers: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {
+        ShigotoError: _of_ours,
+        RequestValidationError: _of_parameters,
+        HTTPException: _of_routing,
+        ClientDisconnect: _of_the_gone,
+        Exception: _of_nobody,
+    }
+    for kind, handle in handlers.items():
+        app.add_exception_handler(kind, handle)
+
+
+async def _of_ours(_: Request, error: Exception) -> Response:
+    return response_to(error if isinstance(error, ShigotoError) else _unexpected(error))
+
+
+async def _of_parameters(request: Request, error: Exception) -> Response:
+    """A path, a query or a header that is not what the route takes; or a word that was taken for the id of a job."""
+    methods = _methods_at(request)
+    if request.method not in methods:
+        return _of_method(methods)
+    found: Sequence[dict[str, Any]] = error.errors() if isinstance(error, RequestValidationError) else ()
+    first = found[0] if found else dict[str, Any]()
+    place = [str(part) for part in first.get("loc", ())]
+    name = ".".join(place[1:]) or "request"
+    return response_to(
+        RequestInvalid(f"{name} is not as it must be: {first.get('msg', 'it is invalid')}.", name)
+    )
+
+
+async def _of_routing(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 405:
+        return _of_method(_methods_at(request))
+    if status == 404:
+        return response_to(RequestNotFound("There is nothing at this address. See /api/v1/openapi.json."))
+    if 400 <= status < 500:
+        return response_to(RequestMalformed("The request cannot be read."))
+    return response_to(_unexpected(error))
+
+
+def _of_method(methods: Collection[str]) -> Response:
+    response = response_to(RequestMethod("This address is asked by another method."))
+    response.headers["Allow"] = ", ".join(sorted(methods))
+    return response
+
+
+def _methods_at(request: Request) -> set[str]:
+    """All methods of an address, whichever routes have them. An address that is written out is nobody's id."""
+    path: str = request.scope["path"]
+    root: str = request.scope.get("root_path", "")
+    path = path.removeprefix(root)
+    parts: Sequence[tuple[str, APIRouter]] = request.app.state.parts
+    found = [
+        route
+        for prefix, router in parts
+        for route in router.routes
+        if isinstance(route, Route)
+        and path.startswith(prefix)
+        and route.path_regex.match(path[len(prefix) :])
+    ]
+    written_out = [route for route in found if not route.param_convertors]
+    return {method for route in written_out or found for method in route.methods or ()}
+
+
+async def _of_the_gone(_: Request, error: Exception) -> Response:
+    """The client went away before it had said all: nobody hears this, and it is nobody's fault here."""
+    return response_to(RequestMalformed("The request was not sent to its end."))
+
+
+async def _of_nobody(_: Request, error: Exception) -> Response:
+    return response_to(_unexpected(error))
+
+
+def _unexpected(error: Exception) -> ServerError:
+    """A fault of our own, in the log with all that is known of it, under a name that the caller is told, too."""
+    incident = uuid4().hex[:12]
+    logger.error("Incident %s: a request was not answered", incident, exc_info=error)
+    return ServerError(f"Something is wrong with the service. Its log calls it {incident}.", incident)
+
+
+def _nearest(error: ShigotoError, table: Mapping[type[ShigotoError], T]) -> T | None:
+    return next((table[kind] for kind in type(error).__mro__ if kind in table), None)

@@ -1,0 +1,209 @@
+"""Who the workers are that speak over HTTP, as far as their requests do not say it themselves; and whether they are who
+they say.
+
+A worker's id is no secret: people see it. So the store keeps which token a worker was registered by, and no other token
+speaks for it, nor any token for a worker that is at the store itself. The secret that each request of a worker shows
+keeps those apart that have one and the same token, lest one of them speaks for another by mistake: whoever has the
+token can make it, nothing of it is stored, and every server can check it.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from hmac import compare_digest
+from uuid import UUID
+
+from fastapi import Request
+from msgspec import Struct
+from msgspec.structs import replace
+
+from shigoto.engine.protocol import Engine
+from shigoto.engine.verbs import WORKER_SECRET, worker_secret
+from shigoto.model.errors import Forbidden, WorkerFenced
+from shigoto.model.worker import Announcement
+from shigoto.server.auth import Caller, heard
+
+READ_EVERY = 10.0  # seconds
+ALONE_FOR = (
+    600.0  # seconds without a worker that isolates, until jobs that should run alone run beside others
+)
+MOST_REMEMBERED = 10_000
+NOBODY = bytes(32)  # makes the secrets of those who need none
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """What a worker has said of itself. The lease is in seconds, and None if another server was told."""
+
+    tasks: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    isolates: bool
+    owner: str | None
+    lease: float | None = None
+
+
+class Roster:
+    """The workers of the store. For one event loop."""
+
+    def __init__(self, opening: Callable[[], Engine], time: Callable[[], float]) -> None:
+        self._opening = opening
+        self._time = time
+        self._entries: dict[UUID, Entry] = {}
+        self._leases: dict[UUID, float] = {}
+        self._isolated_at: dict[str, float] = {}
+        self._added_at: dict[UUID, float] = {}  # of those that the last reading may have missed
+        self._read_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    def add(self, worker: UUID, entry: Entry) -> None:
+        """A worker has registered here."""
+        self._entries[worker] = entry
+        self._added_at[worker] = self._time()
+        if entry.lease is not None:
+            if len(self._leases) >= MOST_REMEMBERED:
+                del self._leases[next(iter(self._leases))]
+            self._leases[worker] = entry.lease
+        self._note_isolated(entry)
+
+    def drop(self, worker: UUID) -> None:
+        """A worker has left."""
+        self._entries.pop(worker, None)
+        self._leases.pop(worker, None)
+
+    async def entry(self, worker: UUID) -> Entry:
+        """What the worker has said of itself. Raises WorkerFenced if the store knows no such worker."""
+        entry = await self._found(worker)
+        if entry is None:
+            raise fenced(worker)
+        return entry
+
+    async def alone(self, entry: Entry) -> bool | None:
+        """Whether a worker takes jobs that must run alone: None, both kinds, if it isolates, or nobody does for long.
+
+        A suspect that waits for ever would be lost work.
+        """
+        await self._recall(READ_EVERY)
+        if entry.isolates:
+            return None
+        now = self._time()
+        since = [self._isolated_at.setdefault(task, now) for task in entry.tasks]
+        return None if now - max(since, default=now) >= ALONE_FOR else False
+
+    async def expect(self, caller: Caller, worker: UUID, secret: str | None) -> None:
+        """Raise Forbidden if the worker is not the caller's, or WorkerFenced if the store knows no such worker."""
+        expect_secret(caller, worker, secret)
+        if not await self.owns(caller, worker):
+            raise fenced(worker)
+
+    async def owns(self, caller: Caller, worker: UUID) -> bool:
+        """Whether the store knows the worker, as one of the caller's; who needs no token may take any for his own.
+        Raises Forbidden if it is somebody else's."""
+        if caller.token is None:
+            return True
+        entry = await self._found(worker)
+        if entry is not None and entry.owner != caller.token.id:
+            raise Forbidden("The worker was registered by another token, or at the store itself.")
+        return entry is not None
+
+    async def owned(self, caller: Caller, announcement: Announcement) -> Announcement:
+        """The announcement, as of a worker of the caller's. Raises Forbidden if the id is that of somebody else's."""
+        await self.owns(caller, announcement.id)
+        return replace(announcement, owner=owner_of(caller))
+
+    async def register(self, caller: Caller, announcement: Announcement, *, new: bool) -> None:
+        """Make a worker known to the store, or, if its id is not `new`, change what it has said of itself.
+        Raises Forbidden or WorkerFenced."""
+        engine, worker = self._opening(), announcement.id
+        if new:
+            own = replace(announcement, owner=owner_of(caller))
+        else:
+            own = await self.owned(caller, announcement)
+        await engine.arun(engine.announce(own))
+        if not new and (await engine.arun(engine.beat(worker, None))).fenced:
+            self.drop(worker)
+            raise fenced(worker)
+        self.add(
+            worker,
+            Entry(
+                tasks=own.tasks,
+                queues=own.queues,
+                isolates=own.isolates,
+                owner=own.owner,
+                lease=own.lease / 1000,
+            ),
+        )
+
+    async def _found(self, worker: UUID) -> Entry | None:
+        await self._recall(READ_EVERY)
+        if worker not in self._entries:
+            await self._recall(0.0)
+        return self._entries.get(worker)
+
+    def _note_isolated(self, entry: Entry) -> None:
+        if entry.isolates:
+            self._isolated_at.update(dict.fromkeys(entry.tasks, self._time()))
+
+    async def _recall(self, age: float) -> None:
+        """See to it that what is known is no older than that. Raises StoreError."""
+        since = self._time() - age
+        for _ in range(2):  # the reading that is under way may have begun too early
+            if self._read_at > since:
+                return
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read(), name="shigoto-roster")
+                self._reading.add_done_callback(heard)
+            await asyncio.shield(self._reading)
+
+    async def _read(self) -> None:
+        engine, asked_at = self._opening(), self._time()
+        records = await engine.arun(engine.workers())
+        self._added_at = {worker: at for worker, at in self._added_at.items() if at >= asked_at}
+        missed = {worker: self._entries[worker] for worker in self._added_at if worker in self._entries}
+        self._entries = missed | {
+            record.id: Entry(
+                tasks=record.tasks,
+                queues=record.queues,
+                isolates=record.isolates,
+                owner=record.owner,
+                lease=self._leases.get(record.id),
+            )
+            for record in records
+        }
+        for entry in self._entries.values():
+            self._note_isolated(entry)
+        self._forget({task for entry in self._entries.values() for task in entry.tasks})
+        self._read_at = asked_at
+
+    def _forget(self, tasks: Collection[str]) -> None:
+        if len(self._isolated_at) > MOST_REMEMBERED:
+            self._isolated_at = {task: at for task, at in self._isolated_at.items() if task in tasks}
+
+
+def owner_of(caller: Caller) -> str | None:
+    """Whom a worker belongs to that the caller registers."""
+    return None if caller.token is None else caller.token.id
+
+
+def secret_for(caller: Caller, worker: UUID) -> str:
+    """The secret of a worker that the caller registers."""
+    return worker_secret(NOBODY if caller.token is None else caller.token.hash, worker)
+
+
+def expect_secret(caller: Caller, worker: UUID, secret: str | None) -> None:
+    """Raise Forbidden unless the caller has shown the worker's secret; who needs no token needs none."""
+    if caller.token is None:
+        return
+    shown = (secret or "").encode("latin-1", "replace")
+    if not compare_digest(secret_for(caller, worker).encode(), shown):
+        raise Forbidden(f"The worker must show its secret: send it as {WORKER_SECRET}.")
+
+
+def secret_in(request: Request) -> str | None:
+    """The secret that a request shows."""
+    return request.headers.get(WORKER_SECRET)
+
+
+def fenced(worker: UUID) -> WorkerFenced:
+    """What a worker hears that is no longer one."""
+    return WorkerFenced(
+        f"The worker {worker} is not known, or was given up because it was silent for too long. Its jobs are others'"
+        " now. Register anew."
+    )

@@ -1,0 +1,264 @@
+"""The service: an ASGI app over the jobs of one Shigoto app.
+
+    shigoto server                            by itself, on a port of its own (`server/run.py`)
+    outer.mount("/jobs", Service(app))        inside of somebody's own app
+
+A request passes `limits.py` (size, time), `auth.py` (who is it), a route (`jobs.py` and its neighbours) and `scope.py`
+(may it), and ends as an op of the engine. Beside the requests run the parts: one listener for all who wait for work,
+one reader for all who wait for results, the housekeeping, and a look now and then at whether the store is there.
+
+The parts live on one event loop. Where no lifespan reaches the service, as in a mounted one, they begin with the first
+request; `async with service:` is for those who want to see them begin and end.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from random import Random
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from msgspec import Struct
+from starlette.types import Receive, Scope, Send
+
+from shigoto.app import Shigoto
+from shigoto.engine.protocol import Engine
+from shigoto.model.text import storable
+from shigoto.server.auth import Auth, heard
+from shigoto.server.fan import Fan
+from shigoto.server.feed import Feed
+from shigoto.server.health import Pulse
+from shigoto.server.housekeeping import Housekeeping
+from shigoto.server.limits import Limits
+from shigoto.server.roster import Roster
+
+T = TypeVar("T")
+
+logger = logging.getLogger("shigoto.server")
+
+FRESH_FOR = 1.0  # seconds for which limits and names of tasks are remembered
+ENDED_WITHIN = 5.0  # seconds that the parts may take to end
+
+
+class Service:
+    """The ASGI app. Made once; it serves on one event loop at a time.
+
+    `anonymous` lets callers on this machine in without a token, as long as none is stored; only for a service that
+    listens on a loopback address. `housekeeping` fires schedules, makes due jobs ready and frees those of workers that
+    are gone; without it somebody else must: a worker at the store, or `shigoto scheduler`.
+    """
+
+    def __init__(
+        self,
+        app: Shigoto,
+        *,
+        anonymous: bool = False,
+        housekeeping: bool = True,
+        name: str | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.app = app
+        self.name = storable("name", name) if name else f"{socket.gethostname()}:{os.getpid()}"
+        self.random = random or Random()
+        self.anonymous = anonymous
+        self._housekeeps = housekeeping
+        from shigoto.server.routes import make_api  # which knows us, too
+
+        self._limited = Limits(make_api(self), self)
+        self._parts: Parts | None = None
+        self._errands: set[asyncio.Task[None]] = set()
+        self._limits = Remembered(self._read_limits)
+        self._tasks = Remembered(self._read_tasks)
+        self.is_stopping = False
+        self.fan: Fan
+        self.feed: Feed
+        self.auth: Auth
+        self.pulse: Pulse
+        self.roster: Roster
+        self.housekeeping: Housekeeping | None
+        self._renew()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the app's store."""
+        return self.app.engine
+
+    @property
+    def running(self) -> bool:
+        """Whether its parts run."""
+        return self._parts is not None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection, as ASGI servers ask for it."""
+        match scope["type"]:
+            case "http":
+                await self._begin()
+                await self._limited(scope, receive, send)
+            case "lifespan":
+                await self._live(receive, send)
+            case "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+            case _:
+                raise RuntimeError(f"This is no server of {scope['type']!r}.")
+
+    async def __aenter__(self) -> Self:
+        await self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    def stopping(self) -> None:
+        """Say that the service is about to stop: it gives out no more work, is not ready any more, and lets all who
+        wait go at once. From any thread or signal handler."""
+        self.is_stopping = True
+        parts = self._parts
+        if parts is not None:
+            with suppress(RuntimeError):  # a closed loop has nobody left who waits
+                parts.loop.call_soon_threadsafe(self._let_go)
+
+    def allow_anonymous(self, allowed: bool) -> None:
+        """Say whether callers on this machine may come in without a token; before it serves anybody."""
+        self.anonymous = allowed
+        self._renew()
+
+    def see_to(self, errand: Coroutine[Any, Any, None]) -> None:
+        """Do something that must be done although nobody waits for it; the service does not end before."""
+        task = asyncio.create_task(errand, name="shigoto-errand")
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    async def limits(self) -> Mapping[str, int]:
+        """How many pending jobs each queue may hold, where an operator has set it; as of a second ago at most."""
+        return await self._limits.get()
+
+    async def known_tasks(self) -> frozenset[str]:
+        """The tasks of the app and those that live workers have; as of a second ago at most."""
+        return await self._tasks.get()
+
+    async def _read_limits(self) -> Mapping[str, int]:
+        settings = await self.engine.arun(self.engine.settings())
+        return {each.name: each.max_pending for each in settings if each.max_pending is not None}
+
+    async def _read_tasks(self) -> frozenset[str]:
+        self.app.load()
+        workers = await self.engine.arun(self.engine.workers())
+        return frozenset(self.app.tasks).union(*(worker.tasks for worker in workers))
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """The lifespan of an ASGI server."""
+        await receive()
+        try:
+            await self._begin()
+        except Exception as error:
+            logger.exception("The service cannot begin")
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._end()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _begin(self) -> None:
+        """Start the parts on the running loop, unless they run there already."""
+        loop, parts = asyncio.get_running_loop(), self._parts
+        if parts is not None and parts.loop is loop:
+            return
+        if parts is not None:  # of a loop that has ended, and took them with it
+            self._renew()
+        self.app.load()
+        works: dict[str, Callable[[], Awaitable[None]]] = {
+            "fan": self.fan.run,
+            "feed": self.feed.run,
+            "pulse": self.pulse.run,
+        }
+        if self.housekeeping is not None:
+            works["housekeeping"] = self.housekeeping.run
+        self._parts = Parts(loop, [_part(name, work, self) for name, work in works.items()])
+
+    async def _end(self) -> None:
+        parts, self._parts = self._parts, None
+        self.is_stopping = True
+        self._let_go()
+        tasks = {*self._errands, *([] if parts is None else parts.tasks)}
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=ENDED_WITHIN)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._renew()
+
+    def _let_go(self) -> None:
+        self.fan.close()
+        self.feed.close()
+        self.pulse.close()
+        if self.housekeeping is not None:
+            self.housekeeping.close()
+
+    def _renew(self) -> None:
+        """Parts for a loop to come."""
+        self._parts = None
+        self._errands = set()
+        self.is_stopping = False
+        self.fan, self.feed = Fan(lambda: self.engine), Feed(lambda: self.engine)
+        self.roster = Roster(lambda: self.engine, _loop_time)
+        self.housekeeping = Housekeeping(self) if self._housekeeps else None
+        self.pulse = Pulse(self)
+        self.auth = Auth(self, anonymous=self.anonymous, time=_loop_time)
+        self._limits.forget()
+        self._tasks.forget()
+
+
+class Parts(Struct, frozen=True):
+    """What runs beside the requests, and where."""
+
+    loop: asyncio.AbstractEventLoop
+    tasks: "list[asyncio.Task[None]]"
+
+
+class Remembered(Generic[T]):
+    """A value that is read anew when it is older than a moment; all who ask meanwhile share one reading."""
+
+    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
+        self._read = read
+        self._value: T
+        self._read_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    async def get(self) -> T:
+        """The value. Raises what reading it raises."""
+        if _loop_time() - self._read_at >= FRESH_FOR:
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._renew(), name="shigoto-remembers")
+                self._reading.add_done_callback(heard)
+            await asyncio.shield(self._reading)
+        return self._value
+
+    def forget(self) -> None:
+        """The next one who asks reads it."""
+        self._read_at, self._reading = float("-inf"), None
+
+    async def _renew(self) -> None:
+        asked_at = _loop_time()
+        self._value, self._read_at = await self._read(), asked_at
+
+
+def _part(name: str, work: Callable[[], Awaitable[None]], service: Service) -> "asyncio.Task[None]":
+    async def run() -> None:
+        try:
+            await work()
+        except Exception:
+            logger.exception("A part of the service has ended: %s", name)
+            service.pulse.lost(name)
+
+    return asyncio.create_task(run(), name=f"shigoto-{name}-{service.name}")
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()

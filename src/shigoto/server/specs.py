@@ -1,0 +1,175 @@
+"""Whether a record that comes in as a whole could have been made by our own code: the other side may be anybody who has
+a token, and what is stored here others will read."""
+
+from functools import lru_cache
+
+from msgspec import DecodeError, json
+
+from shigoto.checks import MAX_CRASHES, MAX_KEY, MAX_META, MAX_TAG, MAX_TAGS, MAX_TENANT
+from shigoto.codec.text import deeper_than
+from shigoto.context import MAX_CHECKPOINT, MAX_PROGRESS_BYTES
+from shigoto.lines import LONGEST_LEVEL, LONGEST_LINE, MOST_BYTES, MOST_LINES
+from shigoto.model.errors import OptionInvalid, PayloadInvalid, PayloadTooLarge
+from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, JobSpec
+from shigoto.model.outcome import Death, LogTail, Report, Settlement
+from shigoto.model.text import storable
+from shigoto.model.worker import Announcement
+from shigoto.options import LAST_INSTANT, MAX_DEPTH, MAX_PAYLOAD, check_name, text, whole
+from shigoto.retry import Retry
+
+LONGEST = 100 * 366 * 86_400_000  # milliseconds
+LONGEST_LEASE = 86_400_000  # milliseconds
+MOST_FAILURES = 1_000_000
+MOST_SLOTS = 1_000_000
+MOST_TASKS = 10_000
+MOST_WORDS = 64 * 1024  # bytes of an error or a traceback; our own code writes 16 KiB of both
+LONGEST_LABEL = 1_000  # letters of what a worker says of itself
+
+_objects = json.Decoder(dict[str, object])
+_texts = json.Decoder(list[str])
+
+
+def checked(spec: JobSpec) -> JobSpec:
+    """The job, if it can be one. Raises OptionInvalid, PayloadInvalid or PayloadTooLarge."""
+    _check_name(spec.task, "The task")
+    _check_name(spec.queue, "The queue")
+    _check_object(spec.payload)
+    if spec.pattern is not None:
+        raise OptionInvalid("pattern means something in one process only.")
+    whole("priority", spec.priority, MIN_PRIORITY, MAX_PRIORITY)
+    whole("max_failures", spec.max_failures, 1, MOST_FAILURES)
+    for option, value, high in (
+        ("delay", spec.delay, LONGEST),
+        ("run_at", spec.run_at, LAST_INSTANT),
+        ("expires", spec.expires_in, LONGEST),
+        ("expires", spec.expires_at, LAST_INSTANT),
+        ("timeout", spec.timeout, LONGEST),
+        ("soft_timeout", spec.soft_timeout, LONGEST),
+        ("max_crashes", spec.max_crashes, MAX_CRASHES),
+    ):
+        if value:
+            whole(option, value, 0, high)
+    if spec.tenant:
+        text("tenant", spec.tenant, MAX_TENANT)
+    if spec.key is not None:
+        text("key", spec.key, MAX_KEY)
+    elif spec.key_mode != "keep":
+        raise OptionInvalid("key_mode needs a key.")
+    _check_rest(spec.retry, spec.tags, spec.meta)
+    return spec
+
+
+def expect_storable(said: Settlement | Report | Death) -> None:
+    """Raise OptionInvalid, PayloadInvalid or PayloadTooLarge if others could not read what is said of a run."""
+    _expect_number("number", said.number)
+    if isinstance(said, Death):
+        _expect_end(said)
+        return
+    _expect_number("token", said.token)
+    if isinstance(said, Settlement):
+        _expect_end(said)
+        if said.result is not None:
+            _expect_json(said.result, MAX_PAYLOAD, "The result")
+    elif said.checkpoint is not None:
+        _expect_json(said.checkpoint, MAX_CHECKPOINT, "The checkpoint")
+    if said.progress is not None and not 0 <= said.progress <= 1:
+        raise OptionInvalid("progress is a fraction from 0 to 1.")
+    if said.progress_text is not None:
+        _expect_words("progress_text", said.progress_text, MAX_PROGRESS_BYTES)
+    if said.log is not None:
+        _expect_lines(said.log)
+
+
+def expect_introduced(said: Announcement) -> None:
+    """Raise OptionInvalid if a worker says of itself what no worker of ours would."""
+    text("The name of a worker", said.name, LONGEST_LABEL)
+    for what, label in (("host", said.host), ("version", said.version)):
+        if label:
+            text(what, label, LONGEST_LABEL)
+    for what, names in (("The task", said.tasks), ("The queue", said.queues or ())):
+        if len(names) > MOST_TASKS:
+            raise OptionInvalid(f"A worker has at most {MOST_TASKS:,} names of one kind.")
+        for name in names:
+            _check_name(name, what)
+    whole("slots", said.slots, 0, MOST_SLOTS)
+    whole("lease", said.lease, 1, LONGEST_LEASE)
+    whole("pid", said.pid, 0, 2**32)
+
+
+def _expect_number(what: str, number: int) -> None:
+    if not 0 <= number < 2**63:
+        raise OptionInvalid(f"{what} is none that a store gives out.")
+
+
+def _expect_end(said: Settlement | Death) -> None:
+    if said.delay is not None:
+        whole("delay", said.delay, 0, LONGEST)
+    if said.error is not None:
+        _expect_words("error", said.error, MOST_WORDS)
+    if said.traceback is not None:
+        _expect_words("traceback", said.traceback, MOST_WORDS)
+
+
+def _expect_lines(log: LogTail) -> None:
+    _expect_number("first", log.first)
+    size = 0
+    for line in log.lines:
+        _expect_number("line", line.line)
+        whole("at", line.at, 0, LAST_INSTANT)
+        if len(line.level) > LONGEST_LEVEL or len(line.text) > LONGEST_LINE:
+            raise PayloadTooLarge("A line of a log is longer than a line may be.")
+        size += len(storable("level", line.level)) + len(storable("a line", line.text).encode())
+    if len(log.lines) > MOST_LINES or size > 2 * MOST_BYTES:
+        raise PayloadTooLarge("The log of a run is longer than is kept of one.")
+
+
+def _expect_words(what: str, said: str, most: int) -> None:
+    if len(storable(what, said).encode()) > most:
+        raise PayloadTooLarge(f"{what} is over the limit of {most:,} bytes.")
+
+
+def _expect_json(written: str, most: int, what: str) -> None:
+    raw = _sized(written, most, what)
+    try:
+        json.decode(raw)
+    except (DecodeError, RecursionError):
+        raise PayloadInvalid(f"{what} of a run is no JSON.") from None
+
+
+@lru_cache(maxsize=1_000)
+def _check_name(name: str, what: str) -> None:
+    check_name(name, what)
+
+
+@lru_cache(maxsize=1_000)
+def _check_rest(retry: str | None, tags: str | None, meta: str | None) -> None:
+    """What the jobs of one call site have in common."""
+    if retry is not None:
+        Retry.load(retry)
+    if meta is not None:
+        _check_object(meta, MAX_META, "meta")
+    try:
+        names = [] if tags is None else _texts.decode(tags)
+    except DecodeError:
+        raise OptionInvalid("tags are a JSON list of texts.") from None
+    if len(names) > MAX_TAGS:
+        raise OptionInvalid(f"A job takes at most {MAX_TAGS} tags, and here are {len(names)}.")
+    for name in names:
+        text("a tag", name, MAX_TAG)
+
+
+def _check_object(written: str, most: int = MAX_PAYLOAD, what: str = "The arguments") -> None:
+    raw = _sized(written, most, what)
+    try:
+        _objects.decode(raw)
+    except (DecodeError, RecursionError):
+        raise PayloadInvalid(f"{what} must be a JSON object.") from None
+
+
+def _sized(written: str, most: int, what: str) -> bytes:
+    raw = written.encode()
+    if len(raw) > most:
+        raise PayloadTooLarge(f"{what}: {len(raw):,} bytes of JSON are over the limit of {most:,}.")
+    if deeper_than(raw, MAX_DEPTH):
+        raise PayloadInvalid(f"{what}: nested deeper than {MAX_DEPTH} levels.")
+    return raw

@@ -1,0 +1,336 @@
+"""Workers in any language: register, claim, beat, report, settle, leave. The leases and promises are those of our own
+workers; what a worker elsewhere need not know, such as when to try again, is decided here."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request, Response
+from msgspec import Raw
+
+from shigoto.codec import encode_json
+from shigoto.context import MAX_CHECKPOINT
+from shigoto.model.clock import to_datetime
+from shigoto.model.errors import JobNotFound, LeaseLost, RequestInvalid, StoreBusy
+from shigoto.model.ids import uuid7
+from shigoto.model.job import Job, JobFilter, Lease, State
+from shigoto.model.outcome import LogTail, Report, Verdict
+from shigoto.model.text import storable
+from shigoto.model.worker import Announcement, Orders, Want
+from shigoto.options import MAX_DEPTH
+from shigoto.retry import Retry
+from shigoto.server import ends
+from shigoto.server.auth import Caller, WorkerCaller, the_service
+from shigoto.server.endpoint import answer, body, nothing, spec, unless_gone
+from shigoto.server.limits import LONGEST_WAIT
+from shigoto.server.roster import Entry, fenced, secret_for, secret_in
+from shigoto.server.scope import allows_queue, claimable
+from shigoto.server.seeking import found
+from shigoto.server.wire import as_json
+from shigoto.server.worker_wire import (
+    SHORTEST_LEASE,
+    BeatAnswer,
+    BeatRequest,
+    CheckpointReport,
+    ClaimAnswer,
+    ClaimRequest,
+    DoorbellAnswer,
+    HeldLease,
+    LeaseNotice,
+    LeaveAnswer,
+    ProgressReport,
+    SettleAnswer,
+    SettleBatch,
+    SettleBatchAnswer,
+    SettleItem,
+    SettleRequest,
+    WorkerRegistered,
+    WorkerRegistration,
+    WorkItem,
+)
+
+if TYPE_CHECKING:
+    from shigoto.server.service import Service
+
+router = APIRouter(tags=["workers"])
+
+MOST_CANCELS = 1_000
+
+
+@router.post(
+    "/workers", **spec(takes=WorkerRegistration, gives=WorkerRegistered, status=201, problems=(410,))
+)
+async def register_worker(request: Request, caller: WorkerCaller) -> Response:
+    """Register a worker. Its lease begins now; it must claim or beat before that ends."""
+    service, said = the_service(request), await body(request, WorkerRegistration)
+    worker = said.id or uuid7()
+    announcement = Announcement(
+        id=worker,
+        name=storable("name", said.name),
+        tasks=said.tasks,
+        queues=claimable(caller, said.queues),
+        slots=said.slots,
+        version=storable("version", said.version),
+        lease=round(said.lease * 1000),
+        host=storable("host", said.host),
+        pid=said.pid,
+        isolates=said.isolates,
+    )
+    await service.roster.register(caller, announcement, new=said.id is None)
+    registered = WorkerRegistered(
+        worker=worker,
+        secret=secret_for(caller, worker),
+        lease=said.lease,
+        beat_every=round(said.lease / 3, 3),
+    )
+    return answer(registered, 201)
+
+
+@router.post("/workers/{worker}/claim", **spec(takes=ClaimRequest, gives=ClaimAnswer, problems=(410,)))
+async def claim_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
+    """Take jobs, and wait for some if there are none. It is a sign of life, too: who only waits need not beat, if it
+    says what it has `held` since."""
+    service, said = the_service(request), await body(request, ClaimRequest)
+    await service.roster.expect(caller, worker, secret_in(request))
+    await _beaten(service, worker, said.held)
+    queues = None if said.queues is None else claimable(caller, said.queues)
+    entry = await _registered(service, worker, said)
+    want = Want(
+        tasks=said.tasks or entry.tasks,
+        queues=queues or claimable(caller, entry.queues),
+        limit=said.limit,
+        alone=await service.roster.alone(entry),
+    )
+    longest = (entry.lease or SHORTEST_LEASE) / 3
+    leases = await found(request, service, worker, want, min(said.wait, longest))
+    return answer(ClaimAnswer([_item(lease) for lease in leases]))
+
+
+@router.post("/workers/{worker}/beat", **spec(takes=BeatRequest, gives=BeatAnswer, problems=(410,)))
+async def beat(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
+    """Show a sign of life, and hear which jobs to stop."""
+    service, said = the_service(request), await body(request, BeatRequest)
+    await service.roster.expect(caller, worker, secret_in(request))
+    orders = await _beaten(service, worker, said.held)
+    ids = await _ids(service, worker, said.held or (), wanted=bool(orders.cancels))
+    return answer(
+        BeatAnswer(
+            cancels=[LeaseNotice(id=ids.get(number), number=number, token=t) for number, t in orders.cancels],
+            lost=[LeaseNotice(id=ids.get(number), number=number, token=t) for number, t in orders.lost],
+            released=orders.released,
+        )
+    )
+
+
+@router.post(
+    "/workers/{worker}/jobs/{id}/progress", **spec(takes=ProgressReport, status=204, problems=(404, 409, 410))
+)
+async def report_progress(request: Request, worker: UUID, id: UUID, caller: WorkerCaller) -> Response:
+    """Say how far a job is, and write lines of its log; number them, or say it once, and one after the other."""
+    service, said = the_service(request), await body(request, ProgressReport)
+    job = await _job(service, caller, request, worker, id)
+    news = Report(
+        number=job.number,
+        token=said.token,
+        progress=said.progress,
+        progress_text=None if said.text is None else storable("text", said.text),
+        log=await _tail(service, id, said) if said.log else None,
+    )
+    return await _reported(service, worker, news, id)
+
+
+@router.post(
+    "/workers/{worker}/jobs/{id}/checkpoint",
+    **spec(takes=CheckpointReport, status=204, problems=(404, 409, 410)),
+)
+async def store_checkpoint(request: Request, worker: UUID, id: UUID, caller: WorkerCaller) -> Response:
+    """Store where the next run can go on."""
+    service, said = the_service(request), await body(request, CheckpointReport)
+    job = await _job(service, caller, request, worker, id)
+    text = encode_json(said.checkpoint, what="The checkpoint", max_bytes=MAX_CHECKPOINT, max_depth=MAX_DEPTH)
+    return await _reported(service, worker, Report(number=job.number, token=said.token, checkpoint=text), id)
+
+
+@router.post(
+    "/workers/{worker}/jobs/{id}/settle",
+    **spec(takes=SettleRequest, gives=SettleAnswer, problems=(404, 409, 410)),
+)
+async def settle_job(request: Request, worker: UUID, id: UUID, caller: WorkerCaller) -> Response:
+    """Say how a run ended. To say it again does no harm."""
+    service, said = the_service(request), await body(request, SettleRequest)
+    job = await _job(service, caller, request, worker, id)
+    [settled] = await _settled(service, worker, [(job, said)])
+    if settled.verdict is Verdict.LOST:
+        raise _lost(id)
+    if settled.verdict is Verdict.BUSY:
+        raise StoreBusy(f"The job {id} is locked by somebody else.")
+    return answer(settled)
+
+
+@router.post("/workers/{worker}/settle", **spec(takes=SettleBatch, gives=SettleBatchAnswer, problems=(410,)))
+async def settle_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
+    """Say how several runs ended."""
+    service, said = the_service(request), await body(request, SettleBatch)
+    await service.roster.expect(caller, worker, secret_in(request))
+    jobs = await service.engine.arun(service.engine.get([item.id for item in said.settlements]))
+    known = [
+        (job, item)
+        for job, item in zip(jobs, said.settlements, strict=True)
+        if job is not None and allows_queue(caller, job.queue)
+    ]
+    verdicts = iter(await _settled(service, worker, known))
+    asked = {id(item) for _, item in known}
+    return answer(SettleBatchAnswer([_named(item, verdicts, asked) for item in said.settlements]))
+
+
+@router.delete("/workers/{worker}", **spec(gives=LeaveAnswer, problems=(410,)))
+async def leave(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
+    """Forget a worker; what it still holds others can have at once."""
+    service = the_service(request)
+    await service.roster.expect(caller, worker, secret_in(request))
+    released = await service.engine.arun(service.engine.leave(worker))
+    service.roster.drop(worker)
+    return answer(LeaveAnswer(released))
+
+
+@router.get("/doorbell", **spec(gives=DoorbellAnswer))
+async def doorbell(
+    request: Request,
+    caller: WorkerCaller,
+    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, allow_inf_nan=False)] = 0.0,
+    seen: Annotated[int | None, Query(ge=0, le=2**53)] = None,
+) -> Response:
+    """Wait until work may be ready for somebody: until the bell has rung since it was `seen`, or the wait is over."""
+    fan = the_service(request).fan
+    if seen is not None and wait:
+        until = asyncio.get_running_loop().time() + wait
+        await unless_gone(request, fan.rings(seen, until))
+    return answer(DoorbellAnswer(fan.rung))
+
+
+async def _registered(service: "Service", worker: UUID, said: ClaimRequest) -> Entry:
+    """What the worker has registered. Raises RequestInvalid if it asks for anything else: then nobody could tell who
+    takes which jobs, and whether there is somebody for each."""
+    entry = await service.roster.entry(worker)
+    if _beyond(said, entry) is not None:  # it may have registered anew, with another server
+        service.roster.drop(worker)
+        entry = await service.roster.entry(worker)
+    beyond = _beyond(said, entry)
+    if beyond is not None:
+        raise RequestInvalid(f"The worker has not registered all of these {beyond}: register anew.", beyond)
+    return entry
+
+
+def _beyond(said: ClaimRequest, entry: Entry) -> str | None:
+    """What of a claim goes beyond what was registered: its tasks, or its queues."""
+    if not set(entry.tasks).issuperset(said.tasks or ()):
+        return "tasks"
+    if entry.queues is not None and not set(entry.queues).issuperset(said.queues or ()):
+        return "queues"
+    return None
+
+
+async def _beaten(service: "Service", worker: UUID, held: Sequence[HeldLease] | None) -> Orders:
+    """Tell the store that the worker lives, and what it holds, if it says so. Raises WorkerFenced."""
+    marks = None if held is None else [(lease.number, lease.token) for lease in held]
+    orders = await service.engine.arun(service.engine.beat(worker, marks))
+    if orders.fenced:
+        service.roster.drop(worker)
+        raise fenced(worker)
+    return orders
+
+
+async def _ids(
+    service: "Service", worker: UUID, held: Sequence[HeldLease], *, wanted: bool
+) -> dict[int, UUID]:
+    """The ids of jobs by their numbers: as the worker has said them, or else as the store knows them."""
+    said = {lease.number: lease.id for lease in held if lease.id is not None}
+    if not wanted or len(said) == len(held) > 0:
+        return said
+    processing = JobFilter(worker=str(worker), state=State.PROCESSING, limit=MOST_CANCELS)
+    jobs = await service.engine.arun(service.engine.find(processing))
+    return {job.number: job.id for job in jobs} | said
+
+
+async def _job(service: "Service", caller: Caller, request: Request, worker: UUID, id: UUID) -> Job:
+    """The job that a worker speaks of. Raises JobNotFound, also for what the token is not for."""
+    await service.roster.expect(caller, worker, secret_in(request))
+    [job] = await service.engine.arun(service.engine.get([id]))
+    if job is None or not allows_queue(caller, job.queue):
+        raise JobNotFound(f"There is no job {id}: it never was in this store, or its retention has passed.")
+    return job
+
+
+async def _tail(service: "Service", id: UUID, said: ProgressReport) -> LogTail:
+    written = await service.engine.arun(service.engine.logs(id))
+    return ends.tail(written, said.token, said.log, service.app.now(), first=said.line)
+
+
+async def _reported(service: "Service", worker: UUID, news: Report, id: UUID) -> Response:
+    [kept] = await service.engine.arun(service.engine.report(worker, [news]))
+    if not kept:
+        raise _lost(id)
+    return nothing()
+
+
+async def _settled(
+    service: "Service", worker: UUID, ended: Sequence[tuple[Job, SettleRequest]]
+) -> list[SettleAnswer]:
+    """End runs, and tell what the jobs are then."""
+    engine = service.engine
+    settlements = [ends.settlement(job, said, _policy(service, job), service.random) for job, said in ended]
+    verdicts = await engine.arun(engine.settle(worker, settlements)) if settlements else []
+    service.feed.stirred()
+    jobs = await engine.arun(engine.get([job.id for job, _ in ended])) if settlements else []
+    return [
+        SettleAnswer(verdict=verdict, state=None if job is None else job.state)
+        for verdict, job in zip(verdicts, jobs, strict=True)
+    ]
+
+
+def _policy(service: "Service", job: Job) -> Retry:
+    task = service.app.resolve(job.task)
+    return Retry() if task is None else task.options.retry
+
+
+def _named(item: SettleItem, verdicts: Iterator[SettleAnswer], known: set[int]) -> SettleAnswer:
+    if id(item) not in known:
+        return SettleAnswer(id=item.id, verdict=Verdict.LOST, state=None)
+    settled = next(verdicts)
+    return SettleAnswer(id=item.id, verdict=settled.verdict, state=settled.state)
+
+
+def _lost(id: UUID) -> LeaseLost:
+    return LeaseLost(
+        f"The job {id} is no longer this worker's, or not under this token. Nothing was written."
+    )
+
+
+def _item(lease: Lease) -> WorkItem:
+    return WorkItem(
+        id=lease.id,
+        number=lease.number,
+        token=lease.token,
+        task=lease.task,
+        queue=lease.queue,
+        tenant=lease.tenant,
+        attempt=lease.attempt,
+        failures=lease.failures,
+        max_failures=lease.max_failures,
+        priority=lease.priority,
+        run_at=to_datetime(lease.run_at),
+        claimed_at=to_datetime(lease.claimed_at),
+        timeout=None if not lease.timeout else lease.timeout / 1000,
+        key=lease.key,
+        tags=_json(lease.tags) or [],
+        meta=_json(lease.meta),
+        checkpoint=as_json(lease.checkpoint),
+        payload=_json(lease.payload),
+        alone=lease.alone,
+    )
+
+
+def _json(text: str | None) -> Any:
+    """The text as it is: it is JSON already."""
+    return None if text is None else Raw(text.encode())
