@@ -30,23 +30,33 @@ def run(setting: Setting) -> Outcome:
         return disturb(stage, jobs=jobs, kills=kills, url=stage.url)
 
 
-def disturb(stage: Stage, *, jobs: int, kills: int, url: str) -> Outcome:
-    """Do it to whoever finds the store at this URL."""
+def disturb(
+    stage: Stage,
+    *,
+    jobs: int,
+    kills: int,
+    url: str,
+    tasks: str = TASKS,
+    wrap: Sequence[str] = (),
+    within: float = RECOVERED_WITHIN,
+) -> Outcome:
+    """Do it to whoever finds the store at this URL; `wrap` is a command to start workers with, and `within` so many
+    seconds what was cut short must run again."""
     setting = stage.setting
     lease = setting.of(3.0, 10.0)
     options = (*SLOTS, "--lease", f"{lease:g}")
-    workers = [stage.worker(*options, url=url) for _ in range(setting.of(3, 4))]
+    workers = [stage.worker(*options, url=url, wrap=wrap) for _ in range(setting.of(3, 4))]
     stage.wait_until(
         lambda: len(stage.app.workers()) == len(workers),
         seconds=READY_WITHIN,
         what="the workers were not ready",
     )
     pace = setting.of(["--milliseconds", "50,400", "--rate", "50"], ["--milliseconds", "5,50"])
-    producers = Producers(stage, setting.random("producers"), jobs, 3, *pace, url=url)
+    producers = Producers(stage, setting.random("producers"), jobs, 3, "--tasks", tasks, *pace, url=url)
     monkey = Monkey(
         stage,
         setting.random("monkey"),
-        start=lambda: start(stage, options, url),
+        start=lambda: start(stage, options, url, wrap),
         workers=workers,
         deeds={"kill": 1},
         pause=setting.of((0.8, 1.6), (1.0, 5.0)),
@@ -59,7 +69,7 @@ def disturb(stage: Stage, *, jobs: int, kills: int, url: str) -> Outcome:
             what="the work was not nearly done",
         )
     stage.rest(setting.of(40, 120))
-    outcome = judged(stage.evidence(), jobs, lease)
+    outcome = judged(stage.evidence(), jobs, lease, within)
     outcome.figures |= {
         "workers killed": monkey.done["kill"],
         "producers killed": producers.kills,
@@ -71,33 +81,42 @@ def disturb(stage: Stage, *, jobs: int, kills: int, url: str) -> Outcome:
     return outcome
 
 
-def judged(evidence: Evidence, jobs: int, lease: float) -> Outcome:
+def judged(evidence: Evidence, jobs: int, lease: float, within: float = RECOVERED_WITHIN) -> Outcome:
     """What the evidence says of so many jobs."""
     findings = check(evidence)
     outcome = findings.outcome(n=sum(record.what == "ok" for record in evidence.records))
     again = sum(findings.reruns.values())
     outcome.figures["reruns per 10 000"] = round(10_000 * again / max(outcome.n, 1), 1)
-    outcome.wrong += unfinished(evidence.states.values()) + judge(findings, lease)
+    outcome.wrong += unfinished(evidence.states.values()) + judge(findings, lease, within)
     if outcome.n != jobs:
         outcome.wrong.append(f"{outcome.n} jobs were acknowledged, and not {jobs}.")
     return outcome
 
 
-def judge(findings: Findings, lease: float) -> list[str]:
+def judge(findings: Findings, lease: float, within: float = RECOVERED_WITHIN) -> list[str]:
     """What the checker does not know: that kills cut something short, and that it went on in time."""
     if not findings.recovery:
         return ["No kill has cut anything short."]
     slowest = max(findings.recovery)
-    if slowest <= RECOVERED_WITHIN:
+    if slowest <= within:
         return []
     return [f"What a kill cut short ran again after {slowest:.1f} s only, with a lease of {lease:g} s."]
 
 
-def start(stage: Stage, options: Sequence[str], url: str) -> Popen[bytes]:
-    """One worker, which is ready: else a slow machine would do nothing but start workers that are killed."""
+def start(stage: Stage, options: Sequence[str], url: str, wrap: Sequence[str] = ()) -> Popen[bytes]:
+    """One worker, which is ready: else a slow machine would do nothing but start workers that are killed. If there is
+    no store when it looks for one it ends, and is started again, as whatever runs it would do."""
     file = stage.folder / f"ready-{len(stage.processes)}"
-    worker = stage.worker(*options, "--ready-file", str(file), url=url)
-    stage.wait_until(file.exists, seconds=READY_WITHIN, what="a worker was not ready")
+    words = (*options, "--ready-file", str(file))
+    worker = stage.worker(*words, url=url, wrap=wrap)
+
+    def is_ready() -> bool:
+        nonlocal worker
+        if worker.poll() is not None:
+            worker = stage.worker(*words, url=url, wrap=wrap)
+        return file.exists()
+
+    stage.wait_until(is_ready, seconds=READY_WITHIN, what="a worker was not ready")
     return worker
 
 
@@ -130,7 +149,7 @@ class Producers:
                 del self._left[ended]
 
     def _start(self, jobs: int) -> Popen[bytes]:
-        return self._stage.producer(jobs, "--tasks", TASKS, *self._options, url=self._url)
+        return self._stage.producer(jobs, *self._options, url=self._url)
 
     def _kill(self, producer: Popen[bytes]) -> None:
         self._stage.do("kill", producer)

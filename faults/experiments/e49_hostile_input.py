@@ -1,4 +1,5 @@
-"""E49: hostile input through Python, the command line and by hand: refused clearly, or failed cleanly, never stuck."""
+"""E49: hostile input through Python, the command line, HTTP and by hand: refused clearly, or failed cleanly, never
+stuck."""
 
 import os
 import sqlite3
@@ -13,6 +14,7 @@ from msgspec import Struct, field, json, structs
 from faults.evidence.checker import check
 from faults.experiment import Experiment, Outcome, Setting
 from faults.stage import Stage, children_of
+from faults.stores.served import Served
 from faults.tools.commands import acknowledge, judged, shortened
 from faults.tools.doors import Tally
 from faults.tools.peak import Peak
@@ -35,6 +37,7 @@ UNRUN = (
 CROWDS = {
     "python": ("faults.tools.doors", (1, 300), (2, 8_000)),
     "commands": ("faults.tools.commands", (1, 150), (4, 800)),
+    "http": ("faults.tools.http_door", (1, 400), (2, 8_000)),
 }
 BYTES = (b"\xff\xfe", b'{"value":"\xff"}', b"\xc3\x28", b"\x1b[31m", b"\xed\xa0\x80", b"queue:\xff", b"#\xff")
 
@@ -54,8 +57,9 @@ def run(setting: Setting) -> Outcome:
     seen = Seen()
     with Stage(setting, "hostile") as stage:
         worker = stage.worker("--lease", "10")
-        for door in CROWDS:
-            _crowd(stage, worker, seen, door)
+        for door in ("python", "commands"):
+            _crowd(stage, worker, seen, door, stage.url)
+        _over_http(stage, worker, seen)
         seen.doors["shell"] = _shell(stage, setting)
         _wait(stage, worker, seen, "hostile calls and commands")
         _cancel_the_rest(stage)
@@ -86,7 +90,20 @@ def _count(tally: Tally) -> int:
     return tally.refused + tally.accepted + tally.crashes
 
 
-def _crowd(stage: Stage, worker: subprocess.Popen[bytes], seen: Seen, door: str) -> None:
+def _over_http(stage: Stage, worker: subprocess.Popen[bytes], seen: Seen) -> None:
+    """The same at a server, whose memory is looked at as well."""
+    server = stage.between(Served(stage))
+    url = server.url_for(server.token("submit", "read", "admin", "work"))
+    _crowd(stage, worker, seen, "http", url)
+    if server.process is None or server.process.poll() is not None:
+        seen.wrong.append("http: the server has ended")
+    else:
+        seen.memory.look(server.process.pid)
+    if "Traceback" in (told := server.log.read_text(errors="replace")):
+        seen.wrong.append(f"http: the server said: {told[-500:]}")
+
+
+def _crowd(stage: Stage, worker: subprocess.Popen[bytes], seen: Seen, door: str, url: str) -> None:
     """Knock at a door from processes of their own, whose memory is theirs alone and is looked at while they run."""
     module, short, full = CROWDS[door]
     processes, each = stage.setting.of(short, full)
@@ -94,7 +111,7 @@ def _crowd(stage: Stage, worker: subprocess.Popen[bytes], seen: Seen, door: str)
     for number in range(processes):
         out = stage.folder / f"{door} {number}.json"
         seed = f"{stage.setting.seed} {door} {number}"
-        words = [sys.executable, "-m", module, stage.module, stage.url, str(each), seed]
+        words = [sys.executable, "-m", module, stage.module, url, str(each), seed]
         process = stage.start(words, output=out)
 
         def has_ended(process: subprocess.Popen[bytes] = process) -> bool:

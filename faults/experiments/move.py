@@ -23,7 +23,7 @@ from faults.evidence.checker import Findings, check, offset_of_clocks
 from faults.evidence.joined import Moved, Side, join
 from faults.evidence.records import Record, read
 from faults.experiment import Experiment, Outcome, Setting
-from faults.experiments.e01_worker_tree_dies import READY_WITHIN, SLOTS, Producers
+from faults.experiments.e01_worker_tree_dies import READY_WITHIN, SLOTS, TASKS, Producers
 from faults.stage import Stage, app_of
 from faults.stores import Store
 from faults.stores.file import File
@@ -156,7 +156,7 @@ class Course:
     def _load(self) -> threading.Thread:
         """Producers at the old store, which go on at the new one, in a thread that ends with them."""
         size, stage = self._size, self._stage
-        options = ("--milliseconds", size.milliseconds, "--rate", f"{size.rate:g}")
+        options = ("--tasks", TASKS, "--milliseconds", size.milliseconds, "--rate", f"{size.rate:g}")
         moved = ("--then", stage.url, "--tries", "1000")
         until = ("--until", str(self._enough))
         producers = Producers(

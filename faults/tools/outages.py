@@ -4,8 +4,10 @@ That is read from the audit: work goes on when the store gives out jobs again. N
 transactions that are open then, so nothing else may run again.
 """
 
+import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from subprocess import Popen
 from typing import Literal
@@ -30,11 +32,16 @@ SELECT extract(epoch FROM clock_timestamp()) - at FROM audit.change
 WHERE place = 'running' AND deed = 'in' ORDER BY sequence DESC LIMIT 1
 """
 
+NEWEST_CLAIM_IN_FILE = """
+SELECT at FROM audit WHERE place = 'running' AND deed = 'in' ORDER BY sequence DESC LIMIT 1
+"""
+
 
 class Load:
     """Workers, and producers that enqueue at this rate together until they are ended; half of it is transactional.
 
-    The stage's app is `outages`. `url` is another way to the store for the workers, `from_url` one for the producers.
+    The stage's app is `outages`. `url` is another way to the store for the workers, `from_url` one for the producers;
+    `own` are options of each worker.
     """
 
     def __init__(
@@ -48,12 +55,16 @@ class Load:
         url: str | None = None,
         from_url: str | None = None,
         environment: dict[str, str] | None = None,
+        wrap: Sequence[str] = (),
+        own: Sequence[Sequence[str]] = ((),) * WORKERS,
     ) -> None:
         self._stage = stage
         self.log = stage.folder / "worker.log"
         self.workers = [
-            stage.worker(*SLOTS, *options, url=url, environment=environment, output=self.log)
-            for _ in range(WORKERS)
+            stage.worker(
+                *SLOTS, *options, *each, url=url, environment=environment, output=self.log, wrap=wrap
+            )
+            for each in own
         ]
         stage.wait_until(
             lambda: len(stage.app.workers()) == WORKERS,
@@ -129,6 +140,10 @@ def goes_on(stage: Stage, since: float | None = None, within: float = GOES_ON_WI
 
 def newest_claim(stage: Stage) -> float:
     """When a job was last given out, by the ledger's clock."""
+    if stage.setting.engine == "sqlite":
+        with closing(sqlite3.connect(stage.store, timeout=30)) as file:
+            found = file.execute(NEWEST_CLAIM_IN_FILE).fetchone()
+        return -1.0 if found is None else time.monotonic() - (time.time() - float(found[0]))
     with stage.server.connect() as connection:
         row = connection.execute(NEWEST_CLAIM).fetchone()
     return -1.0 if row is None else time.monotonic() - float(row[0])

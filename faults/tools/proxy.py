@@ -88,14 +88,18 @@ Mode = Pass | Delay | Silent | HalfOpen | Reset | Refuse | CutAfterBytes | CutAf
 
 
 class Proxy:
-    """Listens on a port of its own, from the start to the end of the block, in a thread of its own.
+    """Listens on a port of its own, from the start to the end of the block, in a thread of its own; on loopback, or on
+    the address that it is told.
 
     Whoever sets a mode gets back when it holds. `accepted` and `cuts` count what has happened to connections, `matches`
     the words that were looked for, and `doomed` those after which the line was cut.
     """
 
-    def __init__(self, port: int, host: str = "127.0.0.1", *, seed: object = 0) -> None:
+    def __init__(
+        self, port: int, host: str = "127.0.0.1", *, seed: object = 0, listen: str = "127.0.0.1"
+    ) -> None:
         self.target = host, port
+        self._host = listen
         self.accepted = 0
         self.cuts = 0
         self.matches = 0
@@ -162,7 +166,7 @@ class Proxy:
         """Hold the port without listening: a connection to it is refused, and nobody else can take it."""
         self._reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._reserved.bind(("127.0.0.1", self.port))
+        self._reserved.bind((self._host, self.port))
         self.port = self._reserved.getsockname()[1]
 
     async def _listen(self) -> None:

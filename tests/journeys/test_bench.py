@@ -26,7 +26,7 @@ def bench(*words: str) -> str:
 
 
 def test_its_help_lists_the_kinds() -> None:
-    assert {"speed", "footprint", "schedules"} <= set(bench("--help").split())
+    assert {"speed", "footprint", "http", "schedules"} <= set(bench("--help").split())
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the figures come from /proc")
