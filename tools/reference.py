@@ -4,17 +4,24 @@
 """
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
+from shigoto.app import Shigoto
 from shigoto.cli import COMMANDS, program
 from shigoto.cli.settings import key_of, worker_options
 from shigoto.model import errors
 from shigoto.model.errors import ShigotoError
 from shigoto.model.job import FailureKind
+from shigoto.server.openapi import document
+from shigoto.server.problems import STATUS
+from shigoto.server.routes import make_api
+from shigoto.server.service import Service
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -107,10 +114,43 @@ A job that is `failed` says why, as `job.failure_kind` and in the lists of the c
 %(kinds)s
 """
 
+HTTP_PAGE = f"""# HTTP
+
+{MADE}
+
+[Over HTTP](../guides/http.md) shows how this is used.
+`GET /api/v1/openapi.json` of a running server is the same for programs, with every schema in full.
+
+- All routes but those of health, and the OpenAPI document, need `Authorization: Bearer TOKEN`, with one of the scopes.
+  `admin` implies `read`. A server that listens on this machine only needs none, until the first token is made.
+- Bodies are JSON, sent with `Content-Type: application/json`; fields that are not known are refused.
+- Times are RFC 3339 in UTC, durations are seconds.
+- `?` marks what may be left out.
+- There is no gRPC and no WebSocket.
+
+%(routes)s
+
+## Statuses and codes
+
+Every answer that is no success is `application/problem+json`: `type`, `title`, `status`, `code`, `detail`, `field`.
+[Error codes](errors.md) says what each means; the nearest class that stands here decides.
+
+%(statuses)s
+
+## Kinds
+
+What routes take and give.
+
+%(schemas)s
+"""
+
 
 def pages() -> dict[Path, str]:
     """The generated pages as they should be."""
+    api = document(make_api(Service(Shigoto("memory:"))))
     return {
+        FOLDER / "http.md": HTTP_PAGE
+        % {"routes": routes(api), "statuses": statuses(), "schemas": schemas(api)},
         FOLDER / "cli.md": COMMANDS_PAGE % {"overview": _help(program, "shigoto"), "commands": commands()},
         FOLDER / "configuration.md": SETTINGS_PAGE % {"worker": settings()},
         FOLDER / "errors.md": ERRORS_PAGE % {"errors": codes(), "kinds": kinds()},
@@ -161,6 +201,87 @@ def codes() -> str:
 def kinds() -> str:
     """Why a job can have failed."""
     return _table(["kind", "meaning"], [[f"`{kind}`", KINDS[kind]] for kind in FailureKind])
+
+
+def routes(api: dict[str, Any]) -> str:
+    """Every route, by what it is about."""
+    parts: dict[str, list[list[str]]] = {}
+    for path, methods in api["paths"].items():
+        for method, operation in methods.items():
+            content = operation.get("requestBody", {}).get("content", {}).values()
+            query = [
+                f"`{'?' if not each['required'] else ''}{each['name']}`"
+                for each in operation.get("parameters", ())
+                if each["in"] != "path"
+            ]
+            done = next(each for status, each in operation["responses"].items() if int(status) < 300)
+            given = [_kind(each["schema"]) for each in done.get("content", {}).values()]
+            row = [
+                f"`{method.upper()} {path}`",
+                ", ".join(operation.get("x-scopes", ["anybody"])),
+                ", ".join([*(_kind(each["schema"]) for each in content), *query]),
+                ", ".join(given) or "nothing",
+                " ".join(operation["description"].split("\n\n")[0].split()),
+            ]
+            parts.setdefault(operation["tags"][0], []).append(row)
+    head = ["route", "scope", "takes", "gives", "what"]
+    return "\n\n".join(f"## {part}\n\n{_table(head, rows)}" for part, rows in parts.items())
+
+
+def statuses() -> str:
+    """Which error is told with which status."""
+    by_status: dict[int, list[str]] = {}
+    for kind, status in STATUS.items():
+        by_status.setdefault(status, []).append(f"`{kind.code}`")
+    return _table(
+        ["status", "codes"], [[f"{status}", ", ".join(codes)] for status, codes in sorted(by_status.items())]
+    )
+
+
+def schemas(api: dict[str, Any]) -> str:
+    """Every kind, with its fields."""
+    parts = []
+    for name, schema in api["components"]["schemas"].items():
+        about = " ".join(schema.get("description", "").split())
+        parts.append(f"### {name}\n\n{about}")
+        if "properties" in schema:
+            needed = set(schema.get("required", ()))
+            rows = [
+                [f"`{'' if field in needed else '?'}{field}`", _kind(each)]
+                for field, each in schema["properties"].items()
+            ]
+            parts.append(_table(["field", "type"], rows))
+    return "\n\n".join(parts)
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """A JSON Schema in a few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_kind(each) for each in schema["anyOf"]))
+    if "enum" in schema:
+        return ", ".join(f"`{each}`" for each in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    kind = schema.get("type", "anything")
+    if kind == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {_kind(schema['additionalProperties'])}"
+    bounds = [
+        text.format(schema[word])
+        for word, text in {
+            "minimum": "from {}",
+            "maximum": "to {}",
+            "minLength": "at least {} long",
+            "maxLength": "at most {} long",
+        }.items()
+        if word in schema
+    ]
+    kind = schema.get("format", kind)
+    return re.sub(r"(\.0)\b", "", " ".join([kind, *bounds]))
 
 
 def _help(command: click.Command, name: str) -> str:

@@ -145,9 +145,9 @@ class Reader:
             assert process.wait(PATIENCE) in fine, f"{command!r} did not stop in good order"
 
     def follow(self, block: Block) -> None:
-        """Do what the block says. Pages are read side by side, so that a free port stands in for 8000."""
+        """Do what the block says. Pages are read side by side, so that a free port stands in for 8000 and 8710."""
         block = replace(
-            block, text=re.sub(r"(--port |127\.0\.0\.1:)8000\b", rf"\g<1>{self._port}", block.text)
+            block, text=re.sub(r"(--port |127\.0\.0\.1:)(8000|8710)\b", rf"\g<1>{self._port}", block.text)
         )
         printed, self._printed = self._printed, None
         match block.info:
@@ -218,7 +218,7 @@ class Reader:
         if (
             words[0] in ("shigoto", "uvicorn")
             and "--drain" not in words
-            and {"worker", "scheduler", "uvicorn"} & set(words)
+            and {"worker", "scheduler", "server", "uvicorn"} & set(words)
         ):
             self._start(place, command, shown)
             return
@@ -347,6 +347,9 @@ def _environment(programs: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not ours.match(name)}
     if not metadata.entry_points(group="pytest11", name="shigoto"):  # run from the source, and not installed
         kept["PYTEST_PLUGINS"] = "shigoto_pytest"
+    kept["PYTEST_ADDOPTS"] = (
+        "-p no:schemathesis"  # which readers do not have, and which takes a second to load
+    )
     return kept | {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(Path(shigoto.__file__).parents[1]),
