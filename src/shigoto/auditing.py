@@ -12,7 +12,7 @@ from uuid import UUID
 
 from msgspec import json, structs
 
-from shigoto.engine.op import Op, Steps
+from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.engine.relay import Relay
 from shigoto.fullness import storing
@@ -38,12 +38,7 @@ def noted(engine: Engine, op: Op[T], entry: Callable[[T], AuditEntry | None]) ->
             yield from engine.registry.note([made]).start()
         return value
 
-    return _like(op, steps)
-
-
-def _like(op: Op[T], steps: Callable[[], Steps[T]]) -> Op[T]:
-    """One that does more than another, and is run like it."""
-    return Op(start=steps, rings=op.rings, committed=op.committed, urgent=op.urgent, deadline=op.deadline)
+    return extended(op, steps)
 
 
 def cancelling(engine: Engine, ids: Sequence[UUID], *, force: bool, actor: str) -> Op[list[State | None]]:
@@ -112,7 +107,7 @@ class Audited(Relay):
             yield from self._note(self._cancelled(ids, before, states, force=force))
             return states
 
-        return _like(op, steps) if self._notes else op
+        return extended(op, steps) if self._notes else op
 
     def _cancelled(
         self,
@@ -144,7 +139,7 @@ class Audited(Relay):
             yield from self._note(self._retried(ids, before))
             return retried
 
-        return _like(op, steps) if self._notes else op
+        return extended(op, steps) if self._notes else op
 
     def _retried(self, ids: Sequence[UUID], before: Mapping[UUID, State]) -> list[AuditEntry]:
         if self._filter is not None:
@@ -174,7 +169,7 @@ class Audited(Relay):
             yield from op.start()
             yield from self._note(self._configured(before, settings))
 
-        return _like(op, steps) if self._notes else op
+        return extended(op, steps) if self._notes else op
 
     def _configured(self, before: QueueSettings, after: QueueSettings) -> list[AuditEntry]:
         old, new = structs.asdict(before), structs.asdict(after)
@@ -198,7 +193,7 @@ class Audited(Relay):
             yield from self._note([entry for entry in made if entry is not None])
             return done
 
-        return _like(op, steps) if self._notes else op
+        return extended(op, steps) if self._notes else op
 
     def _changed(self, before: Schedule | None, change: Change) -> AuditEntry | None:
         action = _verb(before, change)
@@ -218,7 +213,7 @@ class Audited(Relay):
             yield from self._note([self._entry("schedule.remove", name, None, None) for name in gone])
             return removed
 
-        return _like(op, steps) if self._notes else op
+        return extended(op, steps) if self._notes else op
 
     def _states(self, ids: Sequence[UUID]) -> Steps[dict[UUID, State]]:
         states: dict[UUID, State] = {}

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from shigoto.engine.op import Op, Steps
+from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import QueueFull
 from shigoto.model.job import Counts, Enqueued, JobFilter, JobSpec, State
@@ -39,7 +39,7 @@ def storing(
         yield from _expect_room(engine, specs)
         return (yield from (inner.inside or inner.start)())  # it is part of a transaction here
 
-    return Op(start=steps, rings=inner.rings, subject=inner.subject)
+    return extended(inner, steps)
 
 
 def ticking(engine: Engine, changes: Sequence[Change]) -> Op[list[Change | None]]:
@@ -53,7 +53,7 @@ def ticking(engine: Engine, changes: Sequence[Change]) -> Op[list[Change | None]
         yield from _expect_room(engine, specs)
         return (yield from inner.start())
 
-    return Op(start=steps, rings=inner.rings, subject=inner.subject)
+    return extended(inner, steps)
 
 
 def limits_of(engine: Engine) -> Op[dict[str, int]]:

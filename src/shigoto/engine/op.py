@@ -61,6 +61,18 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     ahead: "Callable[[], Op[None] | None] | None" = None
 
 
+def extended(op: Op[T], steps: Callable[[], Steps[T]]) -> Op[T]:
+    """One whose steps do more than another's, in the same transaction; else it is run, and followed up, like it."""
+    return Op(
+        start=steps,
+        rings=op.rings,
+        committed=op.committed,
+        subject=op.subject,
+        urgent=op.urgent,
+        deadline=op.deadline,
+    )
+
+
 def drive(op: Op[T], execute: Callable[[Any], Any]) -> T:
     """Run an op to its value; an error of a command is thrown into the op, which may handle it or let it pass."""
     steps = op.start()

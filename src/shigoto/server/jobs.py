@@ -9,7 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Query, Request, Response
 from msgspec import UNSET, DecodeError, Struct, json, structs
 
-from shigoto.engine.op import Op, Steps
+from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import call_by_name
 from shigoto.filters import MAX_NUMBER, MAX_PAGE, Filters, wanted
@@ -297,7 +297,7 @@ def _submitting(
                 _expect_same(caller, each, job)
         return made
 
-    return Op(start=steps, rings=plain.rings, committed=plain.committed)
+    return extended(plain, steps)
 
 
 def _met_late(wanted: Wanted, at: Enqueued, met: set[UUID]) -> bool:

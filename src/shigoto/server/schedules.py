@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, ValidationError, convert
 
 from shigoto.auditing import Audited
-from shigoto.engine.op import Op, Steps
+from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.engine.relay import Relay
 from shigoto.enqueue import call_by_name
@@ -221,7 +221,7 @@ class _Pausing(Relay):
             yield from managing.altering(self.engine, self._name, managing.paused).start()
             return value
 
-        return await self.engine.arun(Op(start=steps, rings=op.rings))
+        return await self.engine.arun(extended(op, steps))
 
 
 def _noting(request: Request, caller: Caller) -> Schedules:

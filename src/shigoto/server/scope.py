@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from shigoto.engine.op import Op, Steps
+from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.filters import Filters
 from shigoto.model.errors import Forbidden, IdTaken, JobNotFound, KeyTaken
@@ -78,7 +78,7 @@ def within(caller: Caller, engine: Engine, specs: Sequence[JobSpec], op: Op[T]) 
                 yield from _expect_own_key(caller, engine, spec)
         return (yield from (op.inside or op.start)())  # it is part of a transaction here
 
-    return Op(start=steps, rings=op.rings, committed=op.committed)
+    return extended(op, steps)
 
 
 def _expect_own_key(caller: Caller, engine: Engine, spec: JobSpec) -> Steps[None]:
