@@ -91,7 +91,7 @@ def check(arguments: list[str]) -> int:
 def bench(arguments: list[str]) -> int:
     """measure: jobs per second, latency, growth; `bench --help` lists the kinds"""
     # A PostgreSQL of one's own is not among what users need, nor is the service.
-    needs = "dev" if "postgres" in " ".join(arguments) or arguments[:1] == ["http"] else "run"
+    needs = "dev" if "postgres" in " ".join(arguments) or arguments[:1] in (["http"], ["signals"]) else "run"
     become(["python", "-m", "bench", *arguments], needs=needs)
 
 

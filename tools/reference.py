@@ -18,6 +18,7 @@ from shigoto.cli.settings import key_of, worker_options
 from shigoto.model import errors
 from shigoto.model.errors import ShigotoError
 from shigoto.model.job import FailureKind
+from shigoto.observe.metrics import FAMILIES
 from shigoto.server.openapi import document
 from shigoto.server.problems import STATUS
 from shigoto.server.routes import make_api
@@ -91,6 +92,33 @@ In the table `[worker]`.
 %(worker)s
 
 `$WORKER_COUNT` is the number of processes where no app is given and nothing else says how many.
+
+## The app
+
+Every process that makes an app reads these, unless its code says something else: those that enqueue, too.
+
+| variable | keyword of `Shigoto` | what |
+| --- | --- | --- |
+| `SHIGOTO_TRACES` | `traces` | Traces with OpenTelemetry: on, off, or the share of traces to begin, such as 0.01. |
+| `SHIGOTO_OTLP_METRICS` | `traces` | With traces, metrics by OTLP, too: on or off. |
+| `SHIGOTO_SENTRY` | `sentry` | Final failures to `$SENTRY_DSN`: on or off. |
+| `SHIGOTO_ENCRYPTION_KEYS` | `encryption` | Keys as `ID:BASE64` with spaces between them, the current one first. |
+| `SHIGOTO_ENCRYPTION_KEY_FILE` | `encryption` | The file that has them, one on a line. |
+| `SHIGOTO_REDACT` | | What else is [masked by its name](../guides/secrets.md#by-its-name): `*iban*, !session_token`. |
+
+## Notifications
+
+For whoever delivers messages: workers of an app with rules, and `shigoto notify test`.
+They are read from the environment only, since some are secret; see [Notifications](../guides/notifications.md).
+
+| variable | what |
+| --- | --- |
+| `SHIGOTO_MAIL_TO` | Who gets mail that is for nobody in particular, with commas between. |
+| `SHIGOTO_MAIL_FROM` | From whom it is. |
+| `SHIGOTO_SMTP_URL` | By which server it is sent: `smtp://user@host:587`, `smtps://user@host`. |
+| `SHIGOTO_SMTP_PASSWORD` | The password of that user. |
+| `SHIGOTO_WEBHOOK_SECRET` | What webhooks are signed with, unless they name another; several with spaces between. |
+| `SHIGOTO_EGRESS` | If it is set, the only hosts that webhooks may go to, with commas between. |
 """
 
 ERRORS_PAGE = f"""# Error codes
@@ -145,6 +173,21 @@ What routes take and give.
 """
 
 
+METRICS_PAGE = f"""# Metrics
+
+{MADE}
+
+What `/metrics` shows; [the guide](../guides/metrics.md) says where, and what to make of it.
+A counter is read with `_total` behind its name, a histogram as `_bucket`, `_sum` and `_count`.
+
+%(metrics)s
+
+## In a program of your own
+
+::: shigoto.observe.metrics.Metrics
+"""
+
+
 def pages() -> dict[Path, str]:
     """The generated pages as they should be."""
     api = document(make_api(Service(Shigoto("memory:"))))
@@ -153,8 +196,18 @@ def pages() -> dict[Path, str]:
         % {"routes": routes(api), "statuses": statuses(), "schemas": schemas(api)},
         FOLDER / "cli.md": COMMANDS_PAGE % {"overview": _help(program, "shigoto"), "commands": commands()},
         FOLDER / "configuration.md": SETTINGS_PAGE % {"worker": settings()},
+        FOLDER / "metrics.md": METRICS_PAGE % {"metrics": metrics()},
         FOLDER / "errors.md": ERRORS_PAGE % {"errors": codes(), "kinds": kinds()},
     }
+
+
+def metrics() -> str:
+    """Every metric, in the order in which they are shown."""
+    rows = [
+        f"| `{each.name}` | {each.kind} | {', '.join(f'`{label}`' for label in each.labels)} | {each.help} |"
+        for each in FAMILIES.values()
+    ]
+    return "\n".join(["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows])
 
 
 def commands() -> str:

@@ -18,7 +18,6 @@ let me = {};
 async function ask(method, path, body, signal = AbortSignal.timeout(60_000)) {
   const headers = { "Content-Type": "application/json" };
   if (token) headers.Authorization = `Bearer ${token}`;
-  if (me.secret) headers["Shigoto-Worker-Secret"] = me.secret;
   try {
     const answer = await fetch(api + path, { method, headers, signal, body: body && JSON.stringify(body) });
     const text = await answer.text();

@@ -16,8 +16,6 @@ register() { # until it works, but not if we are not let in
     until case $(ls "$folder" | jq -Rnc --arg name "$(uname -n):$$" '{$name, tasks: [inputs], isolates: true}' |
         ask POST /workers answer) in 201) ;; 4*) cat "$here/answer" >&2; exit 1 ;; *) false ;; esac; do sleep 2; done
     worker=$(jq -r .worker "$here/answer") every=$(jq .beat_every "$here/answer")
-    { grep -v Secret "$here/headers"; jq -r '"Shigoto-Worker-Secret: " + .secret' "$here/answer"; } >"$here/new"
-    mv "$here/new" "$here/headers"
 }
 
 beats() { # as long as the job runs; if it is no longer ours, or somebody wants it cancelled, it is stopped

@@ -6,8 +6,9 @@ The names below are the public face. A worker is `from shigoto.worker import Wor
 
 from shigoto.app import Shigoto
 from shigoto.bulk import Cancelled
-from shigoto.codec import JSON
+from shigoto.codec import JSON, Secret
 from shigoto.context import Context, SoftTimeout, current
+from shigoto.encryption import Encryption
 from shigoto.enqueue import Call
 from shigoto.fan_out import FannedOut
 from shigoto.handle import JobHandle
@@ -15,6 +16,7 @@ from shigoto.model.errors import (
     AuthLimited,
     ConfirmNeeded,
     DeclarationError,
+    EncryptionKeyMissing,
     Forbidden,
     IdTaken,
     JobCancelled,
@@ -69,6 +71,8 @@ from shigoto.model.errors import (
 from shigoto.model.job import Attempt, Counts, FailureKind, Job, LoggedLine, State
 from shigoto.model.schedule import ScheduleRecord, TickOutcome, TickRecord
 from shigoto.model.worker import WorkerRecord
+from shigoto.observe.sentry import Sentry
+from shigoto.observe.traces import Traces
 from shigoto.outcomes import Cancel, Fail, RetryLater, Snooze
 from shigoto.queues import Queue
 from shigoto.redrive import Redriven
@@ -89,6 +93,8 @@ __all__ = [
     "Context",
     "Counts",
     "DeclarationError",
+    "Encryption",
+    "EncryptionKeyMissing",
     "Fail",
     "FailureKind",
     "FannedOut",
@@ -133,6 +139,8 @@ __all__ = [
     "ScheduleTaken",
     "SchemaMissing",
     "SchemaTooNew",
+    "Secret",
+    "Sentry",
     "ServerDeadline",
     "ServerError",
     "ServerStopping",
@@ -154,6 +162,7 @@ __all__ = [
     "TickRecord",
     "TokenInvalid",
     "TokenMissing",
+    "Traces",
     "TransactionConflict",
     "TransactionTooLong",
     "UnknownTask",

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mappi
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from threading import Lock
+from time import monotonic
 from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
@@ -12,33 +13,39 @@ from typing import (
     Concatenate,
     ParamSpec,
     Protocol,
-    TypeGuard,
     TypeVar,
     Unpack,
     overload,
     runtime_checkable,
 )
-from urllib.parse import quote
 
 from shigoto import enqueue
+from shigoto.address import address_of
 from shigoto.checks import check_defaults, check_patience
 from shigoto.context import Context
+from shigoto.encryption import Encryption, keys_from_environment
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
 from shigoto.handle import Decode, JobHandle
 from shigoto.lifespan import Lifespan, called, entered
+from shigoto.middleware.tracing import Tracing
 from shigoto.model.duration import Duration
 from shigoto.model.errors import DeclarationError, ShigotoError, StoreRefused, Unsupported
 from shigoto.model.job import Job
-from shigoto.model.text import shown, storable, without_secrets
+from shigoto.model.text import shown, without_secrets
 from shigoto.observe.bus import Bus
+from shigoto.observe.outward import Outward
+from shigoto.observe.sentry import Sentry, chosen_sentry
+from shigoto.observe.traces import Traces, chosen_traces
 from shigoto.options import CallOptions, TaskOptions
 from shigoto.planning import Planning
 from shigoto.query import Query
 from shigoto.task import Decorate, Task, Tasks
 
 if TYPE_CHECKING:
+    from shigoto.notify.notifier import Notifier
+    from shigoto.notify.rules import Rule
     from shigoto.testing.jobs import Jobs, JobsOptions
 
 P = ParamSpec("P")
@@ -72,8 +79,15 @@ class Shigoto(Query, Planning):
     Without a URL the store is $SHIGOTO_URL, or else the file workers.db. Nothing is opened before the first
     use, and a forked process opens its own.
 
+    With `encryption` what jobs carry and say is encrypted, unless a task says `encrypt=False`. Without it the keys are
+    those of $SHIGOTO_ENCRYPTION_KEYS or $SHIGOTO_ENCRYPTION_KEY_FILE, if there are any.
+
     Jobs of a task that no worker knows wait for one that does. With `unknown_after` they fail, as unknown_task, once
     they have been due for that long; the app's workers see to it, and a retry brings them back.
+
+    `traces` records jobs with OpenTelemetry, and `sentry` tells Sentry of every job that has failed for good; without
+    them $SHIGOTO_TRACES and $SHIGOTO_SENTRY say whether and how.
+    `notify` are rules of `shigoto.notify`: who hears of failures, and of what else goes wrong.
     """
 
     def __init__(
@@ -84,12 +98,21 @@ class Shigoto(Query, Planning):
         defaults: TaskOptions | None = None,
         engine: Engine | None = None,
         unknown_after: Duration | None = None,
+        traces: Traces | None = None,
+        sentry: Sentry | None = None,
+        notify: "Sequence[Rule]" = (),
+        encryption: Encryption | None = None,
     ) -> None:
         self.bus = Bus()
+        recorded = chosen_traces(traces)
+        self.tracing = None if recorded is None else Tracing(recorded)
+        self.sentry = chosen_sentry(sentry)
+        self.outward = Outward(self.bus, self.sentry, recorded, lambda: self.engine)
+        self.encryption = keys_from_environment() if encryption is None else encryption
         self.unknown_after = check_patience(unknown_after)
         self.options = check_defaults(defaults or {})
         own = None if engine is None else f"{engine.capabilities.name}:"
-        self._url = _address(url) or own or os.environ.get("SHIGOTO_URL") or DEFAULT_URL
+        self._url = address_of(url) or own or os.environ.get("SHIGOTO_URL") or DEFAULT_URL
         self._engine = engine
         self._opening = Lock()
         self._lent = False
@@ -101,6 +124,7 @@ class Shigoto(Query, Planning):
         self._own = Tasks()
         Planning.__init__(self, self._own)
         self._own.join(self)
+        self.notifier = _notifier(self, notify)
 
     @property
     def url(self) -> str:
@@ -136,7 +160,7 @@ class Shigoto(Query, Planning):
         self, fn: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]
     ) -> Task[..., Any] | Decorate:
         """Declare a function as a task: `@app.task` or `@app.task(queue="mail")`."""
-        return Decorate(self._own, options) if fn is None else self._own.declare(fn, options)
+        return self._own.task(**options) if fn is None else self._own.declare(fn, options)
 
     def include(self, *collections: Tasks) -> None:
         """Make the tasks of these collections this app's own, also those still to be declared in them.
@@ -297,13 +321,25 @@ class Shigoto(Query, Planning):
                     "app.test() is open already, and the jobs of an app are in one place at a time."
                     " Use what the outer one gave you."
                 )
-            own = self._url, self._engine
-            self._url, self._engine, self._lent = url, engine, True
+            own = self._url, self._engine, self.encryption
+            self._url, self._engine, self.encryption, self._lent = url, engine, None, True
         try:
             yield
         finally:
             with self._opening:
-                (self._url, self._engine), self._lent = own, False
+                (self._url, self._engine, self.encryption), self._lent = own, False
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether the app is in a test, where nothing is encrypted: jobs are in memory, and tests look at them."""
+        return self._lent
+
+    def flush(self, seconds: float) -> None:
+        """Send spans, failures and counts that are on their way to others, if that takes no longer than this."""
+        until = monotonic() + seconds
+        if self.tracing is not None:
+            self.tracing.flush(seconds / 2)
+        self.outward.flush(max(0.0, until - monotonic()))
 
     def close(self) -> None:
         """Release the store. Closing twice is fine; a later use opens it again."""
@@ -323,6 +359,12 @@ class Shigoto(Query, Planning):
                     )
                 taken[name] = task
 
+    def encrypts(self, task: str) -> bool:
+        """Whether jobs of this task are encrypted where there are keys; those of one that is not known may be."""
+        self.load()
+        known = self.resolve(task)
+        return known is None or known.encrypts
+
     def decoder(self, job: Job | None) -> Decode | None:
         """What reads the result of the job, if its task is known."""
         self.load()
@@ -338,26 +380,12 @@ def open_store(url: str) -> Engine:
         raise StoreRefused(f"{url!r} cannot be the path of a store: {error}.") from error
 
 
-def _address(url: object) -> str | None:
-    """The address of a store, given as one or as the path of a file."""
-    if url is None:
+def _notifier(app: Shigoto, rules: "Sequence[Rule]") -> "Notifier | None":
+    if isinstance(rules, tuple | list) and not rules:
         return None
-    if isinstance(url, str):
-        if not url.strip():
-            raise DeclarationError(
-                "The address of the store is empty: name one, or leave it out for $SHIGOTO_URL or workers.db."
-                " Is there a variable that is not set?"
-            )
-        return url
-    if not _is_path(url):
-        raise DeclarationError(
-            f"The store must be an address or a path, such as 'sqlite:///jobs.db', not {shown(url)}."
-        )
-    return f"sqlite:///{quote(storable('The path of the store', os.fspath(url)))}"
+    from shigoto.notify.notifier import Notifier
 
-
-def _is_path(url: object) -> TypeGuard[os.PathLike[str]]:
-    return isinstance(url, os.PathLike)
+    return Notifier(app, rules)
 
 
 def _expect_collection(tasks: object) -> None:

@@ -96,7 +96,7 @@ class Audited(Relay):
         super().__init__(engine)
         self._actor = actor
         self._filter = filter
-        self._notes = engine.capabilities.repairs
+        self._notes = not engine.capabilities.served
 
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         op = self.engine.cancel(ids, force=force)
@@ -248,8 +248,8 @@ def _verb(before: Schedule | None, change: Change) -> str | None:
         return "backfill"
     if before.definition != after.definition:
         return "update"
-    if (before.paused_at is None) != (after.paused_at is None):
-        return "resume" if after.paused_at is None else "pause"
+    if before.paused != after.paused:
+        return "pause" if after.paused else "resume"
     return "resume" if before.failed and not after.failed else None
 
 

@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from shigoto.codec.annotations import shown
 from shigoto.model.clock import Millis
 from shigoto.model.errors import DeclarationError, UnknownTask, nearest
+from shigoto.model.text import HIDDEN
 from shigoto.model.text import shown as on_one_line
 from shigoto.options import Executor
 from shigoto.planning import Planning
@@ -151,7 +152,11 @@ def parameters_of(task: AnyTask) -> list[TaskParameter]:
             name=name,
             type=shown(slot.annotation),
             required=name in arguments.required,
-            default=UNSET if name in arguments.required else on_one_line(arguments.defaults[name]),
+            default=UNSET
+            if name in arguments.required
+            else HIDDEN
+            if name in arguments.secrets
+            else on_one_line(arguments.defaults[name]),
         )
         for name, slot in arguments.slots.items()
     ]

@@ -11,7 +11,7 @@ from shigoto.codec import encode_json
 from shigoto.model.clock import Millis
 from shigoto.model.duration import Duration
 from shigoto.model.errors import JobError, OptionInvalid, nearest
-from shigoto.model.job import KEY_MODES, MAX_PRIORITY, MIN_PRIORITY
+from shigoto.model.job import KEY_MODES, MAX_META, MAX_PRIORITY, MIN_PRIORITY
 from shigoto.model.plain import plain_id
 from shigoto.model.text import shown
 from shigoto.options import (
@@ -37,7 +37,6 @@ MAX_KEY = 512
 MAX_TENANT = 100
 MAX_TAGS = 20
 MAX_TAG = 100
-MAX_META = 16 * 1024
 MAX_CRASHES = 10_000
 
 
@@ -143,6 +142,12 @@ def _exclusive(value: object) -> Changes:
     return {"exclusive": value}
 
 
+def _encrypt(value: object) -> Changes:
+    if not isinstance(value, bool):
+        raise OptionInvalid(f"encrypt is True or False, not {shown(value)}.")
+    return {"encrypt": value}
+
+
 def _max_crashes(value: object) -> Changes:
     return {"max_crashes": None if value is None else whole("max_crashes", value, 1, MAX_CRASHES)}
 
@@ -231,6 +236,7 @@ _TASK: dict[str, Callable[[Any], Changes]] = {
     "expires": _expires_in,
     "max_crashes": _max_crashes,
     "tags": _tags,
+    "encrypt": _encrypt,
 }
 
 _OF_TASKS_ONLY = ("executor", "exclusive")

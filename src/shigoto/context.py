@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from shigoto.codec import encode_json
+from shigoto.cover import Cover
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
 from shigoto.fan_out import FannedOut, FanOut, Part, Tenant
@@ -26,9 +27,11 @@ from shigoto.model.clock import host_clock
 from shigoto.model.errors import JobError, LeaseLost
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
+from shigoto.model.masking import without_mark
 from shigoto.model.outcome import Report
 from shigoto.model.text import fit
 from shigoto.options import MAX_DEPTH, MAX_PAYLOAD, choice
+from shigoto.signals import Signals
 from shigoto.transaction import Completion, JoinedTransaction, Transaction, transact
 
 MAX_PROGRESS_TEXT = 500
@@ -58,45 +61,6 @@ class Desk(Struct, frozen=True):
     worker: UUID
     state: Any = None
     shield: Callable[[], AbstractContextManager[None]] = nullcontext
-
-
-class Signals(Struct, eq=False):
-    """What a run and its worker tell each other; plain attributes, safe across threads.
-
-    cancelled, stopping, overdue, lost   said by the worker: a cancel was asked for, it is about to stop, the
-                                         soft limit has passed, the lease is somebody else's
-    progress…, lines                     said by the handler; `lines` is None until it writes its first one
-    ended, result                        said by a transaction: it has ended the job, with this result (JSON
-                                         text), "committed" for good, or "joined" to the caller's own
-                                         transaction, of which only the store can tell whether it was committed
-    block                                the transaction is open, or was thrown away without an error that
-                                         anybody saw, or nobody knows what became of it
-    give_up                              how to roll the open one back without waiting
-    trouble                              what the store has raised instead of taking the transaction
-
-    The worker clears `progress_changed` before it reads the progress, so news is sent twice rather than lost.
-    """
-
-    cancelled: bool = False
-    stopping: bool = False
-    overdue: bool = False
-    lost: bool = False
-    progress: float | None = None
-    progress_text: str | None = None
-    progress_changed: bool = False
-    lines: Lines | None = None
-    ended: Literal["committed", "joined"] | None = None
-    result: str | None = None
-    block: Literal["open", "dropped", "unknown"] | None = None
-    give_up: Callable[[], None] | None = None
-    trouble: Exception | None = None
-
-    @property
-    def news(self) -> bool:
-        """Whether there is more to say of the run than how its handler ended."""
-        return bool(
-            self.cancelled or self.progress is not None or self.lines is not None or self.ended or self.block
-        )
 
 
 _first_line = RLock()
@@ -173,7 +137,7 @@ class Context(Struct, eq=False):
     @property
     def meta(self) -> dict[str, Any]:
         """The job's free metadata."""
-        meta = self._lease.meta
+        meta = without_mark(self._lease.meta)
         return msgspec.json.decode(meta, type=dict[str, Any]) if meta else {}
 
     @property
@@ -211,8 +175,9 @@ class Context(Struct, eq=False):
                 f"progress takes a fraction from 0 to 1, not {fraction!r}; for percent, divide by 100."
             )
         signals = self._signals
+        said = fit(self.hidden(str(text))[:MAX_PROGRESS_TEXT], MAX_PROGRESS_BYTES)
         signals.progress = float(fraction)
-        signals.progress_text = fit(str(text)[:MAX_PROGRESS_TEXT], MAX_PROGRESS_BYTES)
+        signals.progress_text = said if signals.cover is None else signals.cover.said("progress", said)
         signals.progress_changed = True
 
     @property
@@ -240,7 +205,19 @@ class Context(Struct, eq=False):
             fresh = Lines()
             with _first_line:
                 lines = signals.lines = signals.lines or fresh
-        lines.add(host_clock(), level, text)
+        for said in (text,) if signals.cover is None else signals.cover.lines(text):
+            lines.add(host_clock(), level, said)
+
+    def hidden(self, text: str) -> str:
+        """The text without the values of the job's secret parameters; for whoever writes it elsewhere."""
+        cover = self._signals.cover
+        return text if cover is None or cover.hide is None else cover.hide(text)
+
+    def take_cover(self, cover: Cover) -> None:
+        """Keep what the run says from others from now on; for the worker. Raises EncryptionKeyMissing."""
+        if cover.box is not None and self._lease.checkpoint is not None:
+            self._checkpoint = cover.box.open("checkpoint", self._lease.checkpoint)
+        self._signals.cover = cover
 
     @property
     def resume_from(self) -> Any:
@@ -346,6 +323,8 @@ class Context(Struct, eq=False):
         return encode_json(value, what=what, max_bytes=MAX_CHECKPOINT, max_depth=MAX_DEPTH)
 
     def _report(self, checkpoint: str) -> Report:
+        if self._signals.cover is not None:
+            checkpoint = self._signals.cover.checkpoint(checkpoint, MAX_CHECKPOINT)
         return Report(number=self._lease.number, token=self._lease.token, checkpoint=checkpoint)
 
     def _expect_kept(self, kept: list[bool]) -> None:

@@ -19,11 +19,23 @@ from msgspec.structs import replace
 
 from shigoto.checks import check_call_options
 from shigoto.codec import encode_json
+from shigoto.encryption import KEY_FILE, KEYS, Encryption
 from shigoto.handle import Decode, JobHandle, on_event_loop
-from shigoto.model.errors import OptionInvalid, PayloadInvalid, StoreError, UnknownTask, Unsupported, nearest
+from shigoto.middleware.tracing import storing
+from shigoto.model.errors import (
+    EncryptionKeyMissing,
+    OptionInvalid,
+    PayloadInvalid,
+    PayloadTooLarge,
+    StoreError,
+    UnknownTask,
+    Unsupported,
+    nearest,
+)
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import Enqueued, JobSpec
 from shigoto.model.plain import plain_text
+from shigoto.model.sealed import MARK
 from shigoto.model.text import shown
 from shigoto.model.worker import WorkerRecord
 from shigoto.options import (
@@ -47,13 +59,16 @@ logger = logging.getLogger("shigoto")
 class Route(Struct, frozen=True):
     """What all calls of one task object have in common, worked out once.
 
-    `spec` lacks only an id and a payload: copying it costs a sixth of building it anew.
+    `spec` lacks only an id and a payload: copying it costs a sixth of building it anew. The arguments are encrypted if
+    `encrypts` and the app has keys; by `must` it is an error if it has none.
     """
 
     app: "Shigoto"
     options: Options
     spec: JobSpec
     decode: Decode | None
+    encrypts: bool = True
+    must: bool = False
 
 
 class Call(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
@@ -69,11 +84,42 @@ class Call(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     def __repr__(self) -> str:
         return f"<Call of {self.route.spec.task!r}>"
 
-    def spec(self, id: UUID) -> JobSpec:
-        """A new job for this call, with this id unless `using(id=…)` named one."""
+    def spec(self, id: UUID, tenant: str | None = None) -> JobSpec:
+        """A new job for this call, with this id unless `using(id=…)` named one, and for this tenant if one is named.
+
+        Raises EncryptionKeyMissing, PayloadTooLarge.
+        """
         route = self.route
-        spec = route.spec
-        return replace(spec, id=route.options.id or id, payload=self.payload, pattern=spec)
+        pattern = route.spec
+        spec = replace(pattern, id=route.options.id or id, payload=self.payload, pattern=pattern)
+        if tenant is not None:
+            spec = replace(spec, tenant=tenant, pattern=None)
+        keys = route.app.encryption
+        if keys is None:
+            if route.must:
+                expect_keys(route)
+            return spec
+        return sealed(spec, keys) if route.encrypts else spec
+
+
+def sealed(spec: JobSpec, keys: Encryption) -> JobSpec:
+    """The job with its arguments encrypted. Raises PayloadTooLarge: limits hold for what is stored."""
+    payload = keys.seal(spec.payload, spec, "payload")
+    if len(payload) > MAX_PAYLOAD:
+        raise PayloadTooLarge(
+            f"task {spec.task!r}: the arguments: {len(payload):,} bytes when encrypted are over the limit of"
+            f" {MAX_PAYLOAD:,}."
+        )
+    return replace(spec, payload=payload)
+
+
+def expect_keys(route: Route) -> None:
+    """Raise EncryptionKeyMissing for a call that must be encrypted, and cannot be. A test has no need of keys."""
+    if not route.app.is_lent:
+        raise EncryptionKeyMissing(
+            f"task {route.spec.task!r} says encrypt=True, and this process has no key. Give it the keys by"
+            f" Shigoto(encryption=…), ${KEYS} or ${KEY_FILE}."
+        )
 
 
 def enqueue(call: Call[R]) -> JobHandle[R]:
@@ -84,9 +130,15 @@ def enqueue(call: Call[R]) -> JobHandle[R]:
     # The same for the most frequent case: a web request that stores one job and waits for that.
     if on_event_loop():
         _warn_of_blocking()
-    engine = route.app.engine
-    [at] = engine.run(engine.enqueue_many((call.spec(uuid7()),)))
-    return JobHandle(engine, at.id, at.number, at.status, route.decode)
+    app = route.app
+    engine, specs = app.engine, (call.spec(uuid7()),)
+    traced = None if app.tracing is None else app.tracing.begin(specs)
+    if traced is None:
+        [at] = engine.run(engine.enqueue_many(specs))
+    else:
+        with traced as marked:
+            [at] = engine.run(engine.enqueue_many(marked))
+    return JobHandle(engine, at.id, at.number, at.status, route.decode, app.encryption)
 
 
 async def aenqueue(call: Call[R]) -> JobHandle[R]:
@@ -94,9 +146,15 @@ async def aenqueue(call: Call[R]) -> JobHandle[R]:
     route = call.route
     if route.options.connection is not None or route.options.on_error == "log":
         return (await aenqueue_many(route.app, (call,)))[0]
-    engine = route.app.engine
-    [at] = await engine.arun(engine.enqueue_many((call.spec(uuid7()),)))
-    return JobHandle(engine, at.id, at.number, at.status, route.decode)
+    app = route.app
+    engine, specs = app.engine, (call.spec(uuid7()),)
+    traced = None if app.tracing is None else app.tracing.begin(specs)
+    if traced is None:
+        [at] = await engine.arun(engine.enqueue_many(specs))
+    else:
+        with traced as marked:
+            [at] = await engine.arun(engine.enqueue_many(marked))
+    return JobHandle(engine, at.id, at.number, at.status, route.decode, app.encryption)
 
 
 def enqueue_many(app: "Shigoto", calls: Iterable[Call[R]]) -> list[JobHandle[R]]:
@@ -104,13 +162,14 @@ def enqueue_many(app: "Shigoto", calls: Iterable[Call[R]]) -> list[JobHandle[R]]
     batch = _Batch(app, calls)
     if not batch.specs:
         return []
-    op = batch.engine.enqueue_many(batch.specs)
     try:
-        if batch.connection is not None:
-            return batch.stored(batch.engine.join(batch.connection, op))
-        if on_event_loop():
-            _warn_of_blocking()
-        return batch.stored(batch.engine.run(op))
+        with storing(app.tracing, batch.specs) as specs:
+            op = batch.engine.enqueue_many(specs)
+            if batch.connection is not None:
+                return batch.stored(batch.engine.join(batch.connection, op))
+            if on_event_loop():
+                _warn_of_blocking()
+            return batch.stored(batch.engine.run(op))
     except StoreError as error:
         return batch.not_stored(error)
 
@@ -120,11 +179,12 @@ async def aenqueue_many(app: "Shigoto", calls: Iterable[Call[R]]) -> list[JobHan
     batch = _Batch(app, calls)
     if not batch.specs:
         return []
-    op = batch.engine.enqueue_many(batch.specs)
     try:
-        if batch.connection is not None:
-            return batch.stored(await batch.engine.ajoin(batch.connection, op))
-        return batch.stored(await batch.engine.arun(op))
+        with storing(app.tracing, batch.specs) as specs:
+            op = batch.engine.enqueue_many(specs)
+            if batch.connection is not None:
+                return batch.stored(await batch.engine.ajoin(batch.connection, op))
+            return batch.stored(await batch.engine.arun(op))
     except StoreError as error:
         return batch.not_stored(error)
 
@@ -145,7 +205,7 @@ class _Batch(Generic[R]):
     def stored(self, answers: list[Enqueued]) -> list[JobHandle[R]]:
         engine = self.engine
         return [
-            JobHandle(engine, at.id, at.number, at.status, call.route.decode)
+            JobHandle(engine, at.id, at.number, at.status, call.route.decode, call.route.app.encryption)
             for call, at in zip(self.calls, answers, strict=True)
         ]
 
@@ -264,7 +324,12 @@ def _unchecked_call(app: "Shigoto", name: str, payload: Mapping[str, Any], optio
     where = f"task {check_name(name, 'The task')!r}"
     changes = check_call_options(options, where=where)
     resolved = lay_call_over(app.options, changes, where=where, stoppable=False)
-    route = Route(app, resolved, resolved.spec(name), None)
+    if MARK in payload:
+        raise PayloadInvalid(
+            f"{where}: no argument can be called {MARK!r}, by which encrypted ones are known."
+        )
+    encrypts = resolved.encrypt is not False
+    route = Route(app, resolved, resolved.spec(name), None, encrypts, must=bool(resolved.encrypt))
     what = f"{where}: the arguments"
     return Call(route, encode_json(dict(payload), what=what, max_bytes=MAX_PAYLOAD, max_depth=MAX_DEPTH))
 

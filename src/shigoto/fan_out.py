@@ -15,11 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shigoto.checks import MAX_TENANT
-from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call, expect_call
+from shigoto.middleware.tracing import Tracing, storing
 from shigoto.model.errors import OptionInvalid
-from shigoto.model.job import Enqueued, JobSpec
+from shigoto.model.job import JobSpec
 from shigoto.model.plain import plain_id, plain_whole
 from shigoto.model.text import shown
 from shigoto.options import text
@@ -47,14 +47,16 @@ class FanOut:
         self._part = part if part == "" else text("part", part, MAX_PART)
         self._before = before
         self._engine: Engine | None = None
+        self._tracing: Tracing | None = None
         self._statuses = Counter[str]()
         self.parts: set[Part] = set()
 
     def run(self, tenants: Iterable[Tenant], call: Callable[[Tenant], Call[Any]]) -> FannedOut:
         """Store all children, and return when the last batch is committed."""
         for some in _batches(tenants):
-            engine, op = self._storing(some, call)
-            self._statuses.update(each.status for each in engine.run(op))
+            engine, children = self._children(some, call)
+            with storing(self._tracing, children) as specs:
+                self._statuses.update(each.status for each in engine.run(engine.enqueue_many(specs)))
         return FannedOut(**self._statuses)
 
     async def arun(
@@ -62,16 +64,19 @@ class FanOut:
     ) -> FannedOut:
         """Store all children without blocking the event loop."""
         async for some in _abatches(tenants):
-            engine, op = self._storing(some, call)
-            self._statuses.update(each.status for each in await engine.arun(op))
+            engine, children = self._children(some, call)
+            with storing(self._tracing, children) as specs:
+                self._statuses.update(each.status for each in await engine.arun(engine.enqueue_many(specs)))
         return FannedOut(**self._statuses)
 
-    def _storing(
+    def _children(
         self, tenants: Sequence[Tenant], call: Callable[[Tenant], Call[Any]]
-    ) -> tuple[Engine, Op[list[Enqueued]]]:
+    ) -> tuple[Engine, list[JobSpec]]:
         made = [(_name(tenant), _checked(call(tenant))) for tenant in tenants]
-        engine = self._engine = self._engine or made[0][1].route.app.engine
-        return engine, engine.enqueue_many([self._child(tenant, each) for tenant, each in made])
+        app = made[0][1].route.app
+        engine = self._engine = self._engine or app.engine
+        self._tracing = app.tracing
+        return engine, [self._child(tenant, each) for tenant, each in made]
 
     def _child(self, tenant: str, call: Call[Any]) -> JobSpec:
         spec = call.route.spec
@@ -87,7 +92,7 @@ class FanOut:
             raise OptionInvalid(f"{call!r} is for tenant {spec.tenant!r}, and was made for {tenant!r}.")
         self.parts.add(part)
         id = uuid5(self._parent, "\0".join((*part, tenant)))
-        return replace(call.spec(id), tenant=tenant, pattern=None)
+        return replace(call.spec(id, tenant), pattern=None)
 
 
 def _name(tenant: object) -> str:

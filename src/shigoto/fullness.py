@@ -4,9 +4,9 @@ It is checked where jobs come in by HTTP, command line or schedule; not where an
 enqueues: that would cost each of its enqueues a look, and its code can count for itself. On SQLite and in memory the
 check is exact. On PostgreSQL several who store at once may go beyond the limit by what they have under way.
 
-What is stored already takes no room, be it the same id or a unique key that a job holds. Of a batch with many keys
-those are not looked at, and neither is a key that two jobs of a batch share: then a full queue refuses what it could
-take.
+What is stored already takes no room, be it the same id or a unique key that a job holds; nor does what takes the place
+of a job that a schedule cancels for it. Of a batch with many keys those are not looked at, and neither is a key that
+two jobs of a batch share: then a full queue refuses what it could take.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from uuid import UUID
 from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import QueueFull
-from shigoto.model.job import Counts, Enqueued, JobFilter, JobSpec, State
+from shigoto.model.job import Enqueued, JobFilter, JobSpec, State
 from shigoto.model.schedule import Change
 
 MOST_KEYS = 100  # that are looked at for a batch: others want to write, too
@@ -32,7 +32,7 @@ def storing(
     """
     inner = engine.enqueue_many(specs)
     none_set = limits is not None and not any(spec.queue in limits for spec in specs)
-    if not specs or none_set or not engine.capabilities.repairs:
+    if not specs or none_set or engine.capabilities.served:
         return inner
 
     def steps() -> Steps[list[Enqueued]]:
@@ -43,14 +43,16 @@ def storing(
 
 
 def ticking(engine: Engine, changes: Sequence[Change]) -> Op[list[Change | None]]:
-    """Change schedules, if there is room for their jobs. Raises QueueFull."""
+    """Change schedules, if there is room for their jobs, be it those of ticks or those that somebody asks for. Raises
+    QueueFull."""
     inner = engine.tick(changes)
     specs = [firing.spec for change in changes for firing in change.firings if firing.spec is not None]
-    if not specs:
+    leaving = [id for change in changes for id in change.cancel]
+    if not specs or engine.capabilities.served:
         return inner
 
     def steps() -> Steps[list[Change | None]]:
-        yield from _expect_room(engine, specs)
+        yield from _expect_room(engine, specs, leaving)
         return (yield from inner.start())
 
     return extended(inner, steps)
@@ -66,24 +68,37 @@ def _limits(engine: Engine) -> Steps[dict[str, int]]:
     return {each.name: each.max_pending for each in settings if each.max_pending is not None}
 
 
-def _expect_room(engine: Engine, specs: Sequence[JobSpec]) -> Steps[None]:
+def _expect_room(engine: Engine, specs: Sequence[JobSpec], leaving: Sequence[UUID] = ()) -> Steps[None]:
+    """`leaving` are jobs that make room for these."""
     limits = yield from _limits(engine)
     limited = [spec for spec in specs if spec.queue in limits]
     if not limited:
         return
     counts = yield from engine.stats().start()
-    if _full(limited, limits, counts) is None:
+    pending = Counter({queue: each.pending for queue, each in counts.items()})
+    if _full(limited, limits, pending) is None:
         return
     # What is stored already takes no room; only whoever is about to be refused is looked at so closely.
     stored = yield from engine.get([spec.id for spec in limited]).start()
     new = [spec for spec, job in zip(limited, stored, strict=True) if job is None]
     met = yield from _met(engine, [spec for spec in new if spec.key is not None])
-    full = _full([spec for spec in new if spec.id not in met], limits, counts)
+    new = [spec for spec in new if spec.id not in met]
+    if leaving:
+        jobs = yield from engine.get(leaving).start()
+        pending.subtract(job.queue for job in jobs if job is not None and job.state is State.PENDING)
+    full = _full(new, limits, pending)
     if full is not None:
-        pending, limit = counts.get(full, Counts()).pending, limits[full]
-        raise QueueFull(
-            f"Queue {full} is full: {pending} pending, at most {limit} (max_pending). Try again later."
+        raise _refusal(full, pending[full], sum(spec.queue == full for spec in new), limits[full])
+
+
+def _refusal(queue: str, pending: int, coming: int, limit: int) -> QueueFull:
+    if coming > limit:
+        return QueueFull(
+            f"Queue {queue} never has room for {coming} jobs at once, but for {limit} (max_pending). Send fewer."
         )
+    return QueueFull(
+        f"Queue {queue} is full: {pending} pending, at most {limit} (max_pending). Try again later."
+    )
 
 
 def _met(engine: Engine, keyed: Sequence[JobSpec]) -> Steps[set[UUID]]:
@@ -110,9 +125,9 @@ def _is_met(engine: Engine, spec: JobSpec) -> Steps[bool]:
             return holder.state is State.PENDING and holder.queue == spec.queue
 
 
-def _full(specs: Sequence[JobSpec], limits: Mapping[str, int], counts: Mapping[str, Counts]) -> str | None:
+def _full(specs: Sequence[JobSpec], limits: Mapping[str, int], pending: Counter[str]) -> str | None:
     """The first queue that has no room for what is to come."""
     for queue, coming in Counter(spec.queue for spec in specs).items():
-        if counts.get(queue, Counts()).pending + coming > limits[queue]:
+        if pending[queue] + coming > limits[queue]:
             return queue
     return None

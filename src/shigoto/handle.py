@@ -16,9 +16,13 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
+from shigoto.encryption import Encryption, opened
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
+from shigoto.middleware.carrier import without
+from shigoto.model import sealed
 from shigoto.model.errors import (
+    EncryptionKeyMissing,
     JobCancelled,
     JobExpired,
     JobFailed,
@@ -37,7 +41,7 @@ from shigoto.model.text import shown
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
-FIRST_WAIT, LONGEST_WAIT = 0.002, 0.25
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
 
 Decode = Callable[[str], Any]
 
@@ -72,6 +76,7 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     number: int
     enqueued: Literal["inserted", "existing", "replaced", "not_enqueued"]
     _decode: Decode | None
+    _keys: Encryption | None = None
 
     def __repr__(self) -> str:
         return f"<JobHandle #{self.number} {self.id} {self.enqueued}>"
@@ -112,7 +117,8 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         """Wait until the job has ended and return what it returned.
 
         Raises JobFailed, JobExpired, JobCancelled, ResultPruned, or ResultTimeout after `timeout` seconds;
-        without one it waits for as long as it takes. Not for event loops, which it blocks: see `aresult`.
+        without one it waits for as long as it takes; EncryptionKeyMissing if it cannot be decrypted here.
+        Not for event loops, which it blocks: see `aresult`.
         """
         if on_event_loop():
             _warn_of_waiting()
@@ -179,7 +185,7 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         return self._like(await self._engine.arun(rerunning(self._engine, self.id)))
 
     def _like(self, made: Enqueued) -> "JobHandle[R_co]":
-        return JobHandle(self._engine, made.id, made.number, made.status, self._decode)
+        return JobHandle(self._engine, made.id, made.number, made.status, self._decode, self._keys)
 
     def _cancelled(self, states: list[State | None]) -> State:
         [state] = states
@@ -190,10 +196,10 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     def _looks(self, timeout: float | timedelta | None) -> Iterator[float]:
         """How long to wait after each look until the time is over: short at first, for short jobs."""
         deadline = time.monotonic() + _seconds(timeout)
-        wait = FIRST_WAIT
+        wait = FIRST_PAUSE
         while (left := deadline - time.monotonic()) > 0:
             yield min(wait, left)
-            wait = min(wait * 2, LONGEST_WAIT)
+            wait = min(wait * 2, LONGEST_PAUSE)
         yield 0
 
     def _ended(self, job: Job | None) -> bool:
@@ -210,21 +216,32 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         if job.failure_kind is FailureKind.EXPIRED:
             raise JobExpired(f"{name} expired before a worker could start it.")
         if job.state is State.FAILED:
-            raise JobFailed(f"{name} failed ({job.failure_kind}): {job.error or 'no error was recorded'}")
+            error = "no error was recorded" if job.error is None else self._readable(job, job.error)
+            raise JobFailed(f"{name} failed ({job.failure_kind}): {error}")
         if job.result is None:
             return None
-        return msgspec.json.decode(job.result) if self._decode is None else self._decode(job.result)
+        result = opened(self._keys, job.result, job, "result")
+        return msgspec.json.decode(result) if self._decode is None else self._decode(result)
+
+    def _readable(self, job: Job, error: str) -> str:
+        """What is said of a failure must not depend on a key."""
+        try:
+            return opened(self._keys, error, job, "error")
+        except EncryptionKeyMissing:
+            return sealed.without_key(error)
 
     def _timed_out(self, timeout: float | timedelta | None) -> ResultTimeout:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
         return ResultTimeout(f"Job {self.id} has not ended within {seconds} s; it goes on by itself.")
 
 
-def found(engine: Engine, job: Job | None, *, job_id: UUID, decode: Decode | None) -> JobHandle[Any]:
+def found(
+    engine: Engine, job: Job | None, *, job_id: UUID, decode: Decode | None, keys: Encryption | None = None
+) -> JobHandle[Any]:
     """The handle of a job that was looked up by its id. Raises JobNotFound."""
     if job is None:
         raise _not_found(job_id)
-    return JobHandle(engine, job.id, job.number, "existing", decode)
+    return JobHandle(engine, job.id, job.number, "existing", decode, keys)
 
 
 def on_event_loop() -> bool:
@@ -323,7 +340,8 @@ def rerunning(
 
 
 def _again(job: Job, new_id: UUID) -> JobSpec:
-    """A new job like an old one, due now. An expiry was counted from back then, and a key may be another's by now."""
+    """A new job like an old one, due now. An expiry was counted from back then, a key may be another's by now, and the
+    trace that the old one was part of is over."""
     return JobSpec(
         id=new_id,
         task=job.task,
@@ -337,7 +355,7 @@ def _again(job: Job, new_id: UUID) -> JobSpec:
         timeout=job.timeout,
         soft_timeout=job.soft_timeout,
         tags=msgspec.json.encode(job.tags).decode() if job.tags else None,
-        meta=job.meta,
+        meta=without(job.meta),
         alone=job.alone,
     )
 

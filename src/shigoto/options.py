@@ -27,6 +27,11 @@ MAX_PAYLOAD = 1_048_576
 MAX_DEPTH = 64
 LAST_INSTANT = to_millis(datetime.max.replace(tzinfo=UTC))
 
+NO_STOP_IN_THREAD = (
+    "a timeout cannot stop what runs in a thread, and executor='thread' is declared. Leave executor out of the"
+    " declaration or say executor='process', for runs in a process that can be stopped; or use soft_timeout."
+)
+
 OnError = Literal["raise", "log"]
 Executor = Literal["loop", "thread", "process"]
 
@@ -47,6 +52,7 @@ class TaskOptions(TypedDict, total=False):
     expires: Duration | None
     max_crashes: int | None
     tags: Sequence[str]
+    encrypt: bool
 
 
 CatchUp = Literal["none", "latest", "all"]
@@ -93,6 +99,7 @@ class CallOptions(TypedDict, total=False):
     tenant: str
     tags: Sequence[str]
     meta: Mapping[str, Any]
+    encrypt: bool
     id: UUID
     connection: object
     on_error: OnError
@@ -106,7 +113,8 @@ class Options(Struct, frozen=True, kw_only=True):
 
     `retry`, `timeout` and `soft_timeout` are what is in force; what was given for this one call is in `stored_…`
     as well, and the rest is left to the worker's own task. 0 is a limit that the call has lifted. `executor` is
-    None where the function decides, `alone` asks for a process of its own. `said` are the fields that `using` named.
+    None where the function decides, `alone` asks for a process of its own. `encrypt` is None where nobody has said
+    anything. `said` are the fields that `using` named.
     """
 
     queue: str = "default"
@@ -133,6 +141,7 @@ class Options(Struct, frozen=True, kw_only=True):
     id: UUID | None = None
     connection: object = None
     on_error: OnError = "raise"
+    encrypt: bool | None = None
     said: tuple[str, ...] = ()
 
     def spec(self, task: str) -> JobSpec:
@@ -202,6 +211,36 @@ def expect_limits_in_order(options: Options, *, where: str) -> None:
         raise OptionInvalid(
             f"{where}: soft_timeout ({soft / 1000:g} s) must be shorter than timeout ({hard / 1000:g} s),"
             " wherever the two come from. Say both, or None for the one that is not wanted."
+        )
+
+
+def executor_of(options: Options, *, is_async: bool) -> Executor:
+    """Where runs take place: as said, else as the function needs it."""
+    if options.executor is not None:
+        return options.executor
+    if is_async:
+        return "loop"
+    return "process" if options.timeout else "thread"
+
+
+def expect_place(options: Options, *, is_async: bool, where: str) -> None:
+    """Raise DeclarationError for an executor that cannot run the function, or cannot do what else is asked."""
+    if options.executor == "loop" and not is_async:
+        raise DeclarationError(
+            f"{where}: executor='loop' is for async functions, and this one is not. Leave executor out, or say"
+            " 'thread' or 'process'."
+        )
+    if options.executor == "thread" and is_async:
+        raise DeclarationError(
+            f"{where}: executor='thread' is for functions that are not async, and this one is. Leave executor"
+            " out, or say 'process'."
+        )
+    if options.executor == "thread" and options.timeout:
+        raise DeclarationError(f"{where}: {NO_STOP_IN_THREAD}")
+    if options.exclusive and executor_of(options, is_async=is_async) == "thread":
+        raise DeclarationError(
+            f"{where}: exclusive=True stops a run when its lease is in doubt, and a thread cannot be stopped."
+            " Say executor='process', or make the function async."
         )
 
 

@@ -9,7 +9,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.duration import Duration
 from shigoto.model.errors import DeclarationError
 from shigoto.options import ScheduledOptions, ScheduleOptions
-from shigoto.task import DecorateScheduled, Tasks
+from shigoto.task import Decorate, Tasks
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -36,7 +36,7 @@ class Planning(ABC):
     def load(self) -> None:
         """Import all that is part of the app."""
 
-    def cron(self, expression: str, /, **options: Unpack[ScheduledOptions]) -> DecorateScheduled:
+    def cron(self, expression: str, /, **options: Unpack[ScheduledOptions]) -> Decorate:
         """Declare a function as a task that runs whenever the local time matches a cron expression.
 
             @app.cron("0 3 * * *", tz="Asia/Tokyo", catch_up="latest", overlap="skip")
@@ -51,7 +51,7 @@ class Planning(ABC):
         """
         return self._collection.cron(expression, **options)
 
-    def every(self, interval: Duration | str, /, **options: Unpack[ScheduledOptions]) -> DecorateScheduled:
+    def every(self, interval: Duration | str, /, **options: Unpack[ScheduledOptions]) -> Decorate:
         """Declare a function as a task that runs at an interval: `@app.every(timedelta(minutes=5))`, or `"5m"`.
 
         It is counted from midnight UTC of 1 January 1970, so that restarts and several workers do not move it. The

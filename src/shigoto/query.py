@@ -14,11 +14,13 @@ from shigoto.bulk import (
     clearing,
     counting,
 )
+from shigoto.encryption import Encryption
 from shigoto.engine.protocol import Engine
 from shigoto.filters import Filters, parse_id, wanted
 from shigoto.handle import Decode, JobHandle, found
 from shigoto.language import together
 from shigoto.model.clock import Millis, host_clock
+from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import Counts, Job, JobFilter
 from shigoto.model.worker import WorkerRecord
 from shigoto.queues import Queue, listing, pausing
@@ -50,6 +52,12 @@ class Query(ABC):
     def engine(self) -> Engine:
         """The engine of the store."""
 
+    encryption: Encryption | None
+
+    @abstractmethod
+    def encrypts(self, task: str) -> bool:
+        """Whether jobs of this task are encrypted, or nobody here knows."""
+
     @abstractmethod
     def decoder(self, job: Job | None) -> Decode | None:
         """What reads the result of the job, if its task is known."""
@@ -63,13 +71,13 @@ class Query(ABC):
         """The handle of a stored job. Raises JobNotFound."""
         job_id = parse_id(job_id)
         [job] = self.engine.run(self.engine.get([job_id]))
-        return found(self.engine, job, job_id=job_id, decode=self.decoder(job))
+        return found(self.engine, job, job_id=job_id, decode=self.decoder(job), keys=self.encryption)
 
     async def ajob(self, job_id: UUID | str) -> JobHandle[Any]:
         """The handle of a stored job. Raises JobNotFound."""
         job_id = parse_id(job_id)
         [job] = await self.engine.arun(self.engine.get([job_id]))
-        return found(self.engine, job, job_id=job_id, decode=self.decoder(job))
+        return found(self.engine, job, job_id=job_id, decode=self.decoder(job), keys=self.encryption)
 
     def find(self, text: str = "", /, **filters: Unpack[Filters]) -> list[Job]:
         """A page of jobs, those first that were stored last: `app.find(state="failed", queue="mail", limit=50)`.
@@ -88,12 +96,12 @@ class Query(ABC):
 
         It may have to look at all jobs; for counts by state and queue `stats` is cheap.
         """
-        plan = counting(self.engine, together(text, filters), clock=self.now)
+        plan = counting(self.engine, self._meant(text, filters), clock=self.now)
         return carry_out(self.engine, plan)
 
     async def acount(self, text: str = "", /, **filters: Unpack[Filters]) -> int:
         """How many jobs match; see `count`."""
-        plan = counting(self.engine, together(text, filters), clock=self.now)
+        plan = counting(self.engine, self._meant(text, filters), clock=self.now)
         return await acarry_out(self.engine, plan)
 
     def stats(self) -> dict[str, Counts]:
@@ -159,12 +167,12 @@ class Query(ABC):
         cancelled, pending, or all of these. Pending jobs will then never run; processing ones are never touched.
         Returns how many were deleted, or would be in a dry run.
         """
-        plan = clearing(self.engine, together(text, filters), dry_run=dry_run, clock=self.now)
+        plan = clearing(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
         return carry_out(self.engine, plan)
 
     async def aclear(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> int:
         """Delete all jobs that match; see `clear`."""
-        plan = clearing(self.engine, together(text, filters), dry_run=dry_run, clock=self.now)
+        plan = clearing(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
         return await acarry_out(self.engine, plan)
 
     def pause(self, queue: str) -> None:
@@ -183,17 +191,33 @@ class Query(ABC):
         """Let workers start jobs of this queue again."""
         await self.engine.arun(pausing(self.engine, queue, paused=False))
 
+    def _meant(self, text: str, filters: Filters) -> Filters:
+        meant = together(text, filters)
+        expect_searchable(self, meant)
+        return meant
+
     def _wanted(self, text: str, filters: Filters) -> JobFilter:
-        return wanted(together(text, filters), self.now)
+        return wanted(self._meant(text, filters), self.now)
 
     def _redriving(self, text: str, filters: Filters, *, dry_run: bool) -> Plan[Redriven]:
         return redriving(
-            self.engine, together(text, filters), dry_run=dry_run, decoder=self.decoder, clock=self.now
+            self.engine, self._meant(text, filters), dry_run=dry_run, decoder=self.decoder, clock=self.now
         )
 
     def _cancelling(self, text: str, filters: Filters, *, force: bool, dry_run: bool) -> Plan[Cancelled]:
         engine = self.engine
         chosen = yield from choosing_live(
-            engine, together(text, filters), decoder=self.decoder, clock=self.now
+            engine, self._meant(text, filters), decoder=self.decoder, clock=self.now
         )
         return chosen if dry_run else (yield from cancelling(engine, chosen, force=force))
+
+
+def expect_searchable(app: Query, filters: Filters) -> None:
+    """Raise OptionInvalid if the filter looks into arguments that are encrypted: it would leave them out in silence."""
+    task = filters.get("task")
+    if filters.get("args") and app.encryption is not None and (task is None or app.encrypts(task)):
+        which = "of this app" if task is None else f"of the task {task!r}"
+        raise OptionInvalid(
+            f"The arguments {which} are encrypted, so jobs cannot be found by them. Give the jobs a tag or a key"
+            " to find them by, or name a task that is declared with encrypt=False."
+        )

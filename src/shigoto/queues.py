@@ -1,5 +1,6 @@
 """Queues as operators see them: what they hold, what is set for them, and whether they are paused."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from shigoto.model.job import Counts, QueueSettings
 from shigoto.model.text import shown
 from shigoto.options import check_name
 
-MOST_PENDING = 10**12
+MOST_PENDING = 10**9
 SETTINGS = frozenset(QueueSettings.__struct_fields__) - {"name"}
 
 
@@ -46,8 +47,7 @@ def changing(engine: Engine, queue: str, **fields: Any) -> Op[QueueSettings]:
     """Change some settings of a queue, by the names they have in QueueSettings, and leave the others as they are, in
     one transaction. Raises OptionInvalid."""
     queue = check_name(queue, "The queue")
-    for name, value in fields.items():
-        _expect_setting(name, value)
+    _expect_settings(fields)
 
     def steps() -> Steps[QueueSettings]:
         stored = yield from engine.settings().start()
@@ -62,6 +62,19 @@ def changing(engine: Engine, queue: str, **fields: Any) -> Op[QueueSettings]:
 def pausing(engine: Engine, queue: str, *, paused: bool) -> Op[QueueSettings]:
     """Pause or resume a queue, and leave its other settings as they are, in one transaction."""
     return changing(engine, queue, paused=paused)
+
+
+def expect_settings(settings: QueueSettings) -> QueueSettings:
+    """The settings, if a queue can have them. Raises OptionInvalid."""
+    fields = structs.asdict(settings)
+    check_name(fields.pop("name"), "The queue")
+    _expect_settings(fields)
+    return settings
+
+
+def _expect_settings(fields: Mapping[str, object]) -> None:
+    for name, value in fields.items():
+        _expect_setting(name, value)
 
 
 def _expect_setting(name: str, value: object) -> None:

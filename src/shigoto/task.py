@@ -10,17 +10,22 @@ from functools import cached_property, update_wrapper
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
+from msgspec.structs import replace
+
 from shigoto import enqueue
 from shigoto.checks import check_call_options, check_task_options
 from shigoto.codec import Signature, check_shape, resolve
 from shigoto.context import Context, detached
+from shigoto.encryption import Encryption
 from shigoto.enqueue import Call, Route
 from shigoto.handle import JobHandle
 from shigoto.model.duration import Duration
 from shigoto.model.errors import DeclarationError, OptionInvalid
+from shigoto.model.masking import marked
 from shigoto.options import (
     MAX_DEPTH,
     MAX_PAYLOAD,
+    NO_STOP_IN_THREAD,
     CallOptions,
     Changes,
     Executor,
@@ -28,7 +33,9 @@ from shigoto.options import (
     ScheduledOptions,
     TaskOptions,
     check_name,
+    executor_of,
     expect_limits_in_order,
+    expect_place,
     expect_times,
     lay_call_over,
     lay_over,
@@ -43,11 +50,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
-
-NO_STOP_IN_THREAD = (
-    "a timeout cannot stop what runs in a thread, and executor='thread' is declared. Leave executor out of the"
-    " declaration or say executor='process', for runs in a process that can be stopped; or use soft_timeout."
-)
 
 
 class Declaration:
@@ -85,13 +87,13 @@ class Declaration:
     @property
     def executor(self) -> Executor:
         """Where runs take place: as declared, else as the function needs it."""
-        return _executor(self.options, is_async=self.is_async)
+        return executor_of(self.options, is_async=self.is_async)
 
     def _options_over(self, base: Options) -> Options:
         options = lay_over(base, self.changes)
         where = f"task {self.name!r}"
         expect_limits_in_order(options, where=where)
-        _expect_place(options, is_async=self.is_async, where=where)
+        expect_place(options, is_async=self.is_async, where=where)
         return options
 
 
@@ -187,6 +189,20 @@ class Task(Generic[P, R_co]):
         return self._declaration.takes_context
 
     @property
+    def encrypts(self) -> bool:
+        """Whether its jobs are encrypted where there are keys: unless the call, the task or the app says otherwise, and
+        the app's word does not count for secret parameters."""
+        said = {**self._declaration.changes, **self._changes}
+        if "encrypt" not in said and self.signature.arguments.secrets:
+            return True
+        return self.options.encrypt is not False
+
+    @property
+    def encryption(self) -> Encryption | None:
+        """The keys of its app."""
+        return None if self._declaration.app is None else self._declaration.app.encryption
+
+    @property
     def options(self) -> Options:
         """What holds for the calls of this task object."""
         return lay_call_over(
@@ -234,51 +250,31 @@ class Task(Generic[P, R_co]):
                 f"task {self.name!r} belongs to no app yet, so there is no store for its jobs:"
                 " call app.include(tasks) with the collection it was declared in."
             )
-        options = self.options
-        return Route(app, options, options.spec(self.name), self.signature.decode_result)
+        options, signature = self.options, self.signature
+        spec = options.spec(self.name)
+        if secrets := signature.arguments.secrets:
+            spec = replace(spec, meta=marked(spec.meta, sorted(secrets)))
+        encrypts = self.encrypts
+        return Route(
+            app, options, spec, signature.decode_result, encrypts, must=encrypts and bool(options.encrypt)
+        )
 
 
 class Decorate:
-    """What `task(...)` returns when it is given options: the decorator itself."""
+    """What `task(...)` returns when it is given options, and `cron(…)` and `every(…)`: the decorator itself."""
 
-    __slots__ = ("_options", "_tasks")
+    __slots__ = ("_declare",)
 
-    def __init__(self, tasks: "Tasks", options: TaskOptions) -> None:
-        self._tasks = tasks
-        self._options = options
-
-    @overload
-    def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
-    def __call__(self, fn: Callable[..., Any], /) -> Task[..., Any]:
-        """Declare the function as a task."""
-        return self._tasks.declare(fn, self._options)
-
-
-class DecorateScheduled:
-    """What `cron(…)` and `every(…)` return: the decorator itself, which declares a task and a schedule that runs it."""
-
-    __slots__ = ("_every", "_expression", "_options", "_tasks")
-
-    def __init__(
-        self, tasks: "Tasks", expression: str | None, every: Duration | str | None, options: ScheduledOptions
-    ) -> None:
-        expect_times(expression if every is None else every)
-        self._tasks = tasks
-        self._expression = expression
-        self._every = every
-        self._options = options
+    def __init__(self, declare: Callable[[Callable[..., Any]], Task[..., Any]]) -> None:
+        self._declare = declare
 
     @overload
     def __call__(self, fn: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
     def __call__(self, fn: Callable[..., Any], /) -> Task[..., Any]:
-        """Declare the function as a task, and a schedule of the same name."""
-        from shigoto.schedule.declaring import scheduled
-
-        return scheduled(self._tasks, fn, self._expression, self._every, self._options)
+        """Declare the function as a task, with a schedule of the same name if that was asked for."""
+        return self._declare(fn)
 
 
 class Tasks:
@@ -312,15 +308,28 @@ class Tasks:
         self, fn: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]
     ) -> Task[..., Any] | Decorate:
         """Declare a function as a task: `@tasks.task` or `@tasks.task(queue="mail")`."""
-        return Decorate(self, options) if fn is None else self.declare(fn, options)
+        return Decorate(lambda fn: self.declare(fn, options)) if fn is None else self.declare(fn, options)
 
-    def cron(self, expression: str, /, **options: Unpack[ScheduledOptions]) -> DecorateScheduled:
+    def cron(self, expression: str, /, **options: Unpack[ScheduledOptions]) -> Decorate:
         """Declare a function as a task that runs by a schedule; see `Shigoto.cron`."""
-        return DecorateScheduled(self, expression, None, options)
+        expect_times(expression)
+        return Decorate(lambda fn: self._scheduled(fn, expression, None, options))
 
-    def every(self, interval: Duration | str, /, **options: Unpack[ScheduledOptions]) -> DecorateScheduled:
+    def every(self, interval: Duration | str, /, **options: Unpack[ScheduledOptions]) -> Decorate:
         """Declare a function as a task that runs at an interval; see `Shigoto.every`."""
-        return DecorateScheduled(self, None, interval, options)
+        expect_times(interval)
+        return Decorate(lambda fn: self._scheduled(fn, None, interval, options))
+
+    def _scheduled(
+        self,
+        fn: Callable[..., Any],
+        expression: str | None,
+        every: Duration | str | None,
+        options: ScheduledOptions,
+    ) -> Task[..., Any]:
+        from shigoto.schedule.declaring import scheduled
+
+        return scheduled(self, fn, expression, every, options)
 
     def declare(self, fn: Callable[..., Any], options: TaskOptions) -> Task[..., Any]:
         """Make a task of a function. Raises DeclarationError, OptionInvalid."""
@@ -353,35 +362,6 @@ class Tasks:
     def join(self, app: "Shigoto") -> None:
         """Give tasks that are still to be declared to an app; for `Shigoto.include`."""
         self._app = app
-
-
-def _executor(options: Options, *, is_async: bool) -> Executor:
-    if options.executor is not None:
-        return options.executor
-    if is_async:
-        return "loop"
-    return "process" if options.timeout else "thread"
-
-
-def _expect_place(options: Options, *, is_async: bool, where: str) -> None:
-    """Raise DeclarationError for an executor that cannot run the function, or cannot do what else is asked."""
-    if options.executor == "loop" and not is_async:
-        raise DeclarationError(
-            f"{where}: executor='loop' is for async functions, and this one is not. Leave executor out, or say"
-            " 'thread' or 'process'."
-        )
-    if options.executor == "thread" and is_async:
-        raise DeclarationError(
-            f"{where}: executor='thread' is for functions that are not async, and this one is. Leave executor"
-            " out, or say 'process'."
-        )
-    if options.executor == "thread" and options.timeout:
-        raise DeclarationError(f"{where}: {NO_STOP_IN_THREAD}")
-    if options.exclusive and _executor(options, is_async=is_async) == "thread":
-        raise DeclarationError(
-            f"{where}: exclusive=True stops a run when its lease is in doubt, and a thread cannot be stopped."
-            " Say executor='process', or make the function async."
-        )
 
 
 def _aliases(given: object) -> tuple[str, ...]:

@@ -34,9 +34,11 @@ from shigoto.model.errors import (
 )
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.options import MAX_PAYLOAD
 
 if TYPE_CHECKING:
-    from shigoto.context import Desk, Signals
+    from shigoto.context import Desk
+    from shigoto.signals import Signals
 
 C = TypeVar("C")
 
@@ -116,6 +118,7 @@ class Completion:
                 f"task {self._lease.task!r}: finish() comes too late, the transaction block is over."
             )
         self._result = "null" if result is None else self._encode(result)
+        self._covered()
 
     def op(self) -> Op[list[Verdict]]:
         """What is written last in the block. Raises LeaseLost."""
@@ -125,7 +128,7 @@ class Completion:
             token=lease.token,
             queue=lease.queue,
             ending=Ending.COMPLETED,
-            result=self._result,
+            result=self._covered(),
             progress=signals.progress,
             progress_text=signals.progress_text,
             log=None if signals.lines is None else signals.lines.whole(),
@@ -137,6 +140,11 @@ class Completion:
             rings=settle.rings,
             committed=lambda _: self._ended("committed"),
         )
+
+    def _covered(self) -> str:
+        """The result as it is stored. Raises ResultInvalid."""
+        cover = self._signals.cover
+        return self._result if cover is None else cover.result(self._result, MAX_PAYLOAD)
 
     def joined(self) -> None:
         """The settlement is part of the caller's transaction now."""

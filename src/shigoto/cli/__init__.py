@@ -60,6 +60,7 @@ COMMANDS = {
     ),
     "workers": Entry("Look", "look:workers", "Show the workers and their leases."),
     "top": Entry("Look", "top.command:top", "Watch jobs, queues and workers live, and act by keys."),
+    "audit": Entry("Look", "audit:audit", "Show what operators have done: who, what, and when."),
     "tasks": Entry("Look", "tasks:tasks", "Show the tasks of the app, what runs them, and what they take."),
     "enqueue": Entry("Act", "act:enqueue", "Store a job."),
     "cancel": Entry("Act", "manage:cancel", "Cancel jobs, or ask running ones to stop."),
@@ -70,6 +71,8 @@ COMMANDS = {
     "pause": Entry("Act", "queues:pause", "Let no worker start jobs of a queue."),
     "resume": Entry("Act", "queues:resume", "Let workers start jobs of a queue again."),
     "token": Entry("Keep", "token:token", "Make, show and revoke the tokens of the service."),
+    "notify": Entry("Keep", "notify:notify", "Show the rules of notifications, and try them."),
+    "secrets": Entry("Keep", "secrets:secrets", "Make keys, and encrypt anew what is stored."),
     "config": Entry("Keep", "config:config", "Show the settings, and where they come from."),
     "completion": Entry(
         "Keep", "completion:completion", "Print the script that makes a shell complete words."

@@ -152,10 +152,12 @@ def _stored(app: "Shigoto", call: "Call[Any]") -> "JobHandle[Any]":
     """Store a job, if its queue has room. Raises QueueFull."""
     from shigoto.fullness import storing
     from shigoto.handle import JobHandle
+    from shigoto.middleware import tracing
     from shigoto.model.ids import uuid7
 
     engine = app.engine
-    [made] = engine.run(storing(engine, [call.spec(uuid7())]))
+    with tracing.storing(app.tracing, [call.spec(uuid7())]) as specs:
+        [made] = engine.run(storing(engine, specs))
     return JobHandle(engine, made.id, made.number, made.status, None)
 
 

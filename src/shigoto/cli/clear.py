@@ -14,7 +14,7 @@ from shigoto.cli import INTERRUPTED, output
 from shigoto.cli.actor import audited
 from shigoto.cli.consent import SHOWN, Bar, agreed, counted, names, surely
 from shigoto.cli.many import Terms
-from shigoto.cli.pick import misuse, split_filter, takes_filter
+from shigoto.cli.pick import misuse, split_filter, takes_filter, tell_unsearched
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
 from shigoto.model.job import TERMINAL, JobFilter, State
@@ -55,6 +55,7 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
     if page.state is not State.COMPLETED:
         meant.expect_consent(ctx)
     with closing(target_of(ctx).existing_store(store)) as engine:
+        tell_unsearched(engine, meant.filters)
         if meant.dry_run:
             _tell_dry_run(engine, page, most, as_json=meant.as_json)
             return 0

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
+    from shigoto.observe.storelook import Reading
     from shigoto.scheduler import Scheduler
     from shigoto.worker import Worker
     from shigoto.worker.probe import Probe
@@ -36,13 +37,14 @@ def port_of_worker(place: tuple[str, int] | None, app: "Shigoto", worker: "Worke
         cycle = None if at is None else clock() - at
         return judge(Signs(stopping=worker.stopping, stores=[probe.signs()], cycles=[cycle], poll=poll))
 
-    return _telling(place, app, ready)
+    return _telling(place, app, ready, list)
 
 
 def port_of_scheduler(place: tuple[str, int] | None, app: "Shigoto", scheduler: "Scheduler") -> Beside:
     """Tells of a scheduler: it fires what is due, and nothing is seriously wrong. Raises OptionInvalid likewise."""
     if place is None:
         return _nothing
+    from shigoto.scheduler.health import readings
     from shigoto.worker.pulse import Readiness, Signs, judge
 
     def ready(probe: "Probe") -> Readiness:
@@ -55,21 +57,32 @@ def port_of_scheduler(place: tuple[str, int] | None, app: "Shigoto", scheduler: 
             details = health.details if health.connected else ("The store does not answer.",)
         return judge(Signs(stopping=scheduler.stopping, stores=[probe.signs()], details=details))
 
-    return _telling(place, app, ready)
+    return _telling(place, app, ready, lambda: readings(scheduler.health()))
 
 
 async def _nothing() -> None: ...
 
 
-def _telling(place: tuple[str, int], app: "Shigoto", ready: "Callable[[Probe], Readiness]") -> Beside:
+def _telling(
+    place: tuple[str, int],
+    app: "Shigoto",
+    ready: "Callable[[Probe], Readiness]",
+    more: "Callable[[], list[Reading]]",
+) -> Beside:
     from asyncio import gather
 
-    from shigoto.worker.healthport import HealthPort
+    from shigoto.observe.metrics import metrics_if_shown
+    from shigoto.worker.healthport import HealthPort, ready_of
     from shigoto.worker.probe import Probe
     from shigoto.worker.station import lease_clock
 
     probe = Probe(lambda: app.engine, lease_clock())
-    port = HealthPort(*place, lambda: ready(probe))
+    metrics = metrics_if_shown(
+        app.bus,
+        lambda: app.engine,
+        more=lambda: [*ready_of(ready(probe)), *more()],
+    )
+    port = HealthPort(*place, lambda: ready(probe), metrics)
 
     async def tell() -> None:
         await gather(port.run(), probe.run())

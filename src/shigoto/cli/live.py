@@ -8,6 +8,7 @@ from shigoto.cli.canvas import Canvas, filled
 from shigoto.cli.output import bar, clip, one_line, total
 from shigoto.demo.show import SHOWN_EVENTS, SHOWN_RUNNING, Report, Snapshot
 from shigoto.model.job import Job
+from shigoto.model.sealed import without_key
 
 PHASES = {
     "starting": "starting two worker processes",
@@ -85,7 +86,7 @@ def _running(job: Job) -> str:
     if job.progress is None:
         return f"  #{job.number:<6}{job.task}"
     share = f"{bar(job.progress)} {job.progress:4.0%}"
-    return f"  #{job.number:<6}{job.task:<14}{share}  {job.progress_text or ''}"
+    return f"  #{job.number:<6}{job.task:<14}{share}  {without_key(job.progress_text or '')}"
 
 
 HUES = {

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from shigoto.cli import output
 from shigoto.cli.output import Column
-from shigoto.cli.pick import misuse, read_filter, split_filter, takes_filter
+from shigoto.cli.pick import misuse, read_filter, split_filter, takes_filter, tell_unsearched
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
 from shigoto.cli.watch import Rates, Watching, json_line, takes_watch, watch
@@ -129,6 +129,7 @@ def list_jobs(
             _watch_jobs(engine, filters, watch, as_json=as_json)
             return
         jobs = engine.run(engine.find(wanted(filters)))
+        tell_unsearched(engine, filters)
 
     if as_json:
         output.print_json([output.record(job) for job in jobs])

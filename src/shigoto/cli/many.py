@@ -10,7 +10,7 @@ from shigoto.bulk import PAGE, Cancelled, cancelling, carry_out, choosing_live
 from shigoto.cli import INTERRUPTED, output
 from shigoto.cli.actor import audited
 from shigoto.cli.consent import Bar, agreed, counted, expect_consent, jobs, names, surely
-from shigoto.cli.pick import misuse, read_filter, split_filter, takes_filter
+from shigoto.cli.pick import misuse, read_filter, split_filter, takes_filter, tell_unsearched
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
 from shigoto.filters import Filters
@@ -93,6 +93,7 @@ def redrive_matching(ctx: click.Context, engine: "Engine", terms: Terms) -> int:
     state = str(terms.filters.get("state") or "failed")
     with misuse(ctx):
         plan = choosing(engine, terms.filters, decoder=lambda _: None)
+    tell_unsearched(engine, terms.filters)
     chosen = carry_out(engine, plan)
     whole = len(chosen.jobs) + len(chosen.rivals)
     if terms.dry_run:
@@ -157,6 +158,7 @@ def cancel_matching(ctx: click.Context, engine: "Engine", terms: Terms, *, force
     """Cancel all that match, after a question; the exit code."""
     with misuse(ctx):
         plan = choosing_live(engine, terms.filters, decoder=lambda _: None)
+    tell_unsearched(engine, terms.filters)
     chosen = carry_out(engine, plan)
     whole = len(chosen.cancelled) + len(chosen.asked)
     if terms.dry_run:

@@ -15,6 +15,9 @@ import click
 import msgspec
 
 from shigoto.model.job import Counts, Job, State
+from shigoto.model.masking import masked_payload
+from shigoto.model.presenting import presented
+from shigoto.model.sealed import without_key
 
 GAP = "  "
 BAR = 24  # cells
@@ -244,8 +247,8 @@ def total(queues: dict[str, Counts]) -> Counts:
 
 def preview(job: Job) -> str:
     """What is most worth seeing of a job in one line: its error if it did not succeed, else its arguments."""
-    text = job.error if job.error and job.state is not State.COMPLETED else job.payload
-    return brief(text)
+    failed = job.error and job.state is not State.COMPLETED
+    return brief(without_key(job.error or "") if failed else masked_payload(job.payload, job.meta))
 
 
 def brief(text: str) -> str:
@@ -254,8 +257,8 @@ def brief(text: str) -> str:
 
 
 def record(job: Job) -> dict[str, object]:
-    """The complete job for programs; what is stored as JSON is part of it, not text inside of it."""
-    fields = msgspec.structs.asdict(job)
+    """The job for programs, without its secrets; what is stored as JSON is part of it, not text inside of it."""
+    fields = msgspec.structs.asdict(presented(job))
     for name in ("payload", "result", "meta"):
         text: object = fields[name]
         if isinstance(text, str):

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_args
 from uuid import UUID
 
 import click
+from msgspec import structs
 
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import split_store
-from shigoto.filters import MAX_NUMBER, Filters, KindName
+from shigoto.filters import MAX_NUMBER, Filters, KindName, wanted
 from shigoto.language import is_term, together
 from shigoto.model.errors import JobNotFound, OptionInvalid
 from shigoto.model.job import Job, JobFilter
+from shigoto.model.sealed import MARK
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
@@ -69,6 +71,17 @@ def read_filter(ctx: click.Context, terms: Sequence[str], flags: dict[str, Any])
     given = {name: value for name, value in flags.items() if value is not None}
     with misuse(ctx):
         return together(terms, cast("Filters", given))
+
+
+def tell_unsearched(engine: "Engine", filters: Filters) -> None:
+    """Say, beside what is told, that there are jobs into whose arguments nobody can look."""
+    if filters.get("args"):
+        rest = structs.replace(wanted(filters), args=((MARK, "enc"),), limit=1)
+        if engine.run(engine.find(rest)):
+            click.echo(
+                "Some jobs have encrypted arguments: they cannot be found by args., and are left out.",
+                err=True,
+            )
 
 
 def split_filter(words: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -325,6 +325,8 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
     app, made = made_here(
         target, store, lambda app: Worker(app, stop_timeout=wishes.stop_timeout, **wishes.for_worker())
     )
+    if app.tracing is not None:
+        app.tracing.rule()
     health = port_of_worker(place_of(wishes.health), app, made, wishes.poll)
 
     async def beside() -> None:

@@ -153,7 +153,7 @@ def _made(app: "Shigoto", wishes: Wishes, ends: Callable[[], None]) -> "Serving"
             ends()
             super().stop()
 
-    if not app.engine.capabilities.repairs:
+    if app.engine.capabilities.served:
         raise StoreRefused(
             "This store is a server itself. Name the file or the database whose jobs are to be served."
         )

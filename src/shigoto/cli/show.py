@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, assert_never
 
 import click
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from shigoto.cli import output
 from shigoto.cli.pick import pick, split_jobs
@@ -15,6 +15,7 @@ from shigoto.cli.target import UNSAID, Said, takes_target, target_of
 from shigoto.engine.op import Op, Steps
 from shigoto.model.errors import JobNotFound
 from shigoto.model.job import Attempt, FailureKind, Job, LoggedLine, QueueSettings, State
+from shigoto.model.presenting import presented, presented_attempts, presented_lines
 from shigoto.model.worker import WorkerRecord
 
 if TYPE_CHECKING:
@@ -92,12 +93,19 @@ def telling(engine: "Engine", job: Job) -> Op[Story]:
     type=click.IntRange(0),
     help=f"So many of the last log lines.  [default: {LOG_LINES}]",
 )
+@click.option("--decrypt", is_flag=True, help="What is encrypted, by the keys of the app or the environment.")
 @click.option(
     "--json", "as_json", is_flag=True, help="For programs: the job, its attempts and its log lines."
 )
 @takes_target
 def show(
-    ctx: click.Context, words: tuple[str, ...], *, all_traces: bool, log_lines: int | None, as_json: bool
+    ctx: click.Context,
+    words: tuple[str, ...],
+    *,
+    all_traces: bool,
+    log_lines: int | None,
+    decrypt: bool,
+    as_json: bool,
 ) -> None:
     """Show one job: its state, what has happened to it, its errors, its log.
 
@@ -109,6 +117,12 @@ def show(
     target = target_of(ctx)
     with closing(target.existing_store(store)) as engine:
         story = engine.run(telling(engine, pick(engine, jobs[0])))
+    if decrypt:
+        from shigoto.cli.reveal import revealed
+        from shigoto.cli.secrets import keys_of
+
+        story = revealed(story, keys_of(target))
+    story = presentable(story)
 
     if as_json:
         output.print_json(record(story, log_lines))
@@ -123,6 +137,16 @@ def show(
         said=target.said(store),
     )
     click.echo("\n".join(lines), color=output.in_colour())
+
+
+def presentable(story: Story) -> Story:
+    """The story as it may be shown."""
+    return structs.replace(
+        story,
+        job=presented(story.job),
+        attempts=presented_attempts(story.attempts),
+        logs=presented_lines(story.logs),
+    )
 
 
 def record(story: Story, log_lines: int | None) -> dict[str, object]:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from shigoto.app import Shigoto
 from shigoto.observe.log import configure_logging, some_of
-from shigoto.worker.logfields import job_fields
+from shigoto.worker.logfields import hidden, job_fields
 from shigoto.worker.service import Service
 from shigoto.worker.supervisor.address import name_of_store
 from shigoto.worker.supervisor.eof import call_at_eof
@@ -37,7 +37,9 @@ def work(
     app: Shigoto, worker: Service[Outcome], shift: Shift, beside: Callable[[], Coroutine[Any, Any, None]]
 ) -> int:
     """Run the worker, or the scheduler, to its end, and tell the exit code; `beside` runs as long as it does."""
-    configure_logging(format=shift.log_format, level=shift.log_level.upper(), fields=job_fields)
+    configure_logging(
+        format=shift.log_format, level=shift.log_level.upper(), fields=job_fields, hide=hidden, gather=True
+    )
     if shift.notice is not None:
         logger.info("%s", shift.notice)
     with Watchdog() as watchdog:

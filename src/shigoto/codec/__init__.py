@@ -23,9 +23,9 @@ type. Models of pydantic keep their own rules for what is inside them. Arguments
 JSON, may have their JSON form: a UUID its text, bytes base64, an object a dict.
 """
 
-from shigoto.codec.annotations import JSON
+from shigoto.codec.annotations import JSON, Secret
 from shigoto.codec.declaration import check_shape
 from shigoto.codec.signature import Signature, resolve
 from shigoto.codec.text import encode_json
 
-__all__ = ["JSON", "Signature", "check_shape", "encode_json", "resolve"]
+__all__ = ["JSON", "Secret", "Signature", "check_shape", "encode_json", "resolve"]

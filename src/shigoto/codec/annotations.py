@@ -3,10 +3,25 @@
 import re
 from collections.abc import Iterator
 from inspect import formatannotation
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
 
 JSON: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
 """Any JSON value: for a first parameter that is free, which `Any` must not be."""
+
+T = TypeVar("T")
+
+
+class Hidden:
+    """The mark of a value that is shown to nobody."""
+
+    def __repr__(self) -> str:
+        return "secret"
+
+
+HIDDEN = Hidden()
+
+Secret: TypeAlias = Annotated[T, HIDDEN]
+"""A parameter whose value is masked wherever arguments are shown, and encrypted where there are keys: `Secret[str]`."""
 
 _MODULE = re.compile(r"(?:\w+\.)+(?=\w)")
 
@@ -31,3 +46,8 @@ def shown(annotation: Any) -> str:
     if get_origin(annotation) is Annotated:
         return shown(get_args(annotation)[0])
     return _MODULE.sub("", formatannotation(annotation))
+
+
+def is_secret(annotation: Any) -> bool:
+    """Whether any part of what is annotated so is secret."""
+    return any(isinstance(each, Hidden) for each in metadata(annotation))

@@ -15,12 +15,14 @@ from msgspec import UNSET, inspect
 from msgspec.structs import astuple
 
 from shigoto.codec.adapter import Adapter
-from shigoto.codec.annotations import shown
+from shigoto.codec.annotations import is_secret, shown
 from shigoto.codec.slot import Slot, make_slot, read_foreign
 from shigoto.codec.text import ENCODER, Limits, TooLarge, check_limits, explain, is_json, with_numbers
 from shigoto.codec.values import Unfit
 from shigoto.model.errors import PayloadInvalid, PayloadTooLarge, nearest
 from shigoto.model.text import shown as in_short
+
+SECRET = "its value does not fit, and is secret"
 
 _FIELD = re.compile(r"Object (missing required|contains unknown) field `([^`]*)`")
 
@@ -30,6 +32,7 @@ class Arguments:
     """The parameters of one task function, without its Context.
 
     `text` shows them in errors, `positional` may be passed by position, pydantic reads those with `adapters`.
+    The values of `secrets` are told to nobody.
     `struct` is the payload as msgspec sees it: a field for each parameter, in order; `node` describes it. Up to `quick`
     arguments by position can be encoded the quick way. A text of up to `harmless` bytes can break neither limit.
     """
@@ -42,6 +45,7 @@ class Arguments:
     required: tuple[str, ...]
     defaults: Mapping[str, object]
     adapters: Mapping[str, Adapter]
+    secrets: frozenset[str]
     opaque: bool
     quick: int
     limits: Limits
@@ -72,6 +76,7 @@ class Arguments:
             required=required,
             defaults={each.name: each.default for each in parameters if each.name not in required},
             adapters={name: slot.adapter for name, slot in slots.items() if slot.adapter},
+            secrets=frozenset(each.name for each in parameters if is_secret(each.annotation)),
             opaque=any(slot.opaque for slot in slots.values()),
             quick=0 if needs_care or mixed else len(positional),
             limits=limits,
@@ -130,7 +135,7 @@ class Arguments:
         """The JSON Schema of the payload."""
         from shigoto.codec.schema import schema_of_arguments
 
-        return schema_of_arguments(self.task, self.struct, self.slots, self.defaults)
+        return schema_of_arguments(self.task, self.struct, self.slots, self.defaults, self.secrets)
 
     def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Mapping[str, object]:
         if len(args) > len(self.positional):
@@ -173,6 +178,8 @@ class Arguments:
         try:
             text = with_numbers(self._write(arguments), self.node).decode()
         except Exception as error:
+            if self.secrets:
+                self._refuse("the arguments cannot be stored, and some of them are secret")
             self._refuse(f"the arguments cannot be stored: {explain(error)[0]}", error)
         self._check_arrival(watched, self.decode(text))
         return text
@@ -197,7 +204,7 @@ class Arguments:
             try:
                 self.slots[name].check(value, depth=self.limits.depth - 1)
             except Unfit as unfit:
-                self._refuse(f"argument {name + unfit.path!r}: {unfit.reason}", unfit)
+                self._refuse_value(name, unfit)
 
     def _check_arrival(self, arguments: Mapping[str, object], arrived: Mapping[str, object]) -> None:
         for name, adapter in self.adapters.items():
@@ -205,7 +212,12 @@ class Arguments:
                 try:
                     adapter.check_arrival(arguments[name], arrived[name])
                 except Unfit as unfit:
-                    self._refuse(f"argument {name + unfit.path!r}: {unfit.reason}", unfit)
+                    self._refuse_value(name, unfit)
+
+    def _refuse_value(self, name: str, unfit: Unfit) -> NoReturn:
+        if name in self.secrets:
+            self._refuse(f"argument {name!r}: {SECRET}")
+        self._refuse(f"argument {name + unfit.path!r}: {unfit.reason}", unfit)
 
     def _refuse_payload(self, error: Exception) -> NoReturn:
         if match := _FIELD.fullmatch(str(error)):
@@ -213,6 +225,9 @@ class Arguments:
                 self._refuse_unknown(match[2], error)
             self._refuse_call(f"argument {match[2]!r} is missing", error)
         reason, path = explain(error)
+        name = re.split(r"[.\[]", path.removeprefix("."), maxsplit=1)[0]
+        if name in self.secrets:
+            self._refuse(f"argument {name!r}: {SECRET}")
         place = f"argument {path.removeprefix('.')!r}" if path else "the payload"
         self._refuse(f"{place}: {reason}", error)
 
@@ -225,7 +240,8 @@ class Arguments:
         self._refuse(f"{why}.{hint} The signature is {self.text}", cause)
 
     def _refuse(self, why: str, cause: Exception | None = None) -> NoReturn:
-        raise PayloadInvalid(f"task {self.task!r}: {why}.") from cause
+        # What a value is hidden in would be told with the cause: by its own words, or by those of its author.
+        raise PayloadInvalid(f"task {self.task!r}: {why}.") from (None if self.secrets else cause)
 
 
 def _payload_struct(

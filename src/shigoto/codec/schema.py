@@ -5,7 +5,7 @@ document. What the schema refuses the codec may still take, where JSON leaves a 
 which keeps every digit, though a number would be read too. Formats are for information.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import Flag
 from typing import Any
 
@@ -23,17 +23,29 @@ Schema = dict[str, Any]
 
 
 def schema_of_arguments(
-    task: str, struct: type[msgspec.Struct], slots: Mapping[str, Slot], defaults: Mapping[str, object]
+    task: str,
+    struct: type[msgspec.Struct],
+    slots: Mapping[str, Slot],
+    defaults: Mapping[str, object],
+    secrets: Collection[str] = (),
 ) -> Schema:
     """The schema of a payload: an object with a property for each parameter, in their order, and no other."""
     adapters = {name: slot.adapter for name, slot in slots.items() if slot.adapter is not None}
     (reference,), definitions, adapted = _described([struct], adapters)
     payload = definitions.pop(reference["$ref"].removeprefix(DEFINED))
     properties: Schema = {name: adapted.get(name, plain) for name, plain in payload["properties"].items()}
+    for name in secrets:
+        properties[name] = _secret(properties[name])
     for name, default in defaults.items():
-        if (written := _written(default, slots[name].adapter)) is not None:
+        if name not in secrets and (written := _written(default, slots[name].adapter)) is not None:
             properties[name] = {**properties[name], "default": msgspec.json.decode(written)}
     return _document(task, {**payload, "properties": properties}, definitions)
+
+
+def _secret(schema: Schema) -> Schema:
+    """What is asked for and never told again."""
+    text = {"format": "password"} if schema.get("type") == "string" and "format" not in schema else {}
+    return {**schema, **text, "writeOnly": True}
 
 
 def schema_of_result(task: str, slot: Slot) -> Schema:

@@ -55,6 +55,9 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     joins: bool  # enqueue inside the caller's own transaction
     moves: bool = False  # its jobs can be moved, exported and imported (`engine.movable`)
     repairs: bool = True  # its users sweep, promote and fire schedules; else it does that by itself
+    served: bool = (
+        False  # it is behind a server, which sees to limits, and notes what operators do, by itself
+    )
     block_limit: float | None = None  # seconds that a transaction block may last, where it need not be short
 
 
@@ -227,6 +230,15 @@ class Engine(Transport, Protocol):
         """
         ...
 
+    def switch_notices(self, on: bool) -> Op[bool]:
+        """Say, for all who use the store, whether somebody wants to hear of things; tells whether that is news.
+
+        While it is on, whoever makes a job fail for good, by whatever way, stores a `shigoto.notice` of it in the same
+        transaction; so does whoever fences a worker or writes ticks down as missed. Never of jobs that are about
+        notices themselves, and never two of one event: the id of a notice is made from what it tells of.
+        """
+        ...
+
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         """T11, T12: cancel pending jobs at once, ask running ones to stop; the state afterwards, None if unknown.
 
@@ -279,6 +291,12 @@ class Engine(Transport, Protocol):
 
     def stats(self) -> Op[dict[str, Counts]]:
         """Exact counts by queue, at a cost that does not grow with history."""
+        ...
+
+    def oldest(self) -> Op[dict[str, Millis]]:
+        """By queue, since when its longest waiting job could have been claimed, of those first in line; only where one
+        waits. It does not matter how many do, or whether the queue is paused.
+        """
         ...
 
     def configure(self, settings: QueueSettings) -> Op[None]:

@@ -8,11 +8,12 @@ from shigoto.engine.op import Op
 from shigoto.model.audit import AuditEntry
 from shigoto.model.clock import Millis
 from shigoto.model.feed import Happening, Place
+from shigoto.model.sealed import Reseal, Sealed
 from shigoto.model.token import Token
 
 
 class Registry(Protocol):
-    """Tokens, the audit, and the feed of what has happened."""
+    """Tokens, the audit, the feed of what has happened, and what is encrypted."""
 
     def add_token(self, token: Token) -> Op[bool]:
         """Keep a token, as created now; False, and nothing is changed, if its id is taken."""
@@ -46,5 +47,17 @@ class Registry(Protocol):
 
         Whoever follows the feed asks for a few seconds at a time, and looks back: a commit may come later than the
         instant it bears.
+        """
+        ...
+
+    def sealed(self, current: str, *, after: int, limit: int) -> Op[tuple[list[Sealed], int | None]]:
+        """What is encrypted by any key but the one with the id `current`, of the first `limit` jobs with a number above
+        `after`; and the number of the last of these jobs, None if there is none."""
+        ...
+
+    def reseal(self, changes: Sequence[Reseal]) -> Op[int]:
+        """Put other envelopes into the places of these, and count them: each only if what was seen still stands there.
+
+        The one way in which the arguments of a stored job are written anew; nothing else of it changes.
         """
         ...

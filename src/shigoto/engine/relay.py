@@ -108,6 +108,9 @@ class Relay:
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         return self.engine.sweep(order)
 
+    def switch_notices(self, on: bool) -> Op[bool]:
+        return self.engine.switch_notices(on)
+
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         return self.engine.cancel(ids, force=force)
 
@@ -137,6 +140,9 @@ class Relay:
 
     def stats(self) -> Op[dict[str, Counts]]:
         return self.engine.stats()
+
+    def oldest(self) -> Op[dict[str, Millis]]:
+        return self.engine.oldest()
 
     def configure(self, settings: QueueSettings) -> Op[None]:
         return self.engine.configure(settings)

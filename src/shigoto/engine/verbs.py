@@ -4,10 +4,7 @@ Both ends have this table. What is sent is a tuple of arguments, what comes back
 very records that the engine takes and gives. JSON texts in them are not escaped once more.
 """
 
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
-from hmac import digest
 from typing import Any, Literal
 from uuid import UUID
 
@@ -48,7 +45,6 @@ from shigoto.model.worker import (
 PROTOCOL = 1  # raised when one end no longer understands what the other says
 DOOR = "/api/v1/engine"  # where the verbs are asked for
 MEDIA_TYPE = "application/msgpack"
-WORKER_SECRET = "Shigoto-Worker-Secret"  # the header by which a worker shows that it is the one it says
 
 
 class Hello(Struct, frozen=True, kw_only=True):
@@ -155,6 +151,9 @@ VERBS: Mapping[str, Verb] = {
     "stats": Verb(
         takes=tuple[()], gives=dict[str, Counts], scopes=("read", "work"), restricted=True
     ),  # a worker logs them
+    "oldest": Verb(
+        takes=tuple[()], gives=dict[str, Millis], scopes=("read", "work"), restricted=True
+    ),  # it shows them, too
     "settings": Verb(takes=tuple[()], gives=list[QueueSettings], scopes=READ),
     "schedules": Verb(names=("names",), takes=tuple[list[str] | None], gives=list[Schedule], scopes=READ),
     "time": Verb(takes=tuple[()], gives=Millis, scopes=ANYBODY, restricted=True),
@@ -185,6 +184,7 @@ VERBS: Mapping[str, Verb] = {
     ),  # guarded by revisions
     "declare": Verb(names=("names",), takes=tuple[frozenset[str]], gives=int, scopes=ADMIN),
     "remove_schedules": Verb(names=("names",), takes=tuple[list[str]], gives=list[bool], scopes=ADMIN),
+    "switch_notices": Verb(names=("on",), takes=tuple[bool], gives=bool, scopes=ADMIN),
     "sweep": Verb(names=("order",), takes=tuple[SweepOrder], gives=Swept, scopes=ADMIN),
 }
 
@@ -230,8 +230,3 @@ def asked(engine: Engine, verb: str, args: Sequence[Any]) -> Op[Any]:
     """The op of an engine that a verb and its arguments mean. `hello` is not one: the server answers it itself."""
     op: Op[Any] = getattr(engine, verb)(**dict(zip(VERBS[verb].names, args, strict=True)))
     return op
-
-
-def worker_secret(token_hash: bytes, worker: UUID) -> str:
-    """What a worker shows with each request: whoever has the token can make it, and nobody else."""
-    return urlsafe_b64encode(digest(token_hash, worker.bytes, sha256)).rstrip(b"=").decode()

@@ -7,9 +7,14 @@ Datetimes appear only at the edges, always aware and in UTC.
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+from msgspec import Meta
 
 Millis = int
 Clock = Callable[[], Millis]
+Moment = Annotated[datetime, Meta(tz=True)]
+"""A datetime in what is sent and received: with its zone, and said to be a time in schemas."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_HOLD: Millis = 60_000

@@ -8,6 +8,7 @@
     │   ├── PayloadInvalid      JOB.PAYLOAD_INVALID    the arguments do not fit the task
     │   ├── PayloadTooLarge     JOB.PAYLOAD_TOO_LARGE
     │   ├── ResultInvalid       JOB.RESULT_INVALID     the return value cannot be stored
+    │   ├── EncryptionKeyMissing JOB.KEY_MISSING       to encrypt or decrypt needs a key that is not here
     │   ├── JobNotFound         JOB.NOT_FOUND          never existed, or pruned
     │   ├── JobNotRetryable     JOB.NOT_RETRYABLE      its state does not allow a retry
     │   ├── KeyTaken            JOB.KEY_TAKEN          another live job holds the unique key
@@ -54,11 +55,13 @@
         ├── SchemaTooNew        WORKER.SCHEMA_TOO_NEW
         └── Unsupported         STORE.UNSUPPORTED      this engine lacks the capability
 
-Exceptions that a handler raises to choose an outcome (`RetryLater`, `Snooze`, `Cancel`, `Fail`) are not errors and
-live in `shigoto.context`.
-"""
+What a handler raises to choose an outcome (`RetryLater`, `Snooze`, `Cancel`, `Fail`) is no error (`outcomes.py`)."""
 
 from typing import ClassVar
+
+from shigoto.model import spelling
+
+nearest = spelling.nearest
 
 
 class ShigotoError(Exception):
@@ -109,6 +112,12 @@ class ResultInvalid(JobError):
     code = "JOB.RESULT_INVALID"
 
 
+class EncryptionKeyMissing(JobError):
+    """What is stored is encrypted with a key that this process does not have, or shall be, and there is none."""
+
+    code = "JOB.KEY_MISSING"
+
+
 class JobNotFound(JobError):
     """No job has this id: it never existed here, or its retention has passed."""
 
@@ -128,7 +137,7 @@ class KeyTaken(JobError):
 
 
 class IdTaken(JobError):
-    """The id that was chosen for a new job is that of another one, which the caller may not see."""
+    """The id that was chosen for a new job is that of another one, or of one that the caller may not see."""
 
     code = "JOB.ID_TAKEN"
 
@@ -262,7 +271,7 @@ class RequestMethod(RequestError):
 
 
 class ReusedKey(RequestError):
-    """The Idempotency-Key was used before, for a job of another task or with other arguments."""
+    """The Idempotency-Key was used before, for another request: other jobs, or more or fewer of them."""
 
     code = "REQUEST.REUSED_KEY"
 
@@ -338,8 +347,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreBusy(StoreUnavailable):
-    """Another transaction has locked what was to be changed, and does not end; nothing was changed, so trying again
-    later may help."""
+    """Another transaction has locked what was to be changed, and does not end; trying again later may help."""
 
     code = "STORE.BUSY"
 
@@ -390,11 +398,3 @@ class Unsupported(StoreError):
     """The engine does not have the capability that was asked for."""
 
     code = "STORE.UNSUPPORTED"
-
-
-def nearest(name: str, known: "list[str] | tuple[str, ...] | set[str] | frozenset[str]") -> str:
-    """A hint for a misspelt name: ` Did you mean 'x'?`, or an empty string when nothing is close."""
-    from difflib import get_close_matches  # who spells well never needs it
-
-    matches = get_close_matches(name, sorted(known), n=1)
-    return f" Did you mean {matches[0]!r}?" if matches else ""

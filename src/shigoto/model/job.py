@@ -48,6 +48,7 @@ KeyMode = Literal["keep", "replace", "preserve_run_at", "unsafe_dedupe"]
 KEY_MODES: tuple[KeyMode, ...] = ("keep", "replace", "preserve_run_at", "unsafe_dedupe")
 
 MIN_PRIORITY, MAX_PRIORITY = -32768, 32767
+MAX_META = 16 * 1024  # bytes
 
 
 class JobSpec(Struct, frozen=True, kw_only=True, gc=False):

@@ -7,6 +7,7 @@ from msgspec import Struct
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, LogLine
 
+UNTOLD = ""  # the queue of a run, where nobody's word is taken for it
 KEPT_RELEASES = 100  # a released run is kept for so many claims of its job; nothing else bounds them
 
 
@@ -34,7 +35,8 @@ class Settlement(Struct, frozen=True, kw_only=True, gc=False):
 
     `delay` is the wait before the next run for ERRORED, SNOOZED and CRASHED, computed by the retry policy; a RELEASED
     or CRASHED job keeps its run_at unless a delay is given. `alone` says of a crash that nobody else was in the
-    process, so that it counts towards quarantine. `ran` says whether the handler was called: a lease that was given
+    process, so that it counts towards quarantine. `queue` spares the store a look at the job: it is taken at its word,
+    unless it is UNTOLD. `ran` says whether the handler was called: a lease that was given
     back without that leaves no trace in the job's history.
     """
 

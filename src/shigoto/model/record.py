@@ -152,7 +152,7 @@ class StoredSchedule(
     definition: str
     origin: str = ""
     paused_at: Instant | None = None
-    resumed_at: Instant | None = None
+    pauses: tuple[tuple[Instant, Instant], ...] = ()
     failed: bool = False
     held: bool = False
     look_at: Instant | None = None

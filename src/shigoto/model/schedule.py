@@ -24,6 +24,9 @@ SOON: Millis = 60_000
 
 Status = Literal["active", "paused", "failed", "ended", "undeclared", "unreadable"]
 
+Pause = tuple[Millis, Millis]
+"""From when to when the ticks of a schedule were suppressed: those after the one, up to the other."""
+
 KEPT = 1_000
 """Entries of one schedule that are kept."""
 
@@ -81,7 +84,9 @@ class Schedule(Struct, frozen=True, kw_only=True):
     revision: int = 0
     definition: str
     origin: str = ""  # the function that declares it; empty if it was added while the system ran
-    paused_at: Millis | None = None  # since when its ticks are suppressed; those before are not
+    paused_at: Millis | None = (
+        None  # since when its ticks are suppressed, if it is paused; those before are not
+    )
     failed: bool = False  # it could not be submitted too often, and waits for somebody to resume it
     held: bool = False  # a tick waits for the job of the one before
     look_at: Millis | None = None
@@ -95,12 +100,14 @@ class Schedule(Struct, frozen=True, kw_only=True):
     stretch: Entry | None = (
         None  # the entry of its newest ticks, if none of them fired: the next may join them
     )
-    resumed_at: Millis | None = None  # the end of a pause, while ticks from before it are still to be decided
+    pauses: tuple[
+        Pause, ...
+    ] = ()  # that have ended, in order, while ticks from before them are to be decided
 
     @property
     def paused(self) -> bool:
         """Whether its ticks are suppressed, until somebody resumes it."""
-        return self.paused_at is not None and self.resumed_at is None
+        return self.paused_at is not None
 
     @property
     def reached(self) -> Millis:
@@ -137,7 +144,8 @@ class Change(Struct, frozen=True, kw_only=True):
     """What a schedule is to be, if it is still the one of this id and its revision still `seen` (0: if there is none of
     this name), and what goes with it, all in one transaction. `cancel` names jobs that make room for the new one.
     If it `removes`, the schedule is forgotten then, with its history. `back_to` is where a clock is that has gone back:
-    what is written down of later ticks is forgotten before all else, but for those that have fired.
+    what is written down of later ticks is forgotten before all else, but for those that have fired. So is what it
+    `forgets`: entries of ticks of which each has another by now. That does not change the counts.
     """
 
     schedule: Schedule
@@ -146,6 +154,7 @@ class Change(Struct, frozen=True, kw_only=True):
     cancel: tuple[UUID, ...] = ()
     removes: bool = False
     back_to: Millis | None = None
+    forgets: tuple[Millis, ...] = ()
 
     @property
     def sight(self) -> tuple[UUID, int] | None:
@@ -161,7 +170,7 @@ class Change(Struct, frozen=True, kw_only=True):
         left: list[Firing] = []
         for firing, known in zip(self.firings, before, strict=True):
             entry = firing.entry
-            if not known:
+            if not known or not firing.ticks:  # or all of it was written down before, without those
                 left.append(firing)
             elif (
                 entry.count > known
@@ -190,10 +199,12 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class DueSchedule(Struct, frozen=True, kw_only=True):
-    """A schedule that somebody has to look at; `busy` says that the job of its last tick has not ended."""
+    """A schedule that somebody has to look at; `busy` says that the job of its last tick has not ended. What is `known`
+    of its ticks is asked for where the clock has gone back; no engine tells it by itself."""
 
     schedule: Schedule
     busy: bool
+    known: tuple[Entry, ...] = ()
 
 
 class Due(Struct, frozen=True, kw_only=True):
@@ -228,7 +239,7 @@ class ScheduleRecord(Struct, frozen=True, kw_only=True):
     tz: str
     task: str | None  # None if that is for its code to say
     queue: str | None
-    payload: str | None  # the arguments, as JSON; None if they are for its code to say
+    payload: str | None  # the arguments, as JSON, as they may be shown; None if they are for its code to say
     status: Status
     next_at: datetime | None
     origin: str | None  # the function that declares it; None if it was added while the system ran

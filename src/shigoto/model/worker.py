@@ -1,12 +1,11 @@
 """A worker as the store knows it, and what they tell each other."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from uuid import UUID
 
 from msgspec import Struct
 
-from shigoto.model.clock import Millis
+from shigoto.model.clock import Millis, Moment
 from shigoto.model.job import Lease, State
 
 # What a worker does unless it is told otherwise; how many threads and child processes it has depends on the machine.
@@ -54,9 +53,9 @@ class WorkerRecord(Struct, frozen=True, kw_only=True):
     pid: int
     isolates: bool
     stopping: bool
-    started_at: datetime
-    lease_until: datetime
-    fenced_at: datetime | None
+    started_at: Moment
+    lease_until: Moment
+    fenced_at: Moment | None
     processing: int
     owner: str | None = None
 
@@ -139,6 +138,7 @@ class Swept(Struct, frozen=True, kw_only=True):
     """What one sweep saw and did; `more` says that a batch was full and another sweep has work at once."""
 
     expired_workers: tuple[UUID, ...] = ()
+    shortest_lease: Millis | None = None  # of all workers that are not fenced, the expired ones included
     fenced: tuple[UUID, ...] = ()
     rescued: tuple[Rescued, ...] = ()
     expired: int = 0

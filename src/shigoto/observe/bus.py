@@ -80,7 +80,8 @@ class Bus:
         """Tell everybody who listens to this kind."""
         if not self.active:
             return
-        for fn in self._listening_to(type(event)):
+        listeners = self._listeners.get(type(event))
+        for fn in self._listening_to(type(event)) if listeners is None else listeners:
             try:
                 fn(event)
             except self._failures:

@@ -5,6 +5,7 @@
     ├── WorkerStopping     it was asked to stop, and claims no more
     ├── WorkerLeaving      it gives back what it could not finish, and leaves
     ├── WorkerStopped      it has left
+    ├── JobsClaimed        it has taken jobs, all of one claim; not written to the log, like StoreAnswered
     ├── JobEvent           one job: id, number, task, queue, tenant, attempt
     │   ├── JobStarted     the handler is about to be called
     │   ├── JobCompleted   ┐
@@ -39,6 +40,7 @@
     ├── RunnerDied         one has died with jobs inside; what ran runs again, alone
     ├── StoreTrouble       the store could not be reached; the worker tries again by itself
     ├── StoreRecovered     it can be reached again
+    ├── StoreAnswered      how long the store took to answer
     └── ClockStepped       the store's clock was set back
 
 Whether an errored job is retried or has failed is decided in the store. The worker tells it by the same rules
@@ -46,12 +48,13 @@ Whether an errored job is retried or has failed is decided in the store. The wor
 in the job itself.
 """
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from msgspec import Struct
 
 from shigoto.model.clock import Millis
-from shigoto.model.job import FailureKind
+from shigoto.model.job import FailureKind, Lease
 from shigoto.model.worker import Rescued
 
 
@@ -102,8 +105,14 @@ class WorkerStopped(Event, frozen=True):
     running: int
 
 
-class JobEvent(Event, frozen=True):
-    """Something that happened to one job."""
+class JobsClaimed(Event, frozen=True):
+    """The worker has taken jobs, one at least, and is about to run them. Told once for each claim."""
+
+    leases: Sequence[Lease]
+
+
+class JobEvent(Event, frozen=True, gc=False):
+    """Something that happened to one job. Nothing in it can refer back to it, as in a Lease."""
 
     job_id: UUID
     number: int
@@ -113,17 +122,17 @@ class JobEvent(Event, frozen=True):
     attempt: int
 
 
-class JobStarted(JobEvent, frozen=True):
+class JobStarted(JobEvent, frozen=True, gc=False):
     """The handler is about to be called."""
 
 
-class JobCompleted(JobEvent, frozen=True):
+class JobCompleted(JobEvent, frozen=True, gc=False):
     """The handler returned and its result is stored. `duration` is in seconds, here and below."""
 
     duration: float
 
 
-class JobRetried(JobEvent, frozen=True):
+class JobRetried(JobEvent, frozen=True, gc=False):
     """The run failed, and the job will run again after `delay`."""
 
     duration: float
@@ -132,34 +141,35 @@ class JobRetried(JobEvent, frozen=True):
     error: str
 
 
-class JobFailed(JobEvent, frozen=True):
-    """The job has failed for good."""
+class JobFailed(JobEvent, frozen=True, gc=False):
+    """The job has failed for good. The `traceback` is what the store keeps of it; the log leaves it out."""
 
     duration: float
     kind: FailureKind
     error: str
+    traceback: str | None = None
 
 
-class JobSnoozed(JobEvent, frozen=True):
+class JobSnoozed(JobEvent, frozen=True, gc=False):
     """The handler asked to be run again after `delay`; that is no failure."""
 
     duration: float
     delay: Millis
 
 
-class JobReleased(JobEvent, frozen=True):
+class JobReleased(JobEvent, frozen=True, gc=False):
     """The job was given back: unrun, or cut short by a stop."""
 
     duration: float
 
 
-class JobCancelled(JobEvent, frozen=True):
+class JobCancelled(JobEvent, frozen=True, gc=False):
     """The run was stopped by a cancel, or the handler asked for one."""
 
     duration: float
 
 
-class JobCrashed(JobEvent, frozen=True):
+class JobCrashed(JobEvent, frozen=True, gc=False):
     """The process of the job died under it, with nobody else inside; the job will run again, alone, after `delay`.
 
     After too many of these it has failed, and JobFailed is told instead, with the kind crash_loop.
@@ -170,7 +180,7 @@ class JobCrashed(JobEvent, frozen=True):
     error: str
 
 
-class JobStuck(JobEvent, frozen=True):
+class JobStuck(JobEvent, frozen=True, gc=False):
     """The run goes on although it should have ended; `stack` is where it is. Told once.
 
     `why` it should have: "soft limit" in a thread, which cannot be stopped; on the event loop "limit", "cancel" or
@@ -182,7 +192,7 @@ class JobStuck(JobEvent, frozen=True):
     why: str = "soft limit"
 
 
-class LeaseLost(JobEvent, frozen=True):
+class LeaseLost(JobEvent, frozen=True, gc=False):
     """The outcome was refused and dropped, because the job belongs to somebody else by now."""
 
     duration: float
@@ -354,6 +364,13 @@ class StoreRecovered(Event, frozen=True):
 
     part: str
     tries: int
+
+
+class StoreAnswered(Event, frozen=True):
+    """The store took so many `seconds` to do what was asked, or to fail; `verb` is that of the engine."""
+
+    verb: str
+    seconds: float
 
 
 class ClockStepped(Event, frozen=True):

@@ -1,4 +1,4 @@
-"""How a record of the log is written: as text, as JSON, or as the journal of systemd takes it.
+"""How a record of the log is written: as text, in colours, as JSON, or as the journal of systemd takes it.
 
 A worker writes two lines for every job at its usual level, so what is plain takes a short way: text that can be printed
 is not looked at letter by letter, and numbers need no encoder.
@@ -6,10 +6,12 @@ is not looked at letter by letter, and numbers need no encoder.
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import isfinite
+
+from shigoto.model.masking import scrubbed
 
 Fields = Mapping[str, object]
 
@@ -19,13 +21,39 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line; a traceback follows on lines of its own."""
-        return f"{_time(record.created)} {self._without_time(record)}"
+        return f"{time_text(record.created)} {self._without_time(record)}"
 
     def _without_time(self, record: logging.LogRecord) -> str:
-        words = [f"{record.levelname:<7} {record.name} {_one_line(record.getMessage())}"]
-        words += [f"{key}={_value(value)}" for key, value in fields_of(record).items()]
+        words = [f"{record.levelname:<7} {record.name} {_one_line(_sentence(record))}"]
+        words += [f"{key}={_value(value)}" for key, value in _facts(record)]
         line = " ".join(words)
         return "\n".join([line, *traces]) if (traces := _traces(self, record)) else line
+
+
+class ColourFormatter(TextFormatter):
+    """The same for people at a terminal: the level in its colour, and what is beside the sentence in the background."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; a traceback follows on lines of its own."""
+        colour = _colour(record.levelno)
+        words = " ".join(f"{key}={_value(value)}" for key, value in _facts(record))
+        line = (
+            f"{DIM}{time_text(record.created)}{PLAIN} {colour}{record.levelname:<7}{PLAIN} "
+            f"{DIM}{record.name}{PLAIN} {_one_line(_sentence(record))}{f' {DIM}{words}{PLAIN}' if words else ''}"
+        )
+        return "\n".join([line, *traces]) if (traces := _traces(self, record)) else line
+
+
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+RED, YELLOW, GREEN, CYAN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[36m"
+
+
+@lru_cache
+def _colour(level: int) -> str:
+    return next((colour for lowest, colour in _COLOURS if level >= lowest), CYAN)
+
+
+_COLOURS = ((logging.ERROR, RED), (logging.WARNING, YELLOW), (logging.INFO, GREEN))
 
 
 class JournalFormatter(TextFormatter):
@@ -52,12 +80,12 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line. Plain ASCII, so no terminal and no collector can break it."""
         line: dict[str, object] = {
-            "time": _time(record.created),
+            "time": time_text(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _sentence(record),
         }
-        line |= {key: value for key, value in fields_of(record).items() if key not in line}
+        line |= {key: value for key, value in _facts(record) if key not in line}
         if traces := _traces(self, record):
             line["exception"] = "\n".join(traces)
         return _in_json(line)
@@ -72,14 +100,30 @@ def fields_of(record: logging.LogRecord) -> Fields:
     return fields
 
 
+def _sentence(record: logging.LogRecord) -> str:
+    return _clean(record, record.getMessage())
+
+
+def _facts(record: logging.LogRecord) -> Iterable[tuple[str, object]]:
+    for key, value in fields_of(record).items():
+        yield key, _clean(record, value) if isinstance(value, str) else value
+
+
 def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
     traces = [formatter.formatException(record.exc_info)] if record.exc_info else []
     if record.stack_info:
         traces.append(formatter.formatStack(record.stack_info))
-    return traces
+    return [_clean(record, trace) for trace in traces]
 
 
-def _time(created: float) -> str:
+def _clean(record: logging.LogRecord, text: str) -> str:
+    """The text without what looks like a secret: what libraries say of trouble may quote what they were given. Before
+    it is put into quotes, since a mask that took one of them away would break the line."""
+    return scrubbed(text) if record.levelno >= logging.WARNING else text
+
+
+def time_text(created: float) -> str:
+    """An instant as lines have it."""
     second = int(created)
     carry, micros = divmod(round((created - second) * 1e6), 1_000_000)
     return _moment(second + carry, micros // 1000)

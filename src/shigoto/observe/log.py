@@ -11,18 +11,21 @@ nothing at all if they are switched off when the worker starts.
 """
 
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, Protocol, TextIO, cast
+from math import isfinite
+from typing import Any, Literal, cast
 
 from msgspec import Struct, to_builtins
 
 from shigoto.observe import events
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import Event
-from shigoto.observe.formats import Fields, JournalFormatter, JsonFormatter, TextFormatter, fields_of
-from shigoto.observe.outlet import Outlet
+from shigoto.observe.formats import Fields, JsonFormatter
+from shigoto.observe.gathering import Gatherer
+from shigoto.observe.handler import LogHandler, formatter_for
+from shigoto.observe.outlet import Outlet, Stream
+from shigoto.observe.shortcut import JobLines
 
 logger = logging.getLogger("shigoto.worker")
 
@@ -40,8 +43,11 @@ def log_events(bus: Bus) -> None:
     well are left out for good if the logger does not want them now: set up logging first.
     """
     if not bus.hears(_write):
-        quiet = () if logger.isEnabledFor(logging.INFO) else PER_JOB
-        bus.subscribe(_write, *(kind for kind in _SENTENCES if kind not in quiet))
+        bus.subscribe(_write, *(kind for kind in _SENTENCES if kind not in PER_JOB))
+        if logger.isEnabledFor(logging.INFO):
+            lines = JobLines(logger, _record_of, _write)
+            bus.subscribe(lines.started, events.JobStarted)
+            bus.subscribe(lines.completed, events.JobCompleted)
 
 
 def configure_logging(
@@ -49,25 +55,31 @@ def configure_logging(
     format: Literal["text", "json"] = "text",
     level: int | str = logging.INFO,
     fields: Callable[[], Fields] | None = None,
-    stream: "Stream | None" = None,
+    hide: Callable[[str], str] | None = None,
+    stream: Stream | None = None,
     never_wait: bool = False,
+    gather: bool = False,
 ) -> None:
     """Set up the root logger of a program of ours: one handler, one line per record, to standard error.
 
-    If whoever reads it is too slow, we wait; or `never_wait`, and leave out what finds no room any more.
+    If whoever reads it is too slow, we wait; or `never_wait`, and leave out what finds no room any more. With `gather`
+    the lines of jobs that go well wait for each other for a few milliseconds, which makes them cheap.
 
-    `fields` is asked at every record, so that what a handler logs by itself names its job too.
+    `fields` is asked at every record that names no job, so that what a handler logs by itself names its job too; `hide`
+    takes out of a line what is secret where it was written.
     Calling it again replaces the earlier set-up. Handlers of others stay.
 
     The level is that of what is written there. Records of others down to INFO are made in any case, because the
     logs of jobs have them; our own, one or two per job, only if they are written.
     """
-    outlet = Outlet.instead_of(sys.stderr) if stream is None and never_wait else None
-    handler = _Handler(outlet or stream or sys.stderr, fields)
+    outlet: Stream | None = None
+    if stream is None and (never_wait or gather):
+        outlet = Outlet.instead_of(sys.stderr) if never_wait else Gatherer.instead_of(sys.stderr)
+    handler = LogHandler(outlet or stream or sys.stderr, fields, hide)
     handler.setLevel(level)
-    handler.setFormatter(_formatter(format, to_journal=stream is None and _is_journal(sys.stderr)))
+    handler.setFormatter(formatter_for(format, sys.stderr if stream is None else None))
     root = logging.getLogger()
-    for former in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
+    for former in [handler for handler in root.handlers if isinstance(handler, LogHandler)]:
         root.removeHandler(former)
     root.addHandler(handler)
     root.setLevel(min(handler.level, logging.INFO))
@@ -85,62 +97,9 @@ def log_setup() -> LogSetup | None:
     """How logging was set up by `configure_logging`; None if it was not."""
     root = logging.getLogger()
     for handler in root.handlers:
-        if isinstance(handler, _Handler):
+        if isinstance(handler, LogHandler):
             return LogSetup("json" if isinstance(handler.formatter, JsonFormatter) else "text", handler.level)
     return None
-
-
-def _formatter(format: Literal["text", "json"], *, to_journal: bool) -> logging.Formatter:
-    if format == "json":
-        return JsonFormatter()
-    return JournalFormatter() if to_journal else TextFormatter()
-
-
-def _is_journal(stream: TextIO | None) -> bool:
-    """Whether systemd says that this very file leads to its journal; it may have been turned elsewhere since."""
-    try:
-        status = None if stream is None else os.fstat(stream.fileno())
-    except (OSError, ValueError):
-        return False
-    return status is not None and os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
-
-
-class Stream(Protocol):
-    """Where lines are written."""
-
-    def write(self, text: str, /) -> object:
-        """Take this text."""
-        ...
-
-    def flush(self) -> object:
-        """Pass it on."""
-        ...
-
-
-class _Handler(logging.StreamHandler[Stream]):
-    """A class of its own, to be recognised when logging is set up again."""
-
-    def __init__(self, stream: Stream, fields: Callable[[], Fields] | None) -> None:
-        super().__init__(stream)
-        self._more = fields
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write the line. What is inherited would take the lock once more, for every one."""
-        if self._more is not None:
-            more, fields = self._more(), fields_of(record)
-            record.shigoto = {**more, **fields} if more else fields
-        try:
-            self.stream.write(self.format(record) + self.terminator)
-            self.stream.flush()
-        except RecursionError:
-            raise
-        except Exception:
-            self.handleError(record)
-
-    def close(self) -> None:
-        if isinstance(self.stream, Outlet):
-            self.stream.drain()
-        super().close()
 
 
 def _write(event: Event) -> None:
@@ -152,12 +111,18 @@ def _write(event: Event) -> None:
     elif isinstance(event, events.TickPassed) and event.outcome == "suppressed":
         level = logging.INFO  # somebody wants it so
     if logger.isEnabledFor(level):
-        # What `logger.log` would do, but for the search for its caller: these lines have none of interest.
-        record = logger.makeRecord(
-            logger.name, level, __file__, _LINE, "%s", (sentence(event),), None, "_write"
-        )
-        record.shigoto = _facts(event)
-        logger.handle(record)
+        logger.handle(_record(event, level, sentence))
+
+
+def _record_of(event: Event) -> logging.LogRecord:
+    return _record(event, *_SENTENCES[type(event)])
+
+
+def _record(event: Event, level: int, sentence: "_Sentence") -> logging.LogRecord:
+    """What `logger.log` would make, but for the search for its caller: these lines have none of interest."""
+    record = logger.makeRecord(logger.name, level, __file__, _LINE, "%s", (sentence(event),), None, "_write")
+    record.shigoto = _facts(event)
+    return record
 
 
 _LINE = _write.__code__.co_firstlineno
@@ -165,6 +130,7 @@ _LINE = _write.__code__.co_firstlineno
 
 def _facts(event: Event) -> Fields:
     fields: dict[str, object] = to_builtins(event)
+    fields.pop("traceback", None)
     for name, value in fields.items():
         if type(value) not in _PLAIN:
             fields[name] = _some(value)
@@ -177,7 +143,7 @@ _PLAIN = frozenset((str, int))
 def _some(value: object) -> object:
     """A value of an event for the log: seconds to the microsecond, of a long list its beginning."""
     if isinstance(value, float):
-        return round(value, 6)
+        return round(value * 1e6) / 1e6 if isfinite(value) else value
     if not isinstance(value, tuple | list):
         return value
     every = cast("Sequence[object]", value)
@@ -289,7 +255,9 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
     ),
     events.TickFired: (
         logging.INFO,
-        lambda e: f"{e.worker}: Schedule {e.schedule} has {_outcome(e.outcome)}, {e.late} ms after its time",
+        lambda e: (
+            f"{e.worker}: Schedule {e.schedule} has {e.outcome.replace('_', ' ')}, {e.late} ms after its time"
+        ),
     ),
     events.TickPassed: (
         logging.WARNING,
@@ -390,10 +358,6 @@ def some_of(names: Iterable[str]) -> str:
 def _schedules(names: Sequence[str]) -> str:
     named = some_of(names)
     return f"Schedule {named} is" if len(names) == 1 else f"{len(names)} schedules ({named}) are"
-
-
-def _outcome(outcome: str) -> str:
-    return outcome.replace("_", " ")
 
 
 def _ticks(count: int) -> str:

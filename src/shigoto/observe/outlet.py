@@ -14,8 +14,9 @@ import select
 import stat
 import threading
 from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TextIO
+from typing import Protocol, TextIO
 
 logger = logging.getLogger("shigoto.log")
 
@@ -23,7 +24,19 @@ MOST_WAITING = 1 << 20  # bytes
 LINGER = 0.4  # seconds for what waits when the process ends
 
 _FILE = 1 << 16  # bytes of a regular file that are written at once
-_PIPE: int = getattr(select, "PIPE_BUF", 512)
+PIPE: int = getattr(select, "PIPE_BUF", 512)  # and of anything else
+
+
+class Stream(Protocol):
+    """Where lines are written."""
+
+    def write(self, text: str, /) -> object:
+        """Take this text."""
+        ...
+
+    def flush(self) -> object:
+        """Pass it on."""
+        ...
 
 
 class Outlet:
@@ -47,19 +60,14 @@ class Outlet:
 
         The file is written past the stream: its locks would be held by a writer that is stuck.
         """
-        if stream is None:
-            return None
-        try:
-            stream.flush()
-            return cls(stream.fileno())
-        except (OSError, ValueError, io.UnsupportedOperation):
-            return None
+        fd = number_of(stream)
+        return None if fd is None else cls(fd)
 
     def write(self, text: str) -> None:
         """Let this be written, unless too much is waiting already."""
         line = text.encode("utf-8", "backslashreplace")
         if self._is_forked():
-            self._put(line)
+            put(self._fd, line)
             return
         with self._changed:
             if self._size and self._size + len(line) > self._most:
@@ -88,7 +96,7 @@ class Outlet:
     def _run(self) -> None:
         while True:
             lines = self._next()
-            self._put(lines)
+            put(self._fd, lines)
             dropped = 0
             with self._changed:
                 self._size -= len(lines)
@@ -111,13 +119,26 @@ class Outlet:
                 room -= len(lines[-1])
             return b"".join(lines)
 
-    def _put(self, line: bytes) -> None:
-        with suppress(OSError):  # nobody will ever read it; there is no better place to say so
-            while line:
-                try:
-                    line = line[os.write(self._fd, line) :]
-                except BlockingIOError:
-                    select.select([], [self._fd], [])
+
+def number_of(stream: TextIO | None) -> int | None:
+    """The open file behind a stream, which has nothing left to write there; None if there is none."""
+    if stream is None:
+        return None
+    try:
+        stream.flush()
+        return stream.fileno()
+    except (OSError, ValueError, io.UnsupportedOperation):
+        return None
+
+
+def put(fd: int, lines: bytes) -> None:
+    """Write all of it, however long that takes."""
+    with suppress(OSError):  # nobody will ever read it; there is no better place to say so
+        while lines:
+            try:
+                lines = lines[os.write(fd, lines) :]
+            except BlockingIOError:
+                select.select([], [fd], [])
 
 
 def _at_once(fd: int) -> int:
@@ -125,4 +146,23 @@ def _at_once(fd: int) -> int:
 
     A runner, its supervisor and others have the same standard error.
     """
-    return _FILE if stat.S_ISREG(os.fstat(fd).st_mode) else _PIPE
+    return _FILE if is_file(fd) else PIPE
+
+
+def is_file(fd: int) -> bool:
+    """Whether it is a regular file: whatever is written there at once stays together."""
+    return stat.S_ISREG(os.fstat(fd).st_mode)
+
+
+def portions(lines: Sequence[bytes], most: int) -> Iterator[list[bytes]]:
+    """As many lines at a time as have so many bytes together; one that is longer by itself."""
+    some: list[bytes] = []
+    size = 0
+    for line in lines:
+        if some and size + len(line) > most:
+            yield some
+            some, size = [], 0
+        some.append(line)
+        size += len(line)
+    if some:
+        yield some

@@ -1,6 +1,7 @@
 """Jobs of a schedule that somebody asks for: one now, beside its ticks, and those of ticks that have not fired."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice, takewhile
 from uuid import UUID
 
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
+from shigoto.fullness import ticking
 from shigoto.model.clock import Millis
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.schedule import KEPT, Change, Entry, Firing, Schedule, TickOutcome
@@ -21,7 +23,8 @@ MOST_BACKFILLED = 1_000
 
 
 def running(engine: Engine, name: str, maker: Maker | None) -> Op[UUID]:
-    """Store a job now, beside the ticks, and tell its id. Raises ScheduleNotFound, ScheduleInvalid."""
+    """Store a job now, beside the ticks, and tell its id. Raises ScheduleNotFound, ScheduleInvalid, or
+    QueueFull."""
 
     def steps() -> Steps[UUID]:
         for _ in range(TRIES):
@@ -32,7 +35,7 @@ def running(engine: Engine, name: str, maker: Maker | None) -> Op[UUID]:
             at = _free_from(now, definition, {entry.at for entry in known})
             entry = Entry(at=at, outcome=TickOutcome.RUN_NOW, decided_at=now)
             change = _with(schedule, [fired(schedule, definition, entry, maker)])
-            if all((yield from engine.tick([change]).start())):
+            if all((yield from ticking(engine, [change]).start())):
                 return (yield from _jobs(engine, schedule, [at]))[0]
         raise contended(name)
 
@@ -43,7 +46,7 @@ def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Mak
     """Fire what has not fired of the ticks from `since` to `to`, both included, and tell the jobs.
 
     Asked for again, it does nothing more, as far back as there are entries, or jobs are kept. Raises ScheduleNotFound,
-    ScheduleInvalid.
+    ScheduleInvalid, or QueueFull if there is no room for all of them.
     """
 
     def steps() -> Steps[list[UUID]]:
@@ -63,17 +66,44 @@ def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Mak
             before = {
                 each.at for each in known if each.at in done and each.outcome is not TickOutcome.RUN_NOW
             }
-            left = [
-                Firing(entry=part, known=part.count)
-                for each in stretches
-                for part in left_of(definition, each, missing, before)
-            ]
-            split = replace(schedule, stretch=None)
-            if all((yield from engine.tick([_with(split, firings, left)]).start())):
+            parts = {each.at: _left(definition, each, missing, before) for each in stretches}
+            left = [Firing(entry=part, known=part.count) for some in parts.values() for part in some or ()]
+            counts = Counter(schedule.counts) - _undone(known, missing, parts)
+            change = replace(
+                _with(replace(schedule, stretch=None, counts=dict(counts)), firings, left),
+                forgets=tuple(at for at, some in parts.items() if some == [] and at not in missing),
+            )
+            if all((yield from ticking(engine, [change]).start())):
                 return (yield from _jobs(engine, schedule, missing))
         raise contended(name)
 
     return Op(start=steps, rings=bool)
+
+
+def _left(
+    definition: Definition, stretch: Entry, missing: Sequence[Millis], before: Collection[Millis]
+) -> list[Entry] | None:
+    """What stays written down of a stretch (`left_of`). None, if it tells of other ticks and stays as it is: but where
+    one that is filled in has the place in the history at which it begins, it gives that up."""
+    left = left_of(definition, stretch, missing, before)
+    if left is not None or stretch.at not in missing:
+        return left
+    return [replace(stretch, at=stretch.at + 1, count=stretch.count - 1)] if stretch.count > 1 else []
+
+
+def _undone(
+    known: Sequence[Entry], missing: Sequence[Millis], parts: Mapping[Millis, list[Entry] | None]
+) -> Counter[str]:
+    """How many ticks are no longer what was written down of them, by outcome: those that are filled in, by themselves
+    or out of an entry of which `parts` are left."""
+    undone = Counter[str]()
+    for entry in known:
+        left = parts.get(entry.at)
+        if entry.until is None and not entry.outcome.fires and entry.at in missing:
+            undone[entry.outcome] += entry.count
+        elif entry.until is not None and left is not None:
+            undone[entry.outcome] += entry.count - sum(part.count for part in left)
+    return undone
 
 
 def _jobs(engine: Engine, schedule: Schedule, ticks: Sequence[Millis]) -> Steps[list[UUID]]:

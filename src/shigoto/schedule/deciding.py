@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shigoto.model.clock import Millis
-from shigoto.model.schedule import ASTRAY, Entry, Schedule, TickOutcome
+from shigoto.model.schedule import ASTRAY, Entry, Pause, Schedule, TickOutcome
 from shigoto.schedule.definition import Definition
 
 ON_TIME: Millis = 60_000
@@ -21,6 +21,7 @@ HELD_LOOK: Millis = 1_000
 """How long until somebody looks again whether the job before has ended."""
 MOST_COUNTED = 10_000
 """Of ticks that do not fire, how many are counted; a schedule of each second has more in three hours."""
+MOST_PAUSES = 100
 SHORTEST_LOOK_BACK: Millis = 60_000
 
 
@@ -30,7 +31,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     entries: tuple[Entry, ...] = ()
     cancels: bool = False  # the job before makes room for the new one
     held: bool = False
-    resumes: bool = False  # the pause is behind it
+    pauses: tuple[Pause, ...] = ()  # that have ended, and are not yet behind it
     decided_to: Millis
     look_at: Millis | None
 
@@ -42,22 +43,27 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: bool) -> Decision:
     """Decide everything that is due by now; `busy` says that the job of the last tick has not ended."""
-    if schedule.decided_to > now + ASTRAY:
-        # The clock has gone back. Ticks that did fire are in the history, which keeps them from firing again.
-        resumes = schedule.resumed_at is not None
-        return Decision(decided_to=now, look_at=definition.next_after(now), resumes=resumes)
-    begin, end = _pause(schedule, now)
+    if is_astray(schedule, now):
+        # Ticks that did fire are in the history, which keeps them from firing again.
+        return Decision(decided_to=now, look_at=definition.next_after(now))
+    ended, pauses = _ended(schedule, now), _pauses(schedule, now)
+    begin, end = pauses[0] if pauses else (now, now)
     decision = _decide_to(begin, schedule, definition, now, busy=busy)
     if decision.held:
-        return decision
-    resumes, suppressed = schedule.resumed_at is not None, _suppressed(schedule, definition, now)
-    decision = replace(decision, entries=(*decision.entries, *suppressed), resumes=resumes)
-    if resumes and begin < now:  # what came since is for the next look, which may be at once
+        return replace(decision, pauses=ended)
+    suppressed = _unfired(definition, max(schedule.decided_to, begin), end, now, TickOutcome.SUPPRESSED)
+    decision = replace(decision, entries=(*decision.entries, *_joined(suppressed)), pauses=ended[1:])
+    if ended:  # what came since is for the next look, which may be at once
         to = max(schedule.decided_to, end)
         decision = replace(decision, decided_to=to, look_at=definition.next_after(to))
     elif suppressed:
         decision = replace(decision, decided_to=now)
     return decision
+
+
+def is_astray(schedule: Schedule, now: Millis) -> bool:
+    """Whether it is decided further than it can be: the clock has gone back."""
+    return schedule.decided_to > now + ASTRAY
 
 
 def _decide_to(
@@ -91,19 +97,33 @@ def _decide_to(
 def passed_over(schedule: Schedule, definition: Definition, now: Millis) -> Decision:
     """Nothing fires of all that is due: it is written down."""
     outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
-    begin, end = _pause(schedule, now)
-    entries = _unfired(definition, schedule.decided_to, begin, now, outcome)
-    entries += _suppressed(schedule, definition, now)
-    entries += _unfired(definition, max(schedule.decided_to, end), now, now, outcome)
-    resumes = schedule.resumed_at is not None
-    look_at = definition.next_after(now)
-    return Decision(entries=_joined(entries), decided_to=now, look_at=look_at, resumes=resumes)
+    after, entries = schedule.decided_to, list[Entry]()
+    for begin, end in _pauses(schedule, now):
+        entries += _unfired(definition, after, begin, now, outcome)
+        entries += _unfired(definition, max(after, begin), end, now, TickOutcome.SUPPRESSED)
+        after = max(after, end)
+    entries += _unfired(definition, after, now, now, outcome)
+    return Decision(entries=_joined(entries), decided_to=now, look_at=definition.next_after(now))
 
 
 def waits_for_pause(schedule: Schedule, definition: Definition, now: Millis) -> bool:
     """Whether ticks from before the pause are still to be decided."""
     first = definition.next_after(schedule.decided_to)
-    return first is not None and first <= _pause(schedule, now)[0]
+    return first is not None and any(first <= begin for begin, _ in _pauses(schedule, now))
+
+
+def with_pause(pauses: tuple[Pause, ...], pause: Pause, definition: Definition) -> tuple[Pause, ...]:
+    """The pauses of which nobody has taken notice, and one that ends now, if a tick has come in it.
+
+    There is an end to how many a row can keep: the last of so many lasts until the newest ends.
+    """
+    begin, end = min(pause), pause[1]  # a clock may have gone back in between
+    first = definition.next_after(begin)
+    if first is None or first > end:
+        return pauses
+    if len(pauses) == MOST_PAUSES:
+        return (*pauses[:-1], (pauses[-1][0], end))
+    return (*pauses, (begin, end))
 
 
 def passed_unseen(schedule: Schedule, now: Millis) -> tuple[Entry, ...]:
@@ -118,21 +138,19 @@ def passed_unseen(schedule: Schedule, now: Millis) -> tuple[Entry, ...]:
     return (_entry(first, outcome, now, until=now if now > first else None),)
 
 
-def _pause(schedule: Schedule, now: Millis) -> tuple[Millis, Millis]:
-    """From when to when ticks are suppressed; both are now if there is no pause."""
-    begin, end = schedule.paused_at, now if schedule.resumed_at is None else schedule.resumed_at
-    if begin is None or end > now:  # by a clock that has gone back since: resumed is resumed
-        return now, now
-    if begin > now:  # and paused is paused
-        begin = min(schedule.decided_to, now)
-    return begin, end
+def _ended(schedule: Schedule, now: Millis) -> tuple[Pause, ...]:
+    """The pauses that have ended, but not those by a clock that has gone back since: resumed is resumed."""
+    return tuple((begin, end) for begin, end in schedule.pauses if end <= now)
 
 
-def _suppressed(schedule: Schedule, definition: Definition, now: Millis) -> list[Entry]:
-    """The entries of ticks that came in the pause, and were not written down before."""
-    begin, end = _pause(schedule, now)
-    since = max(schedule.decided_to, begin)
-    return list(_joined(_unfired(definition, since, end, now, TickOutcome.SUPPRESSED)))
+def _pauses(schedule: Schedule, now: Millis) -> list[Pause]:
+    """From when to when ticks are suppressed, up to now."""
+    pauses = list(_ended(schedule, now))
+    if schedule.paused_at is not None:
+        # Also if it began by a clock that has gone back since: paused is paused.
+        begin = schedule.paused_at if schedule.paused_at <= now else min(schedule.decided_to, now)
+        pauses.append((begin, now))
+    return pauses
 
 
 def _unfired(
@@ -163,22 +181,20 @@ def joined_to(stretch: Entry | None, entry: Entry) -> Entry:
 
 
 def cut_off(
-    definition: Definition, stretch: Entry, to: Millis, counts: dict[str, int]
-) -> tuple[Entry | None, dict[str, int]]:
-    """What is left of it, and of the counts, when the clock has gone back and its later ticks are decided again.
+    definition: Definition, stretch: Entry, to: Millis, fired: Collection[Millis] = ()
+) -> Entry | None:
+    """What is left of it when the clock has gone back to an instant in it, and its later ticks are decided again: None
+    if all of them are later. Those that have `fired` lie in it, but do not count.
 
-    Nothing, if all of them are later: then it is not even written down any more.
+    All of it, if it tells of other ticks than the definition has now: nobody decides those again.
     """
     end = stretch.until or stretch.at
-    if stretch.at > to:
-        return None, counts
-    later = takewhile(lambda at: at <= end, definition.recurrence.after(to))
-    count = max(1, stretch.count - len(list(islice(later, stretch.count))))
-    left = Counter(counts)
-    left[stretch.outcome] -= stretch.count - count
-    return replace(stretch, until=min(end, to) if min(end, to) > stretch.at else None, count=count), dict(
-        +left
-    )
+    ticks = takewhile(lambda at: at <= end, definition.recurrence.after(stretch.at - 1))
+    inside = list(islice((at for at in ticks if at not in fired), stretch.count + 1))
+    if len(inside) < stretch.count or (inside[stretch.count :] and stretch.count < MOST_COUNTED):
+        return stretch
+    count = sum(at <= to for at in inside[: stretch.count])
+    return replace(stretch, until=to if to > stretch.at else None, count=count) if count else None
 
 
 def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[Entry], list[Millis]]:
@@ -204,18 +220,18 @@ def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[En
 
 def left_of(
     definition: Definition, stretch: Entry, fired: Collection[Millis], before: Collection[Millis] = ()
-) -> list[Entry]:
+) -> list[Entry] | None:
     """What stays written down of ticks that stand in one entry, when some of them fire after all. Those that have fired
     `before` lie in it, but do not count.
 
-    Nothing, if it tells of other ticks than the definition has now.
+    None, if it tells of other ticks than the definition has now.
     """
     end = stretch.until or stretch.at
     ticks = takewhile(lambda at: at <= end, definition.recurrence.after(stretch.at - 1))
     inside = list(islice(ticks, stretch.count + sum(stretch.spans(at) for at in before)))
     more = list(islice(ticks, 1))
     if sum(at not in before for at in inside) < stretch.count or (more and stretch.count < MOST_COUNTED):
-        return []
+        return None
     parts: list[list[Millis]] = [[]]
     for at in chain(inside, more, ticks):
         if at in fired or at in before:

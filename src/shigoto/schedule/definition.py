@@ -5,11 +5,13 @@ from itertools import takewhile
 from uuid import UUID
 
 from msgspec import MsgspecError, Struct, json
+from msgspec.structs import replace
 
 from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.duration import write_duration
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec, KeyMode
+from shigoto.model.masking import masked_payload
 from shigoto.model.schedule import Schedule
 from shigoto.options import CatchUp, Overlap, WhenFailed
 from shigoto.schedule.recurrence import Cron, Every, Once
@@ -108,6 +110,19 @@ def read(text: str) -> Definition:
             f"What is stored of the schedule cannot be read: {error}. Remove it, and add it again.",
             "definition",
         ) from error
+
+
+def masked(text: str) -> str:
+    """A stored definition as it may be shown: without the secrets in its arguments. One that cannot be read is shown as
+    nothing: nobody can tell what is in it."""
+    try:
+        definition = read(text)
+    except ScheduleInvalid:
+        return ""
+    job = definition.job
+    if job is None:
+        return text
+    return written(replace(definition, job=replace(job, payload=masked_payload(job.payload, job.meta))))
 
 
 def trouble_with(schedule: Schedule) -> str | None:

@@ -1,5 +1,7 @@
 """From a decision to what is stored: the jobs of its ticks, and the change of the schedule."""
 
+from collections import Counter
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from msgspec.structs import replace
@@ -15,36 +17,58 @@ from shigoto.schedule.tick import Tick
 
 
 def carried_out(
-    schedule: Schedule, definition: Definition, decision: Decision, maker: Maker | None
+    schedule: Schedule,
+    definition: Definition,
+    decision: Decision,
+    maker: Maker | None,
+    known: Sequence[Entry] = (),
 ) -> Change:
-    """The change that a decision makes. Whatever `maker` raises is for the caller."""
+    """The change that a decision makes; `known` is the history, for a clock that has gone back. Whatever `maker` raises
+    is for the caller."""
     firings = [fired(schedule, definition, entry, maker) for entry in decision.entries]
-    counts, stretch = counted(schedule, decision.entries), schedule.stretch
-    has_gone_back = decision.decided_to < schedule.decided_to
-    if has_gone_back and stretch is not None:
-        stretch, counts = cut_off(definition, stretch, decision.decided_to, counts)
-        firings = [] if stretch is None else [Firing(entry=stretch, known=stretch.count)]
-    elif firings:
+    stretch = schedule.stretch
+    if firings:
         firings[0] = _continuing(stretch, firings[0])
         newest = firings[-1].entry
         stretch = None if newest.outcome.fires else newest
-    return Change(
+    change = Change(
         schedule=replace(
             schedule,
             held=decision.held,
-            paused_at=None if decision.resumes else schedule.paused_at,
-            resumed_at=None if decision.resumes else schedule.resumed_at,
+            pauses=decision.pauses,
             decided_to=decision.decided_to,
             look_at=decision.look_at,
             errors=0,
             error=None,
-            counts=counts,
+            counts=counted(schedule, decision.entries),
             stretch=stretch,
         ),
         seen=schedule.revision,
         firings=tuple(firings),
         cancel=(schedule.job,) if decision.cancels and schedule.job is not None else (),
-        back_to=decision.decided_to if has_gone_back else None,
+    )
+    has_gone_back = decision.decided_to < schedule.decided_to
+    return _gone_back(change, definition, known) if has_gone_back else change
+
+
+def _gone_back(change: Change, definition: Definition, known: Sequence[Entry]) -> Change:
+    """The same with what is left of entries that reach over the time that it is now: one tick has one outcome."""
+    schedule, to = change.schedule, change.schedule.decided_to
+    over = [each for each in known if not each.outcome.fires and each.at <= to < (each.until or each.at)]
+    done = {each.at for each in known if each.outcome.fires and each.outcome is not TickOutcome.RUN_NOW}
+    left = {each.at: cut_off(definition, each, to, done) for each in over}
+    counts, stretch = Counter(schedule.counts), schedule.stretch
+    for each in over:
+        rest = left[each.at]
+        counts[each.outcome] -= each.count - (0 if rest is None else rest.count)
+    if stretch is not None:
+        stretch = left.get(stretch.at, stretch if stretch.at <= to else None)
+    return replace(
+        change,
+        schedule=replace(schedule, counts=dict(+counts), stretch=stretch),
+        firings=tuple(Firing(entry=rest, known=rest.count) for rest in left.values() if rest is not None),
+        back_to=to,
+        forgets=tuple(at for at, rest in left.items() if rest is None),
     )
 
 

@@ -20,7 +20,7 @@ from shigoto.model.plain import plain_text
 from shigoto.model.schedule import Change, Schedule
 from shigoto.model.text import shown
 from shigoto.options import check_name
-from shigoto.schedule.deciding import passed_over, waits_for_pause
+from shigoto.schedule.deciding import passed_over, waits_for_pause, with_pause
 from shigoto.schedule.declaring import HEARD_WITHIN
 from shigoto.schedule.definition import Definition, read, written
 from shigoto.schedule.firing import carried_out
@@ -136,14 +136,10 @@ def updated(schedule: Schedule, definition: Definition, now: Millis) -> Change:
 
 
 def paused(schedule: Schedule, now: Millis) -> Change | None:
-    """Ticks are suppressed from now on; those before are decided as usual, by whoever looks next.
-
-    If nobody has looked since the pause before was ended, that goes on.
-    """
+    """Ticks are suppressed from now on; those before are decided as usual, by whoever looks next."""
     if schedule.paused:
         return None
-    since = now if schedule.paused_at is None else schedule.paused_at
-    return Change(schedule=replace(schedule, paused_at=since, resumed_at=None), seen=schedule.revision)
+    return Change(schedule=replace(schedule, paused_at=now), seen=schedule.revision)
 
 
 def resumed(schedule: Schedule, now: Millis) -> Change | None:
@@ -152,14 +148,12 @@ def resumed(schedule: Schedule, now: Millis) -> Change | None:
     if not schedule.paused and not schedule.failed:
         return None
     definition = read(schedule.definition)
-    going = replace(schedule, failed=False, errors=0, error=None)
-    if schedule.paused and waits_for_pause(schedule, definition, now):
-        going = replace(going, resumed_at=now)
+    going = replace(schedule, failed=False, errors=0, error=None, paused_at=None)
+    if schedule.paused_at is not None and waits_for_pause(schedule, definition, now):
+        going = replace(going, pauses=with_pause(schedule.pauses, (schedule.paused_at, now), definition))
     elif schedule.paused:
-        ended = replace(going, paused_at=None)
         passed = passed_over(schedule, definition, now)
         if passed.entries:
-            return carried_out(ended, definition, passed, None)
-        going = ended
+            return carried_out(going, definition, passed, None)
     look_at = definition.next_after(min(schedule.decided_to, now))
     return Change(schedule=replace(going, look_at=look_at), seen=schedule.revision)

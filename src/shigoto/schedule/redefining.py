@@ -28,9 +28,10 @@ def redefined(schedule: Schedule, definition: Definition, now: Millis) -> Change
         schedule=replace(
             changed,
             held=False,
-            paused_at=schedule.paused_at if schedule.paused else None,
-            resumed_at=None,
-            decided_to=now,
+            pauses=(),
+            decided_to=max(
+                schedule.decided_to, now
+            ),  # if the clock has gone back, whoever looks next goes back, too
             look_at=definition.next_after(now),
             counts=counted(schedule, entries),
             stretch=None,

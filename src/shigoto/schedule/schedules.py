@@ -11,6 +11,7 @@ from shigoto.model.clock import Millis, to_datetime, to_millis
 from shigoto.model.duration import Duration
 from shigoto.model.errors import ScheduleInvalid, ShigotoError
 from shigoto.model.ids import uuid7
+from shigoto.model.masking import masked_payload
 from shigoto.model.plain import plain_moment, plain_text, plain_whole
 from shigoto.model.schedule import Change, Entry, Schedule, ScheduleRecord, Status, TickRecord
 from shigoto.model.text import shown
@@ -275,7 +276,7 @@ def record(schedule: Schedule, now: Millis) -> ScheduleRecord:
         tz=given.zone,
         task=given.task,
         queue=None if given.job is None else given.job.queue,
-        payload=None if given.job is None else given.job.payload,
+        payload=None if given.job is None else masked_payload(given.job.payload, given.job.meta),
         status=_status(schedule, now, readable=trouble is None),
         next_at=_next_at(schedule, given, now),
         origin=schedule.origin or None,

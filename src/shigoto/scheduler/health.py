@@ -7,10 +7,13 @@ from msgspec import Struct
 
 from shigoto.model.clock import to_datetime
 from shigoto.observe.log import some_of
+from shigoto.observe.storelook import Reading
+from shigoto.worker.pulse import LOCKED, UNWRITTEN
 from shigoto.worker.tally import Figures
 
 State = Literal["new", "running", "stopping", "stopped"]
 Status = Literal["OK", "Warning", "Error"]
+STATUSES: tuple[Status, ...] = ("OK", "Warning", "Error")
 
 SHORT_OUTAGE = 10.0  # seconds without the store that are no more than a warning
 LATE = 1_000  # milliseconds, of one tick in a hundred
@@ -35,8 +38,9 @@ class Health(Struct, frozen=True, kw_only=True):
     lateness: float | None
 
 
-def judge(figures: Figures | None, state: State, poll: float) -> Health:
-    """How a scheduler is that has counted this; `figures` None if it has not begun."""
+def judge(figures: Figures | None, state: State, poll: float, overdue: float = 0.0) -> Health:
+    """How a scheduler is that has counted this; `figures` None if it has not begun. A sweep is `overdue` for so many
+    seconds."""
     if figures is None or state in ("new", "stopped"):
         word = "has not begun" if state == "new" else "has stopped"
         return _health("Error", (f"The scheduler {word}.",), figures, state)
@@ -49,6 +53,8 @@ def judge(figures: Figures | None, state: State, poll: float) -> Health:
     elif figures.idle > poll + SLOW:
         place = errors if figures.idle > poll + STUCK else warnings
         place.append(f"No cycle has ended for {figures.idle:.0f} s.")
+    if overdue > UNWRITTEN and figures.down_for is None:  # a cycle in which nothing is due only reads
+        errors.append(LOCKED)
     if figures.error_rate:
         place = errors if figures.error_rate >= MANY_ERRORS else warnings
         place.append(f"Something failed in {figures.error_rate:.0%} of the newest cycles.")
@@ -66,6 +72,15 @@ def judge(figures: Figures | None, state: State, poll: float) -> Health:
         warnings.append("The scheduler is about to stop.")
     status: Status = "Error" if errors else "Warning" if warnings else "OK"
     return _health(status, (*errors, *warnings), figures, state)
+
+
+def readings(health: Health) -> list[Reading]:
+    """What Prometheus is shown of it (S4-18)."""
+    told = [Reading("scheduler_status", (status,), float(status == health.status)) for status in STATUSES]
+    told.append(Reading("scheduler_errors", (), health.error_rate))
+    if health.last_tick is not None:
+        told.append(Reading("scheduler_last_tick", (), health.last_tick.timestamp()))
+    return told
 
 
 def _health(status: Status, details: tuple[str, ...], figures: Figures | None, state: State) -> Health:

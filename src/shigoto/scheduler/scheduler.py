@@ -45,8 +45,9 @@ from shigoto.observe.log import log_events
 from shigoto.scheduler.health import Health, State, judge
 from shigoto.worker.checks import checked_seconds
 from shigoto.worker.listener import Listener
+from shigoto.worker.lookout import lookout_of
 from shigoto.worker.promoter import Promoter
-from shigoto.worker.readiness import declare, expect_ready, expect_ready_now
+from shigoto.worker.readiness import declare, expect_ready, expect_ready_now, want_notices
 from shigoto.worker.service import Service
 from shigoto.worker.station import Station, lease_clock
 from shigoto.worker.stop import LEAST_PATIENCE
@@ -78,8 +79,8 @@ class Scheduler(Service[Ended]):
     what the code declares is brought into the store, or ScheduleTaken is raised.
 
     `poll` is the longest wait between two looks at the schedules, `stop_timeout` bounds a stop, `lease` says how often
-    it looks for workers that are gone. On PostgreSQL it does not begin as a superuser or as the owner of the schema,
-    unless `any_role`. `random` is for simulations.
+    it looks for workers that are gone, unless one of them has a shorter one. On PostgreSQL it does not begin as a
+    superuser or as the owner of the schema, unless `any_role`. `random` is for simulations.
     """
 
     kind = "scheduler"
@@ -105,6 +106,7 @@ class Scheduler(Service[Ended]):
         self._state: State = "new"
         self._declared: list[str] = []
         self._ticker: Ticker | None = None
+        self._sweeper: Sweeper | None = None
         self._lost: StoreError | None = None
         if not _on_a_loop():
             expect_ready_now(app.engine, any_role=any_role, kind=self.kind)
@@ -121,11 +123,16 @@ class Scheduler(Service[Ended]):
 
     def health(self) -> Health:
         """How it is: OK, Warning or Error, with details. Asks nobody, so it answers also while the store does not."""
-        return judge(self.figures(), self._state, self._poll)
+        return judge(self.figures(), self._state, self._poll, self.overdue)
 
     def figures(self) -> Figures | None:
         """What it has counted since it began; None before."""
         return None if self._ticker is None else self._ticker.tally.figures()
+
+    @property
+    def overdue(self) -> float:
+        """For how many seconds a sweep of its own should have ended well, and none has; 0 before it has begun."""
+        return 0.0 if self._sweeper is None else self._sweeper.overdue
 
     async def totals(self) -> dict[str, dict[str, int]]:
         """What became of the ticks of every schedule, whoever fired them, by outcome: as the store has counted it."""
@@ -145,6 +152,8 @@ class Scheduler(Service[Ended]):
         engine = self._app.engine
         await expect_ready(engine, any_role=self._any_role, kind=self.kind)
         self._declared = await declare(engine, self._app.declared, (self.kind, self.name), self._random)
+        if self._app.notifier is not None:
+            await want_notices(engine, (self.kind, self.name), self._random)
         self._state = "running"
 
     async def _serve(self) -> Ended:
@@ -153,13 +162,14 @@ class Scheduler(Service[Ended]):
             return Ended(reason="stopped")
         bus = self._app.bus
         log_events(bus)
+        self._app.outward.begin()
         bus.publish(SchedulerStarted(self.name, tuple(self._app.declared)))
         if self._declared:
             bus.publish(SchedulesDeclared(self.name, tuple(self._declared)))
         station = self._station()
-        ticker = self._ticker = Ticker(station, self._app.declared, watcher=self)
+        ticker = self._ticker = Ticker(station, self._app.declared, watcher=self, tracing=self._app.tracing)
         promoter = Promoter(station, lambda: None)
-        sweeper = Sweeper(station, lambda: self._app.unknown_after)
+        sweeper = self._sweeper = Sweeper(station, lambda: self._app.unknown_after, follows=True)
         listener = Listener(station, promoter.look, lambda: None)
         ear = self._part("listener", listener.run())
         parts = [
@@ -167,6 +177,8 @@ class Scheduler(Service[Ended]):
             self._part("promoter", promoter.run()),
             self._part("sweeper", sweeper.run()),
         ]
+        lookout = lookout_of(station, self._app.notifier)
+        parts += [] if lookout is None else [self._part("lookout", lookout.run())]
         running = 0
         try:
             while self._switch.reason is None and not any(part.done() for part in (ear, *parts)):
@@ -176,6 +188,8 @@ class Scheduler(Service[Ended]):
             ear.cancel()
             for each in (ticker, promoter, sweeper):
                 each.close()
+            if lookout is not None:
+                lookout.close()
             running = await self._finish(parts)
         finally:
             await _cut_off([ear, *parts])

@@ -32,6 +32,7 @@ from shigoto.language import parse
 from shigoto.language import write as written
 from shigoto.model.errors import ConfirmNeeded, KeyTaken, OptionInvalid, RequestInvalid
 from shigoto.model.job import Job
+from shigoto.query import expect_searchable
 from shigoto.redrive import choosing
 from shigoto.redrive import retrying as retrying_all
 from shigoto.server.auth import Admin, Caller, Reader, the_service
@@ -143,6 +144,7 @@ async def act_on_jobs(request: Request, caller: Admin) -> Response:
         unrestricted(caller)
     try:
         filters = narrowed(caller, parse(action.filter))
+        expect_searchable(service.app, filters)
         _expect_filters(filters)
         act = _ACTS[action.action]
         done = await acarry_out(service.engine, act(service, caller, action, filters, Patience(ACT_WITHIN)))

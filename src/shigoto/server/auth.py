@@ -4,7 +4,8 @@
 
 A token that is wrong, unknown, expired or revoked is refused in one and the same way, and after ten such refusals in a
 minute an address is told to wait; whoever has a valid token is never told so. What was revoked opens nothing after two
-seconds: for so long the tokens of the store are remembered, and never longer, also not while the store is away.
+seconds, nor does it hear what it began to wait for before: for so long the tokens of the store are remembered, and
+never longer, also not while the store is away.
 
 Without a token somebody gets in only if all of this is so (and then may do everything):
 
@@ -198,7 +199,7 @@ def is_at_home(request: Request) -> bool:
     if is_handed_on(request) or request.client is None or not is_loopback(request.client.host):
         return False
     hosts = headers.getlist("host")
-    if len(hosts) != 1 or not is_loopback(_host_of(f"//{hosts[0]}")):
+    if len(hosts) != 1 or "@" in hosts[0] or not is_loopback(_host_of(f"//{hosts[0]}")):
         return False
     origin = headers.get("origin")
     if origin is not None and urlsplit_or_none(origin) != hosts[0]:
@@ -259,21 +260,31 @@ def the_service(request: Request) -> "Service":
     return service
 
 
+async def allowed(request: Request, *scopes: Scope) -> Caller:
+    """The caller, who must have one of the scopes. Raises TokenMissing, TokenInvalid, Forbidden …
+
+    Whoever has waited asks again before it answers: the token may have been revoked meanwhile.
+    """
+    found = await the_service(request).auth.caller(request)
+    if not found.may(*scopes):
+        raise Forbidden(f"The token has none of the scopes that this needs: {', '.join(scopes)}.")
+    return found
+
+
 def needs(*scopes: Scope) -> Any:
-    """A dependency: the caller, who must have one of the scopes. Raises TokenMissing, TokenInvalid, Forbidden …"""
+    """A dependency: the caller, who must have one of the scopes."""
 
     async def caller(request: Request) -> Caller:
-        found = await the_service(request).auth.caller(request)
-        if not found.may(*scopes):
-            raise Forbidden(f"The token has none of the scopes that this needs: {', '.join(scopes)}.")
-        return found
+        return await allowed(request, *scopes)
 
     return caller
 
 
+ASKERS: tuple[Scope, ...] = ("read", "submit")
+
 Reader = Annotated[Caller, Depends(needs("read"))]
 Submitter = Annotated[Caller, Depends(needs("submit"))]
-Asker = Annotated[Caller, Depends(needs("read", "submit"))]
+Asker = Annotated[Caller, Depends(needs(*ASKERS))]
 Admin = Annotated[Caller, Depends(needs("admin"))]
 WorkerCaller = Annotated[Caller, Depends(needs("work"))]
 Anyone = Annotated[Caller, Depends(needs("submit", "work", "read", "admin"))]

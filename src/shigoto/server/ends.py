@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
+from msgspec.structs import replace
+
 from shigoto.codec import encode_json
 from shigoto.lines import LONGEST_LINE, MOST_BYTES, MOST_LINES, storable_level
 from shigoto.model.clock import Millis
@@ -59,6 +61,17 @@ def settlement(job: Job, said: SettleRequest, retry: Retry, random: Random) -> S
     )
 
 
+def refused(settlement: Settlement, error: Exception) -> Settlement:
+    """The same run, whose result does not fit."""
+    return replace(
+        settlement,
+        ending=Ending.FAILED,
+        failure_kind=FailureKind.RESULT_INVALID,
+        result=None,
+        error=fit(str(error), ERROR_LIMIT),
+    )
+
+
 def tail(
     written: Iterable[LoggedLine],
     token: int,
@@ -94,7 +107,13 @@ def _delay(job: Job, retry: Retry, random: Random) -> Millis | None:
         policy = retry if job.retry is None else Retry.load(job.retry)
         delay = policy.delay(job.failures, None, random, max_failures=job.max_failures)
     except Exception:
-        logger.exception("The retry policy of job %d failed; the default policy is used", job.number)
+        logger.exception(
+            "The retry policy of job %d failed; the default policy is used",
+            job.number,
+            extra={
+                "shigoto": {"job_id": str(job.id), "number": job.number, "task": job.task, "queue": job.queue}
+            },
+        )
         delay = Retry().delay(job.failures, None, random, max_failures=job.max_failures)
     return None if delay is None else min(max(0, delay), LONGEST)
 

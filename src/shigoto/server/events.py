@@ -7,7 +7,6 @@ takes longer to commit may go untold, so whoever must know how a job ended asks 
 
 from asyncio import get_running_loop
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -15,7 +14,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from msgspec import Struct, json
 
-from shigoto.model.clock import to_datetime
+from shigoto.model.clock import Moment, to_datetime
 from shigoto.model.errors import RequestError, RequestInvalid, ServerStopping, StoreError
 from shigoto.model.feed import Happening, Place
 from shigoto.server.auth import Caller, Reader, the_service
@@ -44,7 +43,7 @@ class FeedEvent(Struct, frozen=True, kw_only=True):
     outcome: str
     failure_kind: str | None
     final: bool
-    at: datetime
+    at: Moment
 
 
 class Begun(Struct, frozen=True, kw_only=True):
@@ -124,18 +123,23 @@ class _Ear:
 
 
 async def _lines(subscription: Subscription, begin: Place, ear: _Ear) -> AsyncIterator[bytes]:
-    end = get_running_loop().time() + LONGEST
+    time = get_running_loop().time
+    told_at = time()
+    end = told_at + LONGEST
     try:
         yield b"retry: %d\n" % RETRY + _event("hello", begin, Begun(place=str(begin)))
         if subscription.lost:
             yield _event("reset", begin, Begun(place=str(begin)))
-        while not subscription.closed and get_running_loop().time() < end:
-            happened = await subscription.next(QUIET)
+        while not subscription.closed and time() < end:
+            happened = await subscription.next(max(0.0, told_at + QUIET - time()))
             if not await ear.is_welcome():
                 break
             heard = b"".join(_told(each) for each in happened if ear.hears(each))
-            # An id without data is no event: it only moves the place from which the client comes back.
-            yield heard or b": \nid: %s\n\n" % str(subscription.place).encode()
+            if heard or time() >= told_at + QUIET:
+                # An id without data is no event: it only moves the place from which the client comes back. Not whenever
+                # something happens that is not for it: that would tell when, and how much.
+                yield heard or b": \nid: %s\n\n" % str(subscription.place).encode()
+                told_at = time()
     finally:
         subscription.close()
 

@@ -1,8 +1,8 @@
 """Whether the service lives, and whether it can do its work.
 
     GET /healthz    200 as long as the process answers: for whoever would restart it
-    GET /readyz     200 if the store has answered of late, its schema is right, the housekeeping goes round, and no stop
-                    was asked for; else 503 and why: for whoever sends it requests
+    GET /readyz     200 if the store has answered of late and could be written to, its schema is right, the housekeeping
+                    goes round, and no stop was asked for; else 503 and why: for whoever sends it requests
 
 Both are open to everybody, and tell nothing of where the store is or what is in it.
 """
@@ -24,6 +24,7 @@ from shigoto.model.errors import (
 )
 from shigoto.server.auth import the_service
 from shigoto.server.endpoint import answer, spec
+from shigoto.worker.pulse import LOCKED
 from shigoto.worker.readiness import Prepared
 
 if TYPE_CHECKING:
@@ -126,6 +127,8 @@ class Pulse:
                 found.append("The housekeeping has not begun.")
             elif idle > CYCLE_WITHIN:
                 found.append("The housekeeping does not get on.")
+            if housekeeping.locked:
+                found.append(LOCKED)
         return found
 
     async def _ask(self) -> None:

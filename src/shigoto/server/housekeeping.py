@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from shigoto.model.errors import ShigotoError
 from shigoto.scheduler import Scheduler
+from shigoto.scheduler.health import Health
+from shigoto.worker.pulse import UNWRITTEN
 
 if TYPE_CHECKING:
     from shigoto.server.service import Service
@@ -35,6 +37,15 @@ class Housekeeping:
         """For how many seconds no cycle has ended; None if none has begun."""
         figures = None if self._scheduler is None else self._scheduler.figures()
         return None if figures is None else figures.idle
+
+    def health(self) -> Health | None:
+        """How its scheduler is; None if none has begun."""
+        return None if self._scheduler is None else self._scheduler.health()
+
+    @property
+    def locked(self) -> bool:
+        """Whether nothing can be written, be it that the store answers."""
+        return self._scheduler is not None and self._scheduler.overdue > UNWRITTEN
 
     async def run(self) -> None:
         """Begin anew whenever it cannot go on, until closed."""

@@ -9,13 +9,17 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Query, Request, Response
 from msgspec import UNSET, DecodeError, Struct, json, structs
 
+from shigoto.encryption import Encryption, opened
 from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import call_by_name
 from shigoto.filters import MAX_NUMBER, MAX_PAGE, Filters, wanted
 from shigoto.fullness import storing
 from shigoto.language import parse
+from shigoto.middleware import tracing
+from shigoto.model.clock import Millis, to_millis
 from shigoto.model.errors import (
+    EncryptionKeyMissing,
     IdTaken,
     JobError,
     PayloadInvalid,
@@ -26,13 +30,14 @@ from shigoto.model.errors import (
     nearest,
 )
 from shigoto.model.ids import uuids7
-from shigoto.model.job import Enqueued, Job, JobSpec
+from shigoto.model.job import Enqueued, Job, JobSpec, State
 from shigoto.options import CallOptions
-from shigoto.server.auth import Asker, Caller, Reader, Submitter, the_service
+from shigoto.query import expect_searchable
+from shigoto.server.auth import ASKERS, Asker, Caller, Reader, Submitter, allowed, the_service
 from shigoto.server.endpoint import answer, body, looked, spec, unless_gone
 from shigoto.server.limits import LONGEST_WAIT
 from shigoto.server.operations import names_for
-from shigoto.server.scope import narrowed, own_tenant, sees, submittable, visible, within
+from shigoto.server.scope import expect_no_secret, narrowed, own_tenant, sees, submittable, visible, within
 from shigoto.server.service import Service
 from shigoto.server.wire import (
     LONGEST_FILTER,
@@ -57,6 +62,8 @@ FilterText = Annotated[str, Query(max_length=LONGEST_FILTER)]
 
 _VERSION_AND_VARIANT = 0xF << 76 | 0x3 << 62  # of a UUID; eight is the version for what its maker makes of it
 
+ANOTHER_LENGTH = "The Idempotency-Key was used for more or fewer jobs, or some of them are not kept any more."
+
 FIELDS: Mapping[type[Exception], str] = {
     UnknownTask: "task",
     PayloadInvalid: "payload",
@@ -68,7 +75,7 @@ FIELDS: Mapping[type[Exception], str] = {
 async def submit_job(request: Request, caller: Submitter, idempotency_key: IdempotencyKey = None) -> Response:
     """Store a job. 201 if it is new, 200 if it was there already: by its id, its key, or the Idempotency-Key."""
     submission = await body(request, Submission)
-    [made] = await _stored(the_service(request), caller, [submission], idempotency_key)
+    [made] = await _stored(request, caller, [submission], idempotency_key)
     place = {"Location": f"{base_of(request)}/{made.id}"}
     return answer(made, 201 if made.status == "inserted" else 200, place)
 
@@ -79,9 +86,7 @@ async def submit_jobs(
 ) -> Response:
     """Store many jobs, all or none."""
     batch = await body(request, Batch)
-    return answer(
-        SubmittedBatch(jobs=await _stored(the_service(request), caller, batch.jobs, idempotency_key))
-    )
+    return answer(SubmittedBatch(jobs=await _stored(request, caller, batch.jobs, idempotency_key)))
 
 
 @router.get("/jobs", **spec(gives=JobPage))
@@ -95,7 +100,7 @@ async def list_jobs(
 ) -> Response:
     """A page of the jobs that match, the newest first."""
     service = the_service(request)
-    filters = narrowed(caller, parse(filter))
+    filters = _searchable(service, caller, parse(filter))
     jobs, more = await _page(service, filters, limit, before)
     base = base_of(request)
     return answer(
@@ -107,7 +112,7 @@ async def list_jobs(
 async def count_jobs(request: Request, caller: Reader, filter: FilterText = "") -> Response:
     """How many jobs match."""
     service = the_service(request)
-    filters = wanted(narrowed(caller, parse(filter)), service.app.now)
+    filters = wanted(_searchable(service, caller, parse(filter)), service.app.now)
     return answer(Count(await looked(service.engine, service.engine.count(filters))))
 
 
@@ -119,7 +124,7 @@ async def get_job(request: Request, caller: Asker, id: UUID, wait: Wait = 0.0) -
     job = await found(service, caller, id)
     if wait and not job.state.terminal:
         await unless_gone(request, service.feed.ended(id, until))
-        job = await found(service, caller, id)
+        job = await found(service, await allowed(request, *ASKERS), id)
     return answer(view_of(job, base_of(request), full=True))
 
 
@@ -132,6 +137,13 @@ async def found(service: Service, caller: Caller, id: UUID) -> Job:
     """The job, if the caller may see it. Raises JobNotFound."""
     [job] = await service.engine.arun(service.engine.get([id]))
     return visible(caller, job, id)
+
+
+def _searchable(service: Service, caller: Caller, filters: Filters) -> Filters:
+    """The filters for what the caller may see, if jobs can be found by them. Raises OptionInvalid, Forbidden."""
+    expect_searchable(service.app, filters)
+    expect_no_secret(caller, service.app.tasks.values(), filters.get("args") or ())
+    return narrowed(caller, filters)
 
 
 async def _page(service: Service, filters: Filters, limit: int, before: int | None) -> tuple[list[Job], bool]:
@@ -157,24 +169,31 @@ class Wanted(Struct, frozen=True):
     spec: JobSpec
     named: bool
     by_key: bool
+    said: Submission
 
 
 async def _stored(
-    service: Service, caller: Caller, submissions: Sequence[Submission], key: str | None
+    request: Request, caller: Caller, submissions: Sequence[Submission], key: str | None
 ) -> list[Submitted]:
     """Store what is submitted, all or none."""
+    service = the_service(request)
     known = await _known(service, submissions)
     ids = uuids7(len(submissions))
+    keyed = [None] * (len(submissions) + 1) if key is None else _keyed(caller, submissions, key)
     wanted: list[Wanted] = []
     for index, submission in enumerate(submissions):
         try:
-            wanted.append(_wanted(service, caller, submission, known, ids[index], key, index))
+            wanted.append(_wanted(service, caller, submission, known, ids[index], keyed[index]))
         except (JobError, RequestInvalid) as error:
             _locate(error, index if len(submissions) > 1 else None)
             raise
     _expect_different(wanted)
-    op = _submitting(service.engine, caller, wanted, await service.limits())
-    made = await service.engine.arun(op)
+    limits = await service.limits()
+    asked = tracing.asked_by(f"{request.method} {request.url.path}", request.headers)
+    with tracing.storing(service.app.tracing, [each.spec for each in wanted], asked) as specs:
+        marked = [structs.replace(each, spec=marked) for each, marked in zip(wanted, specs, strict=True)]
+        op = _submitting(service.engine, caller, marked, limits, keyed[-1], service.app.encryption)
+        made = await service.engine.arun(op)
     return [Submitted(id=each.id, number=each.number, status=each.status) for each in made]
 
 
@@ -192,8 +211,7 @@ def _wanted(
     submission: Submission,
     known: frozenset[str],
     id: UUID,
-    key: str | None,
-    index: int,
+    keyed: UUID | None,
 ) -> Wanted:
     """One job to store, checked as a call of its task is. Raises JobError, RequestInvalid, Forbidden."""
     tenant = own_tenant(caller, submission.tenant)
@@ -204,15 +222,13 @@ def _wanted(
             f"No task is called {submission.task!r}, neither in this app nor by any live worker.{hint} Start a worker"
             " that has it, or send allow_unknown to let the job wait for one."
         )
-    if submission.id is not None and key is not None:
+    if submission.id is not None and keyed is not None:
         raise RequestInvalid("The Idempotency-Key makes the id: leave one of them out.", "id")
     options = options_of(submission, tenant)
-    named = submission.id
-    if key is not None:
-        named = derived(caller.token.id if caller.token is not None else "", tenant, key, index)
+    named = submission.id or keyed
     made = call_by_name(service.app, submission.task, submission.payload, options).spec(named or id)
-    submittable(caller, made.queue, submission.tenant)
-    return Wanted(made, named is not None, key is not None)
+    submittable(caller, made.task, made.queue, submission.tenant)
+    return Wanted(made, named is not None, keyed is not None, submission)
 
 
 def _hints(service: Service, caller: Caller, known: frozenset[str]) -> frozenset[str]:
@@ -250,6 +266,13 @@ def options_of(submission: Submission, tenant: str) -> CallOptions:
     return cast("CallOptions", options)
 
 
+def _keyed(caller: Caller, submissions: Sequence[Submission], key: str) -> list[UUID | None]:
+    """The ids that an Idempotency-Key gives to the jobs of a request, and one more: a longer request would have that.
+    If it is for several tenants, the key is that of the first."""
+    token, tenant = "" if caller.token is None else caller.token.id, own_tenant(caller, submissions[0].tenant)
+    return [derived(token, tenant, key, index) for index in range(len(submissions) + 1)]
+
+
 def derived(token: str, tenant: str, key: str, index: int) -> UUID:
     """The id that an Idempotency-Key means: the same request by the same caller is the same job, for as long as the
     job is kept. Nobody else's key gives the same."""
@@ -275,9 +298,15 @@ def _expect_different(wanted: Sequence[Wanted]) -> None:
 
 
 def _submitting(
-    engine: Engine, caller: Caller, wanted: Sequence[Wanted], limits: Mapping[str, int]
+    engine: Engine,
+    caller: Caller,
+    wanted: Sequence[Wanted],
+    limits: Mapping[str, int],
+    beyond: UUID | None,
+    keys: Encryption | None,
 ) -> Op[list[Enqueued]]:
-    """Store the jobs. One that is stored already must be the same job, and be seen by whoever asks; else none is."""
+    """Store the jobs. One that is stored already must be the same job, and be seen by whoever asks; else none is.
+    `beyond` is the id that the next job of a longer request with the same key would have."""
     specs = [each.spec for each in wanted]
     plain = within(caller, engine, specs, storing(engine, specs, limits))
     named = [each for each in wanted if each.named]
@@ -285,16 +314,23 @@ def _submitting(
         return plain
 
     def steps() -> Steps[list[Enqueued]]:
-        stored = yield from engine.get([each.spec.id for each in named]).start()
+        ids, now = [each.spec.id for each in named], (yield from engine.time().start())
+        stored = yield from engine.get([*ids, beyond] if beyond is not None else ids).start()
+        if beyond is not None and stored.pop() is not None:
+            raise ReusedKey(ANOTHER_LENGTH)
         for each, job in zip(named, stored, strict=True):
-            _expect_same(caller, each, job)
+            _expect_same(caller, each, job, now, keys)
+        _expect_all_or_none(named, [job is None for job in stored])
         made = yield from (plain.inside or plain.start)()  # it is part of a transaction here
         met = {job.id for job in stored if job is not None}
         late = [each for each, at in zip(wanted, made, strict=True) if _met_late(each, at, met)]
         if late:  # stored by somebody else while this one looked
             jobs = yield from engine.get([each.spec.id for each in late]).start()
             for each, job in zip(late, jobs, strict=True):
-                _expect_same(caller, each, job)
+                _expect_same(caller, each, job, now, keys)
+        _expect_all_or_none(
+            wanted, [at.status == "inserted" for at in made]
+        )  # as somebody else may have, just now
         return made
 
     return extended(plain, steps)
@@ -304,16 +340,56 @@ def _met_late(wanted: Wanted, at: Enqueued, met: set[UUID]) -> bool:
     return wanted.named and at.status == "existing" and at.id == wanted.spec.id and at.id not in met
 
 
-def _expect_same(caller: Caller, wanted: Wanted, job: Job | None) -> None:
+def _expect_all_or_none(wanted: Sequence[Wanted], new: Sequence[bool]) -> None:
+    """A request with a key that was stored before was stored as a whole. What a unique key has kept out never was."""
+    whole = {
+        is_new for each, is_new in zip(wanted, new, strict=True) if each.by_key and each.spec.key is None
+    }
+    if len(whole) > 1:
+        raise ReusedKey(ANOTHER_LENGTH)
+
+
+def _expect_same(
+    caller: Caller, wanted: Wanted, job: Job | None, now: Millis, keys: Encryption | None
+) -> None:
     if job is None:
         return
     if not sees(caller, job.queue, job.tenant):
         raise IdTaken("The id is that of another job: choose another one.")
-    same = job.task == wanted.spec.task and _equal(job.payload, wanted.spec.payload)
-    if not same and wanted.by_key:
-        raise ReusedKey("The Idempotency-Key was used for a job of another task, or with other arguments.")
-    if not same:
-        raise IdTaken("The id is that of a job of another task, or with other arguments: choose another one.")
+    what = _difference(wanted, job, now, keys)
+    if what is not None and wanted.by_key:
+        raise ReusedKey(f"The Idempotency-Key was used for a job with {what}.")
+    if what is not None:
+        raise IdTaken(f"The id is that of a job with {what}: choose another one.")
+
+
+def _difference(wanted: Wanted, job: Job, now: Millis, keys: Encryption | None) -> str | None:
+    """What of a request is not so of the job that is stored; None if it may be the same request, sent again. What it
+    leaves to the task is not compared, which another release may have changed, nor what the store does not keep."""
+    spec, said = wanted.spec, wanted.said
+    if job.task != spec.task:
+        return "another task"
+    if job.tenant != spec.tenant:
+        return "another tenant"
+    try:
+        # To encrypt the same twice gives two texts.
+        arguments = [opened(keys, each.payload, each, "payload") for each in (job, spec)]
+    except EncryptionKeyMissing:
+        return "arguments that are encrypted, and that this server has no key for"
+    if not _equal(*arguments):
+        return "other arguments"
+    if said.queue is not None and job.queue != spec.queue:
+        return "another queue"
+    if said.priority is not None and job.priority != spec.priority:
+        return "another priority"
+    timed = said.delay is not None or said.run_at is not None
+    # A run that ended may have set another time, and so may an operator, who has let it run at once. (One who does so
+    # in the very millisecond in which the job was stored cannot be told from a job without a time: then it differs.)
+    created_at, run_at = to_millis(job.created_at), to_millis(job.run_at)
+    unmoved = job.attempt == 0 and job.state is State.PENDING and not created_at < run_at <= now
+    if timed and unmoved and run_at != spec.due(created_at):
+        return "another delay or run_at"
+    return None
 
 
 def _equal(one: str, other: str) -> bool:

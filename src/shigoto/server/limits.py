@@ -22,7 +22,7 @@ from shigoto.model.errors import (
     ServerStopping,
     ShigotoError,
 )
-from shigoto.server.problems import response_to
+from shigoto.server.problems import STREAM, response_to
 
 if TYPE_CHECKING:
     from shigoto.server.service import Service
@@ -55,6 +55,8 @@ class Limits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
+        if exchange.headless:
+            scope = {**scope, "method": "GET"}
         try:
             self._expect_allowed(scope, exchange.path)
             async with asyncio.timeout(allowed_for(scope, exchange.path, self._deadline)):
@@ -63,6 +65,10 @@ class Limits:
             await exchange.refuse(error)
         except TimeoutError:
             await exchange.refuse(ServerDeadline("The answer took longer than a request may take."))
+        except asyncio.CancelledError:
+            if not self._service.is_stopping:
+                raise
+            await exchange.refuse(ServerStopping("The service has stopped before the answer was there."))
         except Exception:
             # `problems.py` has told the log of it, and the caller, if there was still something to tell.
             if not exchange.begun:
@@ -73,10 +79,12 @@ class Limits:
     def _expect_allowed(self, scope: Scope, path: str) -> None:
         if self._service.is_stopping and gives_work(scope["method"], path):
             raise ServerStopping("The service is about to stop. Ask again in a moment, or ask another one.")
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+        headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+        if any(
+            name == b"content-encoding" and value.strip().lower() != b"identity" for name, value in headers
+        ):
             raise RequestType("Compressed bodies are not read.")
-        length = headers.get(b"content-length")
+        length = dict(headers).get(b"content-length")
         if length is not None and not length.isdigit():
             raise RequestMalformed("Content-Length is no number.")
         if length is not None and int(length[:20]) > most_bytes(path):
@@ -104,6 +112,8 @@ class Exchange:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.path = path_in(scope)
+        # Whoever asks by HEAD is told what GET would tell, but for the body; a stream is nothing but that.
+        self.headless = scope["method"] == "HEAD" and self.path != STREAM
         self.receive = receive
         self.size = 0
         self.begun = False
@@ -119,6 +129,8 @@ class Exchange:
                 *message.get("headers", ()),
                 *(each for each in HEADERS if each[0] not in said),
             ]
+        elif self.headless:
+            message["body"] = b""
         await self._send(message)
 
     async def refuse(self, error: ShigotoError) -> None:
@@ -169,7 +181,7 @@ def gives_work(method: str, path: str) -> bool:
 
 def allowed_for(scope: MutableMapping[str, Any], path: str, deadline: float) -> float:
     """How many seconds a request may take: what all may, and what it has asked to wait."""
-    if path == "/api/v1/events":
+    if path == STREAM:
         return LONGEST_STREAM
     if path.endswith("/claim"):
         return deadline + LONGEST_WAIT

@@ -1,7 +1,7 @@
 """Queues, workers, counts, tasks and the audit: what operators ask about, and change."""
 
-from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -18,20 +18,19 @@ from shigoto.catalogue import (
     schedules_of,
 )
 from shigoto.model.audit import AuditEntry
-from shigoto.model.clock import to_datetime
+from shigoto.model.clock import Moment, to_datetime
 from shigoto.model.errors import RequestNotFound, nearest
 from shigoto.model.job import Counts
 from shigoto.model.worker import WorkerRecord
 from shigoto.options import check_name
 from shigoto.options import duration as milliseconds_of
-from shigoto.queues import Queue, listing
+from shigoto.queues import MOST_PENDING, Queue, listing
 from shigoto.server.auth import Admin, Asker, Caller, Reader, the_service
 from shigoto.server.endpoint import answer, body, spec
-from shigoto.server.scope import allows_queue, expect_no_tenant, expect_queue, own_queues, unrestricted
+from shigoto.server.scope import allows_queue, expect_no_tenant, expect_queue, unrestricted, workers_for
 
 router = APIRouter()
 
-MOST_PENDING = 10**9
 LONGEST = 10**9  # seconds
 
 QueueName = Annotated[str, Path(description="The name of the queue.", max_length=100)]
@@ -68,7 +67,8 @@ class QueueChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 class WorkerList(Struct, frozen=True, kw_only=True):
     """The workers that are registered, with those that have just been lost, until a sweep fences them. To a token for
-    some queues each shows only its part: the queues that both have, and their tasks; but `processing` is of all."""
+    some queues each shows only its part: the queues that both have, and of its tasks those of these queues and those
+    that workers of the token have; but `processing` is of all."""
 
     workers: list[WorkerRecord]
 
@@ -91,7 +91,7 @@ class AuditView(Struct, frozen=True, kw_only=True):
     """What somebody has done."""
 
     number: int
-    at: datetime
+    at: Moment
     actor: str
     action: str
     target: str
@@ -148,7 +148,7 @@ async def list_workers(request: Request, caller: Reader) -> Response:
     expect_no_tenant(caller)
     service = the_service(request)
     workers = await service.engine.arun(service.engine.workers())
-    return answer(WorkerList(workers=workers_for(caller, service.app, workers)))
+    return answer(WorkerList(workers=workers_for(caller, names_for(caller, service.app), workers)))
 
 
 @router.get("/stats", **spec(gives=Stats, problems=(403,)))
@@ -228,12 +228,14 @@ async def _change(request: Request, caller: Caller, name: str, fields: Mapping[s
     expect_no_tenant(caller)
     expect_queue(caller, name)
     queue = check_name(name, "The queue")
-    engine = the_service(request).engine
+    service = the_service(request)
+    engine = service.engine
     stored = {
         field: milliseconds_of(value, field) if field.startswith("keep_") and value is not None else value
         for field, value in fields.items()
     }
     await engine.arun(changing_queue(engine, queue, actor=caller.actor, **stored))
+    service.limits_changed()
     return answer(await _queue(request, caller, queue))
 
 
@@ -245,20 +247,6 @@ def tasks_for(caller: Caller, app: Shigoto) -> list[AnyTask]:
 def names_for(caller: Caller, app: Shigoto) -> list[str]:
     """The same by all names that they have."""
     return [name for task in tasks_for(caller, app) for name in (task.name, *task.aliases)]
-
-
-def workers_for(caller: Caller, app: Shigoto, workers: Iterable[WorkerRecord]) -> list[WorkerRecord]:
-    """The workers that may take jobs that the caller may know of, as far as it may."""
-    if caller.token is None or caller.token.queues is None:
-        return list(workers)
-    names = set(names_for(caller, app))
-    found: list[WorkerRecord] = []
-    for worker in workers:
-        queues = None if worker.queues is None else tuple(own_queues(caller, worker.queues))
-        if queues != ():
-            tasks = tuple(task for task in worker.tasks if task in names)
-            found.append(structs.replace(worker, queues=queues, tasks=tasks))
-    return found
 
 
 def _task_for(caller: Caller, task: TaskRecord) -> TaskRecord:

@@ -62,6 +62,7 @@ T = TypeVar("T")
 logger = logging.getLogger("shigoto.server")
 
 PROBLEM = "application/problem+json"
+STREAM = "/api/v1/events"  # an answer without an end: whoever asks by HEAD would wait for nothing
 SOON, LATER = "1", "5"  # seconds after which it may be worth trying again
 
 # The nearest class of an error decides.
@@ -222,7 +223,8 @@ def _methods_at(request: Request) -> set[str]:
         and route.path_regex.match(path[len(prefix) :])
     ]
     written_out = [route for route in found if not route.param_convertors]
-    return {method for route in written_out or found for method in route.methods or ()}
+    methods = {method for route in written_out or found for method in route.methods or ()}
+    return methods | {"HEAD"} if "GET" in methods and path != STREAM else methods
 
 
 async def _of_the_gone(_: Request, error: Exception) -> Response:

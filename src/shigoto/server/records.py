@@ -5,14 +5,14 @@ a second, and is not part of the API for others. A token is asked for the verb's
 ask for some of the verbs only, and what it says there is brought within them.
 """
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 from msgspec.structs import replace
 
 from shigoto.auditing import Audited
-from shigoto.engine.http.driver import MOST_IDS, MOST_JOBS
+from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.engine.verbs import (
     MEDIA_TYPE,
@@ -23,37 +23,40 @@ from shigoto.engine.verbs import (
     decode_args,
     encode,
 )
-from shigoto.filters import MAX_PAGE
-from shigoto.fullness import storing
-from shigoto.model.errors import Forbidden, RequestInvalid, RequestNotFound
+from shigoto.fullness import storing, ticking
+from shigoto.model.errors import Forbidden, OptionInvalid, RequestInvalid, RequestNotFound
 from shigoto.model.job import Job, JobFilter, JobSpec
-from shigoto.model.outcome import Settlement
+from shigoto.model.masking import masked_payload
+from shigoto.model.outcome import UNTOLD, Death, Report, Settlement
+from shigoto.model.sealed import is_sealed
 from shigoto.model.version import VERSION
-from shigoto.model.worker import Announcement, SweepOrder, Want, WorkerRecord
+from shigoto.model.worker import Announcement, Want
+from shigoto.queues import expect_settings
+from shigoto.schedule.definition import masked as masked_definition
 from shigoto.server.auth import Caller, the_service
+from shigoto.server.bounds import MOST_AT_ONCE, expect_bounded
 from shigoto.server.endpoint import expect_type, looked
 from shigoto.server.jobs import PAGE, PAGE_BYTES
-from shigoto.server.roster import expect_secret, secret_in
+from shigoto.server.operations import names_for
 from shigoto.server.scope import (
     allows_queue,
     claimable,
+    expect_no_secret,
     expect_no_tenant,
-    own_queues,
     sees,
     submittable,
     unrestricted,
     within,
+    workers_for,
 )
-from shigoto.server.specs import checked, expect_introduced, expect_storable
+from shigoto.server.specs import checked, expect_introduced, expect_storable, expect_tickable
 
 if TYPE_CHECKING:
     from shigoto.server.service import Service
 
 router = APIRouter()
 
-MOST_AT_ONCE = MOST_JOBS  # of whatever is listed or asked for
-MOST_HELD = 100_000  # leases of one worker
-MOST: Mapping[str, int] = {"ids of get": MOST_IDS, "held of beat": MOST_HELD}
+News = TypeVar("News", Settlement, Report, Death)
 
 LOOKS = frozenset({"count", "history"})  # and `find`: there may be no index for what somebody wants to see
 OF_A_WORKER = frozenset({"claim", "beat", "report", "settle", "leave", "bury"})
@@ -81,9 +84,7 @@ async def ask(request: Request) -> Response:
     if request.headers.get("Shigoto-Protocol") != str(PROTOCOL) and name != "hello":
         raise RequestInvalid(f"This server speaks protocol {PROTOCOL}.", "Shigoto-Protocol")
     args = decode_args(name, await request.body())
-    _expect_bounded(name, args)
-    if name in OF_A_WORKER or name == "announce":
-        expect_secret(caller, args[0].id if name == "announce" else args[0], secret_in(request))
+    expect_bounded(name, args)
     value = await _answered(service, caller, name, args)
     if name in ENDING:
         service.feed.stirred()
@@ -100,30 +101,38 @@ async def _answered(service: "Service", caller: Caller, name: str, args: tuple[A
     if name in OF_A_WORKER and not await service.roster.owns(caller, args[0]) and name in GOODBYES:
         return GOODBYES[name]
     args = _confined(caller, name, args)
+    if name in ("find", "count"):
+        expect_no_secret(caller, service.app.tasks.values(), [path for path, _ in args[0].args])
     if name == "announce":
         args = (await service.roster.owned(caller, args[0]),)
     if name == "enqueue_many":
         stored = storing(engine, args[0], await service.limits())
         return await engine.arun(within(caller, engine, args[0], stored))
     if name == "find":
-        return await _found(engine, args[0])
+        return [_without_secrets(caller, job) for job in await _found(engine, args[0])]
     asked_of = Audited(engine, caller.actor) if name in BY_OPERATORS else engine
-    op = asked(asked_of, name, args)
+    op: Op[Any] = ticking(asked_of, args[0]) if name == "tick" else asked(asked_of, name, args)
     value = await (looked(engine, op) if name in LOOKS else engine.arun(op))
-    return _shown(caller, name, value) if caller.restricted else value
+    if name == "configure":
+        service.limits_changed()
+    if name == "schedules" and not caller.may("admin"):
+        value = [replace(each, definition=masked_definition(each.definition)) for each in value]
+    if name == "get":
+        value = [None if job is None else _without_secrets(caller, job) for job in value]
+    return _shown(service, caller, name, value) if caller.restricted else value
 
 
-def _shown(caller: Caller, name: str, value: Any) -> Any:
+def _shown(service: "Service", caller: Caller, name: str, value: Any) -> Any:
     """The value, as far as the caller may know of it. Raises Forbidden."""
     match name:
         case "get":
             return [_seen(caller, job) for job in value]
-        case "stats":
+        case "stats" | "oldest":
             expect_no_tenant(caller)
-            return {queue: counts for queue, counts in value.items() if allows_queue(caller, queue)}
+            return {queue: told for queue, told in value.items() if allows_queue(caller, queue)}
         case "workers":
             expect_no_tenant(caller)
-            return [met for met in (_met(caller, worker) for worker in value) if met is not None]
+            return workers_for(caller, names_for(caller, service.app), value)
         case _:
             return value
 
@@ -145,25 +154,6 @@ async def _found(engine: Engine, wanted: JobFilter) -> list[Job]:
     return jobs
 
 
-def _expect_bounded(name: str, args: tuple[Any, ...]) -> None:
-    """Raise RequestInvalid for more than one request should ask for."""
-    for what, arg in zip(VERBS[name].names, args, strict=True):
-        most, count = MOST.get(f"{what} of {name}", MOST_AT_ONCE), 0
-        match arg:
-            case JobFilter():
-                most, count = MAX_PAGE, max(0, arg.limit)  # fewer than none are none
-            case SweepOrder():
-                count = max(arg.batch, len(arg.fence))
-            case int() if what == "limit":
-                count = arg
-            case list() | frozenset():
-                count = len(cast("Collection[object]", arg))
-            case _:
-                pass
-        if not 0 <= count <= most:
-            raise RequestInvalid(f"{what}: {count:,} is not allowed, but at most {most:,} at once.", what)
-
-
 def _confined(caller: Caller, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments, for nothing but what the caller may touch and what can be stored. Raises JobError, Forbidden."""
     match name:
@@ -171,22 +161,35 @@ def _confined(caller: Caller, name: str, args: tuple[Any, ...]) -> tuple[Any, ..
             return ([_submitted(caller, spec) for spec in args[0]],)
         case "claim":
             return args[0], [_wanted(caller, want) for want in args[1]]
-        case "settle" | "report" | "bury":
-            for said in args[1]:
-                expect_storable(said)
-                if isinstance(said, Settlement) and not allows_queue(caller, said.queue):
-                    raise Forbidden("This token is for other queues.")
-            return args
+        case "settle":
+            # Whose counts change the store looks up: whoever has a token could name any queue.
+            return args[0], [replace(_storable(said), queue=UNTOLD) for said in args[1]]
+        case "report" | "bury":
+            return args[0], [_storable(said) for said in args[1]]
         case "announce":
             announcement: Announcement = args[0]
             expect_introduced(announcement)
             return (replace(announcement, queues=claimable(caller, announcement.queues)),)
+        case "configure":
+            return (expect_settings(args[0]),)
+        case "tick":
+            return ([expect_tickable(change) for change in args[0]],)
         case _:
             return args
 
 
+def _storable(said: News) -> News:
+    expect_storable(said)
+    return said
+
+
 def _submitted(caller: Caller, spec: JobSpec) -> JobSpec:
-    tenant = submittable(caller, spec.queue, spec.tenant or None)
+    tenant = submittable(caller, spec.task, spec.queue, spec.tenant or None)
+    if tenant != spec.tenant and is_sealed(spec.payload):
+        raise OptionInvalid(
+            f"The token is for the tenant {tenant!r}, and the arguments are encrypted for nobody in particular: say"
+            " using(tenant=…) where the job is enqueued."
+        )
     return checked(spec if tenant == spec.tenant else replace(spec, tenant=tenant))
 
 
@@ -197,13 +200,10 @@ def _wanted(caller: Caller, want: Want) -> Want:
     return replace(want, queues=claimable(caller, want.queues)) if caller.restricted else want
 
 
+def _without_secrets(caller: Caller, job: Job) -> Job:
+    """The job, with its secrets for those alone who may do everything with it: a rerun needs them."""
+    return job if caller.may("admin") else replace(job, payload=masked_payload(job.payload, job.meta))
+
+
 def _seen(caller: Caller, job: Job | None) -> Job | None:
     return job if job is not None and sees(caller, job.queue, job.tenant) else None
-
-
-def _met(caller: Caller, worker: WorkerRecord) -> WorkerRecord | None:
-    """The worker as the caller may know it; None if they have no queue in common."""
-    if worker.queues is None:
-        return worker
-    queues = own_queues(caller, worker.queues)
-    return replace(worker, queues=tuple(queues)) if queues else None

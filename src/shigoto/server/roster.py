@@ -2,22 +2,18 @@
 they say.
 
 A worker's id is no secret: people see it. So the store keeps which token a worker was registered by, and no other token
-speaks for it, nor any token for a worker that is at the store itself. The secret that each request of a worker shows
-keeps those apart that have one and the same token, lest one of them speaks for another by mistake: whoever has the
-token can make it, nothing of it is stored, and every server can check it.
+speaks for it, nor any token for a worker that is at the store itself. Workers with one and the same token trust each
+other.
 """
 
 import asyncio
 from collections.abc import Callable, Collection
-from hmac import compare_digest
 from uuid import UUID
 
-from fastapi import Request
 from msgspec import Struct
 from msgspec.structs import replace
 
 from shigoto.engine.protocol import Engine
-from shigoto.engine.verbs import WORKER_SECRET, worker_secret
 from shigoto.model.errors import Forbidden, WorkerFenced
 from shigoto.model.worker import Announcement
 from shigoto.server.auth import Caller, heard
@@ -27,7 +23,6 @@ ALONE_FOR = (
     600.0  # seconds without a worker that isolates, until jobs that should run alone run beside others
 )
 MOST_REMEMBERED = 10_000
-NOBODY = bytes(32)  # makes the secrets of those who need none
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -87,9 +82,8 @@ class Roster:
         since = [self._isolated_at.setdefault(task, now) for task in entry.tasks]
         return None if now - max(since, default=now) >= ALONE_FOR else False
 
-    async def expect(self, caller: Caller, worker: UUID, secret: str | None) -> None:
+    async def expect(self, caller: Caller, worker: UUID) -> None:
         """Raise Forbidden if the worker is not the caller's, or WorkerFenced if the store knows no such worker."""
-        expect_secret(caller, worker, secret)
         if not await self.owns(caller, worker):
             raise fenced(worker)
 
@@ -180,25 +174,6 @@ class Roster:
 def owner_of(caller: Caller) -> str | None:
     """Whom a worker belongs to that the caller registers."""
     return None if caller.token is None else caller.token.id
-
-
-def secret_for(caller: Caller, worker: UUID) -> str:
-    """The secret of a worker that the caller registers."""
-    return worker_secret(NOBODY if caller.token is None else caller.token.hash, worker)
-
-
-def expect_secret(caller: Caller, worker: UUID, secret: str | None) -> None:
-    """Raise Forbidden unless the caller has shown the worker's secret; who needs no token needs none."""
-    if caller.token is None:
-        return
-    shown = (secret or "").encode("latin-1", "replace")
-    if not compare_digest(secret_for(caller, worker).encode(), shown):
-        raise Forbidden(f"The worker must show its secret: send it as {WORKER_SECRET}.")
-
-
-def secret_in(request: Request) -> str | None:
-    """The secret that a request shows."""
-    return request.headers.get(WORKER_SECRET)
 
 
 def fenced(worker: UUID) -> WorkerFenced:

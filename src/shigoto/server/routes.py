@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from shigoto.model.version import VERSION
-from shigoto.server import acting, events, health, jobs, openapi, operations, records, schedules, work
+from shigoto.server import (
+    acting,
+    events,
+    health,
+    jobs,
+    metrics,
+    openapi,
+    operations,
+    records,
+    schedules,
+    work,
+)
 from shigoto.server.problems import handle_all
 
 if TYPE_CHECKING:
@@ -36,7 +47,7 @@ def make_api(service: "Service") -> FastAPI:
     )
     api.state.service = service
     handle_all(api)
-    api.state.parts = [("", health.router), *((PREFIX, part.router) for part in PARTS)]
+    api.state.parts = [("", health.router), ("", metrics.router), *((PREFIX, part.router) for part in PARTS)]
     for prefix, router in api.state.parts:
         api.include_router(router, prefix=prefix)
     return api

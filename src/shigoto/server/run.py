@@ -17,7 +17,7 @@ from typing import Literal, cast
 
 from msgspec import Struct
 from uvicorn import Config, Server
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from shigoto.app import Shigoto
 from shigoto.model.errors import OptionInvalid, RequestMalformed, StoreError, StoreRefused
@@ -140,10 +140,14 @@ class Serving(worker_service.Service[Ended]):
             await self._switch.changed.wait(None)
         self.service.stopping()
         server.should_exit = True
-        while not (serving.done() or self._switch.hurried):
-            await self._switch.changed.wait(None)
+        time = asyncio.get_running_loop().time
+        until = time() + GRACE
+        while not (serving.done() or self._switch.hurried or time() >= until):
+            await self._switch.changed.wait(until - time())
         server.force_exit = True
         left = {task for task in server.server_state.tasks if not task.done()}
+        if left:
+            logger.warning("Requests are cut off, for the service stops: %d", len(left))
         for task in left:
             task.cancel()
         await asyncio.wait([serving], timeout=1.0)
@@ -228,7 +232,6 @@ def _config(service: Service, tls: dict[str, str]) -> Config:
         server_header=False,
         proxy_headers=False,  # what they say is anybody's word
         timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=GRACE,
         backlog=BACKLOG,
         ssl_certfile=tls.get("ssl_certfile"),
         ssl_keyfile=tls.get("ssl_keyfile"),
@@ -262,6 +265,7 @@ class Line(HttpToolsProtocol):
     _patience: asyncio.TimerHandle | None = None  # for the headers
     _rest: asyncio.TimerHandle | None = None  # for what is left of a body after the answer
     _head = 0
+    _earlier: tuple[RequestResponseCycle, ...] = ()  # requests that are answered before the newest one
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for the first request."""
@@ -269,8 +273,11 @@ class Line(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Wait no more, and tell who is at work on a request, be it that others were sent behind it."""
         self._stop_waiting()
+        for cycle in self._unanswered(self._earlier):
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -289,6 +296,7 @@ class Line(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Stop waiting for them."""
         self._stop_waiting()
+        self._earlier = self._unanswered((*self._earlier, self.cycle))
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
@@ -311,6 +319,10 @@ class Line(HttpToolsProtocol):
         head = b"".join(name + b": " + value + b"\r\n" for name, value in answer.raw_headers)
         self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head + b"\r\n" + bytes(answer.body))
         self.transport.close()
+
+    @staticmethod
+    def _unanswered(cycles: tuple[RequestResponseCycle | None, ...]) -> tuple[RequestResponseCycle, ...]:
+        return tuple(cycle for cycle in cycles if cycle is not None and not cycle.response_complete)
 
     def _await_head(self) -> None:
         self._stop_waiting()

@@ -15,6 +15,7 @@ from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.engine.relay import Relay
 from shigoto.enqueue import call_by_name
+from shigoto.model.clock import Moment
 from shigoto.model.errors import RequestInvalid, UnknownTask, nearest
 from shigoto.model.schedule import ScheduleRecord, Status, TickRecord
 from shigoto.options import CallOptions, CatchUp, Fold, Gap, Overlap, ScheduleOptions, WhenFailed
@@ -31,7 +32,6 @@ T = TypeVar("T")
 LONGEST = 10**9  # seconds
 Length = Annotated[float, Meta(ge=0, le=LONGEST)]
 Interval = Annotated[float, Meta(ge=1, le=LONGEST)]
-Moment = Annotated[datetime, Meta(tz=True)]
 Tag = Annotated[str, Meta(min_length=1, max_length=100)]
 ScheduleName = Annotated[str, Path(description="The name of the schedule.", max_length=100)]
 JOB = ("queue", "priority", "tenant", "key", "retries", "tags")
@@ -51,19 +51,19 @@ class ScheduleView(Struct, frozen=True, kw_only=True):
     queue: str | None
     payload: Raw | None
     status: Status
-    next_at: datetime | None
+    next_at: Moment | None
     origin: str | None
     catch_up: CatchUp
     catch_up_most: int
     catch_up_within: float | None
     overlap: Overlap
     jitter: float
-    until: datetime | None
+    until: Moment | None
     last_job: UUID | None
     errors: int
     error: str | None
     counts: dict[str, int]
-    created_at: datetime
+    created_at: Moment
     when_failed: WhenFailed
 
 
@@ -105,11 +105,11 @@ class NewSchedule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class TickView(Struct, frozen=True, kw_only=True):
     """What became of a tick; one that did not fire may stand for `count` of them, up to `until`."""
 
-    at: datetime
+    at: Moment
     outcome: str
-    decided_at: datetime
+    decided_at: Moment
     job: UUID | None
-    until: datetime | None
+    until: Moment | None
     count: int
 
 
@@ -117,7 +117,7 @@ class TickPage(Struct, frozen=True, kw_only=True):
     """The newest first; `next` is the `before` of the next page, null if there is none."""
 
     ticks: list[TickView]
-    next: datetime | None
+    next: Moment | None
 
 
 class RunNow(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """What a caller may see and do: the only place that knows what the queues and the tenant of a token mean.
 
-submit       the queue must be among the token's, the tenant is the token's
+submit       the queue must be among the token's, the tenant is the token's; messages to people are for workers to write
 read, admin  one job: that of another queue or tenant is not there; many: the tenant is the token's, and where the
              token has several queues one must be named
 work         only the token's queues; no token with a tenant works, for a claim knows no tenants
@@ -11,24 +11,32 @@ know of: `within` is around whatever stores jobs.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.filters import Filters
 from shigoto.model.errors import Forbidden, IdTaken, JobNotFound, KeyTaken
 from shigoto.model.job import Job, JobFilter, JobSpec, State
+from shigoto.model.masking import hides
+from shigoto.model.notice import SILENT
+from shigoto.model.worker import WorkerRecord
 from shigoto.server.auth import Caller
+from shigoto.task import Task
 
 T = TypeVar("T")
 
 LOOK = 100  # jobs with one key that are looked at at once
 
 
-def submittable(caller: Caller, queue: str, tenant: str | None) -> str:
+def submittable(caller: Caller, task: str, queue: str, tenant: str | None) -> str:
     """The tenant of a new job in this queue, for which somebody has named a tenant or None. Raises Forbidden."""
     expect_queue(caller, queue)
+    if task in SILENT and not caller.may("work", "admin"):
+        raise Forbidden(f"{task} tells people of what has happened: it is stored by workers alone.")
     return own_tenant(caller, tenant)
 
 
@@ -142,12 +150,38 @@ def expect_no_tenant(caller: Caller) -> None:
         raise Forbidden("The token is for one tenant, and this is known of all of them together only.")
 
 
-def own_queues(caller: Caller, queues: Iterable[str]) -> list[str]:
-    """Those of the queues that are the caller's."""
-    return [queue for queue in queues if allows_queue(caller, queue)]
+def workers_for(caller: Caller, tasks: Iterable[str], workers: Sequence[WorkerRecord]) -> list[WorkerRecord]:
+    """The workers that may take jobs that the caller may know of, as far as it may: of their queues the caller's, and
+    of their tasks these, which are those of its queues, and whatever its own workers have, which must know who else
+    does."""
+    token = caller.token
+    if token is None or token.queues is None:
+        return list(workers)
+    known = {*tasks, *(task for worker in workers if worker.owner == token.id for task in worker.tasks)}
+    found: list[WorkerRecord] = []
+    for worker in workers:
+        queues = None if worker.queues is None else tuple(q for q in worker.queues if q in token.queues)
+        if queues != ():
+            own = tuple(task for task in worker.tasks if task in known)
+            found.append(replace(worker, queues=queues, tasks=own))
+    return found
 
 
 def unrestricted(caller: Caller) -> None:
     """Raise Forbidden for a token with queues or a tenant."""
     if caller.restricted:
         raise Forbidden("This is for tokens without queues and without a tenant.")
+
+
+def expect_no_secret(caller: Caller, tasks: Iterable[Task[..., Any]], paths: Iterable[str]) -> None:
+    """Raise Forbidden if a filter looks into arguments that are secret: who may not see them could guess until one is
+    found. Operators may see them."""
+    if caller.may("admin"):
+        return
+    secrets = frozenset[str]().union(*(task.signature.arguments.secrets for task in tasks))
+    for path in paths:
+        first, *_ = names = path.split(".")
+        if first in secrets or any(map(hides, names)):
+            raise Forbidden(
+                f"The argument {path!r} is secret: only a token with the scope admin finds jobs by it."
+            )

@@ -1,4 +1,4 @@
-"""A worker waits for work, and may hang up meanwhile: then nothing that was found is lost."""
+"""A worker waits for work, and may hang up or lose its token meanwhile: then nothing that was found is lost."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.worker import Want
+from shigoto.server.auth import allowed
 from shigoto.server.endpoint import gone
 
 if TYPE_CHECKING:
@@ -19,13 +20,16 @@ if TYPE_CHECKING:
 
 
 async def found(request: Request, service: "Service", worker: UUID, want: Want, wait: float) -> list[Lease]:
-    """Jobs for the worker, after so many seconds at most; none, if there are none, or the client has gone."""
+    """Jobs for the worker, after so many seconds at most; none, if there are none, or the client has gone. Raises
+    TokenInvalid if its token was revoked meanwhile."""
     seeking = asyncio.create_task(_sought(service, worker, want, wait), name="shigoto-seeks")
     told = False
     try:
         if wait and await gone(request, seeking):
             return []
         leases = await seeking
+        if wait:
+            await allowed(request, "work")
         told = True
         return leases
     finally:

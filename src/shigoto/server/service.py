@@ -33,6 +33,7 @@ from shigoto.server.feed import Feed
 from shigoto.server.health import Pulse
 from shigoto.server.housekeeping import Housekeeping
 from shigoto.server.limits import Limits
+from shigoto.server.metrics import metrics_of
 from shigoto.server.roster import Roster
 
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class Service:
         from shigoto.server.routes import make_api  # which knows us, too
 
         self._limited = Limits(make_api(self), self)
+        self.metrics = metrics_of(self)
         self._parts: Parts | None = None
         self._errands: set[asyncio.Task[None]] = set()
         self._limits = Remembered(self._read_limits)
@@ -138,6 +140,10 @@ class Service:
         """How many pending jobs each queue may hold, where an operator has set it; as of a second ago at most."""
         return await self._limits.get()
 
+    def limits_changed(self) -> None:
+        """Somebody has set one of them here: whoever asks from now on hears of it at once."""
+        self._limits.forget()
+
     async def known_tasks(self) -> frozenset[str]:
         """The tasks of the app and those that live workers have; as of a second ago at most."""
         return await self._tasks.get()
@@ -173,6 +179,9 @@ class Service:
         if parts is not None:  # of a loop that has ended, and took them with it
             self._renew()
         self.app.load()
+        self.app.outward.begin()
+        if self.app.tracing is not None:
+            self.app.tracing.prepare()
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "fan": self.fan.run,
             "feed": self.feed.run,
@@ -229,24 +238,29 @@ class Remembered(Generic[T]):
         self._read = read
         self._value: T
         self._read_at = float("-inf")
-        self._reading: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[T] | None = None
+        self._forgotten = 0  # times
 
     async def get(self) -> T:
         """The value. Raises what reading it raises."""
-        if _loop_time() - self._read_at >= FRESH_FOR:
-            if self._reading is None or self._reading.done():
-                self._reading = asyncio.create_task(self._renew(), name="shigoto-remembers")
-                self._reading.add_done_callback(heard)
-            await asyncio.shield(self._reading)
-        return self._value
+        if _loop_time() - self._read_at < FRESH_FOR:
+            return self._value
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._renew(), name="shigoto-remembers")
+            self._reading.add_done_callback(heard)
+        return await asyncio.shield(self._reading)
 
     def forget(self) -> None:
-        """The next one who asks reads it."""
+        """The next one who asks reads it; what is being read now may be too old."""
         self._read_at, self._reading = float("-inf"), None
+        self._forgotten += 1
 
-    async def _renew(self) -> None:
-        asked_at = _loop_time()
-        self._value, self._read_at = await self._read(), asked_at
+    async def _renew(self) -> T:
+        asked_at, forgotten = _loop_time(), self._forgotten
+        value = await self._read()
+        if forgotten == self._forgotten:
+            self._value, self._read_at = value, asked_at
+        return value
 
 
 def _part(name: str, work: Callable[[], Awaitable[None]], service: Service) -> "asyncio.Task[None]":

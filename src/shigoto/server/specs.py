@@ -5,17 +5,20 @@ from functools import lru_cache
 
 from msgspec import DecodeError, json
 
-from shigoto.checks import MAX_CRASHES, MAX_KEY, MAX_META, MAX_TAG, MAX_TAGS, MAX_TENANT
+from shigoto.checks import MAX_CRASHES, MAX_KEY, MAX_TAG, MAX_TAGS, MAX_TENANT
 from shigoto.codec.text import deeper_than
 from shigoto.context import MAX_CHECKPOINT, MAX_PROGRESS_BYTES
+from shigoto.filters import MAX_NUMBER
 from shigoto.lines import LONGEST_LEVEL, LONGEST_LINE, MOST_BYTES, MOST_LINES
 from shigoto.model.errors import OptionInvalid, PayloadInvalid, PayloadTooLarge
-from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, JobSpec
+from shigoto.model.job import MAX_META, MAX_PRIORITY, MIN_PRIORITY, JobSpec
 from shigoto.model.outcome import Death, LogTail, Report, Settlement
+from shigoto.model.schedule import Change
 from shigoto.model.text import storable
 from shigoto.model.worker import Announcement
 from shigoto.options import LAST_INSTANT, MAX_DEPTH, MAX_PAYLOAD, check_name, text, whole
 from shigoto.retry import Retry
+from shigoto.server.bounds import MOST_COUNTED
 
 LONGEST = 100 * 366 * 86_400_000  # milliseconds
 LONGEST_LEASE = 86_400_000  # milliseconds
@@ -65,7 +68,7 @@ def expect_storable(said: Settlement | Report | Death) -> None:
     if isinstance(said, Death):
         _expect_end(said)
         return
-    _expect_number("token", said.token)
+    _expect_number("token", said.token, MOST_COUNTED)
     if isinstance(said, Settlement):
         _expect_end(said)
         if said.result is not None:
@@ -96,8 +99,17 @@ def expect_introduced(said: Announcement) -> None:
     whole("pid", said.pid, 0, 2**32)
 
 
-def _expect_number(what: str, number: int) -> None:
-    if not 0 <= number < 2**63:
+def expect_tickable(change: Change) -> Change:
+    """The change of a schedule, if it is one that can be. Raises OptionInvalid, PayloadInvalid or PayloadTooLarge."""
+    text("The name of a schedule", change.schedule.name, LONGEST_LABEL)
+    for firing in change.firings:
+        if firing.spec is not None:
+            checked(firing.spec)
+    return change
+
+
+def _expect_number(what: str, number: int, most: int = MAX_NUMBER) -> None:
+    if not 0 <= number <= most:
         raise OptionInvalid(f"{what} is none that a store gives out.")
 
 
@@ -111,10 +123,10 @@ def _expect_end(said: Settlement | Death) -> None:
 
 
 def _expect_lines(log: LogTail) -> None:
-    _expect_number("first", log.first)
+    _expect_number("first", log.first, MOST_COUNTED)
     size = 0
     for line in log.lines:
-        _expect_number("line", line.line)
+        _expect_number("line", line.line, MOST_COUNTED)
         whole("at", line.at, 0, LAST_INSTANT)
         if len(line.level) > LONGEST_LEVEL or len(line.text) > LONGEST_LINE:
             raise PayloadTooLarge("A line of a log is longer than a line may be.")

@@ -5,14 +5,13 @@ stands for `null`, which means something only where a field says so.
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, json
 
 from shigoto.checks import MAX_CRASHES, MAX_KEY, MAX_TAG, MAX_TAGS, MAX_TENANT
-from shigoto.model.clock import Millis
+from shigoto.model.clock import Millis, Moment
 from shigoto.model.job import (
     MAX_PRIORITY,
     MIN_PRIORITY,
@@ -23,6 +22,7 @@ from shigoto.model.job import (
     LoggedLine,
     State,
 )
+from shigoto.model.presenting import presented, presented_attempts, presented_lines
 
 MOST_JOBS = 1_000  # of one batch
 MOST_ACTED_ON = 10_000  # jobs of one action
@@ -30,7 +30,6 @@ LONGEST_FILTER = 10_000  # letters
 
 Name = Annotated[str, Meta(pattern="^[a-z0-9_][a-z0-9_.-]{0,99}$")]
 Seconds = Annotated[float, Meta(ge=0, le=3_155_760_000)]
-Moment = Annotated[datetime, Meta(tz=True)]
 Filter = Annotated[str, Meta(max_length=LONGEST_FILTER)]
 
 
@@ -94,12 +93,12 @@ class JobView(Struct, frozen=True, kw_only=True):
     tenant: str
     state: State
     priority: int
-    run_at: datetime
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    expires_at: datetime | None
-    cancel_requested_at: datetime | None
+    run_at: Moment
+    created_at: Moment
+    started_at: Moment | None
+    finished_at: Moment | None
+    expires_at: Moment | None
+    cancel_requested_at: Moment | None
     attempt: int
     failures: int
     crashes: int
@@ -144,8 +143,8 @@ class AttemptView(Struct, frozen=True, kw_only=True):
     outcome: str
     error: str | None
     traceback: str | None
-    started_at: datetime
-    finished_at: datetime
+    started_at: Moment
+    finished_at: Moment
 
 
 class Attempts(Struct, frozen=True):
@@ -159,7 +158,7 @@ class LineView(Struct, frozen=True, kw_only=True):
 
     run: int
     line: int
-    at: datetime
+    at: Moment
     level: str
     text: str
 
@@ -173,7 +172,7 @@ class Lines(Struct, frozen=True):
 class JobEvent(Struct, frozen=True, kw_only=True):
     """Something that has happened to a job."""
 
-    at: datetime
+    at: Moment
     event: Literal["created", "started", "attempt", "cancel_requested", "ended"]
     run: int | None = None
     outcome: str | None = None
@@ -229,6 +228,7 @@ class ActedOn(Struct, frozen=True, kw_only=True):
 
 def view_of(job: Job, base: str, *, full: bool) -> JobView:
     """The job as callers see it; `base` is the path under which jobs are found."""
+    job = presented(job)
     return JobView(
         id=job.id,
         number=job.number,
@@ -280,7 +280,7 @@ def attempts_of(attempts: Sequence[Attempt]) -> Attempts:
                 started_at=each.started_at,
                 finished_at=each.finished_at,
             )
-            for each in attempts
+            for each in presented_attempts(attempts)
         ]
     )
 
@@ -290,13 +290,14 @@ def lines_of(lines: Sequence[LoggedLine]) -> Lines:
     return Lines(
         [
             LineView(run=each.token, line=each.line, at=each.at, level=each.level, text=each.text)
-            for each in lines
+            for each in presented_lines(lines)
         ]
     )
 
 
 def events_of(job: Job, attempts: Sequence[Attempt]) -> JobEvents:
     """What has happened to a job, as far as it is kept."""
+    job, attempts = presented(job), presented_attempts(attempts)
     events = [JobEvent(at=job.created_at, event="created")]
     for each in attempts:
         events.append(JobEvent(at=each.started_at, event="started", run=each.token))

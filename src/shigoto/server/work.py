@@ -2,29 +2,42 @@
 workers; what a worker elsewhere need not know, such as when to try again, is decided here."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
 from msgspec import Raw
+from msgspec.structs import replace
 
 from shigoto.codec import encode_json
 from shigoto.context import MAX_CHECKPOINT
+from shigoto.cover import Cover
+from shigoto.encryption import Box, opened
 from shigoto.model.clock import to_datetime
-from shigoto.model.errors import JobNotFound, LeaseLost, RequestInvalid, StoreBusy
+from shigoto.model.errors import (
+    EncryptionKeyMissing,
+    JobNotFound,
+    LeaseLost,
+    RequestInvalid,
+    ResultInvalid,
+    StoreBusy,
+)
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Job, JobFilter, Lease, State
-from shigoto.model.outcome import LogTail, Report, Verdict
+from shigoto.model.masking import hider, secrets_in, without_mark
+from shigoto.model.outcome import LogTail, Report, Settlement, Verdict
+from shigoto.model.sealed import is_sealed, unless_sealed, without_key
 from shigoto.model.text import storable
 from shigoto.model.worker import Announcement, Orders, Want
-from shigoto.options import MAX_DEPTH
+from shigoto.observe.events import JobFailed
+from shigoto.options import MAX_DEPTH, MAX_PAYLOAD
 from shigoto.retry import Retry
 from shigoto.server import ends
-from shigoto.server.auth import Caller, WorkerCaller, the_service
+from shigoto.server.auth import Caller, WorkerCaller, allowed, the_service
 from shigoto.server.endpoint import answer, body, nothing, spec, unless_gone
 from shigoto.server.limits import LONGEST_WAIT
-from shigoto.server.roster import Entry, fenced, secret_for, secret_in
+from shigoto.server.roster import Entry, fenced
 from shigoto.server.scope import allows_queue, claimable
 from shigoto.server.seeking import found
 from shigoto.server.wire import as_json
@@ -80,7 +93,6 @@ async def register_worker(request: Request, caller: WorkerCaller) -> Response:
     await service.roster.register(caller, announcement, new=said.id is None)
     registered = WorkerRegistered(
         worker=worker,
-        secret=secret_for(caller, worker),
         lease=said.lease,
         beat_every=round(said.lease / 3, 3),
     )
@@ -92,7 +104,7 @@ async def claim_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> Re
     """Take jobs, and wait for some if there are none. It is a sign of life, too: who only waits need not beat, if it
     says what it has `held` since."""
     service, said = the_service(request), await body(request, ClaimRequest)
-    await service.roster.expect(caller, worker, secret_in(request))
+    await service.roster.expect(caller, worker)
     await _beaten(service, worker, said.held)
     queues = None if said.queues is None else claimable(caller, said.queues)
     entry = await _registered(service, worker, said)
@@ -111,7 +123,7 @@ async def claim_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> Re
 async def beat(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
     """Show a sign of life, and hear which jobs to stop."""
     service, said = the_service(request), await body(request, BeatRequest)
-    await service.roster.expect(caller, worker, secret_in(request))
+    await service.roster.expect(caller, worker)
     orders = await _beaten(service, worker, said.held)
     ids = await _ids(service, worker, said.held or (), wanted=bool(orders.cancels))
     return answer(
@@ -129,12 +141,14 @@ async def beat(request: Request, worker: UUID, caller: WorkerCaller) -> Response
 async def report_progress(request: Request, worker: UUID, id: UUID, caller: WorkerCaller) -> Response:
     """Say how far a job is, and write lines of its log; number them, or say it once, and one after the other."""
     service, said = the_service(request), await body(request, ProgressReport)
-    job = await _job(service, caller, request, worker, id)
+    job = await _job(service, caller, worker, id)
+    hide = _hider(service, job)
+    said = replace(said, log=tuple(replace(line, text=hide(line.text)) for line in said.log))
     news = Report(
         number=job.number,
         token=said.token,
         progress=said.progress,
-        progress_text=None if said.text is None else storable("text", said.text),
+        progress_text=None if said.text is None else storable("text", hide(said.text)),
         log=await _tail(service, id, said) if said.log else None,
     )
     return await _reported(service, worker, news, id)
@@ -147,7 +161,7 @@ async def report_progress(request: Request, worker: UUID, id: UUID, caller: Work
 async def store_checkpoint(request: Request, worker: UUID, id: UUID, caller: WorkerCaller) -> Response:
     """Store where the next run can go on."""
     service, said = the_service(request), await body(request, CheckpointReport)
-    job = await _job(service, caller, request, worker, id)
+    job = await _job(service, caller, worker, id)
     text = encode_json(said.checkpoint, what="The checkpoint", max_bytes=MAX_CHECKPOINT, max_depth=MAX_DEPTH)
     return await _reported(service, worker, Report(number=job.number, token=said.token, checkpoint=text), id)
 
@@ -159,7 +173,7 @@ async def store_checkpoint(request: Request, worker: UUID, id: UUID, caller: Wor
 async def settle_job(request: Request, worker: UUID, id: UUID, caller: WorkerCaller) -> Response:
     """Say how a run ended. To say it again does no harm."""
     service, said = the_service(request), await body(request, SettleRequest)
-    job = await _job(service, caller, request, worker, id)
+    job = await _job(service, caller, worker, id)
     [settled] = await _settled(service, worker, [(job, said)])
     if settled.verdict is Verdict.LOST:
         raise _lost(id)
@@ -172,7 +186,7 @@ async def settle_job(request: Request, worker: UUID, id: UUID, caller: WorkerCal
 async def settle_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
     """Say how several runs ended."""
     service, said = the_service(request), await body(request, SettleBatch)
-    await service.roster.expect(caller, worker, secret_in(request))
+    await service.roster.expect(caller, worker)
     jobs = await service.engine.arun(service.engine.get([item.id for item in said.settlements]))
     known = [
         (job, item)
@@ -188,7 +202,7 @@ async def settle_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> R
 async def leave(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
     """Forget a worker; what it still holds others can have at once."""
     service = the_service(request)
-    await service.roster.expect(caller, worker, secret_in(request))
+    await service.roster.expect(caller, worker)
     released = await service.engine.arun(service.engine.leave(worker))
     service.roster.drop(worker)
     return answer(LeaveAnswer(released))
@@ -206,6 +220,7 @@ async def doorbell(
     if seen is not None and wait:
         until = asyncio.get_running_loop().time() + wait
         await unless_gone(request, fan.rings(seen, until))
+        await allowed(request, "work")
     return answer(DoorbellAnswer(fan.rung))
 
 
@@ -253,9 +268,9 @@ async def _ids(
     return {job.number: job.id for job in jobs} | said
 
 
-async def _job(service: "Service", caller: Caller, request: Request, worker: UUID, id: UUID) -> Job:
+async def _job(service: "Service", caller: Caller, worker: UUID, id: UUID) -> Job:
     """The job that a worker speaks of. Raises JobNotFound, also for what the token is not for."""
-    await service.roster.expect(caller, worker, secret_in(request))
+    await service.roster.expect(caller, worker)
     [job] = await service.engine.arun(service.engine.get([id]))
     if job is None or not allows_queue(caller, job.queue):
         raise JobNotFound(f"There is no job {id}: it never was in this store, or its retention has passed.")
@@ -279,14 +294,30 @@ async def _settled(
 ) -> list[SettleAnswer]:
     """End runs, and tell what the jobs are then."""
     engine = service.engine
-    settlements = [ends.settlement(job, said, _policy(service, job), service.random) for job, said in ended]
+    settlements = [_settlement(service, job, said) for job, said in ended]
     verdicts = await engine.arun(engine.settle(worker, settlements)) if settlements else []
     service.feed.stirred()
     jobs = await engine.arun(engine.get([job.id for job, _ in ended])) if settlements else []
+    for settlement, verdict, job in zip(settlements, verdicts, jobs, strict=True):
+        if verdict is Verdict.ACCEPTED and job is not None and job.state is State.FAILED:
+            _tell_failed(service, worker, job, settlement)
     return [
         SettleAnswer(verdict=verdict, state=None if job is None else job.state)
         for verdict, job in zip(verdicts, jobs, strict=True)
     ]
+
+
+def _tell_failed(service: "Service", worker: UUID, job: Job, settlement: Settlement) -> None:
+    """Publish that a job has failed for good: our own workers do, and this one has no bus."""
+    seconds = 0.0
+    if job.started_at is not None and job.finished_at is not None:
+        seconds = (job.finished_at - job.started_at).total_seconds()
+    kind = job.failure_kind or settlement.failure_kind
+    named = (job.id, job.number, job.task, job.queue, job.tenant, job.attempt)
+    error = str(kind) if job.error is None else without_key(job.error)
+    service.app.bus.publish(
+        JobFailed(str(worker), *named, seconds, kind, error, unless_sealed(settlement.traceback))
+    )
 
 
 def _policy(service: "Service", job: Job) -> Retry:
@@ -324,7 +355,7 @@ def _item(lease: Lease) -> WorkItem:
         timeout=None if not lease.timeout else lease.timeout / 1000,
         key=lease.key,
         tags=_json(lease.tags) or [],
-        meta=_json(lease.meta),
+        meta=_json(without_mark(lease.meta)),
         checkpoint=as_json(lease.checkpoint),
         payload=_json(lease.payload),
         alone=lease.alone,
@@ -334,3 +365,35 @@ def _item(lease: Lease) -> WorkItem:
 def _json(text: str | None) -> Any:
     """The text as it is: it is JSON already."""
     return None if text is None else Raw(text.encode())
+
+
+def _settlement(service: "Service", job: Job, said: SettleRequest) -> Settlement:
+    """The end of a run without the secrets of its job; encrypted if the job is, and if the keys are here."""
+    hide = _hider(service, job)
+    told = replace(
+        said,
+        error=None if said.error is None else hide(said.error),
+        traceback=None if said.traceback is None else hide(said.traceback),
+    )
+    settlement = ends.settlement(job, told, _policy(service, job), service.random)
+    keys = service.app.encryption
+    if keys is None or not is_sealed(job.payload):
+        return settlement
+    cover = Cover(Box(keys, job), None)
+    try:
+        return cover.settlement(settlement, MAX_PAYLOAD, typed=False)
+    except ResultInvalid as refused:
+        # As of one that is too long as it is; the others of its batch have nothing to do with it.
+        failed = ends.refused(settlement, refused)
+        return cover.settlement(failed, MAX_PAYLOAD, typed=False)
+
+
+def _hider(service: "Service", job: Job) -> Callable[[str], str]:
+    """What takes the secrets of a job out of a text, as far as they are known here."""
+    secrets = secrets_in(job.meta)
+    if not secrets:
+        return str
+    try:
+        return hider(opened(service.app.encryption, job.payload, job, "payload"), secrets) or str
+    except EncryptionKeyMissing:
+        return str

@@ -1,11 +1,11 @@
 """What workers in any language say and are told: JSON, unknown fields refused."""
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from shigoto.model.clock import Moment
 from shigoto.model.job import State
 from shigoto.model.outcome import Verdict
 from shigoto.server.limits import LONGEST_WAIT
@@ -45,10 +45,9 @@ class WorkerRegistration(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class WorkerRegistered(Struct, frozen=True, kw_only=True):
-    """The worker's id, and the secret that it sends along from now on, as Shigoto-Worker-Secret."""
+    """The worker's id, its lease, and how often it should show a sign of life, both in seconds."""
 
     worker: UUID
-    secret: str
     lease: float
     beat_every: float
 
@@ -96,8 +95,8 @@ class WorkItem(Struct, frozen=True, kw_only=True):
     failures: int
     max_failures: int
     priority: int
-    run_at: datetime
-    claimed_at: datetime
+    run_at: Moment
+    claimed_at: Moment
     timeout: float | None
     key: str | None
     tags: Any

@@ -158,7 +158,7 @@ class OwnStore(Relay):
             )
 
         # Without its short cuts, which would pass by what is noted here.
-        return structs.replace(op, start=steps, committed=committed, direct=None, several=None)
+        return structs.replace(op, start=steps, committed=committed, direct=None, brief=None, several=None)
 
     def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         """Fire; and note what was asked for."""

@@ -13,7 +13,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Due, DueSchedule
 from shigoto.schedule.declaring import Declared, reconciling
 from shigoto.schedule.failing import after_failure
-from shigoto.schedule.looking import AT_ONCE, looked_at
+from shigoto.schedule.looking import AT_ONCE, looked_at, looking
 from shigoto.schedule.zones import ZoneMissing
 from shigoto.testing.store import OwnStore
 
@@ -52,7 +52,7 @@ class Ticks:
             fired += len(some)
 
     def _due(self, limit: int) -> Due:
-        return self._store.quietly(self._store.engine.due(list(self._declared), limit))
+        return self._store.quietly(looking(self._store.engine, list(self._declared), limit))
 
     def next_in(self) -> Millis | None:
         """In how many milliseconds something is due; None if never."""

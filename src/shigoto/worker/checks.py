@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 
 from shigoto.model.errors import OptionInvalid
+from shigoto.model.notice import QUEUE
 from shigoto.model.plain import plain_number
 from shigoto.model.text import shown
 from shigoto.options import check_name, several
@@ -22,6 +23,11 @@ def checked_queues(queues: Sequence[str] | None) -> tuple[str, ...] | None:
     if not names:
         raise OptionInvalid(f"queues takes a list of names, or None for all queues, not {shown(queues)}.")
     return names
+
+
+def with_notices(queues: tuple[str, ...] | None, *, wanted: bool) -> tuple[str, ...] | None:
+    """The queues that a worker serves: also that of notices, if it can run those, whatever else it was told."""
+    return queues if queues is None or not wanted or QUEUE in queues else (*queues, QUEUE)
 
 
 def checked_seconds(option: str, value: object, shortest: float, longest: float = DAY) -> float:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
 from shigoto.model.worker import CLAIM_DEADLINE, Want, is_large
+from shigoto.observe.events import JobsClaimed
 from shigoto.worker.pool import Line, Pool, running
 from shigoto.worker.process.slate import Mark
 from shigoto.worker.promoter import PROMOTE_AT_ONCE
@@ -33,7 +34,7 @@ from shigoto.worker.settler import Settler
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.wakeup import Wakeup
 
-MOST_UNSETTLED = 5_000
+MOST_UNSETTLED = 10_000  # as many as a pool may hold ahead: with fewer, a quick one stands still behind them
 
 
 class Claimer:
@@ -171,10 +172,12 @@ class Claimer:
             # First promoted, then claimed: what is due by now is ready by then, whoever promoted it.
             await self._promote_all()
         sent_at, ready_again = self._time(), self._given_back - self._station.held.keys()
-        leases = await engine.arun(engine.claim(self._station.id, tuple(wants.values())))
+        leases = await self._station.ask("claim", engine.claim(self._station.id, tuple(wants.values())))
         self.cycled = True
         self._given_back -= ready_again
         self._station.held.update({lease.number: lease for lease in leases})
+        if leases and self._station.bus.wants(JobsClaimed):
+            self._station.bus.publish(JobsClaimed(self._station.name, leases))
         if self._closed or self._time() - sent_at > CLAIM_DEADLINE / 1000:
             self._give_back(leases)
             return
@@ -188,7 +191,7 @@ class Claimer:
         """Make everything ready that is due: a thousand jobs for others may stand before the first of ours."""
         engine = self._station.engine
         while not self._closed:
-            promoted = await engine.arun(engine.promote(PROMOTE_AT_ONCE))
+            promoted = await self._station.ask("promote", engine.promote(PROMOTE_AT_ONCE))
             if not promoted.count or promoted.next_in != 0:
                 return
             await asyncio.sleep(0)

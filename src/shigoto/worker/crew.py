@@ -12,11 +12,12 @@ The keeper, the reporter and the sweeper work beside them.
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from shigoto.context import Desk
+from shigoto.middleware.tracing import Tracing
 from shigoto.model.clock import Millis
 from shigoto.model.job import Lease
 from shigoto.model.worker import Orders
@@ -31,6 +32,7 @@ from shigoto.worker.exclusive import Exclusives
 from shigoto.worker.keeper import Beats, Keeper
 from shigoto.worker.lifespan import Lifespan
 from shigoto.worker.listener import Listener
+from shigoto.worker.lookout import lookout_of
 from shigoto.worker.pool import Pool, running
 from shigoto.worker.promoter import Promoter
 from shigoto.worker.reporter import Reporter
@@ -43,6 +45,9 @@ from shigoto.worker.strands import Strands
 from shigoto.worker.sweeper import Sweeper
 from shigoto.worker.threads import Threads
 from shigoto.worker.ticker import Ticker
+
+if TYPE_CHECKING:
+    from shigoto.notify.notifier import Notifier
 
 # A supervised worker has a child ready while it has work, although no task asks for one: when another runner dies, its
 # jobs are run alone, and starting a child for them takes 0.3 s on an idle machine and 1 s on a busy one. But not in its
@@ -84,6 +89,8 @@ class Crew:
         isolation: Isolation,
         lifespan: Lifespan,
         state: Any,
+        tracing: Tracing | None = None,
+        notifier: "Notifier | None" = None,
     ) -> None:
         self.station = station
         self.switch = switch
@@ -98,7 +105,7 @@ class Crew:
         )
         self.promoter = Promoter(station, self.claimer.look)
         self._max_jobs = settings.max_jobs
-        runner = Runner(tasks, station.random, desk=Desk(station.engine, station.id, state))
+        runner = Runner(tasks, station.random, desk=Desk(station.engine, station.id, state), tracing=tracing)
         settle, room = self.settler.add, self.claimer.room
         self.strands = Strands(station, runner, size=settings.concurrency, settle=settle, room=room)
         self.threads = Threads(station, runner, size=settings.threads, settle=settle, room=room)
@@ -111,9 +118,11 @@ class Crew:
         self._reporter = Reporter(station, self.pools)
         # Where the store repairs itself, nobody else fires schedules or makes jobs ready.
         self._repairs = station.engine.capabilities.repairs
-        self.ticker = Ticker(station, declared) if settings.ticks and self._repairs else None
+        ticks = settings.ticks and self._repairs
+        self.ticker = Ticker(station, declared, tracing=tracing) if ticks else None
         sweeps = settings.sweeps and self._repairs
         self._sweeper = Sweeper(station, lambda: settings.unknown_after) if sweeps else None
+        self._lookout = lookout_of(station, notifier)
         self._loners = Loners(station, routes.unable, self.claimer.look) if routes.unable else None
         self._exclusives = Exclusives(station, self.pools, tasks)
         self._needs_child = any(task.executor == "process" for task in tasks.values())
@@ -143,6 +152,8 @@ class Crew:
             seekers.append(("ticker", self.ticker.run()))
         if self._sweeper is not None:
             seekers.append(("sweeper", self._sweeper.run()))
+        if self._lookout is not None:
+            seekers.append(("lookout", self._lookout.run()))
         if self._loners is not None:
             seekers.append(("loners", self._loners.run()))
         self._seekers = [self._begin(group, part, work) for part, work in seekers]

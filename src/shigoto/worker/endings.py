@@ -13,21 +13,24 @@ settlement that no store can write would come back for ever.
 """
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from functools import lru_cache
 from random import Random
+from traceback import format_tb
 
 from msgspec import structs
 
-from shigoto.context import Signals
 from shigoto.model.clock import Millis
 from shigoto.model.duration import LONGEST
-from shigoto.model.errors import OptionInvalid
+from shigoto.model.errors import EncryptionKeyMissing, OptionInvalid
 from shigoto.model.job import FailureKind, Lease, LogLine
 from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.sealed import is_sealed, without_key
 from shigoto.model.states import CRASH_DELAY
 from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 from shigoto.outcomes import Cancel, Fail, RetryLater, Snooze
 from shigoto.retry import Retry
+from shigoto.signals import Signals
 from shigoto.worker.errortext import LIMIT, describe
 
 logger = logging.getLogger("shigoto.worker")
@@ -35,6 +38,7 @@ logger = logging.getLogger("shigoto.worker")
 NOT_COMMITTED = "the transaction that finished this job was not committed"
 LEFT_OPEN = "the handler returned inside its transaction block: nothing of it was committed"
 TROUBLE_DELAY = 5_000
+KEYLESS_DELAY = 60_000
 NO_DELAY = (
     "its delay is no whole number of milliseconds; it counts as a failure, and the retry policy decides"
 )
@@ -48,10 +52,11 @@ def raised(
     *,
     kind: FailureKind = FailureKind.ERROR,
     skip: Collection[str] = (),
+    hide: Callable[[str], str] = str,
 ) -> Settlement:
-    """The end of a run that raised."""
+    """The end of a run that raised; `hide` takes its secrets out of what is said of it."""
     if isinstance(error, Cancel):
-        return cancelled(lease, fit(message_of(error), ERROR_LIMIT))
+        return cancelled(lease, fit(hide(message_of(error)), ERROR_LIMIT))
     asked = _asked_for(lease, error) if isinstance(error, Snooze | RetryLater) else None
     if isinstance(error, Snooze) and asked is not None:
         return _ended(lease, Ending.SNOOZED, delay=asked)
@@ -60,17 +65,22 @@ def raised(
     else:
         delay = _delay(lease, error, retry, random) if asked is None else asked
         ending = Ending.FAILED if delay is None else Ending.ERRORED
-    text, trace = describe(error, skip=skip)
+    text, trace = describe(error, skip=skip, hide=hide)
     if asked is None and isinstance(error, Snooze | RetryLater):
         text = fit(f"{type(error).__qualname__}: {NO_DELAY}", ERROR_LIMIT)
     return _ended(lease, ending, delay=delay, error=text, trace=trace, kind=kind)
 
 
 def refused(
-    lease: Lease, error: BaseException, kind: FailureKind, *, skip: Collection[str] = ()
+    lease: Lease,
+    error: BaseException,
+    kind: FailureKind,
+    *,
+    skip: Collection[str] = (),
+    hide: Callable[[str], str] = str,
 ) -> Settlement:
     """The end of a run whose arguments or result do not fit: running it again would not help."""
-    text, trace = describe(error, skip=skip)
+    text, trace = describe(error, skip=skip, hide=hide)
     return _ended(lease, Ending.FAILED, error=text, trace=trace, kind=kind)
 
 
@@ -89,12 +99,22 @@ def silent(settlement: Settlement) -> Settlement:
     return structs.replace(settlement, progress=None, progress_text=None, log=None)
 
 
+def instead_of(settlement: Settlement, other: Settlement) -> Settlement:
+    """Another end of the same run, which has said the same."""
+    return structs.replace(
+        other,
+        progress=settlement.progress,
+        progress_text=settlement.progress_text,
+        log=settlement.log,
+    )
+
+
 def unstorable(lease: Lease, settlement: Settlement, error: Exception) -> Settlement:
     """What is settled instead of something that the store cannot write; final, for it would come back."""
     done = settlement.ending is Ending.COMPLETED
     kind = FailureKind.RESULT_INVALID if done else FailureKind.ERROR
     text, _ = describe(error)
-    before = "" if settlement.error is None else f", after {settlement.error}"
+    before = "" if settlement.error is None else f", after {without_key(settlement.error)}"
     text = f"The end of this run ({settlement.ending.name}) cannot be stored: {text}{before}"
     return _ended(lease, Ending.FAILED, error=fit(text, ERROR_LIMIT), kind=kind)
 
@@ -115,6 +135,30 @@ def troubled(lease: Lease, error: Exception) -> Settlement:
     return released(lease, TROUBLE_DELAY)
 
 
+def keyless(lease: Lease, error: BaseException) -> Settlement:
+    """The job is encrypted, and this worker has not got the key: that is no fault of the job, which waits for one that
+    has. What is missing stands in its history."""
+    text = fit(
+        message_of(error)
+        if isinstance(error, EncryptionKeyMissing)
+        else f"The arguments of job {lease.id} ({lease.task}) are encrypted, and this worker has no key.",
+        ERROR_LIMIT,
+    )
+    _complain_of_keys(lease.task, text)
+    return structs.replace(released(lease, KEYLESS_DELAY), error=text)
+
+
+@lru_cache(maxsize=1_000)
+def _complain_of_keys(task: str, text: str) -> None:
+    """Once for each job, however often it comes back."""
+    logger.error(
+        "%s A job of %s is given back, and is tried again in %d s, here or by a worker that has the key",
+        text,
+        task,
+        KEYLESS_DELAY // 1000,
+    )
+
+
 def crashed(lease: Lease, error: str, stack: str, lines: Iterable[LogLine]) -> Settlement:
     """The process of the job has died, and nobody else was in it (T9)."""
     text = fit(error, ERROR_LIMIT)
@@ -126,7 +170,7 @@ def crashed(lease: Lease, error: str, stack: str, lines: Iterable[LogLine]) -> S
 
 def last_words(error: str, stack: str, lines: Iterable[LogLine]) -> str | None:
     """What is known of a process that is gone: where it was, and what it has written last; None if nothing is."""
-    written = [f"{line.level}: {line.text}" for line in lines]
+    written = [f"{line.level}: {line.text}" for line in lines if not is_sealed(line.text)]
     parts = [stack.rstrip()] if stack.strip() else []
     parts += ["\n".join(["last log lines:", *written])] if written else []
     return fit("\n\n".join(parts), LIMIT - len(error.encode()), keep_end=True) if parts else None
@@ -149,10 +193,11 @@ def with_signals(settlement: Settlement, signals: Signals) -> Settlement:
 def after_commit(lease: Lease, settlement: Settlement, signals: Signals) -> Settlement:
     """What is settled after a transaction has completed the job: the same once more, whatever happened since."""
     if settlement.ending is not Ending.COMPLETED:
+        said = settlement if signals.cover is None else signals.cover.settlement(settlement, 0)
         logger.error(
             "Job %d was completed by its transaction; what happened afterwards changes nothing: %s",
             lease.number,
-            settlement.error or settlement.ending.name.lower(),
+            without_key(said.error or said.ending.name.lower()),
         )
     elif settlement.result not in ("null", signals.result):
         logger.warning(
@@ -198,8 +243,14 @@ def _delay(lease: Lease, error: BaseException, retry: Retry, random: Random) -> 
     try:
         delay = policy.delay(lease.failures, error, random, max_failures=lease.max_failures)
         return None if delay is None else min(max(0, delay), LONGEST)
-    except Exception:
-        logger.exception("The retry policy of task %s failed; the default policy is used", lease.task)
+    except Exception as broken:
+        # What it says may be what the handler's error says, and that may be encrypted.
+        logger.error(
+            "The retry policy of task %s failed; the default policy is used: %s\n%s",
+            lease.task,
+            name_of(broken),
+            "".join(format_tb(broken.__traceback__)),
+        )
         return Retry().delay(lease.failures, error, random, max_failures=lease.max_failures)
 
 

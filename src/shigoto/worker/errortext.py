@@ -8,28 +8,34 @@ SystemExit still is: `runner.py` stands behind this.)
 import asyncio
 import linecache
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+from shigoto.model.masking import scrubbed
 from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 
 LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together
 FRAMES = 40
 
 
-def describe(error: BaseException, *, skip: Collection[str] = ()) -> tuple[str, str | None]:
-    """The error as `Type: message`, and its traceback without the frames of the files `skip` at both ends."""
+def describe(
+    error: BaseException, *, skip: Collection[str] = (), hide: Callable[[str], str] = str
+) -> tuple[str, str | None]:
+    """The error as `Type: message`, and its traceback without the frames of the files `skip` at both ends.
+
+    `hide` takes secrets out of them, before they are cut: half of a secret would not be known as one.
+    """
     name = name_of(error)
     message = message_of(error)
-    text = fit(f"{name}: {message}" if message else name, ERROR_LIMIT)
+    text = fit(scrubbed(hide(f"{name}: {message}" if message else name)), ERROR_LIMIT)
     frames = _without(error.__traceback__, skip)
     if frames is None:
         return text, None
     trace = _short_trace(text, frames) if len(message) > ERROR_LIMIT else _trace(error, frames, skip)
-    return text, fit(trace, LIMIT - len(text.encode()), keep_end=True)
+    return text, fit(scrubbed(hide(trace)), LIMIT - len(text.encode()), keep_end=True)
 
 
 def stack_of(frame: FrameType, *, skip: Collection[str] = ()) -> str:

@@ -115,7 +115,7 @@ class Keeper:
             await self._wakeup.wait(pause)
             sent_at = self._station.clock()
             try:
-                orders = await self._station.engine.arun(self._beat())
+                orders = await self._station.ask("beat", self._beat())
             except StoreMoved as error:
                 self._note(sent_at, GONE)
                 self._give_up(error)
@@ -182,6 +182,7 @@ class Keeper:
             return 0.0
         # Noted here, not on the loop: that may be blocked, while jobs in threads wait to be started.
         self._note(sent_at, orders)
+        self._on_loop(self._station.answered, "beat", self._station.clock() - sent_at)
         self._on_loop(self._answered, orders)
         return self._pause()
 

@@ -4,11 +4,13 @@ import logging
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from threading import Lock
+from uuid import UUID
 
 from msgspec import to_builtins
 
-from shigoto.context import SoftTimeout, current_context
+from shigoto.context import Context, SoftTimeout, current_context
 from shigoto.model.errors import JobCancelled
+from shigoto.model.job import Lease
 
 OURS = "shigoto"
 
@@ -18,16 +20,29 @@ _changing = Lock()
 def job_fields() -> Mapping[str, object]:
     """The job that runs here, as log fields; nothing outside of a job. For `configure_logging(fields=…)`."""
     context = current_context.get(None)
-    if context is None:
-        return {}
+    return {} if context is None else _fields(context.job_id, context)
+
+
+def about(lease: Lease) -> dict[str, Mapping[str, object]]:
+    """The same of a job that does not run here any more: `logger.warning(…, extra=about(lease))`."""
+    return {"shigoto": _fields(lease.id, lease)}
+
+
+def _fields(id: UUID, job: Context | Lease) -> Mapping[str, object]:
     return {
-        "job_id": to_builtins(context.job_id),  # the same as str() of it, in a fifth of the time
-        "number": context.number,
-        "task": context.task,
-        "queue": context.queue,
-        "tenant": context.tenant,
-        "attempt": context.attempt,
+        "job_id": to_builtins(id),  # the same as str() of it, in a fifth of the time
+        "number": job.number,
+        "task": job.task,
+        "queue": job.queue,
+        "tenant": job.tenant,
+        "attempt": job.attempt,
     }
+
+
+def hidden(text: str) -> str:
+    """A line of the log without the secrets of the job that runs here. For `configure_logging(hide=…)`."""
+    context = current_context.get(None)
+    return text if context is None else context.hidden(text)
 
 
 @contextmanager
@@ -56,6 +71,8 @@ class Capture(logging.Handler):
 
     Not our own: what the worker says of a job is in its history already.
     """
+
+    leaves_out_ours = True  # so nothing of ours need be made for its sake (`observe.shortcut`)
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)

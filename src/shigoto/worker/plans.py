@@ -6,6 +6,9 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from shigoto.codec import Signature
+from shigoto.context import Context
+from shigoto.cover import uncovered
+from shigoto.encryption import Encryption
 from shigoto.model.clock import Millis
 from shigoto.model.errors import PayloadInvalid
 from shigoto.model.job import Lease
@@ -14,7 +17,8 @@ from shigoto.task import Task
 
 
 class Plan(Struct, frozen=True, eq=False):
-    """What running a job of one task takes, looked up once. `bare` says that no argument is required."""
+    """What running a job of one task takes, looked up once. `bare` says that no argument is required, `covered` that a
+    job of it may have something to hide: there are `keys`, or `secrets` among its arguments."""
 
     fn: Callable[..., Any]
     takes_context: bool
@@ -25,6 +29,10 @@ class Plan(Struct, frozen=True, eq=False):
     soft_timeout: Millis | None
     limited: bool
     retry: Retry
+    covered: bool = False
+    keys: Encryption | None = None
+    encrypts: bool = False
+    secrets: frozenset[str] = frozenset()
 
 
 class Guard(Protocol):
@@ -52,6 +60,10 @@ def plan_of(task: Task[..., Any], guard: Guard | None) -> Plan:
         soft_timeout=options.soft_timeout,
         limited=bool(options.timeout or options.soft_timeout),
         retry=options.retry,
+        covered=task.encryption is not None or bool(signature.arguments.secrets),
+        keys=task.encryption,
+        encrypts=task.encrypts,
+        secrets=signature.arguments.secrets,
     )
 
 
@@ -71,6 +83,16 @@ def _is_bare(signature: Signature) -> bool:
         return signature.decode("{}") == {}
     except PayloadInvalid:
         return False
+
+
+def arguments_of(plan: Plan, lease: Lease, context: Context) -> dict[str, Any]:
+    """The arguments of a job, which may be encrypted, or have secrets in them. Raises EncryptionKeyMissing."""
+    if not plan.covered:
+        return {} if plan.bare and lease.payload == "{}" else plan.decode(lease.payload)
+    payload, cover = uncovered(lease, plan.keys, encrypts=plan.encrypts, secrets=plan.secrets)
+    if cover is not None:
+        context.take_cover(cover)
+    return plan.decode(payload)
 
 
 def limits_of(lease: Lease, plan: Plan) -> tuple[Millis | None, Millis | None]:

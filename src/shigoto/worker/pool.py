@@ -83,5 +83,7 @@ def named(worker: str, lease: Lease) -> tuple[str, UUID, int, str, str, str, int
 
 
 def tell_started(bus: Bus, worker: str, lease: Lease) -> None:
-    """Publish that a handler is about to be called."""
-    bus.publish(JobStarted(*named(worker, lease)))
+    """Publish that a handler is about to be called. Without `named`: each call more is one for every job."""
+    bus.publish(
+        JobStarted(worker, lease.id, lease.number, lease.task, lease.queue, lease.tenant, lease.attempt)
+    )

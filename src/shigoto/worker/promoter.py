@@ -69,7 +69,7 @@ class Promoter:
     async def _promote(self) -> float:
         """Promote once, and return how many seconds to wait."""
         engine, limit = self._station.engine, PROMOTE_AT_ONCE
-        promoted = await engine.arun(engine.promote(limit))
+        promoted = await self._station.ask("promote", engine.promote(limit))
         if promoted.count:
             self._station.bus.publish(JobsPromoted(self._station.name, promoted.count))
             self._promoted()

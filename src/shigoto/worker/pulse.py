@@ -2,7 +2,8 @@
 
     stop asked for      red at once, whatever else is well
     runner not there    red until its place is filled by one that is at work
-    store               red when it says no, or has not answered for ten seconds
+    store               red when it says no, has not answered for ten seconds, or lets nobody write: a program that
+                        keeps the file locked holds up every settlement, and whoever only looks does not notice
     claim cycles        red when a runner has finished none for 15 s more than it may wait between two of them: its
                         event loop is blocked, it stands still, or the store does not answer it
 
@@ -16,15 +17,19 @@ from msgspec import Struct
 
 SILENT = 10.0  # seconds without an answer of the store
 STUCK = 15.0  # seconds without a claim cycle, beyond the longest wait between two
+UNWRITTEN = 8.0  # seconds that a sweep is overdue: a lock that somebody else holds for a moment is normal
+LOCKED = "Nothing can be written: somebody keeps the store locked, or it is away."
 
 Readiness = tuple[bool, tuple[str, ...]]  # whether it is ready, and a sentence for all that keeps it from it
 
 
 class StoreSigns(Struct, frozen=True):
-    """How many seconds ago the store has last answered, and the code of the error by which it has refused since."""
+    """How many seconds ago the store has last answered, the code of the error by which it has refused since, and for
+    how many seconds a sweep is overdue, where one sweeps."""
 
     age: float
     refused: str | None = None
+    overdue: float = 0.0
 
 
 class Signs(Struct, frozen=True, kw_only=True):
@@ -58,7 +63,9 @@ def judge(signs: Signs) -> Readiness:
 def _of_store(signs: StoreSigns) -> str | None:
     if signs.refused is not None:
         return f"The store cannot be used ({signs.refused})."
-    return f"The store has not answered for {signs.age:.0f} s." if signs.age > SILENT else None
+    if signs.age > SILENT:
+        return f"The store has not answered for {signs.age:.0f} s."
+    return LOCKED if signs.overdue > UNWRITTEN else None
 
 
 def _count(number: int, one: str, many: str) -> str:

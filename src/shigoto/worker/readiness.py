@@ -90,6 +90,26 @@ async def declare(
     return await _patiently(tell, who, "declare its schedules", random)
 
 
+async def want_notices(engine: Engine, who: tuple[str, str], random: Random) -> None:
+    """Say that notices are wanted, so that whoever uses the store writes them from now on.
+
+    A store that cannot be reached just now is asked again for a while. Raises NotReady if that is of no use.
+    """
+    if not engine.capabilities.repairs:
+        logger.warning(
+            "%s %s has a server for its store, and leaves it to that to ask for notices: it does if it was started with"
+            " an app that has rules, `shigoto --app … server`",
+            who[0].capitalize(),
+            who[1],
+        )
+        return
+
+    async def tell() -> bool:
+        return await engine.arun(engine.switch_notices(True))
+
+    await _patiently(tell, who, "ask for notices", random)
+
+
 async def _patiently(ask: Callable[[], Awaitable[T]], who: tuple[str, str], wanted: str, random: Random) -> T:
     """`who` is of a kind and has a name."""
     kind, name = who

@@ -8,10 +8,11 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 
-from shigoto.context import Signals
 from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Report
+from shigoto.signals import Signals
+from shigoto.worker.logfields import about
 from shigoto.worker.pool import Pool
 from shigoto.worker.station import Station, Trouble
 
@@ -66,7 +67,8 @@ class Reporter:
         """Write them together; if one of them cannot be written, each by itself, and that one not at all."""
         engine = self._station.engine
         try:
-            await engine.arun(engine.report(self._station.id, [report for _, report in news]))
+            reports = [report for _, report in news]
+            await self._station.ask("report", engine.report(self._station.id, reports))
         except StoreError:
             raise
         except Exception as error:
@@ -79,10 +81,12 @@ class Reporter:
     def _complain(self, number: int, error: Exception) -> None:
         if not self._complained:
             self._complained = True
+            lease = self._station.held.get(number)
             logger.error(
                 "What job %d reports cannot be written and is dropped, as more of its kind will be: %r",
                 number,
                 error,
+                extra=None if lease is None else about(lease),
             )
 
 

@@ -28,29 +28,40 @@ Next on the path: `worker/settler.py`.
 """
 
 import asyncio
-import os
-import sys
-import weakref
 from collections.abc import Callable, Mapping
 from contextvars import Context as Variables
 from contextvars import copy_context
 from math import inf
 from operator import is_not
 from random import Random
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from msgspec import structs
 
-from shigoto.context import Context, Desk, Signals, SoftTimeout, current_context, detached
+from shigoto.context import Context, Desk, SoftTimeout, current_context, detached
+from shigoto.cover import Cover
+from shigoto.middleware.tracing import Tracing
 from shigoto.model.clock import Millis
-from shigoto.model.errors import JobCancelled, JobError, PayloadInvalid, StoreUnavailable
+from shigoto.model.errors import (
+    EncryptionKeyMissing,
+    JobCancelled,
+    JobError,
+    PayloadInvalid,
+    ResultInvalid,
+    StoreUnavailable,
+)
 from shigoto.model.job import FailureKind, Lease
 from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.sealed import is_sealed
+from shigoto.options import MAX_PAYLOAD
 from shigoto.retry import Retry
+from shigoto.signals import Signals
 from shigoto.task import Task
 from shigoto.worker import endings, plans
 from shigoto.worker.children import interrupts
-from shigoto.worker.plans import Guard, Plan, limits_of, plan_of, too_long
+from shigoto.worker.forks import end_child, watch_forks
+from shigoto.worker.logfields import hidden
+from shigoto.worker.plans import Guard, Plan, arguments_of, limits_of, plan_of, too_long
 
 HERE = (__file__, plans.__file__, interrupts.__file__)
 UNKNOWN_DELAY = 60_000
@@ -91,8 +102,8 @@ class Runner:
     """Runs jobs of known tasks, one call each, on the event loop or in the calling thread.
 
     Made by the task that runs the worker: when that one is being cancelled, so are all others, and the jobs
-    in them are not to blame. `signals` makes what a run and its worker share, `guard` surrounds sync handlers, and
-    `failed` is shown what they raise, before it becomes text.
+    in them are not to blame. `signals` makes what a run and its worker share, `guard` surrounds sync handlers,
+    `failed` is shown what they raise, before it becomes text, and `tracing` hears when a handler is called and ends.
     """
 
     def __init__(
@@ -104,12 +115,14 @@ class Runner:
         signals: Callable[[], Signals] = Signals,
         guard: Guard | None = None,
         failed: Callable[[Lease, BaseException], None] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._plans = {name: plan_of(task, guard) for name, task in tasks.items()}
         self._random = random
         self._desk = desk
         self._signals = signals
         self._tell_failed = failed
+        self._tracing = tracing
         self._variables = copy_context()
         self._owner = _current_task()
         # A cancel that was swallowed long before the worker began says nothing about it.
@@ -118,7 +131,7 @@ class Runner:
         # and no more of them than this: a handler that cancels itself must not run for ever.
         self._disturbed: set[int] = set()
         self.forked = False
-        _watch_forks(self)
+        watch_forks(self)
 
     async def run(self, strand: StrandHand, lease: Lease) -> Settlement:
         """Run a job of an async task in the calling strand; if it never suspends, without a task switch."""
@@ -133,16 +146,15 @@ class Runner:
         limited = plan.limited or lease.timeout is not None or lease.soft_timeout is not None
         if limited:
             strand.limit(*limits_of(lease, plan))
+        entered = None if self._tracing is None else self._tracing.enter(lease)
         try:
-            arguments = {} if plan.bare and lease.payload == "{}" else plan.decode(lease.payload)
+            arguments = arguments_of(plan, lease, context)
         except BaseException as error:
             settlement = self._undecoded(lease, plan, error)
         else:
             try:
-                if plan.takes_context:
-                    value = await plan.fn(context, **arguments)
-                else:
-                    value = await plan.fn(**arguments)
+                fn = plan.fn
+                value = await (fn(context, **arguments) if plan.takes_context else fn(**arguments))
             except GeneratorExit:
                 # The coroutine is being thrown away with its loop; it must not go on.
                 raise
@@ -154,6 +166,8 @@ class Runner:
             settlement = self._with_signals(lease, plan, signals, settlement)
         if limited:
             strand.limit_at = inf
+        if entered is not None and self._tracing is not None:
+            self._tracing.leave(entered, lease, settlement)
         if strand.cancels or strand.task.cancelling() or _changed(before):
             _tidy(strand, before)
         strand.lease = None
@@ -188,17 +202,20 @@ class Runner:
         limited = plan.limited or lease.timeout is not None or lease.soft_timeout is not None
         if limited:
             hand.limit(*limits_of(lease, plan))
+        entered = None if self._tracing is None else self._tracing.enter(lease)
         settlement = self._call_sync(hand, lease, plan, context)
         if limited:
             hand.limit_at = inf
         if signals.news:
             settlement = self._with_signals(lease, plan, signals, settlement)
+        if entered is not None and self._tracing is not None:
+            self._tracing.leave(entered, lease, settlement)
         hand.lease = None
         return settlement
 
     def _call_sync(self, hand: Hand, lease: Lease, plan: Plan, context: Context) -> Settlement:
         try:
-            arguments = {} if plan.bare and lease.payload == "{}" else plan.decode(lease.payload)
+            arguments = arguments_of(plan, lease, context)
         except BaseException as error:
             return self._undecoded(lease, plan, error)
         try:
@@ -208,13 +225,16 @@ class Runner:
         return self._returned(lease, plan, value)
 
     def _undecoded(self, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+        keyless = is_sealed(lease.payload) and plan.keys is None
+        if keyless or isinstance(error, EncryptionKeyMissing):
+            return endings.keyless(lease, error)
         if isinstance(error, PayloadInvalid):
             return self._refused(lease, error, FailureKind.PAYLOAD_INVALID)
         return self._failed(lease, plan.retry, error)
 
     def _returned(self, lease: Lease, plan: Plan, value: object) -> Settlement:
         if self.forked:
-            _end_child()
+            end_child()
         try:
             result = "null" if value is None else plan.encode(value)
         except BaseException as error:
@@ -235,7 +255,7 @@ class Runner:
     def _told_apart(self, strand: StrandHand, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
         """Whose doing was it?"""
         if self.forked:
-            _end_child(error)
+            end_child(error)
         if isinstance(error, asyncio.CancelledError):
             if strand.wanted is not None:
                 return self._gave_in(strand.wanted, lease, plan, error)
@@ -286,7 +306,15 @@ class Runner:
             settlement = self._undone(lease, plan, endings.LEFT_OPEN)
         if signals.give_up is not None:
             signals.give_up()
-        return endings.with_signals(settlement, signals)
+        settlement = endings.with_signals(settlement, signals)
+        return settlement if signals.cover is None else self._covered(lease, signals.cover, settlement)
+
+    def _covered(self, lease: Lease, cover: Cover, settlement: Settlement) -> Settlement:
+        """The end of a run that keeps something to itself."""
+        try:
+            return cover.settlement(settlement, MAX_PAYLOAD)
+        except ResultInvalid as error:
+            return endings.instead_of(settlement, self._refused(lease, error, FailureKind.RESULT_INVALID))
 
     def _undone(self, lease: Lease, plan: Plan, why: str) -> Settlement:
         """The end of a run that returned although its transaction came to nothing."""
@@ -302,11 +330,11 @@ class Runner:
         self, lease: Lease, retry: Retry, error: BaseException, kind: FailureKind = FailureKind.ERROR
     ) -> Settlement:
         if self.forked:
-            _end_child(error)
+            end_child(error)
         if self._tell_failed is not None:
             self._tell_failed(lease, error)
         try:
-            return endings.raised(lease, error, retry, self._random, kind=kind, skip=HERE)
+            return endings.raised(lease, error, retry, self._random, kind=kind, skip=HERE, hide=hidden)
         except BaseException:
             # To describe an error is to call its author's code once more, and that may exit, too.
             return endings.undescribed(lease, error, kind, self._random)
@@ -315,7 +343,7 @@ class Runner:
         if self._tell_failed is not None:
             self._tell_failed(lease, error)
         try:
-            return endings.refused(lease, error, kind, skip=HERE)
+            return endings.refused(lease, error, kind, skip=HERE, hide=hidden)
         except BaseException:
             return endings.undescribed(lease, error, kind, self._random)
 
@@ -362,25 +390,6 @@ def _changed(before: Variables) -> bool:
     if len(after) == 1:
         return False
     return len(after) != len(before) or sum(map(is_not, after.values(), before.values())) != 1
-
-
-def _watch_forks(runner: Runner) -> None:
-    """Tell the runner when it finds itself in a child; asking for the process id after every job costs more."""
-    known = weakref.ref(runner)
-
-    def forked() -> None:
-        here = known()
-        if here is not None:
-            here.forked = True
-
-    if sys.platform != "win32":
-        os.register_at_fork(after_in_child=forked)
-
-
-def _end_child(error: BaseException | None = None) -> NoReturn:
-    """End the process as its handler wanted, without its parent's exit handlers and open transactions."""
-    code = error.code if isinstance(error, SystemExit) else int(error is not None)
-    os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
 
 
 def _current_task() -> asyncio.Task[Any] | None:

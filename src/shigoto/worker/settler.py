@@ -31,14 +31,16 @@ from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreBusy, StoreError
 from shigoto.model.job import FailureKind, Job, Lease, State
 from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.model.sealed import unless_sealed, without_key
 from shigoto.model.states import Counters, Held, after
 from shigoto.observe import events
 from shigoto.worker import endings
+from shigoto.worker.logfields import about
 from shigoto.worker.pool import named
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.wakeup import Wakeup
 
-MOST_AT_ONCE = 2_000
+MOST_AT_ONCE = 4_000
 MANY_RELEASES = 100
 FIRST_OUTWAIT, LONGEST_OUTWAIT = 0.1, 2.0  # seconds between tries to settle what is locked
 MOST_TOLD = 1_000  # of what a fenced worker drops
@@ -240,6 +242,7 @@ class Settler:
                 logger.exception(
                     "The end of job %d cannot be stored in any form; the store gives the job back",
                     lease.number,
+                    extra=about(lease),
                 )
                 # Not held any more, the next beats disown it, and the store releases it.
                 self._station.held.pop(lease.number, None)
@@ -264,7 +267,7 @@ class Settler:
     async def _settle(self, batch: list[Ended]) -> list[Verdict]:
         engine = self._station.engine
         settlements = [settlement for _, settlement, _ in batch]
-        return await engine.arun(engine.settle(self._station.id, settlements))
+        return await self._station.ask("settle", engine.settle(self._station.id, settlements))
 
     async def _fates(self, batch: list[Ended], verdicts: list[Verdict]) -> Fates:
         """What has become of those jobs of which only the store can tell; mostly there are none."""
@@ -340,6 +343,7 @@ def _warn_of_releases(lease: Lease, seconds: float) -> None:
             lease.task,
             releases,
             seconds,
+            extra=about(lease),
         )
 
 
@@ -362,18 +366,27 @@ def _event(
     if fate is not None and fate.state is State.COMPLETED:
         return events.JobCompleted(*job, seconds)
     if fate is not None and fate.failure_kind is FailureKind.CRASH_LOOP:
-        return events.JobFailed(*job, seconds, FailureKind.CRASH_LOOP, settlement.error or "")
+        return events.JobFailed(
+            *job, seconds, FailureKind.CRASH_LOOP, _said(settlement), unless_sealed(settlement.traceback)
+        )
     counters = Counters(failures=lease.failures, snoozes=lease.snoozes)
     move = after(Held(counters, lease.max_failures, max_crashes=None), settlement)
     if move.state is State.FAILED:
         kind = move.failure_kind or settlement.failure_kind
-        return events.JobFailed(*job, seconds, kind, settlement.error or str(kind))
+        return events.JobFailed(
+            *job, seconds, kind, _said(settlement) or str(kind), unless_sealed(settlement.traceback)
+        )
     if move.state is State.CANCELLED or (fate is not None and fate.state is State.CANCELLED):
         return events.JobCancelled(*job, seconds)
     if settlement.ending is Ending.RELEASED:
         return events.JobReleased(*job, seconds)
     if settlement.ending is Ending.CRASHED:
-        return events.JobCrashed(*job, seconds, move.delay or 0, settlement.error or "")
+        return events.JobCrashed(*job, seconds, move.delay or 0, _said(settlement))
     if settlement.ending is Ending.SNOOZED:
         return events.JobSnoozed(*job, seconds, move.delay or 0)
-    return events.JobRetried(*job, seconds, move.delay or 0, settlement.failure_kind, settlement.error or "")
+    return events.JobRetried(*job, seconds, move.delay or 0, settlement.failure_kind, _said(settlement))
+
+
+def _said(settlement: Settlement) -> str:
+    """What is told of an error: of one that is encrypted, its type."""
+    return "" if settlement.error is None else without_key(settlement.error)

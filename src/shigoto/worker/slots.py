@@ -6,9 +6,11 @@ keeps it busy during the trip, and lets no job wait noticeably behind others whi
 run it.
 
     cold ──two measures──► warm ──a lease lay unstarted for 250 ms──► cold, with a narrow window: one job at
-      ahead = 0              ahead = rate × 80 ms, at most 6000,        a time, doubled by each claim that
+      ahead = 0              ahead = rate × 80 ms, at most 10 000,      a time, doubled by each claim that
                              none if jobs run longer than that          starts in time
 
+The rate is that of a pool with something to run: what it waits for a claim is left out, as far as it is known, else the
+first claims of a cold pool would look like slow jobs.
 A measure takes 100 ms, or less if a cold pool has ended so many that it is plain how fast they are, or if a warm one
 was starved: it had ended everything before the next jobs came, so it is faster than was believed. The first jobs of a
 large backlog need not be fetched in small portions for long.
@@ -26,12 +28,13 @@ from collections import deque
 # Seconds of work to look ahead. A large claim of PostgreSQL takes 25 ms, in which a pool ends half of what it
 # held. More than two of these keep it from running dry: a drain is 2 to 7 % slower with 60 ms, and 10 % with 30.
 HORIZON = 0.080
-MOST_AHEAD = 6_000
+MOST_AHEAD = 10_000
 WARM_AFTER = 2  # measures
 SAMPLE = 0.100  # seconds; in less, jobs that end together look like a rate
 # It need not wait for that if it has ended so many jobs, for each slot and in all, that they are no chance.
-TURNS, ENOUGH = 2, 100
-SHORTEST = 0.010  # seconds; in less, clocks are too coarse
+TURNS, ENOUGH = 1, 100
+SHORTEST = 0.010  # seconds; in less, jobs look faster than they are
+COARSE = 0.001  # seconds that the clock of an event loop may stand still
 PATIENCE = 0.250  # seconds that a lease may lie unstarted
 
 
@@ -55,12 +58,16 @@ class Slots:
         self._finished_then = 0
         self._busiest = 0  # the most that ran at once since the last measure
         self._starved = False  # since the last measure
+        self._dry_since: float | None = now  # when it was seen with nothing to run
+        self._waited = 0.0  # seconds with nothing to run since the last measure, as far as was seen
         # One entry per claim: until when its last lease must have started, and how many were given up to it.
         self._deadlines: deque[tuple[float, int]] = deque()
 
     def want(self, now: float, *, buffered: int, running: int) -> int:
         """How many jobs to ask for now; zero while the buffer still has most of the look-ahead."""
         self._measure(now, buffered, running)
+        if not (buffered or running) and self._dry_since is None:
+            self._dry_since = now
         if buffered > _most_of(self.ahead):
             return 0
         return max(0, min(self.window, self.size - running) + self.ahead - buffered)
@@ -68,6 +75,9 @@ class Slots:
     def gave(self, now: float, count: int, *, starved: bool = False) -> None:
         """So many leases came from the store; `starved` if there was nothing left to run."""
         self._given += count
+        if self._dry_since is not None:
+            self._waited += now - max(self._dry_since, self._sampled_at)
+            self._dry_since = None
         self._starved = self._starved or starved
         self._busiest = max(self._busiest, min(self.size, self._given - self._finished))
         self._deadlines.append((now + PATIENCE, self._given))
@@ -103,11 +113,11 @@ class Slots:
         progress = self._finished - self._finished_then
         if elapsed < SAMPLE and not (elapsed >= SHORTEST and self._is_plain(progress)):
             return
-        rate = progress / elapsed
+        rate = progress / (elapsed - self._waited + COARSE)
         self._rate = max(rate, (self._rate + rate) / 2)
         self._starved = False
         self._samples = self._samples + 1 if progress > 0 else 0
-        self._sampled_at, self._finished_then = now, self._finished
+        self._sampled_at, self._finished_then, self._waited = now, self._finished, 0.0
         self._look_ahead(self._earned())
         self._busiest = running
 

@@ -5,13 +5,17 @@ import time
 from collections.abc import Callable
 from functools import cached_property, partial
 from random import Random
+from typing import TypeVar
 from uuid import UUID
 
+from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.model.job import Lease
 from shigoto.observe.bus import Bus
-from shigoto.observe.events import StoreRecovered, StoreTrouble
+from shigoto.observe.events import StoreAnswered, StoreRecovered, StoreTrouble
 from shigoto.worker.process.slate import Slate
+
+T = TypeVar("T")
 
 SHORTEST_BEAT = (
     1.0  # seconds that a beat may always take: with less, a busy server would look like a dead one
@@ -77,6 +81,20 @@ class Station:
     def engine(self) -> Engine:
         """The store."""
         return self._opening()
+
+    async def ask(self, verb: str, op: Op[T]) -> T:
+        """Run an op on the event loop; whoever wants to know hears how long the store took."""
+        if not self.bus.wants(StoreAnswered):
+            return await self.engine.arun(op)
+        asked_at = self.clock()
+        try:
+            return await self.engine.arun(op)
+        finally:
+            self.answered(verb, self.clock() - asked_at)
+
+    def answered(self, verb: str, seconds: float) -> None:
+        """The store has done what was asked, or has failed. On the event loop."""
+        self.bus.publish(StoreAnswered(self.name, verb, seconds))
 
     def close(self) -> None:
         """Close the engine, if it was opened. This waits for what is under way there."""

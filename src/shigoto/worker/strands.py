@@ -22,11 +22,11 @@ from collections.abc import Callable, Sequence
 from contextvars import Context as Variables
 from math import inf
 
-from shigoto.context import Signals
 from shigoto.model.clock import Millis
 from shigoto.model.job import Lease
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.observe.events import JobStarted, JobStuck
+from shigoto.signals import Signals
 from shigoto.worker import endings
 from shigoto.worker.errortext import stack_of_task
 from shigoto.worker.limits import Limits, first_of

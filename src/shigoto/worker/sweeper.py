@@ -30,6 +30,12 @@ from shigoto.worker.wakeup import Wakeup
 
 MORE_AT_ONCE = 0.010
 BACK_WITHIN = 5.0  # seconds: a store that is back is noticed by everybody; see `Trouble`
+SHORTEST_PACE = 6.0  # seconds of a lease: oftener than every second nobody sweeps for others
+
+
+def pace(own: float, shortest: Millis | None) -> float:
+    """The lease by which to sweep for workers of which one has the `shortest`: no longer than one's own."""
+    return own if shortest is None else min(own, max(SHORTEST_PACE, shortest / 1000))
 
 
 class Looks:
@@ -38,6 +44,7 @@ class Looks:
     def __init__(self, own: UUID, lease: float) -> None:
         self._own = own
         self._lease = lease
+        self.apart = lease / 3  # seconds between two looks
         self._first_seen: dict[UUID, float] = {}
         self._in_touch = True
         self._no_fence_before = 0.0
@@ -51,7 +58,7 @@ class Looks:
         # Whoever was ordered to be fenced and is still there needs two new looks: the store knew better.
         known = {worker: at for worker, at in self._first_seen.items() if worker not in self.to_fence}
         self._first_seen = {worker: known.get(worker, now) for worker in expired if worker != self._own}
-        ripe = now - self._lease / 3
+        ripe = now - self.apart
         self.to_fence = tuple(
             worker for worker, at in self._first_seen.items() if at <= ripe and now >= self._no_fence_before
         )
@@ -70,24 +77,36 @@ class Looks:
         """In how many seconds a second look would be due."""
         if not self._first_seen:
             return None
-        due = max(min(self._first_seen.values()) + self._lease / 3, self._no_fence_before)
+        due = max(min(self._first_seen.values()) + self.apart, self._no_fence_before)
         return max(0.0, due - now)
 
 
 class Sweeper:
     """Sweeps about six times per lease: every five seconds with the usual one.
 
-    `unknown_after` tells how long jobs may wait for somebody who knows their task; it is asked every time.
+    `unknown_after` tells how long jobs may wait for somebody who knows their task; it is asked every time. One that
+    `follows` sweeps for workers that do not sweep themselves: if one of them has a shorter lease, by that.
     """
 
-    def __init__(self, station: Station, unknown_after: Callable[[], Millis | None]) -> None:
+    def __init__(
+        self, station: Station, unknown_after: Callable[[], Millis | None], *, follows: bool = False
+    ) -> None:
         self._unknown_after = unknown_after
         self._station = station
+        self._follows = follows
+        self._pace = station.lease
         self._time = asyncio.get_running_loop().time
         self._looks = Looks(station.id, station.lease)
         self._trouble = Trouble(station, "sweeper")
         self._wakeup = Wakeup()
         self._closed = False
+        self._swept_at = self._time()
+
+    @property
+    def overdue(self) -> float:
+        """For how many seconds a sweep should have ended well, and none has: every one of them writes, so that this
+        tells if nobody can."""
+        return max(0.0, self._time() - self._swept_at - self._pace / 6)
 
     def close(self) -> None:
         """Finish what is under way, and begin no more."""
@@ -108,12 +127,15 @@ class Sweeper:
             longest_gap=round(self._station.lease * 1000),
         )
         try:
-            swept = await engine.arun(engine.sweep(order))
+            swept = await self._station.ask("sweep", engine.sweep(order))
         except StoreError as error:
             self._looks.lost_contact()
             return self._trouble.met(error)
         self._trouble.over()
-        now = self._time()
+        now = self._swept_at = self._time()
+        if self._follows:
+            self._pace = pace(self._station.lease, swept.shortest_lease)
+            self._looks.apart = self._pace / 3
         if swept.clock_step:
             self._looks.forget()
         else:
@@ -124,7 +146,7 @@ class Sweeper:
     def _pause(self, now: float, swept: Swept) -> float:
         if swept.more or self._looks.to_fence:
             return MORE_AT_ONCE
-        pause = self._station.lease / 6 * self._station.random.uniform(0.8, 1.0)
+        pause = self._pace / 6 * self._station.random.uniform(0.8, 1.0)
         second_look = self._looks.next_look(now)
         return pause if second_look is None else min(pause, max(second_look, MORE_AT_ONCE))
 

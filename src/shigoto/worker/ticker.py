@@ -7,6 +7,8 @@ The store says when the next schedule is due, and the ticker sleeps until then, 
 while it sleeps. A schedule whose job cannot be made is tried again, later each time, and has failed after some tries;
 nothing of that holds up the others.
 
+Whoever has much to catch up gets a share of each transaction, behind those that are on time.
+
 The functions that make the calls of schedules (`call=`) run on the event loop, one after the other, and what they wait
 for everybody waits for: they should take milliseconds. What has to ask somebody belongs into the task.
 """
@@ -18,11 +20,14 @@ from typing import Protocol
 from uuid import UUID
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shigoto.fullness import ticking
+from shigoto.middleware.tracing import Tracing, storing
 from shigoto.model.clock import Millis
-from shigoto.model.errors import ScheduleTaken, SchemaTooNew, StoreError, StoreMoved
+from shigoto.model.errors import QueueFull, ScheduleTaken, SchemaTooNew, StoreError, StoreMoved
 from shigoto.model.ids import uuid7
+from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Due, DueSchedule, Schedule
 from shigoto.observe.events import (
     ScheduleFailed,
@@ -34,7 +39,7 @@ from shigoto.observe.events import (
 )
 from shigoto.schedule.declaring import Declared, reconciling
 from shigoto.schedule.failing import after_failure
-from shigoto.schedule.looking import AT_ONCE, MOST_JOBS, looked_at
+from shigoto.schedule.looking import AT_ONCE, MOST_JOBS, PORTION, looked_at, looking
 from shigoto.schedule.zones import ZoneMissing
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.tally import Tally
@@ -49,8 +54,18 @@ logger = logging.getLogger("shigoto.worker")
 class Step(Struct, frozen=True):
     """A schedule as it was seen, and what is to become of it."""
 
-    seen: Schedule
+    due: DueSchedule
     change: Change
+
+    @property
+    def seen(self) -> Schedule:
+        """The schedule."""
+        return self.due.schedule
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs it stores."""
+        return sum(firing.spec is not None for firing in self.change.firings)
 
 
 class Watcher(Protocol):
@@ -73,9 +88,15 @@ class Ticker:
     """Fires what is due, and says now and then that what this code declares still is."""
 
     def __init__(
-        self, station: Station, declared: Mapping[str, Declared], *, watcher: Watcher | None = None
+        self,
+        station: Station,
+        declared: Mapping[str, Declared],
+        *,
+        watcher: Watcher | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._station = station
+        self._tracing = tracing
         self._declared = declared
         self._watcher = watcher
         self._time = asyncio.get_running_loop().time
@@ -84,6 +105,7 @@ class Ticker:
         self._closed = False
         self.tally = Tally(self._time)
         self._declared_at = self._time()  # or a moment ago, when the worker began
+        self._behind = set[str]()  # schedules that have more to catch up than goes into one transaction
 
     def close(self) -> None:
         """Finish the cycle at hand, and begin no other."""
@@ -145,12 +167,13 @@ class Ticker:
         """Fire what is due, and return how many seconds to wait."""
         engine = self._station.engine
         left_alone = self.tally.left_alone
-        limit = AT_ONCE + len(left_alone)  # which stay due here, and take nobody's place
+        limit = AT_ONCE + len(left_alone | self._behind)  # which stay due here, and take nobody's place
         self.tally.look()
-        due = await engine.arun(engine.due(list(self._declared), limit))
+        due = await self._station.ask("due", looking(engine, list(self._declared), limit))
         if len(due.schedules) < limit:  # whoever is not among them was mended by somebody, or removed
             left_alone.intersection_update(each.schedule.name for each in due.schedules)
         steps, all_of_them = await self._decided(due)
+        self._remember(due, steps)
         if steps:
             await self._carry_out(steps, due.now)
         if len(due.schedules) == limit or not all_of_them:
@@ -163,25 +186,34 @@ class Ticker:
         return min([self._station.jittered_poll(), *(max(0, wait) / 1000 for wait in waits)])
 
     async def _decided(self, due: Due) -> tuple[list[Step], bool]:
-        """What becomes of those that are due, the first of them, as many as have jobs for one transaction, and
-        whether these are all.
+        """What becomes of those that are due, as many as have jobs for one transaction, and whether these are all. Each
+        may have as many jobs as would be left for each of those after it.
 
         All that shares the event loop gets its turn: to find the ticks of a long outage takes many milliseconds.
         """
         steps: list[Step] = []
         clock = self._station.clock  # not the loop's time: uvloop's stands still during a turn
         left, until = MOST_JOBS, clock() + TURN
-        for each in due.schedules:
+        others_first = sorted(due.schedules, key=lambda each: each.schedule.name in self._behind)
+        for waiting, each in zip(range(len(others_first), 0, -1), others_first, strict=True):
             if not left:
                 return steps, False
-            change = await self._change(each, due.now, left)
+            least = PORTION if each.schedule.name in self._behind else 1
+            change = await self._change(each, due.now, min(left, max(least, left // waiting)))
             if change is not None:
-                steps.append(Step(each.schedule, change))
-                left -= sum(firing.spec is not None for firing in change.firings)
+                steps.append(Step(each, change))
+                left -= steps[-1].jobs
             if clock() >= until:
                 await asyncio.sleep(0)
                 until = clock() + TURN
         return steps, True
+
+    def _remember(self, due: Due, steps: Sequence[Step]) -> None:
+        """Which schedules have more to catch up than was their share: the others come first the next time."""
+        waiting = {each.schedule.name for each in due.schedules} - {step.seen.name for step in steps}
+        looks = {step.seen.name: step.change.schedule.look_at for step in steps}
+        more = {name for name, look_at in looks.items() if look_at is not None and look_at <= due.now}
+        self._behind = (self._behind & waiting) | more
 
     async def _change(self, due: DueSchedule, now: Millis, most: int) -> Change | None:
         """What becomes of a schedule, with so many jobs at most; None if a process must do it that knows its time zone.
@@ -211,10 +243,11 @@ class Ticker:
             logger.warning("%s: Schedule %s is left to other processes: %s", name, schedule, error)
 
     async def _carry_out(self, steps: Sequence[Step], now: Millis) -> None:
-        """Store the changes together; if that cannot be, one by one, so that one does not stop the others."""
+        """Store the changes together; if that cannot be, one by one, so that one does not stop the others. What is
+        caught up may be more than a queue has room for, or ever will: then as much as goes in."""
         engine = self._station.engine
         try:
-            done = await engine.arun(ticking(engine, [step.change for step in steps]))
+            done = await self._stored([step.change for step in steps])
         except (
             StoreError
         ):  # which no schedule is to blame for: a value that cannot be stored is another error
@@ -224,12 +257,26 @@ class Ticker:
                 for step in steps:
                     await self._carry_out([step], now)
                 return
+            [step] = steps
+            fewer = None
+            if isinstance(error, QueueFull) and step.jobs > 1:
+                fewer = await self._change(step.due, now, step.jobs // 2)
+            if fewer is not None:
+                await self._carry_out([Step(step.due, fewer)], now)
+                return
             # By the same revision: of several who could not store it, one has failed.
-            change = after_failure(steps[0].seen, error, now)
-            steps = [Step(steps[0].seen, change)]
-            done = await engine.arun(engine.tick([change]))
+            change = after_failure(step.seen, error, now)
+            steps = [Step(step.due, change)]
+            done = await self._station.ask("tick", engine.tick([change]))
         for step, change_done in zip(steps, done, strict=True):
             self._tell(step, change_done)
+
+    async def _stored(self, changes: list[Change]) -> "list[Change | None]":
+        """Store the changes, with the traces that their jobs begin."""
+        engine = self._station.engine
+        made = [firing.spec for change in changes for firing in change.firings if firing.spec is not None]
+        with storing(self._tracing, made) as specs:
+            return await self._station.ask("tick", ticking(engine, _marked(changes, specs)))
 
     def _tell(self, step: Step, change: Change | None) -> None:
         """Tell what was done; None if another was first."""
@@ -253,6 +300,21 @@ class Ticker:
                 bus.publish(TickFired(name, schedule.name, entry.at, entry.outcome.value, job, late))
             elif firing.ticks:
                 bus.publish(TickPassed(name, schedule.name, firing.at, entry.outcome.value, firing.ticks))
+
+
+def _marked(changes: list[Change], specs: Sequence[JobSpec]) -> list[Change]:
+    """The same changes with these jobs in the place of theirs."""
+    jobs = {spec.id: spec for spec in specs}
+    return [
+        replace(
+            change,
+            firings=tuple(
+                firing if firing.spec is None else replace(firing, spec=jobs[firing.spec.id])
+                for firing in change.firings
+            ),
+        )
+        for change in changes
+    ]
 
 
 async def _go_on(task: "asyncio.Task[object]", before: int) -> None:

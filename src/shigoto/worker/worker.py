@@ -42,6 +42,7 @@ from shigoto.worker.checks import (
     cores,
     places,
     usual_threads,
+    with_notices,
 )
 from shigoto.worker.children.isolation import Isolation, isolation_of
 from shigoto.worker.crew import Crew, Settings
@@ -51,7 +52,7 @@ from shigoto.worker.logfields import capturing
 from shigoto.worker.memory import keep_freed_memory
 from shigoto.worker.process.slate import Slate
 from shigoto.worker.process.source import Source
-from shigoto.worker.readiness import announce, declare, expect_ready
+from shigoto.worker.readiness import announce, declare, expect_ready, want_notices
 from shigoto.worker.service import Service
 from shigoto.worker.shutdown import RELEASE, leave, wind_down
 from shigoto.worker.station import Spawn, Station, lease_clock, start_thread
@@ -107,7 +108,7 @@ class Worker(Service[Stopped]):
         self._random = random or Random()
         self._spawn = spawn
         self._settings = Settings(
-            queues=checked_queues(queues),
+            queues=with_notices(checked_queues(queues), wanted=app.notifier is not None),
             concurrency=whole("concurrency", concurrency, 1, MOST_SLOTS),
             threads=usual_threads() if threads is None else whole("threads", threads, 1, MOST_SLOTS),
             children=cores() if children is None else whole("children", children, 0, MOST_SLOTS),
@@ -178,6 +179,8 @@ class Worker(Service[Stopped]):
         if self._settings.beats == "loop":
             self._clock = loop.time
         self._app.check()
+        if self._app.notifier is not None:
+            self._app.notifier.check()
         keep_freed_memory()
         self._isolation = isolation_of(
             self._app,
@@ -206,7 +209,7 @@ class Worker(Service[Stopped]):
         if not await self._unless_stopped(entering):
             return
         self._state = entering.result()
-        if not await self._declare():
+        if not (await self._declare() and await self._want_notices()):
             return
         telling = asyncio.create_task(
             announce(self._app.engine, self._announcement(), self._clock, self._random),
@@ -240,6 +243,19 @@ class Worker(Service[Stopped]):
         if not await self._unless_stopped(declaring):
             return False
         self._declared = declaring.result()
+        return True
+
+    async def _want_notices(self) -> bool:
+        """Let the store write notices, if there are rules for them; False if the worker is stopped before that."""
+        if self._app.notifier is None:
+            return True
+        wanting = asyncio.create_task(
+            want_notices(self._app.engine, (self.kind, self.name), self._random),
+            name=f"shigoto-notices-{self.name}",
+        )
+        if not await self._unless_stopped(wanting):
+            return False
+        wanting.result()
         return True
 
     async def _withdraw(self) -> None:
@@ -287,6 +303,9 @@ class Worker(Service[Stopped]):
             slate=self._slate,
         )
         log_events(bus)
+        self._app.outward.begin()
+        if self._app.tracing is not None:
+            self._app.tracing.prepare()
         self._tell_started()
         crew = self._crew = Crew(
             station,
@@ -297,6 +316,8 @@ class Worker(Service[Stopped]):
             isolation=self._isolation,
             lifespan=self._lifespan,
             state=self._state,
+            tracing=self._app.tracing,
+            notifier=self._app.notifier,
         )
         with capturing():
             try:

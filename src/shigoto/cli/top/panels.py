@@ -11,6 +11,7 @@ from shigoto.cli.pace import Pace
 from shigoto.cli.top.looking import Sight
 from shigoto.cli.top.state import Choices, Panel, rows_of
 from shigoto.model.job import Counts, Job, State
+from shigoto.model.sealed import without_key
 
 MARK, NO_MARK = "> ", "  "
 BAR = 10  # cells
@@ -155,7 +156,7 @@ class Panels:
             history(job),
             one_line(self._worker_names.get(job.worker, "gone") if job.worker else "gone"),
             share,
-            one_line((job.progress_text or "")[:PREVIEW]),
+            one_line(without_key(job.progress_text or "")[:PREVIEW]),
         ]
 
     def _failure_columns(self) -> list[Column]:
@@ -170,7 +171,7 @@ class Panels:
         ]
 
     def _failure(self, job: Job) -> list[str]:
-        first, *_ = (job.error or "").lstrip()[:PREVIEW].split("\n")
+        first, *_ = without_key(job.error or "").lstrip()[:PREVIEW].split("\n")
         return [
             f"#{job.number}",
             one_line(job.task),

@@ -10,14 +10,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import SplitResult, quote, unquote, urlsplit
-from uuid import UUID
 
 from msgspec import Struct
 
-from shigoto.engine.verbs import worker_secret
 from shigoto.model.errors import StoreRefused
 from shigoto.model.text import without_secrets
-from shigoto.model.token import read
 
 PORT = 8710
 PREFIX = "/api/v1"
@@ -41,11 +38,6 @@ class Address(Struct, frozen=True, kw_only=True):
     def naked(self) -> bool:
         """Whether the token travels where others may read it."""
         return self.token is not None and not self.tls and self.host not in LOOPBACK
-
-    def secret_of(self, worker: UUID) -> str | None:
-        """What proves that a worker is ours; None if nobody is asked who he is."""
-        known = None if self.token is None else read(self.token)
-        return None if known is None else worker_secret(known[1], worker)
 
     def __repr__(self) -> str:
         return f"Address({self.shown!r})"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import DecodeError, Struct
 
 from shigoto.engine import verbs
@@ -28,14 +29,21 @@ MOST_IDS = 1_000  # jobs that a server is asked for at once
 MOST_JOBS = 10_000  # that it takes at once
 PAUSES = (0.3, 1.2)  # seconds before jobs are submitted once more, where that may help
 OK = 200
+HEADERS = (f"Content-Type: {verbs.MEDIA_TYPE}", f"Shigoto-Protocol: {verbs.PROTOCOL}")
 
 
 class Ask(Struct, frozen=True):
-    """The one command of this engine: to do this at the server."""
+    """The command for all verbs of an engine: to do this at the server."""
 
     verb: str
     args: tuple[Any, ...]
-    secret: str | None = None  # of the worker that it is about
+
+
+class Look(Struct, frozen=True):
+    """A command for what everybody may ask: a page of the server, which is JSON of this kind."""
+
+    path: str
+    kind: type[Any]
 
 
 class _Opened(Struct, frozen=True):
@@ -86,6 +94,8 @@ class Driver:
         return value
 
     def _ask(self, command: Any, call: Call) -> Any:
+        if isinstance(command, Look):
+            return self._look(command, call)
         if not isinstance(command, Ask):
             raise AssertionError(f"this engine runs its own ops only: {command!r}")
         if command.verb == "get" and len(command.args[0]) > MOST_IDS:
@@ -106,12 +116,22 @@ class Driver:
         request = Request(
             method="POST",
             path=f"{verbs.DOOR}/{command.verb}",
-            headers=_headers(command.secret),
+            headers=HEADERS,
             body=body,
             repeatable=verb.repeatable,
         )
         once = self._patiently if command.verb == "enqueue_many" else self._once
         return once(command.verb, request, call)
+
+    def _look(self, command: Look, call: Call) -> Any:
+        answer = self._open().line.ask(Request(method="GET", path=command.path), call)
+        if answer.status != OK:
+            raise failure(answer.status, answer.body, self._address.shown)
+        try:
+            return msgspec.json.decode(answer.body, type=command.kind)
+        except (DecodeError, UnicodeDecodeError):
+            page = command.path.partition("?")[0]
+            raise self._strange(page, answer) from None
 
     def _once(self, verb: str, request: Request, call: Call) -> Any:
         answer = self._open().line.ask(request, call)
@@ -124,8 +144,11 @@ class Driver:
         with suppress(DecodeError, UnicodeDecodeError):
             if answer.media_type == verbs.MEDIA_TYPE:
                 return verbs.decode_value(verb, answer.body)
-        raise StoreUnavailable(
-            f"At {self._address.shown} something answers {verb} that is no answer of a Shigoto server of this release"
+        raise self._strange(verb, answer)
+
+    def _strange(self, asked: str, answer: Answer) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"At {self._address.shown} something answers {asked} that is no answer of a Shigoto server of this release"
             f" ({answer.media_type or 'of no type'}, {len(answer.body)} bytes). Is there a proxy before it?"
         )
 
@@ -157,11 +180,6 @@ class Driver:
         except asyncio.CancelledError:
             call.hang_up()
             raise
-
-
-def _headers(secret: str | None) -> tuple[str, ...]:
-    plain = (f"Content-Type: {verbs.MEDIA_TYPE}", f"Shigoto-Protocol: {verbs.PROTOCOL}")
-    return plain if secret is None else (*plain, f"{verbs.WORKER_SECRET}: {secret}")
 
 
 def _hand_over(

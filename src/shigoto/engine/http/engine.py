@@ -11,6 +11,7 @@ from shigoto.engine import verbs
 from shigoto.engine.http.address import read_address
 from shigoto.engine.http.bell import Bell
 from shigoto.engine.http.driver import Ask, Driver
+from shigoto.engine.http.registry import RemoteRegistry
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Capabilities
 from shigoto.engine.registry import Registry
@@ -62,7 +63,9 @@ class RemoteEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Everything but a transaction of the caller's; and no repairs, which are the server's."""
-        return Capabilities(name="http", durable=True, shared=True, joins=False, repairs=self._whole)
+        return Capabilities(
+            name="http", durable=True, shared=True, joins=False, repairs=self._whole, served=True
+        )
 
     @property
     def address(self) -> str:
@@ -76,11 +79,8 @@ class RemoteEngine:
 
     @property
     def registry(self) -> Registry:
-        """Refuse: who may do what is decided at the store itself."""
-        raise Unsupported(
-            f"This store is a server ({self.shown}): tokens, the audit trail and the feed are not to be had from an"
-            " http store. Name the store itself."
-        )
+        """The audit, to be read; who may do what is decided at the store itself."""
+        return RemoteRegistry(self.shown)
 
     def run(self, op: Op[T]) -> T:
         """Run an op in the calling thread."""
@@ -139,31 +139,31 @@ class RemoteEngine:
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
         """T2: lease ready jobs to the worker, each want by itself, best first."""
-        return self._of(worker, "claim", worker, wants)
+        return _said("claim", worker, wants)
 
     def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
         """Renew the worker's lease, unless it is fenced, and tell what it must know."""
-        return self._of(worker, "beat", worker, held, urgent=True)
+        return _said("beat", worker, held, urgent=True)
 
     def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
         """T3: store progress, checkpoints and log lines of running jobs; False for each lease that is lost."""
-        return self._of(worker, "report", worker, reports)
+        return _said("report", worker, reports)
 
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
         """T4-T8, T13: end runs, each guarded by (number, token, worker)."""
-        return self._of(worker, "settle", worker, settlements, urgent=True)
+        return _said("settle", worker, settlements, urgent=True)
 
     def announce(self, announcement: Announcement) -> Op[None]:
         """Register a worker, or change what it said of itself; its lease starts now."""
-        return self._of(announcement.id, "announce", announcement, urgent=True)
+        return _said("announce", announcement, urgent=True)
 
     def leave(self, worker: UUID) -> Op[int]:
         """Forget a worker; what it still held is released."""
-        return self._of(worker, "leave", worker, urgent=True)
+        return _said("leave", worker, urgent=True)
 
     def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         """Forget a worker whose process is known to have ended, and free what it held (T8, T9)."""
-        return self._of(worker, "bury", worker, deaths, urgent=True)
+        return _said("bury", worker, deaths, urgent=True)
 
     def promote(self, limit: int) -> Op[Promoted]:
         """Make due scheduled jobs ready, in run_at order, at most `limit`."""
@@ -172,6 +172,10 @@ class RemoteEngine:
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         """Nothing: the server sweeps."""
         return _said("sweep", order) if self._whole else Op(start=_nothing_swept, mode="read")
+
+    def switch_notices(self, on: bool) -> Op[bool]:
+        """Say whether notices are wanted. A server that has rules says so by itself."""
+        return _said("switch_notices", on)
 
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         """T11, T12, T14."""
@@ -213,6 +217,10 @@ class RemoteEngine:
         """Exact counts by queue."""
         return _read("stats")
 
+    def oldest(self) -> Op[dict[str, Millis]]:
+        """By queue, since when its longest waiting job could have been claimed."""
+        return _read("oldest")
+
     def configure(self, settings: QueueSettings) -> Op[None]:
         """Replace an operator's settings of one queue, pausing or resuming it."""
         return _said("configure", settings)
@@ -253,18 +261,9 @@ class RemoteEngine:
         """The entries of a schedule, the newest first."""
         return _read("history", name, before, limit)
 
-    def _of(self, worker: UUID, verb: str, *args: Any, urgent: bool = False) -> Op[Any]:
-        """What a worker asks, who shows that he is the one."""
-        secret = self._where.secret_of(worker)
 
-        def start() -> Steps[Any]:
-            return (yield Ask(verb, args, secret))
-
-        return Op(start=start, urgent=urgent)
-
-
-def _said(verb: str, *args: Any) -> Op[Any]:
-    return _ask(verb, lambda: args)
+def _said(verb: str, *args: Any, urgent: bool = False) -> Op[Any]:
+    return structs.replace(_ask(verb, lambda: args), urgent=urgent)
 
 
 def _read(verb: str, *args: Any) -> Op[Any]:

@@ -1,6 +1,7 @@
 """What the answers of a server mean: each problem is the error that the engine behind it has raised."""
 
 from collections.abc import Iterator
+from ssl import SSLCertVerificationError
 
 import msgspec
 from msgspec import Struct
@@ -17,9 +18,10 @@ from shigoto.model.errors import (
 
 NOT_NOW = frozenset({502, 503, 504})
 NOT_US = frozenset({401, 403})
+NO_ISSUER = frozenset({18, 19, 20, 21})  # codes of OpenSSL: nobody whom we trust has signed it
 
 
-class Problem(Struct, frozen=True):
+class Refusal(Struct, frozen=True):
     """An answer of the kind application/problem+json, as far as it matters here."""
 
     code: str = ""
@@ -46,9 +48,9 @@ CODES: dict[str, type[ShigotoError]] = {
 def failure(status: int, body: bytes, where: str) -> ShigotoError:
     """The error that an answer other than 200 stands for; `where` is the server, for people."""
     try:
-        problem = msgspec.json.decode(body, type=Problem)
+        problem = msgspec.json.decode(body, type=Refusal)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        problem = Problem()
+        problem = Refusal()
     kind = CODES.get(problem.code)
     if kind is ScheduleInvalid:
         return ScheduleInvalid(problem.detail, problem.field or "")
@@ -66,3 +68,15 @@ def failure(status: int, body: bytes, where: str) -> ShigotoError:
     if not problem.code:
         return StoreRefused(f"At {where} is no Shigoto server, or one of another release. {said}")
     return StoreError(f"The server at {where} refused: {said}")
+
+
+def distrusted(error: SSLCertVerificationError, where: str) -> StoreRefused:
+    """What is wrong with the certificate of a server, and what helps if its authority is one of one's own."""
+    helps = (
+        " If an authority of your own has signed its certificate, name the file of that one in $SSL_CERT_FILE."
+        if error.verify_code in NO_ISSUER
+        else ""
+    )
+    return StoreRefused(
+        f"The server at {where} cannot be trusted: {error.verify_message.rstrip('.')}.{helps}"
+    )

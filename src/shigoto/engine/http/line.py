@@ -14,6 +14,7 @@ from http.client import HTTPException, HTTPResponse
 from msgspec import Struct
 
 from shigoto.engine.http.address import Address
+from shigoto.engine.http.failures import distrusted
 from shigoto.model.errors import StoreUnavailable
 
 KEPT_FOR = 55.0  # seconds without a request; a server keeps them for longer
@@ -103,6 +104,8 @@ class Line:
                 except (ConnectionError, _Nothing):  # also if nobody waits, which the next one tells
                     wire = None
             return self._exchange(wire, request, call)
+        except ssl.SSLCertVerificationError as error:
+            raise distrusted(error, self._address.shown) from error
         except (OSError, HTTPException) as error:
             raise StoreUnavailable(
                 f"The server at {self._address.shown} does not answer: {_said(error)}."

@@ -41,8 +41,8 @@ from shigoto.model.worker import (
 
 T = TypeVar("T")
 
-# Ends that never lead back to pending, so that nobody needs to look.
-FINAL = frozenset({Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED})
+# Ends that lead neither back to pending nor to a notice, so that nobody needs to look.
+FINAL = frozenset({Ending.COMPLETED, Ending.CANCELLED})
 
 
 class MemoryEngine:
@@ -77,6 +77,7 @@ class MemoryEngine:
         """Run an op in the calling thread; no op takes long, so neither does the wait for the lock."""
         with self._lock:
             value = drive(op, _refuse_command)
+            self._store.tell_failures()
             bells = tuple(self._bells) if op.rings is not None and op.rings(value) else ()
         # Outside the lock: what they call may well want to run the next op.
         for bell in bells:
@@ -147,6 +148,10 @@ class MemoryEngine:
             rings=lambda verdicts: any(map(_back_in_line, settlements, verdicts)),
         )
 
+    def switch_notices(self, on: bool) -> Op[bool]:
+        """Say whether notices are wanted; tells whether that is news."""
+        return change(lambda: manage.switch_notices(self._store, on))
+
     def announce(self, announcement: Announcement) -> Op[None]:
         """Register a worker, or change what it said of itself; its lease starts now."""
         return change(lambda: work.announce(self._store, announcement))
@@ -165,7 +170,7 @@ class MemoryEngine:
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         """Repair: fence, rescue, expire, prune."""
-        return change(lambda: repair.sweep(self._store, order), rings=lambda swept: _any_freed(swept.rescued))
+        return change(lambda: repair.sweep(self._store, order), rings=_any_work)
 
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         """T11, T12, T14; it rings so that the worker hears of it before its next beat is due."""
@@ -209,6 +214,10 @@ class MemoryEngine:
     def stats(self) -> Op[dict[str, Counts]]:
         """Exact counts by queue."""
         return read(lambda: look.stats(self._store))
+
+    def oldest(self) -> Op[dict[str, Millis]]:
+        """By queue, since when its longest waiting job could have been claimed."""
+        return read(lambda: look.oldest(self._store))
 
     def configure(self, settings: QueueSettings) -> Op[None]:
         """Replace an operator's settings of one queue, pausing or resuming it."""
@@ -265,7 +274,12 @@ def _back_in_line(settlement: Settlement, verdict: Verdict) -> bool:
 
 
 def _any_freed(rescued: Sequence[Rescued]) -> bool:
-    return any(job.state is State.PENDING for job in rescued)
+    # Also one that has failed: there may be a notice of it.
+    return any(job.state in (State.PENDING, State.FAILED) for job in rescued)
+
+
+def _any_work(swept: Swept) -> bool:
+    return bool(swept.fenced or swept.expired or swept.unknown) or _any_freed(swept.rescued)
 
 
 def _refuse_command(command: object) -> NoReturn:

@@ -21,6 +21,10 @@ class Line:
         """How many entries it keeps in memory, the dead ones too."""
         return len(self._entries)
 
+    def numbers(self) -> Iterable[int]:
+        """Who stands in it, in no order."""
+        return self._members.keys()
+
     def add(self, number: int, rank: Rank) -> None:
         """Put a number in line; one that is already there gets the new rank."""
         entry = (rank, number)

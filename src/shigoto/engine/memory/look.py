@@ -9,7 +9,7 @@ from msgspec import structs
 
 from shigoto.engine.memory.row import Row, record, snapshot
 from shigoto.engine.memory.store import Store
-from shigoto.model.clock import to_datetime
+from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.job import Attempt, Counts, Job, JobFilter, LoggedLine, QueueSettings, State
 from shigoto.model.matching import asks_for_counters_only, folded, has_args, sum_counts, worker_id
 from shigoto.model.states import DELETABLE
@@ -65,6 +65,20 @@ def logs(store: Store, job: UUID) -> list[LoggedLine]:
 def stats(store: Store) -> dict[str, Counts]:
     """From the tally, which every move keeps."""
     return {queue: _counts(store, queue) for queue in sorted(store.settings)}
+
+
+def oldest(store: Store) -> dict[str, Millis]:
+    """Of the first in line of each lane and priority, since when the one could be claimed that has waited longest."""
+    firsts: dict[tuple[str, str, bool, int], Row] = {}
+    for row in store.rows.values():
+        if row.state is State.PENDING and row.ready:
+            lane = (row.spec.queue, row.spec.task, row.alone, row.spec.priority)
+            firsts[lane] = min(row, firsts.get(lane, row), key=lambda row: (row.run_at, row.number))
+    ages: dict[str, Millis] = {}
+    for (queue, *_), row in firsts.items():
+        since = max(row.run_at, row.created_at)
+        ages[queue] = min(since, ages.get(queue, since))
+    return ages
 
 
 def settings(store: Store) -> list[QueueSettings]:

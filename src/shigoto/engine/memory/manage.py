@@ -44,6 +44,12 @@ def configure(store: Store, settings: QueueSettings) -> None:
     store.settings[settings.name] = settings
 
 
+def switch_notices(store: Store, on: bool) -> bool:
+    """Remember whether notices are wanted; tells whether that is news."""
+    was, store.notices = store.notices, on
+    return was is not on
+
+
 def _cancel(store: Store, row: Row, now: Millis, force: bool) -> State:
     if row.state is State.PROCESSING:
         row.cancel_requested_at = now if row.cancel_requested_at is None else row.cancel_requested_at

@@ -8,11 +8,13 @@ from msgspec import structs
 
 from shigoto.engine.memory.ops import change, read
 from shigoto.engine.memory.row import Row
+from shigoto.engine.memory.sealing import envelopes, put_envelope
 from shigoto.engine.memory.store import Store
 from shigoto.engine.op import Op
 from shigoto.model.audit import AUDIT_NAME, AuditEntry, bounded
 from shigoto.model.clock import Millis, to_millis
 from shigoto.model.feed import Happening, Place
+from shigoto.model.sealed import Reseal, Sealed, prefix_of
 from shigoto.model.text import fit
 from shigoto.model.token import Token
 
@@ -43,6 +45,24 @@ class MemoryRegistry:
         if token is None or token.revoked_at is not None:
             return False
         self._store.tokens[id] = structs.replace(token, revoked_at=self._store.now())
+        return True
+
+    def sealed(self, current: str, *, after: int, limit: int) -> Op[tuple[list[Sealed], int | None]]:
+        return read(lambda: self._sealed(prefix_of(current), after, limit))
+
+    def _sealed(self, current: str, after: int, limit: int) -> tuple[list[Sealed], int | None]:
+        page = sorted(number for number in self._store.rows if number > after)[:limit]
+        found = [each for number in page for each in envelopes(self._store.rows[number])]
+        return [each for each in found if not each.text.startswith(current)], page[-1] if page else None
+
+    def reseal(self, changes: Sequence[Reseal]) -> Op[int]:
+        return change(lambda: sum(self._resealed(each.sealed, each.text) for each in changes))
+
+    def _resealed(self, seen: Sealed, text: str) -> bool:
+        row = self._store.rows.get(seen.number)
+        if row is None or seen not in envelopes(row):
+            return False
+        put_envelope(row, seen, text)
         return True
 
     def note(self, entries: Sequence[AuditEntry]) -> Op[None]:

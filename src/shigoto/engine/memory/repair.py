@@ -11,6 +11,7 @@ from shigoto.engine.memory.work import end_run
 from shigoto.model.audit import AUDIT_BATCH, AUDIT_KEPT_FOR
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, QueueSettings, State
+from shigoto.model.notice import of_fences
 from shigoto.model.states import orphaned, unknown_to_all
 from shigoto.model.worker import Promoted, Rescued, SweepOrder, Swept
 
@@ -38,12 +39,18 @@ def sweep(store: Store, order: SweepOrder) -> Swept:
     with_one_job = frozenset(worker for worker in fenced if held[worker] == 1)
     orphans = _batch(store, order, _orphaned(store))
     rescued = tuple(_rescue(store, row, now, only=row.worker in with_one_job) for row in orphans)
+    store.tell_failures()
     expired = _expire(store, _batch(store, order, _lapsed(now)), now)
+    store.tell_failures()
     unknown = _fail_unknown(store, order, now)
+    store.tell_failures()
     pruned = _prune(store, _batch(store, order, _outlived(store, order, now)))
     _prune_audit(store, now)
     return Swept(
         expired_workers=tuple(worker for worker, row in store.workers.items() if row.expired(now)),
+        shortest_lease=min(
+            (row.announcement.lease for row in store.workers.values() if row.fenced_at is None), default=None
+        ),
         fenced=fenced,
         rescued=rescued,
         expired=expired,
@@ -69,6 +76,7 @@ def _fence(store: Store, worker: UUID, now: Millis) -> bool:
     if row is None or not row.expired(now):
         return False
     row.fenced_at = now
+    store.write_notices(of_fences(now, [(worker, row.announcement.name)]), now)
     return True
 
 

@@ -1,7 +1,7 @@
 """All state of the engine: rows, the indexes over them, time, and the one way to move a row."""
 
 from collections import Counter, defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from uuid import UUID
 
@@ -10,6 +10,7 @@ from shigoto.engine.memory.row import Row, WorkerRow
 from shigoto.model.audit import AuditEntry
 from shigoto.model.clock import Clock, Millis, held_back
 from shigoto.model.job import JobSpec, QueueSettings, State
+from shigoto.model.notice import Failed, of_failures
 from shigoto.model.schedule import Entry, Schedule
 from shigoto.model.states import MOVES
 from shigoto.model.token import Token
@@ -39,6 +40,8 @@ class Store:
         self.tokens: dict[str, Token] = {}  # by id, the oldest first
         self.audit: dict[int, AuditEntry] = {}  # by number, the oldest first
         self._last_audit_number = 0
+        self.notices = False
+        self._untold: dict[int, tuple[Millis, Row]] = {}  # has failed in the operation at hand
         self.histories: dict[UUID, dict[Millis, Entry]] = defaultdict(dict)  # by schedule and instant
 
     def now(self) -> Millis:
@@ -85,6 +88,23 @@ class Store:
         yield
         row.state = to
         self._file(row, now)
+        if to is State.FAILED and self.notices:
+            self._untold[row.number] = (now, row)
+
+    def tell_failures(self) -> None:
+        """Write the notices of what has failed, in the order of its numbers; at the end of each operation at least."""
+        for _, (now, row) in sorted(self._untold.items()):
+            failed = Failed(
+                row.number, row.spec.id, row.spec.task, row.spec.queue, row.token, row.failure_kind
+            )
+            self.write_notices(of_failures(now, [failed]), now)
+        self._untold.clear()
+
+    def write_notices(self, notices: Iterable[JobSpec], now: Millis) -> None:
+        """Store notices that are new, if any are wanted."""
+        for spec in notices:
+            if self.notices and spec.id not in self.by_id:
+                self.insert(spec, spec.due(now), None, now)
 
     def promote(self, row: Row) -> None:
         """Make a scheduled row ready; the state is the same, only the line is another."""

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from shigoto.engine.memory import manage, submit
 from shigoto.engine.memory.store import Store
 from shigoto.model.clock import Millis
+from shigoto.model.notice import of_misses
 from shigoto.model.schedule import ASTRAY, KEPT, Change, Due, DueSchedule, Entry, Schedule, TickOutcome
 
 
@@ -42,6 +43,8 @@ def tick(store: Store, changes: Sequence[Change]) -> list[Change | None]:
     for change in news:
         _change(store, change)
     remove(store, [change.schedule.name for change in news if change.removes])
+    now = store.now()
+    store.write_notices(of_misses(now, news), now)
     return done
 
 
@@ -93,6 +96,9 @@ def _new(store: Store, change: Change) -> Change:
         for entry in later:
             del entries[entry.at]
         change = change.forgetting((entry.outcome, entry.count) for entry in later)
+    for at in change.forgets:
+        if at in entries and not entries[at].outcome.fires:
+            del entries[at]
     instants = {firing.entry.at for firing in change.firings}
     fired = [each for each in entries.values() if each.outcome.fires]
     return change.without(

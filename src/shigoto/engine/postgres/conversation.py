@@ -2,11 +2,12 @@
 
 A `single` op says its first command by itself, outside of any transaction. If it is done then, one trip to the server
 was all; if it goes on, that first command has changed nothing, and a transaction begins. One that finds that it needs
-several commands yields WRITE first, for which nothing is sent.
+several commands yields WRITE first, for which nothing is sent. One that has a `brief` says that by itself, and is
+started only if it was not enough.
 """
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from math import ceil
 from typing import Generic, TypeVar
 
@@ -17,7 +18,7 @@ from shigoto.engine.postgres.failures import RESTARTABLE, ConnectionLost
 from shigoto.engine.postgres.ringing import Bell
 from shigoto.engine.postgres.statement import Answer, Command, Copy, Script, Texts
 from shigoto.engine.postgres.wire import Request, encode
-from shigoto.engine.sql.command import Call
+from shigoto.engine.sql.command import Call, Statement
 
 T = TypeVar("T")
 
@@ -59,7 +60,13 @@ class Conversation(Generic[T]):
     def requests(self) -> Requests[T]:
         """What to send, one after the other; to be sent the answers, or thrown what the server says instead."""
         try:
-            if not self._op.single:
+            brief = self._op.brief
+            if brief is not None:
+                try:
+                    return brief.value((yield self._encoded(brief.command())))
+                except brief.unexpected:
+                    yield from self._begin()
+            elif not self._op.single:
                 # The op is started only when that is answered: what a beat holds is listed at its start, and whatever
                 # was claimed before the beat's time, and is not in the list, is taken for lost.
                 yield from self._begin()
@@ -123,9 +130,12 @@ class Conversation(Generic[T]):
             return (yield Request(command.text.encode()))
         if isinstance(command, Copy):
             return (yield Request(command.text.encode(), copied=command.rows))
+        return (yield self._encoded(command))
+
+    def _encoded(self, command: Call | Statement) -> Request:
         text = self._text(command.name) if isinstance(command, Call) else command.text.encode()
-        assert not isinstance(command.values, Mapping), "PostgreSQL's values have numbers, not names"
-        return (yield encode(text, command.values, self._ring))
+        assert isinstance(command.values, (tuple, list)), "PostgreSQL's values have numbers, not names"
+        return encode(text, command.values, self._ring)
 
     def _text(self, name: str) -> bytes:
         if not self.begun and name in LIMITED_BY_ITSELF:

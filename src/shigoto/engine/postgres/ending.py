@@ -23,7 +23,7 @@ from shigoto.engine.postgres.failures import (
 )
 from shigoto.engine.postgres.wire import Request
 from shigoto.engine.sql.blocks import NOT_YOURS
-from shigoto.model.errors import JobError, StoreUnavailable, TransactionConflict
+from shigoto.model.errors import JobError, StoreUnavailable, TransactionConflict, TransactionTooLong
 
 T = TypeVar("T")
 
@@ -111,4 +111,12 @@ def _conflict(error: psycopg.Error, store: str) -> TransactionConflict:
     return TransactionConflict(
         f"{store} has rolled the transaction block back, because it was in conflict with another transaction:"
         f" {one_line(error)}. Nothing of it has happened; ctx.transact(fn) would run it again."
+    )
+
+
+def too_long(limit: float) -> TransactionTooLong:
+    """That a block was open for too long, by its own fault."""
+    return TransactionTooLong(
+        f"The transaction block was open for more than {limit:g} s and was rolled back: it keeps the rows locked that"
+        " it has written. Do slow work before the block, and only write in it."
     )

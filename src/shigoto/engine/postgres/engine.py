@@ -4,7 +4,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from uuid import UUID
 
-import psycopg
 from msgspec import json
 
 from shigoto.engine.op import Op
@@ -16,9 +15,10 @@ from shigoto.engine.postgres.joining import Joiner, Lanes
 from shigoto.engine.postgres.lending import Lending
 from shigoto.engine.postgres.marks import Marks
 from shigoto.engine.postgres.places import PLACES, statement
+from shigoto.engine.postgres.settling import locked, now_there, settle, special
 from shigoto.engine.postgres.statement import in_schema, load_texts
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import finding, looking, managing, repairing, retrying, settling, ticking
+from shigoto.engine.sql import finding, looking, managing, noticing, repairing, retrying, ticking
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.counting import count
 from shigoto.engine.sql.dialect import Dialect
@@ -75,6 +75,7 @@ class PostgresEngine:
         self._lending = Lending(self._driver, self._joiner)
         self._lanes = Lanes()
         self._marks = Marks()
+        self._patterns = enqueueing.Patterns()
         self._dialect = Dialect(
             now_and_step=lambda: _now_and_step(self._settings.shown),
             complete=complete,
@@ -85,6 +86,7 @@ class PostgresEngine:
             lock_keys=keyed.lock_keys,
             locked=locked,
             is_damage=lambda error: False,
+            submit=lambda _, specs: enqueueing.enqueue_joined(specs),
             places=PLACES,
             statement=lambda text, values: statement(in_schema(text, self._settings.schema), values),
         )
@@ -95,7 +97,7 @@ class PostgresEngine:
 
     @property
     def registry(self) -> SqlRegistry:
-        return SqlRegistry(_now)
+        return SqlRegistry(now_there)
 
     @property
     def address(self) -> str:
@@ -175,28 +177,32 @@ class PostgresEngine:
             return Op(start=lambda: _value([]), mode="read", single=True)
         one = len(specs) == 1 and specs[0].key is None
         return Op(
-            start=lambda: enqueueing.enqueue(specs),
+            start=lambda: enqueueing.enqueue_each(specs) if one else enqueueing.enqueue(specs),
             inside=lambda: enqueueing.enqueue_joined(specs),
             ahead=lambda: self._lanes.missing(enqueueing.lanes(specs)),
             rings=_anything_new,
-            single=enqueueing.is_single(specs),
+            single=not one and enqueueing.is_single(specs),
+            brief=enqueueing.one(specs[0], self._patterns) if one else None,
             several=self._enqueue_several if one else None,
             subject=specs[0],
         )
 
-    def _enqueue_several(self, specs: list[JobSpec]) -> Steps[list[list[Enqueued]]]:
-        answers = yield from enqueueing.enqueue(specs)
-        return [[answer] for answer in answers]
+    def _enqueue_several(self, specs: list[JobSpec]) -> Op[list[list[Enqueued]]]:
+        def steps() -> Steps[list[list[Enqueued]]]:
+            answers = yield from enqueueing.enqueue(specs)
+            return [[answer] for answer in answers]
+
+        return Op(start=steps, single=enqueueing.is_single(specs))
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
         return Op(start=lambda: claiming.claim(self._marks, worker, wants), single=True)
 
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
-        special = _special(settlements)
-        plain = bool(settlements) and not special
-        back = any(s.ending not in (Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED) for s in special)
+        others = special(settlements)
+        plain = bool(settlements) and not others
+        back = any(s.ending not in (Ending.COMPLETED, Ending.CANCELLED) for s in others)
         return Op(
-            start=lambda: _settle(self._dialect, worker, settlements, plain=plain),
+            start=lambda: settle(self._dialect, worker, settlements, plain=plain),
             rings=(lambda _: True) if back else None,
             single=plain,
             urgent=True,
@@ -211,12 +217,12 @@ class PostgresEngine:
         return _timed(lambda now: repairing.announce(now, announcement))
 
     def leave(self, worker: UUID) -> Op[int]:
-        return _timed(lambda now: repairing.leave(now, worker), rings=bool, urgent=True)
+        return _timed(lambda now: repairing.leave(self._dialect.submit, now, worker), rings=bool, urgent=True)
 
     def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         return _timed(
-            lambda now: repairing.bury(now, worker, deaths),
-            rings=lambda buried: any(job.state is State.PENDING for job in buried),
+            lambda now: repairing.bury(self._dialect.submit, now, worker, deaths),
+            rings=repairing.any_freed,
             urgent=True,
         )
 
@@ -231,9 +237,10 @@ class PostgresEngine:
         return Op(start=lambda: _promote(limit), rings=lambda promoted: promoted.count > 0, single=True)
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
-        return Op(
-            start=lambda: repairing.sweep(self._dialect, order), rings=lambda swept: bool(swept.rescued)
-        )
+        return Op(start=lambda: repairing.sweep(self._dialect, order), rings=repairing.any_work)
+
+    def switch_notices(self, on: bool) -> Op[bool]:
+        return Op(start=lambda: noticing.switch_notices(on))
 
     # People.
 
@@ -271,6 +278,9 @@ class PostgresEngine:
     def stats(self) -> Op[dict[str, Counts]]:
         return Op(start=lambda: looking.stats(self._dialect), mode="read")
 
+    def oldest(self) -> Op[dict[str, Millis]]:
+        return Op(start=looking.oldest, mode="read")
+
     def configure(self, settings: QueueSettings) -> Op[None]:
         return Op(start=lambda: managing.configure(settings), rings=lambda _: not settings.paused)
 
@@ -279,8 +289,6 @@ class PostgresEngine:
 
     def workers(self) -> Op[list[WorkerRecord]]:
         return Op(start=looking.workers, mode="read")
-
-    # Schedules.
 
     def time(self) -> Op[Millis]:
         return _timed(ticking.time, mode="read")
@@ -292,9 +300,7 @@ class PostgresEngine:
         return _timed(lambda now: ticking.due(now, declared, limit), mode="read")
 
     def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
-        return _timed(
-            lambda now: ticking.tick(self._dialect, now, enqueueing.enqueue_joined, changes), rings=any
-        )
+        return _timed(lambda now: ticking.tick(self._dialect, now, changes), rings=any)
 
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
         return Op(start=lambda: ticking.remove(names))
@@ -316,51 +322,9 @@ def _timed(
     """An op that needs to know what time it is at the store."""
 
     def start() -> Steps[T]:
-        return (yield from steps((yield from _now())))
+        return (yield from steps((yield from now_there())))
 
     return Op(start=start, rings=rings, urgent=urgent, mode=mode)
-
-
-def _special(settlements: Sequence[Settlement]) -> list[Settlement]:
-    """Those that are more than a completion with a result."""
-    return [
-        s
-        for s in settlements
-        if s.ending is not Ending.COMPLETED
-        or s.log is not None
-        or s.progress is not None
-        or s.progress_text is not None
-    ]
-
-
-def _settle(
-    dialect: Dialect, worker: UUID, settlements: Sequence[Settlement], *, plain: bool
-) -> Steps[list[Verdict]]:
-    """One that is locked is waited for, not for long; of several, the others are settled."""
-    if len(settlements) == 1:
-        return (yield from _settle_free(dialect, worker, settlements))
-    if plain:
-        try:
-            return (yield from settling.settle(dialect, 0, worker, settlements))
-        except psycopg.errors.LockNotAvailable:
-            pass  # it was by itself, so that a transaction can begin now
-    busy = yield from locked([settlement.number for settlement in settlements])
-    free = [settlement for settlement in settlements if settlement.number not in busy]
-    verdicts = iter((yield from _settle_free(dialect, worker, free)) if free else ())
-    return [Verdict.BUSY if s.number in busy else next(verdicts) for s in settlements]
-
-
-def locked(numbers: Sequence[int]) -> Steps[Collection[int]]:
-    """Which of these runs somebody else has locked; all others are locked by us now, in the order of their numbers."""
-    rows = (yield sql("lock_free", json.encode(numbers).decode())).fetchall()
-    return frozenset(number for (number,) in rows)
-
-
-def _settle_free(dialect: Dialect, worker: UUID, settlements: Sequence[Settlement]) -> Steps[list[Verdict]]:
-    now: Millis = 0
-    if any(settlement.ending is not Ending.COMPLETED for settlement in settlements):
-        now = yield from _now()
-    return (yield from settling.settle(dialect, now, worker, settlements))
 
 
 def _promote(limit: int) -> Steps[Promoted]:
@@ -372,12 +336,7 @@ def _now_and_step(store: str) -> Steps[tuple[Millis, Millis]]:
     step, version, name = (yield sql("renew_clock")).fetchone()
     if version is not None and version > schema.newest():
         raise too_new(store, version, name, schema.newest())
-    return (yield from _now()), step
-
-
-def _now() -> Steps[Millis]:
-    [now] = (yield sql("now")).fetchone()
-    return int(now)
+    return (yield from now_there()), step
 
 
 def _forget(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from msgspec import structs
+
 from shigoto.engine.op import Op
 from shigoto.model.errors import StoreUnavailable
 
@@ -137,14 +139,7 @@ def _merged(ops: list[Op[Any]]) -> Op[Any]:
     first = ops[0]
     several = first.several
     assert several is not None
-    subjects = [op.subject for op in ops]
-    return Op(
-        start=lambda: several(subjects),
-        mode=first.mode,
-        single=first.single,
-        committed=_after(ops),
-        rings=_rings(ops),
-    )
+    return structs.replace(several([op.subject for op in ops]), committed=_after(ops), rings=_rings(ops))
 
 
 def _after(ops: list[Op[Any]]) -> Callable[[list[Any]], None] | None:

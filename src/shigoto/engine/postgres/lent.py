@@ -4,6 +4,7 @@ Everything that psycopg sends and waits for goes through `wait`, also what curso
 server's end of it goes on to serve other blocks: so a connection that was lent refuses everything afterwards.
 """
 
+import time
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -20,9 +21,9 @@ RV = TypeVar("RV")
 
 
 class Keeper(Protocol):
-    """The block, as its connection sees it. `waiting` is there while somebody waits for the server."""
+    """The block, as its connection sees it. `waiting` is since when somebody waits for the server."""
 
-    waiting: object | None
+    waiting: float | None
 
     def expect_usable(self) -> None:
         """Raise if the transaction is not there, so that nothing is written beside it."""
@@ -49,7 +50,7 @@ class LentConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: PQGen[RV], *args: Any, **options: Any) -> RV:
         self.keeper.expect_usable()
-        self.keeper.waiting = object()
+        self.keeper.waiting = time.monotonic()
         try:
             value = super().wait(gen, *args, **options)
             self.keeper.expect_standing()
@@ -113,7 +114,7 @@ class LentAsyncConnection(psycopg.AsyncConnection[Any]):
 
     async def wait(self, gen: PQGen[RV], *args: Any, **options: Any) -> RV:
         self.keeper.expect_usable()
-        self.keeper.waiting = object()
+        self.keeper.waiting = time.monotonic()
         try:
             value = await super().wait(gen, *args, **options)
             self.keeper.expect_standing()

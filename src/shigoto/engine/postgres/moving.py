@@ -9,6 +9,7 @@ from typing import Any
 
 from shigoto.engine.movable import Gate
 from shigoto.engine.op import Op
+from shigoto.engine.postgres import enqueueing
 from shigoto.engine.postgres.failures import GATES
 from shigoto.engine.postgres.statement import Copy, Script, in_schema
 from shigoto.engine.sql.command import Statement, Steps, sql
@@ -68,6 +69,7 @@ def mover(schema: str, shown: str, run: Callable[[Op[Any]], Any]) -> SqlMover:
             load=lambda table, columns, rows: _load(table, columns, rows, schema),
             go_on_after=lambda highest: _go_on_after(highest, script),
             wipe=lambda: _wipe(script),
+            submit=lambda _, specs: enqueueing.enqueue_joined(specs),
         )
     )
 

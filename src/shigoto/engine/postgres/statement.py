@@ -1,7 +1,7 @@
 """The currency between the operations of this engine and its driver, beside `Call`, which all SQL engines have."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -33,6 +33,14 @@ class Ring(Struct, frozen=True):
 
 
 RING = Ring()
+
+
+class Encoded(Struct, frozen=True):
+    """As a value: several, as they go over the wire, for whoever says the same again and again."""
+
+    values: Sequence[bytes | None]
+    formats: Sequence[int]
+
 
 Command = Call | Statement | Script | Copy | Write
 

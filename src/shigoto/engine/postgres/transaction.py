@@ -43,6 +43,7 @@ from shigoto.engine.postgres.ending import (
     beginning,
     refusal,
     says_nothing_about_the_job,
+    too_long,
 )
 from shigoto.engine.postgres.failures import RESTARTABLE, ConnectionLost, Setbacks, unavailable
 from shigoto.engine.postgres.lending import Lending
@@ -50,13 +51,14 @@ from shigoto.engine.postgres.lent import LentAsyncConnection, LentConnection
 from shigoto.engine.postgres.pools import LoopPool, ThreadPool
 from shigoto.engine.postgres.wire import BAD
 from shigoto.engine.sql.blocks import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, to_its_end
-from shigoto.model.errors import JobError, StoreUnavailable, TransactionTooLong
+from shigoto.model.errors import JobError, StoreUnavailable
 
 Stage = Literal["new", "open", "ending", "over", "expired", "silent", "foreign"]
 
 LOOK_EVERY = 0.05  # seconds
 SERVERS_GRACE = 1.0  # seconds that the server waits longer than we do, so that ours is the word people see
 ANSWERED_WITHIN = 5.0  # seconds, by a server that was told to cancel
+PROMPT = 0.25  # seconds; whoever is answered within these has met no silence
 STATUS = pq.TransactionStatus
 
 
@@ -71,8 +73,8 @@ class Block:
         self._mark = secrets.token_hex(16).encode()
         self._stepping = threading.Lock()  # from stage to stage
         self._given_up = False
-        self.waiting: object | None = None
-        self._overdue: object | None = None  # who waited for the server when the limit passed
+        self.waiting: float | None = None
+        self._overdue: float | None = None  # who waited for the server when the limit passed
         self._conflict: psycopg.Error | None = None
         self._line: socket.socket | None = None
         self._ending: Ending[Any] | None = None
@@ -250,15 +252,13 @@ class Block:
         if self.stage == "open" and self._lent.pgconn.transaction_status == STATUS.IDLE:
             raise JobError(NOT_YOURS)
         if self._is_overdue() and self._status != STATUS.ACTIVE:
-            self.stage = (
-                "silent"  # the server had done all of it, or has only now begun: it was not told in time
-            )
+            self._judge_silent()  # the server had done all of it when it was told to cancel, or has only now begun
             raise self._late()
 
     def explain(self, error: psycopg.Error) -> None:
         """Raise what an error means here, if it means something more."""
         if self._is_overdue() and not isinstance(error, psycopg.errors.QueryCanceled):
-            self.stage = "silent"
+            self._judge_silent(broken=error.sqlstate is None)
         if self.stage in ("expired", "silent"):
             raise self._late() from error
         if error.sqlstate in RESTARTABLE:
@@ -287,7 +287,12 @@ class Block:
             self._cut()
 
     def _is_overdue(self) -> bool:
-        return self.stage == "expired" and self._overdue is not None and self.waiting is self._overdue
+        return self.stage == "expired" and self._overdue is not None and self.waiting == self._overdue
+
+    def _judge_silent(self, *, broken: bool = False) -> None:
+        """Unless the server has answered at once, and the limit passed in the midst of it by chance."""
+        if broken or self.waiting is None or time.monotonic() > self.waiting + PROMPT:
+            self.stage = "silent"
 
     def _cut(self) -> None:
         if self._line is not None:
@@ -392,9 +397,4 @@ class Block:
     def _late(self) -> Exception:
         if self._given_up:
             return JobError(GIVEN_UP)
-        if self.stage == "silent":
-            return unavailable(self._lending.store, SILENT)
-        return TransactionTooLong(
-            f"The transaction block was open for more than {self._limit:g} s and was rolled back: it keeps the rows"
-            " locked that it has written. Do slow work before the block, and only write in it."
-        )
+        return unavailable(self._lending.store, SILENT) if self.stage == "silent" else too_long(self._limit)

@@ -16,7 +16,7 @@ from psycopg.errors import error_from_result
 
 from shigoto.engine.postgres.arrays import Array
 from shigoto.engine.postgres.failures import ConnectionLost, is_final, one_line
-from shigoto.engine.postgres.statement import Answer, Ring
+from shigoto.engine.postgres.statement import Answer, Encoded, Ring
 
 TEXT, BINARY = 0, 1
 PREPARE_AFTER = 2  # uses of a statement on one connection
@@ -59,6 +59,10 @@ def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Requ
         elif isinstance(value, bytes):
             encoded.append(value)
             format = BINARY
+        elif isinstance(value, Encoded):
+            encoded += value.values
+            formats += value.formats
+            continue
         elif isinstance(value, Array):
             encoded.append(_array(value))
             format = BINARY

@@ -9,8 +9,10 @@ from msgspec import Struct
 from shigoto.engine.sql.command import Statement, Steps
 from shigoto.engine.sql.places import Places
 from shigoto.model.clock import Millis
-from shigoto.model.job import State
+from shigoto.model.job import Enqueued, JobSpec, State
 from shigoto.model.outcome import Settlement
+
+Submit = Callable[[Millis, Sequence[JobSpec]], Steps[list[Enqueued]]]
 
 
 class Dialect(Struct, frozen=True, kw_only=True):
@@ -26,6 +28,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     `lock_keys`: until we end, nobody else can change who holds these keys, which come in order.
     `locked`: which of these runs somebody else has locked; the others are locked by us.
     `is_damage`: whether it is what a row holds that could not be read.
+    `submit`: store jobs in the transaction at hand, which no error of theirs may end.
     `places`, `statement`: where jobs are, and a statement from a text with `:name` for each value.
     """
 
@@ -38,5 +41,6 @@ class Dialect(Struct, frozen=True, kw_only=True):
     lock_keys: Callable[[Sequence[tuple[str, str]]], Steps[None]]
     locked: Callable[[Sequence[int]], Steps[Collection[int]]]
     is_damage: Callable[[Exception], bool]
+    submit: Submit
     places: Places
     statement: Callable[[str, Mapping[str, Any]], Statement]

@@ -6,7 +6,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.engine.sql.command import Steps, sql_each
-from shigoto.engine.sql.looking import STATES
+from shigoto.engine.sql.looking import state_of
 from shigoto.model.job import State
 
 Key = tuple[str, str]  # tenant, key
@@ -27,4 +27,7 @@ def holders(keys: Sequence[Key]) -> Steps[dict[Key, Holder]]:
     if not keys:
         return {}
     rows = (yield sql_each("key_holders", keys)).fetchall()
-    return {keys[place]: Holder(UUID(bytes=id), number, STATES[state]) for place, number, id, state in rows}
+    return {
+        keys[place]: Holder(UUID(bytes=id), number, state_of(number, state))
+        for place, number, id, state in rows
+    }

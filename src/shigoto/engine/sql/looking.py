@@ -12,6 +12,7 @@ from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.finding import counted_one_by_one, newest
 from shigoto.engine.sql.one_by_one import one_by_one
 from shigoto.model.clock import Millis, to_datetime
+from shigoto.model.errors import JobError, StoreRefused
 from shigoto.model.job import Attempt, Counts, FailureKind, Job, JobFilter, LoggedLine, QueueSettings, State
 from shigoto.model.matching import asks_for_counters_only, sum_counts
 from shigoto.model.worker import WorkerRecord
@@ -30,6 +31,30 @@ FEW_READY = 10_000
 UNREADABLE = (DecodeError, ValueError, TypeError, KeyError, OverflowError, RecursionError, AssertionError)
 
 logger = logging.getLogger("shigoto")
+
+
+def state_of(number: int, state: int) -> State:
+    """The state of a job. Raises JobError for one that somebody has written by hand."""
+    if state not in STATES:
+        raise JobError(
+            f"The row of job {number} in the table done was not written by us: its state is {state!r}. Mend it, or"
+            " delete it with the job."
+        )
+    return STATES[state]
+
+
+def unreadable(table: str, row: object, why: object) -> StoreRefused:
+    """The error of a row without which what was asked for would not be true."""
+    return StoreRefused(
+        f"The row {row!r} of the table {table} was not written by us, and cannot be read ({why})."
+        " Mend it, or delete it."
+    )
+
+
+def _expect_numbers(table: str, row: object, *values: object) -> None:
+    wrong = [value for value in values if not isinstance(value, int)]
+    if wrong:
+        raise unreadable(table, row, f"{wrong[0]!r} is no number")
 
 
 def get(dialect: Dialect, ids: list[UUID]) -> Steps[list[Job | None]]:
@@ -157,6 +182,7 @@ def stats(dialect: Dialect) -> Steps[dict[str, Counts]]:
     """Exact counts: what is pending is what was enqueued and is nowhere else."""
     queues: dict[str, Counts] = {}
     for queue, total, completed, failed, cancelled in (yield sql("counters")).fetchall():
+        _expect_numbers("counter", queue, total, completed, failed, cancelled)
         queues[queue] = Counts(pending=total, completed=completed, failed=failed, cancelled=cancelled)
     for queue, jobs in (yield from dialect.uncounted()).items():
         queues.setdefault(queue, Counts()).pending += jobs
@@ -183,9 +209,16 @@ def _tell_scheduled(queues: dict[str, Counts]) -> Steps[None]:
             queues[queue].scheduled = jobs
 
 
+def oldest() -> Steps[dict[str, Millis]]:
+    """By queue, since when its longest waiting job could have been claimed."""
+    return dict((yield sql("oldest")).fetchall())
+
+
 def settings() -> Steps[list[QueueSettings]]:
     """Every queue that has had a job or a setting."""
     rows = (yield sql("settings")).fetchall()
+    for name, *values in rows:
+        _expect_numbers("queue", name, *(value for value in values if value is not None))
     return [
         QueueSettings(
             name=name,
@@ -205,6 +238,13 @@ def workers() -> Steps[list[WorkerRecord]]:
 
 
 def _worker(row: tuple[Any, ...]) -> WorkerRecord:
+    try:
+        return _worker_record(row)
+    except UNREADABLE as error:
+        raise unreadable("worker", row[1], error) from error
+
+
+def _worker_record(row: tuple[Any, ...]) -> WorkerRecord:
     id, name, tasks, queues, slots, version, host, pid, isolates, stopping = row[:10]
     started_at, lease_until, fenced_at, processing, owner = row[10:]
     return WorkerRecord(

@@ -7,12 +7,14 @@ from msgspec import json
 
 from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.counting import count
-from shigoto.engine.sql.dialect import Dialect
-from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES
+from shigoto.engine.sql.dialect import Dialect, Submit
+from shigoto.engine.sql.looking import NUMBERS_OF_STATES, state_of
+from shigoto.engine.sql.noticing import write_if_wanted
 from shigoto.engine.sql.settling import move, running
 from shigoto.engine.sql.waiting import Waiting, remove_waiting
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, QueueSettings, State
+from shigoto.model.notice import Failed, of_failures
 from shigoto.model.states import DELETABLE, forced
 
 
@@ -32,7 +34,7 @@ def cancel(dialect: Dialect, now: Millis, ids: Sequence[UUID], *, force: bool) -
     pending = [number for number, state in states.items() if state is State.PENDING]
     blocked = [number for number, state in states.items() if state is State.BLOCKED]
     processing = [number for number, state in states.items() if state is State.PROCESSING]
-    cancelled = yield from end_pending(now, dict.fromkeys(pending), State.CANCELLED, None)
+    cancelled = yield from end_pending(dialect.submit, now, dict.fromkeys(pending), State.CANCELLED, None)
     states |= {number: State.CANCELLED if number in cancelled else None for number in pending}
     if blocked:
         yield from _end_blocked(now, {number: known[number][1] for number in blocked})
@@ -40,7 +42,7 @@ def cancel(dialect: Dialect, now: Millis, ids: Sequence[UUID], *, force: bool) -
     if processing:
         yield sql("request_cancel", json.encode(processing).decode(), now)
         if force:
-            yield from _take_away(now, processing)
+            yield from _take_away(dialect.submit, now, processing)
             states |= dict.fromkeys(processing, State.CANCELLED)
     return [states.get(numbers.get(id, 0)) for id in ids]
 
@@ -50,13 +52,14 @@ def locked_states(numbers: Sequence[int]) -> Steps[dict[int, tuple[State, str]]]
     if not numbers:
         return {}
     rows = (yield sql("states_of", json.encode(sorted(set(numbers))).decode())).fetchall()
-    return {number: (STATES[state], queue) for number, state, queue in rows}
+    return {number: (state_of(number, state), queue) for number, state, queue in rows}
 
 
-def _take_away(now: Millis, numbers: Sequence[int]) -> Steps[None]:
+def _take_away(submit: Submit, now: Millis, numbers: Sequence[int]) -> Steps[None]:
     """T14: the token does not count as settled, so whatever its worker still says of it is refused."""
     rows = yield from running(numbers)
-    yield from move(now, [(row, forced(row.number, row.token, row.queue), row.settled_token) for row in rows])
+    ends = [(row, forced(row.number, row.token, row.queue), row.settled_token) for row in rows]
+    yield from move(submit, now, ends)
 
 
 def _end_blocked(now: Millis, queues: Mapping[int, str]) -> Steps[None]:
@@ -68,7 +71,11 @@ def _end_blocked(now: Millis, queues: Mapping[int, str]) -> Steps[None]:
 
 
 def end_pending(
-    now: Millis, errors: Mapping[int, str | None], state: State, kind: FailureKind | None
+    submit: Submit,
+    now: Millis,
+    errors: Mapping[int, str | None],
+    state: State,
+    kind: FailureKind | None,
 ) -> Steps[set[int]]:
     """Take pending jobs, named with what is said of them, to a terminal state without a run (T11, T16).
 
@@ -80,6 +87,8 @@ def end_pending(
     if jobs:
         yield sql_each("add_done", [_done(now, job, state, kind, errors[job.number]) for job in jobs])
         yield from count(ended=[(job.queue, state) for job in jobs])
+    if state is State.FAILED:
+        yield from write_if_wanted(submit, now, of_failures(now, [_failed(job, kind) for job in jobs]))
     return {job.number for job in jobs}
 
 
@@ -91,6 +100,10 @@ def _done(
         job.number, NUMBERS_OF_STATES[state], job.token, job.settled_token, counters.failures, counters.crashes,
         counters.releases, counters.snoozes, int(counters.solo), None, now, None, kind, error,
     )  # fmt: skip
+
+
+def _failed(job: Waiting, kind: FailureKind | None) -> Failed:
+    return Failed(job.number, job.id, job.task, job.queue, job.token, kind)
 
 
 def delete(dialect: Dialect, numbers: Sequence[int], states: Collection[State]) -> Steps[int]:

@@ -10,6 +10,7 @@ from shigoto.engine.movable import BLOCK, Gate, Mark, ScheduleMark, refused
 from shigoto.engine.op import Op
 from shigoto.engine.sql import moving_schedules as plans
 from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.dialect import Submit
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES, settings
 from shigoto.engine.sql.managing import configure
 from shigoto.engine.sql.rows import TABLES, rows_of
@@ -46,6 +47,7 @@ class Ways(Struct, frozen=True, kw_only=True):
     `load`: rows into a table, the fastest way there is; columns are named as in `rows.TABLES`.
     `shut`, `open`: put up a gate, which is written down, and take it away.
     `alone`: nobody else changes anything from here to the end of the transaction.
+    `submit`: store jobs in the transaction at hand.
     """
 
     shown: str
@@ -59,6 +61,7 @@ class Ways(Struct, frozen=True, kw_only=True):
     load: Callable[[str, tuple[str, ...], Sequence[Sequence[Any]]], Steps[None]]
     go_on_after: Callable[[int], Steps[None]]
     wipe: Callable[[], Steps[None]]
+    submit: Submit
 
 
 class SqlMover:
@@ -87,7 +90,7 @@ class SqlMover:
         self._expect_replaceable(gate, (yield from self._ways.gate()))
         released = 0
         if gate.kind == "closed":
-            released = yield from _release_all((yield from self._ways.now()))
+            released = yield from _release_all(self._ways.submit, (yield from self._ways.now()))
         held = Gate(kind=gate.kind, move=gate.move, other=gate.other, holder=self._holder)
         yield from self._ways.shut(held)
         return released
@@ -224,7 +227,7 @@ def _number(command: Any) -> Steps[int]:
     return number
 
 
-def _release_all(now: Millis) -> Steps[int]:
+def _release_all(submit: Submit, now: Millis) -> Steps[int]:
     """T8 for everything that runs, also what was left by workers that are gone; all of them are forgotten, so that the
     next beat tells them to stop."""
     holders = {number: worker for number, _, worker in (yield sql("all_running")).fetchall()}
@@ -233,7 +236,7 @@ def _release_all(now: Millis) -> Steps[int]:
          row.settled_token)
         for row in (yield from running(list(holders)))
     ]  # fmt: skip
-    yield from move(now, ends)
+    yield from move(submit, now, ends)
     for worker in sorted(set(holders.values())):
         yield sql("leave", worker)
     return len(ends)

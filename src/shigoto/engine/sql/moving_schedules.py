@@ -10,18 +10,19 @@ from shigoto.engine.movable import ScheduleMark
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.ticking import remove as remove_schedules
 from shigoto.model.record import StoredSchedule, StoredTick
-from shigoto.model.schedule import TickOutcome
+from shigoto.model.schedule import Pause, TickOutcome
 
 Load = Callable[[str, tuple[str, ...], Sequence[Sequence[Any]]], Steps[None]]
 
 # In the order of the columns of the statements `whole_schedules` and `whole_histories`.
 COLUMNS = (
     "name", "id", "revision", "definition", "origin", "paused_at", "failed", "held", "look_at", "decided_to", "job",
-    "number", "errors", "error", "counts", "created_at", "declared_at", "resumed_at",
+    "number", "errors", "error", "counts", "created_at", "declared_at", "pauses",
 )  # fmt: skip
 ENTRY_COLUMNS = ("schedule", "at", "outcome", "decided_at", "job", "until", "count")
 FLAGS = ("failed", "held")
 _decode_counts = json.Decoder(dict[str, int]).decode
+_decode_pauses = json.Decoder(tuple[Pause, ...]).decode
 
 
 def marks() -> Steps[dict[str, ScheduleMark]]:
@@ -72,6 +73,7 @@ def _schedule(row: Sequence[Any], history: tuple[StoredTick, ...]) -> StoredSche
         "id": UUID(values["id"]),
         "job": _id(values["job"]),
         "counts": _decode_counts(values["counts"]),
+        "pauses": _decode_pauses(values["pauses"]),
     }
     values |= {flag: bool(values[flag]) for flag in FLAGS}
     return StoredSchedule(**values, history=history)
@@ -96,7 +98,7 @@ def _line(schedule: UUID, entry: StoredTick) -> tuple[object, ...]:
 def _cell(value: Any) -> Any:
     if isinstance(value, UUID):
         return str(value)
-    return json.encode(value).decode() if isinstance(value, dict) else value
+    return json.encode(value).decode() if isinstance(value, dict | tuple) else value
 
 
 def _id(text: str | None) -> UUID | None:

@@ -12,6 +12,7 @@ from shigoto.engine.sql.looking import STATES, UNREADABLE
 from shigoto.model.audit import AUDIT_NAME, AuditEntry, bounded
 from shigoto.model.clock import Millis
 from shigoto.model.feed import Happening, Place
+from shigoto.model.sealed import HELD, PREFIX, Reseal, Sealed, prefix_of
 from shigoto.model.text import fit
 from shigoto.model.token import Scope, Token
 
@@ -49,6 +50,12 @@ class SqlRegistry:
     def _revoke_token(self, id: str) -> Steps[bool]:
         now = yield from self._now()
         return (yield sql("revoke_token", id, now)).rowcount == 1
+
+    def sealed(self, current: str, *, after: int, limit: int) -> Op[tuple[list[Sealed], int | None]]:
+        return Op(start=lambda: _sealed(current, after, limit), mode="read")
+
+    def reseal(self, changes: Sequence[Reseal]) -> Op[int]:
+        return Op(start=lambda: _reseal(changes))
 
     def note(self, entries: Sequence[AuditEntry]) -> Op[None]:
         return Op(start=lambda: self._note(entries))
@@ -131,3 +138,29 @@ def _happening(row: tuple[Any, ...]) -> Happening:
         tenant=tenant,
         failure_kind=kind,
     )
+
+
+def _sealed(current: str, after: int, limit: int) -> Steps[tuple[list[Sealed], int | None]]:
+    [to] = (yield sql("sealed_to", after, limit)).fetchone()
+    if to is None:
+        return [], None
+    rows = (yield sql("sealed", after, to, PREFIX, prefix_of(current))).fetchall()
+    return [
+        Sealed(
+            number=number, held=held, token=token, line=line, text=text, id=UUID(bytes=id), tenant=tenant, task=task
+        )
+        for number, held, token, line, text, id, tenant, task in rows
+    ], to  # fmt: skip
+
+
+def _reseal(changes: Sequence[Reseal]) -> Steps[int]:
+    count = 0
+    for held in HELD:
+        rows = [
+            (each.sealed.number, each.sealed.token, each.sealed.line, each.sealed.text, each.text)
+            for each in changes
+            if each.sealed.held == held
+        ]
+        if rows:
+            count += (yield sql_each(f"reseal_{held}", rows)).rowcount
+    return count

@@ -9,9 +9,10 @@ from uuid import UUID
 from msgspec import json
 
 from shigoto.engine.sql.command import Steps, sql, sql_each
-from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.dialect import Dialect, Submit
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES
 from shigoto.engine.sql.managing import end_pending, remove
+from shigoto.engine.sql.noticing import write_notices
 from shigoto.engine.sql.settling import (
     Running,
     guarded,
@@ -24,6 +25,7 @@ from shigoto.engine.sql.settling import (
 from shigoto.model.audit import AUDIT_BATCH, AUDIT_KEPT_FOR
 from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, State
+from shigoto.model.notice import of_fences
 from shigoto.model.outcome import Death, Ending, Report, Settlement
 from shigoto.model.states import buried, orphaned, unknown_to_all
 from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Orders, Rescued, SweepOrder, Swept
@@ -53,16 +55,16 @@ def announce(now: Millis, worker: Announcement) -> Steps[None]:
         yield sql("forget_unknown", tasks)
 
 
-def leave(now: Millis, worker: UUID) -> Steps[int]:
+def leave(submit: Submit, now: Millis, worker: UUID) -> Steps[int]:
     """Forget a worker, and release what it did not know it had: it goes in peace, so nothing has crashed."""
     alive = (yield sql("live_worker", worker.bytes)).fetchone() is not None
     rows = (yield sql("held_by", worker.bytes)).fetchall() if alive else []
-    yield from _release(now, worker, [(number, token) for number, token, _, _ in rows])
+    yield from _release(submit, now, worker, [(number, token) for number, token, _, _ in rows])
     yield sql("leave", worker.bytes)
     return len(rows)
 
 
-def bury(now: Millis, worker: UUID, deaths: Sequence[Death]) -> Steps[list[Rescued]]:
+def bury(submit: Submit, now: Millis, worker: UUID, deaths: Sequence[Death]) -> Steps[list[Rescued]]:
     """Forget a worker whose process has ended: of what it held, the named jobs have crashed, the others were idle."""
     if (yield sql("live_worker", worker.bytes)).fetchone() is None:
         return []
@@ -73,7 +75,7 @@ def bury(now: Millis, worker: UUID, deaths: Sequence[Death]) -> Steps[list[Rescu
         (row, buried(row.number, row.token, row.queue, causes.get(row.number)), row.settled_token)
         for row in held.values()
     ]
-    moves = yield from move(now, ends)
+    moves = yield from move(submit, now, ends)
     yield sql("leave", worker.bytes)
     return [
         Rescued(row.id, row.number, row.task, to.state) for row, to in zip(held.values(), moves, strict=True)
@@ -99,7 +101,7 @@ def beat(dialect: Dialect, worker: UUID, held: Sequence[tuple[int, int]] | None)
     if strays:  # who has locked one is about to end it, and a beat waits for nobody
         busy = yield from dialect.locked([number for number, _ in strays])
         strays = [(number, token) for number, token in strays if number not in busy]
-        yield from _release(now, worker, strays)
+        yield from _release(dialect.submit, now, worker, strays)
     lost = yield from _taken([lease for lease in held or () if lease not in own])
     return Orders(fenced=False, cancels=tuple(cancels), lost=lost, released=len(strays))
 
@@ -112,9 +114,9 @@ def _taken(leases: Sequence[tuple[int, int]]) -> Steps[tuple[tuple[int, int], ..
     return tuple((number, token) for number, token in leases if settled.get(number) != token)
 
 
-def _release(now: Millis, worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[None]:
+def _release(submit: Submit, now: Millis, worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[None]:
     rows = (yield from guarded(worker, leases)).values()
-    yield from move(now, [(row, _unrun(row), row.settled_token) for row in rows])
+    yield from move(submit, now, [(row, _unrun(row), row.settled_token) for row in rows])
 
 
 def _unrun(row: Running) -> Settlement:
@@ -137,16 +139,17 @@ def sweep(dialect: Dialect, order: SweepOrder) -> Steps[Swept]:
     now, clock_step = yield from dialect.now_and_step()
     if clock_step:
         yield sql("renew_all", now)
-    fenced = yield from _fence(now, order.fence)
-    expired_workers = (yield sql("expired_workers", now)).fetchall()
-    rescued = yield from _rescue(now, order.batch, (yield from _with_one_job(fenced)))
+    fenced = yield from _fence(dialect.submit, now, order.fence)
+    (_, shortest_lease, _), *expired_workers = (yield sql("expired_workers", now)).fetchall()
+    rescued = yield from _rescue(dialect.submit, now, order.batch, (yield from _with_one_job(fenced)))
     yield sql("forget_fenced", now - 86_400_000)
-    expired, expiries = yield from _expire(now, order.batch)
-    unknown = yield from _fail_unknown(now, order)
+    expired, expiries = yield from _expire(dialect.submit, now, order.batch)
+    unknown = yield from _fail_unknown(dialect.submit, now, order)
     pruned, walked = yield from _prune(dialect, now, order)
     yield from dialect.fold()
     return Swept(
-        expired_workers=tuple(UUID(bytes=id) for (id,) in expired_workers),
+        expired_workers=tuple(UUID(bytes=id) for id, *_ in expired_workers),
+        shortest_lease=shortest_lease,
         fenced=tuple(fenced),
         rescued=tuple(rescued),
         expired=expired,
@@ -157,11 +160,27 @@ def sweep(dialect: Dialect, order: SweepOrder) -> Steps[Swept]:
     )
 
 
-def _fence(now: Millis, workers: Sequence[UUID]) -> Steps[list[UUID]]:
+def any_freed(rescued: Sequence[Rescued]) -> bool:
+    """Whether there is something to claim now: a job, or the notice of one that has failed."""
+    return any(job.state in (State.PENDING, State.FAILED) for job in rescued)
+
+
+def any_work(swept: Swept) -> bool:
+    """The same of all that a sweep has done."""
+    return bool(swept.rescued or swept.fenced or swept.expired or swept.unknown)
+
+
+def _fence(submit: Submit, now: Millis, workers: Sequence[UUID]) -> Steps[list[UUID]]:
     if not workers:
         return []
-    fenced = {id for (id,) in (yield sql("fence", _hex(workers), now)).fetchall()}
-    return [worker for worker in workers if worker.bytes in fenced]
+    rows = (yield sql("fence", _hex(workers), now)).fetchall()
+    names: dict[bytes, str] = {id: name for id, name, _ in rows}
+    fenced = [worker for worker in workers if worker.bytes in names]
+    if any(wanted for *_, wanted in rows):
+        yield from write_notices(
+            submit, now, of_fences(now, [(worker, names[worker.bytes]) for worker in fenced])
+        )
+    return fenced
 
 
 def _with_one_job(workers: Sequence[UUID]) -> Steps[frozenset[bytes]]:
@@ -176,7 +195,7 @@ def _hex(workers: Sequence[UUID]) -> str:
     return json.encode([worker.hex for worker in workers]).decode()
 
 
-def _rescue(now: Millis, batch: int, with_one_job: frozenset[bytes]) -> Steps[list[Rescued]]:
+def _rescue(submit: Submit, now: Millis, batch: int, with_one_job: frozenset[bytes]) -> Steps[list[Rescued]]:
     orphans = {number: rest for number, *rest in (yield sql("orphans", batch)).fetchall()}
     rows = {row.number: row for row in (yield from running(list(orphans)))}
     if len(rows) < len(orphans):  # numbers without a job: somebody has written, or deleted, by hand
@@ -195,13 +214,13 @@ def _rescue(now: Millis, batch: int, with_one_job: frozenset[bytes]) -> Steps[li
         )
         # The token counts as settled only when its worker settled it: a late answer must hear that it was lost.
         ends.append((row, ended, row.settled_token))
-    moves = yield from move(now, ends)
+    moves = yield from move(submit, now, ends)
     return [
         Rescued(row.id, row.number, row.task, to.state) for (row, _, _), to in zip(ends, moves, strict=True)
     ]
 
 
-def _expire(now: Millis, batch: int) -> Steps[tuple[int, int]]:
+def _expire(submit: Submit, now: Millis, batch: int) -> Steps[tuple[int, int]]:
     """Fail what was not started in time; also tells how many instants were looked at, most of jobs that had ended.
 
     A job that runs, or that somebody else is about to change, keeps its instant, and is looked at again.
@@ -214,11 +233,11 @@ def _expire(now: Millis, batch: int) -> Steps[tuple[int, int]]:
     # One that is not there any more was replaced by another, after it was looked at and before the job was locked.
     dropped = {number for (number,) in (yield sql_each("drop_expiries", instants)).fetchall()}
     pending = [n for _, n, state in due if state == NUMBERS_OF_STATES[State.PENDING] and n in dropped]
-    expired = yield from end_pending(now, dict.fromkeys(pending), State.FAILED, FailureKind.EXPIRED)
+    expired = yield from end_pending(submit, now, dict.fromkeys(pending), State.FAILED, FailureKind.EXPIRED)
     return len(expired), len(due)
 
 
-def _fail_unknown(now: Millis, order: SweepOrder) -> Steps[list[str]]:
+def _fail_unknown(submit: Submit, now: Millis, order: SweepOrder) -> Steps[list[str]]:
     """Fail what has been due and unknown for too long, and tell the task of each."""
     waited = order.unknown_after
     if waited is None:
@@ -229,7 +248,7 @@ def _fail_unknown(now: Millis, order: SweepOrder) -> Steps[list[str]]:
     numbers = json.encode(lanes).decode()
     overdue = (yield sql("overdue_unknown", numbers, now - waited, now, order.batch)).fetchall()
     errors = {number: unknown_to_all(task, waited) for number, task in overdue}
-    yield from end_pending(now, errors, State.FAILED, FailureKind.UNKNOWN_TASK)
+    yield from end_pending(submit, now, errors, State.FAILED, FailureKind.UNKNOWN_TASK)
     return [task for _, task in overdue]
 
 

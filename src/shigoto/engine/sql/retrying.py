@@ -10,7 +10,7 @@ from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.counting import count
 from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.keys import Holder, Key, holders
-from shigoto.engine.sql.looking import STATES
+from shigoto.engine.sql.looking import state_of
 from shigoto.engine.sql.managing import locked_states
 from shigoto.engine.sql.waiting import Waiting, wait_again
 from shigoto.model.clock import Millis
@@ -101,7 +101,7 @@ def _bring_back(now: Millis, numbers: Sequence[int]) -> Steps[None]:
         yield sql_each("add_expiries", [(job.expires_at, job.number) for job in lasting])
     yield sql("delete_done", text)
     yield sql_each("set_run_at", [(job.number, now) for job in jobs])
-    yield from count(revived=[(job.queue, STATES[job.state]) for job in jobs])
+    yield from count(revived=[(job.queue, state_of(job.number, job.state)) for job in jobs])
     yield from wait_again(now, [_waiting(now, job) for job in jobs])
 
 

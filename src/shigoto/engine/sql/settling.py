@@ -7,11 +7,13 @@ from msgspec import Struct, json
 
 from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.counting import count
-from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.dialect import Dialect, Submit
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES
+from shigoto.engine.sql.noticing import write_notices
 from shigoto.engine.sql.waiting import Waiting, counters_of, wait_again
 from shigoto.model.clock import Millis
 from shigoto.model.job import State
+from shigoto.model.notice import Failed, of_failures
 from shigoto.model.outcome import KEPT_RELEASES, Ending, Report, Settlement, Verdict, leaves_a_trace
 from shigoto.model.states import Held, Move, after
 
@@ -34,6 +36,7 @@ class Running(Struct, frozen=True, kw_only=True):
     queue: str
     task: str
     id: UUID
+    noticed: bool  # whether there is to be a notice of it, should it fail
 
 
 def settle(
@@ -49,7 +52,7 @@ def settle(
     completed = (yield from dialect.complete(now, worker, completions)) if completions else []
     others = {(s.number, s.token): s for s in settlements if s.ending is not Ending.COMPLETED}
     running = yield from guarded(worker, list(others))
-    yield from move(now, [(row, others[lease], row.token) for lease, row in running.items()])
+    yield from move(dialect.submit, now, [(row, others[lease], row.token) for lease, row in running.items()])
     accepted = [*completed, *(others[lease] for lease in running)]
     # Most say nothing on the way.
     told = [s for s in accepted if s.progress is not None or s.progress_text is not None or s.log is not None]
@@ -64,18 +67,17 @@ def guarded(worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[dict[tuple
     """Of these leases, the ones that this worker holds now."""
     if not leases:
         return {}
-    return _running((yield sql("held", json.encode(leases).decode(), worker.bytes)).fetchone()[0])
+    return _running(*(yield sql("held", json.encode(leases).decode(), worker.bytes)).fetchone())
 
 
 def running(numbers: Sequence[int]) -> Steps[list[Running]]:
     """Those of the jobs that run, whoever has them. Where there are several writers, they are locked already."""
     if not numbers:
         return []
-    text = (yield sql("running_rows", json.encode(numbers).decode())).fetchone()[0]
-    return list(_running(text).values())
+    return list(_running(*(yield sql("running_rows", json.encode(numbers).decode())).fetchone()).values())
 
 
-def _running(text: str | bytes) -> dict[tuple[int, int], Running]:
+def _running(text: str | bytes, notices: int | None) -> dict[tuple[int, int], Running]:
     running: dict[tuple[int, int], Running] = {}
     for row in json.decode(text):
         number, token, claimed_at = row[:3]
@@ -103,11 +105,12 @@ def _running(text: str | bytes) -> dict[tuple[int, int], Running]:
             queue=queue,
             task=task,
             id=UUID(id),
+            noticed=bool(notices),
         )
     return running
 
 
-def move(now: Millis, ends: Sequence[tuple[Running, Settlement, int]]) -> Steps[list[Move]]:
+def move(submit: Submit, now: Millis, ends: Sequence[tuple[Running, Settlement, int]]) -> Steps[list[Move]]:
     """Take running jobs to where the ends of their runs lead, and write the attempts down.
 
     Each end comes with the token that the job shall remember as settled.
@@ -121,6 +124,7 @@ def move(now: Millis, ends: Sequence[tuple[Running, Settlement, int]]) -> Steps[
     later: list[tuple[int, Millis]] = []
     done: list[tuple[object, ...]] = []
     ended: list[tuple[str, State]] = []
+    failed: list[Failed] = []
     for (row, settlement, settled_token), to in zip(ends, moves, strict=True):
         if to.state is State.PENDING:
             run_at = row.run_at if to.delay is None else now + to.delay
@@ -129,12 +133,15 @@ def move(now: Millis, ends: Sequence[tuple[Running, Settlement, int]]) -> Steps[
         else:
             done.append(_done(now, row, settlement, to, settled_token))
             ended.append((row.queue, to.state))
+            if to.state is State.FAILED and row.noticed:
+                failed.append(Failed(row.number, row.id, row.task, row.queue, row.token, to.failure_kind))
     if later:
         yield sql_each("set_run_at", later)
     yield from wait_again(now, waiting)
     if done:
         yield sql_each("add_done", done)
         yield from count(ended=ended)
+        yield from write_notices(submit, now, of_failures(now, failed))
     return moves
 
 

@@ -1,6 +1,6 @@
 """Schedules and their histories. Whoever changes a schedule has locked its row first, in the order of names."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,9 +10,12 @@ from msgspec.structs import replace
 from shigoto.engine.op import WRITE
 from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.looking import UNREADABLE, unreadable
 from shigoto.engine.sql.managing import cancel
+from shigoto.engine.sql.noticing import write_if_wanted
 from shigoto.model.clock import Millis
-from shigoto.model.job import Enqueued, JobSpec
+from shigoto.model.job import Enqueued
+from shigoto.model.notice import of_misses
 from shigoto.model.schedule import (
     ASTRAY,
     KEPT,
@@ -20,16 +23,16 @@ from shigoto.model.schedule import (
     Due,
     DueSchedule,
     Entry,
+    Pause,
     Schedule,
     TickOutcome,
 )
-
-Submit = Callable[[list[JobSpec]], Steps[list[Enqueued]]]
 
 PRUNE_EVERY = KEPT // 10  # changes, of which each adds
 MOST_UNPRUNED = 2  # entries, or is followed by a cut
 _decode_counts = json.Decoder(dict[str, int]).decode
 _decode_entry = json.Decoder(Entry).decode
+_decode_pauses = json.Decoder(tuple[Pause, ...]).decode
 
 
 def time(now: Millis) -> Steps[Millis]:
@@ -80,13 +83,14 @@ def _soonest(now: Millis, declared: Collection[str]) -> Steps[tuple[Millis | Non
     return soonest, bool(is_astray)
 
 
-def tick(
-    dialect: Dialect, now: Millis, submit: Submit, changes: Sequence[Change]
-) -> Steps[list[Change | None]]:
+def tick(dialect: Dialect, now: Millis, changes: Sequence[Change]) -> Steps[list[Change | None]]:
     """Change those that are as they were seen, with everything that goes with it."""
     yield WRITE
     heard = yield from _heard(changes)
     changes = yield from _without_later(changes, heard)
+    gone = [change for change, each in zip(changes, heard, strict=True) if each and change.forgets]
+    for change in gone:
+        yield sql("forget_entries", str(change.schedule.id), json.encode(change.forgets).decode())
     fired = yield from _fired([change for change, each in zip(changes, heard, strict=True) if each])
     done = [
         change.without(fired.get(change.schedule.id, ())) if each else None
@@ -94,9 +98,10 @@ def tick(
     ]
     news = [change for change in done if change is not None]
     yield from _make_room(dialect, now, news)
-    last = yield from _fire(submit, news)
+    last = yield from _fire(dialect, now, news)
     yield from _write(news, last)
     yield from _forget({change.schedule.name for change in news if change.removes})
+    yield from write_if_wanted(dialect.submit, now, of_misses(now, news))
     return done
 
 
@@ -121,17 +126,16 @@ def declare(now: Millis, names: Collection[str]) -> Steps[int]:
 def history(name: str, before: Millis | None, limit: int) -> Steps[list[Entry]]:
     """The entries of a schedule, the newest first."""
     rows = (yield sql("history", name, before, limit)).fetchall()
-    return [
-        Entry(
-            at=at,
-            outcome=TickOutcome(outcome),
-            decided_at=decided_at,
-            job=None if job is None else UUID(job),
-            until=until,
-            count=count,
-        )
-        for at, outcome, decided_at, job, until, count in rows
-    ]
+    return [_entry(name, row) for row in rows]
+
+
+def _entry(name: str, row: Sequence[Any]) -> Entry:
+    at, outcome, decided_at, job, until, count = row
+    try:
+        known, id = TickOutcome(outcome), None if job is None else UUID(job)
+    except UNREADABLE as error:
+        raise unreadable("tick", f"{name} {at}", error) from error
+    return Entry(at=at, outcome=known, decided_at=decided_at, job=id, until=until, count=count)
 
 
 def _heard(changes: Sequence[Change]) -> Steps[list[bool]]:
@@ -149,7 +153,8 @@ def _heard(changes: Sequence[Change]) -> Steps[list[bool]]:
         name = change.schedule.name
         if change.seen:
             heard.append(known.get(name) == change.sight)
-            known[name] = None  # a second change of the same has seen what is no longer true
+            if heard[-1]:
+                known[name] = None  # a second change of the same has seen what is no longer true
         else:
             heard.append(name in inserted)
             inserted.discard(name)
@@ -190,11 +195,11 @@ def _make_room(dialect: Dialect, now: Millis, news: Sequence[Change]) -> Steps[N
     yield from cancel(dialect, now, cancelled, force=False)
 
 
-def _fire(submit: Submit, news: Sequence[Change]) -> Steps[dict[UUID, Enqueued]]:
+def _fire(dialect: Dialect, now: Millis, news: Sequence[Change]) -> Steps[dict[UUID, Enqueued]]:
     """Store the jobs, and the entries that name them; tells the last job of each schedule."""
     wanted = [(change, firing) for change in news for firing in change.firings]
     specs = [firing.spec for _, firing in wanted if firing.spec is not None]
-    answers = iter((yield from submit(specs)) if specs else ())
+    answers = iter((yield from dialect.submit(now, specs)) if specs else ())
     last: dict[UUID, Enqueued] = {}
     entries: list[tuple[UUID, Entry]] = []
     for change, firing in wanted:
@@ -235,15 +240,22 @@ def _row(schedule: Schedule, revision: int) -> tuple[object, ...]:
         int(schedule.failed), int(schedule.held), schedule.look_at, schedule.decided_to, schedule.job, schedule.errors,
         schedule.error, json.encode(schedule.counts).decode(), schedule.created_at, schedule.declared_at,
         None if schedule.stretch is None else json.encode(schedule.stretch).decode(),
-        schedule.resumed_at,
+        json.encode(schedule.pauses).decode(),
     )  # fmt: skip
 
 
 def _schedule(row: Sequence[Any]) -> Schedule:
+    try:
+        return _read(row)
+    except UNREADABLE as error:
+        raise unreadable("schedule", row[1], error) from error
+
+
+def _read(row: Sequence[Any]) -> Schedule:
     id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job, errors = row[
         :12
     ]
-    error, counts, created_at, declared_at, stretch, resumed_at = row[12:]
+    error, counts, created_at, declared_at, stretch, pauses = row[12:]
     return Schedule(
         id=UUID(id),
         name=name,
@@ -262,7 +274,7 @@ def _schedule(row: Sequence[Any]) -> Schedule:
         created_at=created_at,
         declared_at=declared_at,
         stretch=None if stretch is None else _decode_entry(stretch),
-        resumed_at=resumed_at,
+        pauses=_decode_pauses(pauses),
     )
 
 

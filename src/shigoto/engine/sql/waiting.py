@@ -11,6 +11,8 @@ from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.model.clock import Millis
 from shigoto.model.states import Counters
 
+NOBODY = UUID(int=0)
+
 
 class Waiting(Struct, frozen=True, kw_only=True):
     """One pending job. `alone` is what was asked for, `lane_alone` what its body's lane is for."""
@@ -26,7 +28,8 @@ class Waiting(Struct, frozen=True, kw_only=True):
     settled_token: int
     counters: Counters
     queue: str = ""
-    id: UUID | None = None
+    task: str = ""
+    id: UUID = NOBODY
 
 
 def counters_of(columns: Sequence[int]) -> Counters:
@@ -73,7 +76,8 @@ def find_waiting(numbers: Sequence[int]) -> Steps[list[Waiting]]:
 
 
 def _waiting(row: Sequence[Any]) -> Waiting:
-    number, lane, lane_alone, alone, priority, run_at, expires_at, queue, id, token, settled_token = row[:11]
+    number, lane, lane_alone, alone, priority, run_at, expires_at, queue, task, id = row[:10]
+    token, settled_token = row[10:12]
     return Waiting(
         number=number,
         lane=lane,
@@ -84,12 +88,16 @@ def _waiting(row: Sequence[Any]) -> Waiting:
         expires_at=expires_at,
         token=token,
         settled_token=settled_token,
-        counters=counters_of(row[11:]),
-        queue=queue
-        if isinstance(queue, str)
-        else queue.decode(),  # by the text_factory of a caller's connection
+        counters=counters_of(row[12:]),
+        queue=_text(queue),
+        task=_text(task),
         id=UUID(bytes=id),
     )
+
+
+def _text(value: str | bytes) -> str:
+    """Bytes come by the text_factory of a caller's connection."""
+    return value if isinstance(value, str) else value.decode()
 
 
 def remove_waiting(numbers: Sequence[int]) -> Steps[list[Waiting]]:

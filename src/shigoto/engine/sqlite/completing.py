@@ -8,7 +8,7 @@ from msgspec import json
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.counting import count_completed
 from shigoto.model.clock import Millis
-from shigoto.model.outcome import Settlement
+from shigoto.model.outcome import UNTOLD, Settlement
 
 
 def complete(now: Millis, worker: UUID, settlements: list[Settlement]) -> Steps[list[Settlement]]:
@@ -18,8 +18,17 @@ def complete(now: Millis, worker: UUID, settlements: list[Settlement]) -> Steps[
     if not mine:
         return []
     yield sql("stop_running", json.encode([s.number for s in mine]).decode())
-    yield from count_completed(Counter([s.queue for s in mine]))
+    counts = Counter([s.queue for s in mine])
+    if UNTOLD in counts:
+        counts = yield from _by_queue(mine)
+    yield from count_completed(counts)
     return mine
+
+
+def _by_queue(settlements: list[Settlement]) -> Steps[Counter[str]]:
+    """How many jobs there are of each queue, as the store knows it."""
+    numbers = json.encode([s.number for s in settlements]).decode()
+    return Counter(dict((yield sql("by_queue", numbers)).fetchall()))
 
 
 def _write(now: Millis, worker: UUID, settlements: list[Settlement]) -> Steps[int]:

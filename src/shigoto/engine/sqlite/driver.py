@@ -356,7 +356,7 @@ def _merged(ops: list[Op[Any]], indexes: list[int]) -> list[tuple[Op[Any], list[
 def _several(ops: list[Op[Any]]) -> Op[Any]:
     several = ops[0].several
     assert several is not None
-    return Op(start=lambda: several([op.subject for op in ops]))
+    return several([op.subject for op in ops])
 
 
 def _execute_read(connection: sqlite3.Connection, command: Command) -> sqlite3.Cursor:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from shigoto.engine.op import WRITE, Op
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import finding, looking, managing, repairing, retrying, settling, ticking
+from shigoto.engine.sql import finding, looking, managing, noticing, repairing, retrying, settling, ticking
 from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.registry import SqlRegistry
@@ -79,6 +79,7 @@ class SqliteEngine:
             numbers=enqueueing.numbers,
             lock_keys=lambda keys: _value(None),  # whoever writes is alone
             is_damage=is_damage,
+            submit=enqueueing.enqueue,
             places=PLACES,
             statement=Statement,
         )
@@ -180,15 +181,18 @@ class SqliteEngine:
             )
         return Op(start=lambda: enqueueing.enqueue(self._clock.now(), specs), rings=_anything_new)
 
-    def _enqueue_several(self, specs: list[JobSpec]) -> Steps[list[list[Enqueued]]]:
-        answers = yield from enqueueing.enqueue(self._clock.now(), specs)
-        return [[answer] for answer in answers]
+    def _enqueue_several(self, specs: list[JobSpec]) -> Op[list[list[Enqueued]]]:
+        def steps() -> Steps[list[list[Enqueued]]]:
+            answers = yield from enqueueing.enqueue(self._clock.now(), specs)
+            return [[answer] for answer in answers]
+
+        return Op(start=steps)
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
         return Op(start=lambda: claiming.claim(self._clock.now(), worker, wants), mode="probe")
 
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
-        back = any(s.ending not in (Ending.COMPLETED, Ending.FAILED, Ending.CANCELLED) for s in settlements)
+        back = any(s.ending not in (Ending.COMPLETED, Ending.CANCELLED) for s in settlements)
         return Op(
             start=lambda: settling.settle(self._dialect, self._clock.now(), worker, settlements),
             rings=(lambda _: True) if back else None,
@@ -203,12 +207,12 @@ class SqliteEngine:
         return Op(start=lambda: repairing.announce(self._clock.now(), announcement))
 
     def leave(self, worker: UUID) -> Op[int]:
-        return Op(start=lambda: repairing.leave(self._clock.now(), worker), rings=bool)
+        return Op(start=lambda: repairing.leave(self._dialect.submit, self._clock.now(), worker), rings=bool)
 
     def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         return Op(
-            start=lambda: repairing.bury(self._clock.now(), worker, deaths),
-            rings=lambda buried: any(job.state is State.PENDING for job in buried),
+            start=lambda: repairing.bury(self._dialect.submit, self._clock.now(), worker, deaths),
+            rings=repairing.any_freed,
         )
 
     def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
@@ -227,9 +231,12 @@ class SqliteEngine:
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         return Op(
             start=lambda: repairing.sweep(self._dialect, order),
-            rings=lambda swept: bool(swept.rescued),
+            rings=repairing.any_work,
             committed=lambda swept: self._clock.step_handled(swept.clock_step),
         )
+
+    def switch_notices(self, on: bool) -> Op[bool]:
+        return Op(start=lambda: noticing.switch_notices(on))
 
     # People.
 
@@ -267,6 +274,9 @@ class SqliteEngine:
     def stats(self) -> Op[dict[str, Counts]]:
         return Op(start=lambda: looking.stats(self._dialect), mode="read")
 
+    def oldest(self) -> Op[dict[str, Millis]]:
+        return Op(start=looking.oldest, mode="read")
+
     def configure(self, settings: QueueSettings) -> Op[None]:
         return Op(start=lambda: managing.configure(settings), rings=lambda _: not settings.paused)
 
@@ -288,11 +298,7 @@ class SqliteEngine:
         return Op(start=lambda: ticking.due(self._clock.now(), declared, limit), mode="read")
 
     def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
-        return Op(start=lambda: self._tick(changes), rings=any)
-
-    def _tick(self, changes: Sequence[Change]) -> Steps[list[Change | None]]:
-        now = self._clock.now()
-        return ticking.tick(self._dialect, now, lambda specs: enqueueing.enqueue(now, specs), changes)
+        return Op(start=lambda: ticking.tick(self._dialect, self._clock.now(), changes), rings=any)
 
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
         return Op(start=lambda: ticking.remove(names))

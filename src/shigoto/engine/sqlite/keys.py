@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from shigoto.engine.sql.command import Steps, sql, sql_each
-from shigoto.engine.sql.looking import STATES
+from shigoto.engine.sql.looking import state_of
 from shigoto.engine.sql.waiting import Waiting, remove_waiting, wait_again
 from shigoto.engine.sqlite.counting import count_moved
 from shigoto.model.clock import Millis
@@ -32,7 +32,7 @@ def _keyed(now: Millis, spec: JobSpec, insert: Insert) -> Steps[Enqueued]:
     holder = (yield sql("key_holder", spec.tenant, spec.key)).fetchone()
     if holder is not None:
         number, holder_id = holder[0], UUID(bytes=holder[1])
-        state = STATES[(yield sql("state_of", number)).fetchone()[0]]
+        state = state_of(number, (yield sql("state_of", number)).fetchone()[0])
         met = meeting(spec.key_mode, state)
         if met == "existing":
             return Enqueued(holder_id, number, "existing")

@@ -12,6 +12,7 @@ from shigoto.engine.movable import Gate
 from shigoto.engine.op import Op
 from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sql.moving import SqlMover, Ways
+from shigoto.engine.sqlite import enqueueing
 from shigoto.model.clock import Millis
 
 MAKE_GATE = """
@@ -57,6 +58,7 @@ def mover(path: str, run: Callable[[Op[Any]], Any], now: Callable[[], Millis]) -
             load=_load,
             go_on_after=_go_on_after,
             wipe=_wipe,
+            submit=enqueueing.enqueue,
         )
     )
 

@@ -1,5 +1,6 @@
-"""Promises about what people see: get, find, stats, settings, workers."""
+"""Promises about what people see: get, find, stats, oldest, settings, workers."""
 
+from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
@@ -205,6 +206,58 @@ class TestStats:
         assert store.counts() == Counts(completed=1)
 
 
+class TestOldest:
+    """By queue, since when its longest waiting job could have been claimed."""
+
+    def test_it_is_the_earliest_of_all_tasks_and_priorities(self, store: EngineUnderTest) -> None:
+        """S3-44, S3-67: a queue's lag."""
+        first = store.enqueue(priority=-5)
+        store.clock.advance(1_000)
+        store.enqueue(priority=5)
+        store.enqueue("play")
+        store.clock.advance(1_000)
+        second = store.enqueue(queue="other", priority=9)
+
+        assert _oldest(store) == {"default": store.job(first).run_at, "other": store.job(second).run_at}
+
+    def test_what_runs_and_what_is_due_later_does_not_wait(self, store: EngineUnderTest) -> None:
+        assert _oldest(store) == {}
+
+        store.enqueue()
+        later = store.enqueue(delay=60_000)
+        store.claim(store.announce())
+        assert _oldest(store) == {}
+
+        store.clock.advance(61_000)
+        store.promote()
+        assert _oldest(store) == {"default": store.job(later).run_at}
+
+    def test_a_paused_queue_has_an_oldest_job_too(self, store: EngineUnderTest) -> None:
+        job = store.enqueue()
+        store.engine.run(store.engine.configure(QueueSettings(name="default", paused=True)))
+
+        assert _oldest(store) == {"default": store.job(job).run_at}
+
+    def test_only_what_could_run_now_counts_and_the_longest_wait_is_told(
+        self, store: EngineUnderTest
+    ) -> None:
+        store.start(store.announce(), queue="busy")
+        begun = store.clock.now
+        store.enqueue(queue="mail", priority=-5)
+        store.enqueue(queue="later", delay=60_000)
+        store.clock.advance(1_000)
+        store.enqueue(queue="mail", priority=7)
+        store.enqueue("other", queue="mail")
+        store.enqueue(queue="old", run_at=5)
+
+        assert store.engine.run(store.engine.oldest()) == {"mail": begun, "old": begun + 1_000}
+
+
+def _oldest(store: EngineUnderTest) -> dict[str, datetime]:
+    told = store.engine.run(store.engine.oldest())
+    return {queue: to_datetime(at) for queue, at in told.items()}
+
+
 class TestSettings:
     """Every queue that there is, by name."""
 
@@ -283,6 +336,18 @@ class TestWorkers:
         listed = [record.id for record in store.engine.run(store.engine.workers())]
 
         assert listed == [workers[0], workers[2]]
+
+    def test_a_sweep_tells_the_shortest_lease(self, store: EngineUnderTest) -> None:
+        """So that whoever sweeps for others knows how often."""
+        assert store.sweep().shortest_lease is None
+        store.announce()
+        short = store.announce(lease=LEASE // 3)
+        store.clock.advance(LEASE // 3 + 1)
+        swept = store.sweep()
+
+        assert (swept.shortest_lease, swept.expired_workers) == (LEASE // 3, (short,))
+        store.sweep(fence=(short,))
+        assert store.sweep().shortest_lease == LEASE
 
     def test_leaving_twice_is_fine(self, store: EngineUnderTest) -> None:
         worker = store.announce()

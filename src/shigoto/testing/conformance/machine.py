@@ -232,6 +232,10 @@ class EngineMachine(RuleBasedStateMachine):
         if not self.workers:
             self.announce()
 
+    @rule(on=st.sampled_from([True, True, False]))
+    def switch_notices(self, on: bool) -> None:
+        self.sides.same(lambda engine: engine.switch_notices(on))
+
     @rule(by=leaps, limit=st.integers(0, 5))
     def advance_and_promote(self, by: Millis, limit: int) -> None:
         self.store.clock.advance(by)

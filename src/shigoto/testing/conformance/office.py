@@ -6,7 +6,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from shigoto.model.clock import Millis
-from shigoto.model.schedule import KEPT, Change, Due, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import KEPT, Change, Due, Entry, Firing, Pause, Schedule, TickOutcome
 from shigoto.testing.conformance.fixture import EngineUnderTest, SpecOptions
 
 
@@ -16,7 +16,7 @@ class ScheduleOptions(TypedDict, total=False):
     definition: str
     origin: str
     paused_at: Millis | None
-    resumed_at: Millis | None
+    pauses: tuple[Pause, ...]
     failed: bool
     held: bool
     look_at: Millis | None

@@ -19,13 +19,13 @@ class TestSchedules:
             id=store.new_id(), name="nightly", definition='{"é": "\\u4ed5\\u4e8b"}', origin="shop.tasks:nightly",
             paused_at=-7, failed=True, held=True, look_at=2**53, decided_to=-5, job=store.new_id(), errors=3,
             error="it broke", counts={"fired": 7}, created_at=11, declared_at=12, stretch=stretch,
-            resumed_at=-6,
+            pauses=((-9, -8), (-8, 2**53)),
         )  # fmt: skip
 
         assert office.tick(Change(schedule=schedule, seen=0)) == [True]
 
         assert office.get() == replace(schedule, revision=1)
-        changed = replace(schedule, paused_at=None, resumed_at=None, stretch=replace(stretch, count=4))
+        changed = replace(schedule, paused_at=None, pauses=(), stretch=replace(stretch, count=4))
         assert office.tick(Change(schedule=changed, seen=1)) == [True]
         assert office.get() == replace(changed, revision=2)
 

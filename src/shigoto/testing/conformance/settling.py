@@ -1,10 +1,11 @@
 """Promises about the end of a run: what it means for the job, and who may say it."""
 
 import pytest
+from msgspec.structs import replace
 
 from shigoto.model.clock import to_datetime
 from shigoto.model.job import FailureKind, JobFilter, State
-from shigoto.model.outcome import Ending, Verdict
+from shigoto.model.outcome import UNTOLD, Ending, Verdict
 from shigoto.model.states import MAX_SNOOZES
 from shigoto.testing.conformance.fixture import EngineUnderTest, ended
 
@@ -46,6 +47,18 @@ class TestCompleted:
         job = store.job(lease)
         assert (job.state, job.error, job.failures, job.attempt) == (State.COMPLETED, None, 1, 2)
         assert store.outcomes(lease) == ["errored"]
+
+    def test_where_the_queue_is_not_told_the_store_knows_it(self, store: EngineUnderTest) -> None:
+        """A server takes nobody's word for whose counts change."""
+        worker = store.announce()
+        leases = [store.start(worker, queue=queue) for queue in ("a", "b", "a", "c")]
+        ends = [replace(ended(lease, Ending.COMPLETED, result="null"), queue=UNTOLD) for lease in leases[:3]]
+        ends.append(ended(leases[3], Ending.COMPLETED, result="1"))
+
+        assert store.engine.run(store.engine.settle(worker, ends)) == [Verdict.ACCEPTED] * 4
+
+        counts = store.engine.run(store.engine.stats())
+        assert {queue: each.completed for queue, each in counts.items()} == {"a": 2, "b": 1, "c": 1}
 
     def test_nothing_happens_after_completed(self, store: EngineUnderTest) -> None:
         """I3."""

@@ -146,6 +146,7 @@ class Sides:
         self._compare_view(JobFilter(state="scheduled", limit=1_000))
         self._compare_view(JobFilter(state="retrying", limit=1_000))
         self._compare_view(JobFilter(failure_kind=FailureKind.CRASH_LOOP, limit=1_000))
+        self.same(lambda engine: engine.oldest())
         stats = self.both(lambda engine: engine.stats())
         assert _without_empty(stats[0]) == _without_empty(stats[1])
 

@@ -34,6 +34,7 @@ from shigoto.testing.conformance.logs import TestLogs
 from shigoto.testing.conformance.looking import (
     TestFind,
     TestGet,
+    TestOldest,
     TestOwners,
     TestSettings,
     TestStats,
@@ -41,10 +42,12 @@ from shigoto.testing.conformance.looking import (
 )
 from shigoto.testing.conformance.machine import TestMachine
 from shigoto.testing.conformance.managing import TestConfigure, TestRetry
+from shigoto.testing.conformance.notices import TestNotices
 from shigoto.testing.conformance.registry import TestAudit, TestFeed, TestTokens
 from shigoto.testing.conformance.reporting import TestHistory, TestReport
 from shigoto.testing.conformance.schedules import TestDue, TestSchedules
 from shigoto.testing.conformance.scheduling import TestExpiry, TestPromote, TestRetention
+from shigoto.testing.conformance.sealing import TestSealed
 from shigoto.testing.conformance.settling import (
     TestCompleted,
     TestErrored,
@@ -96,6 +99,8 @@ __all__ = [
     "TestLogs",
     "TestMachine",
     "TestNoJoin",
+    "TestNotices",
+    "TestOldest",
     "TestOrder",
     "TestOwners",
     "TestPromote",
@@ -106,6 +111,7 @@ __all__ = [
     "TestRetention",
     "TestRetry",
     "TestSchedules",
+    "TestSealed",
     "TestSecondEngine",
     "TestSettings",
     "TestSince",

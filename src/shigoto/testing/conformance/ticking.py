@@ -167,6 +167,32 @@ class TestTick:
         assert office.get().counts == done.schedule.counts == {"suppressed": 2, "fired": 1}
         assert len(office.history("other")) == 1
 
+    def test_entries_that_others_stand_for_are_forgotten_unless_they_fired(
+        self, store: EngineUnderTest
+    ) -> None:
+        """S4-22: a stretch of which every tick was filled in, and which begins beside all of them."""
+        office = Office(store)
+        schedule = office.add()
+        missed = Entry(at=1_001, until=3_000, count=2, outcome=TickOutcome.MISSED, decided_at=4_000)
+        counted = replace(schedule, counts={"fired": 1, "missed": 2})
+        firings = (office.firing(schedule, 1_000), Firing(entry=missed))
+        office.tick(Change(schedule=counted, seen=schedule.revision, firings=firings))
+        office.fire(office.add("other"), 1_001, TickOutcome.MISSED)
+        seen = office.get()
+        filled = tuple(office.firing(seen, at, TickOutcome.BACKFILLED) for at in (2_000, 3_000))
+
+        late = Change(schedule=seen, seen=seen.revision - 1, forgets=(1_001,))
+        change = Change(schedule=seen, seen=seen.revision, firings=filled, forgets=(1_000, 1_001))
+
+        assert office.tick(late, change) == [False, True]
+        assert [(entry.at, entry.outcome) for entry in office.history()] == [
+            (1_000, TickOutcome.FIRED),
+            (2_000, TickOutcome.BACKFILLED),
+            (3_000, TickOutcome.BACKFILLED),
+        ]
+        assert office.get().counts == counted.counts
+        assert len(office.history("other")) == 1
+
     def test_many_ticks_of_many_schedules_go_in_at_once(self, store: EngineUnderTest) -> None:
         office = Office(store)
         schedules = [office.add(f"s{number}") for number in range(20)]
@@ -185,6 +211,26 @@ class TestTick:
         assert heard == [True] * 7 + [False] + [True] * 12
         assert len(store.find()) == 19 * 3
         assert [len(office.history(f"s{number}")) for number in range(20)] == [3] * 7 + [0] + [3] * 12
+
+    def test_of_several_changes_of_one_the_first_that_has_seen_the_newest_is_heard(
+        self, store: EngineUnderTest
+    ) -> None:
+        """S4-8: whatever else comes with it, also one that has seen less."""
+        office = Office(store)
+        seen = office.add()
+        office.fire(seen, 1_000)
+        newest = office.get()
+        stale = Change(schedule=seen, seen=seen.revision, firings=(office.firing(seen, 2_000),))
+        good, late = (
+            Change(schedule=newest, seen=newest.revision, firings=(office.firing(newest, at),))
+            for at in (3_000, 4_000)
+        )
+        anew = Change(schedule=replace(seen, id=store.new_id()), seen=0)
+
+        assert office.tick(stale, anew, good, stale, late) == [False, False, True, False, False]
+        assert [entry.at for entry in office.history()] == [1_000, 3_000]
+        assert len(store.find()) == 2
+        assert office.get().revision == newest.revision + 1
 
     def test_a_stretch_of_ticks_is_one_entry(self, store: EngineUnderTest) -> None:
         """S4-22: missed while every scheduler was down, or suppressed, or skipped."""

@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 
-from shigoto.context import Signals
 from shigoto.lines import Lines
 from shigoto.model.clock import Millis
 from shigoto.model.job import Lease, LogLine
 from shigoto.model.outcome import Ending, LogTail, Settlement
+from shigoto.signals import Signals
 from shigoto.worker.children.messages import Said
 from shigoto.worker.children.process import ChildProcess
 from shigoto.worker.limits import Limits, first_of

@@ -32,7 +32,7 @@ from random import Random
 from typing import Any
 
 from shigoto.app import Shigoto
-from shigoto.context import Desk, Signals, SoftTimeout
+from shigoto.context import Desk, SoftTimeout
 from shigoto.lines import Lines
 from shigoto.model.clock import Millis
 from shigoto.model.errors import JobCancelled, ShigotoError
@@ -40,6 +40,7 @@ from shigoto.model.job import Lease
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.text import ERROR_LIMIT, fit
 from shigoto.observe.log import configure_logging
+from shigoto.signals import Signals
 from shigoto.worker.children.interrupts import Interrupts
 from shigoto.worker.children.messages import (
     Began,
@@ -58,13 +59,14 @@ from shigoto.worker.children.messages import (
 )
 from shigoto.worker.errortext import describe
 from shigoto.worker.lifespan import Lifespan
-from shigoto.worker.logfields import capturing, job_fields
+from shigoto.worker.logfields import capturing, hidden, job_fields
 from shigoto.worker.process import kin
 from shigoto.worker.process.wire import Inbox, encode
 from shigoto.worker.runner import Runner
 
 PORTION = 262_144  # bytes to read at once
 TICK = 0.2  # seconds between looks at the progress
+FLUSHED_WITHIN = 0.5  # seconds for spans to leave
 FAREWELL = 10.0  # seconds for the app's lifespan to end; the worker may have less patience
 
 
@@ -177,21 +179,32 @@ class Child:
                 self._mouth.send(Unfit(_words(error)))
                 return 1
             with capturing():
-                self._serve(runner)
+                self._serve(app, runner)
             loop.run_until_complete(lifespan.exit(FAREWELL))
+        app.flush(FLUSHED_WITHIN)
+        app.outward.end()
         app.close()
         return 0
 
     def _begin(self, begin: Begin) -> tuple[Shigoto, Lifespan, Runner]:
         if begin.log is not None:
-            configure_logging(format=begin.log.format, level=begin.log.level, fields=job_fields)
+            configure_logging(format=begin.log.format, level=begin.log.level, fields=job_fields, hide=hidden)
         app = begin.source.load()
         lifespan = self._loop.run_until_complete(self._lifespan_of(app))
         state = self._loop.run_until_complete(lifespan.enter())
         desk = Desk(app.engine, begin.worker, state, self._interrupts.shield)
         tasks = {name: task for task in app.tasks.values() for name in (task.name, *task.aliases)}
         self._async_tasks = frozenset(name for name, task in tasks.items() if task.is_async)
-        runner = Runner(tasks, Random(), desk=desk, signals=self._signals, guard=self._interrupts)
+        if app.tracing is not None:
+            app.tracing.rule()
+        runner = Runner(
+            tasks,
+            Random(),
+            desk=desk,
+            signals=self._signals,
+            guard=self._interrupts,
+            tracing=app.tracing,
+        )
         return app, lifespan, runner
 
     async def _lifespan_of(self, app: Shigoto) -> Lifespan:
@@ -199,7 +212,7 @@ class Child:
         child."""
         return Lifespan(app.enter_lifespan, lambda: self._queue.put(Leave()))
 
-    def _serve(self, runner: Runner) -> None:
+    def _serve(self, app: Shigoto, runner: Runner) -> None:
         self._mouth.send(Ready())
         while isinstance(order := self._queue.get(), Run) and (hand := self._hand) is not None:
             self._interrupts.begin(hand)
@@ -209,6 +222,9 @@ class Child:
             self._mouth.send(Began())
             settlement = self._run(runner, hand)
             faulthandler.cancel_dump_traceback_later()
+            if hand.wanted is not None or hand.signals.overdue:
+                # The worker kills this process as soon as it hears of the end.
+                app.flush(FLUSHED_WITHIN)
             self._hand = None
             self._mouth.send(Ended(settlement))
 

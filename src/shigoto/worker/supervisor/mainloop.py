@@ -21,6 +21,7 @@ from shigoto.worker.service import Service
 from shigoto.worker.supervisor.watchdog import FAREWELL, Watchdog, exit_after
 
 LAST_MOMENT = 1.0  # seconds from the last release until nothing runs here any more; others wait for two
+FLUSHED_WITHIN = 0.8  # seconds for spans and the like to leave; less than the last moment
 TIDY = 0.1  # seconds for the tasks and threads that handlers have left behind
 
 
@@ -62,7 +63,7 @@ def run_to_the_end(
     over = threading.Event()
     with asyncio.Runner(loop_factory=event_loop()) as runner:
         try:
-            code = runner.run(_run(worker, watchdog, begin, beside, ended, over))
+            code = runner.run(_run(app, worker, watchdog, begin, beside, ended, over))
         finally:
             if not over.is_set():
                 cut_off()
@@ -100,6 +101,7 @@ def leave_now(code: int) -> NoReturn:
 
 
 async def _run(
+    app: Shigoto,
     worker: Service[T],
     watchdog: Watchdog,
     begin: Callable[[], None],
@@ -108,12 +110,13 @@ async def _run(
     over: threading.Event,
 ) -> int:
     try:
-        return await _work(worker, watchdog, begin, beside, ended)
+        return await _work(app, worker, watchdog, begin, beside, ended)
     finally:
         over.set()
 
 
 async def _work(
+    app: Shigoto,
     worker: Service[T],
     watchdog: Watchdog,
     begin: Callable[[], None],
@@ -129,6 +132,10 @@ async def _work(
         other.cancel()
         watchdog.allow(FAREWELL)
     ended(stopped)
+    if not stopped.running:
+        # The event loop has nothing left to do, so it may as well wait here.
+        app.flush(FLUSHED_WITHIN)
+        app.outward.end()
     if stopped.running or not await _tidy():
         # They would keep the process alive, at work on jobs that are no longer its own.
         leave_now(watchdog.code)

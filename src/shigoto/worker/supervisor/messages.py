@@ -6,6 +6,7 @@ supervisor ──► runner   Start         everything it must know, once
 runner ──► supervisor   Hello         who it is and where its jobs are; from now on it may hold some
                         Ready         it is announced and begins to claim
                         Files         which of the user's files it has loaded, whenever that changes
+                        Counted       what it has counted since it last said so, for the metrics
                         Failed        it could not begin
                         Finishing     it claims no more, and ends when nothing runs any more
                         Ended         it has stopped, and this is how
@@ -18,6 +19,8 @@ from msgspec import Struct
 
 from shigoto.model.clock import Millis
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
+from shigoto.observe.meters import Sample
+from shigoto.observe.sentry import Sentry
 from shigoto.worker.process.source import Source
 from shigoto.worker.stop import Reason
 
@@ -47,6 +50,7 @@ class Start(Struct, frozen=True, kw_only=True, tag=True):
     log_format: LogFormat = "text"
     log_level: str = "info"
     tell_files: bool = False
+    tell_counts: bool = False
 
 
 class Stop(Struct, frozen=True, tag=True):
@@ -60,13 +64,15 @@ class Recycle(Struct, frozen=True, tag=True):
 
 
 class Hello(Struct, frozen=True, kw_only=True, tag=True):
-    """The worker's id, the address of the store, which means the same in every folder, and what to sweep there."""
+    """The worker's id, the address of the store, which means the same in every folder, what to sweep there, and who is
+    to hear of jobs that fail by that."""
 
     worker: UUID
     name: str
     url: str
     lease: float
     unknown_after: Millis | None = None
+    sentry: Sentry | None = None
 
 
 class Ready(Struct, frozen=True, tag=True):
@@ -77,6 +83,12 @@ class Files(Struct, frozen=True, tag=True):
     """The files of modules that lie in the working directory or below."""
 
     paths: tuple[bytes, ...]
+
+
+class Counted(Struct, frozen=True, tag=True):
+    """What has happened since the last of these; told about once a second, and at the end."""
+
+    samples: list[Sample]
 
 
 class Failed(Struct, frozen=True, tag=True):
@@ -98,4 +110,4 @@ class Ended(Struct, frozen=True, tag=True):
 
 
 Order = Start | Recycle | Stop
-News = Hello | Ready | Files | Failed | Finishing | Ended
+News = Hello | Ready | Files | Counted | Failed | Finishing | Ended

@@ -5,16 +5,23 @@ another one.
 """
 
 import asyncio
+import atexit
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random
+from uuid import UUID
+
+from msgspec.structs import replace
 
 from shigoto.engine.open import open_engine
+from shigoto.engine.protocol import Engine
 from shigoto.model.clock import Millis
-from shigoto.model.errors import StoreError
+from shigoto.model.errors import StoreError, StoreUnavailable
 from shigoto.model.ids import uuid7
+from shigoto.model.job import Job
 from shigoto.model.outcome import Death
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import JobsRescued
+from shigoto.observe.reporter import Reporter
 from shigoto.worker.probe import Probe
 from shigoto.worker.pulse import StoreSigns
 from shigoto.worker.station import Station, Trouble, lease_clock
@@ -28,6 +35,7 @@ PART = "supervisor"
 # Of a lease, before the first sweep. Whoever has just begun is to have the machine to himself: only to load the driver
 # of a store takes 0.2 s of a processor, in the very moment in which the first jobs run.
 LATER = 1 / 10
+FLUSHED_WITHIN = 0.8  # seconds for the last failures to reach Sentry
 LATEST_PROBE = (
     3.0  # seconds before a store is first asked whether it is there; the runner has just spoken with it
 )
@@ -48,9 +56,12 @@ class Office:
         self._stats_every = stats_every
         self._probes: dict[str, Probe] | None = {} if probes else None
         self._stations: dict[str, Station] = {}
+        self._newest: Station | None = None
+        self._sweepers: dict[str, Sweeper] = {}
         self._unknown_after: dict[str, Millis | None] = {}
         self._beside: list[asyncio.Task[None]] = []
         self._burials: set[asyncio.Task[None]] = set()
+        self._reporter: Reporter | None = None
 
     def station(self, hello: Hello) -> Station:
         """The station at this runner's store, which is swept from now on."""
@@ -62,11 +73,26 @@ class Office:
     def serve(self, hello: Hello) -> Station:
         """The same for a runner that is at work: from now on the store is swept as this one's app wants it."""
         self._unknown_after[hello.url] = hello.unknown_after
-        return self.station(hello)
+        if hello.sentry is not None and self._reporter is None:
+            self._reporter = Reporter(hello.sentry, self._jobs)
+            self._reporter.watch(self._bus)
+        self._newest = self.station(hello)
+        return self._newest
+
+    @property
+    def engine(self) -> Engine:
+        """The store of the runner that came to work last. Raises StoreUnavailable if none has."""
+        if self._newest is None:
+            raise StoreUnavailable("No runner process has said yet where its jobs are.")
+        return self._newest.engine
 
     def signs(self, stores: Collection[str]) -> list[StoreSigns]:
         """What is known of those of these stores that are asked."""
-        return [probe.signs() for url, probe in (self._probes or {}).items() if url in stores]
+        return [
+            replace(probe.signs(), overdue=self._sweepers[url].overdue if url in self._sweepers else 0.0)
+            for url, probe in (self._probes or {}).items()
+            if url in stores
+        ]
 
     def bury(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
         """Tell the store that this runner's process has ended, however long the store takes to listen; but first end
@@ -86,8 +112,19 @@ class Office:
 
     def leave(self) -> None:
         """Close every store that was opened. This waits for what is under way there."""
+        if self._reporter is not None:
+            self._reporter.flush(FLUSHED_WITHIN)
+            atexit.unregister(self._reporter.flush)
         for station in self._stations.values():
             station.close()
+
+    def _jobs(self, ids: Sequence[UUID]) -> list[Job | None]:
+        """Jobs that an event has told of, in whichever of the stores they are."""
+        found: dict[UUID, Job] = {}
+        for station in list(self._stations.values()):
+            engine = station.engine
+            found |= {job.id: job for job in engine.run(engine.get(list(ids))) if job is not None}
+        return [found.get(id) for id in ids]
 
     def _open(self, hello: Hello) -> Station:
         clock = lease_clock()
@@ -117,7 +154,8 @@ class Office:
 
     async def _sweep(self, url: str, station: Station) -> None:
         await asyncio.sleep(LATER * station.lease)
-        await Sweeper(station, lambda: self._unknown_after.get(url)).run()
+        sweeper = self._sweepers[url] = Sweeper(station, lambda: self._unknown_after.get(url))
+        await sweeper.run()
 
     def _begin(self, part: str, work: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
         return self._group.create_task(persist(part, work), name=f"shigoto-{part}")

@@ -30,7 +30,8 @@ from shigoto.app import Shigoto
 from shigoto.model.errors import ShigotoError
 from shigoto.observe.events import WorkerLeaving, WorkerStarted, WorkerStopping
 from shigoto.observe.log import configure_logging, some_of
-from shigoto.worker.logfields import job_fields
+from shigoto.observe.meters import Meters
+from shigoto.worker.logfields import hidden, job_fields
 from shigoto.worker.memory import collect_rarely
 from shigoto.worker.process.kin import ORPHANED, be_expendable, die_with_parent
 from shigoto.worker.process.line import read
@@ -41,6 +42,7 @@ from shigoto.worker.supervisor.address import expect_shared, name_of_store
 from shigoto.worker.supervisor.mainloop import run_to_the_end
 from shigoto.worker.supervisor.messages import (
     NO_START,
+    Counted,
     Ended,
     Failed,
     Files,
@@ -73,7 +75,9 @@ def main(line: int, slate: int, words: int) -> int:
     if not isinstance(start, Start):
         return ORPHANED
     die_with_parent(start.parent)
-    configure_logging(format=start.log_format, level=start.log_level.upper(), fields=job_fields)
+    configure_logging(
+        format=start.log_format, level=start.log_level.upper(), fields=job_fields, hide=hidden, gather=True
+    )
     return Program(supervisor, start, Slate.attach(slate, start.slate), words).run()
 
 
@@ -118,6 +122,7 @@ class Program:
         self._worker: Worker | None = None
         self._brake: Brake | None = None
         self._begun = False
+        self._meters = Meters()
 
     def run(self) -> int:
         """Run the worker to its end; a failure to begin is told to the supervisor."""
@@ -162,6 +167,8 @@ class Program:
 
     def _work(self, app: Shigoto) -> int:
         expect_shared(app.engine)
+        if app.tracing is not None:
+            app.tracing.rule()
         start = self._start
         worker = Worker(
             app,
@@ -181,6 +188,8 @@ class Program:
             sweeps=False,
             ticks=start.ticks,
         )
+        if start.tell_counts:
+            self._meters.watch(app.bus)
         app.bus.subscribe(self._ready, WorkerStarted)
         app.bus.subscribe(self._stopping, WorkerStopping)
         app.bus.subscribe(lambda _: self._slate.mark(Mark.LEAVING), WorkerLeaving)
@@ -191,6 +200,7 @@ class Program:
             url=app.engine.address,
             lease=start.lease,
             unknown_after=app.unknown_after,
+            sentry=app.sentry,
         )
         begin = partial(self._begin, worker, hello)
         return run_to_the_end(
@@ -224,7 +234,8 @@ class Program:
             self._wire.send(Finishing())
 
     async def _beside(self) -> None:
-        """See that the line is there; tell which files are loaded, and whenever handlers have imported more of them."""
+        """See that the line is there; tell what was counted, and which files are loaded whenever handlers have imported
+        more of them."""
         told: set[Path] = set()
         while True:
             if not self._wire.is_open():
@@ -232,9 +243,11 @@ class Program:
             if self._start.tell_files and (files := own_files()) != told:
                 self._tell_files(files)
                 told = files
+            self._tell_counts()
             await asyncio.sleep(LOOK_EVERY)
 
     def _ended(self, stopped: Stopped) -> None:
+        self._tell_counts()
         self._wire.send(Ended(stopped.reason, stopped.unreleased))
 
     def _cut_off(self) -> None:
@@ -256,6 +269,10 @@ class Program:
             logger.error("The worker could not begin", exc_info=error)
             failed = Failed(NO_START, f"{type(error).__name__}: {error}.")
         self._wire.send(failed)
+
+    def _tell_counts(self) -> None:
+        if counted := self._meters.take():
+            self._wire.send(Counted(counted))
 
     def _tell_files(self, files: set[Path]) -> None:
         self._wire.send(Files(tuple(os.fsencode(path) for path in files)))

@@ -17,6 +17,7 @@ from shigoto.worker.process.line import read
 from shigoto.worker.process.slate import Mark, Slate, unnamed_file
 from shigoto.worker.process.wire import BrokenWire, Inbox, encode
 from shigoto.worker.supervisor.messages import (
+    Counted,
     Ended,
     Failed,
     Files,
@@ -202,7 +203,7 @@ class RunnerProcess:
                 self._finish()
             case Ended():
                 self.ended = news
-            case Files():
+            case Files() | Counted():
                 pass
         self._heard(self, news)
 

@@ -38,14 +38,13 @@ from shigoto.observe.bus import Bus
 from shigoto.observe.events import RunnerDied, RunnerFailed, RunnerRetired, RunnerStarted
 from shigoto.observe.log import configure_logging, log_events
 from shigoto.worker.checks import places
-from shigoto.worker.healthport import HealthPort
 from shigoto.worker.process.launch import how_it_ended
 from shigoto.worker.process.slate import Mark
 from shigoto.worker.pulse import Readiness, judge
 from shigoto.worker.station import lease_clock
 from shigoto.worker.supervisor.burial import deaths_in
 from shigoto.worker.supervisor.eof import call_at_eof
-from shigoto.worker.supervisor.messages import NO_START, Failed, Files, News, Ready, Start
+from shigoto.worker.supervisor.messages import NO_START, Counted, Failed, Files, News, Ready, Start
 from shigoto.worker.supervisor.notify import ServiceManager
 from shigoto.worker.supervisor.office import Office
 from shigoto.worker.supervisor.persist import persist
@@ -58,6 +57,7 @@ from shigoto.worker.supervisor.signs import signs_of
 from shigoto.worker.supervisor.strangers import Strangers
 from shigoto.worker.supervisor.vouch import FENCED, vouch
 from shigoto.worker.supervisor.watchdog import FAREWELL, Watchdog
+from shigoto.worker.supervisor.window import Window
 
 logger = logging.getLogger("shigoto.worker")
 
@@ -134,25 +134,26 @@ class Supervisor:
     """Holds the posts. For one run, on the event loop of the main thread."""
 
     def __init__(self, start: Start, duties: Duties, watchdog: Watchdog, strangers: Strangers) -> None:
+        self._bus = Bus()
+        log_events(self._bus)
+        self._window = Window(duties.health, self._bus, lambda: self._office.engine, self._readiness)
         self._start = structs.replace(
             start,
             parent=os.getpid(),
             slate=places(start.concurrency, start.threads, start.children),
             stop_timeout=room_for_runners(duties.stop_timeout),
             tell_files=duties.reload,
+            tell_counts=self._window.counts,
         )
         self._duties = duties
         self._watchdog = watchdog
         self._strangers = strangers
         self._name = start.name or f"{socket.gethostname()}:{os.getpid()}"
-        self._bus = Bus()
-        log_events(self._bus)
         self._reaper = Reaper()
         self._posts = [Post(name) for name in duties.names(start.name)]
         self._runners: dict[RunnerProcess, asyncio.Task[float | None]] = {}
         self._watch = Watch(self._reload) if duties.reload else None
         self._ready_file = ReadyFile(duties.ready_file)
-        self._health = None if duties.health is None else HealthPort(*duties.health, self._readiness)
         self._clock = lease_clock()
         self._manager = ServiceManager(os.environ)
         self._signals_heard = 0
@@ -174,11 +175,11 @@ class Supervisor:
                     self._name,
                     self._bus,
                     stats_every=self._duties.stats_every,
-                    probes=self._health is not None,
+                    probes=self._duties.health is not None,
                 )
                 watching = [group.create_task(persist("service manager", self._manager.run))]
-                if self._health is not None:
-                    watching.append(group.create_task(persist("health port", self._health.run)))
+                if self._window.port is not None:
+                    watching.append(group.create_task(persist("health port", self._window.port.run)))
                 if self._watch is not None:
                     watching.append(group.create_task(persist("reload", self._watch.run)))
                 await asyncio.wait([group.create_task(self._hold(post)) for post in self._posts])
@@ -337,6 +338,8 @@ class Supervisor:
             self._was_ready = True
         elif isinstance(news, Files) and self._watch is not None:
             self._watch.add(news.paths)
+        elif isinstance(news, Counted):
+            self._window.count(news.samples)
 
     def _tell_ready(self) -> None:
         """If every post is filled. Not before we vouch for whoever fills it: until then we would not notice that we

@@ -58,7 +58,7 @@ async def vouch(runner: RunnerProcess, hello: Hello, station: Station) -> Doubt 
         paused, now = False, station.clock()
         try:
             beat = station.engine.beat(hello.worker, None)
-            orders = await station.engine.arun(structs.replace(beat, deadline=beat_deadline(hello.lease)))
+            orders = await station.ask("beat", structs.replace(beat, deadline=beat_deadline(hello.lease)))
         except StoreError as error:
             pause = trouble.met(error)
             continue

@@ -259,3 +259,48 @@ BEGIN
   END IF;
 END
 $$;
+
+-- PROMOTE ------------------------------------------------------------------------------------------------------------
+
+-- T3: the jobs that are due, at most so many, from one table to the other in one statement: what was locked is what is
+-- moved. With nothing due it is a look. By itself and at once: what is half promoted is seen by no claim.
+CREATE FUNCTION shigoto.promote(most integer, OUT moved bigint, OUT next_in bigint)
+LANGUAGE plpgsql
+SET search_path = pg_catalog
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_sort = off
+SET jit = off
+AS $$
+DECLARE
+  current bigint := shigoto.now();
+BEGIN
+  moved := 0;
+  next_in := (SELECT min(s.run_at) FROM shigoto.scheduled s) - current;
+  IF next_in <= 0 THEN
+    WITH due AS MATERIALIZED (
+      SELECT s.ctid AS at, s.*
+      FROM shigoto.scheduled s
+      WHERE s.run_at <= current
+      ORDER BY s.run_at, s.number
+      LIMIT most
+      FOR UPDATE SKIP LOCKED),
+    gone AS (
+      DELETE FROM shigoto.scheduled s WHERE s.ctid = ANY (ARRAY(SELECT d.at FROM due d)))
+    INSERT INTO shigoto.ready (lane, priority, run_at, number, expires_at, token, settled_token,
+      failures, crashes, solo_crashes, releases, snoozes, solo)
+    SELECT d.lane, -b.priority, d.run_at, d.number, b.expires_at, d.token, d.settled_token,
+      d.failures, d.crashes, d.solo_crashes, d.releases, d.snoozes, d.solo
+    FROM due d
+    CROSS JOIN LATERAL (SELECT b.priority, b.expires_at FROM shigoto.job b WHERE b.number = d.number OFFSET 0) b;
+    GET DIAGNOSTICS moved = ROW_COUNT;
+    next_in := (SELECT min(s.run_at) FROM shigoto.scheduled s) - current;
+    IF next_in < 0 THEN
+      next_in := 0;
+    END IF;
+  END IF;
+END
+$$;

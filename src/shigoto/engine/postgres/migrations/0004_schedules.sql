@@ -20,7 +20,7 @@ CREATE TABLE shigoto.schedule (
   created_at  bigint NOT NULL,
   declared_at bigint NOT NULL,
   stretch     text,
-  resumed_at  bigint,
+  pauses      text NOT NULL DEFAULT '[]',
   reached     bigint NOT NULL GENERATED ALWAYS AS (
     CASE WHEN held OR errors > 0 THEN greatest(decided_to, look_at - 60000) ELSE decided_to END) STORED
 ) WITH (fillfactor = 50);

@@ -62,9 +62,33 @@ FROM shigoto.log
 WHERE number = (SELECT number FROM shigoto.job WHERE id = encode($1::bytea, 'hex')::uuid)
 ORDER BY token, line
 
+-- By queue, since when its first job that can run now is due. From one priority of a lane to the next, so that it does
+-- not matter how many wait.
+-- name: oldest
+WITH RECURSIVE level(lane, priority) AS (
+  SELECT l.lane, (SELECT min(r.priority) FROM shigoto.ready r WHERE r.lane = l.lane)
+  FROM shigoto.lane l
+  UNION ALL
+  SELECT v.lane, (SELECT min(r.priority) FROM shigoto.ready r WHERE r.lane = v.lane AND r.priority > v.priority)
+  FROM level v
+  WHERE v.priority IS NOT NULL)
+SELECT l.queue, min(f.since)
+FROM level v
+CROSS JOIN LATERAL (SELECT * FROM shigoto.lane l WHERE l.lane = v.lane OFFSET 0) l
+CROSS JOIN LATERAL (
+  SELECT greatest(r.run_at, b.created_at) AS since
+  FROM (
+    SELECT r.number, r.run_at FROM shigoto.ready r
+    WHERE r.lane = v.lane AND r.priority = v.priority
+    ORDER BY r.run_at, r.number
+    LIMIT 1) r
+  CROSS JOIN LATERAL (SELECT b.created_at FROM shigoto.job b WHERE b.number = r.number OFFSET 0) b) f
+WHERE v.priority IS NOT NULL
+GROUP BY l.queue
+
 -- Pending jobs, which are locked already. $1 = [number, …]
 -- name: waiting_rows
-SELECT b.number, b.lane, l.alone, b.alone, b.priority, b.run_at, b.expires_at, l.queue, uuid_send(b.id),
+SELECT b.number, b.lane, l.alone, b.alone, b.priority, b.run_at, b.expires_at, l.queue, l.task, uuid_send(b.id),
   coalesce(r.token, s.token), coalesce(r.settled_token, s.settled_token), coalesce(r.failures, s.failures),
   coalesce(r.crashes, s.crashes), coalesce(r.solo_crashes, s.solo_crashes), coalesce(r.releases, s.releases),
   coalesce(r.snoozes, s.snoozes), coalesce(r.solo, s.solo)
@@ -111,16 +135,20 @@ FROM (
   SELECT queue, total, completed, failed, cancelled FROM shigoto.tally) c
 GROUP BY c.queue
 
+-- Through the index, as is what is ready: after a rush the table has many pages, and nothing is on them.
 -- name: running_by_queue
 SELECT l.queue, sum(c.jobs)::bigint
-FROM (SELECT lane, count(*) AS jobs FROM shigoto.running GROUP BY lane) c
+FROM (SELECT r.lane, count(*) AS jobs FROM shigoto.running r WHERE r.number > 0 GROUP BY r.lane) c
 JOIN shigoto.lane l ON l.lane = c.lane
 GROUP BY l.queue
 
 -- Of at most $1 jobs.
 -- name: ready_by_queue
 SELECT l.queue, sum(c.jobs)::bigint
-FROM (SELECT r.lane, count(*) AS jobs FROM (SELECT lane FROM shigoto.ready LIMIT $1::int) r GROUP BY r.lane) c
+FROM (
+  SELECT r.lane, count(*) AS jobs
+  FROM (SELECT r.lane FROM shigoto.ready r WHERE r.lane > 0 LIMIT $1::int) r
+  GROUP BY r.lane) c
 JOIN shigoto.lane l ON l.lane = c.lane
 GROUP BY l.queue
 

@@ -150,7 +150,7 @@ ORDER BY s.name
 
 -- name: whole_schedules
 SELECT s.name, s.id::text, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
-  s.job::text, s.number, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.resumed_at
+  s.job::text, s.number, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.pauses
 FROM shigoto.schedule s
 WHERE s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($1::text::jsonb) e))
 ORDER BY s.name

@@ -154,7 +154,8 @@ WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::te
 SELECT coalesce(json_agg(json_build_array(
   r.number, r.token, r.claimed_at, r.failures, r.crashes, r.solo_crashes, r.releases, r.snoozes, r.solo,
   b.max_failures, b.max_crashes, r.cancel_requested_at, r.superseded, b.lane, b.priority, b.run_at, b.expires_at,
-  r.settled_token, l.queue, l.task, b.id, l.alone, b.alone)), '[]')::text
+  r.settled_token, l.queue, l.task, b.id, l.alone, b.alone)), '[]')::text,
+  (SELECT m.value FROM shigoto.meta m WHERE m.name = 'notices')
 FROM (
   SELECT (e ->> 0)::bigint AS number, (e ->> 1)::int AS token
   FROM jsonb_array_elements($1::text::jsonb) e
@@ -172,7 +173,8 @@ WHERE EXISTS (SELECT 1 FROM shigoto.worker w WHERE w.id = encode($2::bytea, 'hex
 SELECT coalesce(json_agg(json_build_array(
   r.number, r.token, r.claimed_at, r.failures, r.crashes, r.solo_crashes, r.releases, r.snoozes, r.solo,
   b.max_failures, b.max_crashes, r.cancel_requested_at, r.superseded, b.lane, b.priority, b.run_at, b.expires_at,
-  r.settled_token, l.queue, l.task, b.id, l.alone, b.alone)), '[]')::text
+  r.settled_token, l.queue, l.task, b.id, l.alone, b.alone)), '[]')::text,
+  (SELECT m.value FROM shigoto.meta m WHERE m.name = 'notices')
 FROM jsonb_array_elements_text($1::text::jsonb) e
 CROSS JOIN LATERAL (SELECT * FROM shigoto.running r WHERE r.number = e::bigint OFFSET 0) r
 CROSS JOIN LATERAL (SELECT * FROM shigoto.job b WHERE b.number = r.number OFFSET 0) b

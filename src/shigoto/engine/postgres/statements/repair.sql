@@ -99,7 +99,7 @@ WHERE number = ANY (ARRAY(
   WHERE w.id = ANY (ARRAY(SELECT e::uuid FROM jsonb_array_elements_text($1::text::jsonb) e))
     AND w.lease_until < $2::bigint AND w.fenced_at IS NULL
   FOR UPDATE SKIP LOCKED))
-RETURNING uuid_send(id)
+RETURNING uuid_send(id), name, (SELECT m.value FROM shigoto.meta m WHERE m.name = 'notices')
 
 -- name: jobs_of
 SELECT uuid_send(r.worker), count(*)
@@ -107,8 +107,12 @@ FROM shigoto.running r
 WHERE r.worker = ANY (ARRAY(SELECT e::uuid FROM jsonb_array_elements_text($1::text::jsonb) e))
 GROUP BY r.worker
 
+-- Those whose lease has ended, after a first row with the shortest lease of all that are not fenced.
 -- name: expired_workers
-SELECT uuid_send(id) FROM shigoto.worker WHERE lease_until < $1::bigint AND fenced_at IS NULL ORDER BY number
+SELECT NULL::bytea AS id, min(lease), 0::bigint AS place FROM shigoto.worker WHERE fenced_at IS NULL
+UNION ALL
+SELECT uuid_send(id), lease, number FROM shigoto.worker WHERE lease_until < $1::bigint AND fenced_at IS NULL
+ORDER BY place
 
 -- Who is locked is beating just now, and renews its lease itself.
 -- name: renew_all
@@ -239,6 +243,10 @@ SELECT mark FROM shigoto.clock WHERE $1::text = 'clock'
 -- at it, and leaves it to that one.
 -- name: turn
 SELECT value FROM shigoto.meta WHERE name = $1::text FOR UPDATE SKIP LOCKED
+
+-- name: switch_notices
+INSERT INTO shigoto.meta AS m (name, value) VALUES ('notices', $1::bigint)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE m.value <> excluded.value
 
 -- name: set_meta
 UPDATE shigoto.meta SET value = $2::bigint WHERE name = $1::text AND value <> $2::bigint

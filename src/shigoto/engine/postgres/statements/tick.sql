@@ -2,13 +2,13 @@
 
 -- name: all_schedules
 SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
-  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at
+  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.pauses
 FROM shigoto.schedule s
 ORDER BY s.name
 
 -- name: schedules
 SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
-  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at
+  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.pauses
 FROM shigoto.schedule s
 WHERE s.name = ANY (ARRAY(SELECT e FROM jsonb_array_elements_text($1::text::jsonb) e))
 ORDER BY s.name
@@ -16,7 +16,7 @@ ORDER BY s.name
 -- What is due, in the order of its index. The last column: whether its job has not ended.
 -- name: due_schedules
 SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
-  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at,
+  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.pauses,
   EXISTS (SELECT 1 FROM shigoto.job b WHERE b.number = s.number)
     AND NOT EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = s.number)
 FROM shigoto.schedule s
@@ -28,7 +28,7 @@ LIMIT $3::int
 -- The same, and what was decided by a clock that has gone back since, which is due now.
 -- name: due_and_astray
 SELECT s.id::text, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to,
-  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at,
+  s.job::text, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.pauses,
   EXISTS (SELECT 1 FROM shigoto.job b WHERE b.number = s.number)
     AND NOT EXISTS (SELECT 1 FROM shigoto.done d WHERE d.number = s.number)
 FROM (
@@ -79,10 +79,10 @@ FOR UPDATE
 
 -- name: add_schedules
 INSERT INTO shigoto.schedule (id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job,
-  errors, error, counts, created_at, declared_at, stretch, resumed_at)
+  errors, error, counts, created_at, declared_at, stretch, pauses)
 SELECT (e ->> 0)::uuid, e ->> 1, (e ->> 2)::bigint, e ->> 3, e ->> 4, (e ->> 5)::bigint, e ->> 6 = '1', e ->> 7 = '1',
   (e ->> 8)::bigint, (e ->> 9)::bigint, (e ->> 10)::uuid, (e ->> 11)::int, e ->> 12, e ->> 13, (e ->> 14)::bigint,
-  (e ->> 15)::bigint, e ->> 16, (e ->> 17)::bigint
+  (e ->> 15)::bigint, e ->> 16, e ->> 17
 FROM jsonb_array_elements($1::text::jsonb) e
 ORDER BY (e ->> 1) COLLATE "C"
 ON CONFLICT (name) DO NOTHING
@@ -105,7 +105,7 @@ UPDATE shigoto.schedule s SET
   counts = e ->> 13,
   declared_at = greatest(s.declared_at, (e ->> 15)::bigint),
   stretch = e ->> 16,
-  resumed_at = (e ->> 17)::bigint
+  pauses = e ->> 17
 FROM jsonb_array_elements($1::text::jsonb) e
 WHERE s.name = e ->> 1
   AND s.name = ANY (ARRAY(SELECT n ->> 1 FROM jsonb_array_elements($1::text::jsonb) n))
@@ -145,6 +145,11 @@ DELETE FROM shigoto.tick
 WHERE schedule = $1::text::uuid AND at > $2::bigint
   AND outcome NOT IN ('fired', 'caught_up', 'backfilled', 'run_now')
 RETURNING outcome, count
+
+-- name: forget_entries
+DELETE FROM shigoto.tick
+WHERE schedule = $1::text::uuid AND at = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($2::text::jsonb) e))
+  AND outcome NOT IN ('fired', 'caught_up', 'backfilled', 'run_now')
 
 -- name: put_entries
 INSERT INTO shigoto.tick (schedule, at, outcome, decided_at, job, until, count)

@@ -20,7 +20,7 @@ CREATE TABLE shigoto_schedule (
   created_at  INTEGER NOT NULL,
   declared_at INTEGER NOT NULL,
   stretch     TEXT,
-  resumed_at  INTEGER,
+  pauses      TEXT NOT NULL DEFAULT '[]',
   reached     INTEGER NOT NULL
     AS (CASE WHEN held OR errors > 0 THEN max(decided_to, coalesce(look_at, 0) - 60000) ELSE decided_to END)
 ) WITHOUT ROWID;

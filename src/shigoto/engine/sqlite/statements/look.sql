@@ -57,8 +57,30 @@ FROM shigoto_log
 WHERE number = (SELECT number FROM shigoto_job WHERE id = ?1)
 ORDER BY token, line
 
+-- By queue, since when its first job that can run now is due. From one priority of a lane to the next, so that it does
+-- not matter how many wait.
+-- name: oldest
+WITH RECURSIVE level(lane, priority) AS (
+  SELECT l.lane, (SELECT min(r.priority) FROM shigoto_ready r WHERE r.lane = l.lane)
+  FROM shigoto_lane l
+  UNION ALL
+  SELECT v.lane, (SELECT min(r.priority) FROM shigoto_ready r WHERE r.lane = v.lane AND r.priority > v.priority)
+  FROM level v
+  WHERE v.priority IS NOT NULL)
+SELECT l.queue, min((
+  SELECT max(r.pos, b.created_at)
+  FROM shigoto_ready r
+  CROSS JOIN shigoto_job b ON b.number = r.number
+  WHERE r.lane = v.lane AND r.priority = v.priority
+  ORDER BY r.pos, r.number
+  LIMIT 1))
+FROM level v
+CROSS JOIN shigoto_lane l ON l.lane = v.lane
+WHERE v.priority IS NOT NULL
+GROUP BY l.queue
+
 -- name: waiting_rows
-SELECT b.number, b.lane, l.alone, b.alone, b.priority, b.run_at, b.expires_at, l.queue, b.id,
+SELECT b.number, b.lane, l.alone, b.alone, b.priority, b.run_at, b.expires_at, l.queue, l.task, b.id,
   coalesce(r.token, s.token), coalesce(r.settled_token, s.settled_token), coalesce(r.failures, s.failures),
   coalesce(r.crashes, s.crashes), coalesce(r.solo_crashes, s.solo_crashes), coalesce(r.releases, s.releases),
   coalesce(r.snoozes, s.snoozes), coalesce(r.solo, s.solo)

@@ -135,7 +135,7 @@ ORDER BY name
 
 -- name: whole_schedules
 SELECT s.name, s.id, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to, s.job,
-  s.number, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.resumed_at
+  s.number, s.errors, s.error, s.counts, s.created_at, s.declared_at, s.pauses
 FROM json_each(?1) e
 CROSS JOIN shigoto_schedule s ON s.name = e.value
 ORDER BY s.name

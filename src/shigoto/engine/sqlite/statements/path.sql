@@ -158,12 +158,21 @@ WHERE r.token = ?4 AND r.worker = ?2
 -- name: stop_running
 DELETE FROM shigoto_running WHERE number IN (SELECT value FROM json_each(?1))
 
+-- How many of these jobs each queue has. ?1 = [number, ...]
+-- name: by_queue
+SELECT l.queue, count(*)
+FROM json_each(?1) e
+CROSS JOIN shigoto_job b ON b.number = e.value
+CROSS JOIN shigoto_lane l ON l.lane = b.lane
+GROUP BY l.queue
+
 -- The guard for everything else; what comes back is held by this very lease.
 -- name: held
 SELECT json_group_array(json_array(
   r.number, r.token, r.claimed_at, r.failures, r.crashes, r.solo_crashes, r.releases, r.snoozes, r.solo,
   b.max_failures, b.max_crashes, r.cancel_requested_at, r.superseded, b.lane, b.priority, b.run_at, b.expires_at,
-  r.settled_token, l.queue, l.task, hex(b.id), l.alone, b.alone))
+  r.settled_token, l.queue, l.task, hex(b.id), l.alone, b.alone)),
+  (SELECT value FROM shigoto_meta WHERE name = 'notices')
 FROM json_each(?1) e
 CROSS JOIN shigoto_running r ON r.number = e.value ->> 0
 CROSS JOIN shigoto_job b ON b.number = r.number
@@ -176,7 +185,8 @@ WHERE r.token = e.value ->> 1 AND r.worker = ?2
 SELECT json_group_array(json_array(
   r.number, r.token, r.claimed_at, r.failures, r.crashes, r.solo_crashes, r.releases, r.snoozes, r.solo,
   b.max_failures, b.max_crashes, r.cancel_requested_at, r.superseded, b.lane, b.priority, b.run_at, b.expires_at,
-  r.settled_token, l.queue, l.task, hex(b.id), l.alone, b.alone))
+  r.settled_token, l.queue, l.task, hex(b.id), l.alone, b.alone)),
+  (SELECT value FROM shigoto_meta WHERE name = 'notices')
 FROM json_each(?1) e
 CROSS JOIN shigoto_running r ON r.number = e.value
 CROSS JOIN shigoto_job b ON b.number = r.number

@@ -84,7 +84,7 @@ WHERE (run_at, number) IN
 -- name: fence
 UPDATE shigoto_worker SET fenced_at = ?2
 WHERE lower(hex(id)) IN (SELECT value FROM json_each(?1)) AND lease_until < ?2 AND fenced_at IS NULL
-RETURNING id
+RETURNING id, name, (SELECT value FROM shigoto_meta WHERE name = 'notices')
 
 -- name: jobs_of
 SELECT worker, count(*)
@@ -92,8 +92,12 @@ FROM shigoto_running
 WHERE lower(hex(worker)) IN (SELECT value FROM json_each(?1))
 GROUP BY worker
 
+-- Those whose lease has ended, after a first row with the shortest lease of all that are not fenced.
 -- name: expired_workers
-SELECT id FROM shigoto_worker WHERE lease_until < ?1 AND fenced_at IS NULL ORDER BY number
+SELECT NULL AS id, min(lease), 0 AS place FROM shigoto_worker WHERE fenced_at IS NULL
+UNION ALL
+SELECT id, lease, number FROM shigoto_worker WHERE lease_until < ?1 AND fenced_at IS NULL
+ORDER BY place
 
 -- name: renew_all
 UPDATE shigoto_worker SET lease_until = ?1 + lease WHERE fenced_at IS NULL
@@ -200,6 +204,10 @@ SELECT value FROM shigoto_meta WHERE name = ?1
 -- Whose turn it is, at what only one does at a time; and how far the last one came. One who writes has every turn.
 -- name: turn
 SELECT coalesce((SELECT value FROM shigoto_meta WHERE name = ?1), 0)
+
+-- name: switch_notices
+INSERT INTO shigoto_meta (name, value) VALUES ('notices', ?1)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE value <> excluded.value
 
 -- name: set_meta
 UPDATE shigoto_meta SET value = ?2 WHERE name = ?1

@@ -2,13 +2,13 @@
 
 -- name: all_schedules
 SELECT id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job, errors, error, counts,
-  created_at, declared_at, stretch, resumed_at
+  created_at, declared_at, stretch, pauses
 FROM shigoto_schedule
 ORDER BY name
 
 -- name: schedules
 SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to, s.job,
-  s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at
+  s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.pauses
 FROM json_each(?1) e
 CROSS JOIN shigoto_schedule s ON s.name = e.value
 ORDER BY s.name
@@ -16,7 +16,7 @@ ORDER BY s.name
 -- What is due, in the order of its index. The last column: whether its job has not ended.
 -- name: due_schedules
 SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to, s.job,
-  s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at,
+  s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.pauses,
   EXISTS (SELECT 1 FROM shigoto_job b WHERE b.number = s.number AND b.lane <> 0)
     AND NOT EXISTS (SELECT 1 FROM shigoto_done d WHERE d.number = s.number)
 FROM shigoto_schedule s
@@ -27,7 +27,7 @@ LIMIT ?3
 -- The same, and what was decided by a clock that has gone back since, which is due now.
 -- name: due_and_astray
 SELECT s.id, s.name, s.revision, s.definition, s.origin, s.paused_at, s.failed, s.held, s.look_at, s.decided_to, s.job,
-  s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.resumed_at,
+  s.errors, s.error, s.counts, s.created_at, s.declared_at, s.stretch, s.pauses,
   EXISTS (SELECT 1 FROM shigoto_job b WHERE b.number = s.number AND b.lane <> 0)
     AND NOT EXISTS (SELECT 1 FROM shigoto_done d WHERE d.number = s.number)
 FROM (
@@ -69,7 +69,7 @@ SELECT s.name, s.revision, s.id FROM json_each(?1) e CROSS JOIN shigoto_schedule
 
 -- name: add_schedules
 INSERT INTO shigoto_schedule (id, name, revision, definition, origin, paused_at, failed, held, look_at, decided_to, job,
-  errors, error, counts, created_at, declared_at, stretch, resumed_at)
+  errors, error, counts, created_at, declared_at, stretch, pauses)
 SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, e.value ->> 3, e.value ->> 4, e.value ->> 5, e.value ->> 6,
   e.value ->> 7, e.value ->> 8, e.value ->> 9, e.value ->> 10, e.value ->> 11, e.value ->> 12, e.value ->> 13,
   e.value ->> 14, e.value ->> 15, e.value ->> 16, e.value ->> 17
@@ -95,7 +95,7 @@ UPDATE shigoto_schedule SET
   counts = e.value ->> 13,
   declared_at = max(declared_at, e.value ->> 15),
   stretch = e.value ->> 16,
-  resumed_at = e.value ->> 17
+  pauses = e.value ->> 17
 FROM json_each(?1) e
 WHERE shigoto_schedule.name = e.value ->> 1
 
@@ -121,6 +121,11 @@ WHERE t.outcome IN ('fired', 'caught_up', 'backfilled', 'run_now')
 DELETE FROM shigoto_tick
 WHERE schedule = ?1 AND at > ?2 AND outcome NOT IN ('fired', 'caught_up', 'backfilled', 'run_now')
 RETURNING outcome, count
+
+-- name: forget_entries
+DELETE FROM shigoto_tick
+WHERE schedule = ?1 AND at IN (SELECT value FROM json_each(?2))
+  AND outcome NOT IN ('fired', 'caught_up', 'backfilled', 'run_now')
 
 -- name: put_entries
 INSERT INTO shigoto_tick (schedule, at, outcome, decided_at, job, until, count)

@@ -1,0 +1,135 @@
+"""Keys: making one, and encrypting anew what is stored."""
+
+import sys
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shigoto.cli import output
+from shigoto.cli.suggest import suggest
+from shigoto.cli.target import Target, takes_target, target_of
+from shigoto.model.errors import EncryptionKeyMissing
+
+if TYPE_CHECKING:
+    from shigoto.encryption import Encryption
+    from shigoto.rotating import Rotated
+
+
+@click.group()
+def secrets() -> None:
+    """Make keys, and encrypt anew what is stored.
+
+    What jobs carry and say is encrypted if the app has keys: by Shigoto(encryption=…), $SHIGOTO_ENCRYPTION_KEYS or
+    $SHIGOTO_ENCRYPTION_KEY_FILE. Keys are never taken from the command line, where others could see them.
+    """
+
+
+@secrets.command()
+@click.argument("key_id", metavar="[ID]", required=False)
+def key(key_id: str | None) -> None:
+    """Print a new key, as it is written into a file of keys or into the variable.
+
+    Its ID is stored with every value; without one it is the day of today.
+
+    \b
+    Examples:
+      shigoto secrets key >> keys
+      shigoto secrets key 2030-spring >> keys
+    """
+    from shigoto.encryption import new_key
+
+    click.echo(new_key(key_id or datetime.now(UTC).strftime("%Y-%m-%d")))
+
+
+@secrets.command()
+@click.argument("store", metavar="[STORE]", required=False, shell_complete=suggest("files"))
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@takes_target
+def rotate(ctx: click.Context, store: str | None, *, as_json: bool) -> int:
+    """Encrypt anew, by the current key, what other keys have encrypted.
+
+    Workers and producers work on meanwhile. If it is interrupted, run it again. First every process must have the new
+    key, then it becomes the current one everywhere, then this; and then the old one can be forgotten, if nothing is
+    left that needs it. Exit code 1 says that something is left, because its key is not there.
+
+    \b
+    Examples:
+      SHIGOTO_ENCRYPTION_KEY_FILE=keys shigoto secrets rotate jobs.db
+      shigoto --app shop:app secrets rotate
+    """
+    from shigoto.cli.surroundings import signals_interrupt
+    from shigoto.rotating import Rotation
+
+    target = target_of(ctx)
+    keys = keys_of(target)
+    with closing(target.existing_store(store)) as engine, signals_interrupt(), Display() as display:
+        rotated = Rotation(engine, keys, tell=display.show).run()
+    if as_json:
+        output.print_json({"key": keys.current, **_record(rotated)})
+    else:
+        click.echo(_sentence(rotated, keys.current))
+    return 1 if rotated.unreadable else 0
+
+
+def keys_of(target: Target) -> "Encryption":
+    """The keys of the app, or those of the environment. Raises EncryptionKeyMissing."""
+    from shigoto.encryption import KEY_FILE, KEYS, keys_from_environment
+    from shigoto.load import load_app
+
+    keys = keys_from_environment() if target.app is None else load_app(target.app).encryption
+    if keys is None:
+        raise EncryptionKeyMissing(
+            f"There is no key here: name your app with --app, or the keys by ${KEYS} or ${KEY_FILE}."
+        )
+    return keys
+
+
+class Display:
+    """How far a rotation is: a bar where somebody looks, else nothing before the end."""
+
+    def __init__(self) -> None:
+        self._drawn = output.can_redraw(sys.stderr)
+        self._shown = False
+
+    def __enter__(self) -> "Display":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def show(self, rotated: "Rotated") -> None:
+        """Show it."""
+        if not self._drawn:
+            return
+        self._shown = True
+        share = rotated.at / rotated.to if rotated.to else 1.0
+        text = (
+            f"{output.bar(share)} job {rotated.at} of {rotated.to}, {_values(rotated.changed)} encrypted anew"
+        )
+        room = (output.width_of(sys.stderr) or len(text) + 1) - 1
+        click.echo(f"\r\x1b[K{output.clip(text, room)}", nl=False, err=True)
+
+
+def _record(rotated: "Rotated") -> dict[str, object]:
+    return {
+        "changed": rotated.changed,
+        "schedules": rotated.schedules,
+        "unreadable": rotated.unreadable,
+    }
+
+
+def _sentence(rotated: "Rotated", current: str) -> str:
+    text = f"{_values(rotated.changed)} encrypted anew by the key {current}"
+    if rotated.schedules:
+        text += f", and the arguments of {rotated.schedules} schedule{'' if rotated.schedules == 1 else 's'}"
+    if not rotated.unreadable:
+        return f"{text}. No other key is needed to read what is stored."
+    left = ", ".join(f"{count} by {name}" for name, count in sorted(rotated.unreadable.items()))
+    return f"{text}. What other keys have encrypted that are not here, or are not the same, was left: {left}."
+
+
+def _values(count: int) -> str:
+    return f"{count} value{'' if count == 1 else 's'}"

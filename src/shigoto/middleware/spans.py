@@ -1,0 +1,229 @@
+"""The spans of jobs: what they are called, what they say, and when they begin and end.
+
+    enqueue mail    from before the store is asked until it has answered
+    wait mail       from when the job was due until it was claimed, both by the store's clock
+    run mail        while the handler runs; current in it
+
+The texts of errors are those that the store keeps: never arguments, never what variables of the handler held. Of one
+that is encrypted it is the type.
+
+Imports OpenTelemetry, so it is imported only where something is recorded.
+"""
+
+from collections.abc import Sequence
+from contextvars import Token
+from random import getrandbits
+from types import TracebackType
+
+from opentelemetry import context as contexts
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+    set_span_in_context,
+)
+
+from shigoto.middleware.carrier import Carrier, stamped
+from shigoto.middleware.tracing import Asked
+from shigoto.model.clock import Millis
+from shigoto.model.job import JobSpec, Lease, State
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.sealed import SHOWN, is_sealed, type_of, unless_sealed, without_key
+from shigoto.model.states import Counters, Held, after
+from shigoto.observe.otel import Otel
+from shigoto.observe.traces import Traces
+
+Attributes = dict[str, str | int]
+
+SYSTEM = "shigoto"
+ERRORS = (Ending.ERRORED, Ending.FAILED)
+
+
+class Storing:
+    """The spans of jobs that are being stored, as a block around that. It gives the specs to store."""
+
+    __slots__ = ("_spans", "specs")
+
+    def __init__(self, specs: Sequence[JobSpec], spans: Sequence[Span]) -> None:
+        self.specs = specs
+        self._spans = spans
+
+    def __enter__(self) -> Sequence[JobSpec]:
+        return self.specs
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the spans; if the jobs could not be stored, they say so."""
+        for span in self._spans:
+            if kind is not None:
+                span.set_status(Status(StatusCode.ERROR, kind.__qualname__))
+            span.end()
+
+
+class Run:
+    """The span of a handler, current in it until it has `ended`."""
+
+    __slots__ = ("_span", "_token")
+
+    def __init__(self, span: Span, token: "Token[Context]") -> None:
+        self._span = span
+        self._token = token
+
+    def ended(self, lease: Lease, settlement: Settlement) -> None:
+        """The handler has ended so."""
+        contexts.detach(self._token)
+        span = self._span
+        if span.is_recording():
+            span.set_attribute("shigoto.outcome", outcome_of(lease, settlement))
+            if settlement.ending in ERRORS and settlement.error is not None:
+                _tell_error(span, settlement.error, settlement.traceback)
+        span.end()
+
+
+class Spans:
+    """Makes the spans of one app."""
+
+    def __init__(self, settings: Traces, *, rules: bool) -> None:
+        self._otel = Otel(settings, rules=rules)
+        self._tracer = self._otel.tracer
+
+    def flush(self, seconds: float) -> None:
+        """Send what has ended, if that takes no longer than this."""
+        self._otel.flush(seconds)
+
+    def storing(self, specs: Sequence[JobSpec], asked: Asked | None) -> Storing:
+        """Jobs that are stored together inside of a trace: one span for all of them."""
+        spans: list[Span] = []
+        within: Context | None = None
+        if asked is not None:
+            spans.append(self._asked(asked))
+            within = set_span_in_context(spans[0])
+        span = self._enqueue(specs, within)
+        return Storing(_marked(specs, span), [span, *spans])
+
+    def storing_some(self, specs: Sequence[JobSpec], drawn: Sequence[int]) -> Storing:
+        """Jobs of which those that were drawn begin a trace each."""
+        made, spans = list(specs), list[Span]()
+        for at in drawn:
+            span = self._enqueue(specs[at : at + 1], Context())
+            [made[at]] = _marked(specs[at : at + 1], span)
+            spans.append(span)
+        return Storing(made, spans)
+
+    def running(self, lease: Lease, carrier: Carrier) -> Run:
+        """The wait of a job that is over, and its run that begins now, in this thread or task."""
+        parent = set_span_in_context(_remote(carrier), Context())
+        if not carrier.sampled:
+            return Run(_remote(carrier), contexts.attach(parent))
+        told = _told_of(lease)
+        wait = self._tracer.start_span(
+            f"wait {lease.task}",
+            parent,
+            SpanKind.INTERNAL,
+            {**told, "messaging.operation.name": "wait"},
+            start_time=_nanoseconds(lease.run_at),
+        )
+        wait.end(_nanoseconds(max(lease.run_at, lease.claimed_at)))
+        run = self._tracer.start_span(
+            f"run {lease.task}",
+            set_span_in_context(wait, parent),
+            SpanKind.CONSUMER,
+            {**told, "messaging.operation.name": "run", "messaging.operation.type": "process"},
+        )
+        return Run(run, contexts.attach(set_span_in_context(run, parent)))
+
+    def _asked(self, asked: Asked) -> Span:
+        parent = Context() if asked.parent is None else set_span_in_context(_remote(asked.parent), Context())
+        method, _, route = asked.name.partition(" ")
+        told = {"http.request.method": method, "http.route": route}
+        return self._tracer.start_span(asked.name, parent, SpanKind.SERVER, told)
+
+    def _enqueue(self, specs: Sequence[JobSpec], within: Context | None) -> Span:
+        first, tasks, queues = specs[0], {spec.task for spec in specs}, {spec.queue for spec in specs}
+        told: Attributes = {
+            "messaging.system": SYSTEM,
+            "messaging.operation.name": "enqueue",
+            "messaging.operation.type": "send",
+        }
+        if len(specs) > 1:
+            told["messaging.batch.message_count"] = len(specs)
+        else:
+            told |= {"messaging.message.id": str(first.id), "shigoto.job.id": str(first.id)}
+            told |= {"shigoto.tenant": first.tenant} if first.tenant else {}
+        if len(tasks) == 1:
+            told["shigoto.task"] = first.task
+        if len(queues) == 1:
+            told |= {"messaging.destination.name": first.queue, "shigoto.queue": first.queue}
+        name = f"enqueue {first.task}" if len(tasks) == 1 else "enqueue"
+        return self._tracer.start_span(name, within, SpanKind.PRODUCER, told)
+
+
+def unrecorded() -> Context:
+    """A place in a trace that nobody records. All jobs that have no other are in this one: to draw another for each
+    would cost ten times as much."""
+    nobody = SpanContext(getrandbits(128) | 1, getrandbits(64) | 1, is_remote=False)
+    return set_span_in_context(NonRecordingSpan(nobody), Context())
+
+
+def outcome_of(lease: Lease, settlement: Settlement) -> str:
+    """What this end of a run means for the job, by the rules that the store goes by."""
+    if settlement.ending is Ending.COMPLETED:
+        return "completed"
+    counters = Counters(failures=lease.failures, snoozes=lease.snoozes)
+    state = after(Held(counters, lease.max_failures, max_crashes=None), settlement).state
+    if state is not State.PENDING:
+        return state.value
+    return {Ending.SNOOZED: "snoozed", Ending.RELEASED: "released"}.get(settlement.ending, "retried")
+
+
+def _marked(specs: Sequence[JobSpec], span: Span) -> Sequence[JobSpec]:
+    """The jobs with the trace that they belong to; as they are, if it is not recorded after all."""
+    where = span.get_span_context()
+    if not (where.is_valid and where.trace_flags.sampled):
+        return specs
+    state = where.trace_state.to_header() if where.trace_state else None
+    return stamped(specs, Carrier(where.trace_id, where.span_id, sampled=True, state=state))
+
+
+def _remote(carrier: Carrier) -> Span:
+    flags = TraceFlags(TraceFlags.SAMPLED if carrier.sampled else TraceFlags.DEFAULT)
+    state = None if carrier.state is None else TraceState.from_header([carrier.state])
+    return NonRecordingSpan(SpanContext(carrier.trace_id, carrier.span_id, True, flags, state))
+
+
+def _told_of(lease: Lease) -> Attributes:
+    told: Attributes = {
+        "messaging.system": SYSTEM,
+        "messaging.destination.name": lease.queue,
+        "messaging.message.id": str(lease.id),
+        "shigoto.task": lease.task,
+        "shigoto.queue": lease.queue,
+        "shigoto.job.id": str(lease.id),
+        "shigoto.job.number": lease.number,
+        "shigoto.attempt": lease.attempt,
+    }
+    if lease.tenant:
+        told["shigoto.tenant"] = lease.tenant
+    return told
+
+
+def _tell_error(span: Span, error: str, trace: str | None) -> None:
+    """Of an error that is encrypted, its type."""
+    kind, _, message = error.partition(": ")
+    if is_sealed(error):
+        kind, message = type_of(error) or "", SHOWN
+    told = {"exception.type": kind, "exception.message": message}
+    trace = unless_sealed(trace)
+    span.add_event("exception", told if trace is None else {**told, "exception.stacktrace": trace})
+    span.set_status(Status(StatusCode.ERROR, without_key(error)))
+
+
+def _nanoseconds(at: Millis) -> int:
+    return at * 1_000_000

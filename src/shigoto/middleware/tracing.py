@@ -1,0 +1,227 @@
+"""Traces of jobs with OpenTelemetry: from whoever enqueues, through the wait in the store, into the handler.
+
+    request ──► enqueue mail ──► wait mail ──► run mail ──► whatever spans the handler makes
+                (the producer)   └──────── (the worker, for each attempt anew) ────────┘
+
+Whether a trace is recorded is decided where it begins, by lot if that is here. A job of a trace that is not recorded
+carries nothing through the store and costs next to nothing on the way: OpenTelemetry is not even imported for it. A
+worker begins no traces, so that what its jobs carry is what holds.
+
+Recording must never harm a job: whatever OpenTelemetry raises is logged once, and the job goes on without a span.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar, Token
+from random import random
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from shigoto.middleware.carrier import MARK, TRACEPARENT, TRACESTATE, Carrier, carried, read
+from shigoto.model.job import JobSpec, Lease
+from shigoto.model.outcome import Settlement
+from shigoto.observe.traces import Traces
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import SpanContext
+
+    from shigoto.middleware.spans import Run, Spans, Storing
+
+API, CONTEXT = "opentelemetry.trace", "opentelemetry.context"
+VARIABLE = (
+    "_RUNTIME_CONTEXT",
+    "_current_context",
+)  # private in name only: `attach` and `detach` take ten times as long
+FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
+
+logger = logging.getLogger("shigoto.observe")
+
+
+class Asked(Struct, frozen=True):
+    """A request of HTTP by which jobs are stored: what it is called, and the trace that it says it belongs to."""
+
+    name: str
+    parent: Carrier | None
+
+
+class Tracing:
+    """The traces of one app in one process."""
+
+    def __init__(self, settings: Traces) -> None:
+        self.settings = settings
+        self._share = settings.share()
+        self._rules = False
+        self._broken = False
+        self._opening = Lock()
+        self._spans: Spans | None = None
+        self._current: ContextVar[Context] | ByApi | None = None
+        self._unrecorded: Context
+
+    def rule(self) -> None:
+        """This process exists for a worker of ours: what handlers record may go our way."""
+        self._rules = True
+
+    def prepare(self) -> None:
+        """Open what is needed to record, in a moment in which nobody waits for it: it takes a third of a second."""
+        try:
+            self._opened()
+        except Exception as error:
+            self._complain(error)
+
+    def flush(self, seconds: float) -> None:
+        """Send the spans that have ended, if that takes no longer than this."""
+        if self._spans is not None:
+            self._spans.flush(seconds)
+
+    def begin(self, specs: Sequence[JobSpec], asked: Asked | None = None) -> "Storing | None":
+        """The spans of jobs that are about to be stored, with the specs to store instead; None for most jobs."""
+        if self._current is None and CONTEXT in sys.modules:
+            self._find_current()
+        if self._current is None and asked is None and not self._share:
+            return None
+        try:
+            place = self._place()
+            if place is not None:
+                return self._opened().storing(specs, None) if place.trace_flags.sampled else None
+            if asked is not None:
+                return self._opened().storing(specs, asked) if self._wants(asked) else None
+            drawn = self._drawn(len(specs))
+            return self._opened().storing_some(specs, drawn) if drawn else None
+        except Exception as error:
+            self._complain(error)
+            return None
+
+    def enter(self, lease: Lease) -> "Run | Token[Context] | None":
+        """A handler is about to be called, in this thread or task: from now on its spans are below that of the run."""
+        if self._current is None and CONTEXT in sys.modules:
+            self._find_current()
+        meta, current = lease.meta, self._current
+        if meta is None or MARK not in meta:
+            # Samplers that heed a parent leave out whatever the handler does, too.
+            return None if current is None else current.set(self._unrecorded)
+        try:
+            carrier = carried(meta)
+            if carrier is None or (current is None and not carrier.sampled):
+                return None if current is None else current.set(self._unrecorded)
+            return self._opened().running(lease, carrier)
+        except Exception as error:
+            self._complain(error)
+            return None
+
+    def leave(self, entered: "Run | Token[Context]", lease: Lease, settlement: Settlement) -> None:
+        """The handler that `enter` was told of has ended so."""
+        try:
+            if isinstance(entered, Token) and self._current is not None:
+                self._current.reset(entered)
+            elif not isinstance(entered, Token):
+                entered.ended(lease, settlement)
+        except Exception as error:
+            self._complain(error)
+
+    def _find_current(self) -> None:
+        """Find out where OpenTelemetry, which somebody has imported, keeps the current place in a trace."""
+        from shigoto.middleware.spans import unrecorded
+
+        found: Any = sys.modules[CONTEXT]
+        for name in VARIABLE:
+            found = getattr(found, name, None)
+        self._unrecorded = unrecorded()
+        self._current = found if isinstance(found, ContextVar) else ByApi(sys.modules[CONTEXT])
+
+    def _place(self) -> "SpanContext | None":
+        """Where in a trace this is; None if in none."""
+        if self._current is None or not self._current.get(None):
+            return None
+        place: SpanContext = sys.modules[API].get_current_span().get_span_context()
+        return place if place.is_valid else None
+
+    def _wants(self, asked: Asked) -> bool:
+        return self._drawn(1) != [] if asked.parent is None else asked.parent.sampled
+
+    def _drawn(self, count: int) -> list[int]:
+        """Which of so many jobs begin a trace that is recorded."""
+        share = self._share
+        if share >= 1:
+            return list(range(count))
+        if count == 1:
+            return [0] if random() < share else []
+        return [at for at in range(count) if random() < share]
+
+    def _opened(self) -> "Spans":
+        spans = self._spans
+        if spans is None:
+            with self._opening:
+                spans = self._spans
+                if spans is None:
+                    from shigoto.middleware.spans import Spans
+
+                    spans = self._spans = Spans(self.settings, rules=self._rules)
+                    self._find_current()
+                    if not self._rules:
+                        import atexit
+
+                        atexit.register(self.flush, FLUSHED_WITHIN)
+        return spans
+
+    def _complain(self, error: Exception) -> None:
+        if not self._broken:
+            self._broken = True
+            logger.error(
+                "A span could not be recorded; jobs go on without. This is said once", exc_info=error
+            )
+
+
+def asked_by(name: str, headers: Mapping[str, str]) -> Asked:
+    """What the headers of a request say of its trace."""
+    return Asked(name, read(headers.get(TRACEPARENT), headers.get(TRACESTATE)))
+
+
+class ByApi:
+    """Where the current place in a trace is kept, if we do not know: asked and told as OpenTelemetry has it."""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+
+    def get(self, default: None) -> "Context | None":
+        """What is current."""
+        current: Context = self._api.get_current()
+        return current or default
+
+    def set(self, context: "Context") -> "Token[Context]":
+        """Make it current."""
+        token: Token[Context] = self._api.attach(context)
+        return token
+
+    def reset(self, token: "Token[Context]") -> None:
+        """Make current what was."""
+        self._api.detach(token)
+
+
+class Untraced:
+    """Stands for the spans of jobs that have none."""
+
+    __slots__ = ("specs",)
+
+    def __init__(self, specs: Sequence[JobSpec]) -> None:
+        self.specs = specs
+
+    def __enter__(self) -> Sequence[JobSpec]:
+        return self.specs
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing was begun."""
+
+
+def storing(
+    tracing: Tracing | None, specs: Sequence[JobSpec], asked: Asked | None = None
+) -> "Storing | Untraced":
+    """A block in which jobs are stored, that gives the specs to store."""
+    begun = None if tracing is None else tracing.begin(specs, asked)
+    return Untraced(specs) if begun is None else begun

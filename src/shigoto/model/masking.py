@@ -1,0 +1,235 @@
+"""What is left out wherever arguments, results and errors are shown: to people, to programs and in logs.
+
+    by its annotation   what a task declares as `Secret[…]`: its parameters are named in the job's meta, so that those
+                        who do not have the code leave them out, too; and its values in the texts of its own runs
+    by its name         what is called *password*, *token*, authorization and the like, at any depth, and what
+                        $SHIGOTO_REDACT adds to that
+    by its looks        passwords in addresses, `Bearer …`, `password=…` in errors and warnings, of whatever origin
+
+What is stored stays as it is; that is a matter of encryption.
+"""
+
+import os
+import re
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache, cached_property, lru_cache
+from typing import Any, TypeGuard
+from urllib.parse import quote, quote_plus
+
+from msgspec import DecodeError, json
+
+from shigoto.model.sealed import SHOWN, is_sealed
+from shigoto.model.text import HIDDEN
+
+VARIABLE = "SHIGOTO_REDACT"
+MARK = "$secret"  # in a job's meta: the names of its secret parameters
+SHORTEST = 4  # letters of a value that is looked for in texts: a shorter one stands everywhere
+SHORTEST_LINE = 8  # and of a line of one that has several
+
+NAMES = (
+    "*password*", "*passwd*", "*passphrase*", "pwd", "*_pwd", "*secret*", "*token*", "*api_key*", "*apikey*",
+    "*access_key*", "*private_key*", "*credential*", "*authorization*", "cookie", "set_cookie", "*dsn*", "*cvv*",
+)  # fmt: skip
+# The habit is to keep the secret elsewhere and to pass an id; and tokens of texts are counted.
+HARMLESS = ("*_id", "*_ids", "*_count", "max_tokens")
+
+_WORDS = r"pass(?:word|wd|phrase)?|pwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credentials?"
+_LOOKS = (
+    # Greedy up to the last @ before a space or a quote: a password may hold any other letter.
+    (re.compile(r"(?<=://)([^\s:@/'\"]*):[^\s'\"]*@"), rf"\1:{HIDDEN}@"),
+    (re.compile(r"(?i)\b(cookie:[ \t]*)[^\r\n'\"]+"), rf"\1{HIDDEN}"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+(?=[\w.~+/-]*[\d=_.~+/-])[\w.~+/=-]{8,}"), rf"\1 {HIDDEN}"),
+    (
+        re.compile(
+            rf"(?i)((?:\b|_)(?:{_WORDS}|authorization|cookie)['\"]?\s*[=:]\s*)(?!{re.escape(HIDDEN)})"
+            r"('[^']*'|\"[^\"]*\"|(?:bearer |basic )?[^\s'\",;&)}\]]+)"
+        ),
+        rf"\1{HIDDEN}",
+    ),
+)
+# Looked for first, since most texts have none of them: a fiftieth of what the expressions take.
+_LIKELY = ("://", "bearer", "basic", "auth", "cookie", "pass", "pwd", "secret", "token", "key", "credential")
+
+
+def scrubbed(text: str) -> str:
+    """A text of whatever origin without what looks like a secret in it."""
+    lower = text.lower()
+    if not any(word in lower for word in _LIKELY):
+        return text
+    for look, instead in _LOOKS:
+        text = look.sub(instead, text)
+    return text
+
+
+def marked(meta: str | None, names: Iterable[str]) -> str:
+    """The meta of a job whose parameters of these names are secret."""
+    known: dict[str, Any] = json.decode(meta, type=dict[str, Any]) if meta else {}
+    return json.encode({**known, MARK: list(names)}).decode()
+
+
+def secrets_in(meta: str | None) -> frozenset[str]:
+    """The names of the secret parameters of a job with this meta."""
+    if meta is None or MARK not in meta:
+        return frozenset()
+    try:
+        names: object = json.decode(meta, type=dict[str, Any]).get(MARK)
+    except (DecodeError, RecursionError):
+        return frozenset()
+    return frozenset(name for name in names if isinstance(name, str)) if _is_list(names) else frozenset()
+
+
+def without_mark(meta: str | None) -> str | None:
+    """The meta as its owner knows it."""
+    if meta is None or MARK not in meta:
+        return meta
+    try:
+        known = json.decode(meta, type=dict[str, Any])
+    except (DecodeError, RecursionError):
+        return meta
+    known.pop(MARK, None)
+    return json.encode(known).decode() if known else None
+
+
+def masked_payload(payload: str, meta: str | None) -> str:
+    """The arguments as they may be shown, as JSON."""
+    return masked(payload, secrets_in(meta))
+
+
+def masked(written: str, names: frozenset[str] = frozenset()) -> str:
+    """A JSON text as it may be shown: what is secret by its name is left out, at the top also what has one of `names`.
+    Of an envelope only that it is one. What is no JSON is shown as it is."""
+    if is_sealed(written):
+        return f'"{SHOWN}"'
+    if '"' not in written:
+        return written
+    try:
+        value: Any = json.decode(written)
+        shown = _masked(value, names)
+        return written if shown is value else json.encode(shown).decode()
+    except (DecodeError, RecursionError, ValueError):
+        return written
+
+
+def _masked(value: Any, names: frozenset[str] = frozenset()) -> Any:
+    """The value itself if there is nothing to hide in it."""
+    if _is_table(value):
+        table = {
+            name: HIDDEN if inner is not None and (name in names or hides(name)) else _masked(inner)
+            for name, inner in value.items()
+        }
+        return value if all(table[name] is inner for name, inner in value.items()) else table
+    if _is_list(value):
+        members = [_masked(each) for each in value]
+        return value if all(new is old for new, old in zip(members, value, strict=True)) else members
+    return value
+
+
+@lru_cache(maxsize=4_096)
+def hides(name: str) -> bool:
+    """Whether what is called so is left out."""
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
+    hidden, harmless = rules()
+    if any(fnmatchcase(plain, rule) for rule in harmless):
+        return False
+    return any(fnmatchcase(plain, rule) for rule in hidden)
+
+
+@cache
+def rules() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which names are hidden, and which are not although they look so: ours, and those of $SHIGOTO_REDACT, where
+    `!name` is one that is not."""
+    words = [
+        word.lower().replace("-", "_") for word in re.split(r"[\s,]+", os.environ.get(VARIABLE, "")) if word
+    ]
+    own = tuple(word for word in words if not word.startswith("!"))
+    harmless = tuple(word[1:] for word in words if word.startswith("!"))
+    # Whoever names a thing means it, also if it ends in _id.
+    return (*NAMES, *own), (*(each for each in HARMLESS if not own or each not in own), *harmless)
+
+
+def hider(payload: str, names: Iterable[str]) -> Callable[[str], str] | None:
+    """What takes the values of the secret parameters out of a text; None if there is nothing to look for."""
+    try:
+        arguments: Any = json.decode(payload)
+    except (DecodeError, RecursionError):
+        return None
+    if not _is_table(arguments):
+        return None
+    values = {text for name in names for text in _texts(arguments.get(name)) if len(text) >= SHORTEST}
+    return _Hider(values) if values else None
+
+
+class _Hider:
+    """Takes values out of texts. Most runs say nothing, so how the values may look is worked out when one does."""
+
+    def __init__(self, values: Collection[str]) -> None:
+        self._values = values
+
+    def __call__(self, text: str) -> str:
+        return self._look.sub(HIDDEN, text)
+
+    @cached_property
+    def _look(self) -> re.Pattern[str]:
+        forms = {form for value in self._values for plain in _parts(value) for form in _forms(plain)}
+        return re.compile("|".join(re.escape(form) for form in sorted(forms, key=len, reverse=True)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All that would tell of a value in a text."""
+    if isinstance(value, str):
+        yield value
+    elif _is_table(value):
+        for inner in value.values():
+            yield from _texts(inner)
+    elif _is_list(value):
+        for inner in value:
+            yield from _texts(inner)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield repr(value)
+
+
+def _parts(value: str) -> Iterator[str]:
+    """A value, what it stands for if it is base64, as bytes are stored, and its lines: texts of several lines are
+    written with something in front of each, or one by one."""
+    yield value
+    try:
+        data = b64decode(value, validate=True)
+    except (NotBase64, ValueError):
+        data = b""
+    if len(data) >= SHORTEST:
+        yield repr(data)[2:-1]
+        yield data.hex()
+        yield data.decode("latin-1")
+        yield data.decode(errors="replace")
+    lines = value.splitlines()
+    if len(lines) > 1:
+        yield from (line for line in map(str.strip, lines) if len(line) >= SHORTEST_LINE)
+
+
+def _forms(value: str) -> Iterator[str]:
+    """A text as it stands in others: as it is, in a repr, on one line of a log, in JSON, in an address; and each of
+    these in a log of JSON."""
+    from json import dumps  # which whoever only enqueues needs not
+
+    for form in (
+        value,
+        repr(value)[1:-1],
+        "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in value),
+        json.encode(value).decode()[1:-1],
+        quote(value),
+        quote(value, safe=""),
+        quote_plus(value),
+    ):
+        yield form
+        yield dumps(form)[1:-1]  # of the standard library, as others write it: with all but ASCII escaped
+
+
+def _is_table(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, dict)
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)

@@ -1,0 +1,27 @@
+"""Who hears of what: rules that an app declares, and where their messages go.
+
+    from shigoto.notify import Mail, on_failure, Webhook
+
+    app = Shigoto(notify=[on_failure(to=[Mail(), Webhook("https://ops.example.org/jobs")])])
+
+Imported by whoever uses it: an app without rules does not pay for it.
+"""
+
+from shigoto.notify.event import Event
+from shigoto.notify.rules import on_dead_worker, on_failure, on_missed_schedule, on_queue_age
+from shigoto.notify.signing import SignatureInvalid, sign_webhook, verify_webhook
+from shigoto.notify.targets import Log, Mail, Webhook
+
+__all__ = [
+    "Event",
+    "Log",
+    "Mail",
+    "SignatureInvalid",
+    "Webhook",
+    "on_dead_worker",
+    "on_failure",
+    "on_missed_schedule",
+    "on_queue_age",
+    "sign_webhook",
+    "verify_webhook",
+]

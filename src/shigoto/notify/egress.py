@@ -1,0 +1,117 @@
+"""Where a request may go: never into networks of one's own, whatever a name or a number turns out to mean.
+
+A name is resolved once. Every address that it has is looked at, one that is forbidden is enough to refuse them all,
+and the connection is made to the very address that was looked at: a name that means something else a moment later
+(rebinding) leads nowhere. Numbers in odd dresses (decimal, octal, mapped into IPv6) are undressed first.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import NamedTuple
+
+from shigoto.notify.targets import Undeliverable, Undelivered
+
+# What the library takes for public, by the version of Python, or does not know; a list of our own is the same anywhere.
+FORBIDDEN4 = tuple(
+    map(
+        IPv4Network,
+        (
+            "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+            "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16",
+            "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+        ),
+    )
+)  # fmt: skip
+# Of IPv6 only what is given out to the public, and of that not what leads elsewhere: Teredo, ORCHID, documentation.
+PUBLIC6 = IPv6Network("2000::/3")
+FORBIDDEN6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")))
+# Numbers of IPv4 inside of IPv6: what they lead to is what counts.
+NAT64 = IPv6Network("64:ff9b::/96")
+
+
+class Place(NamedTuple):
+    """One address of a host; `scope` is the link that it is on, of IPv6."""
+
+    family: socket.AddressFamily
+    host: str
+    scope: int = 0
+
+
+Resolve = Callable[[str, int], Sequence[Place]]
+
+
+def resolve(host: str, port: int) -> list[Place]:
+    """All addresses of a host, as the system knows them."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    places: list[Place] = []
+    for family, _, _, _, address in found:
+        if family is socket.AF_INET:
+            places.append(Place(family, str(address[0])))
+        elif family is socket.AF_INET6:
+            places.append(Place(family, str(address[0]), int(address[-1])))
+    return places
+
+
+def connect(
+    host: str, port: int, *, deadline: float, internal: bool, resolving: Resolve = resolve
+) -> socket.socket:
+    """A connection to a host, if all of its addresses are allowed; by `deadline`, of the monotonic clock.
+
+    Raises Undeliverable if one is not, Undelivered if nobody answers.
+    """
+    try:
+        places = list(resolving(host, port))
+    except (OSError, UnicodeError) as error:
+        raise Undelivered(f"The host of the webhook has no address: {type(error).__name__}.") from None
+    if not places:
+        raise Undelivered("The host of the webhook has no address.")
+    for place in places:
+        if not internal and is_forbidden(place.host):
+            raise Undeliverable("The host of the webhook has an address in a network that is not public.")
+    trouble: OSError | None = None
+    for place in places:
+        patience = deadline - time.monotonic()
+        if patience <= 0:
+            break
+        connection = socket.socket(place.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            connection.settimeout(patience)
+            connection.connect(_address(place, port))
+        except OSError as error:
+            connection.close()
+            trouble = error
+        else:
+            return connection
+    reason = "not in time" if trouble is None else type(trouble).__name__
+    raise Undelivered(f"The host of the webhook could not be reached: {reason}.")
+
+
+def _address(place: Place, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
+    return (place.host, port, 0, place.scope) if place.family is socket.AF_INET6 else (place.host, port)
+
+
+def is_forbidden(text: str) -> bool:
+    """Whether an address is anything but one of the public Internet."""
+    try:
+        address = ip_address(text.partition("%")[0])
+    except ValueError:
+        return True
+    if isinstance(address, IPv6Address):
+        inner = _inside(address)
+        if inner is None:
+            return (
+                address not in PUBLIC6 or not address.is_global or any(address in each for each in FORBIDDEN6)
+            )
+        address = inner
+    return not address.is_global or any(address in each for each in FORBIDDEN4)
+
+
+def _inside(address: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that this one stands for."""
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    return IPv4Address(int(address) & 0xFFFF_FFFF) if address in NAT64 else None

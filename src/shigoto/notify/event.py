@@ -1,0 +1,121 @@
+"""What a message tells, and how it says so to people. Pure."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Literal
+from uuid import UUID
+
+from msgspec import Struct
+
+from shigoto.model.duration import write_duration
+from shigoto.model.job import FailureKind
+from shigoto.model.text import CUT, spelt_out
+
+MAX_NAME = 100
+MAX_ERROR = 1_000
+MAX_SUBJECT = 200
+
+EventKind = Literal["failed", "fenced", "missed", "old", "test"]
+
+
+class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that happened, or several of a kind, as a target is told of it.
+
+    `id` is the same whenever it is told again. `subject` names the task that failed, the worker that died, the schedule
+    that missed ticks or the queue that waits. `count` is of what happened between `since` and `until`, for a message
+    that tells of several; `tasks` has the parts of a digest. What a job was given is never in it.
+    """
+
+    id: UUID
+    kind: EventKind
+    rule: str
+    subject: str
+    at: datetime
+    count: int = 1
+    since: datetime | None = None
+    until: datetime | None = None
+    job: UUID | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    attempt: int | None = None
+    failure: FailureKind | None = None
+    error: str | None = None
+    tasks: Mapping[str, int] = {}
+
+    @property
+    def title(self) -> str:
+        """One line for a subject or a log, whatever the names in it are made of."""
+        return _line(f"[shigoto] {_said(self)}", MAX_SUBJECT)
+
+    @property
+    def text(self) -> str:
+        """A few lines of plain text."""
+        return "\n".join([f"{_line(_said(self), MAX_SUBJECT)}.", "", *_facts(self)]) + "\n"
+
+
+def _said(event: Event) -> str:
+    subject = _line(event.subject, MAX_NAME)
+    match event.kind:
+        case "failed" if event.tasks:
+            return f"{_times(event.count, 'job')} of {_times(len(event.tasks), 'task')} failed"
+        case "failed" if event.until is not None:
+            return f"{_times(event.count, 'more job')} of {subject} failed"
+        case "failed":
+            return f"A job of {subject} failed for good"
+        case "fenced":
+            return f"Worker {subject} died"
+        case "missed":
+            return f"Schedule {subject} missed {_times(event.count, 'tick')}"
+        case "old":
+            return f"Queue {subject} waits{_for(event)}"
+        case "test":
+            return "This is a test"
+
+
+def _for(event: Event) -> str:
+    if event.since is None:
+        return ""
+    waited = timedelta(seconds=round((event.at - event.since).total_seconds()))
+    return f" for {write_duration(max(waited, timedelta()))}"
+
+
+def _facts(event: Event) -> list[str]:
+    facts: list[tuple[str, object]] = [
+        ("job", event.job),
+        ("queue", event.queue),
+        ("tenant", event.tenant),
+        ("attempt", event.attempt),
+        ("kind", event.failure),
+        ("at", _when(event.at)),
+        ("since", _when(event.since)),
+        ("until", _when(event.until)),
+        ("rule", event.rule),
+        ("event", event.id),
+    ]
+    lines = [
+        f"{name:<8} {_line(str(value), MAX_SUBJECT)}" for name, value in facts if value not in (None, "")
+    ]
+    lines += [f"{count:>8} {_line(task, MAX_NAME)}" for task, count in sorted(event.tasks.items())]
+    if event.error:
+        lines += ["", *(f"    {line}" for line in cut(event.error).splitlines())]
+    return lines
+
+
+def cut(error: str) -> str:
+    """As much of an error as a message has room for, without what a terminal would obey."""
+    text = spelt_out("\n".join(error.splitlines()))
+    return text if len(text) <= MAX_ERROR else text[: MAX_ERROR - len(CUT)] + CUT
+
+
+def _line(text: str, most: int) -> str:
+    """The text on one line: no header or log line can be made to look like two."""
+    plain = spelt_out(" ".join(text.split()))
+    return plain if len(plain) <= most else f"{plain[: most - 1]}…"
+
+
+def _when(at: datetime | None) -> str | None:
+    return None if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _times(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -1,0 +1,191 @@
+"""Where messages go: mail, a webhook, the log, or a function of yours. Values, checked where they are declared.
+
+What is secret, and what differs from one installation to the next, is not declared but read from the environment when
+it is needed:
+
+    SHIGOTO_MAIL_TO          who gets mail that is for nobody in particular, with commas between
+    SHIGOTO_MAIL_FROM        from whom it is
+    SHIGOTO_SMTP_URL         by which server it is sent: smtp://user@host:587, smtps://…
+    SHIGOTO_SMTP_PASSWORD
+    SHIGOTO_WEBHOOK_SECRET   what webhooks are signed with, unless they name another variable
+    SHIGOTO_EGRESS           if it is set, the only hosts that webhooks may go to, with commas between
+"""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import Any, Protocol, TypeGuard, runtime_checkable
+
+from msgspec import Struct
+
+from shigoto.model.errors import DeclarationError
+from shigoto.model.text import shown
+from shigoto.notify.event import Event
+
+MAIL_TO, WEBHOOK_SECRET = "SHIGOTO_MAIL_TO", "SHIGOTO_WEBHOOK_SECRET"
+USUAL_PORTS = (443,)
+
+logger = logging.getLogger("shigoto.notify")
+
+
+class Undelivered(Exception):
+    """A message could not be delivered, and may be another time. Says nothing that is secret."""
+
+
+class Undeliverable(Exception):
+    """A message cannot be delivered, however often one tries."""
+
+
+@runtime_checkable
+class Target(Protocol):
+    """Somewhere to tell of an event."""
+
+    @property
+    def key(self) -> str:
+        """What it is called where it is stored: the same in every process of the app, and nothing of what is secret."""
+        ...
+
+    def check(self) -> None:
+        """Raise DeclarationError if what it needs of the environment is missing or wrong. Reaches nobody."""
+        ...
+
+    def deliver(self, event: Event) -> None:
+        """Tell of it. Raises Undelivered or Undeliverable."""
+        ...
+
+
+class Mail(Struct, frozen=True):
+    """E-mail, as plain text, to these addresses; to those of $SHIGOTO_MAIL_TO if none are named."""
+
+    to: str | Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        from shigoto.notify.mail import expect_addresses
+
+        expect_addresses("Mail", self.to)
+
+    @property
+    def key(self) -> str:
+        return _key("mail", self.to if isinstance(self.to, str) else ",".join(self.to))
+
+    def check(self) -> None:
+        from shigoto.notify.mail import settings_of
+
+        settings_of(self.to, os.environ)
+
+    def deliver(self, event: Event) -> None:
+        from shigoto.notify.mail import send, settings_of
+
+        send(event, settings_of(self.to, os.environ))
+
+
+class Webhook(Struct, frozen=True):
+    """A signed POST of the event as JSON. Where `url` is `$NAME`, it is in the variable of that name.
+
+    `secret` is the name of the variable that has the key. Only to `https`, to a port of `ports`, and to public
+    addresses, unless it is `internal`: then also to `http` and to networks of one's own.
+    """
+
+    url: str
+    secret: str = WEBHOOK_SECRET
+    ports: tuple[int, ...] = USUAL_PORTS
+    internal: bool = False
+
+    def __post_init__(self) -> None:
+        from shigoto.notify.webhook import expect_address
+
+        expect_address(self)
+
+    @property
+    def key(self) -> str:
+        return _key("webhook", self.url)
+
+    def check(self) -> None:
+        from shigoto.notify.webhook import settings_of
+
+        settings_of(self, os.environ)
+
+    def deliver(self, event: Event) -> None:
+        from shigoto.notify.webhook import post, settings_of
+
+        post(event, settings_of(self, os.environ))
+
+
+class Log(Struct, frozen=True):
+    """A line in the log of the worker that delivers it, as an error, by the logger `shigoto.notify`."""
+
+    @property
+    def key(self) -> str:
+        return "log"
+
+    def check(self) -> None:
+        pass
+
+    def deliver(self, event: Event) -> None:
+        fields = {
+            "event_id": str(event.id),
+            "event_kind": event.kind,
+            "rule": event.rule,
+            "count": event.count,
+        }
+        logger.error("%s", event.title.removeprefix("[shigoto] "), extra=fields)
+
+
+class Hook(Struct, frozen=True):
+    """A function of the user's own, called with the event; a coroutine that it returns is awaited."""
+
+    fn: Callable[[Event], Any]
+
+    @property
+    def key(self) -> str:
+        return _key("hook", f"{self.fn.__module__}.{self.fn.__qualname__}")
+
+    def check(self) -> None:
+        pass
+
+    def deliver(self, event: Event) -> None:
+        from asyncio import iscoroutine, run
+
+        ended = self.fn(event)
+        if iscoroutine(ended):
+            run(ended)
+
+
+To = Sequence[Target | Callable[[Event], Any]]
+
+
+def targets_of(where: str, given: object) -> tuple[Target, ...]:
+    """The targets of a rule. Raises DeclarationError."""
+    if not is_list(given) or not given:
+        raise DeclarationError(f"{where}: to takes a list of targets, such as [Mail()], not {shown(given)}.")
+    targets = tuple(_target(where, each) for each in given)
+    if len({target.key for target in targets}) < len(targets):
+        raise DeclarationError(f"{where}: two of its targets are the same.")
+    return targets
+
+
+def is_list(given: object) -> TypeGuard[Sequence[object]]:
+    """Whether it is a list or the like, and not a single word."""
+    return isinstance(given, Sequence) and not isinstance(given, str)
+
+
+def _target(where: str, given: object) -> Target:
+    if isinstance(given, type):
+        raise DeclarationError(f"{where}: to takes {given.__name__}(…), not the class itself.")
+    if isinstance(given, Target):
+        return given
+    if _is_hook(given):
+        return Hook(given)
+    raise DeclarationError(
+        f"{where}: a target is Mail, Webhook, Log or a function with a name, not {shown(given)}."
+    )
+
+
+def _is_hook(given: object) -> TypeGuard[Callable[[Event], Any]]:
+    return callable(given) and hasattr(given, "__qualname__") and hasattr(given, "__module__")
+
+
+def _key(kind: str, address: str) -> str:
+    """An address may have a secret in it, and what is stored must not."""
+    return f"{kind}-{sha256(address.encode()).hexdigest()[:12]}"

@@ -1,0 +1,219 @@
+"""Webhooks: the event as JSON, signed, in one POST to a place that may be told.
+
+At most five seconds and 64 KiB for the answer, of which only the status counts. A redirect is not followed: it would
+lead past everything that was checked. What a server cannot do now (408, 425, 429, 5xx) is tried again, when it says so
+with Retry-After then; what it refuses is not.
+"""
+
+import re
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from threading import Timer
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
+
+from msgspec import Struct, json
+
+from shigoto.model.errors import DeclarationError
+from shigoto.model.text import shown
+from shigoto.model.version import VERSION
+from shigoto.notify.egress import Resolve, connect, resolve
+from shigoto.notify.event import Event
+from shigoto.notify.signing import key_of, sign_webhook
+from shigoto.notify.targets import Undeliverable, Undelivered, is_list
+from shigoto.outcomes import RetryLater
+
+if TYPE_CHECKING:
+    from shigoto.notify.targets import Webhook
+
+EGRESS = "SHIGOTO_EGRESS"
+PATIENCE = 5.0  # seconds, for all of it
+MAX_ANSWER = 64 * 1024
+SHORTEST_KEY = 16  # bytes
+LONGEST_PAUSE = 3_600.0  # seconds that a server may ask for
+LATER = frozenset({408, 425, 429})
+PORTS = {"https": 443, "http": 80}
+_NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNFIT = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\]")
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Where it goes, and what it is signed with."""
+
+    split: SplitResult
+    host: str
+    port: int
+    secrets: tuple[str, ...]
+    internal: bool
+
+    def __repr__(self) -> str:
+        return f"Settings({self.host}:{self.port})"
+
+    @property
+    def path(self) -> str:
+        """What is asked for."""
+        return (self.split.path or "/") + (f"?{self.split.query}" if self.split.query else "")
+
+
+def expect_address(webhook: "Webhook") -> None:
+    """Raise DeclarationError for what cannot be the address of a webhook."""
+    secret, ports, url = _plain(webhook)
+    if not isinstance(secret, str) or not _VARIABLE.fullmatch(secret):
+        raise DeclarationError(
+            "The secret of a Webhook is the name of the environment variable that has it, such as"
+            " SHIGOTO_WEBHOOK_SECRET, and not the secret itself."
+        )
+    if not is_list(ports) or not ports or not all(_is_port(port) for port in ports):
+        raise DeclarationError(
+            f"The ports of a Webhook are a list of numbers up to 65535, not {shown(ports)}."
+        )
+    if not (isinstance(url, str) and _NAME.fullmatch(url)):
+        _place(webhook, url)
+
+
+def _plain(webhook: "Webhook") -> tuple[object, object, object]:
+    """What was said, as something that nobody has checked."""
+    return webhook.secret, webhook.ports, webhook.url
+
+
+def _is_port(port: object) -> bool:
+    return isinstance(port, int) and 0 < port < 65536
+
+
+def settings_of(webhook: "Webhook", environment: Mapping[str, str]) -> Settings:
+    """What the target and the environment say together. Raises DeclarationError."""
+    url, named = webhook.url, _NAME.fullmatch(webhook.url)
+    if named:
+        url = environment.get(named[1], "")
+        if not url:
+            raise DeclarationError(f"The address of a Webhook is in ${named[1]}, which is not set.")
+    split, host, port = _place(webhook, url)
+    _expect_allowed(host, environment.get(EGRESS, ""))
+    return Settings(
+        split=split,
+        host=host,
+        port=port,
+        secrets=_secrets(webhook.secret, environment.get(webhook.secret, "")),
+        internal=webhook.internal,
+    )
+
+
+def post(event: Event, settings: Settings, *, resolving: Resolve = resolve) -> None:
+    """Send the event. Raises Undelivered, Undeliverable, RetryLater."""
+    body = json.encode(event)
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": f"shigoto/{VERSION}",
+        "Connection": "close",
+        **sign_webhook(str(event.id), body, settings.secrets),
+    }
+    deadline = time.monotonic() + PATIENCE
+    line = connect(
+        settings.host, settings.port, deadline=deadline, internal=settings.internal, resolving=resolving
+    )
+    # A server may trickle for ever, one byte within each time-out: at the deadline the line is cut, by a handle of its
+    # own since TLS takes the other.
+    with closing(line), closing(line.dup()) as handle:
+        alarm = Timer(max(0.0, deadline - time.monotonic()), _cut, (handle,))
+        alarm.daemon = True
+        alarm.start()
+        try:
+            status, wait = _asked(line, settings, body, headers, deadline)
+        except (OSError, HTTPException, ssl.SSLError) as error:
+            raise Undelivered(f"The webhook was not answered: {type(error).__name__}.") from None
+        finally:
+            alarm.cancel()
+    _judge(status, wait)
+
+
+def _asked(
+    line: socket.socket, settings: Settings, body: bytes, headers: Mapping[str, str], deadline: float
+) -> tuple[int, float | None]:
+    line.settimeout(max(0.01, deadline - time.monotonic()))
+    secure = settings.split.scheme == "https"
+    connection = HTTPConnection(settings.host, settings.port)
+    connection.default_port = PORTS[settings.split.scheme]
+    with closing(connection):
+        connection.sock = (
+            ssl.create_default_context().wrap_socket(line, server_hostname=settings.host) if secure else line
+        )
+        connection.request("POST", settings.path, body, dict(headers))
+        answer = connection.getresponse()
+        answer.read(MAX_ANSWER)
+        return answer.status, _wait(answer)
+
+
+def _judge(status: int, wait: float | None) -> None:
+    if 200 <= status < 300:
+        return
+    text = f"The webhook answered {status}"
+    if 300 <= status < 400:
+        raise Undeliverable(f"{text}: a redirect, which is not followed. Name the place itself.")
+    if status in LATER or status >= 500:
+        if wait is not None:
+            raise RetryLater(wait, f"{text}, and asks to wait for {wait:g} s.")
+        raise Undelivered(f"{text}.")
+    raise Undeliverable(f"{text}.")
+
+
+def _wait(answer: HTTPResponse) -> float | None:
+    said = (answer.getheader("Retry-After") or "").strip()
+    return min(float(said), LONGEST_PAUSE) if said.isascii() and said.isdigit() and len(said) < 10 else None
+
+
+def _cut(line: socket.socket) -> None:
+    with suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)
+
+
+def _place(webhook: "Webhook", url: object) -> tuple[SplitResult, str, int]:
+    """The parts of an address. What it says is not repeated: it may have a secret in it."""
+    if not isinstance(url, str) or not url or _UNFIT.search(url):
+        raise DeclarationError(
+            "The address of a Webhook has to be a URL in ASCII, such as https://host/path."
+        )
+    try:
+        split = urlsplit(url)
+        port = split.port
+        host = split.hostname
+    except ValueError:
+        raise DeclarationError("The address of a Webhook is no URL, such as https://host/path.") from None
+    if split.scheme != "https" and not (split.scheme == "http" and webhook.internal):
+        raise DeclarationError(
+            "The address of a Webhook has to begin with https://, unless it is internal=True."
+        )
+    if not host or "@" in split.netloc or split.fragment:
+        raise DeclarationError("The address of a Webhook has a host, and neither a user nor a fragment.")
+    port = PORTS[split.scheme] if port is None else port
+    if port not in webhook.ports and not webhook.internal:
+        raise DeclarationError(f"A Webhook may not go to port {port}: its ports are {shown(webhook.ports)}.")
+    return split, host, port
+
+
+def _expect_allowed(host: str, allowed: str) -> None:
+    names = [name.strip().lower() for name in allowed.split(",") if name.strip()]
+    if names and not any(host == name or (name[:1] == "." and host.endswith(name)) for name in names):
+        raise DeclarationError(f"${EGRESS} does not name the host of a Webhook, {shown(host)}.")
+
+
+def _secrets(name: str, value: str) -> tuple[str, ...]:
+    secrets = tuple(value.split())
+    if not secrets:
+        raise DeclarationError(
+            f"Webhooks are signed: set ${name}, to at least {SHORTEST_KEY} letters by chance."
+        )
+    for secret in secrets:
+        try:
+            key = key_of(secret)
+        except ValueError as error:
+            raise DeclarationError(f"${name} cannot be used: {error}.") from None
+        if len(key) < SHORTEST_KEY:
+            raise DeclarationError(
+                f"${name} is too short: {len(key)} bytes, and {SHORTEST_KEY} are the least."
+            )
+    return secrets

@@ -1,0 +1,163 @@
+"""Sentry: one event for every job that has failed for good, and none for anything else.
+
+Whoever makes the transition tells of it, so it is told once: the worker that settles the last run, the supervisor or
+the sweeper that finds a crash too many, the server that settles for a worker in another language.
+
+    JobFailed, JobsRescued, TasksUnknown ──► queue ──► thread: client of our own ──► Sentry
+
+The program's own Sentry, if it has one, is left alone. The SDK takes half a second to import, so that, too, is done in
+the thread. An event has what the store keeps of an error: never arguments, never what variables of the handler held.
+"""
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Full, Queue
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from msgspec.structs import asdict
+
+from shigoto.model.job import Job, State
+from shigoto.observe.bus import Bus
+from shigoto.observe.events import JobFailed, JobsRescued, TasksUnknown
+from shigoto.observe.sentry import Sentry
+from shigoto.observe.sentry_events import Failure, event_of, failure_of_job, failure_of_task
+
+if TYPE_CHECKING:
+    from sentry_sdk.client import BaseClient
+
+RELEASE = "SENTRY_RELEASE"
+MOST_WAITING = 100
+FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
+SENDERS = "sentry-sdk."  # how the threads of the SDK are called
+
+logger = logging.getLogger("shigoto.observe")
+
+Told = JobFailed | JobsRescued | TasksUnknown
+Jobs = Callable[[Sequence[UUID]], Sequence[Job | None]]
+
+
+class Reporter:
+    """Tells Sentry what the buses of this process tell of. `jobs` looks up those of which an event has only the id."""
+
+    def __init__(self, settings: Sentry, jobs: Jobs) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._queue: Queue[Told | threading.Event] = Queue(MOST_WAITING)
+        self._thread: threading.Thread | None = None
+        self._client: BaseClient | None = None
+
+    def watch(self, bus: Bus) -> None:
+        """Tell of what this bus tells; asked for twice, once."""
+        if not bus.hears(self._hear):
+            for kind in (JobFailed, JobsRescued, TasksUnknown):
+                bus.subscribe(self._hear, kind)
+
+    def flush(self, seconds: float) -> None:
+        """Send what is there, if that takes no longer than this."""
+        if self._thread is None:
+            return
+        done, until = threading.Event(), time.monotonic() + seconds
+        try:
+            self._queue.put(done, timeout=seconds)
+        except Full:
+            return
+        done.wait(max(0.0, until - time.monotonic()))
+
+    def _hear(self, event: Told) -> None:
+        if isinstance(event, JobsRescued) and not any(job.state is State.FAILED for job in event.jobs):
+            return
+        try:
+            self._queue.put_nowait(event)
+        except Full:
+            logger.warning("Sentry is not told of a failure: %d are still on their way there", MOST_WAITING)
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="shigoto-sentry", daemon=True)
+            self._thread.start()
+            atexit.register(self.flush, FLUSHED_WITHIN)
+
+    def _work(self) -> None:
+        while True:
+            told = self._queue.get()
+            try:
+                if isinstance(told, threading.Event):
+                    self._flush_client()
+                    told.set()
+                else:
+                    self._report(told)
+            except Exception:
+                logger.exception("Sentry could not be told of a failure")
+
+    def _report(self, told: Told) -> None:
+        client = self._client
+        if client is None:
+            client = self._client = _client(self._settings)
+        for failure in self._failures(told):
+            client.capture_event(event_of(failure))
+        _adopt_threads()
+
+    def _failures(self, told: Told) -> list[Failure]:
+        if isinstance(told, JobFailed):
+            return [
+                Failure(
+                    task=told.task,
+                    kind=told.kind.value,
+                    error=told.error,
+                    traceback=told.traceback,
+                    job_id=str(told.job_id),
+                    number=told.number,
+                    queue=told.queue,
+                    tenant=told.tenant,
+                    attempt=told.attempt,
+                )
+            ]
+        if isinstance(told, TasksUnknown):
+            return [failure_of_task(task) for task in told.tasks]
+        failed = [job for job in told.jobs if job.state is State.FAILED]
+        found = self._jobs([job.id for job in failed])
+        return [failure_of_job(rescued, job) for rescued, job in zip(failed, found, strict=True)]
+
+    def _flush_client(self) -> None:
+        if self._client is not None:
+            self._client.flush(timeout=FLUSHED_WITHIN)
+
+
+def _client(settings: Sentry) -> "BaseClient":
+    """A client that reports what it is given, and looks at nothing else in this process."""
+    import sentry_sdk
+
+    options: dict[str, Any] = {
+        "default_integrations": False,
+        "auto_enabling_integrations": False,
+        "include_local_variables": False,
+        "attach_stacktrace": False,
+        "max_breadcrumbs": 0,
+        "send_client_reports": False,
+        "auto_session_tracking": False,
+        # Without one the SDK would ask git for it, which is a process that nobody here expects.
+        "release": os.environ.get(RELEASE, ""),
+        "before_send": _without_empty_release,
+        **{name: value for name, value in asdict(settings).items() if value is not None},
+    }
+    return sentry_sdk.Client(**options)
+
+
+def _without_empty_release(event: Any, _: object) -> Any:
+    if not event.get("release"):
+        event.pop("release", None)
+    return event
+
+
+def _adopt_threads() -> None:
+    """Call the SDK's threads ours: a worker that stops takes others for what handlers have left behind."""
+    theirs = sys.modules.get("sentry_sdk")
+    is_used = theirs is not None and theirs.get_client().is_active()
+    for thread in threading.enumerate():
+        if thread.name.startswith(SENDERS) and not is_used:
+            thread.name = f"shigoto-{thread.name}"

@@ -1,0 +1,153 @@
+"""Rotation: what is stored is encrypted anew by the current key, while work goes on.
+
+    for each page of jobs: read what other keys have encrypted → open, seal → put it there, if it has not changed since
+
+Each page is two short transactions. Whatever a worker, an operator or a sweep writes meanwhile wins: an envelope is
+only replaced if it still stands where it was seen. So a rotation can be interrupted, begun again, and run twice at a
+time; what it has not reached, or has lost to somebody else, is found by the next one. What is written anew has the
+current key anyhow, as soon as every process has it.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from msgspec import Struct, structs
+
+from shigoto.encryption import Encryption, Field, Whose
+from shigoto.engine.op import Op
+from shigoto.engine.protocol import Engine
+from shigoto.model.errors import EncryptionKeyMissing, ScheduleInvalid, StoreUnavailable
+from shigoto.model.job import JobFilter
+from shigoto.model.schedule import Change, Schedule
+from shigoto.model.sealed import Reseal, Sealed, is_sealed, prefix_of, read
+from shigoto.schedule.definition import read as read_definition
+from shigoto.schedule.definition import written
+
+T = TypeVar("T")
+
+PAGE = 200  # jobs
+TRIES = 10  # of one step, where the store is busy
+PAUSE = 0.2  # seconds between them
+BUSY = "(schedules that others change all the time)"
+
+
+class Rotated(Struct, frozen=True, kw_only=True):
+    """What a rotation has done so far: it is at the job `at` of `to`, the newest one when it began.
+
+    `unreadable` counts, by the id of its key, what it could not open, and has left as it was.
+    """
+
+    at: int
+    to: int
+    changed: int
+    schedules: int
+    unreadable: dict[str, int]
+
+
+class Rotation:
+    """Encrypts everything anew that another key than the current one has encrypted."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        keys: Encryption,
+        *,
+        page: int = PAGE,
+        tell: Callable[[Rotated], None] = lambda rotated: None,
+    ) -> None:
+        self._engine = engine
+        self._keys = keys
+        self._page = page
+        self._tell = tell
+        self._at = self._to = self._changed = self._schedules = 0
+        self._unreadable = Counter[str]()
+
+    def run(self) -> Rotated:
+        """Go through all schedules and jobs once. Raises StoreError; Unsupported where the store is a server."""
+        # First, since ticks make jobs of what stands there: those must not be behind us with the old key.
+        self._rotate_schedules()
+        newest = self._patiently(self._engine.find(JobFilter(limit=1)))
+        self._to = newest[0].number if newest else 0
+        registry = self._engine.registry
+        while True:
+            found, to = self._patiently(registry.sealed(self._keys.current, after=self._at, limit=self._page))
+            if to is None:
+                break
+            changes = list(self._anew(found))
+            if changes:
+                self._changed += self._patiently(registry.reseal(changes))
+            self._at = to
+            self._tell(self._told())
+        return self._told()
+
+    def _told(self) -> Rotated:
+        return Rotated(
+            at=self._at,
+            to=max(self._to, self._at),
+            changed=self._changed,
+            schedules=self._schedules,
+            unreadable=dict(self._unreadable),
+        )
+
+    def _anew(self, found: Iterable[Sealed]) -> Iterator[Reseal]:
+        for sealed in found:
+            field: Field = "error" if sealed.held == "failure" else sealed.held
+            text = self._resealed(sealed.text, sealed, field)
+            if text is not None:
+                yield Reseal(sealed, text)
+
+    def _rotate_schedules(self) -> None:
+        """The arguments of schedules that were added at run time stand in their definitions. One that ticks meanwhile
+        is read again."""
+        lost = 0
+        for _ in range(TRIES):
+            self._unreadable.clear()
+            schedules = self._patiently(self._engine.schedules())
+            changes = list(self._changed_schedules(schedules))
+            if not changes:
+                return
+            done = self._patiently(self._engine.tick(changes))
+            lost = sum(change is None for change in done)
+            self._schedules += len(done) - lost
+        if lost:
+            self._unreadable[BUSY] = lost
+
+    def _changed_schedules(self, schedules: Iterable[Schedule]) -> Iterator[Change]:
+        for schedule in schedules:
+            try:
+                definition = read_definition(schedule.definition)
+            except ScheduleInvalid:  # of another release, which knows what is in it
+                self._unreadable["?"] += 1
+                continue
+            job = definition.job
+            if job is None or not is_sealed(job.payload) or job.payload.startswith(self._prefix):
+                continue
+            payload = self._resealed(job.payload, job.spec(schedule.id), "payload")
+            if payload is not None:
+                anew = structs.replace(definition, job=structs.replace(job, payload=payload))
+                yield Change(
+                    schedule=structs.replace(schedule, definition=written(anew)), seen=schedule.revision
+                )
+
+    @property
+    def _prefix(self) -> str:
+        return prefix_of(self._keys.current)
+
+    def _resealed(self, text: str, whose: Whose, field: Field) -> str | None:
+        try:
+            return self._keys.resealed(text, whose, field)
+        except EncryptionKeyMissing:
+            envelope = read(text)
+            self._unreadable["?" if envelope is None else envelope.k] += 1
+            return None
+
+    def _patiently(self, op: Op[T]) -> T:
+        """Run the op; where the store is busy, in a moment."""
+        for _ in range(TRIES - 1):
+            try:
+                return self._engine.run(op)
+            except StoreUnavailable:
+                time.sleep(PAUSE)
+        return self._engine.run(op)
