@@ -133,7 +133,7 @@ def plan(engine: Engine, keyed: JobSpec) -> None:
         "nightly", origin="shop:nightly", held=True, look_at=NOW + 5, declared_at=NOW, counts={"fired": 3}
     )
     broken = schedule(
-        "broken 仕事", failed=True, errors=6, error=ODD, look_at=None, paused_at=7, resumed_at=8
+        "broken 仕事", failed=True, errors=6, error=ODD, look_at=None, paused_at=7, pauses=((5, 6),)
     )
     engine.run(engine.tick([Change(schedule=each, seen=0) for each in (nightly, broken, schedule("plain"))]))
     again = replace(keyed, id=nightly.job_id(NOW))

@@ -593,10 +593,13 @@ class Batching:
 
         return Op(start=start, several=self.several, subject=id)
 
-    def several(self, ids: list[int]) -> Any:
-        self.batches.append(list(ids))
-        yield Call("add_all", (str(ids),))
-        return ids
+    def several(self, ids: list[int]) -> Op[list[int]]:
+        def start() -> Any:
+            self.batches.append(list(ids))
+            yield Call("add_all", (str(ids),))
+            return ids
+
+        return Op(start=start)
 
 
 async def test_a_lone_caller_waits_for_nobody(driver: Driver) -> None:

@@ -376,3 +376,32 @@ def test_a_block_that_reads_slowly_from_a_stream_has_taken_too_long(
 
     with pytest.raises(TransactionTooLong):
         read()
+
+
+def test_a_statement_that_was_answered_promptly_has_met_no_silence(
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was under way when the limit passed, and done before the server heard of the cancel."""
+    monkeypatch.setattr(cancelling, "cancel", lambda pgconn: None)
+
+    def use() -> None:
+        with engine.block(pid, limit=0.3) as tx:
+            time.sleep(0.25)
+            tx.execute("SELECT pg_sleep(0.1)")
+
+    with pytest.raises(TransactionTooLong):
+        use()
+
+
+def test_an_error_that_came_promptly_is_no_silence_either(
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancelling, "cancel", lambda pgconn: None)
+
+    def use() -> None:
+        with engine.block(pid, limit=0.3) as tx:
+            time.sleep(0.25)
+            tx.execute("SELECT 1 / (SELECT 0 FROM (SELECT pg_sleep(0.1) OFFSET 0) s)")
+
+    with pytest.raises(TransactionTooLong):
+        use()

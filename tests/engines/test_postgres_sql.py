@@ -32,9 +32,9 @@ SQL = load_statements("shigoto.engine.postgres.statements")
 MIGRATIONS = "shigoto.engine.postgres.migrations"
 # What the SQLite engine needs beyond: one writer at a time, numbers that would repeat, counters that count later.
 ONLY_ON_SQLITE = {
-    "add_husk", "complete_plain", "delete_husk", "drop_ready_row", "fold", "front", "heads", "highest", "key_holder",
-    "lane", "make_husk", "next_due", "number_of_id", "queue_of_lane", "replace_job", "start", "state_of", "supersede",
-    "take_key", "take_write_lock", "uncounted", "unready", "unschedule_promoted", "watch_jobs",
+    "add_husk", "by_queue", "complete_plain", "delete_husk", "drop_ready_row", "fold", "front", "heads", "highest",
+    "key_holder", "lane", "make_husk", "next_due", "number_of_id", "queue_of_lane", "replace_job", "start", "state_of",
+    "supersede", "take_key", "take_write_lock", "uncounted", "unready", "unschedule_promoted", "watch_jobs",
     "watch_runs", "watched",
 }  # fmt: skip
 ONLY_HERE = {

@@ -1,5 +1,6 @@
 """How often we go to the server: for many jobs no more often than for a few."""
 
+import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 from time import sleep
@@ -10,7 +11,7 @@ import pytest
 
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.engine.postgres.connection import ThreadConnection
+from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.local_postgres import Server
 from shigoto.model.job import JobSpec, KeyMode, Lease, LogLine, State
 from shigoto.model.outcome import Ending, LogTail, Report
@@ -229,3 +230,27 @@ def test_many_keys_are_as_few_trips_as_a_few(store: EngineUnderTest, trips: Trip
         return made
 
     assert enqueue(FEW) == enqueue(MANY)
+
+
+def test_callers_who_wait_together_are_one_trip(
+    store: EngineUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first goes by itself, and all who come meanwhile go by one statement, which is its own transaction."""
+    store.engine.run(store.engine.enqueue_many([store.spec()]))  # so that there is a lane
+    made: list[bytes] = []
+    ask = LoopConnection.ask
+
+    async def counted(self: LoopConnection, request: Any, until: float) -> Any:
+        if b"pg_notify" not in request.text:
+            made.append(request.text)
+        return await ask(self, request, until)
+
+    async def enqueue() -> None:
+        ops = [store.engine.enqueue_many([store.spec()]) for _ in range(1 + MANY)]
+        await asyncio.gather(*map(store.engine.arun, ops))
+
+    monkeypatch.setattr(LoopConnection, "ask", counted)
+    asyncio.run(enqueue())
+
+    assert len(made) == 2
+    assert store.counts().pending == 2 + MANY

@@ -1,17 +1,22 @@
 """Rows that somebody has written into the file by hand: they are failed or left alone, and nobody else pays for it."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from shigoto.engine.op import Op
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
-from shigoto.model.errors import StoreError
+from shigoto.model.errors import JobError, StoreError, StoreRefused
 from shigoto.model.ids import uuid7
-from shigoto.model.job import FailureKind, JobFilter, JobSpec, State
+from shigoto.model.job import FailureKind, JobFilter, JobSpec, QueueSettings, State
+from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.worker import Announcement, SweepOrder, Want
 
 pytestmark = pytest.mark.engine("sqlite")
@@ -179,3 +184,85 @@ def test_an_instant_that_is_none_does_not_stop_the_promotion(engine: Engine, tmp
 
     assert (promoted.count, promoted.next_in) == (0, None)
     assert engine.run(engine.find(JobFilter()))[0].state is State.PENDING
+
+
+@pytest.mark.parametrize("state", [9, "over"])
+def test_a_state_that_is_none_is_an_error_that_names_the_job(
+    engine: Engine, tmp_path: Path, state: object
+) -> None:
+    """F12: and a job of another key, or another number, is not kept from anything."""
+    spec = JobSpec(id=uuid7(), task="send", queue="mail", payload="{}", key="one")
+    [answer] = engine.run(engine.enqueue_many([spec]))
+    by_hand(tmp_path, "DELETE FROM shigoto_ready")
+    by_hand(tmp_path, DONE, answer.number, state, 1)
+    again = replace(spec, id=uuid7())
+    told = f"job {answer.number} .* table done .* state is {state!r}"
+
+    with pytest.raises(JobError, match=told):
+        engine.run(engine.cancel([spec.id]))
+    with pytest.raises(JobError, match=told):
+        engine.run(engine.enqueue_many([again]))
+    with pytest.raises(JobError, match=told):
+        engine.run(engine.enqueue_many([again, replace(again, id=uuid7(), key="other")]))
+
+    assert engine.run(engine.cancel([uuid7()])) == [None]
+    engine.run(engine.enqueue_many([replace(again, key="other")]))
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "row"),
+    [
+        ("counter", "total = 'many'", "mail"),
+        ("counter", "failed = 1.5", "mail"),
+        ("queue", "keep_failed_for = 'long'", "mail"),
+        ("queue", "max_pending = x'00'", "mail"),
+        ("worker", "id = x'00'", "anvil"),
+        ("worker", "tasks = '['", "anvil"),
+        ("worker", "started_at = 'noon'", "anvil"),
+    ],
+)
+def test_rows_that_cannot_be_read_are_an_error_that_names_them(
+    engine: Engine, tmp_path: Path, table: str, change: str, row: str
+) -> None:
+    engine.run(engine.configure(QueueSettings(name="mail", max_pending=5)))
+    worker = announced(engine)
+    enqueued(engine)
+    [lease] = engine.run(engine.claim(worker.id, [WANT]))
+    end = Settlement(number=lease.number, token=lease.token, queue="mail", ending=Ending.COMPLETED)
+    engine.run(engine.settle(worker.id, [end]))
+    by_hand(tmp_path, f"UPDATE shigoto_{table} SET {change}")
+
+    looks: dict[str, Callable[[], Op[Any]]]
+    looks = {"counter": engine.stats, "queue": engine.settings, "worker": engine.workers}
+    with pytest.raises(StoreRefused, match=f"row '{row}' of the table {table} was not written by us"):
+        engine.run(looks[table]())
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "row"),
+    [
+        ("schedule", "counts = 'many'", "nightly"),
+        ("schedule", "pauses = '['", "nightly"),
+        ("schedule", "stretch = '{'", "nightly"),
+        ("schedule", "id = 'one'", "nightly"),
+        ("tick", "outcome = 'lost'", "nightly 1000"),
+    ],
+)
+def test_schedules_that_cannot_be_read_are_an_error_that_names_them(
+    engine: Engine, tmp_path: Path, table: str, change: str, row: str
+) -> None:
+    """S4-14: a process that fires ticks goes on trying, and says which row it is; it does not end."""
+    schedule = Schedule(
+        id=uuid7(), name="nightly", definition="{}", decided_to=0, look_at=1_000, created_at=0
+    )
+    entry = Entry(at=1_000, outcome=TickOutcome.MISSED, decided_at=1_000)
+    engine.run(engine.tick([Change(schedule=schedule, seen=0, firings=(Firing(entry=entry),))]))
+    by_hand(tmp_path, f"UPDATE shigoto_{table} SET {change}")
+    ops: dict[str, list[Op[Any]]] = {
+        "schedule": [engine.schedules(), engine.due((), 10)],
+        "tick": [engine.history("nightly")],
+    }
+
+    for op in ops[table]:
+        with pytest.raises(StoreRefused, match=f"row '{row}' of the table {table} was not written by us"):
+            engine.run(op)

@@ -415,6 +415,7 @@ HOT = {
     "declare schedules": Statement(SQL["declare_schedules"], ('["s000001"]', 0)),
     "fired entries": Statement(SQL["fired_entries"], ('[["1", 1, 9]]',)),
     "forget later entries": Statement(SQL["forget_later"], ("1", 90)),
+    "forget entries": Statement(SQL["forget_entries"], ("1", "[90]")),
     "put entries": Statement(SQL["put_entries"], ('[["1", 1, "fired", 1, null, null, 1]]',)),
     "change schedules": Statement(SQL["change_schedules"], ("[[]]",)),
     "prune histories": Statement(SQL["prune_histories"], ('["1"]', 1000)),

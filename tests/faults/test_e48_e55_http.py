@@ -48,7 +48,7 @@ def test_the_api_keeps_to_its_document_and_tenants_apart(tmp_path: Path) -> None
 
 
 def test_who_has_no_right_is_refused_alike(tmp_path: Path) -> None:
-    """E55: wrong, expired, revoked, of another scope, with the secret of another worker."""
+    """E55: wrong, expired, revoked, of another scope, for the worker of another token."""
     outcome = e55_tokens.EXPERIMENT.run(setting(tmp_path))
 
     assert outcome.passed, repr(outcome)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Literal, TypeVar
 from zoneinfo import ZoneInfo
@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 import psycopg
 import pytest
 
-from shigoto import Shigoto, StoreUnavailable, Tick, TickOutcome
+from shigoto import Call, Retry, Shigoto, StoreUnavailable, Tick, TickOutcome
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps
 from shigoto.model.clock import to_datetime, to_millis
@@ -232,6 +232,68 @@ def test_whoever_dies_at_the_last_failure_leaves_no_schedule_that_shall_be_remov
     stage.play(main)
 
     assert stage.app.schedules.all() == []
+
+
+def test_what_is_not_said_of_a_schedule_is_utc_active_and_looked_at_within_a_minute() -> None:
+    """S4-23: its time zone, its status, and how soon somebody looks, also if it comes while all of them sleep."""
+    stage = Stage()
+    report = report_on(stage.app)
+
+    async def main() -> None:
+        async with Scheduler(stage.app, random=Random(5), name="clock"):
+            await asyncio.sleep(30.5)
+            added = await stage.app.schedules.aadd("daily", report.call(), cron="0 9 * * *")
+            assert (added.tz, added.status) == ("UTC", "active")
+            assert added.next_at is not None
+            assert (added.next_at.hour, added.next_at.utcoffset()) == (9, timedelta(0))
+            await stage.app.schedules.aadd("often", report.call(), every="1s")
+            began = stage.now
+            await stage.until(events.TickFired)
+            assert stage.now - began <= 60_000
+            await stage.until(events.TickFired, 10)
+
+    stage.play(main)
+
+    assert max(event.late for event in stage.all(events.TickFired)) <= 60_000
+
+
+def test_what_a_job_is_about_is_made_once_of_its_tick_and_stored() -> None:
+    """C15: caught up hours later, and retried after that, it is still the day before the tick in its own zone."""
+    stage = Stage()
+    made: list[datetime] = []
+    seen: list[str] = []
+
+    @stage.app.task(retry=Retry.delays([timedelta(days=1)]))
+    async def close(day: str) -> None:
+        seen.append(day)
+        if len(seen) == 1:
+            raise ConnectionError("tomorrow")
+
+    def make(tick: Tick) -> Call[None]:
+        made.append(tick.at)
+        return close.call(str(tick.local_date - timedelta(days=1)))
+
+    three = to_datetime(START).astimezone(ZoneInfo("Asia/Tokyo")) + timedelta(days=1)
+    three = three.replace(hour=3, minute=0, second=0, microsecond=0)
+    stage.app.schedule("close", call=make, at=three, tz="Asia/Tokyo")
+
+    async def declare() -> None:
+        async with Scheduler(stage.app, random=Random(5)):
+            pass
+
+    async def main() -> None:
+        async with stage.working():
+            await stage.until(events.JobCompleted)
+
+    stage.play(declare)
+    stage.clock.advance(to_millis(three) + 7 * 3_600_000 - stage.clock.now)
+    stage.play(main)
+
+    day = str(three.date() - timedelta(days=1))
+    [entry] = stage.app.schedules.history("close")
+    [job] = stage.app.find(state="all", task="close")
+    assert (entry.outcome, entry.at, made) == (TickOutcome.CAUGHT_UP, three, [three])
+    assert (seen, job.payload) == ([day, day], f'{{"day":"{day}"}}')
 
 
 def test_the_rate_of_submissions_is_told_in_all_by_schedule_and_by_priority() -> None:

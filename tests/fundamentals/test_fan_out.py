@@ -2,16 +2,17 @@
 
 from collections.abc import AsyncIterator
 from itertools import count
+from time import monotonic
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from shigoto import Call, Context, FannedOut, Job, OptionInvalid, Retry, Shigoto
-from shigoto.context import Signals
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.model.job import KeyMode, Lease
+from shigoto.signals import Signals
 from tests.fundamentals.shop import Shop
 from tests.fundamentals.stage import Stage
 
@@ -65,6 +66,15 @@ def test_one_run_stores_one_child_for_each_tenant_in_their_order(chain: Chain) -
     ]
 
 
+def test_ten_times_a_hundred_stores_are_enqueued_within_a_minute(chain: Chain) -> None:
+    """S3-51: by the clock."""
+    began = monotonic()
+
+    assert run_of().fan_out(stores(1_000), chain.call) == FannedOut(inserted=1_000)
+
+    assert monotonic() - began < 60
+
+
 def test_what_an_earlier_run_of_the_same_job_has_stored_is_met_again(chain: Chain) -> None:
     """S3-9: a half-done fan-out can simply run again; nothing is stored twice, and nothing is left out."""
     numbers = count()
@@ -93,15 +103,16 @@ def test_within_one_run_a_fan_out_that_failed_can_be_tried_again(chain: Chain) -
 
 @pytest.mark.parametrize(("mode", "again"), [("keep", "existing"), ("preserve_run_at", "replaced")])
 def test_another_run_of_the_scheduler_adds_no_second_job_for_a_store(
-    chain: Chain, mode: KeyMode, again: str
+    shop: Shop, chain: Chain, mode: KeyMode, again: str
 ) -> None:
-    """S3-58 = GWT-6: in both readings of the rule, each a mode of the unique key."""
+    """S3-58 = GWT-6: in both readings of the rule, each a mode of the unique key; also an hour later."""
 
     def keyed(store: str) -> Call[Any]:
         return chain.for_store.using(key=f"aggregate:{store}:monday", key_mode=mode).call(store, "monday")
 
     first = run_of(uuid4()).fan_out(list("abc"), keyed)
     before = [(job.id, job.run_at) for job in chain.children()]
+    shop.clock.advance(3_600_000)  # so that a run_at that is kept is not by chance that of the second run
     second = run_of(uuid4()).fan_out(list("abc"), keyed)
 
     assert (first, second) == (FannedOut(inserted=3), FannedOut(**{again: 3}))

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
+from itertools import pairwise
 from random import Random
 from typing import TypeVar
 from zoneinfo import ZoneInfoNotFoundError
@@ -34,6 +35,7 @@ from shigoto.model.text import ERROR_LIMIT
 from shigoto.observe import events
 from shigoto.schedule.deciding import HELD_LOOK
 from shigoto.schedule.failing import FIRST_PAUSE, MOST_ERRORS, after_failure
+from shigoto.schedule.looking import AT_ONCE
 from shigoto.scheduler import Figures, Scheduler
 from shigoto.testing.clock import START, VirtualClock
 from shigoto.worker import Worker
@@ -263,7 +265,8 @@ def test_one_that_another_service_takes_at_that_moment_does_not_end_the_ticker(
 
 
 def test_a_failure_is_told_once_by_whoever_was_heard(stage: Stage) -> None:
-    """S4-11, S4-12: counted once and told once, however many workers find it."""
+    """S4-11, S4-12: counted once and told once, however many workers find it; each try twice as late as the one
+    before."""
 
     def fail(tick: object) -> object:
         raise ValueError("no call today")
@@ -272,14 +275,16 @@ def test_a_failure_is_told_once_by_whoever_was_heard(stage: Stage) -> None:
 
     async def main() -> None:
         async with stage.working(), stage.working(name="2", random=Random(7)):
-            await stage.until(events.ScheduleFailed, 3)
+            await stage.until(events.ScheduleFailed, MOST_ERRORS)
 
     stage.play(main)
 
     told = [event.errors for event in stage.all(events.ScheduleFailed)]
-    assert told == [1, 2, 3]
+    assert told == [1, 2, 3, 4, 5, 6]
+    times = stage.times(events.ScheduleFailed)
+    assert [later - earlier for earlier, later in pairwise(times)] == [2_000, 4_000, 8_000, 16_000, 32_000]
     [record] = stage.app.schedules.all()
-    assert record.errors == 3
+    assert (record.errors, record.status) == (6, "failed")
 
 
 def test_a_full_queue_is_a_failed_submission_and_others_fire_meanwhile(stage: Stage) -> None:
@@ -314,6 +319,46 @@ def test_a_full_queue_is_a_failed_submission_and_others_fire_meanwhile(stage: St
     assert minutely == [60_000 * (1 + at) for at in range(len(minutely))]
     record = stage.app.schedules.get("crowded")
     assert (record.errors, record.error, record.counts.get("missed", 0)) == (0, None, 0)
+
+
+def test_what_is_caught_up_fills_a_queue_as_far_as_there_is_room(stage: Stage) -> None:
+    """S4-13, S4-22: more than the queue may ever hold at once; else it could not be caught up by anybody."""
+    stage.engine.run(stage.engine.configure(QueueSettings(name="small", max_pending=3)))
+
+    @stage.app.task(queue="small")
+    async def work() -> None: ...
+
+    stage.app.schedules.add("behind", work.call(), every=60, catch_up="all")
+    stage.clock.advance(10 * 60_000)
+
+    async def main() -> None:
+        async with asyncio.timeout(600), stage.working():
+            await stage.until(events.JobCompleted, 10)
+
+    stage.play(main)
+
+    caught_up = [event.at for event in stage.all(events.TickFired)][:10]
+    assert caught_up == list(range(caught_up[0], caught_up[0] + 10 * 60_000, 60_000))
+    record = stage.app.schedules.get("behind")
+    assert (record.status, record.errors, record.counts.get("missed", 0)) == ("active", 0, 0)
+
+
+def test_a_job_that_makes_room_for_the_next_one_is_no_reason_to_refuse_it(stage: Stage) -> None:
+    """S4-13: with `overlap="cancel"` a full queue does not get fuller."""
+    stage.engine.run(stage.engine.configure(QueueSettings(name="small", paused=True, max_pending=1)))
+
+    @stage.app.cron("* * * * *", overlap="cancel", queue="small")
+    async def newest() -> None: ...
+
+    async def main() -> None:
+        async with asyncio.timeout(600), Scheduler(stage.app, random=Random(5)):
+            await stage.until(events.TickFired, 3)
+
+    stage.play(main)
+
+    assert not stage.all(events.ScheduleFailed)
+    states = [job.state for job in stage.app.find(queue="small", state="all")]
+    assert sorted(states) == ["cancelled", "cancelled", "pending"]
 
 
 def test_a_schedule_whose_zone_is_not_known_here_is_left_to_others(
@@ -680,6 +725,68 @@ def test_what_is_caught_up_goes_in_portions_and_nothing_is_lost_in_between() -> 
 async def _until_caught_up(stage: Stage) -> None:
     async with asyncio.timeout(600), Scheduler(stage.app, random=Random(8)):
         await stage.until(events.TickFired, 4_510)
+
+
+@pytest.mark.parametrize("many", [1, AT_ONCE + 10])
+def test_whoever_has_much_to_catch_up_keeps_nobody_waiting(many: int) -> None:
+    """S4-22: its ticks are older than those of all others, and would come first until the last of them."""
+    stage = Stage(Counting)
+    engine, ticks = stage.engine, 3_500 // many
+    assert isinstance(engine, Counting)
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    for number in range(many):
+        stage.app.schedules.add(
+            f"behind{number}", work.call(), every=10, catch_up="all", catch_up_most=10_000
+        )
+    stage.clock.advance((ticks - 1) * 10_000)
+    stage.app.schedules.add("other", work.call(), every=10)
+    stage.clock.advance(10_000)
+    engine.jobs.clear()
+
+    async def main() -> None:
+        async with asyncio.timeout(600), Scheduler(stage.app, random=Random(8)):
+            await stage.until(events.TickFired, many * ticks + 1)
+
+    stage.play(main)
+
+    told = [event.schedule for event in stage.all(events.TickFired)]
+    first = stage.all(events.TickFired)[told.index("other")]
+    assert told.index("other") < sum(engine.jobs[:2])
+    assert first.late < 10_000
+    assert max(engine.jobs) <= 1_000
+    for number in range(many):
+        caught_up = [event.at for event in stage.all(events.TickFired) if event.schedule == f"behind{number}"]
+        assert caught_up == list(range(caught_up[0], caught_up[-1] + 1, 10_000))
+
+
+def test_all_schedules_of_one_round_are_compared_with_one_instant(stage: Stage) -> None:
+    """S4-9: although time goes by while they are decided, and one that becomes due meanwhile is for the next round."""
+
+    @stage.app.task
+    async def work() -> None: ...
+
+    def make(tick: Tick) -> Call[None]:
+        stage.clock.advance(7_000)
+        return work.call()
+
+    for name in ("a", "b", "c"):
+        stage.app.schedule(name, "* * * * *", call=make)
+    minute = to_datetime(START - START % 60_000 + 60_000)
+    stage.app.schedule("soon", at=minute + timedelta(seconds=5), call=work.call())
+
+    async def main() -> None:
+        async with Scheduler(stage.app, random=Random(7)):
+            await stage.until(events.TickFired, 4)
+
+    stage.play(main)
+
+    first = {name: stage.app.schedules.history(name)[-1] for name in ("a", "b", "c", "soon")}
+    assert [first[name].decided_at for name in ("a", "b", "c")] == [minute] * 3
+    assert first["soon"].decided_at >= minute + timedelta(seconds=21)
+    assert [event.schedule for event in stage.all(events.TickFired)][:4] == ["a", "b", "c", "soon"]
 
 
 def test_others_get_their_turn_while_many_schedules_are_decided(stage: Stage) -> None:

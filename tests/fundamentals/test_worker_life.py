@@ -16,10 +16,14 @@ from shigoto import Context, DeclarationError, Shigoto, Snooze, State, StoreUnav
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.engine.sqlite import SqliteEngine
+from shigoto.model.job import Lease
+from shigoto.model.worker import POLL
 from shigoto.observe import events
+from shigoto.testing.clock import VirtualClock
 from shigoto.worker import Stopped, Worker
 from shigoto.worker.logfields import Capture
-from tests.fundamentals.stage import DAY, Stage
+from shigoto.worker.pulse import Signs, judge
+from tests.fundamentals.stage import DAY, HOUR, Stage
 
 T = TypeVar("T")
 
@@ -69,6 +73,49 @@ def test_a_worker_is_ready_from_the_first_answered_claim_to_the_first_request_to
 
     stage.play(main)
     assert ready == [False, False, True, False]
+
+
+class Counting(MemoryEngine):
+    """A store that counts how often it is asked for jobs."""
+
+    claims = 0
+
+    def claim(self, worker: Any, wants: Any) -> Op[list[Lease]]:
+        self.claims += 1
+        return super().claim(worker, wants)
+
+
+def test_a_worker_without_room_is_ready_although_it_claims_nothing() -> None:
+    """S3-11: a claim cycle finished recently, or there was no room for one, an hour long."""
+    store: list[Counting] = []
+
+    def made(clock: VirtualClock) -> Counting:
+        store.append(Counting(clock=clock))
+        return store[0]
+
+    stage = Stage(made)
+    ages: list[float] = []
+
+    @stage.app.task
+    async def work() -> None:
+        await asyncio.sleep(HOUR)
+
+    async def main() -> None:
+        time = asyncio.get_running_loop().time
+        work.enqueue()
+        work.enqueue()  # there would be more to do
+        async with stage.working(concurrency=1) as worker:
+            await stage.until(events.JobStarted)
+            asked = store[0].claims
+            while time() < HOUR - 10:
+                await asyncio.sleep(5)
+                cycled_at = worker.cycled_at()
+                assert cycled_at is not None
+                ages.append(time() - cycled_at)
+            assert store[0].claims == asked, "it had no room"
+
+    stage.play(main)
+    assert judge(Signs(cycles=ages, poll=POLL / 1000)) == (True, ())
 
 
 def test_people_can_see_where_a_worker_runs(stage: Stage) -> None:

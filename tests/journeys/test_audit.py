@@ -8,7 +8,8 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,18 @@ import pytest
 from shigoto import Shigoto, State
 from shigoto.engine.open import open_engine
 from shigoto.model.audit import AuditEntry
+from shigoto.model.errors import Unsupported
+from shigoto.model.feed import Place
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.worker import Announcement, Want
 from shigoto.tokens import creating
 from tests.journeys.yard import SHIGOTO
+from tests.service.ground import key, served
+from tests.unit.commands import on_terminal
 
+CANCELLED = '{"state":"cancelled","force":false}'
 ME = f"cli:{getpass.getuser()}@{socket.gethostname()}"
 
 
@@ -52,8 +58,9 @@ class Store:
         )
         self.engine.run(self.engine.settle(self.worker, [ended]))
 
-    def run(self, *words: str, code: int = 0) -> str:
+    def run(self, *words: str, code: int = 0, token: str | None = None) -> str:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SHIGOTO_", "PG"))}
+        kept |= {} if token is None else {"SHIGOTO_TOKEN": token}
         done = subprocess.run(
             [*SHIGOTO, *words],
             cwd=self.folder,
@@ -69,6 +76,10 @@ class Store:
     def audit(self) -> list[AuditEntry]:
         """The oldest first."""
         return self.engine.run(self.engine.registry.noted(limit=1_000))[::-1]
+
+
+def entry(target: str) -> AuditEntry:
+    return AuditEntry(actor="me", action="queue.pause", target=target)
 
 
 @pytest.fixture
@@ -125,6 +136,110 @@ def test_what_is_done_by_commands_is_in_the_audit_with_who_did_it(store: Store) 
     ]
     assert "secret" not in str(entries)
     assert all(entry.at > 0 for entry in entries)
+
+
+@pytest.mark.engine("sqlite")
+def test_the_audit_is_shown_at_the_store(store: Store) -> None:
+    """S0-66: actor, action, target, before, after and time."""
+    assert store.run("audit", "jobs.db") == "Nothing was done, or it was more than a year ago.\n"
+    job = store.app.enqueue_by_name("sell", {"card": "secret"})
+    store.run("cancel", "jobs.db", str(job.number))
+    store.run("pause", "jobs.db", "mail")
+
+    lines = store.run("audit", "jobs.db").splitlines()
+
+    assert lines[0].split() == ["entry", "at", "actor", "action", "target", "before", "after"]
+    number, at, *rest = lines[1].split()
+    assert number == "2"
+    assert datetime.fromisoformat(at).tzinfo is not None
+    assert rest == [ME, "queue.pause", "mail", '{"paused":false}', '{"paused":true}']
+    assert lines[2].split()[2:] == [ME, "job.cancel", str(job.id), '{"state":"pending"}', CANCELLED]
+    newest, oldest = json.loads(store.run("audit", "jobs.db", "--json"))
+    assert (newest["number"], newest["actor"], newest["before"], newest["after"]) == (
+        2,
+        ME,
+        {"paused": False},
+        {"paused": True},
+    )
+    assert datetime.fromisoformat(newest["at"]) >= datetime.fromisoformat(oldest["at"])
+    assert oldest["target"] == str(job.id)
+
+
+@pytest.mark.engine("sqlite")
+def test_the_audit_comes_in_pages_and_of_one_target(store: Store) -> None:
+    """S0-66."""
+    store.engine.run(store.engine.registry.note([entry(f"q{number % 2}") for number in range(1, 8)]))
+
+    def numbers(*words: str) -> list[int]:
+        return [each["number"] for each in json.loads(store.run("audit", "jobs.db", "--json", *words))]
+
+    assert numbers("--limit", "3") == [7, 6, 5]
+    assert numbers("--limit", "3", "--before", "5") == [4, 3, 2]
+    assert numbers("--limit", "3", "--before", "2") == [1]
+    assert numbers("--target", "q1", "--limit", "2") == [7, 5]
+    assert numbers("--target", "q1", "--limit", "9", "--before", "5") == [3, 1]
+    assert numbers("--target", "mail") == []
+    none = store.run("audit", "jobs.db", "--target", "mail", "--before", "9")
+    assert none == "Nothing was done to that target before entry 9, or it was more than a year ago.\n"
+    for wrong in (["--limit", "0"], ["--limit", "1001"], ["--before", "-1"], ["--before", "x"]):
+        assert wrong[0] in store.run("audit", "jobs.db", *wrong, code=2)
+
+
+@pytest.mark.engine("sqlite")
+def test_on_a_terminal_it_says_where_the_next_page_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.engine.run(store.engine.registry.note([entry("\x1b[31mmail") for _ in range(3)]))
+    monkeypatch.chdir(store.folder)
+
+    code, shown = on_terminal("", "audit", "jobs.db", "--limit", "2", COLUMNS="60")
+
+    assert code == 0
+    assert "These are 2 entries; see older ones with --before 2." in shown
+    assert "\x1b[31m" not in shown
+    assert all(len(line) <= 60 for line in shown.splitlines())
+
+
+@pytest.mark.engine("sqlite")
+def test_the_audit_is_shown_from_a_server_to_its_admins(store: Store) -> None:
+    """S0-66: the same entries, by the API."""
+    admin, reads = key("admin"), key("read")
+    with served(store.app, tokens=(admin, reads)) as server:
+        server.ask("PATCH", "/queues/mail", {"max_pending": 5}, token=admin)
+        server.ask("POST", "/queues/mail/pause", token=admin)
+        server.ask("POST", "/queues/other/pause", token=admin)
+        there = ("--url", server.url, "audit", "--json")
+
+        here = store.run("audit", "jobs.db", "--json")
+        assert [each["action"] for each in json.loads(here)] == [
+            "queue.pause",
+            "queue.pause",
+            "queue.configure",
+        ]
+        assert store.run(*there, token=admin.text) == here
+        asked = store.run(*there, "--target", "mail", "--limit", "1", "--before", "3", token=admin.text)
+        assert [each["number"] for each in json.loads(asked)] == [2]
+        assert f"token:{admin.token.id} (test)" in store.run(*there[:3], token=admin.text)
+        for text in (reads.text, None):
+            told = store.run(*there[:3], token=text, code=1)
+            assert told.startswith("Error [STORE.REFUSED]"), told
+
+
+@pytest.mark.engine("sqlite")
+def test_nothing_else_of_the_registry_is_to_be_had_from_a_server(store: Store) -> None:
+    with served(store.app) as server:
+        engine = open_engine(server.url)
+        registry = engine.registry
+        asked: list[Callable[[], object]] = [
+            registry.tokens,
+            registry.watch,
+            lambda: registry.add_token(key("admin").token),
+            lambda: registry.revoke_token("x"),
+            lambda: registry.note([]),
+            lambda: registry.happened(Place(0), 1, 1),
+        ]
+        for ask in asked:
+            with pytest.raises(Unsupported, match="Name the store itself"):
+                ask()
+        engine.close()
 
 
 @pytest.mark.engine("sqlite")

@@ -185,7 +185,7 @@ def test_the_counts_are_logged_again_and_again(yard: Yard) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_running_jobs_finish(yard: Yard, number: signal.Signals) -> None:
-    """S0-21: stopping signals the worker and waits for every job in flight."""
+    """S0-21, S3-10: stopping signals the worker, which takes no more and waits for every job in flight."""
     worker = yard.start("--app", "shop", "worker", "--threads", "1")
     for _ in range(2):
         yard.run("--app", "shop", "enqueue", "wait_for", "--arg", "file=go")

@@ -147,11 +147,13 @@ class TestContainer:
         assert (done.stdout, done.returncode) == ("", 0)
 
     def test_it_starts_the_worker_on_a_store_in_the_data_volume(self) -> None:
-        """S0-79: small, with certificates, the worker as its entry point, `workers.db` on a `data` volume."""
+        """S0-79: small, with certificates and time zones, the worker as its entry point, `workers.db` on a `data`
+        volume."""
         said = dict(instructions())
 
         assert re.fullmatch(r"python:3\.\d+-slim", said["FROM"])
         assert "test -s /etc/ssl/certs/ca-certificates.crt" in said["RUN"]
+        assert "test -s /usr/share/zoneinfo/" in said["RUN"]
         assert json.loads(said["ENTRYPOINT"])[:2] == ["shigoto", "worker"]
         assert json.loads(said["CMD"]) == ["/data/workers.db"]
         assert said["VOLUME"] == "/data"

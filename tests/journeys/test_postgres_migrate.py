@@ -35,6 +35,17 @@ UNION ALL
 SELECT 'applied', name, checksum, version::text, breaking::text FROM shigoto.migration
 ORDER BY 1, 2, 3
 """
+# Where whatever is not the server's own has been made: tables, their indexes and sequences, types, functions.
+WHERE = """
+SELECT DISTINCT n.nspname::text, o.kind
+FROM (
+  SELECT relnamespace, 'relation' FROM pg_class WHERE oid >= 16384
+  UNION ALL SELECT typnamespace, 'type' FROM pg_type WHERE oid >= 16384
+  UNION ALL SELECT pronamespace, 'function' FROM pg_proc WHERE oid >= 16384) o(namespace, kind)
+JOIN pg_namespace n ON n.oid = o.namespace
+WHERE n.nspname <> 'pg_toast'
+ORDER BY 2
+"""
 EMPTY = "SELECT count(*) FROM pg_namespace WHERE nspname = 'shigoto'"
 
 
@@ -45,10 +56,12 @@ def ground(tmp_path: Path, postgres_database: str) -> Iterator[Ground]:
 
 
 def test_an_empty_database_gets_the_schema_and_then_nothing_more(ground: Ground) -> None:
-    """S3-23, S3-56 = GWT-4: the command creates the queue's schema, says what it did, and can be run again."""
+    """S3-1, S3-23, S3-56 = GWT-4: the command creates the queue's schema, says what it did, and can be run again.
+    Nothing is made anywhere else, where the tables of the business may be."""
     first = ground.shigoto("migrate", url=ground.address)
     assert first.stdout.splitlines() == [f"Applied {name}." for name in ALL]
     made = ground.rows(CATALOGUE)
+    assert ground.rows(WHERE) == [("shigoto", "function"), ("shigoto", "relation"), ("shigoto", "type")]
 
     again = ground.shigoto("migrate", url=ground.address)
     assert again.stdout == "The store is up to date.\n"

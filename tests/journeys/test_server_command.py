@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from shigoto import Shigoto
+from tests.certificates import Authority
 from tests.journeys.yard import SHIGOTO
 
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not here")
@@ -159,20 +160,11 @@ def test_submit_take_ask_and_change_with_curl(program: Program) -> None:
 
     # take
     worker = program.curl("/workers", {"name": "shell", "tasks": ["send"]})
-    me, secret = worker["worker"], worker["secret"]
-    claimed = program.shell(
-        f"curl -sS -H 'Shigoto-Worker-Secret: {secret}' --json '{{\"limit\": 1}}'"
-        f" {program.url}/api/v1/workers/{me}/claim"
-    )
-    [work] = json.loads(claimed)["jobs"]
+    me = worker["worker"]
+    [work] = program.curl(f"/workers/{me}/claim", {"limit": 1})["jobs"]
     assert (work["id"], work["payload"]) == (stored["id"], {"to": "ada"})
-    settlement = json.dumps({"token": work["token"], "outcome": "completed", "result": "1 to ada"})
-    verdict = json.loads(
-        program.shell(
-            f"curl -sS -H 'Shigoto-Worker-Secret: {secret}' --json '{settlement}'"
-            f" {program.url}/api/v1/workers/{me}/jobs/{work['id']}/settle"
-        )
-    )
+    settlement = {"token": work["token"], "outcome": "completed", "result": "1 to ada"}
+    verdict = program.curl(f"/workers/{me}/jobs/{work['id']}/settle", settlement)
     assert verdict["state"] == "completed"
 
     # ask
@@ -276,15 +268,12 @@ def test_a_port_that_is_taken(program: Program) -> None:
 
 
 def test_over_tls(program: Program) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not here")
-    program.shell(
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
-        " -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem 2>&1"
-    )
+    authority = Authority("mine")
+    authority.write(program.folder / "ca.pem")
+    authority.issue("127.0.0.1", certificate=program.folder / "cert.pem", key=program.folder / "key.pem")
     process = program.start("server", "jobs.db", "--certificate", "cert.pem", "--key", "key.pem")
     end = time.monotonic() + 30
-    ask = f"curl -s --cacert cert.pem https://127.0.0.1:{program.port}/readyz"
+    ask = f"curl -s --cacert ca.pem https://127.0.0.1:{program.port}/readyz"
     while '"ready":true' not in program.shell(ask, fine=None):
         assert time.monotonic() < end, program.log
         time.sleep(0.05)

@@ -50,7 +50,7 @@ def night() -> Tick:
 def test_one_run_of_a_scheduler_enqueues_one_job_for_each_store_in_a_stable_order(
     shop: Any, jobs: Jobs
 ) -> None:
-    """S3-6, S3-9, S3-57 = GWT-5, S3-72: three stores, exactly three jobs, by the id of the store; nothing else."""
+    """S3-6, S3-57 = GWT-5, S3-72: three stores, exactly three jobs, by the id of the store; nothing else."""
     shop.aggregate_sales.enqueue(night())
 
     jobs.run_all()
@@ -72,6 +72,48 @@ def test_a_second_run_of_a_scheduler_adds_nothing(shop: Any, jobs: Jobs) -> None
     """S3-32 to S3-36, S3-58 = GWT-6: with the mode preserve_run_at."""
     for _ in range(2):
         shop.aggregate_sales(night())  # here and now, so that the children still wait
+
+    assert sorted(job.tenant for job in shop.app.find(state="pending")) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("aggregate_sales", "daily_sales"),
+        ("expire_reservations", "reservation"),
+        ("cleanup_customers", "customer"),
+        ("purge_notes", "note"),
+    ],
+)
+def test_what_enqueues_for_each_store_changes_nothing_itself(
+    shop: Any, jobs: Jobs, name: str, table: str
+) -> None:
+    """S3-9: there is something to change in the first store, and only the job for that store does."""
+    old = "2020-01-01T00:00:00+00:00"
+    with closing(shop.open_database(shop.app)) as connection, connection:
+        connection.execute("INSERT INTO reservation VALUES ('a', ?, 'tentative')", (old,))
+        connection.execute("INSERT INTO customer VALUES ('a', 'Ada', ?)", (old,))
+        connection.execute("INSERT INTO note VALUES ('a', 'Hello', ?)", (old,))
+        before = set(connection.iterdump())
+
+    def changed() -> set[str]:
+        with closing(shop.open_database(shop.app)) as connection:
+            lines = before ^ set(connection.iterdump())
+        tables = {line.split('"')[1] for line in lines if line.startswith("INSERT")}
+        return {table for table in tables if not table.startswith("shigoto_")}
+
+    getattr(shop, name)(night())
+
+    assert (changed(), len(shop.app.find(state="pending"))) == (set(), 3)
+    jobs.run_all(raise_errors=True)
+    assert changed() == {table}
+
+
+def test_a_scheduler_that_runs_again_later_means_the_same_jobs(shop: Any, jobs: Jobs) -> None:
+    """C20: the limit that stands in their keys is that of the tick; by the clock there would be six."""
+    for _ in range(2):
+        shop.cleanup_customers(night())
+        jobs.advance(hours=1)
 
     assert sorted(job.tenant for job in shop.app.find(state="pending")) == ["a", "b", "c"]
 

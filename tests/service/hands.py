@@ -14,15 +14,11 @@ class Hand:
         registered = server.ask("POST", "/workers", {"name": "hand", "tasks": ["work"], **said}, token=token)
         assert registered.status == 201, registered.json
         self.id = registered.json["worker"]
-        self.secret = registered.json["secret"]
         self.registered = registered.json
 
     def ask(self, method: str, path: str, json: Any = None, **more: Any) -> Answer:
         """Something of this worker."""
-        headers = {"Shigoto-Worker-Secret": self.secret}
-        return self.server.ask(
-            method, f"/workers/{self.id}{path}", json, token=self.token, headers=headers, **more
-        )
+        return self.server.ask(method, f"/workers/{self.id}{path}", json, token=self.token, **more)
 
     def claim(self, **said: Any) -> list[dict[str, Any]]:
         """Take jobs."""

@@ -229,6 +229,7 @@ class TestAnonymous:
             {"Host": "evil.example:8710"},
             {"Host": "localhost.evil.example"},
             {"Host": "10.0.0.1:8710"},
+            {"Host": "evil.example:80@127.0.0.1"},
             {"X-Forwarded-For": "127.0.0.1"},
             {"X-Forwarded-Host": "localhost"},
             {"Forwarded": "for=127.0.0.1"},

@@ -234,6 +234,24 @@ def test_only_what_somebody_may(server: Served, app: Shigoto) -> None:
         assert sorted(each.data["number"] for each in acme.some(2)) == [3, 4]
 
 
+def test_what_others_do_moves_nothing_before_it_must(server: Served, app: Shigoto) -> None:
+    """S20: the place of an event tells when it happened, and how many jobs there are."""
+    send = app.tasks["send"]
+    with stream(server) as all_of_it, stream(server, token=ACME) as acme:
+        all_of_it.some(1)
+        acme.some(1)
+        for _ in range(3):
+            send.using(tenant="other").enqueue("ada")
+            drain(app)
+            all_of_it.some(1)
+        send.using(tenant="acme").enqueue("bob")
+        drain(app)
+        lines = list(iter(acme.response.readline, b"\n"))
+
+    assert [line.partition(b":")[0] for line in lines] == [b"id", b"event", b"data"]
+    assert json.loads(lines[2][6:])["number"] == 4
+
+
 def test_a_quiet_stream_says_that_it_lives_and_moves_the_place(
     server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

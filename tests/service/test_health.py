@@ -1,5 +1,6 @@
 """Whether the service lives, and whether it can work."""
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -155,6 +156,29 @@ def test_a_housekeeping_that_stands_still_makes_it_red(app: Shigoto, monkeypatch
         answer = server.ask("GET", "/readyz")
 
     assert (answer.status, answer.json["reasons"]) == (503, ["The housekeeping does not get on."])
+
+
+def test_a_store_that_somebody_keeps_locked_makes_it_red(app: Shigoto, tmp_path: Path) -> None:
+    """E18: reads go on, but nothing can be written. A lock for a moment is normal."""
+    with served(app) as server:
+        until(lambda: is_ready(server), 10)
+        other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None, check_same_thread=False)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+            locked_at = time.monotonic()
+            while time.monotonic() < locked_at + 5:
+                assert is_ready(server)
+                time.sleep(0.2)
+
+            until(lambda: not is_ready(server), 15 - (time.monotonic() - locked_at))
+
+            [reason] = server.ask("GET", "/readyz").json["reasons"]
+            assert reason.startswith("Nothing can be written")
+            assert server.ask("GET", "/healthz").status == 200
+            other.execute("ROLLBACK")
+            until(lambda: is_ready(server), 10)
+        finally:
+            other.close()
 
 
 def test_it_does_what_workers_would(app: Shigoto) -> None:

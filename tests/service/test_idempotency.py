@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
 from shigoto import Shigoto
+from shigoto.model.outcome import Ending
 from shigoto.server.jobs import derived
 from tests.service.ground import STORES, Answer, Key, Served, key, served, shop_on, work_off
 
@@ -171,3 +173,109 @@ def test_the_id_is_a_uuid_of_version_eight() -> None:
         )
         == 4
     )
+
+
+@pytest.mark.parametrize("by", ["key", "id"])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({}, {"queue": "mail"}),
+        ({"queue": "mail"}, {"queue": "default"}),
+        ({}, {"priority": 3}),
+        ({"delay": 60}, {"delay": 61}),
+        ({}, {"delay": 60}),
+        ({"run_at": "2100-01-01T00:00:00Z"}, {"run_at": "2100-01-01T00:00:01Z"}),
+    ],
+)
+def test_another_request_is_not_the_same_one(
+    server: Served, by: str, first: dict[str, Any], then: dict[str, Any]
+) -> None:
+    name: dict[str, Any] = {"by": "order-7"} if by == "key" else {"id": str(uuid4())}
+    assert submit(server, **first, **name).status == 201
+
+    answer = submit(server, **then, **name)
+
+    assert (answer.status, answer.code) == (409, "REQUEST.REUSED_KEY" if by == "key" else "JOB.ID_TAKEN")
+    assert next(iter(then)) in answer.json["detail"]
+    assert submit(server, **first, **name).status == 200
+
+
+def test_its_time_is_not_compared_once_it_has_run(server: Served, app: Shigoto) -> None:
+    """A retry has another one."""
+    submit(server, by="order-7", run_at="2020-01-01T00:00:00Z")
+    work_off(app, ending=Ending.ERRORED, error="no", delay=60_000)
+
+    assert submit(server, by="order-7", run_at="2020-01-01T00:00:00Z").status == 200
+
+
+def test_its_time_is_not_compared_once_an_operator_has_set_another(server: Served, app: Shigoto) -> None:
+    """To retry a job that was cancelled is to let it run at once."""
+    made = submit(server, by="order-7", delay=3_600)
+    handle = app.job(UUID(made.json["id"]))
+    handle.cancel()
+    while datetime.now(UTC) - handle.job().created_at < timedelta(milliseconds=1):
+        pass  # a job that is due in the millisecond in which it was stored looks like one without a time
+    handle.retry()
+
+    assert submit(server, by="order-7", delay=3_600).status == 200
+
+
+def test_an_id_of_another_tenant_s_job_is_taken(server: Served) -> None:
+    id = str(uuid4())
+    submit(server, id=id, tenant="acme")
+
+    answer = submit(server, id=id, tenant="bolt")
+
+    assert (answer.status, answer.code) == (409, "JOB.ID_TAKEN")
+    assert "another tenant" in answer.json["detail"]
+    assert submit(server, id=id, tenant="acme").status == 200
+
+
+def test_a_batch_for_several_tenants_is_one_request(server: Served, app: Shigoto) -> None:
+    """Its key is that of the first of them."""
+
+    def sent(*tenants: str) -> Answer:
+        jobs = [{"task": "greet", "payload": {"name": "Ada"}, "tenant": tenant} for tenant in tenants]
+        return server.ask("POST", "/jobs/batch", {"jobs": jobs}, token=ONE, headers={"Idempotency-Key": "k"})
+
+    assert sent("acme", "bolt").status == 200
+
+    for other in (("acme",), ("acme", "bolt", "acme"), ("acme", "acme")):
+        assert sent(*other).code == "REQUEST.REUSED_KEY", other
+    assert [each["status"] for each in sent("acme", "bolt").json["jobs"]] == ["existing"] * 2
+    assert app.count() == 2
+
+
+def batch(server: Served, *names: str, by: str = "order-7", **said: Any) -> Answer:
+    jobs = [{"task": "greet", "payload": {"name": name}} | said for name in names]
+    return server.ask("POST", "/jobs/batch", {"jobs": jobs}, token=ONE, headers={"Idempotency-Key": by})
+
+
+def test_a_batch_of_another_length_is_another_request(server: Served, app: Shigoto) -> None:
+    assert batch(server, "a", "b", "c").status == 200
+
+    for names in (("a", "b"), ("a", "b", "c", "d"), ("a",)):
+        answer = batch(server, *names)
+        assert (answer.status, answer.code) == (409, "REQUEST.REUSED_KEY"), names
+        assert "more or fewer jobs" in answer.json["detail"]
+    assert submit(server, "a", by="order-7").status == 409
+    assert [each["status"] for each in batch(server, "a", "b", "c").json["jobs"]] == ["existing"] * 3
+    assert app.count() == 3
+
+
+def test_a_batch_of_which_a_unique_key_kept_one_out_may_be_sent_again(server: Served, app: Shigoto) -> None:
+    submit(server, "held", key="k")
+    first = server.ask("POST", "/jobs/batch", keyed(), token=ONE, headers={"Idempotency-Key": "order-7"})
+    again = server.ask("POST", "/jobs/batch", keyed(), token=ONE, headers={"Idempotency-Key": "order-7"})
+
+    assert (first.status, again.status) == (200, 200)
+    assert [each["status"] for each in first.json["jobs"]] == ["inserted", "existing", "inserted"]
+    assert [each["id"] for each in again.json["jobs"]] == [each["id"] for each in first.json["jobs"]]
+    assert app.count() == 3
+
+
+def keyed() -> dict[str, Any]:
+    """A batch whose second job has a unique key."""
+    jobs: list[dict[str, Any]] = [{"task": "greet", "payload": {"name": name}} for name in "abc"]
+    jobs[1]["key"] = "k"
+    return {"jobs": jobs}

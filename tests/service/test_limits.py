@@ -155,6 +155,18 @@ class TestKind:
 
         assert (answer.status, answer.code) == (415, "REQUEST.TYPE")
 
+    def test_nor_by_who_says_it_twice(self, server: Served) -> None:
+        """S25."""
+        said = [b"gzip", b"identity"]
+        for first, second in (said, said[::-1]):
+            heard = spoken(
+                server,
+                b"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Connection: close\r\nContent-Length: 2\r\n"
+                b"Content-Encoding: %s\r\nContent-Encoding: %s\r\n\r\n{}" % (first, second),
+            )
+            assert heard.startswith(b"HTTP/1.1 415 "), heard
+
     @pytest.mark.parametrize(
         "kind", ["application/json", "application/json; charset=utf-8", "Application/JSON"]
     )
@@ -345,6 +357,16 @@ class TestFullQueue:
         headers = {"Idempotency-Key": "one"}
 
         assert [server.ask("POST", "/jobs", JOB, headers=headers).status for _ in range(2)] == [201, 200]
+
+    def test_a_limit_that_is_set_here_holds_at_once(self, server: Served) -> None:
+        """By the route, and by the door of our own command line."""
+        for number in range(3):
+            assert server.ask("POST", "/jobs", JOB).status == 201
+            server.ask("PATCH", "/queues/default", {"max_pending": 1 + number})
+            assert server.ask("POST", "/jobs", JOB).status == 429
+            remote = Shigoto(server.url)
+            remote.engine.run(remote.engine.configure(QueueSettings(name="default")))
+            remote.close()
 
     def test_a_change_of_the_limit_is_heard_within_a_second(self, server: Served, app: Shigoto) -> None:
         settings = QueueSettings(name="default", max_pending=1)

@@ -82,6 +82,19 @@ def test_every_reference_leads_somewhere(written: dict[str, Any]) -> None:
         assert reference.removeprefix("#/components/schemas/") in known
 
 
+def test_every_time_is_said_to_be_one(written: dict[str, Any]) -> None:
+    """A generated client makes a time of it, and not a text."""
+    texts = {
+        f"{kind}.{name}": str(field)
+        for kind, schema in written["components"]["schemas"].items()
+        for name, field in schema.get("properties", {}).items()
+        if re.search(r"(^|_)(at|until)$", name) and "'string'" in str(field)
+    }
+
+    assert len(texts) > 15
+    assert [place for place, field in texts.items() if "'date-time'" not in field] == []
+
+
 def test_no_two_kinds_share_a_name(written: dict[str, Any]) -> None:
     """A name with dots in it is msgspec's way out when two structs are called the same."""
     assert [name for name in written["components"]["schemas"] if not re.fullmatch(r"\w+", name)] == []

@@ -1,12 +1,14 @@
 """Schedules over HTTP."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shigoto import Shigoto
+from shigoto import QueueFull, Shigoto
+from shigoto.model.job import QueueSettings
 from tests.service.ground import Served, key, served
 
 ADMIN, READ, SUBMIT = (key(scope) for scope in ("admin", "read", "submit"))
@@ -188,3 +190,22 @@ def test_who_may(server: Served) -> None:
     assert server.ask("DELETE", "/schedules/nightly", token=MAIL).status == 403
     assert server.ask("GET", "/schedules", token=MAIL).status == 403
     assert server.ask("GET", "/schedules", token=SUBMIT).status == 403
+
+
+def test_a_full_queue_takes_no_more_of_a_schedule(server: Served, app: Shigoto) -> None:
+    """S4-13: by its route, and by the door of our own command line."""
+    server.ask("POST", "/schedules", NIGHTLY, token=ADMIN)
+    app.engine.run(app.engine.configure(QueueSettings(name="reports", max_pending=1)))
+    assert server.ask("POST", "/schedules/nightly/run", token=ADMIN).status == 201
+
+    answer = server.ask("POST", "/schedules/nightly/run", token=ADMIN)
+
+    assert (answer.status, answer.code, "retry-after" in answer.headers) == (429, "JOB.QUEUE_FULL", True)
+    remote = Shigoto(server.url.replace("://", f"://:{ADMIN.text}@"))
+    with pytest.raises(QueueFull, match="max_pending"):
+        remote.schedules.run_now("nightly")
+    with pytest.raises(QueueFull, match="max_pending"):
+        remote.schedules.backfill("nightly", datetime.now(UTC) - timedelta(days=3), datetime.now(UTC))
+    remote.close()
+    assert app.count(queue="reports") == 1
+    assert [tick.outcome for tick in app.schedules.history("nightly")] == ["run_now"]

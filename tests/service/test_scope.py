@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from shigoto import Forbidden, JobNotFound, Shigoto
+from shigoto.model.notice import SILENT
 from shigoto.model.outcome import Ending
 from shigoto.server import scope
 from shigoto.server.auth import ANYBODY, Caller
@@ -19,6 +20,8 @@ BOLT = key("submit", "read", "admin", name="bolt", tenant="bolt")
 NOBODY = key("submit", "read", "admin", name="nobody", tenant="")
 MAIL = key("submit", "read", "admin", name="mail", queues=("mail",))
 TWO = key("submit", "read", "admin", name="two", queues=("mail", "default"))
+SUBMIT = key("submit", "read", name="submit")
+WORK = key("submit", "work", name="work")
 
 
 @pytest.fixture(params=STORES)
@@ -29,7 +32,7 @@ def app(request: pytest.FixtureRequest) -> Iterator[Shigoto]:
 
 @pytest.fixture
 def server(app: Shigoto) -> Iterator[Served]:
-    with served(app, tokens=(ALL, ACME, BOLT, NOBODY, MAIL, TWO), housekeeping=False) as server:
+    with served(app, tokens=(ALL, ACME, BOLT, NOBODY, MAIL, TWO, SUBMIT, WORK), housekeeping=False) as server:
         yield server
 
 
@@ -79,6 +82,14 @@ class TestOneJob:
 
 
 class TestSubmit:
+    @pytest.mark.parametrize("task", sorted(SILENT))
+    def test_messages_to_people_are_written_by_workers(self, server: Served, task: str) -> None:
+        """Else whoever may submit could mail the administrator whatever he likes."""
+        asked = {"task": task, "payload": {}, "allow_unknown": True}
+
+        assert server.ask("POST", "/jobs", asked, token=SUBMIT).code == "AUTH.FORBIDDEN"
+        assert server.ask("POST", "/jobs", asked, token=WORK).status == 201
+
     def test_the_tenant_is_the_tokens(self, server: Served) -> None:
         """S10, S21: not what the request says."""
         for said in ({}, {"tenant": "acme"}):
@@ -264,8 +275,8 @@ def caller(which: Key) -> Caller:
 
 class TestRules:
     def test_somebody_on_this_machine_may_everything(self) -> None:
-        assert submittable(ANYBODY, "any", None) == ""
-        assert submittable(ANYBODY, "any", "acme") == "acme"
+        assert submittable(ANYBODY, "t", "any", None) == ""
+        assert submittable(ANYBODY, "t", "any", "acme") == "acme"
         assert narrowed(ANYBODY, {"tenant": "acme"}) == {"tenant": "acme"}
         assert claimable(ANYBODY, None) is None
         unrestricted(ANYBODY)

@@ -1,6 +1,7 @@
 """How a service stops: red at once, nobody is kept waiting, what was begun is finished."""
 
 import asyncio
+import logging
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from shigoto import Shigoto
+from shigoto.server import run as run_module
 from shigoto.server.run import Ended, Serving
 from tests.journeys.yard import eventually
 from tests.service.ground import Answer, Served, running, shop
@@ -135,6 +137,31 @@ async def test_asked_twice_it_cuts_off_what_still_runs(app: Shigoto, monkeypatch
 
     assert await asyncio.wait_for(run, 5) == Ended(running=1)
     assert Ended(running=1).exit_code == 1
+    writer.close()
+
+
+async def test_what_is_not_finished_in_time_is_cut_off_and_told(
+    app: Shigoto, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The exit code says so; a client that never sends the rest of its body is no fault of ours."""
+    monkeypatch.setattr(run_module, "GRACE", 0.3)
+    server = serving(app, housekeeping=False)
+    run = asyncio.create_task(server.run())
+    await asyncio.wait_for(server.began.wait(), 10)
+    host, port = server.address.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = "POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: 100\r\nExpect: 100-continue\r\n\r\n".encode())
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")  # it waits for the body
+    writer.write(b'{"task": ')
+
+    server.stop()
+
+    assert await asyncio.wait_for(run, 5) == Ended(running=1)
+    answer = await asyncio.wait_for(reader.read(), 5)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"SERVER.STOPPING" in answer
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
     writer.close()
 
 

@@ -1,16 +1,18 @@
 """Workers in any language: what they are promised, on a clock that a test moves."""
 
+import logging
+import socket
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any, Unpack
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import pytest
 
 from shigoto import Shigoto
 from shigoto.engine.memory import MemoryEngine
-from shigoto.engine.verbs import worker_secret
 from shigoto.lines import MOST_LINES
 from shigoto.model.job import Job, State
 from shigoto.model.worker import Announcement, SweepOrder
@@ -415,6 +417,26 @@ def test_a_claim_that_waits_is_answered_when_work_comes(ground: Ground) -> None:
     assert time.monotonic() - began < 5
 
 
+def test_who_hangs_up_is_noticed_also_with_a_request_behind(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is given a job who is not there; and to hang up is no error."""
+    hand, other = Hand(ground.server), Hand(ground.server)
+    fan, parts = ground.server.service.fan, urlsplit(ground.server.url)
+    body = b'{"wait": 10}'
+    head = f"POST /api/v1/workers/{hand.id}/claim HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    behind = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection((parts.hostname, parts.port), 10) as wire:
+        wire.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body + behind + behind)
+        eventually(lambda: len(fan._lines) == 1)
+    eventually(lambda: not fan._lines)
+
+    id = ground.submit()
+
+    assert [job["id"] for job in other.claim(wait=5)] == [str(id)]
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
 def test_a_claim_that_waits_in_vain_is_answered_with_nothing(ground: Ground) -> None:
     hand = Hand(ground.server)
 
@@ -502,47 +524,32 @@ def test_nonsense_is_refused(ground: Ground, said: dict[str, object]) -> None:
     assert answer.status == 422, answer.json
 
 
-class TestSecrets:
-    """S20: who does not know a worker's secret cannot speak for it, and a token's queues hold for its workers."""
+class TestTokens:
+    """S20: only the token that has registered a worker speaks for it, and a token's queues hold for its workers."""
 
     @pytest.fixture
     def keys(self) -> list[Key]:
         return [key("work"), key("work"), key("work", queues=("a",)), key("submit")]
 
-    def test_a_worker_shows_its_secret(self, keys: list[Key]) -> None:
+    def test_a_token_is_enough_to_be_a_worker(self, keys: list[Key]) -> None:
+        """S20: there is nothing else that a worker must show."""
         app = Shigoto("memory:")
-        mine, others, _, submit = keys
+        mine, *_, submit = keys
         with served(app, tokens=keys) as server:
             app.enqueue_by_name("work", {}, allow_unknown=True)
             hand = Hand(server, token=mine)
+            assert set(hand.registered) == {"worker", "lease", "beat_every"}
             [job] = hand.claim()
-            path, body = f"/workers/{hand.id}", {"token": job["token"], "outcome": "completed"}
-            for headers, token in (
-                ({}, mine),
-                ({"Shigoto-Worker-Secret": "x" * 43}, mine),
-                ({"Shigoto-Worker-Secret": hand.secret}, others),
-            ):
-                for method, rest, said in (
-                    ("POST", "/claim", {}),
-                    ("POST", "/beat", {}),
-                    ("POST", f"/jobs/{job['id']}/settle", body),
-                    ("POST", "/settle", {"settlements": [{"id": job["id"], **body}]}),
-                    ("DELETE", "", None),
-                ):
-                    answer = server.ask(method, path + rest, said, token=token, headers=headers)
-                    assert (answer.status, answer.code) == (403, "AUTH.FORBIDDEN"), rest
-            assert (
-                server.ask("POST", "/workers", {"name": "x", "tasks": ["work"]}, token=submit).status == 403
-            )
-            assert server.ask("POST", "/workers", {"name": "x", "tasks": ["work"]}).status == 401
+            new = {"name": "x", "tasks": ["work"]}
+            assert server.ask("POST", "/workers", new, token=submit).status == 403
+            assert server.ask("POST", "/workers", new).status == 401
+            assert server.ask("POST", f"/workers/{hand.id}/claim", {}, token=submit).status == 403
+            assert server.ask("POST", f"/workers/{hand.id}/claim", {}).status == 401
             assert hand.settle(job, "completed").status == 200
 
     @pytest.mark.parametrize("local", [False, True])
-    def test_a_secret_that_one_can_make_opens_no_worker_of_others(
-        self, keys: list[Key], *, local: bool
-    ) -> None:
-        """Whoever has a token can make a secret of it for every id: that the worker was registered by the token is
-        asked, too."""
+    def test_nobody_speaks_for_a_worker_of_others(self, keys: list[Key], *, local: bool) -> None:
+        """S20: everybody can see its id."""
         app = Shigoto("memory:")
         mine, others, *_ = keys
         with served(app, tokens=keys) as server:
@@ -554,7 +561,6 @@ class TestSecrets:
                 hand = Hand(server, token=mine)
                 worker, token = UUID(hand.id), hand.claim()[0]["token"]
             path, end = f"/workers/{worker}", {"token": token, "outcome": "failed", "error": "no"}
-            forged = {"Shigoto-Worker-Secret": worker_secret(others.token.hash, worker)}
             for method, rest, said in (
                 ("POST", "/claim", {}),
                 ("POST", "/beat", {}),
@@ -564,7 +570,7 @@ class TestSecrets:
                 ("POST", "/settle", {"settlements": [{"id": str(id), **end}]}),
                 ("DELETE", "", None),
             ):
-                answer = server.ask(method, path + rest, said, token=others, headers=forged)
+                answer = server.ask(method, path + rest, said, token=others)
                 assert (answer.status, answer.code) == (403, "AUTH.FORBIDDEN"), rest
             mine_now = {"name": "mine", "tasks": ["other"], "id": str(worker)}
             assert server.ask("POST", "/workers", mine_now, token=others).status == 403
@@ -589,16 +595,14 @@ class TestSecrets:
             )
             assert refused.status == 403
 
-            # A worker of somebody else, whose secret it could make, is none of its own.
+            # A worker of somebody else is none of its own.
             other = Hand(server, token=mine)
             [job] = other.claim(limit=10)
             assert job["id"] == str(hidden)
-            forged = worker_secret(confined.token.hash, UUID(other.id))
             answer = server.ask(
                 "POST",
                 f"/workers/{other.id}/jobs/{job['id']}/settle",
                 {"token": job["token"], "outcome": "completed"},
                 token=confined,
-                headers={"Shigoto-Worker-Secret": forged},
             )
             assert answer.status == 403

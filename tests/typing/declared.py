@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from shigoto import Context, Shigoto, Tasks
+from shigoto import Context, Secret, Shigoto, Tasks
 
 app = Shigoto("memory:")
 tasks = Tasks()
@@ -28,3 +28,9 @@ def resize(ctx: Context, path: str, *, width: int) -> str:
 async def aggregate(ctx: Context, store_id: UUID, target_date: str) -> list[int]:
     ctx.progress(1, f"{store_id} {target_date}")
     return []
+
+
+@app.task
+def log_in(user: str, password: Secret[str], code: Secret[int] | None = None) -> bool:
+    """A handler has plain values."""
+    return password.startswith(user) and (code or 0) > 1

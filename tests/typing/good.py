@@ -14,6 +14,7 @@ from shigoto import (
     Call,
     Cancelled,
     Context,
+    Encryption,
     FannedOut,
     Job,
     JobHandle,
@@ -31,7 +32,7 @@ from shigoto import (
     WorkerRecord,
 )
 from shigoto.testing import Jobs, Ran, Run
-from tests.typing.declared import add, aggregate, app, resize, send
+from tests.typing.declared import add, aggregate, app, log_in, resize, send
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,6 +45,13 @@ def enqueue() -> None:
     assert_type(send.enqueue("ada@example.org"), JobHandle[bool])
     assert_type(resize.enqueue("a.png", width=10), JobHandle[str])
     assert_type(aggregate.enqueue(store_id=uuid4(), target_date="2026-05-05"), JobHandle[list[int]])
+
+
+def secrets() -> None:
+    """Callers pass plain values for secret parameters."""
+    assert_type(log_in.enqueue("ada", "correct horse"), JobHandle[bool])
+    assert_type(log_in.using(encrypt=True).enqueue("ada", password="x", code=7), JobHandle[bool])
+    Shigoto(encryption=Encryption({"2026": bytes(32), "2025": "base64"}, current="2026"))
 
 
 async def aenqueue() -> None:

@@ -210,6 +210,21 @@ def test_what_is_done_to_schedules_is_noted_and_a_tick_is_not(shop: Shop) -> Non
     ]
 
 
+def test_whoever_ends_a_pause_is_noted_also_if_ticks_from_before_it_are_still_due(shop: Shop) -> None:
+    app = shop.app
+    app.schedules.add("tea", shop.price.call("tea"), every="1h")
+    with app.lend(Audited(shop.engine, ACTOR), app.url):
+        for verb in (app.schedules.pause, app.schedules.resume):
+            shop.clock.now += 2 * 3_600_000
+            verb("tea")
+        due = shop.engine.run(shop.engine.due((), 10))
+        [tick] = [looked_at(each, {}, due.now) for each in due.schedules]
+        app.engine.run(app.engine.tick([tick]))
+
+    assert {firing.entry.outcome for firing in tick.firings} >= {"suppressed"}
+    assert [action for action, *_ in told(shop)] == ["schedule.pause", "schedule.resume"]
+
+
 def test_arguments_results_and_errors_are_never_noted(shop: Shop) -> None:
     job = shop.price.using(meta={"m": "secret"}, tags=["secret"]).enqueue("secret")
     shop.settle(Ending.FAILED, error="secret")
@@ -240,7 +255,7 @@ def test_a_store_that_is_a_server_notes_for_itself() -> None:
     class Served(Relay):
         @property
         def capabilities(self) -> Capabilities:
-            return Capabilities(name="http", durable=True, shared=True, joins=False, repairs=False)
+            return Capabilities(name="http", durable=True, shared=True, joins=False, served=True)
 
     with opened_shop("memory", Path()) as shop:
         engine = Audited(Served(shop.engine), ACTOR)

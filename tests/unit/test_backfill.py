@@ -33,6 +33,27 @@ def test_what_is_not_filled_in_stays_written_down_as_missed() -> None:
     app.close()
 
 
+def test_what_other_times_have_missed_stays_written_down_where_a_tick_is_filled_in() -> None:
+    """The first of them is a tick of the schedule as it is now, too, and of the others nobody can tell."""
+    app = Shigoto("memory:")
+
+    @app.task
+    def report() -> None: ...
+
+    now = app.schedules.add("report", report.call(), every=HOUR).created_at
+    last = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    _miss(app, last - 9 * HOUR, last - HOUR, 9)
+    app.schedules.update("report", every=timedelta(minutes=90))
+
+    [_] = app.schedules.backfill("report", last - 9 * HOUR, last - 9 * HOUR)
+
+    assert [(line.outcome, line.count) for line in app.schedules.history("report")[::-1]] == [
+        (TickOutcome.BACKFILLED, 1),
+        (TickOutcome.MISSED, 8),
+    ]
+    app.close()
+
+
 def _miss(app: Shigoto, first: datetime, last: datetime, count: int) -> None:
     """Write down that nobody was there for these ticks."""
     at, until = (round(each.timestamp() * 1000) for each in (first, last))

@@ -288,6 +288,19 @@ class TestAnswers:
 
         assert [run["round"] for run in runs if run["work"] == "flow"] == [0]
 
+    def test_in_each_round_another_begins(self, tmp_path: Path) -> None:
+        plan = [
+            Entry(work, name, "nobody", work, 5, package="x")
+            for work in ("enqueue", "drain")
+            for name in "abc"
+        ]
+
+        runs = driver.rounds(plan, 4, FakeGround(tmp_path, {"x": "no wheel"}), lambda runs: None)
+
+        for work in ("enqueue", "drain"):
+            names = [run["name"] for run in runs if run["work"] == work]
+            assert names == ["a", "b", "c", "b", "c", "a", "c", "a", "b", "a", "b", "c"]
+
 
 class FakeGround:
     """Where nothing runs."""

@@ -1,6 +1,7 @@
 """S4-13: a queue with `max_pending` takes no more than that, where jobs come in by HTTP, command line or schedule."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from shigoto import QueueFull
 from shigoto.engine.protocol import Capabilities
 from shigoto.engine.relay import Relay
 from shigoto.fullness import limits_of, storing
+from shigoto.model.clock import to_datetime
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Enqueued, JobSpec, KeyMode, QueueSettings
 from shigoto.model.outcome import Ending
@@ -36,6 +38,15 @@ def store(shop: Shop, *specs: JobSpec) -> list[Enqueued]:
 
 def pending(shop: Shop, queue: str = "default") -> int:
     return shop.engine.run(shop.engine.stats())[queue].pending
+
+
+def test_more_at_once_than_it_may_ever_hold_is_told_as_that(shop: Shop) -> None:
+    """To try again later would not help."""
+    limit(shop, "default", 2)
+
+    with pytest.raises(QueueFull, match=r"never has room for 3 jobs at once, but for 2 .* Send fewer"):
+        store(shop, spec(), spec(), spec())
+    assert store(shop, spec(), spec())
 
 
 def test_up_to_the_limit_and_no_further_all_or_none(shop: Shop) -> None:
@@ -118,6 +129,23 @@ def test_an_application_that_enqueues_on_its_own_store_is_not_limited(shop: Shop
     assert pending(shop) == 3
 
 
+def test_what_somebody_wants_of_a_schedule_takes_room_too(shop: Shop) -> None:
+    """S4-13: as its ticks do; and what finds none leaves no trace."""
+    schedules = shop.app.schedules
+    schedules.add("hourly", shop.price.call("tea"), every="1h")
+    now = to_datetime(shop.clock())
+    limit(shop, "default", 2)
+    schedules.run_now("hourly")
+
+    with pytest.raises(QueueFull):
+        schedules.backfill("hourly", now - timedelta(hours=3), now)
+    assert (pending(shop), len(schedules.history("hourly"))) == (1, 1)
+    schedules.run_now("hourly")
+    with pytest.raises(QueueFull):
+        schedules.run_now("hourly")
+    assert (pending(shop), len(schedules.history("hourly"))) == (2, 2)
+
+
 def test_it_rings_for_new_jobs(shop: Shop) -> None:
     limit(shop, "default", 5)
     op = storing(shop.engine, [spec()])
@@ -130,7 +158,7 @@ def test_a_store_that_is_a_server_checks_for_itself() -> None:
     class Served(Relay):
         @property
         def capabilities(self) -> Capabilities:
-            return Capabilities(name="http", durable=True, shared=True, joins=False, repairs=False)
+            return Capabilities(name="http", durable=True, shared=True, joins=False, served=True)
 
     with opened_shop("memory", Path()) as shop:
         limit(shop, "default", 1)

@@ -7,6 +7,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.scheduler.health import SHORT_OUTAGE, SLOW, STUCK, judge
+from shigoto.worker.pulse import LOCKED, UNWRITTEN
 from shigoto.worker.tally import MOST_NAMED, Figures, ScheduleFigures, Spread, Tally, spread
 
 NOW = 1_800_000_000_000
@@ -126,6 +127,13 @@ def test_a_scheduler_that_is_stuck_is_an_error() -> None:
 
     assert judge(tally.figures(), "running", 1.0).details == ("No cycle has ended for 32 s.",)
     assert judge(tally.figures(), "running", 60.0).status == "OK"
+
+
+def test_a_store_that_nobody_can_write_to_is_an_error() -> None:
+    """S4-18: cycles in which nothing is due only read, and end well."""
+    assert judge(figures(), "running", 1.0, UNWRITTEN).status == "OK"
+    locked = judge(figures(), "running", 1.0, UNWRITTEN + 1)
+    assert (locked.status, locked.details, locked.connected) == ("Error", (LOCKED,), True)
 
 
 def test_few_errors_are_a_warning_and_many_an_error() -> None:

@@ -12,11 +12,12 @@ import pytest
 
 import shigoto.context
 import shigoto.lines
-from shigoto.context import Context, Desk, Signals, current_context
+from shigoto.context import Context, Desk, current_context
 from shigoto.engine.memory import MemoryEngine
 from shigoto.lines import LONGEST_LINE, MOST_BYTES, Lines
 from shigoto.model.job import LogLine
 from shigoto.model.outcome import LogTail
+from shigoto.signals import Signals
 from shigoto.worker.children.interrupts import Interrupts
 from shigoto.worker.children.messages import Began, News, Unfit
 from shigoto.worker.children.program import Mouth

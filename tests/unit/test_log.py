@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+import os
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -12,13 +14,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shigoto.model.job import FailureKind, State
+from shigoto.model.job import FailureKind, Lease, State
 from shigoto.model.worker import Rescued
 from shigoto.observe import events, log
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import Event
-from shigoto.observe.formats import JournalFormatter, JsonFormatter, TextFormatter
+from shigoto.observe.formats import ColourFormatter, JournalFormatter, JsonFormatter, TextFormatter
+from shigoto.observe.handler import formatter_for
 from shigoto.observe.log import configure_logging, log_events
+from shigoto.worker.logfields import about
 
 ID = UUID(int=7)
 JOB = ("2", ID, 42, "resize", "images", "acme", 3)
@@ -211,7 +215,8 @@ def test_the_journal_has_the_same_line_without_the_time(
     assert JournalFormatter().format(record) == f"<6>INFO    shigoto.worker {lines[0]}"
 
 
-def test_the_job_at_work_comes_first_and_the_event_has_the_last_word(stream: io.StringIO) -> None:
+def test_the_job_at_work_comes_first_unless_the_event_is_about_a_job(stream: io.StringIO) -> None:
+    """A strand that begins a job still has the one before in hand."""
     configure_logging(stream=stream, fields=lambda: {"shop": "north", "number": 7})
     bus = Bus()
     log_events(bus)
@@ -221,7 +226,8 @@ def test_the_job_at_work_comes_first_and_the_event_has_the_last_word(stream: io.
 
     stopping, started = stream.getvalue().splitlines()
     assert stopping.endswith(" shop=north number=7 worker=2 reason=stopped")
-    assert " shop=north number=42 worker=2 job_id=" in started
+    assert "shop=north" not in started
+    assert " worker=2 job_id=00000000-0000-0000-0000-000000000007 number=42 " in started
 
 
 ANYTHING = (
@@ -323,7 +329,8 @@ def test_a_stream_that_fails_does_not_harm_whoever_logs(
 def test_every_event_has_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
     kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
 
-    assert kinds - {Event, events.JobEvent} == set(log._SENTENCES)
+    unwritten = {events.JobsClaimed, events.StoreAnswered}  # thousands a second, for those who count
+    assert kinds - {Event, events.JobEvent} - unwritten == set(log._SENTENCES)
 
     rare: list[Event] = [
         events.JobReleased(*JOB, 0.0),
@@ -510,3 +517,48 @@ def test_a_traceback_is_kept_and_odd_letters_break_nothing(formatter: logging.Fo
 
     assert "Traceback" in line
     assert "\0" not in line.splitlines()[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+@pytest.mark.parametrize(
+    ("environment", "formatter"),
+    [({}, ColourFormatter), ({"NO_COLOR": "1"}, TextFormatter), ({"TERM": "dumb"}, TextFormatter)],
+)
+def test_somebody_at_a_terminal_sees_colours_unless_there_are_to_be_none(
+    environment: dict[str, str], formatter: type[logging.Formatter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3-42: and JSON is JSON there, too."""
+    for name in ("NO_COLOR", "TERM", "JOURNAL_STREAM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    reader, terminal = os.openpty()
+    try:
+        with os.fdopen(terminal, "w") as stream:
+            assert type(formatter_for("text", stream)) is formatter
+            assert type(formatter_for("json", stream)) is JsonFormatter
+    finally:
+        os.close(reader)
+    assert type(formatter_for("text", None)) is TextFormatter
+
+
+def test_colours_stand_around_the_words_of_the_plain_line() -> None:
+    record = logging.LogRecord("shop", logging.ERROR, "shop.py", 1, "low on\nink", (), None)
+    record.shigoto = {"task": "resize", "error": "a b"}
+
+    line = ColourFormatter().format(record)
+
+    assert "\x1b[31mERROR  \x1b[0m" in line
+    assert re.sub(r"\x1b\[\d+m", "", line) == TextFormatter().format(record)
+
+
+def test_a_job_that_no_longer_runs_is_named_by_whoever_tells_of_it(stream: io.StringIO) -> None:
+    """S3-42."""
+    lease = Lease(42, 1, ID, "resize", "images", 3, 0, 0, 6, 0, 0, 0, tenant="acme")
+    configure_logging(format="json", stream=stream, fields=lambda: {"job_id": "another", "task": "another"})
+
+    logging.getLogger("shop").warning("it was given back", extra=about(lease))
+
+    fields = json.loads(stream.getvalue())
+    told = [fields[name] for name in ("job_id", "number", "task", "queue", "tenant", "attempt")]
+    assert told == [str(ID), 42, "resize", "images", "acme", 3]

@@ -19,7 +19,7 @@ from shigoto.model.errors import OptionInvalid, SchemaMissing, StoreUnavailable
 from shigoto.worker.healthport import MOST_CONNECTIONS, MOST_HEAD, HealthPort
 from shigoto.worker.probe import Probe
 from shigoto.worker.process.slate import Mark, Slate
-from shigoto.worker.pulse import SILENT, STUCK, Readiness, Signs, StoreSigns, judge
+from shigoto.worker.pulse import LOCKED, SILENT, STUCK, UNWRITTEN, Readiness, Signs, StoreSigns, judge
 from shigoto.worker.supervisor.signs import signs_of
 
 WELL = Signs(stores=[StoreSigns(1.0)], cycles=[0.5, 0.9], poll=1.0)
@@ -47,6 +47,14 @@ def test_a_store_that_is_silent_makes_it_red_in_time() -> None:
         False,
         ("The store has not answered for 11 s.",),
     )
+
+
+def test_a_store_that_nobody_can_write_to_makes_it_red_but_not_for_a_moment() -> None:
+    """E18: a sweep that is overdue tells it, whatever can be read."""
+    assert judge(replace(WELL, stores=[StoreSigns(1.0, overdue=UNWRITTEN)]))[0]
+    assert judge(replace(WELL, stores=[StoreSigns(1.0, overdue=UNWRITTEN + 1)])) == (False, (LOCKED,))
+    silent = replace(WELL, stores=[StoreSigns(SILENT + 1, overdue=60.0)])
+    assert judge(silent) == (False, ("The store has not answered for 11 s.",))
 
 
 def test_a_store_that_says_no_makes_it_red_at_once() -> None:
@@ -201,7 +209,9 @@ def test_a_head_has_no_body() -> None:
     ("request_line", "status"),
     [
         (b"GET / HTTP/1.1", 404),
-        (b"GET /metrics HTTP/1.1", 404),
+        (b"GET /metric HTTP/1.1", 404),
+        (b"GET /metrics HTTP/1.1", 501),
+        (b"POST /metrics HTTP/1.1", 405),
         (b"POST /readyz HTTP/1.1", 405),
         (b"DELETE /healthz HTTP/1.1", 405),
         (b"GET /readyz", 400),

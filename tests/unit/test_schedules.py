@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from random import Random
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -25,8 +27,9 @@ from shigoto.engine.op import Op, Steps
 from shigoto.model.clock import to_datetime, to_millis
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Entry, Firing
+from shigoto.schedule.deciding import MOST_PAUSES
 from shigoto.schedule.declaring import reconciling
-from shigoto.schedule.looking import looked_at
+from shigoto.schedule.looking import looked_at, looking
 from shigoto.testing.clock import START, VirtualClock
 
 HOUR = 3_600_000
@@ -72,7 +75,7 @@ class Desk:
 
     def looked(self, most: int = 1_000) -> list[tuple[str, int, int]]:
         """What became of ticks, once somebody has looked at all that is due, for so many jobs."""
-        due = self.engine.run(self.engine.due((), 100))
+        due = self.engine.run(looking(self.engine, (), 100))
         self.engine.run(self.engine.tick([looked_at(each, {}, due.now, most=most) for each in due.schedules]))
         return self.history()
 
@@ -439,7 +442,7 @@ async def test_what_is_to_be_caught_up_survives_a_pause_that_begins_and_ends_in_
     assert outcomes == [("caught_up", 1)] * 3 + [("suppressed", 2), ("fired", 1)]
     assert desk.app.schedules.get("weekly").counts == {"caught_up": 3, "fired": 1, "suppressed": 2}
     [schedule] = desk.engine.run(desk.engine.schedules(["weekly"]))
-    assert (schedule.paused_at, schedule.resumed_at) == (None, None)
+    assert (schedule.paused_at, schedule.pauses) == (None, ())
 
 
 @pytest.mark.parametrize("hours", [2, 5])
@@ -462,6 +465,88 @@ async def test_after_a_clock_went_back_in_a_pause_every_tick_is_told_once(
     ticks = {2: [("suppressed", 10, 6)], 5: [("suppressed", 9, 4)]}[hours]
     assert desk.history() == ticks
     assert desk.app.schedules.get("weekly").counts == {"suppressed": ticks[0][2]}
+
+
+def test_after_a_clock_went_back_behind_ticks_that_fired_an_older_stretch_is_cut(desk: Desk) -> None:
+    """E28, S4-22: no tick is told twice, or has two outcomes."""
+    desk.clock.advance(60_000)
+    desk.add()
+    desk.app.schedules.pause("weekly")
+    for hours in (5, 1, 1, 1):
+        desk.clock.advance(hours * HOUR)
+        desk.looked()
+        desk.app.schedules.resume("weekly")
+    assert [(outcome, count) for outcome, _, count in desk.history()] == [("suppressed", 5)] + [
+        ("fired", 1)
+    ] * 3
+
+    desk.clock.advance(-5 * HOUR)
+    for _ in range(6):
+        desk.looked()
+        desk.clock.advance(HOUR)
+
+    assert [(outcome, count) for outcome, _, count in desk.history()] == [("suppressed", 3)] + [
+        ("fired", 1)
+    ] * 5
+    assert desk.app.schedules.get("weekly").counts == {"suppressed": 3, "fired": 5}
+
+
+async def test_other_times_after_a_clock_went_back_leave_nothing_of_later_ticks(desk: Desk, do: Verb) -> None:
+    """E28, S4-22: they are decided again, by whoever looks next."""
+    desk.add()
+    await do("pause", "weekly")
+    desk.clock.advance(5 * HOUR)
+    desk.looked()
+    desk.clock.advance(-5 * HOUR)
+
+    updated = await do("update", "weekly", every="2h")
+
+    assert updated.next_at - desk.now <= timedelta(hours=2)
+    assert desk.looked() == []
+    assert (await do("get", "weekly")).counts == {}
+    desk.clock.advance(5 * HOUR)
+    assert sum(count for _, _, count in desk.looked()) in (2, 3)
+
+
+@pytest.mark.parametrize("fills_in", [False, True])
+def test_whatever_clocks_and_operators_do_every_tick_is_told_once(fills_in: bool) -> None:
+    """E28, S4-22: pauses, other times, clocks that go back and forth; what is counted is what is told."""
+    random = Random(47)
+    for _ in range(150):
+        desk = Desk()
+        policy = random.choice(["none", "latest", "all"])
+        desk.add(catch_up=policy)
+        schedules = desk.app.schedules
+        for _ in range(40):
+            step = random.choice(["look", "look", "look", "pause", "resume", "back", "update", "backfill"])
+            if step == "look":
+                desk.looked(most=random.choice([1, 1_000]))
+            elif step == "back":
+                desk.clock.advance(-random.randrange(8 * HOUR))
+            elif step == "update":
+                schedules.update("weekly", catch_up=random.choice(["latest", "all"]))
+            elif step != "backfill":
+                getattr(schedules, step)("weekly")
+            elif fills_in:
+                begin = desk.now - timedelta(hours=random.randrange(8))
+                schedules.backfill("weekly", begin, begin + timedelta(hours=random.randrange(3)))
+            desk.clock.advance(random.choice([0, 1, HOUR // 3, HOUR, 4 * HOUR]))
+            expect_told_once(desk)
+
+
+def expect_told_once(desk: Desk) -> None:
+    entries = desk.engine.run(desk.engine.history("weekly", limit=10_000))[::-1]
+    fired = {each.at for each in entries if each.outcome.fires}
+    passed = [each for each in entries if not each.outcome.fires]
+    for before, after in pairwise(passed):
+        assert (before.until or before.at) < after.at
+    for each in passed:
+        ticks = range(-(-each.at // HOUR) * HOUR, (each.until or each.at) + 1, HOUR)
+        assert len(set(ticks) - fired) == each.count
+    told = Counter[str]()
+    for each in entries:
+        told[each.outcome] += each.count
+    assert desk.app.schedules.get("weekly").counts == told
 
 
 async def test_a_tick_that_is_filled_in_before_it_is_decided_is_not_counted_as_missed(
@@ -495,16 +580,65 @@ async def test_what_waits_for_a_job_since_before_a_pause_waits_on_after_it(desk:
     assert [(outcome, count) for outcome, _, count in desk.looked()] == [("caught_up", 1), ("suppressed", 2)]
 
 
-async def test_two_pauses_between_which_nobody_has_looked_are_one(desk: Desk, do: Verb) -> None:
+async def test_two_pauses_between_which_nobody_has_looked_are_two(desk: Desk, do: Verb) -> None:
+    """S4-22: the tick between them was due, and is caught up."""
+    desk.add()
+    for verb in ("pause", "resume", "pause"):
+        desk.clock.advance(HOUR)
+        assert (await do(verb, "weekly")).status == ("active" if verb == "resume" else "paused")
+    desk.clock.advance(HOUR)
+
+    for _ in range(3):
+        desk.looked()
+
+    outcomes = [(outcome, count) for outcome, _, count in desk.history()]
+    assert outcomes == [("caught_up", 1), ("suppressed", 1)] * 2
+    assert desk.app.schedules.get("weekly").counts == {"caught_up": 2, "suppressed": 2}
+    assert (await do("resume", "weekly")).status == "active"
+    [schedule] = desk.engine.run(desk.engine.schedules(["weekly"]))
+    assert (schedule.paused_at, schedule.pauses) == (None, ())
+
+
+async def test_other_times_pass_over_what_was_due_between_pauses(desk: Desk, do: Verb) -> None:
+    """S4-22."""
     desk.add()
     for verb in ("pause", "resume", "pause", "resume"):
         desk.clock.advance(HOUR)
         await do(verb, "weekly")
+    desk.clock.advance(HOUR)
 
-    desk.looked()
+    await do("update", "weekly", every="5m")
 
-    outcomes = [(outcome, count) for outcome, _, count in desk.looked()]
-    assert outcomes == [("caught_up", 1), ("suppressed", 3)]
+    outcomes = [(outcome, count) for outcome, _, count in desk.history()]
+    assert outcomes == [("missed", 1), ("suppressed", 1), ("missed", 1), ("suppressed", 1), ("missed", 1)]
+
+
+async def test_a_pause_in_which_no_tick_came_leaves_no_trace(desk: Desk, do: Verb) -> None:
+    desk.add(catch_up="all")
+    desk.clock.advance(HOUR)
+    for _ in range(3):
+        for verb in ("pause", "resume"):
+            desk.clock.advance(60_000)
+            await do(verb, "weekly")
+
+    [schedule] = desk.engine.run(desk.engine.schedules(["weekly"]))
+    assert schedule.pauses == ()
+    assert [(outcome, count) for outcome, _, count in desk.looked()] == [("caught_up", 1)]
+
+
+async def test_of_very_many_pauses_that_nobody_has_noticed_the_last_ones_are_one(
+    desk: Desk, do: Verb
+) -> None:
+    desk.add(catch_up="all", catch_up_most=1_000)
+    for _ in range(MOST_PAUSES + 5):
+        for verb in ("pause", "resume"):
+            desk.clock.advance(HOUR)
+            await do(verb, "weekly")
+    for _ in range(MOST_PAUSES + 1):
+        desk.looked()
+
+    counts = desk.app.schedules.get("weekly").counts
+    assert counts == {"caught_up": MOST_PAUSES, "suppressed": MOST_PAUSES + 10}
 
 
 @pytest.mark.parametrize("hours", [1, 4])
@@ -664,7 +798,7 @@ async def test_a_stretch_that_was_filled_in_or_is_another_schedule_s_is_not_join
     counts = (await do("get", "weekly")).counts
     assert [each for each in told if each[0] == "suppressed"][-1] == ("suppressed", 2)
     assert sum(count for outcome, count in told) == 4 + 2
-    assert counts["suppressed"] == 4 + 2
+    assert counts == {"suppressed": 4, "backfilled": 2}, "what was filled in is not suppressed any more"
 
 
 async def test_what_a_clock_says_again_is_not_joined(desk: Desk, do: Verb) -> None:
@@ -941,7 +1075,7 @@ def test_what_is_no_tick_is_refused(at: Any, tz: str) -> None:
 
 
 def test_a_tick_survives_the_store(desk: Desk) -> None:
-    """C15, C20: what a handler makes of the tick is the same in every run."""
+    """What a handler makes of the tick is the same in every run."""
     seen: list[Tick] = []
 
     @desk.app.task

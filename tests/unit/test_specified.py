@@ -142,6 +142,7 @@ HARMLESS = {
         "self._synchronous",
     },
     "damage.py": {"reason"},
+    "registry.py": {"held"},
     "repairing.py": {"number"},
     "enqueueing.py": {"places", "pairs", "', '.join(columns)", "values"},
     "files.py": {"synchronous"},

@@ -2,7 +2,7 @@
 
 from uuid import uuid4
 
-from tests.typing.declared import add, aggregate, app, resize, send
+from tests.typing.declared import add, aggregate, app, log_in, resize, send
 
 
 def plain() -> None:
@@ -18,6 +18,13 @@ def plain() -> None:
     aggregate.enqueue(target_date="2026-05-05")  # expect: mypy, pyright
     aggregate.enqueue("no uuid", "2026-05-05")  # expect: mypy, pyright
     aggregate.enqueue(uuid4(), "2026-05-05", 1)  # expect: mypy, pyright
+
+
+def secrets() -> None:
+    log_in.enqueue("ada", 7)  # expect: mypy, pyright
+    log_in.enqueue("ada", "x", code="7")  # expect: mypy, pyright
+    log_in.enqueue("ada")  # expect: mypy, pyright
+    log_in.using(encrypt="yes").enqueue("ada", "x")  # expect: mypy, pyright
 
 
 async def awaited() -> None:

@@ -1,0 +1,90 @@
+"""Rotation and schedules: what ticks, changes or cannot be read meanwhile."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from shigoto import Encryption, Shigoto
+from shigoto.model.job import JobFilter
+from shigoto.model.schedule import Change, Schedule
+from shigoto.rotating import Rotation
+
+OLD, NEW = bytes(range(32)), bytes(range(1, 33))
+FIRST, BOTH = Encryption({"a": OLD}), Encryption({"b": NEW, "a": OLD})
+
+
+@pytest.fixture
+def app() -> Iterator[Shigoto]:
+    app = Shigoto("memory:", encryption=FIRST)
+
+    @app.task
+    def report(name: str) -> None: ...
+
+    app.schedules.add("nightly", report.call("Ada"), every="1h")
+    app.schedules.add("weekly", report.call("Bob"), every="1h")
+    yield app
+    app.close()
+
+
+def keys_in(app: Shigoto) -> set[str]:
+    engine = app.engine
+    texts = [each.definition for each in engine.run(engine.schedules())]
+    texts += [job.payload for job in engine.run(engine.find(JobFilter(limit=100)))]
+    return {key for text in texts for key in ("a", "b") if f'"k":"{key}"' in text.replace("\\", "")}
+
+
+def test_a_job_that_a_schedule_makes_in_the_last_moment_has_the_new_key(
+    app: Shigoto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the envelope of its schedule, and the rotation is past its number."""
+    rotate = Rotation._patiently
+
+    def and_then(self: Rotation, op: Any) -> Any:
+        done = rotate(self, op)
+        if done == ([], None):  # there are no more jobs
+            app.schedules.run_now("nightly")
+        return done
+
+    monkeypatch.setattr(Rotation, "_patiently", and_then)
+
+    rotated = Rotation(app.engine, BOTH).run()
+
+    assert (rotated.schedules, rotated.unreadable) == (2, {})
+    assert app.count() == 1
+    assert keys_in(app) == {"b"}
+
+
+def test_a_schedule_that_changes_meanwhile_is_read_again(
+    app: Shigoto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed, calls = Rotation._changed_schedules, 0
+
+    def and_then(self: Rotation, schedules: Iterable[Schedule]) -> Iterator[Change]:
+        nonlocal calls
+        calls += 1
+        found = list(changed(self, schedules))
+        if calls == 1:
+            app.schedules.pause("nightly")
+        yield from found
+
+    monkeypatch.setattr(Rotation, "_changed_schedules", and_then)
+
+    rotated = Rotation(app.engine, BOTH).run()
+
+    assert (rotated.schedules, rotated.unreadable, calls) == (2, {}, 3)
+    assert keys_in(app) == {"b"}
+
+
+def test_a_schedule_that_nobody_here_can_read_does_not_keep_the_rest_from_being_rotated(app: Shigoto) -> None:
+    engine = app.engine
+    app.tasks["report"].enqueue("Eve")
+    [first, _] = engine.run(engine.schedules())
+    strange = replace(first, definition='{"recurrence":{"type":"moon"}}')
+    engine.run(engine.tick([Change(schedule=strange, seen=first.revision)]))
+
+    rotated = Rotation(engine, BOTH).run()
+
+    assert (rotated.changed, rotated.schedules, rotated.unreadable) == (1, 1, {"?": 1})
+    assert keys_in(app) == {"b"}

@@ -1,0 +1,42 @@
+"""How often a sweeper looks, and when it believes what it sees."""
+
+from uuid import uuid4
+
+import pytest
+
+from shigoto.worker.sweeper import Looks, pace
+
+
+@pytest.mark.parametrize(
+    ("shortest", "lease"),
+    [(None, 30.0), (30_000, 30.0), (60_000, 30.0), (10_000, 10.0), (6_000, 6.0), (1_000, 6.0), (1, 6.0)],
+)
+def test_who_sweeps_for_others_does_it_by_the_shortest_lease(shortest: int | None, lease: float) -> None:
+    """C3: every second is often enough."""
+    assert pace(30.0, shortest) == lease
+
+
+def test_nobody_sweeps_by_a_longer_lease_than_its_own() -> None:
+    assert pace(3.0, 1_000) == 3.0
+
+
+def test_two_looks_are_as_far_apart_as_is_said() -> None:
+    looks, dead = Looks(uuid4(), 30.0), uuid4()
+    looks.apart = 2.0
+    looks.saw(100.0, (dead,))
+    assert (looks.to_fence, looks.next_look(100.0)) == ((), 2.0)
+
+    looks.saw(102.0, (dead,))
+    assert looks.to_fence == (dead,)
+
+
+def test_after_an_outage_a_whole_lease_of_its_own_passes_first() -> None:
+    looks, dead = Looks(uuid4(), 30.0), uuid4()
+    looks.apart = 2.0
+    looks.lost_contact()
+    for at in (100.0, 110.0, 129.0):
+        looks.saw(at, (dead,))
+        assert looks.to_fence == ()
+
+    looks.saw(130.0, (dead,))
+    assert looks.to_fence == (dead,)
