@@ -7,6 +7,7 @@ stages           processor time of one job, stage by stage; of several source tr
 ablation         what each optimisation buys: each is switched off by itself, and measured beside all of them
 http             the service: jobs submitted one by one and in batches, a drain by a worker over HTTP beside one at the
                  store itself, and what a thousand waiting long polls cost
+signals          what it costs to watch: logs, metrics and traces, each alone and all together
 schedules        what schedules cost: many of which none is due, many at once, and how late ticks are at rest
 --peers sqlite   the comparison with other queues, which are installed into `.bench/` for it: enqueue, drain, latency,
                  growth, what each costs and promises, and our goals; `bench --peers sqlite --help` has its options
@@ -16,7 +17,7 @@ schedules        what schedules cost: many of which none is due, many at once, a
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import ablation, footprint, http, schedules, speed, stages
+from bench import ablation, footprint, http, schedules, signals, speed, stages
 from bench.comparison import command as comparison
 
 KINDS: dict[str, Callable[[Sequence[str]], None]] = {
@@ -26,6 +27,7 @@ KINDS: dict[str, Callable[[Sequence[str]], None]] = {
     "ablation": ablation.main,
     "http": http.main,
     "schedules": schedules.main,
+    "signals": signals.main,
 }
 
 

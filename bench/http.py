@@ -13,6 +13,7 @@ counts. The PostgreSQL is started for this.
 
     python3 dev.py bench http
     python3 dev.py bench http --engine postgres
+    python3 dev.py bench http --table docs/guides/http.md       renews the figures of that page
 """
 
 import argparse
@@ -27,13 +28,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from msgspec import Struct
+
+from bench.comparison import machine
+from bench.comparison.command import shown
+from bench.comparison.driver import write
+from bench.comparison.embedding import placed
 from bench.comparison.report import table
-from bench.schedules import store
+from bench.stores import TITLES, software, store
 from shigoto import Shigoto
 from shigoto.local_postgres.ports import free_port
 from shigoto.worker import Worker
@@ -73,15 +81,57 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--seconds", type=float, default=10.0, help="how long nothing happens to those who wait"
     )
+    parser.add_argument(
+        "--table",
+        type=Path,
+        metavar="FILE.md",
+        help="write the figures there too; between the marks of http and its engine, if the file has such",
+    )
     options = parser.parse_args(arguments)
     figures: dict[str, list[float]] = {}
     for _ in range(options.rounds):
         for name, figure in one_round(options).items():
             figures.setdefault(name, []).append(figure)
+    setting = Setting(
+        date=datetime.now(UTC).date().isoformat(),
+        command=" ".join(["python3 dev.py bench http", *shown(arguments)]),
+        machine=machine.describe(),
+        software=software(options.engine, options.url),
+        rounds=options.rounds,
+    )
+    told = page(options.engine, figures, setting)
+    if options.table:
+        write(options.table, placed(told, options.table, f"http {options.engine}"))
+    print(told)
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """When and where figures were measured."""
+
+    date: str
+    command: str
+    machine: str
+    software: str
+    rounds: int
+
+
+def page(engine: str, figures: dict[str, list[float]], setting: Setting) -> str:
+    """The figures of all rounds, for a page about the service."""
     rows = [
-        (name, _shown(median(each)), _shown(min(each)), _shown(max(each))) for name, each in figures.items()
+        (name, _shown(median(each)), f"{_shown(min(each))}..{_shown(max(each))}")
+        for name, each in figures.items()
     ]
-    print(table((f"on {options.engine}", "median", "least", "most"), rows))
+    rounds = "one round" if setting.rounds == 1 else f"{setting.rounds} rounds"
+    return "\n".join(
+        [
+            f"## On {TITLES[engine]}",
+            "",
+            f"Measured on {setting.date} with `{setting.command}`: medians of {rounds}.",
+            f"The machine: {setting.machine}. {setting.software}.",
+            "",
+            table(("", "median", "lowest..highest"), rows),
+        ]
+    )
 
 
 def one_round(options: argparse.Namespace) -> dict[str, float]:
@@ -123,7 +173,7 @@ def served(url: str) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
     """A server process on this store, which is ready, and its port."""
     port = free_port()
     words = [sys.executable, "-m", "shigoto", "--app", "bench.http:app", "server", "--port", str(port)]
-    process = subprocess.Popen([*words, "--log-level", "error"], cwd=ROOT, env=_environment(SHIGOTO_URL=url))
+    process = subprocess.Popen([*words, "--log-level", "error"], cwd=ROOT, env=environment(SHIGOTO_URL=url))
     try:
         deadline = time.monotonic() + READY_WITHIN
         while not _is_ready(port):
@@ -136,7 +186,8 @@ def served(url: str) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
         process.wait(30)
 
 
-def _environment(**more: str) -> dict[str, str]:
+def environment(**more: str) -> dict[str, str]:
+    """That of a process which is to find this source, and this folder."""
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     return {**os.environ, "PYTHONPATH": path, "SHIGOTO_ANY_ROLE": "1", **more}
 
@@ -183,7 +234,7 @@ def fill(here: Shigoto, jobs: int) -> None:
 def drained(url: str) -> float:
     """How many seconds a worker takes from its start to its end, without those of its process."""
     words = [sys.executable, "-m", "bench", "http", "drain", url]
-    done = subprocess.run(words, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"The drain failed: {done.stderr[-1000:]}")
     return float(done.stdout)
@@ -249,19 +300,14 @@ async def _wait_for_work(
         wanted = {"name": f"waits-{number}", "tasks": ["noop"], "lease": 3 * WAIT}
         _write(writer, "/workers", wanted, token)
         told = json.loads(await _body(reader))
-        worker, secret = told["worker"], told["secret"]
-        _write(
-            writer, f"/workers/{worker}/claim", {"wait": WAIT}, token, f"Shigoto-Worker-Secret: {secret}\r\n"
-        )
+        _write(writer, f"/workers/{told['worker']}/claim", {"wait": WAIT}, token)
         return reader, writer
 
 
-def _write(writer: asyncio.StreamWriter, path: str, body: Any, token: str | None, more: str = "") -> None:
+def _write(writer: asyncio.StreamWriter, path: str, body: Any, token: str | None) -> None:
     text = json.dumps(body)
     known = "" if token is None else f"Authorization: Bearer {token}\r\n"
-    head = (
-        f"POST /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{known}{more}"
-    )
+    head = f"POST /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{known}"
     writer.write(f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode())
 
 

@@ -12,20 +12,24 @@ as `synchronous=full` says, so that a disk counts. On PostgreSQL the server is s
 
     python3 dev.py bench schedules
     python3 dev.py bench schedules --engine postgres
+    python3 dev.py bench schedules --table docs/guides/schedules.md       renews the figures of that page
 """
 
 import argparse
 import asyncio
 import math
-import tempfile
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 
+from bench.comparison import machine
+from bench.comparison.command import shown
+from bench.comparison.driver import write
+from bench.comparison.embedding import placed
 from bench.comparison.report import table
+from bench.stores import TITLES, software, store
 from shigoto import Shigoto
 from shigoto.engine.protocol import Engine
 from shigoto.model.clock import host_clock
@@ -58,6 +62,12 @@ def main(arguments: Sequence[str]) -> None:
         "--ahead", type=float, default=8.0, help="seconds to store the crowd and start a worker"
     )
     parser.add_argument("--seconds", type=float, default=30.0, help="how long lateness is measured")
+    parser.add_argument(
+        "--table",
+        type=Path,
+        metavar="FILE.md",
+        help="write the figures there too; between the marks of schedules and their engine, if the file has such",
+    )
     options = parser.parse_args(arguments)
     rows: list[tuple[str, str, str, str]] = []
     for kind in ("added", "declared"):
@@ -65,24 +75,24 @@ def main(arguments: Sequence[str]) -> None:
             rows += _look_and_crowd(url, kind, options)
     with store(options.engine, options.url) as url:
         rows.append(asyncio.run(_lateness(url, options.seconds)))
-    print(table(("measure", "median", "p99", "most"), rows))
+    told = page(rows, options, " ".join(["python3 dev.py bench schedules", *shown(arguments)]))
+    if options.table:
+        write(options.table, placed(told, options.table, f"schedules {options.engine}"))
+    print(told)
 
 
-@contextmanager
-def store(engine: str, url: str | None) -> Generator[str]:
-    """The address of an empty store."""
-    if url is not None:
-        yield url
-        return
-    with tempfile.TemporaryDirectory(prefix="shigoto-bench-") as folder:
-        Path(folder).chmod(0o711)  # a server of root's may run as `nobody`, who has to reach it
-        if engine == "sqlite":
-            yield f"sqlite:///{Path(folder) / 'jobs.db'}"
-            return
-        from shigoto.local_postgres import Server
-
-        with Server(Path(folder) / "server") as server:
-            yield server.address
+def page(rows: Sequence[tuple[str, str, str, str]], options: argparse.Namespace, command: str) -> str:
+    """The figures, for a page about schedules."""
+    return "\n".join(
+        [
+            f"## On {TITLES[options.engine]}",
+            "",
+            f"Measured on {datetime.now(UTC).date().isoformat()} with `{command}`.",
+            f"The machine: {machine.describe()}. {software(options.engine, options.url)}.",
+            "",
+            table(("measure", "median", "p99", "most"), rows),
+        ]
+    )
 
 
 def _look_and_crowd(url: str, kind: str, options: argparse.Namespace) -> list[tuple[str, str, str, str]]:

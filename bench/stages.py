@@ -37,7 +37,6 @@ from uuid import UUID
 import shigoto
 from bench.comparison.report import table
 from shigoto import Shigoto, Task
-from shigoto.context import Signals
 from shigoto.engine.protocol import Engine
 from shigoto.engine.sqlite import files
 from shigoto.enqueue import Call
@@ -46,6 +45,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.worker import Announcement, Want
+from shigoto.signals import Signals
 from shigoto.worker import Worker
 from shigoto.worker.runner import Runner
 

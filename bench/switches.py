@@ -19,6 +19,7 @@ from shigoto.codec.arguments import Arguments
 from shigoto.engine.op import Op
 from shigoto.engine.sql import settling
 from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.dialect import Submit
 from shigoto.engine.sqlite import checkpoint, claiming, completing, driver, enqueueing, files, schema, thread
 from shigoto.engine.sqlite.driver import Driver
 from shigoto.model.ids import uuid7
@@ -116,10 +117,10 @@ def all_with_results() -> Iterator[None]:
 def failures_one_by_one() -> Iterator[None]:
     move = settling.move
 
-    def move_each(now: int, ends: Sequence[Any]) -> Steps[list[Any]]:
+    def move_each(submit: Submit, now: int, ends: Sequence[Any]) -> Steps[list[Any]]:
         moves: list[Any] = []
         for end in ends:
-            moves += yield from move(now, [end])
+            moves += yield from move(submit, now, [end])
         return moves
 
     with replaced(settling, "move", move_each):

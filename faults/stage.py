@@ -122,6 +122,11 @@ class Stage:
         """Open what stands between the processes and the store, such as a proxy; it is closed when they have ended."""
         return self._between.enter_context(line)
 
+    def environment(self) -> dict[str, str]:
+        """What a process needs to know the ledger, and to find the apps from wherever it is."""
+        path = os.pathsep.join([str(ROOT), str(SOURCE), *filter(None, sys.path)])
+        return os.environ | {"PYTHONPATH": path, "SHIGOTO_LEDGER": str(self.ledger)}
+
     def start(
         self,
         command: Sequence[str],
@@ -130,10 +135,7 @@ class Stage:
         output: Path | None = None,
     ) -> subprocess.Popen[bytes]:
         """A process in a session of its own, that knows the ledger; what it says goes to `output`, or nowhere."""
-        path = os.pathsep.join([str(ROOT), str(SOURCE), *filter(None, sys.path)])
-        given = (
-            os.environ | {"PYTHONPATH": path, "SHIGOTO_LEDGER": str(self.ledger)} | dict(environment or {})
-        )
+        given = self.environment() | dict(environment or {})
         with (output or Path(os.devnull)).open("ab") as log:
             process = subprocess.Popen(
                 list(command), env=given, cwd=self.folder, stdout=log, stderr=log, start_new_session=True

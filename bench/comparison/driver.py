@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ def rounds(plan: Sequence[Entry], count: int, ground: Ground, keep: Callable[[li
     for number in range(count):
         took = sync_time(ground.folder)
         runs.append({"round": number, "work": "machine", "name": "fdatasync", "ms": round(took * 1000, 3)})
-        for entry in plan:
+        for entry in turned(plan, number):
             if entry.once and number:
                 continue
             found = (
@@ -41,6 +43,14 @@ def rounds(plan: Sequence[Entry], count: int, ground: Ground, keep: Callable[[li
             say(number, runs[-1])
         keep(runs)
     return runs
+
+
+def turned(plan: Sequence[Entry], number: int) -> Iterator[Entry]:
+    """The plan of a round: in each workload another begins, since who comes first has other traces before it."""
+    for _, group in groupby(plan, key=attrgetter("work")):
+        entries = list(group)
+        first = number % len(entries)
+        yield from entries[first:] + entries[:first]
 
 
 def once(entry: Entry, ground: Ground) -> Run:

@@ -14,7 +14,9 @@ ENGINE = {"ENGINE": "postgres"}
 SYNC, AWAITED = {"CALLS": "sync"}, {"CALLS": "async"}
 PREPARED = {"history": 1.0, "tenfold": 10.0, "future": 1.0}  # how much of --growth
 KINDS = {"history": "history", "tenfold": "history", "future": "future"}
-DRAINED = 100_000
+DRAINED = (
+    150_000  # takes us about as long as the drains of the quickest peers take them, which is two seconds
+)
 HELD = 60_000
 FLOWS, RATE = (
     1_000_000,

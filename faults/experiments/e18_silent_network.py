@@ -23,7 +23,7 @@ from faults.evidence.records import Record
 from faults.experiment import Experiment, Outcome, Setting
 from faults.experiments.e05_rolling_deploy import judge_exits, stop_idle
 from faults.stage import Stage
-from faults.tools.outages import PICKED_UP_WITHIN, TASKS, Load, goes_on
+from faults.tools.outages import PICKED_UP_WITHIN, TASKS, Load, all_go_on, goes_on
 from faults.tools.proxy import HalfOpen, Mode, Pass, Proxy, Silent
 from shigoto.engine.postgres.driver import DEADLINE as USUAL
 from shigoto.worker.station import beat_deadline
@@ -91,7 +91,7 @@ def perform(
     stage.wait_until(
         lambda: time.time() - load.log.stat().st_mtime > CALM, seconds=30, what="there was trouble before"
     )
-    goes_on(stage)
+    all_go_on(stage)
     told, began = load.log.stat().st_size, time.monotonic()
     line.mode = mode
     stage.wait_until(

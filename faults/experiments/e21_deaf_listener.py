@@ -3,7 +3,8 @@
 well      for comparison
 killed    the connections that listen are ended again and again; each is opened again by itself
 deaf      notifications are dropped on their way, and nobody is told
-lost      the same for ever: the connection is half open
+lost      the same for ever: the connection is half open, until its worker has asked whether anybody is there
+healed    after that; in full alone, since it asks every fifteen seconds only
 """
 
 import time
@@ -18,10 +19,13 @@ from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage
 from faults.tools.outages import READY_WITHIN, WORKERS, ended, goes_on, tracebacks
 from faults.tools.proxy import HalfOpen, Pass, Proxy, Silent
+from shigoto.engine.postgres.listening import CHECK_EVERY, CHECK_WITHIN, CONNECT_WITHIN, LONGEST_PAUSE
 from shigoto.model.worker import POLL
 
-LISTENING = "LISTEN%"
+EARS = "ears"  # the application that their connections name
 HEALED_WITHIN = 5.0
+BACK_WITHIN = CONNECT_WITHIN + 2 * LONGEST_PAUSE
+FOUND_OUT_WITHIN = CHECK_EVERY + CHECK_WITHIN + HEALED_WITHIN
 SLACK = {False: 1.5, True: 0.5}  # seconds beyond the poll floor: to claim and to begin
 FELT = 0.1  # seconds that half of the jobs wait at least when nobody hears: with a doorbell it is a few milliseconds
 SLOTS = ("--concurrency", "8", "--threads", "2", "--children", "0", "--log-level", "error")
@@ -41,9 +45,10 @@ def run(setting: Setting) -> Outcome:
     log, healed = setting.folder / "worker.log", list[float]()
     with Stage(setting, "outages") as stage:
         line = stage.between(Proxy(stage.server.port, seed=setting.seed))
-        url = f"{stage.url}?listen={quote(stage.database.url_at(line.port), safe='')}"
+        listen = f"{stage.database.url_at(line.port)}?application_name={EARS}"
+        url = f"{stage.url}?listen={quote(listen, safe='')}"
         workers = [stage.worker(*SLOTS, url=url, output=log) for _ in range(WORKERS)]
-        heals(stage, [])
+        heals(stage, [], READY_WITHIN)
         options = ("--rate", str(rate), "--seconds", f"{5 * each + 10:g}", "--milliseconds", "1,5")
         producer = stage.producer(10_000_000, "--tasks", "plain", *options)
         goes_on(stage)
@@ -51,11 +56,18 @@ def run(setting: Setting) -> Outcome:
             spent("well", each, lambda until: None),
             spent("killed", each, lambda until: healed.extend(kill_ears(stage, until, setting.of(0.7, 5.0)))),
         ]
+        ears = listening(stage)
         line.mode = Silent(("to_client",))
         phases.append(spent("deaf", each, lambda until: None))
+        line.mode = Pass()
+        if setting.full:  # they have given up those connections
+            heals(stage, ears, BACK_WITHIN)
+        ears = listening(stage)
         line.mode = HalfOpen()
-        phases.append(spent("lost", each, lambda until: None))
-        heard = len(stage.server.backends(query=LISTENING))
+        phases.append(spent("lost", min(each, 0.8 * CHECK_WITHIN), lambda until: None))
+        if setting.full:
+            heals(stage, ears, FOUND_OUT_WITHIN)
+            phases.append(spent("healed", each, lambda until: None))
         line.mode = Pass()
         stage.do("kill", producer)
         producer.wait()
@@ -65,7 +77,7 @@ def run(setting: Setting) -> Outcome:
         outcome.wrong += ended(workers)
     outcome.wrong += unfinished(evidence.states.values())
     outcome.wrong += [f"A worker said: {line}" for line in tracebacks(log)[:3]]
-    outcome.figures |= {"listening connections at the end": heard, "ears killed": len(healed)}
+    outcome.figures["ears killed"] = len(healed)
     outcome.recovery = healed
     judge(outcome, phases, evidence.records, slack=SLACK[setting.full])
     return outcome
@@ -83,21 +95,26 @@ def kill_ears(stage: Stage, until: float, every: float) -> list[float]:
     """End all connections that listen, again and again, and tell how long it took until there were others."""
     took: list[float] = []
     while time.monotonic() < until:
-        ears = stage.server.backends(query=LISTENING)
+        ears = listening(stage)
         began = time.monotonic()
         for ear in ears:
             stage.server.terminate(ear)
-        heals(stage, ears)
+        heals(stage, ears, HEALED_WITHIN)
         took.append(time.monotonic() - began)
         time.sleep(max(0.0, min(until, began + every) - time.monotonic()))
     return took
 
 
-def heals(stage: Stage, before: Sequence[int]) -> None:
+def listening(stage: Stage) -> list[int]:
+    """The connections by which workers listen: those that have asked for it, or for a sign of life since."""
+    return stage.server.backends(application=EARS, query="_%")
+
+
+def heals(stage: Stage, before: Sequence[int], within: float) -> None:
     """Wait until every worker listens, by another connection than before."""
     stage.wait_until(
-        lambda: len(set(stage.server.backends(query=LISTENING)) - set(before)) == WORKERS,
-        seconds=READY_WITHIN if not before else HEALED_WITHIN,
+        lambda: len(set(listening(stage)) - set(before)) >= WORKERS,
+        seconds=within,
         what="the workers did not listen",
     )
 
@@ -118,6 +135,8 @@ def judge(outcome: Outcome, phases: Sequence[Phase], records: Sequence[Record], 
             )
         if phase.name in ("deaf", "lost") and found["p50"] < FELT:
             outcome.wrong.append(f"Somebody heard the doorbell while {phase.name}.")
+        if phase.name in ("well", "healed") and found["p50"] >= FELT:
+            outcome.wrong.append(f"Nobody heard the doorbell while {phase.name}.")
 
 
 def waits_in(phase: Phase, records: Sequence[Record]) -> list[float]:

@@ -2,7 +2,7 @@
 
 no good    wrong, unknown, expired, revoked, cut short, or no token at all: one answer, to the letter
 not this   a good token without the scope: 403 everywhere, and nothing is done
-replayed   the secret of one worker for another, or of the same one by another's token, or made with that: 403
+no worker  a good token, which has not registered the worker that it speaks for: 403
 again      ten refusals, and an address is told to wait; who has a good token is not
 in time    what is revoked, or has expired, opens nothing after two seconds
 """
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from msgspec import Struct, json
 
@@ -20,7 +20,7 @@ from faults.experiment import Experiment, Outcome, Setting
 from faults.stage import Stage
 from faults.stores.served import HOST, Answer, Served
 from shigoto.engine import verbs
-from shigoto.model.token import SCOPES, Scope, read
+from shigoto.model.token import SCOPES, Scope
 
 QUOTA = 10  # refusals of one address, within a minute
 IN_TIME = 3.0  # seconds: two are promised
@@ -85,7 +85,7 @@ def run(setting: Setting) -> Outcome:
         refused_alike(asker, operations, bad, outcome)
         scopes_hold(asker, operations, good, outcome)
         doors_hold(asker, good, outcome)
-        secrets_hold(asker, server, good["work"], outcome)
+        workers_hold(asker, server, good["work"], outcome)
         many_are_limited(asker, good["read"], bad["wrong"], outcome)
         ends_in_time(stage, server, asker, outcome)
         timing(asker, bad, setting.of(20, 300), outcome)
@@ -179,54 +179,31 @@ def doors_hold(asker: Asker, good: Mapping[Scope, str], outcome: Outcome) -> Non
                 outcome.wrong.append(f"{verbs.DOOR}/{name} with {scope}: {answer.status}.")
 
 
-def secrets_hold(asker: Asker, server: Served, token: str, outcome: Outcome) -> None:
-    """A worker's secret is of this worker and this token; whoever has heard another one has nothing."""
+def workers_hold(asker: Asker, server: Served, token: str, outcome: Outcome) -> None:
+    """A worker is of the token that has registered it; whoever has another one cannot speak for it."""
     other = server.token("work")
     time.sleep(IN_TIME)  # until it is known
-    mine, his = register(asker, token), register(asker, other)
-    tries = {
-        "none": (token, mine["worker"], None),
-        "another worker's": (token, mine["worker"], register(asker, token)["secret"]),
-        "another token's": (other, mine["worker"], mine["secret"]),
-        "his own": (other, mine["worker"], his["secret"]),
-        "made with his own token": (other, mine["worker"], made(other, mine["worker"])),
-        "cut short": (token, mine["worker"], mine["secret"][:-1]),
-        "empty": (token, mine["worker"], ""),
-    }
-    for what, (by, worker, secret) in tries.items():
-        for deed, body in {"beat": {}, "claim": {}, "settle": {"settlements": [ENDED]}}.items():
-            said = {} if secret is None else {"Shigoto_Worker_Secret": secret}
-            path = f"/api/v1/workers/{worker}/{deed}"
-            answer = asker.ask(by, "POST", path, json.encode(body), **said)
+    mine = register(asker, token)
+    deeds: dict[str, Any] = {"beat": {}, "claim": {}, "settle": {"settlements": [ENDED]}}
+    for by, kind in {other: "another token", None: "no token"}.items():
+        for deed, body in deeds.items():
+            answer = asker.ask(by, "POST", f"/api/v1/workers/{mine}/{deed}", json.encode(body))
             if answer.status not in (401, 403):
-                outcome.wrong.append(
-                    f"{deed} with the secret {what!r}: {answer.status} {answer.body[:100]!r}."
-                )
-    right = asker.ask(
-        token,
-        "POST",
-        f"/api/v1/workers/{mine['worker']}/beat",
-        b"{}",
-        Shigoto_Worker_Secret=mine["secret"],
-    )
+                outcome.wrong.append(f"{deed} by {kind}: {answer.status} {answer.body[:100]!r}.")
+    anew = asker.ask(other, "POST", "/api/v1/workers", json.encode({**WORKER, "id": mine}))
+    if anew.status != 403:
+        outcome.wrong.append(f"Registered by another token: {anew.status} {anew.body[:100]!r}.")
+    right = asker.ask(token, "POST", f"/api/v1/workers/{mine}/beat", b"{}")
     if right.status != 200:
-        outcome.wrong.append(f"A beat with the right secret: {right.status} {right.body[:100]!r}.")
+        outcome.wrong.append(f"A beat by its own token: {right.status} {right.body[:100]!r}.")
 
 
-def made(token: str, worker: str) -> str:
-    """The secret that whoever has a token can make for any worker."""
-    known = read(token)
-    if known is None:
-        raise RuntimeError("That is no token.")
-    return verbs.worker_secret(known[1], UUID(worker))
-
-
-def register(asker: Asker, token: str) -> dict[str, str]:
-    """A new worker of this token, and its secret."""
+def register(asker: Asker, token: str) -> str:
+    """The id of a new worker of this token."""
     answer = asker.ask(token, "POST", "/api/v1/workers", json.encode(WORKER))
     if answer.status != 201:
         raise RuntimeError(f"A worker was not registered: {answer.status} {answer.body!r}.")
-    found: dict[str, str] = answer.json
+    found: str = answer.json["worker"]
     return found
 
 

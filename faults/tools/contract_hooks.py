@@ -2,7 +2,7 @@
 
     waits      are short: a wait of a minute is as good as one of a moment to show that an answer is as described
     tasks      are often those that the server knows, or nearly every job would be refused for that alone
-    workers    are often those that it has registered, with their secret, and jobs those that they hold
+    workers    are often those that it has registered, and jobs those that they hold
     strangers  now and then a job of somebody else is asked for, by the ids in $STRANGERS, and must not be found
 
 Only what is valid is replaced, by what is valid as well, so that what a request shows stays the same.
@@ -23,7 +23,7 @@ FOUND = 400  # and above: not found
 MOST = 200  # of what is remembered
 
 random = Random(os.environ.get("SEED", "0"))
-secrets: dict[str, str] = {}
+workers: list[str] = []
 held: list[tuple[str, str, int]] = []  # worker, job, token
 
 
@@ -36,31 +36,30 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
             part["wait"] = LONGEST
     if isinstance(body.get("task"), str) and random.random() < OFTEN:
         body |= {"task": TASK, "payload": {"value": 1}}
-    if _is_id(asked.get("worker")) and secrets and random.random() < OFTEN:
-        _be_a_worker(case, asked, body)
+    if _is_id(asked.get("worker")) and workers and random.random() < OFTEN:
+        _be_a_worker(asked, body)
     elif STRANGERS and _is_id(asked.get("id")) and random.random() < OFTEN:
         asked["id"] = random.choice(STRANGERS)
 
 
-def _be_a_worker(case: Any, asked: dict[str, Any], body: dict[str, Any]) -> None:
-    asked["worker"] = random.choice(list(secrets))
+def _be_a_worker(asked: dict[str, Any], body: dict[str, Any]) -> None:
+    asked["worker"] = random.choice(workers)
     if held and _is_id(asked.get("id")):
         asked["worker"], asked["id"], token = random.choice(held)
         if isinstance(body.get("token"), int):
             body["token"] = token
-    case.headers["Shigoto-Worker-Secret"] = secrets[asked["worker"]]
 
 
 @schemathesis.hook
 def after_call(context: Any, case: Any, response: Any) -> None:
     """Remember what the server tells of workers and their jobs."""
-    if response.status_code >= FOUND or len(secrets) > MOST or len(held) > MOST:
+    if response.status_code >= FOUND or len(workers) > MOST or len(held) > MOST:
         return
     told = _told(response)
-    if isinstance(told.get("secret"), str):
-        secrets[told["worker"]] = told["secret"]
+    if "beat_every" in told:
+        workers.append(told["worker"])
     worker = (case.path_parameters or {}).get("worker")
-    if worker in secrets:
+    if worker in workers:
         held.extend((worker, job["id"], job["token"]) for job in told.get("jobs", ()))
 
 

@@ -128,7 +128,7 @@ class HttpDoor:
         """Headers that nobody sends."""
         nasty = self._nasty
         name = nasty.random.choice(
-            ("Idempotency-Key", "Content-Type", "Shigoto-Worker-Secret", "Accept", "X-Forwarded-For")
+            ("Idempotency-Key", "Content-Type", "Shigoto-Protocol", "Accept", "X-Forwarded-For")
         )
         # Without what would end it: that is another header, and no client of ours would send it.
         value = nasty.text().encode("utf-8", "replace").decode("latin-1").translate({10: "", 13: ""})[:3_000]

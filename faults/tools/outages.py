@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from faults.evidence.checker import Evidence, check
+from faults.evidence.records import read
 from faults.evidence.runs import runs
 from faults.experiment import Outcome, unfinished
 from faults.stage import Stage
@@ -135,6 +136,18 @@ def goes_on(stage: Stage, since: float | None = None, within: float = GOES_ON_WI
     at = time.monotonic() if since is None else since
     return stage.wait_until(
         lambda: newest_claim(stage) > at, seconds=within, what="no job was given out any more"
+    )
+
+
+def all_go_on(stage: Stage) -> bool:
+    """Wait until each worker has begun a job from now on: none is still on its way back to the store."""
+    at = time.monotonic()
+    return stage.wait_until(
+        lambda: (
+            len({each.pid for each in read(stage.ledger) if each.what == "start" and each.at > at}) >= WORKERS
+        ),
+        seconds=GOES_ON_WITHIN,
+        what="not all workers went on",
     )
 
 

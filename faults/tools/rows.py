@@ -114,7 +114,7 @@ OTHERS: dict[str, str] = {
     "clock before all": "UPDATE shigoto_meta SET value = -4611686018427387904 WHERE name = 'clock'",
     "worker from the past": (
         "INSERT INTO shigoto_worker VALUES"
-        " (900012, randomblob(16), 'old', '[]', NULL, 1, '', '', 1, 0, 0, 30000, 0, 0, NULL)"
+        " (900012, randomblob(16), 'old', '[]', NULL, NULL, 1, '', '', 1, 0, 0, 30000, 0, 0, NULL)"
     ),
 }
 
