@@ -40,3 +40,25 @@ def test_after_an_outage_a_whole_lease_of_its_own_passes_first() -> None:
 
     looks.saw(130.0, (dead,))
     assert looks.to_fence == (dead,)
+
+
+def test_who_was_asleep_waits_for_the_others_to_wake_up() -> None:
+    """E04: what it has seen before, and a second look soon afterwards, are not enough."""
+    looks, sleeper = Looks(uuid4(), 3.0), uuid4()
+    looks.saw(100.0, (sleeper,))
+
+    for at in (106.0, 107.1, 110.9):
+        looks.saw(at, (sleeper,))
+        assert looks.to_fence == ()
+
+    looks.saw(111.0, (sleeper,))
+    assert looks.to_fence == (sleeper,)
+
+
+def test_who_looks_a_little_late_was_not_asleep() -> None:
+    looks, dead = Looks(uuid4(), 3.0), uuid4()
+    looks.saw(100.0, (dead,))
+
+    looks.saw(105.0, (dead,))
+
+    assert looks.to_fence == (dead,)

@@ -7,7 +7,8 @@ jobs would run twice. The lease alone does not decide; three rules guard it.
                 expired: had we been asleep, or the machine, the first look after waking proves nothing
     amnesty     after an outage nobody has been able to beat; whoever lost the store waits for a whole lease
                 of unbroken contact before it fences, and if that is short, for as long as others may take to
-                notice that the store is back
+                notice that the store is back. So does whoever has not looked for so long: it was asleep, and the
+                others may still be
     the store   fences only a worker that is still expired at that very moment
 
     seen expired ──1/3 lease──► seen again ──at once──► ordered to be fenced
@@ -43,18 +44,20 @@ class Looks:
 
     def __init__(self, own: UUID, lease: float) -> None:
         self._own = own
-        self._lease = lease
+        self._amnesty = max(lease, BACK_WITHIN)  # seconds
         self.apart = lease / 3  # seconds between two looks
         self._first_seen: dict[UUID, float] = {}
         self._in_touch = True
+        self._looked_at: float | None = None
         self._no_fence_before = 0.0
         self.to_fence: tuple[UUID, ...] = ()
 
     def saw(self, now: float, expired: tuple[UUID, ...]) -> None:
         """A sweep at `now`, with the order to fence `to_fence`, saw these workers expired."""
-        if not self._in_touch:
-            self._in_touch = True
-            self._no_fence_before = now + max(self._lease, BACK_WITHIN)
+        asleep = self._looked_at is not None and now - self._looked_at > self._amnesty
+        if asleep or not self._in_touch:
+            self._no_fence_before = now + self._amnesty
+        self._in_touch, self._looked_at = True, now
         # Whoever was ordered to be fenced and is still there needs two new looks: the store knew better.
         known = {worker: at for worker, at in self._first_seen.items() if worker not in self.to_fence}
         self._first_seen = {worker: known.get(worker, now) for worker in expired if worker != self._own}
