@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,13 +17,14 @@ from shigoto.engine import verbs
 from shigoto.engine.http import RemoteEngine, driver
 from shigoto.engine.http.address import read_address
 from shigoto.engine.http.failures import failure
+from shigoto.engine.http.line import HEARD_WITHIN, Call, Line
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.engine.open import open_engine
 from shigoto.model import errors
 from shigoto.model.job import JobSpec
 from shigoto.model.token import mint
-from shigoto.model.worker import SweepOrder, Want
+from shigoto.model.worker import CLAIM_DEADLINE, SweepOrder, Want
 from tests.engines.tiny_server import TinyServer, tiny_server
 
 TOKEN = mint(bytes(8), bytes(32))[0]
@@ -161,6 +163,20 @@ class TestTime:
             with pytest.raises(errors.StoreUnavailable):
                 engine.run(engine.stats())
             engine.close()
+
+    def test_a_claim_waits_no_longer_than_its_answer_is_of_use(self, engine: RemoteEngine) -> None:
+        """C3: what is answered after the claim deadline is given back."""
+        assert engine.claim(uuid4(), ()).deadline == CLAIM_DEADLINE / 1000
+
+    @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system does not know how")
+    def test_the_system_gives_a_line_up_that_acknowledges_nothing(self, server: TinyServer) -> None:
+        """E18: else it is silent for as long again, since each repetition comes after twice the time."""
+        line = Line(read_address(f"http://127.0.0.1:{server.port}"))
+
+        wire = line._connect(Call(5.0))
+
+        with wire:
+            assert wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == HEARD_WITHIN * 1000
 
     async def test_a_cancelled_op_hangs_up_at_once(self, server: TinyServer) -> None:
         with Proxy(server.port) as proxy:

@@ -32,6 +32,7 @@ from shigoto.model.job import (
 from shigoto.model.outcome import Death, Report, Settlement, Verdict
 from shigoto.model.schedule import Change, Due, Entry, Firing, Schedule
 from shigoto.model.worker import (
+    CLAIM_DEADLINE,
     Announcement,
     Orders,
     Promoted,
@@ -139,7 +140,8 @@ class RemoteEngine:
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
         """T2: lease ready jobs to the worker, each want by itself, best first."""
-        return _said("claim", worker, wants)
+        # What is answered later is given back, so there is no use in waiting for it.
+        return structs.replace(_said("claim", worker, wants), deadline=CLAIM_DEADLINE / 1000)
 
     def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
         """Renew the worker's lease, unless it is fenced, and tell what it must know."""
