@@ -399,6 +399,39 @@ async def test_one_that_hangs_holds_up_nobody_else_for_long() -> None:
     assert batches == [1, 2, 0]
 
 
+async def test_a_crowd_is_parted_so_that_some_are_here_while_others_are_at_the_server() -> None:
+    """All of them in step would leave either side idle while the other works."""
+    sizes: list[int] = []
+    under_way = most = 0
+
+    async def run(op: Op[Any], until: float) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        sizes.append(1 if op.several is not None else len(op.subject))
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        return op.subject
+
+    def several(subjects: list[int]) -> Op[Any]:
+        return Op(start=nothing, subject=subjects)
+
+    gatherer = Gatherer(run)
+    until = asyncio.get_running_loop().time() + 30
+
+    async def caller(number: int) -> None:
+        for _ in range(10):
+            assert await gatherer.run(Op(start=nothing, several=several, subject=number), until) == number
+
+    await asyncio.gather(*(caller(number) for number in range(64)))
+
+    assert sizes[:3] == [1, 31, 32]
+    assert sum(sizes) == 640
+    assert most == 2
+    assert len(sizes) <= 2 * 10 + 2
+
+
+
 # Forks
 
 

@@ -1,9 +1,15 @@
 """Single enqueues that wait together become one statement.
 
 Nothing waits for company: one that comes alone goes at once, and what comes while it is under way is the next batch;
-so is whatever comes back as soon as a batch has been told of its jobs. A batch is not waited for any longer if it takes
-its time: it may have met with a job that somebody else has stored and not committed. Each of a batch is told of its own
-job; if the batch is refused, each goes by itself.
+so is whatever comes back as soon as a batch has been told of its jobs. A crowd is parted in two, or else it would
+walk in step, all of it here while the server has nothing to do, and then all of it there:
+
+    here      ── first ──── second ──── first ──── second ──
+    server            ── first ──── second ──── first ──
+
+Of 64 callers each core has work so, and they store half as many jobs again in a second.
+A batch is not waited for any longer if it takes its time: it may have met with a job that somebody else has stored and
+not committed. Each of a batch is told of its own job; if the batch is refused, each goes by itself.
 """
 
 import asyncio
@@ -19,6 +25,7 @@ from shigoto.model.errors import StoreUnavailable
 MAX_BATCH = 500
 WAIT_FOR = 0.05  # seconds, for the batch before
 SIDE_BY_SIDE = 4  # batches; with a server that is slow to all, larger ones are better than more
+CROWD = 16  # ops; of fewer, two transactions cost more than they bring
 
 RunOne = Callable[[Op[Any], float], Awaitable[Any]]
 _Waiting = tuple[Op[Any], float, "asyncio.Future[Any]"]
@@ -31,18 +38,19 @@ class Gatherer:
         self._run = run
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Waiting] = deque()
-        self._last: object | None = None  # the batch that is waited for
-        self._last_at = 0.0
+        self._awaited: set[object] = set()  # the batches that are waited for
+        self._newest_at = 0.0
         self._under_way = 0
         self._timer: asyncio.TimerHandle | None = None
         self._batches: set[asyncio.Task[None]] = set()
 
     async def run(self, op: Op[Any], until: float) -> Any:
         """The op's value; it may come with those of others."""
-        if self._last is not None:
+        if self._awaited:
             future: asyncio.Future[Any] = self._loop.create_future()
             self._waiting.append((op, until, future))
-            self._watch(self._last_at + WAIT_FOR)
+            if self._timer is None:
+                self._watch(self._newest_at + WAIT_FOR)
             return await future
         batch = self._begun()
         try:
@@ -51,22 +59,24 @@ class Gatherer:
             self._ended(batch)
 
     def _begun(self) -> object:
-        self._last, self._last_at = object(), self._loop.time()
+        batch, self._newest_at = object(), self._loop.time()
+        self._awaited.add(batch)
         self._under_way += 1
-        return self._last
+        return batch
 
     def _ended(self, batch: object) -> None:
         self._under_way -= 1
-        if batch is self._last:
+        if batch in self._awaited:
+            self._awaited.remove(batch)
             self._go_on()
 
     def _watch(self, at: float) -> None:
-        if self._timer is None:
-            self._timer = self._loop.call_at(at, self._wait_no_longer)
+        self._timer = self._loop.call_at(at, self._wait_no_longer)
 
     def _wait_no_longer(self) -> None:
         self._timer = None
         if self._under_way < SIDE_BY_SIDE:
+            self._awaited.clear()
             self._go_on()
         else:
             self._watch(self._loop.time() + WAIT_FOR)
@@ -80,14 +90,20 @@ class Gatherer:
             waiting = self._waiting.popleft()
             if not waiting[2].done():  # else it was cancelled, and nothing was sent for it
                 batch.append(waiting)
-        if not batch:
-            self._last = None
-            return
-        task = self._loop.create_task(self._carry_out(batch, self._begun()), name="shigoto-batch")
-        self._batches.add(task)
-        task.add_done_callback(self._batches.discard)
+        if len(batch) < CROWD or self._awaited:
+            self._start(batch)
+        else:
+            middle = len(batch) // 2
+            self._start(batch[:middle])
+            self._start(batch[middle:])
         if self._waiting:
-            self._watch(self._last_at + WAIT_FOR)
+            self._watch(self._newest_at + WAIT_FOR)
+
+    def _start(self, batch: list[_Waiting]) -> None:
+        if batch:
+            task = self._loop.create_task(self._carry_out(batch, self._begun()), name="shigoto-batch")
+            self._batches.add(task)
+            task.add_done_callback(self._batches.discard)
 
     async def _carry_out(self, batch: list[_Waiting], mark: object) -> None:
         try:
