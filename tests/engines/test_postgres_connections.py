@@ -1,6 +1,7 @@
 """Connections of the PostgreSQL engine in need: several hosts, a full pool, a server that has moved, a fork."""
 
 import asyncio
+import gc
 import os
 import re
 import select
@@ -365,6 +366,28 @@ async def test_a_connection_that_can_never_do_it_is_not_used_again(open_driver: 
     assert await driver.arun(call("pid")) != [(loops_pid,)]
 
 
+async def test_one_that_is_not_waited_for_any_more_is_closed_at_once() -> None:
+    """Not when the garbage is collected: until then the server waits for its password, and keeps its place."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        loop, port = asyncio.get_running_loop(), silent.getsockname()[1]
+        driver = Driver(read_address(f"postgresql://app@127.0.0.1:{port}/jobs"), TEXTS)
+        gc.disable()
+        try:
+            waiting = asyncio.create_task(driver.arun(call("pid")))
+            accepted, _ = await loop.sock_accept(silent)
+            with accepted:
+                assert await loop.sock_recv(accepted, 4096)  # so it waits for the answer
+
+                waiting.cancel()
+                await asyncio.wait([waiting])
+
+                assert await asyncio.wait_for(loop.sock_recv(accepted, 4096), 5) == b""
+        finally:
+            gc.enable()
+    driver.close()
+
+
 # Batches
 
 
@@ -429,7 +452,6 @@ async def test_a_crowd_is_parted_so_that_some_are_here_while_others_are_at_the_s
     assert sum(sizes) == 640
     assert most == 2
     assert len(sizes) <= 2 * 10 + 2
-
 
 
 # Forks

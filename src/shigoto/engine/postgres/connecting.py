@@ -10,7 +10,13 @@ from ipaddress import ip_address
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from shigoto.engine.postgres.connection import LoopConnection, LoopsInner, ThreadConnection, ThreadsInner
+from shigoto.engine.postgres.connection import (
+    LoopConnection,
+    LoopsInner,
+    ThreadConnection,
+    ThreadsInner,
+    connecting,
+)
 from shigoto.engine.postgres.failures import ConnectionLost, refused_connection
 from shigoto.engine.postgres.outage import Outage
 from shigoto.engine.postgres.wire import WHO
@@ -68,8 +74,9 @@ class Connector:
     async def _aconnect(self, until: float) -> LoopConnection:
         conninfo, limit = self._limited(until)
         try:
-            async with asyncio.timeout(limit):
-                inner = await LoopsInner.connect(conninfo, autocommit=True, prepare_threshold=None)
+            with connecting():
+                async with asyncio.timeout(limit):
+                    inner = await LoopsInner.connect(conninfo, autocommit=True, prepare_threshold=None)
         except TimeoutError as error:
             raise psycopg.OperationalError("connection timeout expired") from error
         connection = LoopConnection(inner, prepares=bool(self._prepares))

@@ -11,8 +11,9 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, Self, TypeVar
 
 import psycopg
@@ -44,9 +45,28 @@ class LoopsInner(psycopg.AsyncConnection[Any]):
 
     @classmethod
     def _connect_gen(cls, *args: Any, **options: Any) -> PQGenConn[Self]:
-        return _noting(super()._connect_gen(*args, **options))
+        attempt = _noting(super()._connect_gen(*args, **options))
+        _begun.get().append(attempt)
+        return attempt
 
     def __del__(self, _: Any = None, /) -> None: ...
+
+
+_begun: ContextVar[list[PQGenConn[Any]]] = ContextVar("_begun")
+
+
+@contextmanager
+def connecting() -> Generator[None]:
+    """Around whoever connects on an event loop: what he does not wait for any more is closed. psycopg leaves that to
+    the garbage collector, until which the server would wait for a password."""
+    begun: list[PQGenConn[Any]] = []
+    outer = _begun.set(begun)
+    try:
+        yield
+    finally:
+        _begun.reset(outer)
+        for attempt in begun:
+            attempt.close()
 
 
 class _Sockets:
@@ -76,17 +96,17 @@ begins_again_in_child(_sockets)
 C = TypeVar("C")
 
 
-def _noting(connecting: PQGenConn[C]) -> PQGenConn[C]:
+def _noting(attempt: PQGenConn[C]) -> PQGenConn[C]:
     try:
-        waiting_for = next(connecting)
+        waiting_for = next(attempt)
         while True:
             _sockets.note(waiting_for[0])
-            waiting_for = connecting.send((yield waiting_for))
+            waiting_for = attempt.send((yield waiting_for))
     except StopIteration as stop:
         connection: C = stop.value
         return connection
     finally:
-        connecting.close()
+        attempt.close()
 
 
 def disown(wire: Wire) -> None:
