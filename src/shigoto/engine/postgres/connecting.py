@@ -10,14 +10,9 @@ from ipaddress import ip_address
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from shigoto.engine.postgres.connection import (
-    LoopConnection,
-    LoopsInner,
-    ThreadConnection,
-    ThreadsInner,
-    connecting,
-)
+from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.failures import ConnectionLost, refused_connection
+from shigoto.engine.postgres.inner import LoopsInner, ThreadsInner, connecting
 from shigoto.engine.postgres.outage import Outage
 from shigoto.engine.postgres.wire import WHO
 from shigoto.model.errors import StoreUnavailable

@@ -11,16 +11,13 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from typing import Any, Self, TypeVar
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import psycopg
 from psycopg import pq
-from psycopg.abc import PQGenConn
 
-from shigoto.engine.postgres.belongings import begins_again_in_child
 from shigoto.engine.postgres.failures import ConnectionLost, NoAnswer, one_line
 from shigoto.engine.postgres.statement import Answer
 from shigoto.engine.postgres.wire import BAD, Request, Wire
@@ -28,85 +25,6 @@ from shigoto.engine.postgres.wire import BAD, Request, Wire
 READABLE, WRITABLE = 1, 4  # POLLIN and POLLOUT
 LOOK_EVERY = 1.0  # seconds, at a socket of whose end the event loop need not have told
 COPY_AT_ONCE = 256 * 1024  # bytes
-
-
-class ThreadsInner(psycopg.Connection[Any]):
-    """psycopg's connection, without its warning when it goes: a forked child must not close what it has inherited."""
-
-    @classmethod
-    def _connect_gen(cls, *args: Any, **options: Any) -> PQGenConn[Self]:
-        return _noting(super()._connect_gen(*args, **options))
-
-    def __del__(self, _: Any = None, /) -> None: ...
-
-
-class LoopsInner(psycopg.AsyncConnection[Any]):
-    """The same for event loops."""
-
-    @classmethod
-    def _connect_gen(cls, *args: Any, **options: Any) -> PQGenConn[Self]:
-        attempt = _noting(super()._connect_gen(*args, **options))
-        _begun.get().append(attempt)
-        return attempt
-
-    def __del__(self, _: Any = None, /) -> None: ...
-
-
-_begun: ContextVar[list[PQGenConn[Any]]] = ContextVar("_begun")
-
-
-@contextmanager
-def connecting() -> Generator[None]:
-    """Around whoever connects on an event loop: what he does not wait for any more is closed. psycopg leaves that to
-    the garbage collector, until which the server would wait for a password."""
-    begun: list[PQGenConn[Any]] = []
-    outer = _begun.set(begun)
-    try:
-        yield
-    finally:
-        _begun.reset(outer)
-        for attempt in begun:
-            attempt.close()
-
-
-class _Sockets:
-    """The sockets of this process, from the moment when they begin to connect: nobody else has them yet, and a child
-    that is forked by another thread just then would keep them open."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, int] = {}  # by their descriptors, which others may have by now: what they were
-
-    def note(self, descriptor: int) -> None:
-        """This one is ours."""
-        with suppress(OSError):
-            self._known[descriptor] = os.fstat(descriptor).st_ino
-
-    def after_fork_in_child(self) -> None:
-        """Close those that are still what they were."""
-        known, self._known = self._known, {}
-        for descriptor, inode in known.items():
-            with suppress(OSError):
-                if os.fstat(descriptor).st_ino == inode:
-                    os.close(descriptor)
-
-
-_sockets = _Sockets()
-begins_again_in_child(_sockets)
-
-C = TypeVar("C")
-
-
-def _noting(attempt: PQGenConn[C]) -> PQGenConn[C]:
-    try:
-        waiting_for = next(attempt)
-        while True:
-            _sockets.note(waiting_for[0])
-            waiting_for = attempt.send((yield waiting_for))
-    except StopIteration as stop:
-        connection: C = stop.value
-        return connection
-    finally:
-        attempt.close()
 
 
 def disown(wire: Wire) -> None:
