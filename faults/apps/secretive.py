@@ -58,6 +58,16 @@ def connect(variable: str) -> None:
     raise ConnectionError(os.environ[variable])
 
 
+@app.task(retries=0, encrypt=False)
+def visit(user: str, token: Secret[str]) -> None:
+    """Run by a worker that is not ours."""
+
+
+@app.task(retries=0)
+def travel(user: str) -> None:
+    """The same, encrypted."""
+
+
 @app.task(retries=0)
 def give_up(token: Secret[str]) -> None:
     raise Cancel(f"{token} is known already")

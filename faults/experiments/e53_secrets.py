@@ -57,11 +57,12 @@ from shigoto.local_postgres.ports import free_port
 
 # What may be said where: stored, and shown nowhere; and a key that is the receiver's own.
 IN_CLEAR = {
-    "store: ": ("by name: password", "by name: header", "Secret of a plain job"),
+    "store: ": ("by name: password", "by name: header", "Secret of a plain job", "Secret: elsewhere"),
     "sentry: ": ("environment: Sentry key",),
 }
 QUIETLY = "quiet"  # the queue of the worker that logs at INFO
-UNSPOKEN = ("crash",)  # whose process dies, and its spans with it
+ELSEWHERE = "elsewhere"  # that of a worker in another language
+UNSPOKEN = ("crash", "visit", "travel")  # whose process dies, and its spans with it; and which have none
 
 OUTLETS: tuple[Callable[[Scene], Iterator[Said]], ...] = (
     answers, events, commands, addresses, settings_without_use, metrics, mails, webhooks, sentry, telemetry, stored,
@@ -81,10 +82,11 @@ def run(setting: Setting) -> Outcome:
     ):
         stage.app = app_of("secretive", stage.url)  # with the keys of the environment
         server = stage.between(Served(stage, "--log-level", "debug"))
-        token = server.token("read", "submit", "admin")
+        token = server.token("read", "submit", "admin", "work")
         make_jobs(stage, server, token, known)
         health = {name: free_port() for name in ("worker", "scheduler")}
         begin(stage, health)
+        work_elsewhere(server, token, known)
         until_ended(stage)
         stage.app.flush(PATIENCE)  # the spans of those who have enqueued
         scene = Scene(
@@ -174,6 +176,8 @@ def make_jobs(stage: Stage, server: Served, token: str, known: Canaries) -> None
         raise RuntimeError(f"A job was not submitted: {answer}.")
     for variable in ("CANARY_ADDRESS", "CANARY_BEARER", "CANARY_PASSWORD"):
         tasks["connect"].enqueue(variable)
+    tasks["visit"].using(queue=ELSEWHERE).enqueue("ada", known["Secret: elsewhere"])
+    tasks["travel"].using(queue=ELSEWHERE).enqueue("ada")
     tasks["give_up"].enqueue(known["Secret: cancelled"])
     tasks["crash"].enqueue(known["Secret: crashed"])
     later = tasks["charge"].call(known["encrypted: schedule"], {})
@@ -197,6 +201,29 @@ def begin(stage: Stage, health: Mapping[str, int]) -> None:
     )
 
 
+def work_elsewhere(server: Served, token: str, known: Canaries) -> None:
+    """Be a worker in another language, which lets slip what it was told and what it has."""
+
+    def say(path: str, **said: object) -> Any:
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        answer = server.ask("POST", f"/api/v1/workers{path}", json.encode(said), headers=headers)
+        if answer.status >= 300:
+            raise RuntimeError(f"The service refused {path}: {answer.status} {answer.body!r}.")
+        return json.decode(answer.body) if answer.body else None
+
+    worker = say("", name="far", tasks=["visit", "travel"], queues=[ELSEWHERE])["worker"]
+    words = f"{known['Secret: elsewhere']} at postgresql://shop:{known['elsewhere: address']}@db/shop"
+    for job in say(f"/{worker}/claim", limit=2)["jobs"]:
+        place, lease = f"/{worker}/jobs/{job['id']}", {"token": job["token"]}
+        if job["task"] == "travel":
+            say(f"{place}/checkpoint", **lease, checkpoint={"at": known["elsewhere: checkpoint"]})
+            line = known["elsewhere: line"]
+        else:
+            line = known["Secret: elsewhere"]
+        say(f"{place}/progress", **lease, progress=0.5, text=line, log=[{"text": line}])
+        say(f"{place}/settle", **lease, outcome="failed", error=words, traceback=f"in main: {words}")
+
+
 def until_ended(stage: Stage) -> None:
     stage.wait_until(
         lambda: all(job.state.terminal for job in stage.jobs()), seconds=PATIENCE, what="the jobs did not end"
@@ -205,7 +232,7 @@ def until_ended(stage: Stage) -> None:
 
 MEANT = {
     "login": State.FAILED, "plain_login": State.FAILED, "connect": State.FAILED, "give_up": State.CANCELLED,
-    "crash": State.FAILED, "remember": State.COMPLETED,
+    "crash": State.FAILED, "remember": State.COMPLETED, "visit": State.FAILED, "travel": State.FAILED,
 }  # fmt: skip
 
 

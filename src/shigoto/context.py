@@ -211,7 +211,7 @@ class Context(Struct, eq=False):
     def hidden(self, text: str) -> str:
         """The text without the values of the job's secret parameters; for whoever writes it elsewhere."""
         cover = self._signals.cover
-        return text if cover is None or cover.hide is None else cover.hide(text)
+        return text if cover is None else cover.hidden(text)
 
     def take_cover(self, cover: Cover) -> None:
         """Keep what the run says from others from now on; for the worker. Raises EncryptionKeyMissing."""

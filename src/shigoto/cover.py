@@ -29,21 +29,25 @@ class Cover(Struct, frozen=True):
     box: Box | None
     hide: Callable[[str], str] | None
 
+    def hidden(self, text: str) -> str:
+        """The text without secrets, for whoever may read it."""
+        return text if self.hide is None else self.hide(text)
+
     def said(self, field: Field, text: str, about: str | None = None) -> str:
         """Words for people: errors, progress."""
-        if self.hide is not None:
-            text = self.hide(text)
+        text = self.hidden(text)
         return text if self.box is None else self.box.seal(field, text, about)
 
     def lines(self, text: str) -> Iterator[str]:
         """Lines for the log of the job."""
-        if self.hide is not None:
-            text = self.hide(text)
-        if self.box is None:
-            yield text
-            return
-        for line in text.splitlines() or [""]:
-            yield self.box.seal("log", fit(line, MAX_LINE))
+        text = self.hidden(text)
+        for line in [text] if self.box is None else text.splitlines() or [""]:
+            yield self.line(line)
+
+    def line(self, text: str) -> str:
+        """One of them. What is secret in it is taken out before it is cut, lest a part of that be left."""
+        text = self.hidden(text)
+        return text if self.box is None else self.box.seal("log", fit(text, MAX_LINE))
 
     def checkpoint(self, written: str, most: int) -> str:
         """A checkpoint, for the next run. Raises PayloadTooLarge."""

@@ -23,6 +23,7 @@ from shigoto.middleware.carrier import without
 from shigoto.model import sealed
 from shigoto.model.errors import (
     EncryptionKeyMissing,
+    Forbidden,
     JobCancelled,
     JobExpired,
     JobFailed,
@@ -35,6 +36,7 @@ from shigoto.model.errors import (
 )
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Attempt, Enqueued, FailureKind, Job, JobFilter, JobSpec, LoggedLine, State
+from shigoto.model.masking import is_masked
 from shigoto.model.states import not_retryable
 from shigoto.model.text import shown
 
@@ -331,6 +333,11 @@ def rerunning(
             raise JobNotRetryable(
                 f"{_called(job)} is {job.state}; only jobs that have ended can be rerun."
                 " Wait until it has, or enqueue another one."
+            )
+        if engine.capabilities.served and is_masked(job.payload, job.meta):
+            raise Forbidden(
+                f"{_called(job)} has secret arguments, which this token may not see, so that they cannot be given to a"
+                " new job. Use a token with the scope admin, or rerun it where the store is."
             )
         storing = (store or engine.enqueue_many)([_again(job, new_id)])
         [stored] = yield from (storing.inside or storing.start)()  # it is part of a transaction here

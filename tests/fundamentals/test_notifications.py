@@ -15,7 +15,6 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import Job, JobFilter, JobSpec
 from shigoto.model.notice import DELIVER, NOTICE, QUEUE, Notice
 from shigoto.notify import Event, Log, on_dead_worker, on_failure, on_missed_schedule, on_queue_age
-from shigoto.notify.notifier import messages
 from shigoto.notify.rules import Rule
 from shigoto.options import TaskOptions
 from shigoto.scheduler import Scheduler
@@ -193,7 +192,7 @@ async def test_a_rule_that_this_worker_does_not_know_is_left_to_others_and_then_
     assert new.notifier is not None
     it = ear(on_failure(name="another", to=[Log()]), engine=engine, url=None)
     first, second = (
-        next(messages(new.notifier.rules[0], Notice(kind="failed", subject="x", at=at, job=UUID(int=at))))
+        new.notifier.messages(uuid7(), Notice(kind="failed", subject="x", at=at, job=UUID(int=at)))[0]
         for at in (1, 2)
     )
 

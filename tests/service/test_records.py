@@ -28,7 +28,7 @@ from shigoto.model.errors import (
     WorkerFenced,
 )
 from shigoto.model.job import Counts, JobFilter, JobSpec, Lease, LogLine, QueueSettings, State
-from shigoto.model.notice import SILENT
+from shigoto.model.notice import DELIVER, NOTICE, QUEUE, RULES
 from shigoto.model.outcome import Death, Ending, LogTail, Report, Settlement, Verdict
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.worker import Announcement, Orders, SweepOrder, Want
@@ -45,6 +45,7 @@ KEYS = {
     "admin": key("admin"),
     "confined": key("work", "submit", "read", "admin", queues=("a",)),
     "tenant": key("submit", "read", tenant="t"),
+    "notices": key("work", "submit", "read", queues=("a", QUEUE)),
 }
 
 
@@ -299,12 +300,27 @@ def test_a_confined_token_works_for_its_queues_only(server: Served) -> None:
 
 def test_messages_to_people_are_not_for_submitters(server: Served) -> None:
     remote = engine(server, "submit")
-    for task in SILENT:
+    for task in (DELIVER, NOTICE, f"{RULES}0123456789ab"):
         with pytest.raises(StoreRefused, match="by workers alone"):
             remote.run(remote.enqueue_many([spec(), spec(task=task)]))
     remote.close()
 
     assert server.service.engine.run(server.service.engine.stats()) == {}
+
+
+@pytest.mark.parametrize(("name", "seen"), [("notices", (f"{RULES}0123456789ab",)), ("confined", ())])
+def test_who_works_off_notices_knows_who_else_has_rules(
+    server: Served, name: str, seen: tuple[str, ...]
+) -> None:
+    """Else it could not hand them on, and another app would not hear of its failures."""
+    remote, store = engine(server, name), server.service.engine
+    theirs = announcement(tasks=("other", f"{RULES}0123456789ab"), queues=None)
+    store.run(store.announce(theirs))
+
+    [worker] = remote.run(remote.workers())
+    remote.close()
+
+    assert worker.tasks == seen
 
 
 def test_a_token_of_one_tenant_submits_and_sees_its_own(server: Served) -> None:

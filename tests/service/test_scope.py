@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from shigoto import Forbidden, JobNotFound, Shigoto
-from shigoto.model.notice import SILENT
+from shigoto.model.notice import DELIVER, NOTICE, RULES
 from shigoto.model.outcome import Ending
 from shigoto.server import scope
 from shigoto.server.auth import ANYBODY, Caller
@@ -82,7 +82,7 @@ class TestOneJob:
 
 
 class TestSubmit:
-    @pytest.mark.parametrize("task", sorted(SILENT))
+    @pytest.mark.parametrize("task", [DELIVER, NOTICE, f"{RULES}0123456789ab"])
     def test_messages_to_people_are_written_by_workers(self, server: Served, task: str) -> None:
         """Else whoever may submit could mail the administrator whatever he likes."""
         asked = {"task": task, "payload": {}, "allow_unknown": True}

@@ -496,6 +496,22 @@ def test_what_a_handler_logs_by_itself_names_its_job(stream: io.StringIO) -> Non
     assert (fields["message"], fields["job_id"], fields["task"]) == ("no stock of tea", str(ID), "resize")
 
 
+def test_what_is_hidden_breaks_no_line(stream: io.StringIO) -> None:
+    """A secret number may be part of another, and a secret text may hold what the line is made of."""
+
+    def hide(text: str) -> str:
+        return text.replace("1234", "***").replace('a"b', "***")
+
+    fields = {"job_id": "01234567", "number": 51234, "said": '1234 a"b'}
+    configure_logging(format="json", stream=stream, fields=lambda: fields, hide=hide)
+
+    logging.getLogger("shop").info('got 1234 and a"b')
+
+    line = json.loads(stream.getvalue())
+    assert line["message"] == "got *** and ***"
+    assert (line["number"], line["job_id"], line["said"]) == (51234, "01234567", "*** ***")
+
+
 def test_setting_up_again_replaces_the_earlier_set_up(stream: io.StringIO) -> None:
     configure_logging(stream=io.StringIO())
     configure_logging(format="json", stream=stream)

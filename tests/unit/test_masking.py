@@ -5,12 +5,21 @@ from io import StringIO
 from typing import Literal
 
 import pytest
-from msgspec import json
+from msgspec import Struct, json
 
 from shigoto import PayloadInvalid, Secret, Shigoto
 from shigoto.catalogue import parameters_of
 from shigoto.model import masking
-from shigoto.model.masking import hider, marked, masked, masked_payload, scrubbed, secrets_in, without_mark
+from shigoto.model.masking import (
+    hider,
+    is_masked,
+    marked,
+    masked,
+    masked_payload,
+    scrubbed,
+    secrets_in,
+    without_mark,
+)
 from shigoto.observe.log import configure_logging
 
 
@@ -86,6 +95,12 @@ def test_rules_can_be_added_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> N
         '{"api_key": "canary"}',
         "Cookie: session=canary; other=canary",
         "client_secret: canary",
+        "PGPASSWORD=canary psql",
+        "Authorization: Token canary12345",
+        "Authorization: canary",
+        "{'Authorization': 'Token canary12345'}",
+        "{'password': 'it\\'s canary', 'n': 1}",
+        'password = "a \\" canary"',
     ],
 )
 def test_s22_what_looks_like_a_secret_is_left_out_of_texts(text: str) -> None:
@@ -96,10 +111,20 @@ def test_s22_what_looks_like_a_secret_is_left_out_of_texts(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["KeyError: 'token'", "the key is missing: foo", "http://example.org/path: 5 @ home", "basic auth failed",
-     "passed: 5 tests", "a password is needed", "https://example.org/a?page=2"],
+     "passed: 5 tests", "a password is needed", "compass: north", "max_tokens: 5", "https://example.org/a?page=2"],
 )  # fmt: skip
 def test_ordinary_texts_stay_as_they_are(text: str) -> None:
     assert scrubbed(text) == text
+
+
+def test_what_is_masked_is_known_to_be() -> None:
+    payload, meta = '{"user":"ada","pin":"4711","deep":[{"password":"x"}]}', marked(None, ["pin"])
+
+    assert not is_masked(payload, meta)
+    assert is_masked(masked_payload(payload, meta), meta)
+    assert is_masked('{"deep":[{"password":"***"}]}', None)
+    assert not is_masked('{"stars":"***"}', meta)
+    assert not is_masked("*** no json", meta)
 
 
 def test_values_are_found_in_all_their_forms() -> None:
@@ -112,6 +137,21 @@ def test_values_are_found_in_all_their_forms() -> None:
 
     for form in (value, repr(value), json.encode(value).decode(), quote(value), quote_plus(value), "123456"):
         assert hide(f"<{form}> shown").replace("'", "").replace('"', "") == "<***> shown"
+
+
+class Card(Struct):
+    number: Secret[str]
+    owner: "Owner | None" = None
+
+
+class Owner(Struct):
+    name: str
+    cards: list[Card] = []
+
+
+class Plain(Struct):
+    name: str
+    again: "Plain | None" = None
 
 
 def test_what_is_too_short_to_be_told_apart_is_not_looked_for() -> None:
@@ -138,6 +178,16 @@ class TestSecretParameters:
         assert schema["properties"]["pin"] == {"type": "string", "format": "password", "writeOnly": True}
         assert schema["properties"]["code"] == {"type": "integer", "writeOnly": True}
         assert schema["required"] == ["user", "pin"]
+
+    def test_a_field_makes_the_whole_parameter_secret(self) -> None:
+        app = Shigoto("memory:")
+
+        @app.task
+        def pay(
+            card: Card, cards: dict[str, list[Owner]] | None = None, plain: Plain | None = None
+        ) -> None: ...
+
+        assert pay.signature.arguments.secrets == {"card", "cards"}
 
     def test_the_catalogue_has_no_default_of_it(self) -> None:
         told = {each.name: each.default for each in parameters_of(self.app().tasks["login"])}

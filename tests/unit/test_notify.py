@@ -2,9 +2,10 @@
 
 import email
 import email.policy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from email.message import EmailMessage
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,9 @@ from msgspec import json
 
 from shigoto import DeclarationError, FailureKind, Shigoto
 from shigoto.model.clock import to_datetime
-from shigoto.model.notice import DELIVER, NOTICE, QUEUE, Notice
+from shigoto.model.ids import uuid7
+from shigoto.model.job import JobSpec
+from shigoto.model.notice import DELIVER, NOTICE, QUEUE, Notice, of_fences
 from shigoto.notify import (
     Event,
     Log,
@@ -26,7 +29,8 @@ from shigoto.notify import (
 )
 from shigoto.notify import mail as mailing
 from shigoto.notify import webhook as hooking
-from shigoto.notify.notifier import messages
+from shigoto.notify.notifier import PATIENTLY
+from shigoto.notify.notifier import messages as messages_of
 from shigoto.notify.rules import Rule
 
 ID = UUID("018f0000-0000-7000-8000-000000000001")
@@ -38,6 +42,7 @@ MAIL = {
     "SHIGOTO_SMTP_PASSWORD": "hunter2",
 }
 SECRET = {"SHIGOTO_WEBHOOK_SECRET": "0123456789abcdef"}
+SECRET_HOOK = Webhook("https://hooks.example.org:443/T0/s3cr3t?key=s3cr3t")
 # E54: names and errors of people who would like to write headers of their own.
 HEADERS = (
     "x\r\nBcc: thief@example.net",
@@ -81,6 +86,11 @@ def told(**said: Any) -> Event:
     return Event(**usual | said)
 
 
+def messages(rule: Rule, notice: Notice, id: UUID = ID) -> list[JobSpec]:
+    """The jobs of the messages of a notice, which has this id."""
+    return list(messages_of(rule, id, notice, "0123456789ab"))
+
+
 def failed(task: str = "resize", at: int = AT, **said: Any) -> Notice:
     usual: dict[str, Any] = {"job": ID, "queue": "images", "failure": FailureKind.ERROR}
     return Notice(kind="failed", subject=task, at=at, **usual | said)
@@ -108,6 +118,10 @@ class TestDeclaring:
             (lambda: on_failure(to=[Log()], window=60, digest=60), "exclude each other"),
             (lambda: on_failure(to=[Log()], name="Not a name"), "must be kebab-case or snake_case"),
             (lambda: on_queue_age(to=[Log()], limit=anything("soon")), "limit must be a timedelta"),
+            (lambda: on_failure(to=[Log()], window=timedelta(days=7, seconds=1)), "window .* at most 7 days"),
+            (lambda: on_failure(to=[Log()], digest=timedelta(days=8)), "digest .* at most 7 days"),
+            (lambda: on_queue_age(to=[Log()], limit=60, window=timedelta(days=30)), "is kept no longer"),
+            (lambda: on_missed_schedule(to=[Log()], window=timedelta(weeks=2)), "Take a shorter one"),
             (lambda: Mail("not an address"), "is no e-mail address"),
             (lambda: Mail(["a@example.org", "b@example.org\r\nBcc: c@example.org"]), "is no e-mail address"),
             (lambda: Mail(anything(7)), "takes e-mail addresses"),
@@ -122,6 +136,10 @@ class TestDeclaring:
                 "name of the environment",
             ),
             (lambda: Webhook("https://example.org/", ports=(0,)), "ports of a Webhook"),
+            (
+                lambda: Webhook("http://10.0.0.1:9000/", internal=True, ports=(8080,)),
+                "may not go to port 9000",
+            ),
             (lambda: Shigoto(notify=anything(on_dead_worker(to=[Log()]))), "takes a list of rules"),
             (lambda: Shigoto(notify=[anything("mail me")]), "notify takes rules"),
             (lambda: Shigoto(notify=[on_dead_worker(to=[Log()])] * 2), "Two rules are called 'dead-worker'"),
@@ -132,10 +150,46 @@ class TestDeclaring:
             make()
         assert "hunter2" not in str(refusal.value)
 
-    def test_an_app_with_rules_has_their_two_tasks_and_one_without_has_none(self) -> None:
+    def test_as_long_as_the_store_remembers_what_was_told_is_no_longer_than_that(self) -> None:
+        week = timedelta(days=7)
+        assert on_failure(to=[Log()], window=week).window == on_failure(to=[Log()], digest=week).digest
+        assert on_queue_age(to=[Log()], limit=timedelta(days=30)).limit == 30 * 86_400_000
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: on_failure(to=anything(SECRET_HOOK)),
+            lambda: on_failure(to=[anything(SECRET_HOOK.url)]),
+            lambda: on_failure(to=anything(SECRET_HOOK.url)),
+            lambda: on_failure(to=[anything({"url": SECRET_HOOK.url})]),
+            lambda: on_failure(to=[anything(partial(print, SECRET_HOOK.url))]),
+            lambda: on_failure(to=[SECRET_HOOK, SECRET_HOOK]),
+            lambda: on_failure(to=[SECRET_HOOK], tasks=anything(7)),
+            lambda: Shigoto("memory:", notify=anything(SECRET_HOOK)),
+            lambda: Shigoto("memory:", notify=[anything(SECRET_HOOK)]),
+            lambda: Shigoto("memory:", notify=[anything(SECRET_HOOK.url)]),
+            lambda: Shigoto("memory:", notify=anything(SECRET_HOOK.url)),
+            lambda: Shigoto("memory:", notify=anything(on_failure(to=[SECRET_HOOK]))),
+            lambda: Shigoto("memory:", notify=[on_failure(to=[SECRET_HOOK])] * 2),
+        ],
+        ids=range(13),
+    )
+    def test_no_error_shows_the_address_of_a_webhook(self, make: Callable[[], object]) -> None:
+        """Whoever knows it can write there: it may have a secret in its path."""
+        with pytest.raises(DeclarationError) as refusal:
+            make()
+        assert "s3cr3t" not in str(refusal.value)
+
+    def test_a_webhook_is_shown_by_its_host(self) -> None:
+        assert repr(SECRET_HOOK) == "Webhook(hooks.example.org)"
+        assert repr(Webhook("$OPS_HOOK")) == "Webhook($OPS_HOOK)"
+        assert "s3cr3t" not in repr(on_failure(to=[SECRET_HOOK])) + str([SECRET_HOOK]) + str(SECRET_HOOK)
+
+    def test_an_app_with_rules_has_their_three_tasks_and_one_without_has_none(self) -> None:
         """S0-66: hooks after a failure, by webhook, by mail or by a function of one's own."""
         app = Shigoto("memory:", notify=[on_failure(to=[Log(), hook])])
-        assert set(app.tasks) == {NOTICE, DELIVER}
+        assert app.notifier is not None
+        assert set(app.tasks) == {NOTICE, DELIVER, app.notifier.task}
         app.check()
         assert Shigoto("memory:").notifier is None
         assert not Shigoto("memory:").tasks
@@ -207,7 +261,7 @@ class TestMessages:
         assert one == two
         assert len(one) == 2
         assert not one & (other | next_window)
-        now, later = list(messages(rule, failed(at=start)))
+        now, later = messages(rule, failed(at=start))
         assert (now.run_at, later.run_at) == (None, start + 62_000)
 
     def test_with_a_digest_all_tasks_are_one_job(self) -> None:
@@ -215,6 +269,22 @@ class TestMessages:
         one, two = self.ids(rule, failed(), failed("mail", at=AT + 1))
         assert one == two
         assert len(one) == 1
+
+    def test_workers_of_one_name_that_die_in_one_instant_are_told_of_one_by_one(self) -> None:
+        """As those of a machine that has lost its power: one sweep fences them all."""
+        rule = on_dead_worker(to=[Log()])
+        notices = of_fences(AT, [(uuid7(), "worker") for _ in range(3)])
+
+        told = [messages(rule, json.decode(spec.payload, type=Notice), spec.id) for spec in notices * 2]
+
+        assert len({spec.id for specs in told for spec in specs}) == 3
+
+    def test_a_notice_has_the_patience_of_a_delivery(self) -> None:
+        """A store or a registry that is away for a few minutes must cost nobody a message."""
+        [notice] = of_fences(AT, [(ID, "worker")])
+        [message] = messages(on_dead_worker(to=[Log()]), Notice(kind="fenced", subject="worker", at=AT))
+
+        assert notice.max_failures == message.max_failures == PATIENTLY.max_failures == 16
 
     def test_a_message_carries_names_and_no_address(self) -> None:
         rule = on_failure(to=[Webhook("https://hooks.example.org/T0/s3cr3t"), Mail("boss@example.org")])
@@ -329,6 +399,18 @@ class TestWebhook:
         for wrong in ("", "http://a.example/", "https://a.example:8443/"):
             with pytest.raises(DeclarationError):
                 hooking.settings_of(webhook, SECRET | {"OPS_HOOK": wrong})
+
+    def test_one_in_a_network_of_ones_own_goes_to_any_port_unless_some_are_named(self) -> None:
+        for webhook in (
+            Webhook("http://10.0.0.1:9000/", internal=True),
+            Webhook("http://10.0.0.1:9000/", internal=True, ports=(9000,)),
+        ):
+            assert hooking.settings_of(webhook, SECRET).port == 9000
+        with pytest.raises(DeclarationError, match="may not go to port 9001"):
+            hooking.settings_of(
+                Webhook("$OPS_HOOK", internal=True, ports=(9000,)),
+                SECRET | {"OPS_HOOK": "http://10.0.0.1:9001/"},
+            )
 
     def test_an_allow_list_names_hosts_or_all_below_a_domain(self) -> None:
         webhook = Webhook("https://hooks.example.org/")

@@ -1,7 +1,7 @@
 """Sentry, in this process: who is told what by which event, and that nobody else's Sentry is touched."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,7 @@ from shigoto import DeclarationError, FailureKind, Sentry, Shigoto, State
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Job
 from shigoto.model.worker import Rescued
+from shigoto.observe import reporter as reporting
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import JobFailed, JobsRescued, TasksUnknown
 from shigoto.observe.reporter import MOST_WAITING, Reporter
@@ -169,6 +170,34 @@ def test_a_sentry_that_is_too_slow_costs_failures_and_no_time(
     held.set()
 
     assert any("Sentry is not told of a failure" in record.message for record in caplog.records)
+
+
+def test_a_burst_of_failures_is_told_one_by_one(
+    heard: Sink, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a whole batch meets a service that is gone: neither our queue nor that of the SDK may lose any."""
+    held, burst = threading.Event(), 400
+    client: Callable[[Sentry], Any] = vars(reporting)["_client"]
+
+    def late(settings: Sentry) -> Any:
+        held.wait(30)
+        return client(settings)
+
+    monkeypatch.setattr("shigoto.observe.reporter._client", late)
+    bus, reporter = Bus(), Reporter(Sentry(dsn=heard.dsn), nobody)
+    reporter.watch(bus)
+    told = [failed() for _ in range(burst)]
+    for each in told:
+        bus.publish(each)
+    held.set()
+    for _ in range(10):
+        reporter.flush(10)
+        if len(heard.failures) >= burst:
+            break
+
+    assert MOST_WAITING >= 1_000
+    assert {event["tags"]["job_id"] for event in heard.failures} == {str(each.job_id) for each in told}
+    assert not [record for record in caplog.records if "Sentry" in record.message]
 
 
 def test_an_error_without_a_type_is_named_by_its_kind() -> None:

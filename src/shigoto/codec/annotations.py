@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from inspect import formatannotation
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 JSON: TypeAlias = dict[str, Any] | list[Any] | str | int | float | bool | None
 """Any JSON value: for a first parameter that is free, which `Any` must not be."""
@@ -49,5 +50,27 @@ def shown(annotation: Any) -> str:
 
 
 def is_secret(annotation: Any) -> bool:
-    """Whether any part of what is annotated so is secret."""
-    return any(isinstance(each, Hidden) for each in metadata(annotation))
+    """Whether any part of what is annotated so is secret, be it a field of a class in it: arguments are masked by their
+    names, so then all of it is."""
+    return any(isinstance(part, Hidden) for part in _within(annotation, set()))
+
+
+def _within(annotation: Any, seen: set[type[Any]]) -> Iterator[Any]:
+    """All that is mentioned, and what is mentioned in the fields of its classes; each class once, since they may hold
+    each other."""
+    for part in mentioned(annotation):
+        yield part
+        kind = get_origin(part) or part
+        if isinstance(kind, type) and kind not in seen:
+            seen.add(kind)
+            for field in _fields(kind):
+                yield from _within(field, seen)
+
+
+def _fields(kind: type[Any]) -> list[Any]:
+    """The annotations of a class's fields, with all that stands beside the types. Of what cannot be resolved, none: a
+    codec that needs them says so."""
+    with suppress(NameError, TypeError, AttributeError):
+        hints = get_type_hints(kind, include_extras=True).values()
+        return [hint for hint in hints if get_origin(hint) is not ClassVar]
+    return []

@@ -36,7 +36,12 @@ NAMES = (
 # The habit is to keep the secret elsewhere and to pass an id; and tokens of texts are counted.
 HARMLESS = ("*_id", "*_ids", "*_count", "max_tokens")
 
-_WORDS = r"pass(?:word|wd|phrase)?|pwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credentials?"
+# Behind anything, as in PGPASSWORD; but for words that others end in, such as compass.
+_WORDS = (
+    r"(?:password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credentials?|cookie"
+    r"|(?:\b|_)(?:pass|pwd))"
+)
+_VALUE = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _LOOKS = (
     # Greedy up to the last @ before a space or a quote: a password may hold any other letter.
     (re.compile(r"(?<=://)([^\s:@/'\"]*):[^\s'\"]*@"), rf"\1:{HIDDEN}@"),
@@ -44,8 +49,15 @@ _LOOKS = (
     (re.compile(r"(?i)\b(bearer|basic)\s+(?=[\w.~+/-]*[\d=_.~+/-])[\w.~+/=-]{8,}"), rf"\1 {HIDDEN}"),
     (
         re.compile(
-            rf"(?i)((?:\b|_)(?:{_WORDS}|authorization|cookie)['\"]?\s*[=:]\s*)(?!{re.escape(HIDDEN)})"
-            r"('[^']*'|\"[^\"]*\"|(?:bearer |basic )?[^\s'\",;&)}\]]+)"
+            rf"(?i)(authorization['\"]?\s*[=:]\s*)(?!{re.escape(HIDDEN)})"
+            rf"(?:{_VALUE}|(?:[a-z][\w-]* +)?[^\s'\",;&)}}\]]+)"
+        ),
+        rf"\1{HIDDEN}",
+    ),
+    (
+        re.compile(
+            rf"(?i)({_WORDS}['\"]?\s*[=:]\s*)(?!{re.escape(HIDDEN)})"
+            rf"(?:{_VALUE}|(?:bearer |basic )?[^\s'\",;&)}}\]]+)"
         ),
         rf"\1{HIDDEN}",
     ),
@@ -91,6 +103,25 @@ def without_mark(meta: str | None) -> str | None:
         return meta
     known.pop(MARK, None)
     return json.encode(known).decode() if known else None
+
+
+def is_masked(payload: str, meta: str | None) -> bool:
+    """Whether something has been left out of the arguments: nobody can run a job with them."""
+    if HIDDEN not in payload:
+        return False
+    try:
+        return _has_masks(json.decode(payload), secrets_in(meta))
+    except (DecodeError, RecursionError):
+        return False
+
+
+def _has_masks(value: Any, names: frozenset[str] = frozenset()) -> bool:
+    if _is_table(value):
+        return any(
+            inner == HIDDEN if name in names or hides(name) else _has_masks(inner)
+            for name, inner in value.items()
+        )
+    return _is_list(value) and any(map(_has_masks, value))
 
 
 def masked_payload(payload: str, meta: str | None) -> str:

@@ -18,10 +18,10 @@ from shigoto.model.schedule import Change, TickOutcome
 QUEUE = "shigoto"
 NOTICE = "shigoto.notice"
 DELIVER = "shigoto.deliver"
+RULES = "shigoto.rules."  # what the tasks that see to a notice for one set of rules begin with
 SWITCH = "notices"  # what it is called where a store keeps whether notices are wanted
-
-# Their own failures are no news: a message that cannot be delivered must not lead to another.
-SILENT = frozenset({NOTICE, DELIVER})
+# Failures of a job about notices before it is given up: some hours. A store or a mail server that is away is back then.
+MAX_FAILURES = 16
 
 Kind = Literal["failed", "fenced", "missed", "old"]
 
@@ -44,6 +44,11 @@ class Notice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     count: int = 1
 
 
+def is_silent(task: str) -> bool:
+    """Whether the failure of a job of this task is no news: what cannot be delivered must not lead to a message."""
+    return task in (NOTICE, DELIVER) or task.startswith(RULES)
+
+
 class Failed(Struct, frozen=True):
     """A job that has just failed for good, whatever the way; its token tells this failure from an earlier one."""
 
@@ -64,7 +69,7 @@ def of_failures(now: Millis, jobs: Iterable[Failed]) -> list[JobSpec]:
             Notice(kind="failed", subject=job.task, at=now, queue=job.queue, job=job.id, failure=job.kind),
         )
         for job in sorted(jobs, key=lambda job: job.number)
-        if job.task not in SILENT
+        if not is_silent(job.task)
     ]
 
 
@@ -88,4 +93,6 @@ def of_misses(now: Millis, changes: Iterable[Change]) -> list[JobSpec]:
 
 def as_job(id: UUID, notice: Notice) -> JobSpec:
     """The job that carries a notice. Its id is made from what happened, so however often it is stored, it is one."""
-    return JobSpec(id=id, payload=json.encode(notice).decode(), task=NOTICE, queue=QUEUE)
+    return JobSpec(
+        id=id, payload=json.encode(notice).decode(), task=NOTICE, queue=QUEUE, max_failures=MAX_FAILURES
+    )

@@ -3,13 +3,18 @@
 A name is resolved once. Every address that it has is looked at, one that is forbidden is enough to refuse them all,
 and the connection is made to the very address that was looked at: a name that means something else a moment later
 (rebinding) leads nowhere. Numbers in odd dresses (decimal, octal, mapped into IPv6) are undressed first.
+
+And for how long: whoever delivers has a deadline, for the look-up and the connection and all that is said on it.
 """
 
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from contextlib import closing, contextmanager, suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
-from typing import NamedTuple
+from threading import Thread, Timer
+from typing import NamedTuple, TypeVar
 
 from shigoto.notify.targets import Undeliverable, Undelivered
 
@@ -29,6 +34,9 @@ PUBLIC6 = IPv6Network("2000::/3")
 FORBIDDEN6 = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20")))
 # Numbers of IPv4 inside of IPv6: what they lead to is what counts.
 NAT64 = IPv6Network("64:ff9b::/96")
+
+
+T = TypeVar("T")
 
 
 class Place(NamedTuple):
@@ -62,17 +70,20 @@ def connect(
     Raises Undeliverable if one is not, Undelivered if nobody answers.
     """
     try:
-        places = list(resolving(host, port))
+        places = by(deadline, lambda: list(resolving(host, port)))
+    except TimeoutError:
+        raise Undelivered("The address of the host was not found in time.") from None
     except (OSError, UnicodeError) as error:
-        raise Undelivered(f"The host of the webhook has no address: {type(error).__name__}.") from None
+        raise Undelivered(f"The host has no address: {type(error).__name__}.") from None
     if not places:
-        raise Undelivered("The host of the webhook has no address.")
+        raise Undelivered("The host has no address.")
     for place in places:
         if not internal and is_forbidden(place.host):
-            raise Undeliverable("The host of the webhook has an address in a network that is not public.")
+            raise Undeliverable("The host has an address in a network that is not public.")
     trouble: OSError | None = None
-    for place in places:
-        patience = deadline - time.monotonic()
+    for tried, place in enumerate(places):
+        # An address that swallows everything leaves the others their share.
+        patience = (deadline - time.monotonic()) / (len(places) - tried)
         if patience <= 0:
             break
         connection = socket.socket(place.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -85,7 +96,41 @@ def connect(
         else:
             return connection
     reason = "not in time" if trouble is None else type(trouble).__name__
-    raise Undelivered(f"The host of the webhook could not be reached: {reason}.")
+    raise Undelivered(f"The host could not be reached: {reason}.")
+
+
+def by(deadline: float, ask: Callable[[], T]) -> T:
+    """What the system's resolver answers, which takes no time limit: it is asked in a thread, and left to itself at the
+    deadline. Raises TimeoutError, and whatever the answer is."""
+    answer: Future[T] = Future()
+
+    def wait() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+    Thread(target=wait, name="shigoto-resolve", daemon=True).start()
+    return answer.result(max(0.0, deadline - time.monotonic()))
+
+
+@contextmanager
+def cut_at(deadline: float, line: socket.socket) -> Generator[None]:
+    """Let the line be cut at the deadline: a server may trickle for ever, one byte within each time-out. That is done
+    by a handle of its own, since TLS takes the other."""
+    with closing(line.dup()) as handle:
+        alarm = Timer(max(0.0, deadline - time.monotonic()), _cut, (handle,))
+        alarm.daemon = True
+        alarm.start()
+        try:
+            yield
+        finally:
+            alarm.cancel()
+
+
+def _cut(line: socket.socket) -> None:
+    with suppress(OSError):
+        line.shutdown(socket.SHUT_RDWR)
 
 
 def _address(place: Place, port: int) -> tuple[str, int] | tuple[str, int, int, int]:

@@ -3,7 +3,8 @@
 Deliveries are jobs like any other. If a server takes a connection and says nothing, each of them holds a thread for as
 long as there is patience, and a hundred failures would hold all threads for minutes. So few at a time go to one target,
 nobody waits for those that take long, and after one that has failed it is left alone for a few times as long as that
-took. Whoever is not let in comes again later, which counts as nothing.
+took. Whoever is not let in comes again later, which counts as no failure; but no job is put off more than a thousand
+times, and one that is has failed (snoozed_out). At three seconds each, as it is on average, that is most of an hour.
 """
 
 from collections.abc import Generator

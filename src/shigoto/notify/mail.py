@@ -1,17 +1,21 @@
 """Mail: one message by SMTP, as plain text.
 
 Subject and headers are made from a fixed template, and the library refuses a header with a line break in it. A server
-that says "not now" (4xx), or says nothing, is asked again; one that says no (5xx) is believed.
+that says "not now" (4xx), or says nothing, is asked again; one that says no (5xx) is believed. What it says of the
+message is all that counts: one that has taken it and does not know how to part has it nevertheless.
 """
 
 import smtplib
+import socket
 import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP as POLICY
 from email.utils import format_datetime
 from ipaddress import ip_address
+from time import monotonic
 from typing import Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -19,11 +23,14 @@ from msgspec import Struct
 
 from shigoto.model.errors import DeclarationError
 from shigoto.model.text import shown
+from shigoto.notify.egress import by, connect, cut_at
 from shigoto.notify.event import Event
 from shigoto.notify.targets import MAIL_TO, Undeliverable, Undelivered, is_list
 
 MAIL_FROM, SMTP_URL, SMTP_PASSWORD = "SHIGOTO_MAIL_FROM", "SHIGOTO_SMTP_URL", "SHIGOTO_SMTP_PASSWORD"
 PATIENCE = 10.0  # seconds, for each answer of the server
+LONGEST = 30.0  # seconds, for all of it
+NAMED_WITHIN = 2.0  # seconds, for the resolver to say what we are called
 MAX_ADDRESS = 254
 PORTS = {"smtp": 587, "smtps": 465}
 
@@ -49,8 +56,7 @@ def send(event: Event, settings: Settings) -> None:
     """Send the message of an event. Raises Undelivered, Undeliverable."""
     message = compose(event, settings)
     try:
-        with _connected(settings) as server:
-            refused = server.send_message(message, settings.sender, list(settings.to))
+        refused = _sent(message, settings, monotonic() + LONGEST)
     except smtplib.SMTPRecipientsRefused as error:
         codes = [code for code, _ in error.recipients.values()]
         raise _failure(max(codes, key=lambda code: code < 500), "refuses all recipients") from None
@@ -145,23 +151,56 @@ def _account(split: SplitResult, password: str | None) -> tuple[str | None, str 
     return user, (own or password or None) if user is not None else None
 
 
-def _connected(settings: Settings) -> smtplib.SMTP:
+class _Conversation(smtplib.SMTP):
+    """SMTP on a line that somebody else has opened, and will cut when it is time."""
+
+    def __init__(self, line: socket.socket, settings: Settings, name: str) -> None:
+        self._line = line
+        super().__init__(settings.host, settings.port, local_hostname=name, timeout=PATIENCE)
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        return self._line
+
+
+def _sent(message: EmailMessage, settings: Settings, deadline: float) -> Mapping[str, object]:
+    """Send it, and tell who of several was refused."""
+    line = connect(settings.host, settings.port, deadline=deadline, internal=True)
+    with closing(line), cut_at(deadline, line):
+        server = _greeted(line, settings, _own_name(line, deadline))
+        try:
+            if settings.user is not None and settings.password is not None:
+                server.login(settings.user, settings.password)
+            return server.send_message(message, settings.sender, list(settings.to))
+        finally:
+            with suppress(OSError):  # of which every error of SMTP is one
+                server.quit()
+            server.close()
+
+
+def _greeted(line: socket.socket, settings: Settings, name: str) -> smtplib.SMTP:
+    """The server, when it has greeted and nobody else can read on the line, unless that was not wanted."""
+    line.settimeout(PATIENCE)
     context = ssl.create_default_context()
     if settings.protection == "tls":
-        server: smtplib.SMTP = smtplib.SMTP_SSL(
-            settings.host, settings.port, timeout=PATIENCE, context=context
-        )
-    else:
-        server = smtplib.SMTP(settings.host, settings.port, timeout=PATIENCE)
+        line = context.wrap_socket(line, server_hostname=settings.host)
+    server = _Conversation(line, settings, name)
     try:
         if settings.protection == "starttls":
             server.starttls(context=context)
-        if settings.user is not None and settings.password is not None:
-            server.login(settings.user, settings.password)
     except BaseException:
         server.close()
         raise
     return server
+
+
+def _own_name(line: socket.socket, deadline: float) -> str:
+    """By which name to introduce ourselves: in full, or else by our address, as SMTP writes it."""
+    with suppress(OSError):
+        name = by(min(deadline, monotonic() + NAMED_WITHIN), socket.getfqdn)
+        if "." in name:
+            return name
+    address = ip_address(line.getsockname()[0].partition("%")[0])
+    return f"[{address}]" if address.version == 4 else f"[IPv6:{address}]"
 
 
 def _failure(code: int, what: str) -> Exception:

@@ -1,15 +1,23 @@
 """From a notice to messages: which rules it meets, and one job for each message.
 
     the store ──shigoto.notice──► notice: which rules? ──shigoto.deliver──► deliver: mail, webhook, log, a function
+                                    │
+                                    └──shigoto.rules.…──► the same question to the rules of every other app
 
-Both are ordinary jobs, so a worker that dies between two of these steps loses nothing, and what cannot be delivered now
+All are ordinary jobs, so a worker that dies between two of these steps loses nothing, and what cannot be delivered now
 is tried again. That nothing is told twice follows from ids: the job of a message is named after the rule, the target
 and what it tells of, which is one event, or all of a subject in one window. Stored again, it is the same job.
+
+Any worker whose app has rules takes a notice, and apps that share a store may have different ones, as an app has while
+a new release is rolled out. So each set of rules has a task of its own, named after its fingerprint, by which workers
+tell that they have it. Whoever takes a notice hands it to all other sets that are there. Messages are not named after
+the set: a rule that two of them have tells once.
 """
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from random import uniform
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
 from msgspec import MsgspecError, Struct, json
@@ -18,14 +26,14 @@ from shigoto.context import Context
 from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.errors import DeclarationError
 from shigoto.model.job import FailureKind, Job, JobFilter, JobSpec
-from shigoto.model.notice import DELIVER, NOTICE, QUEUE, Kind, Notice, as_job
+from shigoto.model.notice import DELIVER, MAX_FAILURES, NOTICE, QUEUE, RULES, Kind, Notice, as_job
 from shigoto.model.sealed import without_key
 from shigoto.notify.event import Event, cut
 from shigoto.notify.gate import Gate
-from shigoto.notify.rules import Rule, checked_rules
+from shigoto.notify.rules import Rule, checked_rules, fingerprint_of
 from shigoto.notify.targets import Target, Undeliverable, Undelivered
 from shigoto.options import TaskOptions
-from shigoto.outcomes import Fail
+from shigoto.outcomes import Fail, Snooze
 from shigoto.retry import Retry
 
 if TYPE_CHECKING:
@@ -34,7 +42,7 @@ if TYPE_CHECKING:
 NAMES = UUID("6f1c7be4-52c1-5d8e-9a53-1d7f0c6b8a10")  # the space in which messages have their names
 GRACE: Millis = 2_000  # after a window, for what has happened in it and is not committed yet
 PAGE = 500
-PATIENTLY = Retry.exponential(retries=15, base=5, factor=2, cap=3_600)
+PATIENTLY = Retry.exponential(retries=MAX_FAILURES - 1, base=5, factor=2, cap=3_600)
 # All of them, lest the defaults of an app be meant for them: that would keep it from starting, or hide why a message
 # was not delivered.
 OPTIONS = TaskOptions(
@@ -47,6 +55,11 @@ OPTIONS = TaskOptions(
     encrypt=False,
 )
 STRANGE = 9  # attempts for which a rule that is not known here may be known to others: about twenty minutes
+# For a worker that has the rules to come back; what a release that is gone was to be told must not wait for ever.
+EXPIRES: Millis = 86_400_000
+# Seconds for which a message is left to those who have its rule: a twentieth of its age. A thousand times is the most
+# that a job may be put off, and those who have the rule may be busy for hours.
+SOONEST, LATEST, SHARE = 1.0, 60.0, 20_000
 
 
 class Span(Struct, frozen=True):
@@ -58,13 +71,27 @@ class Span(Struct, frozen=True):
     beyond: int
 
 
+class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job of `shigoto.deliver` carries. `fingerprint` is the rule's, `rules` that of the set that it is of."""
+
+    rule: str
+    target: str
+    notice: Notice
+    span: Span | None = None
+    fingerprint: str = ""
+    rules: str = ""
+
+
 class Notifier:
-    """The rules of an app, and the two tasks that carry them out."""
+    """The rules of an app, and the three tasks that carry them out."""
 
     def __init__(self, app: "Shigoto", rules: object) -> None:
         self._app = app
         self.rules = checked_rules(rules)
+        self.fingerprint = fingerprint_of(self.rules)
+        self.task = f"{RULES}{self.fingerprint}"
         self._by_name = {rule.name: rule for rule in self.rules}
+        self._by_fingerprint = {rule.fingerprint: rule for rule in self.rules}
         self._gates = {target.key: Gate() for rule in self.rules for target in rule.targets}
         _declare(app, self)
 
@@ -80,32 +107,39 @@ class Notifier:
         if problems:
             raise DeclarationError("\n".join(problems))
 
-    def notice(self, told: Notice) -> int:
-        """See which rules a notice meets, and store a job for each message; how many there are."""
-        specs = [spec for rule in self.rules if rule.matches(told) for spec in messages(rule, told)]
-        if specs:
-            self._app.engine.run(self._app.engine.enqueue_many(specs))
-        return len(specs)
+    def notice(self, id: UUID, told: Notice) -> int:
+        """See which rules the notice of this id meets, store a job for each message, and hand it to all other sets of
+        rules; how many messages there are."""
+        return self._store(self.messages(id, told), self._handed_on(id, told))
 
-    def deliver(
-        self, id: UUID, rule: str, target: str, notice: Notice, span: Span | None, attempt: int
-    ) -> str:
+    def meet(self, id: UUID, told: Notice) -> int:
+        """The same for a notice that was handed on: these rules alone are asked."""
+        return self._store(self.messages(id, told), [])
+
+    def messages(self, id: UUID, told: Notice) -> list[JobSpec]:
+        """The jobs of all messages that a notice leads to."""
+        met = (rule for rule in self.rules if rule.matches(told))
+        return [spec for rule in met for spec in messages(rule, id, told, self.fingerprint)]
+
+    def deliver(self, id: UUID, message: Message, attempt: int) -> str:
         """Deliver one message. What it tells of is looked up now, so that nothing of a job is stored twice."""
-        declared = self._by_name.get(rule)
-        to = None if declared is None else _find(declared, target)
+        declared = self._declared(message)
+        to = None if declared is None else _find(declared, message.target)
         if declared is None or to is None:
             if attempt < STRANGE:
-                raise Undelivered(f"This worker's app does not have the rule {rule!r} with this target.")
-            return f"not delivered: the app no longer has the rule {rule!r} with this target"
-        event = self._event(id, declared, notice, span)
+                raise Undelivered(
+                    f"This worker's app does not have the rule {message.rule!r} with this target."
+                )
+            return f"not delivered: the app no longer has the rule {message.rule!r} with this target"
+        event = self._event(id, declared, message.notice, message.span)
         if event is None:
             return "nothing more to tell"
         try:
-            with self._gates[target].entered():
+            with self._gates[message.target].entered():
                 to.deliver(event)
         except Undeliverable as error:
             raise Fail(str(error)) from None
-        return f"delivered by {target.partition('-')[0]}"
+        return f"delivered by {message.target.partition('-')[0]}"
 
     def looks(self, now: Millis, oldest: dict[str, Millis]) -> list[JobSpec]:
         """The notices of queues that have waited for too long, given since when each waits. One in a window."""
@@ -114,14 +148,58 @@ class Notifier:
             for queue, since in oldest.items():
                 notice = Notice(kind="old", subject=queue, at=now, since=since)
                 if queue != QUEUE and rule.matches(notice):
-                    id = uuid5(NAMES, f"old\0{rule.name}\0{queue}\0{rule.window}\0{now // rule.window}")
-                    found.append(as_job(id, notice))
+                    # With the limit: one in another app that is longer must not find its notice spent.
+                    what = f"{rule.name}\0{queue}\0{rule.limit}\0{rule.window}\0{now // rule.window}"
+                    found.append(as_job(uuid5(NAMES, f"old\0{what}"), notice))
         return found
 
     @property
     def shortest_limit(self) -> Millis | None:
         """How soon a queue may be too old, for whoever looks; None if nobody wants to know."""
         return min((rule.limit for rule in self.rules if rule.kind == "old"), default=None)
+
+    def _store(self, told: list[JobSpec], handed_on: list[JobSpec]) -> int:
+        """All in one transaction: a notice that runs again finds all of it, or nothing."""
+        if told or handed_on:
+            self._app.engine.run(self._app.engine.enqueue_many([*told, *handed_on]))
+        return len(told)
+
+    def _handed_on(self, id: UUID, told: Notice) -> list[JobSpec]:
+        """One job for each other set of rules that a worker has, named after the notice and the set."""
+        engine = self._app.engine
+        tasks = {task for worker in engine.run(engine.workers()) for task in worker.tasks}
+        payload = json.encode({"id": id, "notice": told}).decode()
+        return [
+            JobSpec(
+                id=uuid5(id, task),
+                payload=payload,
+                task=task,
+                queue=QUEUE,
+                expires_in=EXPIRES,
+                max_failures=MAX_FAILURES,
+            )
+            for task in sorted(tasks)
+            if task.startswith(RULES) and task != self.task
+        ]
+
+    def _declared(self, message: Message) -> Rule | None:
+        """The rule of a message; one of its name if nobody has that very rule any more. Raises Snooze while others do:
+        what is called the same in another app may choose, and count, something else."""
+        same = self._by_fingerprint.get(message.fingerprint)
+        if same is None and message.rules not in ("", self.fingerprint):
+            self._leave_to_others(message)
+        named = same or self._by_name.get(message.rule)
+        return named if named is not None and named.kind == message.notice.kind else None
+
+    def _leave_to_others(self, message: Message) -> None:
+        """Raise Snooze if there is a worker that can be expected to take the message."""
+        engine = self._app.engine
+        now, workers = engine.run(engine.time()), engine.run(engine.workers())
+        for worker in workers:
+            lives = not worker.stopping and worker.lease_until > to_datetime(now)
+            if lives and f"{RULES}{message.rules}" in worker.tasks:
+                due = message.notice.at if message.span is None else message.span.end
+                raise Snooze(min(LATEST, max(SOONEST, (now - due) / SHARE)) * uniform(1.0, 2.0))
 
     def _event(self, id: UUID, rule: Rule, notice: Notice, span: Span | None) -> Event | None:
         if span is None:
@@ -186,10 +264,11 @@ class Notifier:
 
 
 def _declare(app: "Shigoto", notifier: Notifier) -> None:
-    """Make tasks of the two. Every process that has the app makes them again, so they can run in any of them, although
-    they are made in here: that is what their names are to say."""
+    """Make tasks of the three. Every process that has the app makes them again, so they can run in any of them,
+    although they are made in here: that is what their names are to say."""
 
     def notice(
+        ctx: Context,
         kind: Kind,
         subject: str,
         at: int,
@@ -199,48 +278,72 @@ def _declare(app: "Shigoto", notifier: Notifier) -> None:
         since: int | None = None,
         count: int = 1,
     ) -> int:
-        """See which rules a notice meets."""
+        """See which rules a notice meets, and hand it to those of other apps."""
         told = Notice(
             kind=kind, subject=subject, at=at, queue=queue, job=job, failure=failure, since=since, count=count
         )
-        return notifier.notice(told)
+        return notifier.notice(ctx.job_id, told)
 
-    def deliver(ctx: Context, rule: str, target: str, notice: Notice, span: Span | None = None) -> str:
+    def rules(id: UUID, notice: Notice) -> int:
+        """See which of these rules a notice meets."""
+        return notifier.meet(id, notice)
+
+    def deliver(
+        ctx: Context,
+        rule: str,
+        target: str,
+        notice: Notice,
+        span: Span | None = None,
+        fingerprint: str = "",
+        rules: str = "",
+    ) -> str:
         """Deliver one message of a rule to one of its targets."""
-        return notifier.deliver(ctx.job_id, rule, target, notice, span, ctx.attempt)
+        message = Message(
+            rule=rule, target=target, notice=notice, span=span, fingerprint=fingerprint, rules=rules
+        )
+        return notifier.deliver(ctx.job_id, message, ctx.attempt)
 
-    for name, fn in ((NOTICE, notice), (DELIVER, deliver)):
+    for name, fn in ((NOTICE, notice), (notifier.task, rules), (DELIVER, deliver)):
         fn.__qualname__ = fn.__name__
         options: TaskOptions = {**OPTIONS, "name": name}
         app.task(**options)(fn)
 
 
-def messages(rule: Rule, notice: Notice) -> Iterator[JobSpec]:
-    """The jobs of the messages that a notice leads to by a rule; some of them others have led to before."""
+def messages(rule: Rule, id: UUID, notice: Notice, rules: str) -> Iterator[JobSpec]:
+    """The jobs of the messages that the notice of this id leads to by a rule of this set; some of them others have led
+    to before."""
     if rule.digest is not None:
-        yield from _jobs(rule, notice, _window(notice.at, rule.digest, None, 0))
+        yield from _jobs(rule, notice, _window(notice.at, rule.digest, None, 0), rules=rules)
     elif not rule.window:
-        yield from _jobs(rule, notice, None, event=f"{notice.job or notice.subject}\0{notice.at}")
+        # Workers may be of one name, and die in one instant.
+        yield from _jobs(rule, notice, None, event=f"{notice.job or id}\0{notice.at}", rules=rules)
     else:
         start = notice.at - notice.at % rule.window
-        yield from _jobs(rule, notice, None, event=f"{notice.subject}\0{rule.window}\0{start}")
+        event = f"{notice.subject}\0{rule.window}\0{start}\0{rule.choice}"
+        yield from _jobs(rule, notice, None, event=event, rules=rules)
         if rule.kind == "failed":
-            yield from _jobs(rule, notice, _window(notice.at, rule.window, notice.subject, 1))
+            yield from _jobs(rule, notice, _window(notice.at, rule.window, notice.subject, 1), rules=rules)
 
 
-def _jobs(rule: Rule, notice: Notice, span: Span | None, *, event: str = "") -> Iterator[JobSpec]:
-    what = event if span is None else f"{span.subject}\0{span.start}\0{span.end}"
+def _jobs(rule: Rule, notice: Notice, span: Span | None, *, rules: str, event: str = "") -> Iterator[JobSpec]:
+    """With what it chooses among: two rules of one name may count different things in one window."""
+    what = event if span is None else f"{span.subject}\0{span.start}\0{span.end}\0{rule.choice}"
     for target in rule.targets:
-        payload: dict[str, Any] = {"rule": rule.name, "target": target.key, "notice": notice}
-        if span is not None:
-            payload["span"] = span
+        message = Message(
+            rule=rule.name,
+            target=target.key,
+            notice=notice,
+            span=span,
+            fingerprint=rule.fingerprint,
+            rules=rules,
+        )
         yield JobSpec(
             id=uuid5(NAMES, f"{rule.kind}\0{rule.name}\0{target.key}\0{what}"),
-            payload=json.encode(payload).decode(),
+            payload=json.encode(message).decode(),
             task=DELIVER,
             queue=QUEUE,
             run_at=None if span is None else span.end + GRACE,
-            max_failures=PATIENTLY.max_failures,
+            max_failures=MAX_FAILURES,
         )
 
 

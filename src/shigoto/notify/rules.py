@@ -4,11 +4,12 @@ A rule decides when a notice runs, never in the store. Each is told once for eac
 processes see it: windows begin at multiples of their length since 1970, and a message is named after its window.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from shigoto.model.clock import Millis
 from shigoto.model.duration import Duration, milliseconds
@@ -16,12 +17,16 @@ from shigoto.model.errors import DeclarationError, OptionInvalid
 from shigoto.model.job import FailureKind
 from shigoto.model.notice import Kind, Notice
 from shigoto.model.text import shown, storable
-from shigoto.notify.targets import Target, To, is_list, targets_of
+from shigoto.model.worker import SweepOrder
+from shigoto.notify.targets import Target, To, is_list, sort_of, targets_of
 from shigoto.options import check_name
 
 T = TypeVar("T")
 
+DAY: Millis = 86_400_000
 SHORTEST_WINDOW: Millis = 1_000
+# That something was told is known from the job that told it, which is swept away after that time.
+LONGEST_WINDOW: Millis = SweepOrder().keep_completed_for
 SHORTEST_LIMIT: Millis = 1_000
 
 
@@ -48,6 +53,30 @@ class Rule(Struct, frozen=True, kw_only=True):
             and (self.failures is None or notice.failure in self.failures)
             and (notice.since is None or notice.since + self.limit <= notice.at)
         )
+
+    @property
+    def choice(self) -> str:
+        """Which of all it is about, as text; empty for all of them. The same in every process."""
+        chosen = [
+            None if names is None else sorted(names) for names in (self.subjects, self.queues, self.failures)
+        ]
+        return json.encode(chosen).decode() if any(chosen) else ""
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells it from a rule that is any different; the same in every process, and nothing of what is secret."""
+        keys = sorted(target.key for target in self.targets)
+        said = [self.name, self.kind, keys, self.window, self.digest, self.limit, self.choice]
+        return _hash(json.encode(said))
+
+
+def fingerprint_of(rules: Iterable[Rule]) -> str:
+    """What tells this set of rules from any other, in whatever order they are declared."""
+    return _hash(" ".join(sorted(rule.fingerprint for rule in rules)).encode())
+
+
+def _hash(text: bytes) -> str:
+    return sha256(text).hexdigest()[:12]
 
 
 def on_failure(
@@ -76,8 +105,8 @@ def on_failure(
         name,
         to,
         kind="failed",
-        window=0 if window is None else _span(where, "window", window, SHORTEST_WINDOW),
-        digest=None if digest is None else _span(where, "digest", digest, SHORTEST_WINDOW),
+        window=0 if window is None else _window(where, "window", window),
+        digest=None if digest is None else _window(where, "digest", digest),
         subjects=_names(where, "tasks", tasks),
         queues=_names(where, "queues", queues),
         failures=_kinds(where, kinds),
@@ -103,7 +132,7 @@ def on_queue_age(
         to,
         kind="old",
         limit=_span(where, "limit", limit, SHORTEST_LIMIT),
-        window=_span(where, "window", window, SHORTEST_WINDOW),
+        window=_window(where, "window", window),
         subjects=_names(where, "queues", queues),
     )
 
@@ -125,7 +154,7 @@ def on_missed_schedule(
         name,
         to,
         kind="missed",
-        window=_span(where, "window", window, SHORTEST_WINDOW),
+        window=_window(where, "window", window),
         subjects=_names(where, "schedules", schedules),
     )
 
@@ -139,13 +168,14 @@ def checked_rules(rules: object) -> tuple[Rule, ...]:
     """The rules of an app. Raises DeclarationError."""
     if not is_list(rules):
         raise DeclarationError(
-            f"notify takes a list of rules, such as [on_failure(to=[Mail()])], not {shown(rules)}."
+            f"notify takes a list of rules, such as [on_failure(to=[Mail()])], not {sort_of(rules)}."
         )
     checked: dict[str, Rule] = {}
     for rule in rules:
         if not isinstance(rule, Rule):
             raise DeclarationError(
-                f"notify takes rules: on_failure, on_queue_age, on_missed_schedule, on_dead_worker; not {shown(rule)}."
+                "notify takes rules: on_failure, on_queue_age, on_missed_schedule, on_dead_worker; not"
+                f" {sort_of(rule)}."
             )
         if rule.name in checked:
             raise DeclarationError(f"Two rules are called {rule.name!r}. Give one of them a name=.")
@@ -170,6 +200,16 @@ def _span(where: str, option: str, value: Duration, shortest: Millis) -> Millis:
             f"{where}: {option} must be at least {shortest / 1000:g} s, not {shown(value)}."
         )
     return span
+
+
+def _window(where: str, option: str, value: Duration) -> Millis:
+    window = _span(where, option, value, SHORTEST_WINDOW)
+    if window > LONGEST_WINDOW:
+        raise DeclarationError(
+            f"{where}: {option} must be at most {LONGEST_WINDOW // DAY} days, not {shown(value)}: what was told in it"
+            " is kept no longer, so the same would be told twice. Take a shorter one."
+        )
+    return window
 
 
 def _names(where: str, option: str, given: object) -> frozenset[str] | None:

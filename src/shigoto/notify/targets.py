@@ -16,11 +16,11 @@ import os
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, Protocol, TypeGuard, runtime_checkable
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from shigoto.model.errors import DeclarationError
-from shigoto.model.text import shown
 from shigoto.notify.event import Event
 
 MAIL_TO, WEBHOOK_SECRET = "SHIGOTO_MAIL_TO", "SHIGOTO_WEBHOOK_SECRET"
@@ -83,19 +83,24 @@ class Mail(Struct, frozen=True):
 class Webhook(Struct, frozen=True):
     """A signed POST of the event as JSON. Where `url` is `$NAME`, it is in the variable of that name.
 
-    `secret` is the name of the variable that has the key. Only to `https`, to a port of `ports`, and to public
-    addresses, unless it is `internal`: then also to `http` and to networks of one's own.
+    `secret` is the name of the variable that has the key. Only to `https`, to port 443, and to public addresses, unless
+    it is `internal`: then also to `http`, to any port, and to networks of one's own. Where `ports` are given, only to
+    those.
     """
 
     url: str
     secret: str = WEBHOOK_SECRET
-    ports: tuple[int, ...] = USUAL_PORTS
+    ports: tuple[int, ...] | None = None
     internal: bool = False
 
     def __post_init__(self) -> None:
         from shigoto.notify.webhook import expect_address
 
         expect_address(self)
+
+    def __repr__(self) -> str:
+        # The rest of an address may be all that it takes to write there.
+        return f"Webhook({self.url if self.url.startswith('$') else urlsplit(self.url).hostname})"
 
     @property
     def key(self) -> str:
@@ -158,7 +163,9 @@ To = Sequence[Target | Callable[[Event], Any]]
 def targets_of(where: str, given: object) -> tuple[Target, ...]:
     """The targets of a rule. Raises DeclarationError."""
     if not is_list(given) or not given:
-        raise DeclarationError(f"{where}: to takes a list of targets, such as [Mail()], not {shown(given)}.")
+        raise DeclarationError(
+            f"{where}: to takes a list of targets, such as [Mail()], not {sort_of(given)}."
+        )
     targets = tuple(_target(where, each) for each in given)
     if len({target.key for target in targets}) < len(targets):
         raise DeclarationError(f"{where}: two of its targets are the same.")
@@ -170,6 +177,12 @@ def is_list(given: object) -> TypeGuard[Sequence[object]]:
     return isinstance(given, Sequence) and not isinstance(given, str)
 
 
+def sort_of(given: object) -> str:
+    """What something is that is no target and no rule. Not what it says: it may be an address with a secret in it."""
+    sort = type(given).__name__
+    return f"an empty {sort}" if is_list(given) and not given else f"a value of type {sort}"
+
+
 def _target(where: str, given: object) -> Target:
     if isinstance(given, type):
         raise DeclarationError(f"{where}: to takes {given.__name__}(…), not the class itself.")
@@ -178,7 +191,7 @@ def _target(where: str, given: object) -> Target:
     if _is_hook(given):
         return Hook(given)
     raise DeclarationError(
-        f"{where}: a target is Mail, Webhook, Log or a function with a name, not {shown(given)}."
+        f"{where}: a target is Mail, Webhook, Log or a function with a name, not {sort_of(given)}."
     )
 
 

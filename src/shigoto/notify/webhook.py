@@ -1,6 +1,7 @@
 """Webhooks: the event as JSON, signed, in one POST to a place that may be told.
 
-At most five seconds and 64 KiB for the answer, of which only the status counts. A redirect is not followed: it would
+At most five seconds for all of it, from the look-up of the name to the answer, of which 64 KiB are read and only the
+status counts. A redirect is not followed: it would
 lead past everything that was checked. What a server cannot do now (408, 425, 429, 5xx) is tried again, when it says so
 with Retry-After then; what it refuses is not.
 """
@@ -10,9 +11,8 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from threading import Timer
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
@@ -21,10 +21,10 @@ from msgspec import Struct, json
 from shigoto.model.errors import DeclarationError
 from shigoto.model.text import shown
 from shigoto.model.version import VERSION
-from shigoto.notify.egress import Resolve, connect, resolve
+from shigoto.notify.egress import Resolve, connect, cut_at, resolve
 from shigoto.notify.event import Event
 from shigoto.notify.signing import key_of, sign_webhook
-from shigoto.notify.targets import Undeliverable, Undelivered, is_list
+from shigoto.notify.targets import USUAL_PORTS, Undeliverable, Undelivered, is_list
 from shigoto.outcomes import RetryLater
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def expect_address(webhook: "Webhook") -> None:
             "The secret of a Webhook is the name of the environment variable that has it, such as"
             " SHIGOTO_WEBHOOK_SECRET, and not the secret itself."
         )
-    if not is_list(ports) or not ports or not all(_is_port(port) for port in ports):
+    if ports is not None and (not is_list(ports) or not ports or not all(map(_is_port, ports))):
         raise DeclarationError(
             f"The ports of a Webhook are a list of numbers up to 65535, not {shown(ports)}."
         )
@@ -116,18 +116,11 @@ def post(event: Event, settings: Settings, *, resolving: Resolve = resolve) -> N
     line = connect(
         settings.host, settings.port, deadline=deadline, internal=settings.internal, resolving=resolving
     )
-    # A server may trickle for ever, one byte within each time-out: at the deadline the line is cut, by a handle of its
-    # own since TLS takes the other.
-    with closing(line), closing(line.dup()) as handle:
-        alarm = Timer(max(0.0, deadline - time.monotonic()), _cut, (handle,))
-        alarm.daemon = True
-        alarm.start()
+    with closing(line), cut_at(deadline, line):
         try:
             status, wait = _asked(line, settings, body, headers, deadline)
         except (OSError, HTTPException, ssl.SSLError) as error:
             raise Undelivered(f"The webhook was not answered: {type(error).__name__}.") from None
-        finally:
-            alarm.cancel()
     _judge(status, wait)
 
 
@@ -166,11 +159,6 @@ def _wait(answer: HTTPResponse) -> float | None:
     return min(float(said), LONGEST_PAUSE) if said.isascii() and said.isdigit() and len(said) < 10 else None
 
 
-def _cut(line: socket.socket) -> None:
-    with suppress(OSError):
-        line.shutdown(socket.SHUT_RDWR)
-
-
 def _place(webhook: "Webhook", url: object) -> tuple[SplitResult, str, int]:
     """The parts of an address. What it says is not repeated: it may have a secret in it."""
     if not isinstance(url, str) or not url or _UNFIT.search(url):
@@ -190,8 +178,9 @@ def _place(webhook: "Webhook", url: object) -> tuple[SplitResult, str, int]:
     if not host or "@" in split.netloc or split.fragment:
         raise DeclarationError("The address of a Webhook has a host, and neither a user nor a fragment.")
     port = PORTS[split.scheme] if port is None else port
-    if port not in webhook.ports and not webhook.internal:
-        raise DeclarationError(f"A Webhook may not go to port {port}: its ports are {shown(webhook.ports)}.")
+    allowed = webhook.ports or (None if webhook.internal else USUAL_PORTS)
+    if allowed is not None and port not in allowed:
+        raise DeclarationError(f"A Webhook may not go to port {port}: its ports are {shown(allowed)}.")
     return split, host, port
 
 

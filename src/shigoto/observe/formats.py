@@ -6,7 +6,7 @@ is not looked at letter by letter, and numbers need no encoder.
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import isfinite
@@ -14,9 +14,47 @@ from math import isfinite
 from shigoto.model.masking import scrubbed
 
 Fields = Mapping[str, object]
+Hide = Callable[[str], str]
+
+IDENTITY = frozenset({"worker", "job_id", "task", "queue", "tenant"})
 
 
-class TextFormatter(logging.Formatter):
+class CleanFormatter(logging.Formatter):
+    """What all of them share: a text without secrets. Before it is put into quotes or between others: a mask that took
+    a quote away, or digits out of a number, would break the line.
+
+    `hide` takes out what is secret where it was written.
+    """
+
+    def __init__(self, hide: Hide | None = None) -> None:
+        super().__init__()
+        self._hide = hide
+
+    def sentence(self, record: logging.LogRecord) -> str:
+        """The message."""
+        return self._clean(record, record.getMessage())
+
+    def facts(self, record: logging.LogRecord) -> Iterator[tuple[str, object]]:
+        """What rides beside it. Which job it is about is no secret, whatever its id looks like."""
+        for key, value in fields_of(record).items():
+            told = isinstance(value, str) and key not in IDENTITY
+            yield key, self._clean(record, str(value)) if told else value
+
+    def traces(self, record: logging.LogRecord) -> list[str]:
+        """The traceback and the stack, if there are any."""
+        traces = [self.formatException(record.exc_info)] if record.exc_info else []
+        if record.stack_info:
+            traces.append(self.formatStack(record.stack_info))
+        return [self._clean(record, trace) for trace in traces]
+
+    def _clean(self, record: logging.LogRecord, text: str) -> str:
+        if self._hide is not None:
+            text = self._hide(text)
+        # What libraries say of trouble may quote what they were given.
+        return scrubbed(text) if record.levelno >= logging.WARNING else text
+
+
+class TextFormatter(CleanFormatter):
     """One line: time, level, logger, the sentence, then `key=value` pairs."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -24,10 +62,10 @@ class TextFormatter(logging.Formatter):
         return f"{time_text(record.created)} {self._without_time(record)}"
 
     def _without_time(self, record: logging.LogRecord) -> str:
-        words = [f"{record.levelname:<7} {record.name} {_one_line(_sentence(record))}"]
-        words += [f"{key}={_value(value)}" for key, value in _facts(record)]
+        words = [f"{record.levelname:<7} {record.name} {_one_line(self.sentence(record))}"]
+        words += [f"{key}={_value(value)}" for key, value in self.facts(record)]
         line = " ".join(words)
-        return "\n".join([line, *traces]) if (traces := _traces(self, record)) else line
+        return "\n".join([line, *traces]) if (traces := self.traces(record)) else line
 
 
 class ColourFormatter(TextFormatter):
@@ -36,12 +74,12 @@ class ColourFormatter(TextFormatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line; a traceback follows on lines of its own."""
         colour = _colour(record.levelno)
-        words = " ".join(f"{key}={_value(value)}" for key, value in _facts(record))
+        words = " ".join(f"{key}={_value(value)}" for key, value in self.facts(record))
         line = (
             f"{DIM}{time_text(record.created)}{PLAIN} {colour}{record.levelname:<7}{PLAIN} "
-            f"{DIM}{record.name}{PLAIN} {_one_line(_sentence(record))}{f' {DIM}{words}{PLAIN}' if words else ''}"
+            f"{DIM}{record.name}{PLAIN} {_one_line(self.sentence(record))}{f' {DIM}{words}{PLAIN}' if words else ''}"
         )
-        return "\n".join([line, *traces]) if (traces := _traces(self, record)) else line
+        return "\n".join([line, *traces]) if (traces := self.traces(record)) else line
 
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
@@ -74,7 +112,7 @@ _PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), 
 _DEBUG = 7
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(CleanFormatter):
     """One JSON object a line: time, level, logger, message, the fields, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -83,10 +121,10 @@ class JsonFormatter(logging.Formatter):
             "time": time_text(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _sentence(record),
+            "message": self.sentence(record),
         }
-        line |= {key: value for key, value in _facts(record) if key not in line}
-        if traces := _traces(self, record):
+        line |= {key: value for key, value in self.facts(record) if key not in line}
+        if traces := self.traces(record):
             line["exception"] = "\n".join(traces)
         return _in_json(line)
 
@@ -98,28 +136,6 @@ def fields_of(record: logging.LogRecord) -> Fields:
     """What rides beside the message of a record."""
     fields: Fields = getattr(record, "shigoto", {})
     return fields
-
-
-def _sentence(record: logging.LogRecord) -> str:
-    return _clean(record, record.getMessage())
-
-
-def _facts(record: logging.LogRecord) -> Iterable[tuple[str, object]]:
-    for key, value in fields_of(record).items():
-        yield key, _clean(record, value) if isinstance(value, str) else value
-
-
-def _traces(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    traces = [formatter.formatException(record.exc_info)] if record.exc_info else []
-    if record.stack_info:
-        traces.append(formatter.formatStack(record.stack_info))
-    return [_clean(record, trace) for trace in traces]
-
-
-def _clean(record: logging.LogRecord, text: str) -> str:
-    """The text without what looks like a secret: what libraries say of trouble may quote what they were given. Before
-    it is put into quotes, since a mask that took one of them away would break the line."""
-    return scrubbed(text) if record.levelno >= logging.WARNING else text
 
 
 def time_text(created: float) -> str:

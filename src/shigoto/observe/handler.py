@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Literal, TextIO
 
 from shigoto.observe.formats import (
+    CleanFormatter,
     ColourFormatter,
     Fields,
+    Hide,
     JournalFormatter,
     JsonFormatter,
     TextFormatter,
@@ -21,18 +23,11 @@ class LogHandler(logging.StreamHandler[Stream]):
     """A class of its own, to be recognised when logging is set up again.
 
     `fields` are those of the job at hand: they are asked for at every record that does not name a job by itself.
-    `hide` takes out of a line what is secret where it was written.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        fields: Callable[[], Fields] | None,
-        hide: Callable[[str], str] | None = None,
-    ) -> None:
+    def __init__(self, stream: Stream, fields: Callable[[], Fields] | None) -> None:
         super().__init__(stream)
         self._more = fields
-        self._hide = hide
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the line. What is inherited would take the lock once more, for every one."""
@@ -41,8 +36,7 @@ class LogHandler(logging.StreamHandler[Stream]):
             if "job_id" not in fields and (more := self._more()):
                 record.shigoto = {**more, **fields}
         try:
-            text = self.format(record)
-            self.stream.write((text if self._hide is None else self._hide(text)) + self.terminator)
+            self.stream.write(self.format(record) + self.terminator)
             self.stream.flush()
         except RecursionError:
             raise
@@ -56,13 +50,15 @@ class LogHandler(logging.StreamHandler[Stream]):
         super().close()
 
 
-def formatter_for(format: Literal["text", "json"], stream: TextIO | None) -> logging.Formatter:
+def formatter_for(
+    format: Literal["text", "json"], stream: TextIO | None, hide: Hide | None = None
+) -> CleanFormatter:
     """The formatter for lines that go to this stream, None if it is none of the system's."""
     if format == "json":
-        return JsonFormatter()
+        return JsonFormatter(hide)
     if _is_journal(stream):
-        return JournalFormatter()
-    return ColourFormatter() if _shows_colours(stream) else TextFormatter()
+        return JournalFormatter(hide)
+    return ColourFormatter(hide) if _shows_colours(stream) else TextFormatter(hide)
 
 
 def _is_journal(stream: TextIO | None) -> bool:

@@ -21,7 +21,7 @@ from msgspec import Struct, to_builtins
 from shigoto.observe import events
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import Event
-from shigoto.observe.formats import Fields, JsonFormatter
+from shigoto.observe.formats import Fields, Hide, JsonFormatter
 from shigoto.observe.gathering import Gatherer
 from shigoto.observe.handler import LogHandler, formatter_for
 from shigoto.observe.outlet import Outlet, Stream
@@ -55,7 +55,7 @@ def configure_logging(
     format: Literal["text", "json"] = "text",
     level: int | str = logging.INFO,
     fields: Callable[[], Fields] | None = None,
-    hide: Callable[[str], str] | None = None,
+    hide: Hide | None = None,
     stream: Stream | None = None,
     never_wait: bool = False,
     gather: bool = False,
@@ -66,7 +66,7 @@ def configure_logging(
     the lines of jobs that go well wait for each other for a few milliseconds, which makes them cheap.
 
     `fields` is asked at every record that names no job, so that what a handler logs by itself names its job too; `hide`
-    takes out of a line what is secret where it was written.
+    takes out of a text what is secret where it was written.
     Calling it again replaces the earlier set-up. Handlers of others stay.
 
     The level is that of what is written there. Records of others down to INFO are made in any case, because the
@@ -75,9 +75,9 @@ def configure_logging(
     outlet: Stream | None = None
     if stream is None and (never_wait or gather):
         outlet = Outlet.instead_of(sys.stderr) if never_wait else Gatherer.instead_of(sys.stderr)
-    handler = LogHandler(outlet or stream or sys.stderr, fields, hide)
+    handler = LogHandler(outlet or stream or sys.stderr, fields)
     handler.setLevel(level)
-    handler.setFormatter(formatter_for(format, sys.stderr if stream is None else None))
+    handler.setFormatter(formatter_for(format, sys.stderr if stream is None else None, hide))
     root = logging.getLogger()
     for former in [handler for handler in root.handlers if isinstance(handler, LogHandler)]:
         root.removeHandler(former)

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from sentry_sdk.client import BaseClient
 
 RELEASE = "SENTRY_RELEASE"
-MOST_WAITING = 100
+# Failures on their way: here, and once more in the SDK. Of each the store keeps 16 KiB of text at most, so a Sentry
+# that does not answer costs some tens of MiB, and usually a tenth of that.
+MOST_WAITING = 1_000
 FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
 SENDERS = "sentry-sdk."  # how the threads of the SDK are called
 
@@ -140,6 +142,7 @@ def _client(settings: Sentry) -> "BaseClient":
         "max_breadcrumbs": 0,
         "send_client_reports": False,
         "auto_session_tracking": False,
+        "transport_queue_size": MOST_WAITING,
         # Without one the SDK would ask git for it, which is a process that nobody here expects.
         "release": os.environ.get(RELEASE, ""),
         "before_send": _without_empty_release,

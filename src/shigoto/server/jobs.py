@@ -142,7 +142,7 @@ async def found(service: Service, caller: Caller, id: UUID) -> Job:
 def _searchable(service: Service, caller: Caller, filters: Filters) -> Filters:
     """The filters for what the caller may see, if jobs can be found by them. Raises OptionInvalid, Forbidden."""
     expect_searchable(service.app, filters)
-    expect_no_secret(caller, service.app.tasks.values(), filters.get("args") or ())
+    expect_no_secret(caller, service.app, filters.get("task"), filters.get("args") or {})
     return narrowed(caller, filters)
 
 

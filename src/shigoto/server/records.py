@@ -102,7 +102,7 @@ async def _answered(service: "Service", caller: Caller, name: str, args: tuple[A
         return GOODBYES[name]
     args = _confined(caller, name, args)
     if name in ("find", "count"):
-        expect_no_secret(caller, service.app.tasks.values(), [path for path, _ in args[0].args])
+        expect_no_secret(caller, service.app, args[0].task, [path for path, _ in args[0].args])
     if name == "announce":
         args = (await service.roster.owned(caller, args[0]),)
     if name == "enqueue_many":

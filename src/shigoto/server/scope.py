@@ -10,22 +10,22 @@ A unique key holds across all queues of a tenant, so a new job may meet, and eve
 know of: `within` is around whatever stores jobs.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from msgspec.structs import replace
 
+from shigoto.app import Shigoto
 from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.filters import Filters
 from shigoto.model.errors import Forbidden, IdTaken, JobNotFound, KeyTaken
 from shigoto.model.job import Job, JobFilter, JobSpec, State
 from shigoto.model.masking import hides
-from shigoto.model.notice import SILENT
+from shigoto.model.notice import QUEUE, is_silent
 from shigoto.model.worker import WorkerRecord
 from shigoto.server.auth import Caller
-from shigoto.task import Task
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ LOOK = 100  # jobs with one key that are looked at at once
 def submittable(caller: Caller, task: str, queue: str, tenant: str | None) -> str:
     """The tenant of a new job in this queue, for which somebody has named a tenant or None. Raises Forbidden."""
     expect_queue(caller, queue)
-    if task in SILENT and not caller.may("work", "admin"):
+    if is_silent(task) and not caller.may("work", "admin"):
         raise Forbidden(f"{task} tells people of what has happened: it is stored by workers alone.")
     return own_tenant(caller, tenant)
 
@@ -153,7 +153,7 @@ def expect_no_tenant(caller: Caller) -> None:
 def workers_for(caller: Caller, tasks: Iterable[str], workers: Sequence[WorkerRecord]) -> list[WorkerRecord]:
     """The workers that may take jobs that the caller may know of, as far as it may: of their queues the caller's, and
     of their tasks these, which are those of its queues, and whatever its own workers have, which must know who else
-    does."""
+    does. Whoever works off notices must know who else has rules."""
     token = caller.token
     if token is None or token.queues is None:
         return list(workers)
@@ -162,7 +162,9 @@ def workers_for(caller: Caller, tasks: Iterable[str], workers: Sequence[WorkerRe
     for worker in workers:
         queues = None if worker.queues is None else tuple(q for q in worker.queues if q in token.queues)
         if queues != ():
-            own = tuple(task for task in worker.tasks if task in known)
+            own = tuple(
+                task for task in worker.tasks if task in known or (is_silent(task) and QUEUE in token.queues)
+            )
             found.append(replace(worker, queues=queues, tasks=own))
     return found
 
@@ -173,12 +175,18 @@ def unrestricted(caller: Caller) -> None:
         raise Forbidden("This is for tokens without queues and without a tenant.")
 
 
-def expect_no_secret(caller: Caller, tasks: Iterable[Task[..., Any]], paths: Iterable[str]) -> None:
-    """Raise Forbidden if a filter looks into arguments that are secret: who may not see them could guess until one is
-    found. Operators may see them."""
-    if caller.may("admin"):
+def expect_no_secret(caller: Caller, app: Shigoto, task: str | None, paths: Collection[str]) -> None:
+    """Raise Forbidden if a filter looks into arguments that are secret, or may be: who may not see them could guess
+    until one is found. Which are is known of the tasks of the app alone. Operators may see all of them."""
+    if not paths or caller.may("admin"):
         return
-    secrets = frozenset[str]().union(*(task.signature.arguments.secrets for task in tasks))
+    declared = None if task is None else app.resolve(task)
+    if declared is None:
+        raise Forbidden(
+            "Only a token with the scope admin finds jobs of any task by their arguments: name one whose code this"
+            " server has, as task:NAME, so that it knows which arguments are secret."
+        )
+    secrets = declared.signature.arguments.secrets
     for path in paths:
         first, *_ = names = path.split(".")
         if first in secrets or any(map(hides, names)):

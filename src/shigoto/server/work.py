@@ -2,7 +2,7 @@
 workers; what a worker elsewhere need not know, such as when to try again, is decided here."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
@@ -25,7 +25,7 @@ from shigoto.model.errors import (
 )
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Job, JobFilter, Lease, State
-from shigoto.model.masking import hider, secrets_in, without_mark
+from shigoto.model.masking import hider, scrubbed, secrets_in, without_mark
 from shigoto.model.outcome import LogTail, Report, Settlement, Verdict
 from shigoto.model.sealed import is_sealed, unless_sealed, without_key
 from shigoto.model.text import storable
@@ -142,13 +142,13 @@ async def report_progress(request: Request, worker: UUID, id: UUID, caller: Work
     """Say how far a job is, and write lines of its log; number them, or say it once, and one after the other."""
     service, said = the_service(request), await body(request, ProgressReport)
     job = await _job(service, caller, worker, id)
-    hide = _hider(service, job)
-    said = replace(said, log=tuple(replace(line, text=hide(line.text)) for line in said.log))
+    cover = _cover(service, job)
+    said = replace(said, log=tuple(replace(line, text=cover.line(line.text)) for line in said.log))
     news = Report(
         number=job.number,
         token=said.token,
         progress=said.progress,
-        progress_text=None if said.text is None else storable("text", hide(said.text)),
+        progress_text=None if said.text is None else cover.said("progress", storable("text", said.text)),
         log=await _tail(service, id, said) if said.log else None,
     )
     return await _reported(service, worker, news, id)
@@ -163,6 +163,8 @@ async def store_checkpoint(request: Request, worker: UUID, id: UUID, caller: Wor
     service, said = the_service(request), await body(request, CheckpointReport)
     job = await _job(service, caller, worker, id)
     text = encode_json(said.checkpoint, what="The checkpoint", max_bytes=MAX_CHECKPOINT, max_depth=MAX_DEPTH)
+    if not is_sealed(text):  # a worker that has the key may have done it
+        text = _cover(service, job).checkpoint(text, MAX_CHECKPOINT)
     return await _reported(service, worker, Report(number=job.number, token=said.token, checkpoint=text), id)
 
 
@@ -368,18 +370,15 @@ def _json(text: str | None) -> Any:
 
 
 def _settlement(service: "Service", job: Job, said: SettleRequest) -> Settlement:
-    """The end of a run without the secrets of its job; encrypted if the job is, and if the keys are here."""
-    hide = _hider(service, job)
+    """The end of a run without the secrets of its job, or what looks like one; encrypted if the job is, and if the keys
+    are here."""
+    cover = _cover(service, job)
     told = replace(
         said,
-        error=None if said.error is None else hide(said.error),
-        traceback=None if said.traceback is None else hide(said.traceback),
+        error=None if said.error is None else scrubbed(cover.hidden(said.error)),
+        traceback=None if said.traceback is None else scrubbed(cover.hidden(said.traceback)),
     )
     settlement = ends.settlement(job, told, _policy(service, job), service.random)
-    keys = service.app.encryption
-    if keys is None or not is_sealed(job.payload):
-        return settlement
-    cover = Cover(Box(keys, job), None)
     try:
         return cover.settlement(settlement, MAX_PAYLOAD, typed=False)
     except ResultInvalid as refused:
@@ -388,12 +387,14 @@ def _settlement(service: "Service", job: Job, said: SettleRequest) -> Settlement
         return cover.settlement(failed, MAX_PAYLOAD, typed=False)
 
 
-def _hider(service: "Service", job: Job) -> Callable[[str], str]:
-    """What takes the secrets of a job out of a text, as far as they are known here."""
-    secrets = secrets_in(job.meta)
+def _cover(service: "Service", job: Job) -> Cover:
+    """What keeps the secrets of a job out of what its worker says, and encrypts that if the job is, as far as the keys
+    are here."""
+    keys, secrets = service.app.encryption, secrets_in(job.meta)
+    box = Box(keys, job) if keys is not None and is_sealed(job.payload) else None
     if not secrets:
-        return str
+        return Cover(box, None)
     try:
-        return hider(opened(service.app.encryption, job.payload, job, "payload"), secrets) or str
+        return Cover(box, hider(opened(keys, job.payload, job, "payload"), secrets))
     except EncryptionKeyMissing:
-        return str
+        return Cover(box, None)
