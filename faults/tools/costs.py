@@ -13,7 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from shigoto.engine.op import Op, Write, drive
-from shigoto.engine.postgres.connection import ThreadConnection, ThreadsInner
+from shigoto.engine.postgres.connection import ThreadConnection
+from shigoto.engine.postgres.inner import ThreadsInner
 from shigoto.engine.postgres.statement import Answer, load_texts
 from shigoto.engine.postgres.wire import Request, encode
 from shigoto.engine.sql.command import Call
