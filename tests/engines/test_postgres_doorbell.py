@@ -1,6 +1,8 @@
 """How a commit on PostgreSQL wakes those who wait: LISTEN and NOTIFY, coalesced, self-healing, and never needed."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -318,3 +320,38 @@ def test_close_rings_what_is_still_owed(driver: Driver, heard: Heard) -> None:
 
     assert not any(thread.name == "shigoto-ring" for thread in threading.enumerate())
     assert heard.count(0.3) >= rung.count(True) + (not rung[-1])
+
+
+ENDING = """
+import asyncio, os, sys
+from shigoto.engine.postgres.address import read_address
+from shigoto.engine.postgres.driver import Driver
+
+driver = Driver(read_address(sys.argv[1]), {})
+loop = asyncio.new_event_loop()
+
+async def be_about_to_ring(turns):
+    here = driver._loops.here()
+    driver._start_ringing(here)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+for turns in (0, 3):
+    loop.run_until_complete(be_about_to_ring(turns))
+if (child := os.fork()):
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it forks")
+def test_a_program_may_end_when_it_is_about_to_ring(postgres_database: str) -> None:
+    """E13: nor has anybody to read of that in a child that was forked then."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING, postgres_database],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

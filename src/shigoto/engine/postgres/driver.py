@@ -15,7 +15,9 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from typing import Any, TypeVar
+from weakref import finalize
 
 import psycopg
 
@@ -40,13 +42,14 @@ T = TypeVar("T")
 log = logging.getLogger("shigoto.postgres")
 
 DEADLINE = 30.0  # seconds for one op, with everything that it waits for
+TELLS = "_log_destroy_pending"  # by which asyncio itself leaves tasks behind on purpose
 LAST_RING = 1.0  # seconds for the ring that is still owed when the store is closed
 
 
 class _OnLoop:
     """What one event loop has."""
 
-    __slots__ = ("gatherers", "pool", "ring", "rings", "switchboard")
+    __slots__ = ("__weakref__", "gatherers", "pool", "ring", "rings", "switchboard")
 
     def __init__(self, pool: LoopPool, switchboard: Switchboard | None) -> None:
         self.pool = pool
@@ -54,6 +57,7 @@ class _OnLoop:
         self.gatherers: dict[object, Gatherer] = {}
         self.ring: asyncio.TimerHandle | None = None
         self.rings: set[asyncio.Task[None]] = set()
+        finalize(self, _leave, self.rings)
 
     def close(self) -> None:
         if self.ring is not None:
@@ -66,6 +70,16 @@ class _OnLoop:
         self.pool.disown()
         if self.switchboard is not None:
             self.switchboard.disown()
+
+
+def _leave(rings: set[asyncio.Task[None]]) -> None:
+    """Nobody runs this loop any more, as at the end of a program that has not closed its app: what is not rung yet is
+    left to workers, who look by themselves, and nobody has to read of it."""
+    for task in rings:
+        setattr(task, TELLS, False)
+        coroutine = task.get_coro()
+        if iscoroutine(coroutine) and getcoroutinestate(coroutine) == CORO_CREATED:
+            coroutine.close()
 
 
 class Driver:

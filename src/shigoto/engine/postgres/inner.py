@@ -45,13 +45,12 @@ def connecting() -> Generator[None]:
     """Around whoever connects on an event loop: what he does not wait for any more is closed. psycopg leaves that to
     the garbage collector, until which the server would wait for a password."""
     begun: list[PQGenConn[Any]] = []
-    outer = _begun.set(begun)
+    _begun.set(begun)  # and not reset: who is thrown away may end in another context
     try:
         yield
     finally:
-        _begun.reset(outer)
-        for attempt in begun:
-            attempt.close()
+        while begun:
+            begun.pop().close()
 
 
 class _Sockets:
