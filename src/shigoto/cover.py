@@ -6,7 +6,8 @@ are said, in the process that runs the handler: whoever passes them on, to the s
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 from msgspec import Struct, structs
 
@@ -83,9 +84,15 @@ class Cover(Struct, frozen=True):
 
 
 def uncovered(
-    lease: Lease, keys: Encryption | None, *, encrypts: bool, secrets: Collection[str]
+    lease: Lease,
+    keys: Encryption | None,
+    *,
+    encrypts: bool,
+    secrets: Collection[str],
+    defaults: Mapping[str, Any],
 ) -> tuple[str, Cover | None]:
-    """The arguments of a job in clear, and what is to be kept of its run; None if nothing is.
+    """The arguments of a job in clear, and what is to be kept of its run; None if nothing is. `defaults` are those of
+    its `secrets`.
 
     Raises EncryptionKeyMissing. Without any keys an envelope stays one.
     """
@@ -93,7 +100,7 @@ def uncovered(
     if keys is not None and (encrypts or is_sealed(lease.payload) or is_sealed(lease.checkpoint)):
         box = Box(keys, lease)
     payload = lease.payload if box is None else box.open("payload", lease.payload)
-    hide = hider(payload, secrets) if secrets else None
+    hide = hider(payload, secrets, defaults) if secrets else None
     return payload, None if box is None and hide is None else Cover(box, hide)
 
 

@@ -4,8 +4,8 @@
 
 Each page is two short transactions. Whatever a worker, an operator or a sweep writes meanwhile wins: an envelope is
 only replaced if it still stands where it was seen. So a rotation can be interrupted, begun again, and run twice at a
-time; what it has not reached, or has lost to somebody else, is found by the next one. What is written anew has the
-current key anyhow, as soon as every process has it.
+time. What is written anew has the current key anyhow, as soon as every process has it; so it goes through everything
+once more if it has found anything, and by that knows whether they have.
 """
 
 import time
@@ -27,7 +27,11 @@ from shigoto.schedule.definition import written
 
 T = TypeVar("T")
 
-PAGE = 200  # jobs
+PAGE, FIRST_PAGE = 200, 10  # jobs
+ROOM = (
+    8 * 1024 * 1024
+)  # characters that are written at once, and about as many are read: PostgreSQL takes 256 MiB
+PASSES = 3  # through everything
 TRIES = 10  # of one step, where the store is busy
 PAUSE = 0.2  # seconds between them
 BUSY = "(schedules that others change all the time)"
@@ -36,7 +40,8 @@ BUSY = "(schedules that others change all the time)"
 class Rotated(Struct, frozen=True, kw_only=True):
     """What a rotation has done so far: it is at the job `at` of `to`, the newest one when it began.
 
-    `unreadable` counts, by the id of its key, what it could not open, and has left as it was.
+    `unreadable` counts, by the id of its key, what it could not open, and has left as it was. `restless` if it has
+    found more whenever it came by: somebody does not have the current key yet, or not as the first.
     """
 
     at: int
@@ -44,6 +49,7 @@ class Rotated(Struct, frozen=True, kw_only=True):
     changed: int
     schedules: int
     unreadable: dict[str, int]
+    restless: bool = False
 
 
 class Rotation:
@@ -59,15 +65,28 @@ class Rotation:
     ) -> None:
         self._engine = engine
         self._keys = keys
-        self._page = page
+        self._most = page
+        self._page = min(page, FIRST_PAGE)
         self._tell = tell
+        self._restless = False
         self._at = self._to = self._changed = self._schedules = 0
         self._unreadable = Counter[str]()
 
     def run(self) -> Rotated:
-        """Go through all schedules and jobs once. Raises StoreError; Unsupported where the store is a server."""
+        """Go through all schedules and jobs, until there is nothing left to do. Raises StoreError; Unsupported where
+        the store is a server."""
+        for _ in range(PASSES):
+            self._restless = self._pass()
+            if not self._restless:
+                break
+        return self._told()
+
+    def _pass(self) -> bool:
+        """Go through everything once, and tell whether there was anything to do."""
+        self._at, before = 0, self._schedules
         # First, since ticks make jobs of what stands there: those must not be behind us with the old key.
         self._rotate_schedules()
+        met = self._schedules > before
         newest = self._patiently(self._engine.find(JobFilter(limit=1)))
         self._to = newest[0].number if newest else 0
         registry = self._engine.registry
@@ -75,12 +94,13 @@ class Rotation:
             found, to = self._patiently(registry.sealed(self._keys.current, after=self._at, limit=self._page))
             if to is None:
                 break
-            changes = list(self._anew(found))
-            if changes:
-                self._changed += self._patiently(registry.reseal(changes))
+            for portion in _portions(self._anew(found)):
+                met = True
+                self._changed += self._patiently(registry.reseal(portion))
+            self._page = _next_page(self._page, sum(len(each.text) for each in found), self._most)
             self._at = to
             self._tell(self._told())
-        return self._told()
+        return met
 
     def _told(self) -> Rotated:
         return Rotated(
@@ -89,6 +109,7 @@ class Rotation:
             changed=self._changed,
             schedules=self._schedules,
             unreadable=dict(self._unreadable),
+            restless=self._restless,
         )
 
     def _anew(self, found: Iterable[Sealed]) -> Iterator[Reseal]:
@@ -151,3 +172,24 @@ class Rotation:
             except StoreUnavailable:
                 time.sleep(PAUSE)
         return self._engine.run(op)
+
+
+def _portions(changes: Iterable[Reseal]) -> Iterator[list[Reseal]]:
+    """What is written at once: as much as there is room for, and at least one."""
+    portion: list[Reseal] = []
+    size = 0
+    for change in changes:
+        size += len(change.text)
+        if portion and size > ROOM:
+            yield portion
+            portion, size = [], len(change.text)
+        portion.append(change)
+    if portion:
+        yield portion
+
+
+def _next_page(page: int, size: int, most: int) -> int:
+    """How many jobs to read next, if the envelopes of so many had this size: no more at once than there is room for."""
+    if size > ROOM:
+        return max(1, page * ROOM // size)
+    return min(most, page * 2) if size < ROOM // 4 else page

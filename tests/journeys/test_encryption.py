@@ -261,8 +261,9 @@ def test_a_rotation_leaves_nothing_to_the_old_key(shop: Shop) -> None:
 
     assert rotated.changed > 40
     assert (rotated.schedules, rotated.unreadable) == (1, {})
-    assert told == sorted(told)
-    assert len(told) == 3
+    once = told[:3]
+    assert once == sorted(once)
+    assert told == once * 2  # the second time there was nothing left to do
     later = shop.with_keys(ONLY_NEW)
     assert later.app.job(jobs[0].id).result() == {"said": f"{CANARY} 0"}
     with pytest.raises(JobFailed, match=f"no {CANARY} 1"):

@@ -502,7 +502,7 @@ def test_what_is_hidden_breaks_no_line(stream: io.StringIO) -> None:
     def hide(text: str) -> str:
         return text.replace("1234", "***").replace('a"b', "***")
 
-    fields = {"job_id": "01234567", "number": 51234, "said": '1234 a"b'}
+    fields = {"job_id": "01234567", "number": 51234, "said": '1234 a"b', "all": ["1234", ("1234", 1234)]}
     configure_logging(format="json", stream=stream, fields=lambda: fields, hide=hide)
 
     logging.getLogger("shop").info('got 1234 and a"b')
@@ -510,6 +510,7 @@ def test_what_is_hidden_breaks_no_line(stream: io.StringIO) -> None:
     line = json.loads(stream.getvalue())
     assert line["message"] == "got *** and ***"
     assert (line["number"], line["job_id"], line["said"]) == (51234, "01234567", "*** ***")
+    assert line["all"] == ["***", ["***", 1234]]
 
 
 def test_setting_up_again_replaces_the_earlier_set_up(stream: io.StringIO) -> None:

@@ -1,11 +1,13 @@
 """What is left out wherever arguments, results and errors are shown."""
 
+import asyncio
 import logging
 from io import StringIO
-from typing import Literal
+from typing import Literal, NewType
 
 import pytest
 from msgspec import Struct, json
+from typing_extensions import TypeAliasType
 
 from shigoto import PayloadInvalid, Secret, Shigoto
 from shigoto.catalogue import parameters_of
@@ -21,6 +23,7 @@ from shigoto.model.masking import (
     without_mark,
 )
 from shigoto.observe.log import configure_logging
+from shigoto.worker import Worker
 
 
 @pytest.mark.parametrize(
@@ -139,6 +142,12 @@ def test_values_are_found_in_all_their_forms() -> None:
         assert hide(f"<{form}> shown").replace("'", "").replace('"', "") == "<***> shown"
 
 
+MORE = {"canary-key": 7}
+Pin = NewType("Pin", Secret[str])
+Alias = TypeAliasType("Alias", list[Secret[str]])
+Harmless = NewType("Harmless", str)
+
+
 class Card(Struct):
     number: Secret[str]
     owner: "Owner | None" = None
@@ -188,6 +197,28 @@ class TestSecretParameters:
         ) -> None: ...
 
         assert pay.signature.arguments.secrets == {"card", "cards"}
+
+    def test_a_name_for_a_secret_is_one(self) -> None:
+        app = Shigoto("memory:")
+
+        @app.task
+        def pay(a: Pin, b: list[Pin], c: Alias, d: Harmless) -> None: ...
+
+        assert pay.signature.arguments.secrets == {"a", "b", "c"}
+
+    def test_a_default_is_taken_out_of_what_a_run_says(self) -> None:
+        app = Shigoto("memory:")
+
+        @app.task(retries=0)
+        def log_in(
+            user: str, password: Secret[str] = "canary-default", more: Secret[dict[str, int]] = MORE
+        ) -> None:
+            raise PermissionError(f"{user} is not known with {password} and {more}")
+
+        handle = log_in.enqueue("ada")
+        asyncio.run(Worker(app, drain=True).run())
+
+        assert handle.job().error == "PermissionError: ada is not known with *** and {'***': 7}"
 
     def test_the_catalogue_has_no_default_of_it(self) -> None:
         told = {each.name: each.default for each in parameters_of(self.app().tasks["login"])}

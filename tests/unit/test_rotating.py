@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shigoto import Encryption, Shigoto
+from shigoto import Encryption, Shigoto, rotating
+from shigoto.cli.secrets import _sentence
 from shigoto.model.job import JobFilter
 from shigoto.model.schedule import Change, Schedule
 from shigoto.rotating import Rotation
@@ -52,7 +53,7 @@ def test_a_job_that_a_schedule_makes_in_the_last_moment_has_the_new_key(
     rotated = Rotation(app.engine, BOTH).run()
 
     assert (rotated.schedules, rotated.unreadable) == (2, {})
-    assert app.count() == 1
+    assert app.count() == 2  # for two passes
     assert keys_in(app) == {"b"}
 
 
@@ -73,7 +74,7 @@ def test_a_schedule_that_changes_meanwhile_is_read_again(
 
     rotated = Rotation(app.engine, BOTH).run()
 
-    assert (rotated.schedules, rotated.unreadable, calls) == (2, {}, 3)
+    assert (rotated.schedules, rotated.unreadable, calls) == (2, {}, 4)
     assert keys_in(app) == {"b"}
 
 
@@ -88,3 +89,58 @@ def test_a_schedule_that_nobody_here_can_read_does_not_keep_the_rest_from_being_
 
     assert (rotated.changed, rotated.schedules, rotated.unreadable) == (1, 1, {"?": 1})
     assert keys_in(app) == {"b"}
+
+
+class TestLargeValues:
+    """A page of large jobs is more than PostgreSQL takes at once."""
+
+    def test_what_is_written_at_once_is_bounded(self, app: Shigoto, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rotating, "ROOM", 10_000)
+        app.enqueue_many([app.tasks["report"].call("x" * 3_000) for _ in range(20)])
+        engine, sizes, pages = app.engine, list[int](), list[int]()
+        registry = engine.registry
+        reseal, sealed = type(registry).reseal, type(registry).sealed
+
+        def counted(self: Any, changes: Any) -> Any:
+            sizes.append(sum(len(change.text) for change in changes))
+            return reseal(self, changes)
+
+        def paged(self: Any, current: str, *, after: int, limit: int) -> Any:
+            pages.append(limit)
+            return sealed(self, current, after=after, limit=limit)
+
+        monkeypatch.setattr(type(registry), "reseal", counted)
+        monkeypatch.setattr(type(registry), "sealed", paged)
+
+        rotated = Rotation(engine, BOTH).run()
+
+        assert (rotated.changed, rotated.restless) == (20, False)
+        assert keys_in(app) == {"b"}
+        assert max(sizes) <= 10_000
+        assert pages[:2] == [10, 2]
+
+    def test_one_that_is_larger_than_that_goes_by_itself(
+        self, app: Shigoto, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rotating, "ROOM", 100)
+        app.enqueue_many([app.tasks["report"].call("x" * 3_000) for _ in range(3)])
+
+        assert Rotation(app.engine, BOTH).run().changed == 3
+
+
+def test_who_goes_on_with_the_old_key_is_told_of(app: Shigoto, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the old key would be forgotten, and with it what was encrypted meanwhile."""
+    rotate = Rotation._patiently
+
+    def and_then(self: Rotation, op: Any) -> Any:
+        done = rotate(self, op)
+        if isinstance(done, tuple) and done[1] is None:  # there are no more jobs
+            app.tasks["report"].enqueue("Eve")
+        return done
+
+    monkeypatch.setattr(Rotation, "_patiently", and_then)
+
+    rotated = Rotation(app.engine, BOTH).run()
+
+    assert rotated.restless
+    assert "others went on to encrypt by another key" in _sentence(rotated, "b")

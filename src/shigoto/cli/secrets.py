@@ -52,7 +52,8 @@ def rotate(ctx: click.Context, store: str | None, *, as_json: bool) -> int:
 
     Workers and producers work on meanwhile. If it is interrupted, run it again. First every process must have the new
     key, then it becomes the current one everywhere, then this; and then the old one can be forgotten, if nothing is
-    left that needs it. Exit code 1 says that something is left, because its key is not there.
+    left that needs it. Exit code 1 says that something is left, because its key is not there, or because somebody still
+    encrypts by another one.
 
     \b
     Examples:
@@ -70,7 +71,7 @@ def rotate(ctx: click.Context, store: str | None, *, as_json: bool) -> int:
         output.print_json({"key": keys.current, **_record(rotated)})
     else:
         click.echo(_sentence(rotated, keys.current))
-    return 1 if rotated.unreadable else 0
+    return 1 if rotated.unreadable or rotated.restless else 0
 
 
 def keys_of(target: Target) -> "Encryption":
@@ -118,6 +119,7 @@ def _record(rotated: "Rotated") -> dict[str, object]:
         "changed": rotated.changed,
         "schedules": rotated.schedules,
         "unreadable": rotated.unreadable,
+        "restless": rotated.restless,
     }
 
 
@@ -125,8 +127,15 @@ def _sentence(rotated: "Rotated", current: str) -> str:
     text = f"{_values(rotated.changed)} encrypted anew by the key {current}"
     if rotated.schedules:
         text += f", and the arguments of {rotated.schedules} schedule{'' if rotated.schedules == 1 else 's'}"
-    if not rotated.unreadable:
+    if rotated.restless:
+        text += (
+            ". Meanwhile others went on to encrypt by another key: put the new one first in every process, start them"
+            " anew, then run this again"
+        )
+    elif not rotated.unreadable:
         return f"{text}. No other key is needed to read what is stored."
+    if not rotated.unreadable:
+        return f"{text}."
     left = ", ".join(f"{count} by {name}" for name, count in sorted(rotated.unreadable.items()))
     return f"{text}. What other keys have encrypted that are not here, or are not the same, was left: {left}."
 

@@ -55,16 +55,22 @@ def is_secret(annotation: Any) -> bool:
     return any(isinstance(part, Hidden) for part in _within(annotation, set()))
 
 
-def _within(annotation: Any, seen: set[type[Any]]) -> Iterator[Any]:
+def _within(annotation: Any, seen: set[Any]) -> Iterator[Any]:
     """All that is mentioned, and what is mentioned in the fields of its classes; each class once, since they may hold
     each other."""
     for part in mentioned(annotation):
         yield part
         kind = get_origin(part) or part
-        if isinstance(kind, type) and kind not in seen:
+        has_inside = isinstance(kind, type) or hasattr(kind, "__supertype__") or hasattr(kind, "__value__")
+        if has_inside and kind not in seen:
             seen.add(kind)
-            for field in _fields(kind):
-                yield from _within(field, seen)
+            for inner in _fields(kind) if isinstance(kind, type) else _named(kind):
+                yield from _within(inner, seen)
+
+
+def _named(name: Any) -> list[Any]:
+    """What a name for a type stands for: a `NewType`, or `type A = …`."""
+    return [name.__supertype__ if hasattr(name, "__supertype__") else name.__value__]
 
 
 def _fields(kind: type[Any]) -> list[Any]:

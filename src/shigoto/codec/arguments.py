@@ -86,6 +86,12 @@ class Arguments:
             decoder=msgspec.json.Decoder(struct, dec_hook=read_foreign),
         )
 
+    @property
+    def secret_defaults(self) -> dict[str, Any]:
+        """What a run has for secret parameters that nobody has given it, as JSON would have it."""
+        defaults = {name: self.defaults[name] for name in self.secrets & self.defaults.keys()}
+        return {name: msgspec.to_builtins(value, enc_hook=str) for name, value in defaults.items()}
+
     def encode(
         self, args: tuple[object, ...], kwargs: Mapping[str, object], *, from_outside: bool = False
     ) -> str:

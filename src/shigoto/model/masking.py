@@ -16,6 +16,7 @@ from binascii import Error as NotBase64
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any, TypeGuard
 from urllib.parse import quote, quote_plus
 
@@ -181,15 +182,19 @@ def rules() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (*NAMES, *own), (*(each for each in HARMLESS if not own or each not in own), *harmless)
 
 
-def hider(payload: str, names: Iterable[str]) -> Callable[[str], str] | None:
-    """What takes the values of the secret parameters out of a text; None if there is nothing to look for."""
+def hider(
+    payload: str, names: Iterable[str], defaults: Mapping[str, Any] = MappingProxyType({})
+) -> Callable[[str], str] | None:
+    """What takes the values of the secret parameters out of a text; None if there is nothing to look for. The payload
+    lacks what has one of the `defaults`."""
     try:
         arguments: Any = json.decode(payload)
     except (DecodeError, RecursionError):
         return None
     if not _is_table(arguments):
         return None
-    values = {text for name in names for text in _texts(arguments.get(name)) if len(text) >= SHORTEST}
+    told = {**defaults, **arguments}
+    values = {text for name in names for text in _texts(told.get(name)) if len(text) >= SHORTEST}
     return _Hider(values) if values else None
 
 
@@ -213,6 +218,7 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif _is_table(value):
+        yield from value
         for inner in value.values():
             yield from _texts(inner)
     elif _is_list(value):

@@ -6,10 +6,11 @@ is not looked at letter by letter, and numbers need no encoder.
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import isfinite
+from typing import cast
 
 from shigoto.model.masking import scrubbed
 
@@ -37,8 +38,7 @@ class CleanFormatter(logging.Formatter):
     def facts(self, record: logging.LogRecord) -> Iterator[tuple[str, object]]:
         """What rides beside it. Which job it is about is no secret, whatever its id looks like."""
         for key, value in fields_of(record).items():
-            told = isinstance(value, str) and key not in IDENTITY
-            yield key, self._clean(record, str(value)) if told else value
+            yield key, value if key in IDENTITY else self._cleaned(record, value)
 
     def traces(self, record: logging.LogRecord) -> list[str]:
         """The traceback and the stack, if there are any."""
@@ -46,6 +46,13 @@ class CleanFormatter(logging.Formatter):
         if record.stack_info:
             traces.append(self.formatStack(record.stack_info))
         return [self._clean(record, trace) for trace in traces]
+
+    def _cleaned(self, record: logging.LogRecord, value: object) -> object:
+        if isinstance(value, str):
+            return self._clean(record, value)
+        if isinstance(value, list | tuple):
+            return [self._cleaned(record, each) for each in cast("Sequence[object]", value)]
+        return value
 
     def _clean(self, record: logging.LogRecord, text: str) -> str:
         if self._hide is not None:

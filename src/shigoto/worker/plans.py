@@ -1,6 +1,7 @@
 """What running a job of one task takes, looked up once when the worker starts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -33,6 +34,7 @@ class Plan(Struct, frozen=True, eq=False):
     keys: Encryption | None = None
     encrypts: bool = False
     secrets: frozenset[str] = frozenset()
+    defaults: Mapping[str, Any] = MappingProxyType({})  # of the secrets
 
 
 class Guard(Protocol):
@@ -64,6 +66,7 @@ def plan_of(task: Task[..., Any], guard: Guard | None) -> Plan:
         keys=task.encryption,
         encrypts=task.encrypts,
         secrets=signature.arguments.secrets,
+        defaults=signature.arguments.secret_defaults,
     )
 
 
@@ -89,7 +92,9 @@ def arguments_of(plan: Plan, lease: Lease, context: Context) -> dict[str, Any]:
     """The arguments of a job, which may be encrypted, or have secrets in them. Raises EncryptionKeyMissing."""
     if not plan.covered:
         return {} if plan.bare and lease.payload == "{}" else plan.decode(lease.payload)
-    payload, cover = uncovered(lease, plan.keys, encrypts=plan.encrypts, secrets=plan.secrets)
+    payload, cover = uncovered(
+        lease, plan.keys, encrypts=plan.encrypts, secrets=plan.secrets, defaults=plan.defaults
+    )
     if cover is not None:
         context.take_cover(cover)
     return plan.decode(payload)
