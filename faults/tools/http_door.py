@@ -10,6 +10,7 @@ import http.client
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -151,8 +152,8 @@ class HttpDoor:
             **(headers or {}),
         }
         for id in ids:
-            if isinstance(id, str | UUID):  # nothing else can be one
-                self._pen.write("try", job=str(id))
+            with suppress(ValueError):  # what is no id stores nothing
+                self._pen.write("try", job=str(UUID(str(id))))
         self._line.request(method, f"{API}{path}", body, said)
         response = self._line.getresponse()
         raw = response.read()
