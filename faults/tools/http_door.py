@@ -153,7 +153,8 @@ class HttpDoor:
         }
         for id in ids:
             with suppress(ValueError):  # what is no id stores nothing
-                self._pen.write("try", job=str(UUID(str(id))))
+                if isinstance(id, str | UUID):
+                    self._pen.write("try", job=str(UUID(str(id))))
         self._line.request(method, f"{API}{path}", body, said)
         response = self._line.getresponse()
         raw = response.read()

@@ -180,3 +180,12 @@ class TestRoutes:
         assert (answer.status, answer.code) == (503, "STORE.UNAVAILABLE")
         assert answer.headers["retry-after"] == "1"
         assert b"hunter2" not in answer.raw
+
+
+def test_an_answer_is_short_however_much_was_asked_for() -> None:
+    """E49: whoever sends a megabyte is not sent it back."""
+    problem = problem_of(RequestInvalid("There is no " + "ö" * 500_000, "x" * 500_000))
+
+    assert len(problem.detail.encode()) <= 800
+    assert len(problem.field or "") <= 200
+    assert problem.detail.startswith("There is no ööö")

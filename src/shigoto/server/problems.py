@@ -56,6 +56,7 @@ from shigoto.model.errors import (
     Unsupported,
     WorkerFenced,
 )
+from shigoto.model.text import fit
 
 T = TypeVar("T")
 
@@ -112,6 +113,10 @@ UNTOLD: Mapping[type[ShigotoError], str] = {
 }
 
 
+# Bytes: an error quotes what was asked for, which may be as long as a request, and escapes make it longer.
+MOST_DETAIL, MOST_FIELD = 800, 200
+
+
 class Problem(Struct, frozen=True, kw_only=True):
     """The body of every answer that is no success. `code` is for programs, `detail` for people, `field` says where."""
 
@@ -138,8 +143,8 @@ def problem_of(error: ShigotoError) -> Problem:
         title=error.code.rpartition(".")[2].replace("_", " ").capitalize(),
         status=status,
         code=error.code,
-        detail=detail or str(next(iter(error.args), "")) or error.code,
-        field=field if isinstance(field, str) else None,
+        detail=fit(detail or str(next(iter(error.args), "")) or error.code, MOST_DETAIL),
+        field=fit(field, MOST_FIELD) if isinstance(field, str) else None,
         matched=error.matched if isinstance(error, ConfirmNeeded) else UNSET,
         incident=str(error.args[1]) if isinstance(error, ServerError) and len(error.args) > 1 else UNSET,
     )
