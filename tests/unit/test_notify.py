@@ -389,6 +389,26 @@ class TestMail:
         with pytest.raises(DeclarationError, match="set \\$SHIGOTO_SMTP_PASSWORD"):
             mailing.settings_of("a@example.org", MAIL | {"SHIGOTO_SMTP_PASSWORD": ""})
 
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("SHIGOTO_SMTP_PASSWORD", "hunter2ß"),
+            ("SHIGOTO_SMTP_PASSWORD", "hunter2\udcff"),
+            ("SHIGOTO_SMTP_URL", "smtp://hunter2%C3%9F@mail.example.org"),
+            ("SHIGOTO_SMTP_URL", "smtp://robot:hunter2%C3%9F@mail.example.org"),
+        ],
+    )
+    def test_an_account_that_is_not_ascii_is_refused_and_not_quoted(self, name: str, value: str) -> None:
+        """There is no way to log in with it, and the error of who tries names a letter of it."""
+        with pytest.raises(DeclarationError, match="ASCII") as refusal:
+            mailing.settings_of("a@example.org", MAIL | {name: value})
+        for part in ("hunter2", "ß", "xdf", "udcff", "position"):
+            assert part not in str(refusal.value)
+
+    def test_the_password_of_nobody_may_be_anything(self) -> None:
+        environment = MAIL | {"SHIGOTO_SMTP_URL": "smtp://mail.example.org", "SHIGOTO_SMTP_PASSWORD": "ß"}
+        assert mailing.settings_of("a@example.org", environment).password is None
+
 
 class TestWebhook:
     """What the environment says of webhooks."""

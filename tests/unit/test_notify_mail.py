@@ -10,6 +10,7 @@ from threading import Thread
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from shigoto.model.clock import to_datetime
 from shigoto.notify import Event, egress, mail
@@ -139,6 +140,41 @@ def test_what_the_server_says_before_that_counts(
         send(EVENT, server.settings)
 
     assert server.messages == []
+
+
+def test_an_address_that_the_server_cannot_take_is_what_the_error_is_about(
+    opened: Callable[..., PostOffice],
+) -> None:
+    server = opened()
+
+    with pytest.raises(Undeliverable, match="SMTPUTF8") as refusal:
+        send(EVENT, replace(server.settings, to=("ops@bücher.example",)))
+
+    assert "STARTTLS" not in str(refusal.value)
+    assert server.messages == []
+
+
+def test_one_that_can_take_it_gets_it(opened: Callable[..., PostOffice]) -> None:
+    server = opened(EHLO="250-here\r\n250-8BITMIME\r\n250 SMTPUTF8")
+
+    send(EVENT, replace(server.settings, to=("ops@bücher.example",)))
+
+    assert len(server.messages) == 1
+
+
+def test_letters_that_cannot_be_sent_are_an_end_that_names_none_of_them(
+    opened: Callable[..., PostOffice],
+) -> None:
+    """Settings refuse them; should some pass, the error of the codec must not be stored with the job."""
+    server = opened(EHLO="250-here\r\n250 AUTH PLAIN")
+
+    with pytest.raises(Undeliverable) as refusal:
+        send(EVENT, replace(server.settings, user="robot", password="hunter2ß"))
+
+    for part in ("hunter2", "ß", "xdf", "position"):
+        assert part not in str(refusal.value)
+    assert refusal.value.__cause__ is None
+    assert refusal.value.__suppress_context__
 
 
 @pytest.mark.parametrize("command", ["", "EHLO", "RCPT", "DATA"])

@@ -44,6 +44,9 @@ def test_the_signature_is_that_of_standard_webhooks() -> None:
         (signed() | {"webhook-signature": ""}, BODY, SECRET, NOW),
         (signed() | {"webhook-signature": "v1,"}, BODY, SECRET, NOW),
         (signed() | {"webhook-signature": "v1,é"}, BODY, SECRET, NOW),
+        (signed() | {"webhook-signature": "v1,\udcff"}, BODY, SECRET, NOW),
+        (signed() | {"webhook-id": "\udcff"}, BODY, SECRET, NOW),
+        (signed() | {"webhook-timestamp": "\udcff"}, BODY, SECRET, NOW),
         ({"webhook-id": "event-1"}, BODY, SECRET, NOW),
         (signed(), BODY, SECRET, NOW + 301),
         (signed(), BODY, SECRET, NOW - 301),
@@ -55,6 +58,21 @@ def test_a_forgery_a_change_and_a_replay_are_refused(
     """S19: five minutes, and not one more."""
     with pytest.raises(SignatureInvalid):
         verify_webhook(headers, body, secret, now=now)
+
+
+@pytest.mark.parametrize(("tolerance", "now"), [(float("nan"), NOW), (300.0, float("nan")), (-1.0, NOW)])
+def test_what_no_age_can_be_compared_with_accepts_none(tolerance: float, now: float) -> None:
+    """Else a setting that was read wrong would accept whatever was ever signed."""
+    with pytest.raises(SignatureInvalid):
+        verify_webhook(signed(), BODY, SECRET, tolerance=tolerance, now=now)
+
+
+def test_a_secret_that_is_no_text_is_refused_and_not_quoted() -> None:
+    with pytest.raises(ValueError, match="no text") as refusal:
+        verify_webhook(signed(), BODY, f"{SECRET}\udcff", now=NOW)
+
+    assert "udcff" not in str(refusal.value)
+    assert not isinstance(refusal.value, UnicodeError)
 
 
 def test_while_keys_are_changed_both_are_good() -> None:

@@ -66,6 +66,8 @@ def send(event: Event, settings: Settings) -> None:
         raise Undeliverable(
             "The mail server does not offer what is needed: STARTTLS, or to log in."
         ) from None
+    except UnicodeError:  # which quotes what it could not write, and that may be a part of the password
+        raise Undeliverable("What the mail server has to be told has letters that cannot be sent.") from None
     except (
         OSError,
         smtplib.SMTPException,
@@ -130,6 +132,10 @@ def _settings(to: tuple[str, ...], sender: str, url: str, password: str | None) 
         raise _bad_url("after the question mark it knows ?tls=off only, with smtp://")
     protection: Protection = "tls" if split.scheme == "smtps" else "none" if said else "starttls"
     user, password = _account(split, password)
+    if not (user or "").isascii() or not (password or "").isascii():
+        raise DeclarationError(
+            f"The user in ${SMTP_URL} and the password, there or in ${SMTP_PASSWORD}, have to be ASCII to log in."
+        )
     if user is not None and password is None:
         raise DeclarationError(f"${SMTP_URL} names a user: set ${SMTP_PASSWORD}.")
     if user is not None and protection == "none" and not _is_loopback(split.hostname):
@@ -170,11 +176,20 @@ def _sent(message: EmailMessage, settings: Settings, deadline: float) -> Mapping
         try:
             if settings.user is not None and settings.password is not None:
                 server.login(settings.user, settings.password)
-            return server.send_message(message, settings.sender, list(settings.to))
+            return _given(server, message, settings)
         finally:
             with suppress(OSError):  # of which every error of SMTP is one
                 server.quit()
             server.close()
+
+
+def _given(server: smtplib.SMTP, message: EmailMessage, settings: Settings) -> Mapping[str, object]:
+    try:
+        return server.send_message(message, settings.sender, list(settings.to))
+    except smtplib.SMTPNotSupportedError:
+        raise Undeliverable(
+            "The mail server does not take addresses beyond ASCII (SMTPUTF8): write their domains as xn--…"
+        ) from None
 
 
 def _greeted(line: socket.socket, settings: Settings, name: str) -> smtplib.SMTP:

@@ -16,7 +16,7 @@ the set: a rule that two of them have tells once.
 
 from collections import Counter
 from collections.abc import Iterator
-from random import uniform
+from random import Random, uniform
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
@@ -31,9 +31,9 @@ from shigoto.model.sealed import without_key
 from shigoto.notify.event import Event, cut
 from shigoto.notify.gate import Gate
 from shigoto.notify.rules import Rule, checked_rules, fingerprint_of
-from shigoto.notify.targets import Target, Undeliverable, Undelivered
+from shigoto.notify.targets import AskedToWait, Target, Undeliverable, Undelivered
 from shigoto.options import TaskOptions
-from shigoto.outcomes import Fail, Snooze
+from shigoto.outcomes import Fail, RetryLater, Snooze
 from shigoto.retry import Retry
 
 if TYPE_CHECKING:
@@ -121,8 +121,9 @@ class Notifier:
         met = (rule for rule in self.rules if rule.matches(told))
         return [spec for rule in met for spec in messages(rule, id, told, self.fingerprint)]
 
-    def deliver(self, id: UUID, message: Message, attempt: int) -> str:
-        """Deliver one message. What it tells of is looked up now, so that nothing of a job is stored twice."""
+    def deliver(self, id: UUID, message: Message, attempt: int, failures: int) -> str:
+        """Deliver one message, after so many failures. What it tells of is looked up now, so that nothing of a job is
+        stored twice."""
         declared = self._declared(message)
         to = None if declared is None else _find(declared, message.target)
         if declared is None or to is None:
@@ -139,6 +140,8 @@ class Notifier:
                 to.deliver(event)
         except Undeliverable as error:
             raise Fail(str(error)) from None
+        except AskedToWait as asked:
+            raise RetryLater(_pause(asked.wait, failures), str(asked)) from None
         return f"delivered by {message.target.partition('-')[0]}"
 
     def looks(self, now: Millis, oldest: dict[str, Millis]) -> list[JobSpec]:
@@ -301,7 +304,7 @@ def _declare(app: "Shigoto", notifier: Notifier) -> None:
         message = Message(
             rule=rule, target=target, notice=notice, span=span, fingerprint=fingerprint, rules=rules
         )
-        return notifier.deliver(ctx.job_id, message, ctx.attempt)
+        return notifier.deliver(ctx.job_id, message, ctx.attempt, ctx.failures)
 
     for name, fn in ((NOTICE, notice), (notifier.task, rules), (DELIVER, deliver)):
         fn.__qualname__ = fn.__name__
@@ -358,6 +361,11 @@ def _read(payload: str) -> Notice | None:
         return json.decode(payload, type=Notice)
     except MsgspecError:
         return None
+
+
+def _pause(asked: float, failures: int) -> float:
+    """The larger of what a target asks for and our own: who says "in no time" would use up all attempts in a second."""
+    return max(asked, (PATIENTLY.delay(failures, None, Random()) or 0) / 1000)
 
 
 def _find(rule: Rule, key: str) -> Target | None:

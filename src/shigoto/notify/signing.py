@@ -51,9 +51,12 @@ def verify_webhook(
         id, timestamp, signatures = said[ID], said[TIMESTAMP], said[SIGNATURE]
     except KeyError as missing:
         raise SignatureInvalid(f"The header {missing.args[0]} is missing.") from None
+    if not (_is_text(id) and _is_text(signatures)):
+        raise SignatureInvalid("The id or the signature is no text.")
     if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
         raise SignatureInvalid("The timestamp is no number of seconds.")
-    if abs((time.time() if now is None else now) - int(timestamp)) > tolerance:
+    # In this order, since nothing is within a tolerance that is no number.
+    if not abs((time.time() if now is None else now) - int(timestamp)) <= tolerance:
         raise SignatureInvalid(
             "The timestamp is too far from now: it was sent again, or one of the clocks is wrong."
         )
@@ -70,6 +73,8 @@ def verify_webhook(
 
 def key_of(secret: str) -> bytes:
     """The key that a secret means: base64 after `whsec_`, else its own letters. Raises ValueError."""
+    if not _is_text(secret):
+        raise ValueError("it is no text in UTF-8")
     if not secret.startswith(PREFIX):
         return secret.encode()
     try:
@@ -81,6 +86,12 @@ def key_of(secret: str) -> bytes:
 def _signature(id: str, timestamp: str, body: bytes, secret: str) -> str:
     signed = b".".join((id.encode(), timestamp.encode(), body))
     return f"{VERSION},{b64encode(hmac.digest(key_of(secret), signed, 'sha256')).decode()}"
+
+
+def _is_text(said: str) -> bool:
+    """Whether it can be written in UTF-8: what came as other bytes is handed on as surrogates, by servers and by the
+    environment. The error that says so would quote it."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in said)
 
 
 def _several(secrets: str | Sequence[str]) -> Iterable[str]:

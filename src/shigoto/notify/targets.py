@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from msgspec import Struct
 
@@ -31,6 +32,14 @@ logger = logging.getLogger("shigoto.notify")
 
 class Undelivered(Exception):
     """A message could not be delivered, and may be another time. Says nothing that is secret."""
+
+
+class AskedToWait(Undelivered):
+    """It could not be delivered, and who did not take it says for how many seconds to leave it alone."""
+
+    def __init__(self, wait: float, text: str) -> None:
+        super().__init__(text)
+        self.wait = wait
 
 
 class Undeliverable(Exception):
@@ -128,13 +137,16 @@ class Log(Struct, frozen=True):
         pass
 
     def deliver(self, event: Event) -> None:
-        fields = {
+        # A line that names a job is not given the one that runs here, which is the delivery; one that names none is, so
+        # that nothing of another is mixed into it.
+        about = {} if event.job is None else _about(event, event.job)
+        fields = about | {
             "event_id": str(event.id),
             "event_kind": event.kind,
             "rule": event.rule,
             "count": event.count,
         }
-        logger.error("%s", event.title.removeprefix("[shigoto] "), extra=fields)
+        logger.error("%s", event.title.removeprefix("[shigoto] "), extra={"shigoto": fields})
 
 
 class Hook(Struct, frozen=True):
@@ -181,6 +193,19 @@ def sort_of(given: object) -> str:
     """What something is that is no target and no rule. Not what it says: it may be an address with a secret in it."""
     sort = type(given).__name__
     return f"an empty {sort}" if is_list(given) and not given else f"a value of type {sort}"
+
+
+def _about(event: Event, job: UUID) -> dict[str, object]:
+    """The job that an event is about, by the keys of every line about it; without what is not known of one that is
+    gone."""
+    known = {
+        "job_id": str(job),
+        "task": event.subject,
+        "queue": event.queue,
+        "tenant": event.tenant or "",
+        "attempt": event.attempt,
+    }
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def _target(where: str, given: object) -> Target:

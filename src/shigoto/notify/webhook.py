@@ -1,9 +1,9 @@
 """Webhooks: the event as JSON, signed, in one POST to a place that may be told.
 
 At most five seconds for all of it, from the look-up of the name to the answer, of which 64 KiB are read and only the
-status counts. A redirect is not followed: it would
-lead past everything that was checked. What a server cannot do now (408, 425, 429, 5xx) is tried again, when it says so
-with Retry-After then; what it refuses is not.
+status counts: a body that breaks off after it changes nothing. A redirect is not followed: it would lead past
+everything that was checked. What a server cannot do now (408, 425, 429, 5xx) is tried again, not before it says with
+Retry-After; what it refuses is not.
 """
 
 import re
@@ -11,7 +11,9 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
@@ -24,8 +26,7 @@ from shigoto.model.version import VERSION
 from shigoto.notify.egress import Resolve, connect, cut_at, resolve
 from shigoto.notify.event import Event
 from shigoto.notify.signing import key_of, sign_webhook
-from shigoto.notify.targets import USUAL_PORTS, Undeliverable, Undelivered, is_list
-from shigoto.outcomes import RetryLater
+from shigoto.notify.targets import USUAL_PORTS, AskedToWait, Undeliverable, Undelivered, is_list
 
 if TYPE_CHECKING:
     from shigoto.notify.targets import Webhook
@@ -104,7 +105,7 @@ def settings_of(webhook: "Webhook", environment: Mapping[str, str]) -> Settings:
 
 
 def post(event: Event, settings: Settings, *, resolving: Resolve = resolve) -> None:
-    """Send the event. Raises Undelivered, Undeliverable, RetryLater."""
+    """Send the event. Raises Undelivered, of which AskedToWait is one, and Undeliverable."""
     body = json.encode(event)
     headers = {
         "Content-Type": "application/json",
@@ -137,7 +138,8 @@ def _asked(
         )
         connection.request("POST", settings.path, body, dict(headers))
         answer = connection.getresponse()
-        answer.read(MAX_ANSWER)
+        with suppress(OSError, HTTPException):  # whoever has said a status has taken it, or has not
+            answer.read(MAX_ANSWER)
         return answer.status, _wait(answer)
 
 
@@ -149,14 +151,24 @@ def _judge(status: int, wait: float | None) -> None:
         raise Undeliverable(f"{text}: a redirect, which is not followed. Name the place itself.")
     if status in LATER or status >= 500:
         if wait is not None:
-            raise RetryLater(wait, f"{text}, and asks to wait for {wait:g} s.")
+            raise AskedToWait(wait, f"{text}, and asks to wait for {wait:g} s.")
         raise Undelivered(f"{text}.")
     raise Undeliverable(f"{text}.")
 
 
 def _wait(answer: HTTPResponse) -> float | None:
+    """For how many seconds a server asks to be left alone, in either way that HTTP has; None for what is neither."""
     said = (answer.getheader("Retry-After") or "").strip()
-    return min(float(said), LONGEST_PAUSE) if said.isascii() and said.isdigit() and len(said) < 10 else None
+    seconds = float(said) if said.isascii() and said.isdigit() else _until(said)
+    return None if seconds is None else min(max(0.0, seconds), LONGEST_PAUSE)
+
+
+def _until(date: str) -> float | None:
+    try:
+        at = parsedate_to_datetime(date)
+        return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()
+    except Exception:  # the parser has more than one way to say no
+        return None
 
 
 def _place(webhook: "Webhook", url: object) -> tuple[SplitResult, str, int]:
