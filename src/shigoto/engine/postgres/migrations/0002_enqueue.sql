@@ -155,9 +155,7 @@ BEGIN
     INSERT INTO shigoto.expiry (expires_at, number) VALUES (expiry, number);
   END IF;
   INSERT INTO shigoto.tally (queue, total, completed, failed, cancelled) VALUES (queue, 1, 0, 0, 0);
-  -- Oftener than by `enqueue`, whose every row counts many jobs: whoever asks for counts adds up what is not folded yet,
-  -- at a tenth of a microsecond each.
-  IF number OPERATOR(pg_catalog.%) 1000 OPERATOR(pg_catalog.=) 0 THEN
+  IF number OPERATOR(pg_catalog.%) 5000 OPERATOR(pg_catalog.=) 0 THEN
     PERFORM shigoto.fold_tally();
   END IF;
   IF ring THEN
