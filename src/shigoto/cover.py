@@ -43,12 +43,14 @@ class Cover(Struct, frozen=True):
         """Lines for the log of the job."""
         text = self.hidden(text)
         for line in [text] if self.box is None else text.splitlines() or [""]:
-            yield self.line(line)
+            yield self._kept(line)
 
     def line(self, text: str) -> str:
         """One of them. What is secret in it is taken out before it is cut, lest a part of that be left."""
-        text = self.hidden(text)
-        return text if self.box is None else self.box.seal("log", fit(text, MAX_LINE))
+        return self._kept(self.hidden(text))
+
+    def _kept(self, line: str) -> str:
+        return line if self.box is None else self.box.seal("log", fit(line, MAX_LINE))
 
     def checkpoint(self, written: str, most: int) -> str:
         """A checkpoint, for the next run. Raises PayloadTooLarge."""

@@ -7,7 +7,7 @@ walk in step, all of it here while the server has nothing to do, and then all of
     here      ── first ──── second ──── first ──── second ──
     server            ── first ──── second ──── first ──
 
-Of 64 callers each core has work so, and they store half as many jobs again in a second.
+Each core has work so: 64 callers store about a fifth more jobs in a second, 54 to 58 thousand instead of 46 to 50.
 A batch is not waited for any longer if it takes its time: it may have met with a job that somebody else has stored and
 not committed. Each of a batch is told of its own job; if the batch is refused, each goes by itself.
 """
