@@ -191,7 +191,10 @@ def drain(url: str, signals: Sequence[str]) -> None:
     )
     app = Shigoto(url, traces=traced(signals))
     app.task(noop)
-    app.engine.run(app.engine.workers())  # so that whatever is loaded first is loaded
+    # So that whatever is loaded first is loaded: a worker runs for days, and this one for two seconds.
+    app.engine.run(app.engine.workers())
+    if app.tracing is not None:
+        app.tracing.prepare()
     collect_rarely()
     with asyncio.Runner(loop_factory=event_loop()) as runner:
         told = runner.run(_drain(app, signals))

@@ -250,7 +250,7 @@ def untold(scene: Scene) -> list[str]:
         "mail": "".join(message.get_content() for message in mailed(scene)),
         "webhook": {json.decode(request.body).get("job") for request in scene.receiver.requests},
         "Sentry": {failure["tags"]["job_id"] for failure in scene.sink.failures},
-        "traces": {span.attributes["shigoto.job.id"] for span in failed},
+        "traces": {span.attributes["messaging.message.id"] for span in failed},
     }
     missing = [
         f"{job.task} {job.number} failed, and {who} was not told"

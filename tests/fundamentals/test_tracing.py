@@ -8,13 +8,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import context, trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from faults.tools.sinks import ERROR, Sink, points_of, sink
@@ -181,9 +182,7 @@ def test_a_run_says_what_it_was_and_how_it_ended(app: Shigoto, heard: Sink) -> N
         "messaging.destination.name": "mail",
         "messaging.message.id": str(done.id),
         "shigoto.task": "loud",
-        "shigoto.queue": "mail",
         "shigoto.tenant": "t-1",
-        "shigoto.job.id": str(done.id),
         "shigoto.job.number": done.number,
         "shigoto.attempt": 1,
         "shigoto.outcome": "completed",
@@ -263,6 +262,26 @@ def test_a_strand_is_not_worn_by_being_traced(app: Shigoto, heard: Sink) -> None
     assert len(names) == 3
     assert len(set(names)) == 1
     assert len(heard.named("run which")) == 2
+
+
+def test_a_strand_is_worn_by_a_variable_that_is_left_behind_while_traces_are_on(app: Shigoto) -> None:
+    """Be it the handler's own, or OpenTelemetry's."""
+    strands, own = list[asyncio.Task[Any] | None](), ContextVar[int]("own")
+
+    @app.task
+    async def leave(what: str) -> None:
+        strands.append(asyncio.current_task())
+        if what == "own":
+            own.set(1)
+        elif what == "place":
+            context.attach(trace.set_span_in_context(NonRecordingSpan(SpanContext(TRACE, 8, True))))
+
+    with inside(sampled=False):
+        for what in ("nothing", "own", "nothing", "place", "nothing", "nothing"):
+            leave.enqueue(what)
+    asyncio.run(Worker(app, drain=True, concurrency=1, children=0).run())
+
+    assert [strands.index(strand) for strand in dict.fromkeys(strands)] == [0, 2, 4]
 
 
 def test_of_many_jobs_the_share_that_was_asked_for_is_recorded(tmp_path: Path, heard: Sink) -> None:

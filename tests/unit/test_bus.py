@@ -51,6 +51,44 @@ def test_a_subscriber_of_a_family_hears_all_its_members() -> None:
     assert heard == [STARTED, COMPLETED]
 
 
+def test_a_subscriber_to_batches_hears_at_once_what_comes_at_once() -> None:
+    bus, at_once, single = Bus(), list[list[JobCompleted]](), list[JobCompleted]()
+    end = bus.subscribe_batches(lambda batch: at_once.append(list(batch)), JobCompleted)
+    bus.subscribe(single.append, JobCompleted)
+
+    bus.publish_all([COMPLETED, COMPLETED])
+    bus.publish(COMPLETED)
+    bus.publish_all([])
+    bus.publish(STARTED)
+    bus.publish_all([STARTED])
+
+    assert at_once == [[COMPLETED, COMPLETED], [COMPLETED]]
+    assert single == [COMPLETED] * 3
+
+    end()
+    bus.publish_all([COMPLETED])
+
+    assert len(at_once) == 2
+    assert len(single) == 4
+
+
+def test_whoever_fails_on_a_batch_is_in_nobodys_way(caplog: pytest.LogCaptureFixture) -> None:
+    bus, heard = Bus(), list[JobCompleted]()
+
+    def fail(batch: object) -> None:
+        raise ValueError("on purpose")
+
+    bus.subscribe_batches(fail, JobCompleted)
+    bus.subscribe(heard.append, JobCompleted)
+    bus.publish_all([COMPLETED, COMPLETED])
+    bus.publish(COMPLETED)
+
+    assert len(heard) == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "A subscriber failed on JobCompleted and missed it; the worker goes on"
+    ] * 2
+
+
 def test_a_bus_knows_whether_an_event_would_be_heard() -> None:
     bus = Bus()
 

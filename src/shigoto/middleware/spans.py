@@ -119,23 +119,28 @@ class Spans:
 
     def running(self, lease: Lease, carrier: Carrier) -> Run:
         """The wait of a job that is over, and its run that begins now, in this thread or task."""
-        parent = set_span_in_context(_remote(carrier), Context())
+        asked = _remote(carrier)
+        parent = set_span_in_context(asked, Context())
         if not carrier.sampled:
-            return Run(_remote(carrier), contexts.attach(parent))
+            return Run(asked, contexts.attach(parent))
         told = _told_of(lease)
-        wait = self._tracer.start_span(
+        wait = self._otel.over(
             f"wait {lease.task}",
-            parent,
-            SpanKind.INTERNAL,
-            {**told, "messaging.operation.name": "wait"},
-            start_time=_nanoseconds(lease.run_at),
+            asked,
+            told,
+            start=_nanoseconds(lease.run_at),
+            end=_nanoseconds(max(lease.run_at, lease.claimed_at)),
         )
-        wait.end(_nanoseconds(max(lease.run_at, lease.claimed_at)))
         run = self._tracer.start_span(
             f"run {lease.task}",
             set_span_in_context(wait, parent),
             SpanKind.CONSUMER,
-            {**told, "messaging.operation.name": "run", "messaging.operation.type": "process"},
+            {
+                **told,
+                "messaging.operation.name": "run",
+                "messaging.operation.type": "process",
+                "shigoto.job.number": lease.number,
+            },
         )
         return Run(run, contexts.attach(set_span_in_context(run, parent)))
 
@@ -155,12 +160,12 @@ class Spans:
         if len(specs) > 1:
             told["messaging.batch.message_count"] = len(specs)
         else:
-            told |= {"messaging.message.id": str(first.id), "shigoto.job.id": str(first.id)}
+            told["messaging.message.id"] = str(first.id)
             told |= {"shigoto.tenant": first.tenant} if first.tenant else {}
         if len(tasks) == 1:
             told["shigoto.task"] = first.task
         if len(queues) == 1:
-            told |= {"messaging.destination.name": first.queue, "shigoto.queue": first.queue}
+            told["messaging.destination.name"] = first.queue
         name = f"enqueue {first.task}" if len(tasks) == 1 else "enqueue"
         return self._tracer.start_span(name, within, SpanKind.PRODUCER, told)
 
@@ -199,14 +204,12 @@ def _remote(carrier: Carrier) -> Span:
 
 
 def _told_of(lease: Lease) -> Attributes:
+    """Each once, and what they share once more in `wait`: to send an attribute takes three microseconds."""
     told: Attributes = {
         "messaging.system": SYSTEM,
         "messaging.destination.name": lease.queue,
         "messaging.message.id": str(lease.id),
         "shigoto.task": lease.task,
-        "shigoto.queue": lease.queue,
-        "shigoto.job.id": str(lease.id),
-        "shigoto.job.number": lease.number,
         "shigoto.attempt": lease.attempt,
     }
     if lease.tenant:

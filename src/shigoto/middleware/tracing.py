@@ -41,6 +41,8 @@ FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
 
 logger = logging.getLogger("shigoto.observe")
 
+Still = tuple[ContextVar[Any], object]  # a variable, and what it is while nothing happens
+
 
 class Asked(Struct, frozen=True):
     """A request of HTTP by which jobs are stored: what it is called, and the trace that it says it belongs to."""
@@ -96,6 +98,15 @@ class Tracing:
             self._complain(error)
             return None
 
+    def rest(self) -> Still | None:
+        """Whatever runs in this task without a trace of its own is left out: to say so for every job costs more. What
+        was set so is returned, if it is known."""
+        current = self._current
+        if not isinstance(current, ContextVar):
+            return None
+        current.set(self._unrecorded)
+        return current, self._unrecorded
+
     def enter(self, lease: Lease) -> "Run | Token[Context] | None":
         """A handler is about to be called, in this thread or task: from now on its spans are below that of the run."""
         if self._current is None and CONTEXT in sys.modules:
@@ -103,7 +114,9 @@ class Tracing:
         meta, current = lease.meta, self._current
         if meta is None or MARK not in meta:
             # Samplers that heed a parent leave out whatever the handler does, too.
-            return None if current is None else current.set(self._unrecorded)
+            if current is None or current.get(None) is self._unrecorded:
+                return None
+            return current.set(self._unrecorded)
         try:
             carrier = carried(meta)
             if carrier is None or (current is None and not carrier.sampled):

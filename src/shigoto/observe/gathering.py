@@ -28,7 +28,7 @@ class Gatherer:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._is_file = is_file(fd)
-        self.lines: deque[bytes] = deque()
+        self.lines: deque[str] = deque()
         self.asleep = False
         self._more = threading.Event()
         # Re-entrant: the handler of a signal may log while its thread is in here.
@@ -54,7 +54,7 @@ class Gatherer:
 
     def write(self, text: str) -> None:
         """Write this now, behind all that waits."""
-        line = text.encode("utf-8", "backslashreplace")
+        line = _encoded(text)
         if self.is_forked:
             put(self._fd, line)
             return
@@ -73,7 +73,10 @@ class Gatherer:
             lines = self.lines
             while count := len(lines):
                 taken = [lines.popleft() for _ in range(count)]
-                for some in [taken] if self._is_file else portions(taken, PIPE):
+                if self._is_file:
+                    put(self._fd, _encoded("".join(taken)))
+                    continue
+                for some in portions([_encoded(line) for line in taken], PIPE):
                     put(self._fd, b"".join(some))
 
     def _run(self) -> None:
@@ -86,3 +89,7 @@ class Gatherer:
             self.asleep = False
             time.sleep(PAUSE)
             self.drain()
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")

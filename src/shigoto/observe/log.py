@@ -47,7 +47,7 @@ def log_events(bus: Bus) -> None:
         if logger.isEnabledFor(logging.INFO):
             lines = JobLines(logger, _record_of, _write)
             bus.subscribe(lines.started, events.JobStarted)
-            bus.subscribe(lines.completed, events.JobCompleted)
+            bus.subscribe_batches(lines.completed, events.JobCompleted)
 
 
 def configure_logging(

@@ -93,6 +93,7 @@ class Meters:
     def watch(self, bus: Bus) -> Unsubscribe:
         """Count what happens there from now on, until the returned function is called."""
         ends = [bus.subscribe(fn, kind) for kind, fn in self._heard().items()]
+        ends.append(bus.subscribe_batches(self._completed, events.JobCompleted))
 
         def stop() -> None:
             for end in ends:
@@ -124,7 +125,6 @@ class Meters:
         return {
             events.JobsClaimed: self._claimed,
             events.JobStarted: self._started,
-            events.JobCompleted: self._completed,
             **dict.fromkeys(OUTCOMES, self._ended),
             events.LeaseLost: self._lost,
             events.StoreAnswered: self._answered,
@@ -150,12 +150,17 @@ class Meters:
         runs = self._runs.get((event.task, event.queue)) or self._runs_of(event.task, event.queue)
         runs.started += 1
 
-    def _completed(self, event: events.JobCompleted) -> None:
-        runs = self._runs.get((event.task, event.queue)) or self._runs_of(event.task, event.queue)
-        runs.completed += 1
-        durations, seconds = runs.durations, event.duration
-        durations[bisect_left(DURATIONS, seconds)] += 1
-        durations[-1] += seconds
+    def _completed(self, batch: Sequence[events.JobCompleted]) -> None:
+        task, queue = batch[0].task, batch[0].queue
+        runs = self._runs_of(task, queue)
+        for event in batch:
+            if event.task != task or event.queue != queue:
+                task, queue = event.task, event.queue
+                runs = self._runs_of(task, queue)
+            runs.completed += 1
+            durations, seconds = runs.durations, event.duration
+            durations[bisect_left(DURATIONS, seconds)] += 1
+            durations[-1] += seconds
 
     # These are rarer.
 

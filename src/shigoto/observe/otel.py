@@ -12,14 +12,18 @@ Imports OpenTelemetry, so it is imported only where something is recorded.
 import logging
 import os
 import threading
+from collections.abc import Mapping
+from random import getrandbits
 from typing import Any
 from uuid import uuid4
 
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from shigoto.model.errors import DeclarationError
 from shigoto.model.text import HIDDEN
@@ -30,6 +34,8 @@ from shigoto.observe.traces import Traces
 SERVICE = "shigoto"
 ENDPOINT, _OWN_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
 
+SCOPE = InstrumentationScope(SERVICE, VERSION)
+
 logger = logging.getLogger("shigoto.observe")
 
 
@@ -39,12 +45,42 @@ class Otel:
     def __init__(self, settings: Traces, *, rules: bool) -> None:
         self._batches: Batches | None = None
         self._theirs: Any = None
+        self._resource: Resource | None = None
         known = trace.get_tracer_provider()
         if isinstance(known, trace.ProxyTracerProvider):
             provider: trace.TracerProvider = self._make(settings, rules=rules)
         else:
             provider = self._theirs = known
         self.tracer = provider.get_tracer(SERVICE, VERSION)
+
+    def over(
+        self, name: str, parent: trace.Span, attributes: Mapping[str, str | int], *, start: int, end: int
+    ) -> trace.Span:
+        """Tell of something that is over already, in a trace that is recorded. Where it is sent from here, this takes a
+        quarter of what it takes to make a span that could still change."""
+        if self._batches is None:
+            span = self.tracer.start_span(
+                name, trace.set_span_in_context(parent, Context()), attributes=attributes, start_time=start
+            )
+            span.end(end)
+            return span
+        above = parent.get_span_context()
+        place = trace.SpanContext(
+            above.trace_id, getrandbits(64) | 1, False, above.trace_flags, above.trace_state
+        )
+        self._batches.on_end(
+            ReadableSpan(
+                name,
+                place,
+                above,
+                self._resource,
+                attributes,
+                start_time=start,
+                end_time=end,
+                instrumentation_scope=SCOPE,
+            )
+        )
+        return trace.NonRecordingSpan(place)
 
     def flush(self, seconds: float) -> None:
         """Send what is there, if that takes no longer than this."""
@@ -63,7 +99,8 @@ class Otel:
             logger.exception("The program's own tracer provider could not be flushed")
 
     def _make(self, settings: Traces, *, rules: bool) -> TracerProvider:
-        exporter, resource = _exporter(settings), resource_of(settings)
+        exporter = _exporter(settings)
+        resource = self._resource = resource_of(settings)
         # What begins here was drawn by lot before, without all of this; what has begun elsewhere was decided there.
         ours = TracerProvider(sampler=ParentBased(ALWAYS_ON), resource=resource, shutdown_on_exit=False)
         if exporter is not None:

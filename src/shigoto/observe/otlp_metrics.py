@@ -27,12 +27,10 @@ from opentelemetry.sdk.metrics.export import (
     ScopeMetrics,
     Sum,
 )
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from shigoto.model.version import VERSION
 from shigoto.observe.meters import Meters
 from shigoto.observe.metrics import FAMILIES, Family, Series, series_of
-from shigoto.observe.otel import SERVICE, endpoint_of, resource_of
+from shigoto.observe.otel import SCOPE, endpoint_of, resource_of
 from shigoto.observe.storelook import Reading, StoreLook
 from shigoto.observe.traces import Traces
 
@@ -113,7 +111,7 @@ class OtlpMetrics:
     def _data(self) -> MetricsData:
         series = series_of(self._meters.samples(), self._readings())
         metrics = metrics_of(series, self._since, time.time_ns())
-        scope = ScopeMetrics(InstrumentationScope(SERVICE, VERSION), metrics, "")
+        scope = ScopeMetrics(SCOPE, metrics, "")
         return MetricsData([ResourceMetrics(self._resource, [scope], "")])
 
     def _readings(self) -> list[Reading]:

@@ -12,7 +12,7 @@ so, lines go the long way.
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import time
 from uuid import UUID
 
@@ -63,7 +63,7 @@ class JobLines:
         self._logger = logger
         self._record_of = record_of
         self._write = write
-        self._millis = 0
+        self._since = self._until = 0.0  # the millisecond at hand
         self._time = ""
         self._shows_time = True
         self._gatherer: Gatherer | None = None
@@ -75,9 +75,8 @@ class JobLines:
 
     def started(self, event: JobStarted) -> None:
         """A handler is about to be called."""
-        now = time()
-        if (millis := int(now * 1000)) != self._millis:
-            self._look(now, millis)
+        if not self._since <= (now := time()) < self._until:
+            self._look(now)
         gatherer = self._gatherer
         key = event.worker, event.task, event.queue, event.tenant
         pieces = self._started.get(key)
@@ -88,34 +87,39 @@ class JobLines:
             return
         first, second, third, fourth, fifth, last = pieces
         number, id = str(event.number), to_builtins(event.job_id)
-        line = f"{first}{self._time}{second}{number}{third}{id}{fourth}{number}{fifth}{event.attempt}{last}"
-        gatherer.lines.append(line.encode("utf-8", "backslashreplace"))
+        gatherer.lines.append(
+            f"{first}{self._time}{second}{number}{third}{id}{fourth}{number}{fifth}{event.attempt}{last}"
+        )
         if gatherer.asleep:
             gatherer.wake()
 
-    def completed(self, event: JobCompleted) -> None:
-        """It has returned, and its result is stored."""
-        now = time()
-        if (millis := int(now * 1000)) != self._millis:
-            self._look(now, millis)
-        gatherer = self._gatherer
-        key = event.worker, event.task, event.queue, event.tenant
-        pieces = self._completed.get(key)
-        if pieces is None:
-            sample = JobCompleted(*_sample(key), DURATION)
-            pieces = self._learn(self._completed, key, sample, DIFFERENT_AT_THE_END)
-        if gatherer is None or not pieces:
-            self._write(event)
+    def completed(self, batch: Sequence[JobCompleted]) -> None:
+        """They have returned, and their results are stored."""
+        if not self._since <= (now := time()) < self._until:
+            self._look(now)
+        gatherer, shown, known, durations = self._gatherer, self._time, self._completed, self._durations
+        if gatherer is None:
+            for event in batch:
+                self._write(event)
             return
-        first, second, third, fourth, fifth, sixth, last = pieces
-        number, id = str(event.number), to_builtins(event.job_id)
-        micros = round(event.duration * 1e6)
-        duration = self._durations.get(micros) or self._duration(micros)
-        line = (
-            f"{first}{self._time}{second}{number}{third}{id}{fourth}{number}{fifth}{event.attempt}{sixth}"
-            f"{duration}{last}"
-        )
-        gatherer.lines.append(line.encode("utf-8", "backslashreplace"))
+        add = gatherer.lines.append
+        ids: list[str] = to_builtins([event.job_id for event in batch])
+        for event, id in zip(batch, ids, strict=True):
+            key = event.worker, event.task, event.queue, event.tenant
+            pieces = known.get(key)
+            if pieces is None:
+                sample = JobCompleted(*_sample(key), DURATION)
+                pieces = self._learn(known, key, sample, DIFFERENT_AT_THE_END)
+            if not pieces:
+                self._write(event)
+                continue
+            first, second, third, fourth, fifth, sixth, last = pieces
+            number, micros = str(event.number), round(event.duration * 1e6)
+            duration = durations.get(micros) or self._duration(micros)
+            add(
+                f"{first}{shown}{second}{number}{third}{id}{fourth}{number}{fifth}{event.attempt}{sixth}"
+                f"{duration}{last}"
+            )
         if gatherer.asleep:
             gatherer.wake()
 
@@ -126,9 +130,10 @@ class JobLines:
             self._durations[micros] = text
         return text
 
-    def _look(self, now: float, millis: int) -> None:
+    def _look(self, now: float) -> None:
         """A new millisecond: its text, and where its lines go."""
-        self._millis = millis
+        millis = int(now * 1000)
+        self._since, self._until = millis / 1000, (millis + 1) / 1000
         handler = _only_handler(self._logger)
         stream = None if handler is None else handler.stream
         if handler is None or not isinstance(stream, Gatherer) or stream.is_forked:

@@ -32,7 +32,6 @@ from collections.abc import Callable, Mapping
 from contextvars import Context as Variables
 from contextvars import copy_context
 from math import inf
-from operator import is_not
 from random import Random
 from typing import Any, Protocol
 
@@ -40,7 +39,7 @@ from msgspec import structs
 
 from shigoto.context import Context, Desk, SoftTimeout, current_context, detached
 from shigoto.cover import Cover
-from shigoto.middleware.tracing import Tracing
+from shigoto.middleware.tracing import Still, Tracing
 from shigoto.model.clock import Millis
 from shigoto.model.errors import (
     EncryptionKeyMissing,
@@ -60,6 +59,7 @@ from shigoto.task import Task
 from shigoto.worker import endings, plans
 from shigoto.worker.children import interrupts
 from shigoto.worker.forks import end_child, watch_forks
+from shigoto.worker.leftovers import has_changed
 from shigoto.worker.logfields import hidden
 from shigoto.worker.plans import Guard, Plan, arguments_of, limits_of, plan_of, too_long
 
@@ -123,6 +123,7 @@ class Runner:
         self._signals = signals
         self._tell_failed = failed
         self._tracing = tracing
+        self._still: Still | None = None
         self._variables = copy_context()
         self._owner = _current_task()
         # A cancel that was swallowed long before the worker began says nothing about it.
@@ -140,7 +141,7 @@ class Runner:
             return endings.released(lease, UNKNOWN_DELAY, ran=False)
         signals = strand.signals = self._signals()
         context = Context(lease, signals, self._desk, plan.encode)
-        before = strand.variables or _remember(strand)
+        before = strand.variables or self._remember(strand)
         current_context.set(context)
         strand.lease = lease
         limited = plan.limited or lease.timeout is not None or lease.soft_timeout is not None
@@ -168,10 +169,18 @@ class Runner:
             strand.limit_at = inf
         if entered is not None and self._tracing is not None:
             self._tracing.leave(entered, lease, settlement)
-        if strand.cancels or strand.task.cancelling() or _changed(before):
-            _tidy(strand, before)
+        if strand.cancels or strand.task.cancelling() or has_changed(before, self._still):
+            _tidy(strand, before, self._still)
         strand.lease = None
         return settlement
+
+    def _remember(self, strand: StrandHand) -> Variables:
+        """The context variables that a strand begins with, ours with nobody's job, lest one be remembered with them."""
+        current_context.set(NOBODY)
+        if self._tracing is not None:
+            self._still = self._tracing.rest()
+        strand.variables = copy_context()
+        return strand.variables
 
     def run_in_thread(self, hand: Hand, lease: Lease, variables: Variables | None = None) -> Settlement:
         """Run a job of a sync task in the calling thread, with these context variables, or else its own copy of those
@@ -360,7 +369,7 @@ def _too_long(
     return kind(too_long(which, limit)).with_traceback(error.__traceback__)
 
 
-def _tidy(strand: StrandHand, before: Variables) -> None:
+def _tidy(strand: StrandHand, before: Variables, still: Still | None) -> None:
     """Take back our own cancels; a strand that a handler left otherwise changed is not used again.
 
     Context variables that a handler set, or a cancel that is not ours, would reach the next job in this strand.
@@ -370,26 +379,7 @@ def _tidy(strand: StrandHand, before: Variables) -> None:
     strand.cancels = 0
     strand.wanted = None
     strand.limit_at = inf
-    strand.worn = strand.worn or strand.task.cancelling() > 0 or _changed(before)
-
-
-def _remember(strand: StrandHand) -> Variables:
-    """The context variables that a strand begins with, ours with nobody's job, lest a job be remembered with them."""
-    current_context.set(NOBODY)
-    strand.variables = copy_context()
-    return strand.variables
-
-
-def _changed(before: Variables) -> bool:
-    """Whether the handler has set a context variable, other than our own, which every job sets.
-
-    By identity: `before != after` asks values for equality, which raises for arrays, and holds for a fresh list
-    in place of another. Mostly there is no variable but our own; with more it takes 0.3 µs.
-    """
-    after = copy_context()
-    if len(after) == 1:
-        return False
-    return len(after) != len(before) or sum(map(is_not, after.values(), before.values())) != 1
+    strand.worn = strand.worn or strand.task.cancelling() > 0 or has_changed(before, still)
 
 
 def _current_task() -> asyncio.Task[Any] | None:

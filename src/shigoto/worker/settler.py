@@ -29,13 +29,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreBusy, StoreError
-from shigoto.model.job import FailureKind, Job, Lease, State
+from shigoto.model.job import Job, Lease, State
 from shigoto.model.outcome import Ending, Settlement, Verdict
-from shigoto.model.sealed import unless_sealed, without_key
-from shigoto.model.states import Counters, Held, after
 from shigoto.observe import events
 from shigoto.worker import endings
 from shigoto.worker.logfields import about
+from shigoto.worker.outcomes import Ended, completions, event_of
 from shigoto.worker.pool import named
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.wakeup import Wakeup
@@ -49,7 +48,6 @@ MOST_BYTES = 16 * 1024 * 1024  # of results; a batch travels as one text, and a 
 
 logger = logging.getLogger("shigoto.worker")
 
-Ended = tuple[Lease, Settlement, float]
 Fates = Mapping[int, Job]
 
 
@@ -304,10 +302,12 @@ class Settler:
         held, bus, name = self._station.held, self._station.bus, self._station.name
         tell_completed = bus.wants(events.JobCompleted)
         delays: list[Millis] = []
+        completed: list[Ended] = []
         if Verdict.BUSY in verdicts:
             batch, verdicts = self._set_aside(batch, verdicts)
         self.ended += len(batch)
-        for (lease, settlement, seconds), verdict in zip(batch, verdicts, strict=True):
+        for ended, verdict in zip(batch, verdicts, strict=True):
+            lease, settlement, seconds = ended
             if held.get(lease.number) is lease:
                 del held[lease.number]
             if verdict is Verdict.LOST:
@@ -319,9 +319,10 @@ class Settler:
                 if settlement.delay is not None:
                     delays.append(settlement.delay)
                 if bus.active:
-                    bus.publish(_event(name, lease, settlement, seconds, fates.get(lease.number)))
+                    bus.publish(event_of(name, lease, settlement, seconds, fates.get(lease.number)))
             elif tell_completed:
-                bus.publish(events.JobCompleted(*named(name, lease), seconds))
+                completed.append(ended)
+        bus.publish_all(completions(name, completed))
         self._flushed(delays)
 
 
@@ -356,37 +357,3 @@ def _portion(waiting: list[Ended]) -> int:
             break
         count += 1
     return count
-
-
-def _event(
-    worker: str, lease: Lease, settlement: Settlement, seconds: float, fate: Job | None
-) -> events.Event:
-    """What an accepted settlement other than a completion means, by the rules the store went by, or by its word."""
-    job = named(worker, lease)
-    if fate is not None and fate.state is State.COMPLETED:
-        return events.JobCompleted(*job, seconds)
-    if fate is not None and fate.failure_kind is FailureKind.CRASH_LOOP:
-        return events.JobFailed(
-            *job, seconds, FailureKind.CRASH_LOOP, _said(settlement), unless_sealed(settlement.traceback)
-        )
-    counters = Counters(failures=lease.failures, snoozes=lease.snoozes)
-    move = after(Held(counters, lease.max_failures, max_crashes=None), settlement)
-    if move.state is State.FAILED:
-        kind = move.failure_kind or settlement.failure_kind
-        return events.JobFailed(
-            *job, seconds, kind, _said(settlement) or str(kind), unless_sealed(settlement.traceback)
-        )
-    if move.state is State.CANCELLED or (fate is not None and fate.state is State.CANCELLED):
-        return events.JobCancelled(*job, seconds)
-    if settlement.ending is Ending.RELEASED:
-        return events.JobReleased(*job, seconds)
-    if settlement.ending is Ending.CRASHED:
-        return events.JobCrashed(*job, seconds, move.delay or 0, _said(settlement))
-    if settlement.ending is Ending.SNOOZED:
-        return events.JobSnoozed(*job, seconds, move.delay or 0)
-    return events.JobRetried(*job, seconds, move.delay or 0, settlement.failure_kind, _said(settlement))
-
-
-def _said(settlement: Settlement) -> str:
-    """What is told of an error: of one that is encrypted, its type."""
-    return "" if settlement.error is None else without_key(settlement.error)
