@@ -22,7 +22,7 @@ from faults.tools.sinks import ERROR, Sink, points_of, sink
 from shigoto import Call, Context, DeclarationError, Encryption, JobHandle, Shigoto, Snooze, Traces
 from shigoto.middleware.carrier import carried
 from shigoto.model.errors import StoreError
-from shigoto.observe.events import TickFired
+from shigoto.observe.events import JobStarted, TickFired
 from shigoto.observe.metrics import FAMILIES
 from shigoto.observe.otlp_metrics import NAMES, SECONDS, metrics_of
 from shigoto.observe.traces import chosen_traces
@@ -265,12 +265,14 @@ def test_a_strand_is_not_worn_by_being_traced(app: Shigoto, heard: Sink) -> None
 
 
 def test_a_strand_is_worn_by_a_variable_that_is_left_behind_while_traces_are_on(app: Shigoto) -> None:
-    """Be it the handler's own, or OpenTelemetry's."""
+    """A place in a trace that a handler has not left again is taken back, so that the next job is not in it."""
     strands, own = list[asyncio.Task[Any] | None](), ContextVar[int]("own")
+    places: list[bool] = []
 
     @app.task
     async def leave(what: str) -> None:
         strands.append(asyncio.current_task())
+        places.append(trace.get_current_span().get_span_context().span_id == 8)
         if what == "own":
             own.set(1)
         elif what == "place":
@@ -281,7 +283,53 @@ def test_a_strand_is_worn_by_a_variable_that_is_left_behind_while_traces_are_on(
             leave.enqueue(what)
     asyncio.run(Worker(app, drain=True, concurrency=1, children=0).run())
 
-    assert [strands.index(strand) for strand in dict.fromkeys(strands)] == [0, 2, 4]
+    assert [strands.index(strand) for strand in dict.fromkeys(strands)] == [0, 2]
+    assert not any(places)
+
+
+def test_whoever_is_told_that_a_job_starts_is_in_no_trace(app: Shigoto) -> None:
+    """What it enqueues begins one of its own."""
+    traced: list[bool] = []
+
+    def follow(event: JobStarted) -> None:
+        if event.task == "greet":
+            traced.append(carried(app.tasks["loud"].enqueue("Ada").job().meta) is not None)
+
+    app.bus.subscribe(follow, JobStarted)
+    with inside(sampled=False):
+        for _ in range(3):
+            app.tasks["greet"].enqueue("Ada")
+    asyncio.run(Worker(app, drain=True, concurrency=1, children=0).run())
+    app.flush(5)
+
+    assert traced == [True] * 3
+
+
+def test_a_wait_says_what_it_was(app: Shigoto, heard: Sink) -> None:
+    with inside():
+        job = app.tasks["greet"].using(tenant="t-1", queue="mail").enqueue("Ada")
+    drain(app)
+
+    assert heard.span("wait greet").attributes == {
+        "messaging.system": "shigoto",
+        "messaging.destination.name": "mail",
+        "messaging.message.id": str(job.id),
+        "shigoto.task": "greet",
+        "shigoto.tenant": "t-1",
+        "shigoto.attempt": 1,
+    }
+
+
+def test_limits_of_attributes_hold_for_every_span(
+    app: Shigoto, heard: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "3")
+    with inside():
+        app.tasks["greet"].enqueue("Ada")
+    drain(app)
+
+    assert {span.attributes["messaging.system"] for span in heard.spans} == {"shi"}
+    assert len(heard.spans) == 3
 
 
 def test_of_many_jobs_the_share_that_was_asked_for_is_recorded(tmp_path: Path, heard: Sink) -> None:

@@ -72,6 +72,28 @@ def test_a_subscriber_to_batches_hears_at_once_what_comes_at_once() -> None:
     assert len(single) == 4
 
 
+def test_whoever_unsubscribes_in_the_midst_of_a_batch_hears_no_more_of_it() -> None:
+    bus, heard = Bus(), list[JobCompleted]()
+
+    def once(event: JobCompleted) -> None:
+        heard.append(event)
+        end()
+
+    end = bus.subscribe(once, JobCompleted)
+    bus.publish_all([COMPLETED, COMPLETED])
+
+    assert heard == [COMPLETED]
+
+
+def test_nobody_can_change_a_batch_for_others() -> None:
+    bus, heard = Bus(), list[object]()
+    bus.subscribe_batches(heard.append, JobCompleted)
+    bus.publish_all([COMPLETED, COMPLETED])
+    bus.publish(COMPLETED)
+
+    assert heard == [(COMPLETED, COMPLETED), (COMPLETED,)]
+
+
 def test_whoever_fails_on_a_batch_is_in_nobodys_way(caplog: pytest.LogCaptureFixture) -> None:
     bus, heard = Bus(), list[JobCompleted]()
 

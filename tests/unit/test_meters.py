@@ -93,6 +93,24 @@ def test_every_outcome_is_counted_by_task_and_queue(counted: Metrics) -> None:
     assert told["store_trouble_total", "settler"] == 1
 
 
+def test_a_batch_of_several_tasks_is_counted_by_each() -> None:
+    bus, counted = Bus(), Meters()
+    counted.watch(bus)
+    places = [("resize", "images"), ("send", "images"), ("send", "mail"), ("resize", "images")]
+    bus.publish_all([events.JobCompleted("2", ID, 1, task, queue, "", 1, 0.25) for task, queue in places])
+
+    ended = {sample.labels: sample.values for sample in counted.samples() if sample.name == "jobs_ended"}
+    assert ended == {
+        ("resize", "images", "completed"): [2],
+        ("send", "images", "completed"): [1],
+        ("send", "mail", "completed"): [1],
+    }
+    durations = {
+        sample.labels: sample.values[-1] for sample in counted.samples() if sample.name == "job_duration"
+    }
+    assert durations == {("resize", "images"): 0.5, ("send", "images"): 0.25, ("send", "mail"): 0.25}
+
+
 def test_durations_and_lateness_are_histograms_in_seconds(counted: Metrics) -> None:
     """S3-67, S4-19."""
     told = values(scraped(counted))

@@ -132,6 +132,58 @@ def test_no_record_is_made_for_them(written: Log, long_way: list[logging.LogReco
     assert completed["duration"] == 0.25
 
 
+def completed(number: int, task: str) -> events.JobCompleted:
+    return events.JobCompleted("2", ID, number, task, "images", "acme", 1, 0.25)
+
+
+def numbers(written: Log) -> list[int]:
+    return [int(found[1]) for line in written.lines() if (found := re.search(r"Job (\d+) completed", line))]
+
+
+UNCUTTABLE = str(shortcut.NUMBER)  # a task whose lines cannot be cut where numbers stand
+
+
+def test_a_batch_is_written_in_its_order_however_its_lines_are_made(
+    written: Log, long_way: list[logging.LogRecord]
+) -> None:
+    tasks = ["resize", UNCUTTABLE, "send", UNCUTTABLE, "resize"]
+    written.bus.publish_all([completed(at, task) for at, task in enumerate(tasks)])
+
+    assert numbers(written) == [0, 1, 2, 3, 4]
+    assert len(long_way) == 2
+
+
+class Refuses(TextFormatter):
+    """Raises for one task."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if "bad" in str(getattr(record, "shigoto", "")):
+            raise ValueError("on purpose")
+        return super().format(record)
+
+
+def test_a_line_that_cannot_be_made_costs_no_other(written: Log) -> None:
+    written.handler.setFormatter(Refuses())
+    written.bus.publish_all([completed(at, "bad" if at == 1 else "resize") for at in range(4)])
+
+    eventually(lambda: numbers(written) == [0, 2, 3])
+
+
+def test_a_filter_that_fails_costs_no_other_line(written: Log) -> None:
+    def fail(record: logging.LogRecord) -> bool:
+        if "Job 1 completed" in record.getMessage():
+            raise ValueError("on purpose")
+        return True
+
+    log.logger.addFilter(fail)
+    try:
+        written.bus.publish_all([completed(at, "resize") for at in range(4)])
+    finally:
+        log.logger.removeFilter(fail)
+
+    assert numbers(written) == [0, 2, 3]
+
+
 def test_the_capture_of_jobs_own_lines_is_not_in_the_way(
     written: Log, long_way: list[logging.LogRecord]
 ) -> None:

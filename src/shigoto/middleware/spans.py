@@ -204,7 +204,7 @@ def _remote(carrier: Carrier) -> Span:
 
 
 def _told_of(lease: Lease) -> Attributes:
-    """Each once, and what they share once more in `wait`: to send an attribute takes three microseconds."""
+    """What both spans of a run say. Nothing twice under two names: to send an attribute takes three microseconds."""
     told: Attributes = {
         "messaging.system": SYSTEM,
         "messaging.destination.name": lease.queue,

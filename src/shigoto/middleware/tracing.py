@@ -41,7 +41,7 @@ FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
 
 logger = logging.getLogger("shigoto.observe")
 
-Still = tuple[ContextVar[Any], object]  # a variable, and what it is while nothing happens
+Resting = tuple[ContextVar[Any], object]  # a variable, and what it is while no trace is recorded
 
 
 class Asked(Struct, frozen=True):
@@ -98,9 +98,9 @@ class Tracing:
             self._complain(error)
             return None
 
-    def rest(self) -> Still | None:
-        """Whatever runs in this task without a trace of its own is left out: to say so for every job costs more. What
-        was set so is returned, if it is known."""
+    def rest(self) -> Resting | None:
+        """From now on, what runs in this task without a trace of its own is left out; to say so for every job costs
+        more. Returns what was set for that; None if it is not known how."""
         current = self._current
         if not isinstance(current, ContextVar):
             return None

@@ -25,7 +25,7 @@ logger = logging.getLogger("shigoto.observe")
 class _Subscription:
     """One act of subscribing; the same function may subscribe twice, and is then called twice."""
 
-    __slots__ = ("fn", "in_batches", "kinds")
+    __slots__ = ("ended", "fn", "in_batches", "kinds")
 
     def __init__(
         self, fn: Callable[[Any], None], kinds: tuple[type[Event], ...], *, in_batches: bool
@@ -33,6 +33,7 @@ class _Subscription:
         self.fn = fn
         self.kinds = kinds
         self.in_batches = in_batches
+        self.ended = False
 
 
 class _Listeners:
@@ -42,7 +43,7 @@ class _Listeners:
 
     def __init__(self, subscriptions: Sequence[_Subscription]) -> None:
         self.of_one = tuple(_one_by_one(s.fn) if s.in_batches else s.fn for s in subscriptions)
-        self.of_many = tuple((s.fn, s.in_batches) for s in subscriptions)
+        self.of_many = tuple(subscriptions)
 
 
 def _one_by_one(fn: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -73,8 +74,8 @@ class Bus:
         return self._subscribed(fn, kinds or (Event,), in_batches=False)
 
     def subscribe_batches(self, fn: Callable[[Sequence[E]], None], kind: type[E], /) -> Unsubscribe:
-        """The same for whoever takes all events of this kind at once that come at once: a call for each of ninety
-        thousand a second has its price."""
+        """The same for whoever takes all events of this kind at once that come at once, as completions do: a call for
+        each of ninety thousand a second has its price. What `fn` raises costs it the whole batch."""
         return self._subscribed(fn, (kind,), in_batches=True)
 
     def _subscribed(
@@ -90,6 +91,7 @@ class Bus:
         self._changed()
 
         def unsubscribe() -> None:
+            subscription.ended = True
             if subscription in self._subscriptions:
                 self._subscriptions.remove(subscription)
                 self._changed()
@@ -119,10 +121,13 @@ class Bus:
         """Tell everybody who listens to them of these, which are all of one kind."""
         if not (self.active and batch):
             return
-        for fn, in_batches in self._listening_to(type(batch[0])).of_many:
-            for told in (batch,) if in_batches else batch:
+        together = tuple(batch)
+        for subscription in self._listening_to(type(batch[0])).of_many:
+            for told in (together,) if subscription.in_batches else together:
+                if subscription.ended:
+                    break
                 try:
-                    fn(told)
+                    subscription.fn(told)
                 except self._failures as error:
                     _complain(batch[0], error)
 

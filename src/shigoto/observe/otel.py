@@ -35,6 +35,7 @@ SERVICE = "shigoto"
 ENDPOINT, _OWN_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT"
 
 SCOPE = InstrumentationScope(SERVICE, VERSION)
+LIMITS = [f"OTEL_{of}ATTRIBUTE_{what}_LIMIT" for of in ("", "SPAN_") for what in ("VALUE_LENGTH", "COUNT")]
 
 logger = logging.getLogger("shigoto.observe")
 
@@ -46,6 +47,7 @@ class Otel:
         self._batches: Batches | None = None
         self._theirs: Any = None
         self._resource: Resource | None = None
+        self._limited = any(os.environ.get(name) for name in LIMITS)
         known = trace.get_tracer_provider()
         if isinstance(known, trace.ProxyTracerProvider):
             provider: trace.TracerProvider = self._make(settings, rules=rules)
@@ -58,7 +60,7 @@ class Otel:
     ) -> trace.Span:
         """Tell of something that is over already, in a trace that is recorded. Where it is sent from here, this takes a
         quarter of what it takes to make a span that could still change."""
-        if self._batches is None:
+        if self._batches is None or self._limited:
             span = self.tracer.start_span(
                 name, trace.set_span_in_context(parent, Context()), attributes=attributes, start_time=start
             )

@@ -6,8 +6,8 @@ long way, of a job whose number and so on can be found in it, and cut into piece
 them is what the formatter would have given, to the letter.
 
 This is right only if nobody could tell the difference: the one handler that would get the record is ours, with nothing
-in between that might want to see it. That is asked again in every millisecond in which there is a line. If it is not
-so, lines go the long way.
+in between that might want to see it. That is asked again in every millisecond in which somebody tells. If it is not
+so, lines go the long way. Whatever a formatter or a filter makes of one of them, the others are written.
 """
 
 import logging
@@ -22,6 +22,8 @@ from shigoto.observe.events import Event, JobCompleted, JobStarted
 from shigoto.observe.formats import time_text
 from shigoto.observe.gathering import MOST_LINES, Gatherer
 from shigoto.observe.handler import LogHandler
+
+logger = logging.getLogger("shigoto.observe")
 
 MOST_KNOWN = 4096  # tasks, each in a queue and of a tenant
 MOST_DURATIONS = 10_000  # microseconds that are known as text
@@ -100,7 +102,7 @@ class JobLines:
         gatherer, shown, known, durations = self._gatherer, self._time, self._completed, self._durations
         if gatherer is None:
             for event in batch:
-                self._write(event)
+                self._write_safely(event)
             return
         add = gatherer.lines.append
         ids: list[str] = to_builtins([event.job_id for event in batch])
@@ -108,10 +110,9 @@ class JobLines:
             key = event.worker, event.task, event.queue, event.tenant
             pieces = known.get(key)
             if pieces is None:
-                sample = JobCompleted(*_sample(key), DURATION)
-                pieces = self._learn(known, key, sample, DIFFERENT_AT_THE_END)
+                pieces = self._learn_completed(key)
             if not pieces:
-                self._write(event)
+                self._write_safely(event)
                 continue
             first, second, third, fourth, fifth, sixth, last = pieces
             number, micros = str(event.number), round(event.duration * 1e6)
@@ -122,6 +123,20 @@ class JobLines:
             )
         if gatherer.asleep:
             gatherer.wake()
+
+    def _write_safely(self, event: JobCompleted) -> None:
+        """The long way, which may lead past code of others."""
+        try:
+            self._write(event)
+        except Exception:
+            logger.exception("The line of a job that was completed could not be written; the worker goes on")
+
+    def _learn_completed(self, key: Key) -> Pieces:
+        sample = JobCompleted(*_sample(key), DURATION)
+        try:
+            return self._learn(self._completed, key, sample, DIFFERENT_AT_THE_END)
+        except Exception:  # whoever writes such a line will tell
+            return ()
 
     def _duration(self, micros: int) -> str:
         """As text. The durations of short jobs are always the same few, and a float takes long to print."""

@@ -25,7 +25,8 @@ def completions(worker: str, ended: Iterable[Ended]) -> list[events.JobCompleted
 def event_of(
     worker: str, lease: Lease, settlement: Settlement, seconds: float, fate: Job | None
 ) -> events.Event:
-    """What an accepted settlement other than a completion means, by the rules the store went by, or by its word."""
+    """What an accepted settlement that says something else than completed means, by the rules the store went by, or by
+    its word."""
     job = named(worker, lease)
     if fate is not None and fate.state is State.COMPLETED:
         return events.JobCompleted(*job, seconds)

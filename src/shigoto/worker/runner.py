@@ -39,7 +39,7 @@ from msgspec import structs
 
 from shigoto.context import Context, Desk, SoftTimeout, current_context, detached
 from shigoto.cover import Cover
-from shigoto.middleware.tracing import Still, Tracing
+from shigoto.middleware.tracing import Resting, Tracing
 from shigoto.model.clock import Millis
 from shigoto.model.errors import (
     EncryptionKeyMissing,
@@ -59,7 +59,7 @@ from shigoto.task import Task
 from shigoto.worker import endings, plans
 from shigoto.worker.children import interrupts
 from shigoto.worker.forks import end_child, watch_forks
-from shigoto.worker.leftovers import has_changed
+from shigoto.worker.leftovers import left_something
 from shigoto.worker.logfields import hidden
 from shigoto.worker.plans import Guard, Plan, arguments_of, limits_of, plan_of, too_long
 
@@ -123,7 +123,7 @@ class Runner:
         self._signals = signals
         self._tell_failed = failed
         self._tracing = tracing
-        self._still: Still | None = None
+        self._resting: Resting | None = None
         self._variables = copy_context()
         self._owner = _current_task()
         # A cancel that was swallowed long before the worker began says nothing about it.
@@ -133,6 +133,11 @@ class Runner:
         self._disturbed: set[int] = set()
         self.forked = False
         watch_forks(self)
+
+    @property
+    def traces(self) -> bool:
+        """Whether runs may be traced."""
+        return self._tracing is not None
 
     async def run(self, strand: StrandHand, lease: Lease) -> Settlement:
         """Run a job of an async task in the calling strand; if it never suspends, without a task switch."""
@@ -169,8 +174,8 @@ class Runner:
             strand.limit_at = inf
         if entered is not None and self._tracing is not None:
             self._tracing.leave(entered, lease, settlement)
-        if strand.cancels or strand.task.cancelling() or has_changed(before, self._still):
-            _tidy(strand, before, self._still)
+        if strand.cancels or strand.task.cancelling() or left_something(before, self._resting):
+            _tidy(strand, before, self._resting)
         strand.lease = None
         return settlement
 
@@ -178,7 +183,7 @@ class Runner:
         """The context variables that a strand begins with, ours with nobody's job, lest one be remembered with them."""
         current_context.set(NOBODY)
         if self._tracing is not None:
-            self._still = self._tracing.rest()
+            self._resting = self._tracing.rest()
         strand.variables = copy_context()
         return strand.variables
 
@@ -369,7 +374,7 @@ def _too_long(
     return kind(too_long(which, limit)).with_traceback(error.__traceback__)
 
 
-def _tidy(strand: StrandHand, before: Variables, still: Still | None) -> None:
+def _tidy(strand: StrandHand, before: Variables, resting: Resting | None) -> None:
     """Take back our own cancels; a strand that a handler left otherwise changed is not used again.
 
     Context variables that a handler set, or a cancel that is not ours, would reach the next job in this strand.
@@ -379,7 +384,7 @@ def _tidy(strand: StrandHand, before: Variables, still: Still | None) -> None:
     strand.cancels = 0
     strand.wanted = None
     strand.limit_at = inf
-    strand.worn = strand.worn or strand.task.cancelling() > 0 or has_changed(before, still)
+    strand.worn = strand.worn or strand.task.cancelling() > 0 or left_something(before, resting)
 
 
 def _current_task() -> asyncio.Task[Any] | None:

@@ -298,7 +298,7 @@ class Settler:
         return [ended for ended, _ in settled], [verdict for _, verdict in settled]
 
     def _conclude(self, batch: list[Ended], verdicts: list[Verdict], fates: Fates) -> None:
-        """Let go of the leases, and tell what happened and when jobs will be due again."""
+        """Let go of the leases, and tell what happened, at last of what was completed, and when jobs are due again."""
         held, bus, name = self._station.held, self._station.bus, self._station.name
         tell_completed = bus.wants(events.JobCompleted)
         delays: list[Millis] = []

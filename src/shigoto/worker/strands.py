@@ -20,6 +20,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context as Variables
+from contextvars import copy_context
 from math import inf
 
 from shigoto.model.clock import Millis
@@ -155,6 +156,7 @@ class Strands:
         self._room = room
         self.limits = Limits(self.hands)
         self._tell = False
+        self._outside = copy_context() if runner.traces else None
         self._cells = list(station.take_cells(size))
         self._buffer: deque[Lease] = deque()
         # In order, for the sake of simulations that must repeat exactly.
@@ -243,6 +245,8 @@ class Strands:
     async def _work(self, strand: Strand) -> None:
         station, buffer, run, settle = self._station, self._buffer, self._runner.run, self._settle
         cells, cell = station.slate.cells, strand.cell
+        # Where traces are on, a strand is inside of one that is not recorded, and whoever is told is not.
+        outside = self._outside
         # Not the loop's time: uvloop's stands still during a turn, and a whole pause may fit into one.
         time = station.clock
         self._waking -= 1
@@ -263,7 +267,10 @@ class Strands:
             if left and self._waking < MOST_WAKING:
                 self._wake()
             if self._tell:
-                tell_started(station.bus, station.name, lease)
+                if outside is None:
+                    tell_started(station.bus, station.name, lease)
+                else:
+                    outside.run(tell_started, station.bus, station.name, lease)
             # One reading of the clock per job: a strand has nothing else to do between two of them.
             started = ended
             cells[cell] = lease.number

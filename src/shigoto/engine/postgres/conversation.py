@@ -2,8 +2,8 @@
 
 A `single` op says its first command by itself, outside of any transaction. If it is done then, one trip to the server
 was all; if it goes on, that first command has changed nothing, and a transaction begins. One that finds that it needs
-several commands yields WRITE first, for which nothing is sent. One that has a `brief` says that by itself, and is
-started only if it was not enough.
+several commands yields WRITE first, for which nothing is sent. For one that has a `brief` the driver says that, and
+converses only if it was not enough.
 """
 
 import time
@@ -60,13 +60,7 @@ class Conversation(Generic[T]):
     def requests(self) -> Requests[T]:
         """What to send, one after the other; to be sent the answers, or thrown what the server says instead."""
         try:
-            brief = self._op.brief
-            if brief is not None:
-                try:
-                    return brief.value((yield self._encoded(brief.command())))
-                except brief.unexpected:
-                    yield from self._begin()
-            elif not self._op.single:
+            if not self._op.single:
                 # The op is started only when that is answered: what a beat holds is listed at its start, and whatever
                 # was claimed before the beat's time, and is not in the list, is taken for lost.
                 yield from self._begin()
@@ -130,9 +124,10 @@ class Conversation(Generic[T]):
             return (yield Request(command.text.encode()))
         if isinstance(command, Copy):
             return (yield Request(command.text.encode(), copied=command.rows))
-        return (yield self._encoded(command))
+        return (yield self.encoded(command))
 
-    def _encoded(self, command: Call | Statement) -> Request:
+    def encoded(self, command: Call | Statement) -> Request:
+        """The command as it is sent."""
         text = self._text(command.name) if isinstance(command, Call) else command.text.encode()
         assert isinstance(command.values, (tuple, list)), "PostgreSQL's values have numbers, not names"
         return encode(text, command.values, self._ring)

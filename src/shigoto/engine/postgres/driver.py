@@ -140,9 +140,15 @@ class Driver:
         pool = self._threads
         connection = pool.take(until, urgent=op.urgent)
         conversation = Conversation(op, self.texts, self.bell, until)
-        requests = conversation.requests()
+        brief = op.brief
         try:
-            value = converse(connection, requests, until)
+            if brief is None:
+                value = converse(connection, conversation.requests(), until)
+            else:
+                try:
+                    value = brief.value(connection.ask(conversation.encoded(brief.command()), until))
+                except brief.unexpected:
+                    value = converse(connection, conversation.requests(), until)
         except ConnectionLost as lost:
             conversation.judge(lost, reused=connection.reused)
             pool.lose(connection)
@@ -152,7 +158,6 @@ class Driver:
                 pool.lose(connection)
             raise
         finally:
-            requests.close()
             pool.give_back(connection)
         if self.after(op, value, conversation):
             self.ring_from_thread()
@@ -183,9 +188,15 @@ class Driver:
     async def _arun_once(self, op: Op[T], until: float, here: _OnLoop) -> T:
         connection = await here.pool.take(until, urgent=op.urgent)
         conversation = Conversation(op, self.texts, self.bell, until)
-        requests = conversation.requests()
+        brief = op.brief
         try:
-            value = await aconverse(connection, requests, until)
+            if brief is None:
+                value = await aconverse(connection, conversation.requests(), until)
+            else:
+                try:
+                    value = brief.value(await connection.ask(conversation.encoded(brief.command()), until))
+                except brief.unexpected:
+                    value = await aconverse(connection, conversation.requests(), until)
         except ConnectionLost as lost:
             conversation.judge(lost, reused=connection.reused)
             here.pool.lose(connection)
@@ -199,7 +210,6 @@ class Driver:
                 connection.abandon()
             raise
         finally:
-            requests.close()
             here.pool.give_back(connection)
         if self.after(op, value, conversation):
             self._ring_from_loop(here)
@@ -312,6 +322,8 @@ def converse(connection: ThreadConnection, requests: Requests[T], until: float) 
     except StopIteration as stop:
         value: T = stop.value
         return value
+    finally:
+        requests.close()
 
 
 async def aconverse(connection: LoopConnection, requests: Requests[T], until: float) -> T:
@@ -328,3 +340,5 @@ async def aconverse(connection: LoopConnection, requests: Requests[T], until: fl
     except StopIteration as stop:
         value: T = stop.value
         return value
+    finally:
+        requests.close()
