@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from contextvars import ContextVar
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from faults.tools.sinks import ERROR, Sink, points_of, sink
 from shigoto import Call, Context, DeclarationError, Encryption, JobHandle, Shigoto, Snooze, Traces
 from shigoto.middleware.carrier import carried
 from shigoto.model.errors import StoreError
-from shigoto.observe.events import JobStarted, TickFired
+from shigoto.observe.events import JobStarted, JobStuck, TickFired
 from shigoto.observe.metrics import FAMILIES
 from shigoto.observe.otlp_metrics import NAMES, SECONDS, metrics_of
 from shigoto.observe.traces import chosen_traces
@@ -303,6 +303,54 @@ def test_whoever_is_told_that_a_job_starts_is_in_no_trace(app: Shigoto) -> None:
     app.flush(5)
 
     assert traced == [True] * 3
+
+
+def test_whoever_is_told_that_a_job_is_stuck_is_in_no_trace(app: Shigoto) -> None:
+    traced: list[bool] = []
+
+    @app.task(timeout=0.05, retries=0)
+    async def stubborn() -> None:
+        until = asyncio.get_running_loop().time() + 5
+        while asyncio.get_running_loop().time() < until and not traced:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+
+    def follow(event: JobStuck) -> None:
+        traced.append(carried(app.tasks["loud"].enqueue("Ada").job().meta) is not None)
+
+    app.bus.subscribe(follow, JobStuck)
+    with inside(sampled=False):
+        app.tasks["greet"].enqueue("Ada")
+        stubborn.enqueue()
+    asyncio.run(Worker(app, drain=True, concurrency=1, children=0).run())
+    app.flush(5)
+
+    assert traced == [True]
+
+
+@pytest.mark.parametrize("traces", [Traces(sample=0), None])
+def test_a_variable_that_a_subscriber_sets_reaches_the_handler(
+    tmp_path: Path, heard: Sink, traces: Traces | None
+) -> None:
+    """As structlog's context does, traces or none."""
+    app, found, before = made(tmp_path, traces), list[int](), list[int]()
+    own = ContextVar[int]("own")
+
+    @app.task
+    async def look() -> None:
+        found.append(own.get(0))
+
+    def bind(event: JobStarted) -> None:
+        before.append(own.get(0))
+        own.set(event.number)
+
+    app.bus.subscribe(bind, JobStarted)
+    jobs = [look.enqueue() for _ in range(20)]
+    drain(app)
+    app.close()
+
+    assert sorted(found) == [job.number for job in jobs]
+    assert len(before) == 20
 
 
 def test_a_wait_says_what_it_was(app: Shigoto, heard: Sink) -> None:

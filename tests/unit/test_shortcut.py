@@ -169,6 +169,23 @@ def test_a_line_that_cannot_be_made_costs_no_other(written: Log) -> None:
     eventually(lambda: numbers(written) == [0, 2, 3])
 
 
+class RefusesSamples(TextFormatter):
+    """Raises for a job that nobody has."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if str(shortcut.NUMBER) in record.getMessage():
+            raise ValueError("on purpose")
+        return super().format(record)
+
+
+def test_a_formatter_that_takes_only_what_there_is_gets_that(written: Log) -> None:
+    written.handler.setFormatter(RefusesSamples())
+    written.bus.publish(events.JobStarted(*JOB))
+    written.bus.publish_all([completed(42, "resize")])
+
+    assert len(written.lines()) == 2
+
+
 def test_a_filter_that_fails_costs_no_other_line(written: Log) -> None:
     def fail(record: logging.LogRecord) -> bool:
         if "Job 1 completed" in record.getMessage():

@@ -17,7 +17,7 @@ from contextvars import ContextVar, Token
 from random import random
 from threading import Lock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
@@ -41,7 +41,13 @@ FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
 
 logger = logging.getLogger("shigoto.observe")
 
-Resting = tuple[ContextVar[Any], object]  # a variable, and what it is while no trace is recorded
+
+class Resting(NamedTuple):
+    """How a task is kept out of traces: by what this variable is, and what it was before."""
+
+    current: ContextVar[Any]
+    inside: object
+    outside: object
 
 
 class Asked(Struct, frozen=True):
@@ -104,8 +110,11 @@ class Tracing:
         current = self._current
         if not isinstance(current, ContextVar):
             return None
+        from opentelemetry.context import Context
+
+        before = current.get(None)
         current.set(self._unrecorded)
-        return current, self._unrecorded
+        return Resting(current, self._unrecorded, Context() if before is None else before)
 
     def enter(self, lease: Lease) -> "Run | Token[Context] | None":
         """A handler is about to be called, in this thread or task: from now on its spans are below that of the run."""

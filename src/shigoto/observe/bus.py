@@ -118,7 +118,8 @@ class Bus:
                 _complain(event, error)
 
     def publish_all(self, batch: Sequence[Event]) -> None:
-        """Tell everybody who listens to them of these, which are all of one kind."""
+        """Tell everybody who listens to them of these, which are all of one kind: one listener of all of them, then the
+        next. Who comes meanwhile hears of none, and who goes of none any more."""
         if not (self.active and batch):
             return
         together = tuple(batch)

@@ -13,6 +13,7 @@ so, lines go the long way. Whatever a formatter or a filter makes of one of them
 import logging
 import re
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from time import time
 from uuid import UUID
 
@@ -65,6 +66,10 @@ class JobLines:
         self._logger = logger
         self._record_of = record_of
         self._write = write
+        # Imported here: whoever only enqueues needs no asyncio.
+        from asyncio import CancelledError
+
+        self._failures = (Exception, CancelledError)
         self._since = self._until = 0.0  # the millisecond at hand
         self._time = ""
         self._shows_time = True
@@ -110,7 +115,8 @@ class JobLines:
             key = event.worker, event.task, event.queue, event.tenant
             pieces = known.get(key)
             if pieces is None:
-                pieces = self._learn_completed(key)
+                sample = JobCompleted(*_sample(key), DURATION)
+                pieces = self._learn(known, key, sample, DIFFERENT_AT_THE_END)
             if not pieces:
                 self._write_safely(event)
                 continue
@@ -128,15 +134,8 @@ class JobLines:
         """The long way, which may lead past code of others."""
         try:
             self._write(event)
-        except Exception:
+        except self._failures:
             logger.exception("The line of a job that was completed could not be written; the worker goes on")
-
-    def _learn_completed(self, key: Key) -> Pieces:
-        sample = JobCompleted(*_sample(key), DURATION)
-        try:
-            return self._learn(self._completed, key, sample, DIFFERENT_AT_THE_END)
-        except Exception:  # whoever writes such a line will tell
-            return ()
 
     def _duration(self, micros: int) -> str:
         """As text. The durations of short jobs are always the same few, and a float takes long to print."""
@@ -176,9 +175,16 @@ class JobLines:
         return known[key]
 
     def _line(self, sample: Event) -> str:
+        """Of the formatter; nothing if it fails, and then whoever writes such a line will tell. In nobody's job: some
+        have secrets that look like the name of a task."""
+        if self._formatter is None:
+            return ""
         record = self._record_of(sample)
         record.created = CREATED
-        return "" if self._formatter is None else self._formatter.format(record) + self._terminator
+        try:
+            return Context().run(self._formatter.format, record) + self._terminator
+        except self._failures:
+            return ""
 
 
 def _sample(key: Key) -> tuple[str, UUID, int, str, str, str, int]:

@@ -18,8 +18,8 @@ def left_something(before: Context, resting: Resting | None) -> bool:
         if len(after) == 1:
             return False
     else:
-        if after.get(resting[0]) is not resting[1]:
-            resting[0].set(resting[1])
+        if after.get(resting.current) is not resting.inside:
+            resting.current.set(resting.inside)
             after = copy_context()
         if len(after) == 2:
             return False

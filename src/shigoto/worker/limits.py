@@ -8,6 +8,7 @@ on to the earliest that still counts.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextvars import copy_context
 from math import inf
 from typing import Protocol
 
@@ -37,6 +38,7 @@ class Limits:
     def __init__(self, running: Callable[[], Iterable[Limited]]) -> None:
         self._loop = asyncio.get_running_loop()
         self._running = running
+        self._variables = copy_context()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
@@ -45,7 +47,8 @@ class Limits:
         if limit_at < self._timer_at:
             self.close()
             self._timer_at = limit_at
-            self._timer = self._loop.call_at(limit_at, self._look)
+            # Not with the variables of the run that has asked for it.
+            self._timer = self._loop.call_at(limit_at, self._look, context=self._variables.copy())
 
     def close(self) -> None:
         """Watch no more."""

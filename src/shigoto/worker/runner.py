@@ -123,7 +123,7 @@ class Runner:
         self._signals = signals
         self._tell_failed = failed
         self._tracing = tracing
-        self._resting: Resting | None = None
+        self.resting: Resting | None = None
         self._variables = copy_context()
         self._owner = _current_task()
         # A cancel that was swallowed long before the worker began says nothing about it.
@@ -133,11 +133,6 @@ class Runner:
         self._disturbed: set[int] = set()
         self.forked = False
         watch_forks(self)
-
-    @property
-    def traces(self) -> bool:
-        """Whether runs may be traced."""
-        return self._tracing is not None
 
     async def run(self, strand: StrandHand, lease: Lease) -> Settlement:
         """Run a job of an async task in the calling strand; if it never suspends, without a task switch."""
@@ -174,16 +169,18 @@ class Runner:
             strand.limit_at = inf
         if entered is not None and self._tracing is not None:
             self._tracing.leave(entered, lease, settlement)
-        if strand.cancels or strand.task.cancelling() or left_something(before, self._resting):
-            _tidy(strand, before, self._resting)
+        if strand.cancels or strand.task.cancelling() or left_something(before, self.resting):
+            _tidy(strand, before, self.resting)
         strand.lease = None
         return settlement
 
     def _remember(self, strand: StrandHand) -> Variables:
         """The context variables that a strand begins with, ours with nobody's job, lest one be remembered with them."""
         current_context.set(NOBODY)
-        if self._tracing is not None:
-            self._resting = self._tracing.rest()
+        if self.resting is not None:
+            self.resting.current.set(self.resting.inside)
+        elif self._tracing is not None:
+            self.resting = self._tracing.rest()
         strand.variables = copy_context()
         return strand.variables
 

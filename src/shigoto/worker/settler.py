@@ -26,6 +26,7 @@ Until the verdict a lease stays in `station.held`, so that beats go on saying th
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import copy_context
 
 from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreBusy, StoreError
@@ -56,6 +57,7 @@ class Settler:
 
     def __init__(self, station: Station, flushed: Callable[[list[Millis]], None]) -> None:
         self._station = station
+        self._variables = copy_context()
         self._flushed = flushed
         self._waiting: list[Ended] = []
         self._sending: list[Ended] = []
@@ -183,9 +185,11 @@ class Settler:
 
     def _tell_lost(self, dropped: list[Ended]) -> None:
         """Tell of handlers that have run to their end, for nothing."""
+        name = self._station.name
         for lease, settlement, seconds in dropped:
             if settlement.ending is not Ending.RELEASED:
-                self._station.bus.publish(events.LeaseLost(*named(self._station.name, lease), seconds))
+                lost = events.LeaseLost(*named(name, lease), seconds)
+                self._variables.copy().run(self._station.bus.publish, lost)  # not with those of the run
 
     def _must_not_tell(self, lease: Lease, settlement: Settlement, seconds: float) -> bool:
         if self._closed:

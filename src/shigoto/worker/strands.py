@@ -156,7 +156,7 @@ class Strands:
         self._room = room
         self.limits = Limits(self.hands)
         self._tell = False
-        self._outside = copy_context() if runner.traces else None
+        self._variables = copy_context()
         self._cells = list(station.take_cells(size))
         self._buffer: deque[Lease] = deque()
         # In order, for the sake of simulations that must repeat exactly.
@@ -245,8 +245,6 @@ class Strands:
     async def _work(self, strand: Strand) -> None:
         station, buffer, run, settle = self._station, self._buffer, self._runner.run, self._settle
         cells, cell = station.slate.cells, strand.cell
-        # Where traces are on, a strand is inside of one that is not recorded, and whoever is told is not.
-        outside = self._outside
         # Not the loop's time: uvloop's stands still during a turn, and a whole pause may fit into one.
         time = station.clock
         self._waking -= 1
@@ -267,10 +265,7 @@ class Strands:
             if left and self._waking < MOST_WAKING:
                 self._wake()
             if self._tell:
-                if outside is None:
-                    tell_started(station.bus, station.name, lease)
-                else:
-                    outside.run(tell_started, station.bus, station.name, lease)
+                self._tell_started(lease)
             # One reading of the clock per job: a strand has nothing else to do between two of them.
             started = ended
             cells[cell] = lease.number
@@ -283,6 +278,16 @@ class Strands:
             if ended > self._slice_ends and self._slice_is_over(ended):
                 await asyncio.sleep(0)
                 ended = time()
+
+    def _tell_started(self, lease: Lease) -> None:
+        station, resting = self._station, self._runner.resting
+        if resting is None:
+            tell_started(station.bus, station.name, lease)
+            return
+        # Where traces are on, a strand is inside of one that is not recorded; whoever is told is not.
+        resting.current.set(resting.outside)
+        tell_started(station.bus, station.name, lease)
+        resting.current.set(resting.inside)
 
     def _was_late(self, strand: Strand, lease: Lease, settlement: Settlement, seconds: float) -> None:
         strand.late_at = inf
@@ -334,7 +339,9 @@ class Strands:
     def _make_strand(self) -> None:
         strand = Strand(self, self._cells.pop())
         strand.task = self._loop.create_task(
-            self._work(strand), name=f"shigoto-strand-{len(self._strands) + 1}"
+            self._work(strand),
+            name=f"shigoto-strand-{len(self._strands) + 1}",
+            context=self._variables.copy(),  # not that of a strand, which may have made this one
         )
         strand.task.add_done_callback(lambda _: self._ended(strand))
         self._strands[strand] = None
