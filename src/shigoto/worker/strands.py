@@ -155,7 +155,7 @@ class Strands:
         self._settle = settle
         self._room = room
         self.limits = Limits(self.hands)
-        self._tell = False
+        self._tell = self._tell_apart = False
         self._variables = copy_context()
         self._cells = list(station.take_cells(size))
         self._buffer: deque[Lease] = deque()
@@ -179,6 +179,7 @@ class Strands:
     def give(self, leases: Sequence[Lease]) -> None:
         """Run these, in this order."""
         self._tell = self._station.bus.wants(JobStarted)
+        self._tell_apart = self._station.bus.minds(JobStarted)
         self._buffer.extend(leases)
         self._wake()
 
@@ -265,7 +266,10 @@ class Strands:
             if left and self._waking < MOST_WAKING:
                 self._wake()
             if self._tell:
-                self._tell_started(lease)
+                if self._tell_apart:
+                    self._tell_outside(lease)
+                else:
+                    tell_started(station.bus, station.name, lease)
             # One reading of the clock per job: a strand has nothing else to do between two of them.
             started = ended
             cells[cell] = lease.number
@@ -279,12 +283,12 @@ class Strands:
                 await asyncio.sleep(0)
                 ended = time()
 
-    def _tell_started(self, lease: Lease) -> None:
+    def _tell_outside(self, lease: Lease) -> None:
         station, resting = self._station, self._runner.resting
         if resting is None:
             tell_started(station.bus, station.name, lease)
             return
-        # Where traces are on, a strand is inside of one that is not recorded; whoever is told is not.
+        # Where traces are on, a strand is inside of one that is not recorded; whoever minds that is told outside.
         resting.current.set(resting.outside)
         tell_started(station.bus, station.name, lease)
         resting.current.set(resting.inside)
