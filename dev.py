@@ -1,7 +1,7 @@
 """The front door for contributors: `python3 dev.py` lists the commands.
 
 It needs Python and nothing else: each command first brings `.venv` in line with the hashed files in
-`requirements/`, and does nothing when it already is (tools/environment.py says how).
+`requirements/`, and does nothing when it already is (devtools/environment.py says how).
 
 This file must parse on Python 3.8, to be able to ask for a newer one.
 """
@@ -17,7 +17,7 @@ from typing import Callable, Iterable, Mapping, NoReturn, Sequence
 
 ROOT = Path(__file__).resolve().parent
 ENGINES = ("memory", "postgres", "sqlite")
-CODE = ("dev.py", "tools", "src", "tests", "examples", "bench", "faults")
+CODE = ("dev.py", "devtools", "src", "tests", "examples", "bench", "faults")
 MOST_LINES = 400
 SHORT_FILES = ("src", "faults")  # where no file may have more
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"dev.py: there is no command {name!r}.\n\n{usage()}", file=sys.stderr)
         return 1
 
-    from tools.environment import Problem
+    from devtools.environment import Problem
 
     try:
         return COMMANDS[name](rest)
@@ -66,7 +66,7 @@ def test(arguments: list[str]) -> int:
 
 def check(arguments: list[str]) -> int:
     """lint, format, types, import rules and file sizes; `check --fix` repairs what it can"""
-    from tools.environment import Problem, prepare
+    from devtools.environment import Problem, prepare
 
     if set(arguments) - {"--fix"}:
         raise Problem(f"check takes --fix and nothing else, not {' '.join(arguments)!r}.")
@@ -102,10 +102,10 @@ def faults(arguments: list[str]) -> int:
 
 def docs(arguments: list[str]) -> int:
     """build the documentation into site/; `docs serve` shows it while you write, `docs reference` renews a part"""
-    from tools.environment import prepare
+    from devtools.environment import prepare
 
     renewed = subprocess.run(
-        [str(prepare("docs") / "python"), "-m", "tools.reference"], cwd=ROOT, check=False
+        [str(prepare("docs") / "python"), "-m", "devtools.reference"], cwd=ROOT, check=False
     )
     if not renewed.returncode and arguments != ["reference"]:
         become(["zensical", *(arguments or ["build", "--clean", "--strict"])], needs="docs")
@@ -114,14 +114,14 @@ def docs(arguments: list[str]) -> int:
 
 def requirements(arguments: list[str]) -> int:
     """which test proves which requirement; --uncovered, --json"""
-    from tools import ledger
+    from devtools import ledger
 
     return ledger.main(arguments)
 
 
 def lock(arguments: list[str]) -> int:
     """pin the dependencies again, with hashes; `lock --upgrade` takes newer versions"""
-    from tools import locks
+    from devtools import locks
 
     locks.compile_all(arguments)
     return 0
@@ -142,7 +142,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 
 def become(command: Sequence[str], needs: str, environment: Mapping[str, str] = os.environ) -> NoReturn:
     """Run a program of `.venv` in place of dev.py, so that signals and the exit code are its own."""
-    from tools.environment import prepare
+    from devtools.environment import prepare
 
     words = [str(prepare(needs) / command[0]), *command[1:]]
     os.chdir(ROOT)

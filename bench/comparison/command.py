@@ -21,7 +21,7 @@ from msgspec import to_builtins
 from bench.comparison import driver, embedding, machine, report
 from bench.comparison.contest import Contest, Ground, Wishes
 from bench.comparison.entries import Entry, chosen
-from tools.environment import Problem
+from devtools.environment import Problem
 
 OURS = "bench.shigoto_runner"
 ROUNDS, SCALE, GROWTH = 3, 1.0, 1_000_000

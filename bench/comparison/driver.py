@@ -17,7 +17,7 @@ from typing import Any
 from bench.comparison.contest import Ground
 from bench.comparison.entries import Entry
 from bench.comparison.machine import sync_time
-from tools.environment import ROOT, Problem
+from devtools.environment import ROOT, Problem
 
 RUN_LIMIT = 300.0  # seconds
 LONG_LIMIT = 1800.0

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec import Struct, convert, to_builtins
 
-from tools.environment import ROOT, Problem, fetch_uv, find_uv, read_pyproject, remove, tell
+from devtools.environment import ROOT, Problem, fetch_uv, find_uv, read_pyproject, remove, tell
 
 FOLDER = ROOT / ".bench"
 STAMP = "comparison.json"

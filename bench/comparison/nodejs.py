@@ -16,7 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from bench.comparison.environment import FOLDER
-from tools.environment import tell
+from devtools.environment import tell
 
 PLACE = FOLDER / "node"
 STAMP = PLACE / "comparison.json"

@@ -24,7 +24,7 @@ from bench.comparison.postgres_plan import (
     SYNC,
     entries,
 )
-from tools.environment import Problem
+from devtools.environment import Problem
 
 if TYPE_CHECKING:
     from shigoto.local_postgres import Server

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from dev import ROOT
-from tools.environment import find_uv
+from devtools.environment import find_uv
 
 
 class Parcels(Struct, frozen=True):

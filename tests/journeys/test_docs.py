@@ -9,11 +9,11 @@ import pytest
 
 import dev
 import shigoto
+from devtools import reference
 from shigoto import Shigoto, State
 from shigoto.cli import COMMANDS
 from shigoto.options import CallOptions, TaskOptions
 from tests.journeys.pages import Block, Reader, blocks_of, matches, without_comments
-from tools import reference
 
 ROOT = dev.ROOT
 DOCS = ROOT / "docs"

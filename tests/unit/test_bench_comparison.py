@@ -17,7 +17,7 @@ from bench.comparison.contest import Contest
 from bench.comparison.entries import Entry, chosen
 from bench.comparison.goals import Figure, Goal, best_of, judge
 from bench.comparison.sqlite_plan import FULL, LOGGED, NORMAL
-from tools.environment import ROOT, Problem
+from devtools.environment import ROOT, Problem
 
 SQLITE = command.contest_on("sqlite")
 POSTGRES = command.contest_on("postgres")

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from devtools.environment import ROOT
 from shigoto.local_postgres import Server
-from tools.environment import ROOT
 
 pytestmark = [
     pytest.mark.engine("postgres"),

@@ -13,7 +13,7 @@ import pytest
 
 from bench.contract import One, Runner
 from bench.measuring import latency
-from tools.environment import ROOT
+from devtools.environment import ROOT
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the costs come from /proc")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dev
-from tools import environment, locks
+from devtools import environment, locks
 
 PARALLEL = ("-n", "auto", "--dist", "worksteal")
 PYTHON = "CPython 3.11.7 x86_64"

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from tools import ledger
+from devtools import ledger
 
 REQUIREMENTS = """
 # Requirements

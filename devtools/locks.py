@@ -6,7 +6,7 @@ uv's own lock file would name the index of whoever made it, hence plain requirem
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.environment import ROOT, Problem, fetch_uv, find_uv, read_pyproject, run
+from devtools.environment import ROOT, Problem, fetch_uv, find_uv, read_pyproject, run
 
 FOLDER = ROOT / "requirements"
 HEADER = "# Made by `python3 dev.py lock` from pyproject.toml. Do not edit.\n"
@@ -15,7 +15,7 @@ HEADER = "# Made by `python3 dev.py lock` from pyproject.toml. Do not edit.\n"
 def compile_all(arguments: Sequence[str]) -> None:
     uv = find_uv() or fetch_uv()
     FOLDER.mkdir(exist_ok=True)
-    # Every set holds the build backend, for the editable install (tools/environment.py).
+    # Every set holds the build backend, for the editable install (devtools/environment.py).
     backend = "\n".join(read_pyproject(ROOT)["build-system"]["requires"])
     project = ["pyproject.toml", "-", *arguments]
     # `dev` comes first and binds the others: the sets share one .venv and must agree.
