@@ -314,7 +314,7 @@ MUTANTS = (
                 "overdue(definition, max(schedule.decided_to, now - 1_500), end)\n    if not recent",
             ),
         ),
-        guard=Test("tests/unit/test_deciding.py", "test_all_fires_every_one_of_them"),
+        guard=Test("tests/unit/schedule/test_deciding.py", "test_all_fires_every_one_of_them"),
         run=Run("E43", ("the history has",)),
     ),
     Mutant(
@@ -322,7 +322,9 @@ MUTANTS = (
         patches=(
             Patch("schedule/deciding.py", "return schedule.decided_to > now + ASTRAY", "return now < 0"),
         ),
-        guard=Test("tests/unit/test_deciding.py", "test_a_clock_that_was_far_ahead_does_not_silence_it"),
+        guard=Test(
+            "tests/unit/schedule/test_deciding.py", "test_a_clock_that_was_far_ahead_does_not_silence_it"
+        ),
         run=Run("E28", ("not every schedule went on",)),
     ),
     Mutant(
@@ -330,13 +332,13 @@ MUTANTS = (
         patches=(
             Patch("schedule/recurrence.py", 'if self.gap == "after" and', 'if self.gap == "never" and'),
         ),
-        guard=Test("tests/unit/test_recurrence.py", "test_it_is_due_when_people_would_expect_it"),
+        guard=Test("tests/unit/schedule/test_recurrence.py", "test_it_is_due_when_people_would_expect_it"),
         run=Run("E42", ("is due",)),
     ),
     Mutant(
         name="a time that the clocks show twice is due twice",
         patches=(Patch("schedule/recurrence.py", "low = max(low, shown)", "pass"),),
-        guard=Test("tests/unit/test_recurrence.py", "test_it_is_due_when_people_would_expect_it"),
+        guard=Test("tests/unit/schedule/test_recurrence.py", "test_it_is_due_when_people_would_expect_it"),
         run=Run("E42", ("is due",)),
     ),
 )

@@ -18,7 +18,7 @@ from shigoto import (
     Shigoto,
     State,
 )
-from tests.unit.testing_shop import EARLY, Shop
+from tests.unit.testing.testing_shop import EARLY, Shop
 
 
 @pytest.fixture

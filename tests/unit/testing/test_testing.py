@@ -17,7 +17,7 @@ from shigoto import (
     State,
 )
 from shigoto.testing import Jobs
-from tests.unit.testing_shop import EARLY, Shop
+from tests.unit.testing.testing_shop import EARLY, Shop
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Schedule
 from shigoto.schedule.definition import Definition, written
 from shigoto.schedule.recurrence import Cron, Every
-from tests.unit.test_doctor import NOW, ago, facts, worker
+from tests.unit.cli.test_doctor import NOW, ago, facts, worker
 
 SOON = to_millis(NOW + timedelta(seconds=30))
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from shigoto.codec import JSON
 from shigoto.model.errors import PayloadInvalid
-from tests.unit.codec_samples import (
+from tests.unit.codec.codec_samples import (
     AN_ID,
     Box,
     Cat,

@@ -27,7 +27,7 @@ from shigoto import (
     Unsupported,
     current,
 )
-from tests.unit.testing_shop import EARLY, Shop
+from tests.unit.testing.testing_shop import EARLY, Shop
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shigoto.codec import JSON, encode_json
 from shigoto.codec.text import deeper_than
 from shigoto.model.errors import PayloadInvalid, PayloadTooLarge
-from tests.unit.codec_samples import CYCLE, Node, nested, signature, taking
+from tests.unit.codec.codec_samples import CYCLE, Node, nested, signature, taking
 
 
 def test_nesting_is_limited_to_64_levels_with_the_payload_itself() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shigoto.model.errors import ResultInvalid
-from tests.unit.codec_samples import CYCLE, Blind, Cat, Dog, Item, returning, signature
+from tests.unit.codec.codec_samples import CYCLE, Blind, Cat, Dog, Item, returning, signature
 
 
 @pytest.mark.parametrize(
