@@ -14,7 +14,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # The conformance suite ships with the package, and every engine's tests run it.
-TESTS = ("tests/**/*.py", "examples/**/tests/**/*.py", "src/shigoto/testing/conformance/**/*.py")
+TESTS = (
+    "tests/**/*.py",
+    "bench/tests/**/*.py",
+    "examples/**/tests/**/*.py",
+    "faults/tests/**/*.py",
+    "src/shigoto/testing/conformance/**/*.py",
+)
 
 ENTRY = re.compile(r"^- \*\*(?P<number>S\d-\d+)(?: = (?P<alias>GWT-\d+))?\*\* (?P<text>.+)$")
 IN_TEXT = re.compile(

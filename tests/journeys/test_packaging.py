@@ -33,9 +33,9 @@ pytestmark = [
 ]
 
 UNIT = ROOT / "deploy" / "shigoto.service"
-OURS = ("src", "tests", "docs", "examples", "bench", "tools", "requirements", "deploy", ".ci")
+OURS = ("src", "tests", "docs", "examples", "bench", "devtools", "faults", "requirements", "deploy", ".ci")
 BESIDE = (
-    "Containerfile", ".dockerignore", "dev.py", "pyproject.toml", "mkdocs.yml", "LICENSE",
+    "Containerfile", ".dockerignore", "conftest.py", "dev.py", "pyproject.toml", "mkdocs.yml", "LICENSE",
     "README.md", "README.ja.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
 )  # fmt: skip
 STAY_HERE = re.compile(r"__pycache__|\.pyc$|\.db(-\w+)?$")
