@@ -195,10 +195,10 @@ def existing(names: Iterable[str]) -> list[str]:
 
 
 def files_over(most: int, folder: Path) -> list[tuple[Path, int]]:
-    """The source files under a folder that have more lines than that, the longest first."""
+    """Return the source files under a folder that have more lines than that, the longest first; tests are exempt."""
     found = []
     for path in folder.rglob("*"):
-        if path.is_file() and path.suffix != ".pyc":
+        if path.is_file() and path.suffix != ".pyc" and "tests" not in path.relative_to(folder).parts:
             lines = path.read_bytes().count(b"\n")
             if lines > most:
                 found.append((path, lines))

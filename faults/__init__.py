@@ -14,5 +14,5 @@
     experiment.py  what an experiment is given, and what it answers
     report.py      the table and the JSON of a run
 
-`python3 dev.py faults` runs them in their full form, the tests in `tests/faults` in a short one.
+`python3 dev.py faults` runs them in their full form, the tests in `faults/tests` in a short one.
 """

@@ -1,4 +1,4 @@
-"""The app of the tests in tests/faults/test_rivals.py."""
+"""The app of the tests in faults/tests/test_rivals.py."""
 
 import signal
 import time

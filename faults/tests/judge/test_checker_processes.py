@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from faults.evidence.audit import Announced
 from faults.evidence.checker import Evidence, check
 from faults.evidence.records import Record
-from tests.unit.forged_evidence import (
+from faults.tests.judge.forged_evidence import (
     LEASE,
     Log,
     changed,

@@ -9,7 +9,7 @@ from faults.evidence.checker import Evidence, Findings, check
 from faults.evidence.follow import Follower
 from faults.evidence.records import Pen, Record, read
 from faults.evidence.runs import runs
-from tests.unit.forged_evidence import Log
+from faults.tests.judge.forged_evidence import Log
 
 
 def run(token: int, *, pid: int, began: float, ended: float | None, outcome: str = "done") -> list[Record]:

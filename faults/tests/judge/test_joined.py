@@ -18,9 +18,9 @@ from faults.evidence.audit import Announced, Change
 from faults.evidence.checker import check
 from faults.evidence.joined import COUNTS, Moved, Shut, Side, join, times_shut
 from faults.evidence.records import Record
+from faults.tests.judge.forged_evidence import LEASE, Log, flagged, record
 from shigoto.model.job import FailureKind, State
 from shigoto.model.record import AttemptRecord, JobRecord, LineRecord
-from tests.unit.forged_evidence import LEASE, Log, flagged, record
 
 CLOSED, OPENED = 5.0, 9.0
 ATTEMPT = AttemptRecord(token=1, outcome="errored", error="oh", started_at=1_000, finished_at=1_400)

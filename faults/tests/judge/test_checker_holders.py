@@ -8,7 +8,16 @@ from msgspec.structs import replace
 from faults.evidence.audit import Announced
 from faults.evidence.checker import Evidence, check
 from faults.evidence.records import Record
-from tests.unit.forged_evidence import LEASE, Log, changed, flagged, good, record, with_changes, with_job
+from faults.tests.judge.forged_evidence import (
+    LEASE,
+    Log,
+    changed,
+    flagged,
+    good,
+    record,
+    with_changes,
+    with_job,
+)
 
 
 def held(worker: str, claimed: float, completed: float, *runs: Record) -> Evidence:

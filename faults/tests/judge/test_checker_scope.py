@@ -5,7 +5,16 @@ from msgspec.structs import replace
 
 from faults.evidence.checker import Evidence, check
 from faults.experiment import ZEROS, Outcome
-from tests.unit.forged_evidence import Log, flagged, good, record, with_job, with_log, with_records, without
+from faults.tests.judge.forged_evidence import (
+    Log,
+    flagged,
+    good,
+    record,
+    with_job,
+    with_log,
+    with_records,
+    without,
+)
 
 
 def stored(evidence: Evidence, job: str, state: str) -> Evidence:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from faults.evidence.checker import Evidence, check
-from tests.unit.forged_evidence import (
+from faults.tests.judge.forged_evidence import (
     Log,
     changed,
     flagged,

@@ -7,7 +7,16 @@ from msgspec.structs import replace
 
 from faults.evidence.checker import Evidence, check
 from faults.evidence.records import Record
-from tests.unit.forged_evidence import Log, changed, flagged, good, record, with_job, with_records, without
+from faults.tests.judge.forged_evidence import (
+    Log,
+    changed,
+    flagged,
+    good,
+    record,
+    with_job,
+    with_records,
+    without,
+)
 
 AGAIN = (record("start", 4.0, "x", 2, pid=10), record("end", 4.5, "x", 2, pid=10, outcome="done"))
 
