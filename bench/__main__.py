@@ -5,6 +5,7 @@ footprint        what it costs to have it: the import, an idle worker's processo
                  idle worker begins a job that another process has stored
 stages           processor time of one job, stage by stage; of several source trees beside each other
 ablation         what each optimisation buys: each is switched off by itself, and measured beside all of them
+paired           this checkout beside another one, in paired rounds: enqueue, bulk, drain, pick-up, start-up
 http             the service: jobs submitted one by one and in batches, a drain by a worker over HTTP beside one at the
                  store itself, and what a thousand waiting long polls cost
 signals          what it costs to watch: logs, metrics and traces, each alone and all together
@@ -17,7 +18,7 @@ schedules        what schedules cost: many of which none is due, many at once, a
 import sys
 from collections.abc import Callable, Sequence
 
-from bench import ablation, footprint, http, schedules, signals, speed, stages
+from bench import ablation, footprint, http, paired, schedules, signals, speed, stages
 from bench.comparison import command as comparison
 
 KINDS: dict[str, Callable[[Sequence[str]], None]] = {
@@ -26,6 +27,7 @@ KINDS: dict[str, Callable[[Sequence[str]], None]] = {
     "stages": stages.main,
     "ablation": ablation.main,
     "http": http.main,
+    "paired": paired.main,
     "schedules": schedules.main,
     "signals": signals.main,
 }

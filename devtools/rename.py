@@ -118,18 +118,22 @@ def module_of(path: str) -> str:
 def carry_out(plan: Plan, root: Path) -> None:
     """Carry out a plan. Raise PlanError, and write nothing, if it would change what code means."""
     tracked = [path for path in tracked_files(root) if (root / path).is_file()]
-    sources = {path: read_source(root, path) for path in tracked if is_python(path)}
+    modules = frozenset(module_of(path) for path in tracked if is_python(path))
+    found = {path: (root / path).read_text(encoding="utf-8") for path in tracked if may_be_rewritten(path)}
+    defining = {module for module, _ in plan.names}
+    named = {*plan.modules, *plan.modules.values(), *plan.titles, "faults/mutants.py"}
+    named |= {path for path in found if is_python(path) and module_of(path) in defining}
+    texts = {path: text for path, text in found.items() if path in named or mentions(plan, text)}
+    sources = {path: read_source(path, text.encode()) for path, text in texts.items() if is_python(path)}
     problems = unknown(plan, sources)
-    modules = frozenset(source.module for source in sources.values())
     for source in sources.values():
         rewriter = Rewriter(source, plan, modules)
         rewriter.run()
         problems += rewriter.problems
-    texts = moved(plan, {path: source.edited() for path, source in sources.items()}, problems)
+    texts |= {path: source.edited() for path, source in sources.items()}
+    texts = moved(plan, texts, problems)
     if problems:
         raise PlanError("\n".join(dict.fromkeys(problems)))
-    pages = (path for path in tracked if path.endswith(TEXTS) and not path.startswith(KEPT))
-    texts |= {path: (root / path).read_text(encoding="utf-8") for path in pages}
     spelling = Spelling(plan)
     changed = 0
     for path, text in texts.items():
@@ -178,6 +182,23 @@ def moved(plan: Plan, texts: Mapping[str, str], problems: list[str]) -> dict[str
     return found
 
 
+def mentions(plan: Plan, text: str) -> bool:
+    """Return True if a plan may change this text. Most texts of a repository need not even be parsed."""
+    if any(each.old in text for each in (*plan.identifiers, *plan.words)):
+        return True
+    if any(old.removeprefix(PACKAGE) in text for old in plan.modules):
+        return True
+    for module in {*map(module_of, plan.modules), *(module for module, _ in plan.names)}:
+        parent, _, last = module.rpartition(".")
+        if module in text or (f"from {parent} import" in text and last in text):
+            return True
+    return False
+
+
+def may_be_rewritten(path: str) -> bool:
+    return is_python(path) or (path.endswith(TEXTS) and not path.startswith(KEPT))
+
+
 def is_python(path: str) -> bool:
     """Return True for a module, but not for those of the typing tests that are wrong on purpose."""
     return path.endswith(".py") and "/wrong/" not in path
@@ -200,8 +221,7 @@ def tracked_files(root: Path) -> list[str]:
     return sorted(filter(None, done.stdout.split("\0")))
 
 
-def read_source(root: Path, path: str) -> Source:
-    text = (root / path).read_bytes()
+def read_source(path: str, text: bytes) -> Source:
     return Source(path, text, ast.parse(text), module_of(path))
 
 
@@ -221,6 +241,9 @@ class Spelling:
         self._named = {
             f"{module}.{name}": f"{plan.target(module)}.{new}" for (module, name), new in plan.names.items()
         }
+        olds = [*self._dotted, *self._paths, *(name for _, name in plan.names)]
+        olds += [each.old for each in (*plan.identifiers, *plan.words)]
+        self._any = re.compile("|".join(map(re.escape, olds)) or "(?!)")
 
     def page(self, text: str, path: str) -> str:
         """Return a page, or the text of a comment or string."""
@@ -240,6 +263,8 @@ class Spelling:
 
     def python(self, text: str, path: str) -> str:
         """Return a module with its comments and strings spelled anew, and its identifiers renamed."""
+        if not self._any.search(text):
+            return text
         out, last = [], 0
         raw = text.encode()
         starts = [0]
