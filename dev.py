@@ -17,7 +17,7 @@ from typing import Callable, Iterable, Mapping, NoReturn, Sequence
 
 ROOT = Path(__file__).resolve().parent
 ENGINES = ("memory", "postgres", "sqlite")
-CODE = ("dev.py", "devtools", "src", "tests", "examples", "bench", "faults")
+CODE = ("dev.py", "devtools", "src", "conformance", "tests", "examples", "bench", "faults")
 MOST_LINES = 400
 SHORT_FILES = ("src", "faults")  # where no file may have more
 

@@ -33,7 +33,9 @@ pytestmark = [
 ]
 
 UNIT = ROOT / "deploy" / "shigoto.service"
-OURS = ("src", "tests", "docs", "examples", "bench", "tools", "requirements", "deploy", ".ci")
+OURS = (
+    "src", "tests", "conformance", "docs", "examples", "bench", "faults", "devtools", "requirements", "deploy", ".ci",
+)  # fmt: skip
 BESIDE = (
     "Containerfile", ".dockerignore", "dev.py", "pyproject.toml", "mkdocs.yml", "LICENSE",
     "README.md", "README.ja.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",

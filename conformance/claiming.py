@@ -2,10 +2,10 @@
 
 from uuid import UUID
 
+from conformance.engine_under_test import EngineUnderTest, want
 from shigoto.model.clock import to_datetime
 from shigoto.model.job import Lease, QueueSettings, State
 from shigoto.model.outcome import Ending
-from shigoto.testing.conformance.fixture import EngineUnderTest, want
 
 
 def ids(leases: list[Lease]) -> list[UUID]:

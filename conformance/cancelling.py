@@ -2,10 +2,10 @@
 
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.clock import to_datetime
 from shigoto.model.job import State
 from shigoto.model.outcome import Ending, Verdict
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 NOT_A_SUCCESS = [ending for ending in Ending if ending is not Ending.COMPLETED]
 

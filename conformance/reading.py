@@ -7,11 +7,11 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.clock import to_datetime
 from shigoto.model.job import Counts, Enqueued, FailureKind, Job, JobFilter, Lease, QueueSettings, State
 from shigoto.model.outcome import Ending
 from shigoto.model.worker import LEASE, Announcement, WorkerRecord
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 
 def numbers(jobs: list[Job]) -> list[int]:

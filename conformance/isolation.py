@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.job import JobFilter, Lease, QueueSettings, State
 from shigoto.model.outcome import Ending
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 
 def ids(leases: list[Lease]) -> list[UUID]:

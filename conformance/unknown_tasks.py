@@ -2,11 +2,11 @@
 
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.clock import Millis
 from shigoto.model.job import Counts, FailureKind, JobFilter, QueueSettings, State
 from shigoto.model.outcome import Ending
 from shigoto.model.worker import LEASE, Announcement, SweepOrder, Swept
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 LIMIT = 60_000
 EVERY = 10_000

@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
+from conformance.engine_under_test import EngineUnderTest, ended
 from shigoto.model.clock import to_datetime
 from shigoto.model.job import FailureKind, JobFilter, State
 from shigoto.model.outcome import UNTOLD, Ending, Verdict
 from shigoto.model.states import MAX_SNOOZES
-from shigoto.testing.conformance.fixture import EngineUnderTest, ended
 
 
 class TestCompleted:

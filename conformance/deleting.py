@@ -4,9 +4,9 @@ from typing import Literal
 
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.job import Counts, FailureKind, JobFilter, State
 from shigoto.model.outcome import Ending, Verdict
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 
 class TestDelete:

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest
+from conformance.filters import numbers
 from shigoto import Shigoto
 from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import JobFilter, LogLine, State
 from shigoto.model.outcome import Ending, LogTail
 from shigoto.model.text import fit, spelt_out
 from shigoto.options import CallOptions
-from shigoto.testing.conformance.filtering import numbers
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 # What JSON can say and a database's own JSON may not hold, and what only looks like it.
 DATA = [

@@ -2,10 +2,10 @@
 
 from msgspec import structs
 
+from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.job import Enqueued, Lease, LogLine
 from shigoto.model.outcome import Ending, LogTail
 from shigoto.model.sealed import Envelope, Held, Reseal, Sealed, write
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 
 def envelope(key: str, value: str = "value") -> str:

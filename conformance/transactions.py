@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 from msgspec import structs
 
+from conformance.engine_under_test import Connection, EngineUnderTest, ended
 from shigoto.engine.op import Op, Steps
 from shigoto.model.errors import TransactionTooLong, Unsupported
 from shigoto.model.job import Enqueued, Lease, State
 from shigoto.model.outcome import Ending, Verdict
-from shigoto.testing.conformance.fixture import Connection, EngineUnderTest, ended
 
 
 class TestNoJoin:

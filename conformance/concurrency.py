@@ -11,12 +11,12 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
+from conformance.engine_under_test import EngineUnderTest, ended, want
 from shigoto.engine.op import Op
 from shigoto.engine.open import open_engine
 from shigoto.model.errors import Unsupported
 from shigoto.model.job import State
 from shigoto.model.outcome import Death, Ending, Verdict
-from shigoto.testing.conformance.fixture import EngineUnderTest, ended, want
 
 T = TypeVar("T")
 

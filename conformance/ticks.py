@@ -4,11 +4,11 @@ from threading import Barrier, Thread
 
 from msgspec.structs import replace
 
+from conformance.engine_under_test import EngineUnderTest
+from conformance.schedule_fixture import Office
 from shigoto.model.job import State
 from shigoto.model.outcome import Ending
 from shigoto.model.schedule import KEPT, Change, Entry, Firing, TickOutcome
-from shigoto.testing.conformance.fixture import EngineUnderTest
-from shigoto.testing.conformance.office import Office
 
 
 class TestTick:

@@ -4,12 +4,12 @@ from uuid import UUID
 
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.clock import to_datetime
 from shigoto.model.job import FailureKind, Lease, State
 from shigoto.model.outcome import Death, Ending, Verdict
 from shigoto.model.states import CRASH_DELAY
 from shigoto.model.worker import LEASE, SweepOrder
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 
 def ids(leases: list[Lease]) -> list[UUID]:

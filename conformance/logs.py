@@ -2,10 +2,10 @@
 
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest, ended
 from shigoto.model.clock import to_datetime
 from shigoto.model.job import JobFilter, LoggedLine, LogLine, State
 from shigoto.model.outcome import Ending, LogTail, Report, Verdict
-from shigoto.testing.conformance.fixture import EngineUnderTest, ended
 
 
 def tail(*lines: int, first: int = 1, text: str = "line") -> LogTail:

@@ -2,9 +2,9 @@
 
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest
+from conformance.filters import fail, numbers
 from shigoto.model.job import JobFilter, State
-from shigoto.testing.conformance.filtering import fail, numbers
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 DEEP = "[" * 300 + "]" * 300
 

@@ -1,8 +1,8 @@
 """Promises about filters: by whom a job is run, how it failed, since when it is stored; and how many there are."""
 
+from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.job import FailureKind, JobFilter, Lease, State
 from shigoto.model.outcome import Ending
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 
 def numbers(store: EngineUnderTest, wanted: JobFilter) -> list[int]:

@@ -2,10 +2,10 @@
 
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.clock import to_datetime
 from shigoto.model.job import Attempt, State
 from shigoto.model.outcome import KEPT_RELEASES, Ending
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 
 class TestHistory:

@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
+from conformance.engine_under_test import EngineUnderTest
+from conformance.schedule_fixture import Office
 from shigoto.model.outcome import Ending
 from shigoto.model.schedule import ASTRAY, SOON, Change, Entry, Schedule, TickOutcome
-from shigoto.testing.conformance.fixture import EngineUnderTest
-from shigoto.testing.conformance.office import Office
 
 
 class TestSchedules:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from msgspec import structs
 
+from conformance.engine_under_test import EngineUnderTest
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
@@ -14,7 +15,6 @@ from shigoto.model.errors import JobError
 from shigoto.model.job import Counts, Enqueued, FailureKind, Job, JobFilter, JobSpec, Lease, State
 from shigoto.model.outcome import Death, Report, Settlement, Verdict
 from shigoto.model.worker import LEASE, Rescued, SweepOrder, Swept, Want
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 T = TypeVar("T")
 

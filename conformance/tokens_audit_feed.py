@@ -3,6 +3,7 @@
 import pytest
 from msgspec import structs
 
+from conformance.engine_under_test import EngineUnderTest
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.registry import Registry
 from shigoto.model.audit import AUDIT_KEPT_FOR, AUDIT_NAME, AUDIT_TEXT, AuditEntry
@@ -13,7 +14,6 @@ from shigoto.model.job import Enqueued, Lease, State
 from shigoto.model.outcome import Ending
 from shigoto.model.token import Token
 from shigoto.model.worker import SweepOrder
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 FOREVER: Millis = 1 << 53
 

@@ -5,9 +5,9 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from conformance.engine_under_test import EngineUnderTest, SpecOptions
 from shigoto.model.clock import Millis
 from shigoto.model.schedule import KEPT, Change, Due, Entry, Firing, Pause, Schedule, TickOutcome
-from shigoto.testing.conformance.fixture import EngineUnderTest, SpecOptions
 
 
 class ScheduleOptions(TypedDict, total=False):

@@ -4,14 +4,14 @@ from uuid import UUID
 
 from msgspec import json
 
+from conformance.engine_under_test import EngineUnderTest, ended
+from conformance.schedule_fixture import Office
 from shigoto.model.job import FailureKind, Job, JobFilter, State
 from shigoto.model.notice import DELIVER, NOTICE, QUEUE, Notice
 from shigoto.model.outcome import Death, Ending, Verdict
 from shigoto.model.schedule import Change, Entry, Firing, TickOutcome
 from shigoto.model.states import MAX_SNOOZES
 from shigoto.model.worker import LEASE, SweepOrder
-from shigoto.testing.conformance.fixture import EngineUnderTest, ended
-from shigoto.testing.conformance.office import Office
 
 HOUR = 3_600_000
 

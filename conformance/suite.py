@@ -1,37 +1,42 @@
 """Every test class of the suite, to be imported by the test module of an engine."""
 
-from shigoto.testing.conformance.alone import TestAlone
-from shigoto.testing.conformance.arguments import TestByArgs
-from shigoto.testing.conformance.cancelling import TestCancel, TestForce
-from shigoto.testing.conformance.claiming import TestClaim, TestOrder, TestRefusals, TestWants
-from shigoto.testing.conformance.concurrency import (
+from conformance.cancelling import TestCancel, TestForce
+from conformance.claiming import TestClaim, TestOrder, TestRefusals, TestWants
+from conformance.concurrency import (
     TestClosing,
     TestDoorbell,
     TestSecondEngine,
     TestTasks,
     TestThreads,
 )
-from shigoto.testing.conformance.crashes import TestBlame, TestBury, TestCrashed
-from shigoto.testing.conformance.deleting import TestDelete
-from shigoto.testing.conformance.enqueue import TestEnqueue, TestTheSameId, TestWhen
-from shigoto.testing.conformance.filtering import TestByError, TestByWorker, TestCount, TestSince
-from shigoto.testing.conformance.keys import (
+from conformance.crashes import TestBlame, TestBury, TestCrashed
+from conformance.deleting import TestDelete
+from conformance.due_times import TestExpiry, TestPromote, TestRetention
+from conformance.encryption import TestSealed
+from conformance.enqueue import TestEnqueue, TestTheSameId, TestWhen
+from conformance.filters import TestByError, TestByWorker, TestCount, TestSince
+from conformance.filters_by_arguments import TestByArgs
+from conformance.history import TestHistory, TestReport
+from conformance.isolation import TestAlone
+from conformance.keys import (
     TestKeyAndRetry,
     TestKeyScope,
+    TestKeysInBulk,
     TestKeyTable,
     TestReplace,
     TestSuperseded,
 )
-from shigoto.testing.conformance.keys_in_bulk import TestKeysInBulk
-from shigoto.testing.conformance.leases import (
+from conformance.leases import (
     TestBeat,
     TestClockSteps,
     TestFence,
     TestRescue,
     TestStrays,
 )
-from shigoto.testing.conformance.logs import TestLogs
-from shigoto.testing.conformance.looking import (
+from conformance.logs import TestLogs
+from conformance.notices import TestNotices
+from conformance.operators import TestConfigure, TestRetry
+from conformance.reading import (
     TestFind,
     TestGet,
     TestOldest,
@@ -40,25 +45,20 @@ from shigoto.testing.conformance.looking import (
     TestStats,
     TestWorkers,
 )
-from shigoto.testing.conformance.machine import TestMachine
-from shigoto.testing.conformance.managing import TestConfigure, TestRetry
-from shigoto.testing.conformance.notices import TestNotices
-from shigoto.testing.conformance.registry import TestAudit, TestFeed, TestTokens
-from shigoto.testing.conformance.reporting import TestHistory, TestReport
-from shigoto.testing.conformance.schedules import TestDue, TestSchedules
-from shigoto.testing.conformance.scheduling import TestExpiry, TestPromote, TestRetention
-from shigoto.testing.conformance.sealing import TestSealed
-from shigoto.testing.conformance.settling import (
+from conformance.schedules import TestDue, TestSchedules
+from conformance.settling import (
     TestCompleted,
     TestErrored,
     TestFailed,
     TestGuard,
     TestSnoozedAndReleased,
 )
-from shigoto.testing.conformance.texts import TestTexts
-from shigoto.testing.conformance.ticking import TestTick
-from shigoto.testing.conformance.transactions import TestJoin, TestNoJoin
-from shigoto.testing.conformance.unknown import TestUnknown, TestUnknownAndDue
+from conformance.state_machine import TestMachine
+from conformance.texts import TestTexts
+from conformance.ticks import TestTick
+from conformance.tokens_audit_feed import TestAudit, TestFeed, TestTokens
+from conformance.transactions import TestJoin, TestNoJoin
+from conformance.unknown_tasks import TestUnknown, TestUnknownAndDue
 
 __all__ = [
     "TestAlone",

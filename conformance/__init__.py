@@ -1,7 +1,7 @@
 """The suite that every engine must pass: one module for each kind of promise, one test for each promise.
 
-To run it against an engine, write a test module that imports the test classes from
-`shigoto.testing.conformance.suite` and gives them one fixture:
+To run it against an engine, write a test module that imports the test classes from `conformance.suite` and gives them
+one fixture:
 
     @pytest.fixture
     def open_store(tmp_path: Path) -> Iterator[Callable[[], EngineUnderTest]]:
