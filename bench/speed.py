@@ -28,13 +28,12 @@ from statistics import median
 from typing import Any, Protocol
 
 from shigoto import Shigoto, Task
-from shigoto.cli.target import existing
+from shigoto.cli.target import InFile, existing
 from shigoto.model.errors import ShigotoError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, State
 from shigoto.model.states import DELETABLE
 from shigoto.worker import Worker
-from shigoto.worker.supervisor.address import InFile
 
 QUEUE = "shigoto-bench"
 HELD_FOR = timedelta(days=1)
