@@ -77,8 +77,8 @@ from conformance.suite import (
     TestWorkers,
 )
 from conformance.suite import TestMachine as Machine
+from devtools.postgres import Server
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.local_postgres import Server
 from tests.postgres_clock import ServerClock
 from tests.postgres_stores import make_store_on_test_time
 from tests.postgres_yard import Yard

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from conformance.engine_under_test import EngineUnderTest, ended, want
+from devtools.postgres import Server
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.local_postgres import Server
 from shigoto.model.errors import JobNotFound
 from shigoto.model.job import FailureKind, KeyMode, Lease, State
 from shigoto.model.outcome import Ending, Report, Verdict

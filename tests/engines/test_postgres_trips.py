@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 
 from conformance.engine_under_test import EngineUnderTest, ended
+from devtools.postgres import Server
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
-from shigoto.local_postgres import Server
 from shigoto.model.job import JobSpec, KeyMode, Lease, LogLine, State
 from shigoto.model.outcome import Ending, LogTail, Report
 from shigoto.model.worker import Orders, Promoted, SweepOrder, Swept

@@ -1,8 +1,10 @@
 """A PostgreSQL that is started, stopped, killed and frozen by whoever holds it."""
 
 import os
+import random
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,12 +15,9 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from shigoto.local_postgres import warden
-from shigoto.local_postgres.account import Account, account_for
-from shigoto.local_postgres.binaries import binaries, major_of
-from shigoto.local_postgres.folder import SUPERUSER, Folder, refuse_other_major
-from shigoto.local_postgres.ports import free_port
-from shigoto.local_postgres.processes import children_of, is_alive, stands_still
+from devtools.postgres import guard_process
+from devtools.postgres.data_folder import SUPERUSER, Folder, refuse_other_major
+from devtools.postgres.install import Account, account_for, binaries, major_of
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 
 HOST = "127.0.0.1"
@@ -27,6 +26,11 @@ STOP_WITHIN = 30.0
 LOOK_EVERY = 0.005
 PORTS_TRIED = 5
 PORT_TAKEN = "could not bind"
+
+PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+LOWEST_PORT, HIGHEST_PORT = 15_000, 32_767
+RANDOM_PORTS = 100
+PROC = Path("/proc")
 
 Setting = str | int | float | bool
 
@@ -68,7 +72,7 @@ class Server:
         self._keeps_port = port is not None
         self._place = Folder(self.folder)
         self._account: Account | None = None
-        self._warden: subprocess.Popen[str] | None = None
+        self._guard: subprocess.Popen[str] | None = None
         self._pid = 0
 
     def __enter__(self) -> Self:
@@ -106,7 +110,7 @@ class Server:
     @property
     def running(self) -> bool:
         """Whether it runs, frozen or not."""
-        return self._warden is not None and self._warden.poll() is None
+        return self._guard is not None and self._guard.poll() is None
 
     @property
     def pid(self) -> int:
@@ -228,8 +232,8 @@ class Server:
             words += ["-c", f"{name}={value}"]
         whose = "-" if account.user is None else f"{account.user}:{account.group}"
         with self._place.log.open("ab") as log:
-            self._warden = subprocess.Popen(
-                [sys.executable, "-I", "-S", warden.__file__, str(os.getpid()), whose, *words],
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", "-S", guard_process.__file__, str(os.getpid()), whose, *words],
                 cwd=self.folder,
                 env=self._environment,
                 stdin=subprocess.PIPE,
@@ -239,8 +243,8 @@ class Server:
                 # A Ctrl-C in the terminal is not meant for it.
                 start_new_session=True,
             )
-        assert self._warden.stdout is not None
-        self._pid = int(self._warden.stdout.readline() or 0)
+        assert self._guard.stdout is not None
+        self._pid = int(self._guard.stdout.readline() or 0)
 
     def _comes_up(self) -> bool:
         """Whether it takes connections before it ends, or its time is over."""
@@ -256,25 +260,25 @@ class Server:
 
     @property
     def _has_begun(self) -> bool:
-        """Whether there is somebody to signal. If not, because the start was interrupted before the warden could say
-        who that is, then the warden ends it, as soon as it is left alone."""
+        """Whether there is somebody to signal. If not, because the start was interrupted before the guard could say
+        who that is, then the guard ends it, as soon as it is left alone."""
         return self.running and self._pid > 0
 
     def _ends_within(self, seconds: float) -> bool:
-        """Whether all of its processes have ended; the warden's output ends with the last of them."""
-        assert self._warden is not None
-        assert self._warden.stdout is not None
+        """Whether all of its processes have ended; the guard's output ends with the last of them."""
+        assert self._guard is not None
+        assert self._guard.stdout is not None
         output = select.poll()
-        output.register(self._warden.stdout, select.POLLIN)
+        output.register(self._guard.stdout, select.POLLIN)
         return bool(output.poll(seconds * 1_000))
 
     def _forget(self) -> None:
-        if self._warden is not None:
-            for end in (self._warden.stdin, self._warden.stdout):
+        if self._guard is not None:
+            for end in (self._guard.stdin, self._guard.stdout):
                 assert end is not None
                 end.close()
-            self._warden.wait()
-        self._warden = None
+            self._guard.wait()
+        self._guard = None
         self._pid = 0
 
     @staticmethod
@@ -289,3 +293,75 @@ def wait_until(holds: Callable[[], bool], seconds: float) -> None:
     end = time.monotonic() + seconds
     while not holds() and time.monotonic() < end:
         time.sleep(LOOK_EVERY)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on, outside of the range that the system hands out to clients.
+
+    Inside of it some other connection could take the port while the server is down; and a client that tries again and
+    again could even be connected with itself.
+    """
+    below = HIGHEST_PORT
+    with suppress(OSError, ValueError, IndexError):
+        below = min(below, int(PORT_RANGE.read_text().split()[0]) - 1)
+    for _ in range(RANDOM_PORTS if below > LOWEST_PORT else 0):
+        port = random.randint(LOWEST_PORT, below)
+        if is_free(port):
+            return port
+    with socket.socket() as any_free:
+        any_free.bind(("127.0.0.1", 0))
+        return int(any_free.getsockname()[1])
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As the server does it: what is left of closed connections is no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def children_of(parent: int) -> list[int]:
+    """Those that this process has started itself; a server starts all of its own itself."""
+    if not (PROC / "self" / "stat").exists():
+        return children_told_by_ps(parent)
+    return [
+        int(entry.name)
+        for entry in PROC.iterdir()
+        if entry.name.isdigit() and (fields := status_of(int(entry.name))) and int(fields[1]) == parent
+    ]
+
+
+def stands_still(pid: int) -> bool:
+    """Whether it is stopped, or gone; where nobody can say, yes."""
+    fields = status_of(pid)
+    return not fields or fields[0] in "TtZX"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    fields = status_of(pid)
+    return not fields or fields[0] not in "ZX"
+
+
+def status_of(pid: int) -> list[str]:
+    """State, parent and so on, as proc(5) has them after the name; nothing without such a process, or without /proc."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def children_told_by_ps(parent: int) -> list[int]:
+    told = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    pairs = (line.split() for line in told.splitlines())
+    return [int(pid) for pid, its_parent in pairs if int(its_parent) == parent]

@@ -1,11 +1,13 @@
 """The process between a private server and whoever started it: it sees to it that the server never outlives them.
 
-    python -I -S warden.py PARENT ACCOUNT COMMAND …      PARENT is a process id; ACCOUNT is UID:GID, or - for our own
+    python -I -S guard_process.py PARENT ACCOUNT COMMAND …
+
+PARENT is a process id. ACCOUNT is UID:GID, or - for the account of this process.
 
 It starts the command, prints its process id, and ends when the command and all that came of it have ended. Its standard
 input is a pipe that nothing is ever written to: when that ends, or the parent is gone, so is the command soon.
 
-It runs by itself, without the package: a start must cost little, and nothing may be missing after an upgrade.
+It imports the standard library alone, because a start must cost little.
 """
 
 import os

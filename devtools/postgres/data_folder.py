@@ -6,8 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from shigoto.local_postgres.account import Account
-from shigoto.local_postgres.binaries import how_to_install
+from devtools.postgres.install import Account, how_to_install
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 
 SUPERUSER = "postgres"

@@ -7,7 +7,7 @@ It takes the programs that are on this machine; `available()` says which. The se
 for a password that stands in the folder, and ends with the process that has started it, however that ends.
 """
 
-from shigoto.local_postgres.binaries import available
-from shigoto.local_postgres.server import Server
+from devtools.postgres.install import available
+from devtools.postgres.server import Server
 
 __all__ = ["Server", "available"]
