@@ -14,9 +14,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from dev import ROOT
 from devtools.postgres import Server, available, install
 from devtools.postgres import server as server_module
 from devtools.postgres.install import account_for
+from shigoto import Shigoto
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 from tests.postgres_yard import FAST, Yard
 
@@ -231,6 +233,39 @@ def test_one_whose_start_was_interrupted_ends_and_nobody_else_is_signalled(
     assert not own.running
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_developer_gets_a_server_with_the_schema_until_the_command_is_stopped(
+    postgres: Server, postgres_yard: Yard, number: signal.Signals
+) -> None:
+    assert postgres.running, "a version that does not start here is skipped"
+    folder = postgres_yard.folder()
+    words = [sys.executable, "-m", "devtools.postgres", str(folder)]
+    process = subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        app = Shigoto(address)
+        assert app.count() == 0
+        app.close()
+        second = subprocess.run(words, cwd=ROOT, check=False, capture_output=True, text=True, timeout=60)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+
+    assert process.returncode == 0, said
+    assert f"Its data stays in {folder}" in said
+    assert address.split("@")[0] not in said
+    assert second.returncode == 1
+    assert "Error [STORE.UNAVAILABLE]" in second.stderr
+    assert second.stdout == ""
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(address)
 
 
 def test_what_is_not_its_folder_is_refused(tmp_path: Path) -> None:
