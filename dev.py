@@ -17,7 +17,7 @@ from typing import Callable, Iterable, Mapping, NoReturn, Sequence
 
 ROOT = Path(__file__).resolve().parent
 ENGINES = ("memory", "postgres", "sqlite")
-CODE = ("conftest.py", "dev.py", "devtools", "src", "tests", "examples", "bench", "faults")
+CODE = ("conftest.py", "dev.py", "devtools", "src", "conformance", "tests", "examples", "bench", "faults")
 MOST_LINES = 400
 SHORT_FILES = ("src", "faults")  # where no file may have more
 
@@ -112,6 +112,11 @@ def docs(arguments: list[str]) -> int:
     return renewed.returncode
 
 
+def postgres(arguments: list[str]) -> int:
+    """run a private PostgreSQL for development until Ctrl-C, and print its address"""
+    become(["python", "-m", "devtools.postgres", *arguments], needs="dev")
+
+
 def requirements(arguments: list[str]) -> int:
     """which test proves which requirement; --uncovered, --json"""
     from devtools import ledger
@@ -135,6 +140,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "bench": bench,
     "faults": faults,
     "docs": docs,
+    "postgres": postgres,
     "requirements": requirements,
     "lock": lock,
 }

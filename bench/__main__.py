@@ -1,6 +1,7 @@
 """`python3 dev.py bench [KIND] [OPTIONS]`: measures. `bench KIND --help` has the options.
 
-speed            jobs per second and latency on one SQLite file, beside a bare insert loop; this one if none is named
+speed            jobs per second and latency on new SQLite files, beside a bare insert loop, or with --url on any store;
+                 this one if none is named
 footprint        what it costs to have it: the import, an idle worker's processor time and memory, and how soon an
                  idle worker begins a job that another process has stored
 stages           processor time of one job, stage by stage; of several source trees beside each other

@@ -42,8 +42,8 @@ from bench.comparison.driver import write
 from bench.comparison.embedding import placed
 from bench.comparison.report import table
 from bench.stores import TITLES, software, store
+from devtools.postgres.server import free_port
 from shigoto import Shigoto
-from shigoto.local_postgres.ports import free_port
 from shigoto.worker import Worker
 
 ROOT = Path(__file__).resolve().parent.parent

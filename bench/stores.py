@@ -21,7 +21,7 @@ def store(engine: str, url: str | None) -> Generator[str]:
         if engine == "sqlite":
             yield f"sqlite:///{Path(folder) / 'jobs.db'}"
             return
-        from shigoto.local_postgres import Server
+        from devtools.postgres import Server
 
         with Server(Path(folder) / "server") as server:
             yield server.address

@@ -1,1 +1,1 @@
-"""What dev.py is made of: standard library only, and not part of the package."""
+"""Tools for contributors. dev.py needs only the standard library; reference.py and postgres/ also need Shigoto."""

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# The conformance suite ships with the package, and every engine's tests run it.
+# The conformance suite is run by the tests of every engine.
 TESTS = (
     "tests/**/*.py",
     "bench/tests/**/*.py",
+    "conformance/**/*.py",
     "examples/**/tests/**/*.py",
     "faults/tests/**/*.py",
-    "src/shigoto/testing/conformance/**/*.py",
 )
 
 ENTRY = re.compile(r"^- \*\*(?P<number>S\d-\d+)(?: = (?P<alias>GWT-\d+))?\*\* (?P<text>.+)$")

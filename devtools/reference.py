@@ -131,9 +131,8 @@ The command line prints it in brackets, and as `code` with `--json`.
 %(errors)s
 
 The dots show the tree: `except JobError` catches all that stand below it.
-Three more codes belong to the command line alone: `CLI.USAGE`, `CLI.SYSTEM` and `BENCH.FAILED`.
+Two more codes belong to the command line alone: `CLI.USAGE` and `CLI.SYSTEM`.
 The first is for words that cannot be understood, the second for what the operating system refused.
-The third is for figures of `shigoto bench` that would not be true.
 
 ## Kinds of failure
 

@@ -13,9 +13,9 @@ from msgspec import DecodeError, Struct, field, json
 
 from bench.comparison.machine import describe
 from bench.comparison.report import table as in_markdown
+from devtools.postgres.install import binaries
 from faults.evidence.checker import quantiles
 from faults.experiment import ZEROS, Outcome
-from shigoto.local_postgres.binaries import binaries
 from shigoto.model.errors import StoreUnavailable
 from shigoto.model.version import VERSION
 

@@ -22,8 +22,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from shigoto.local_postgres import Server, available
-from shigoto.local_postgres.processes import is_alive
+from devtools.postgres import Server, available
+from devtools.postgres.server import is_alive
 from shigoto.model.errors import StoreError
 
 MAJORS = (15, 16, 18)

@@ -27,7 +27,7 @@ from bench.comparison.postgres_plan import (
 from devtools.environment import Problem
 
 if TYPE_CHECKING:
-    from shigoto.local_postgres import Server
+    from devtools.postgres import Server
 
 SETTLE_LIMIT = 60.0
 GIB = 1 << 30
@@ -159,7 +159,7 @@ def _settings() -> dict[str, str | int]:
 @contextmanager
 def ground(wishes: Wishes) -> Generator[Ground]:
     """The server ends with the comparison, and its folder is removed."""
-    from shigoto.local_postgres import Server
+    from devtools.postgres import Server
     from shigoto.model.errors import StoreError
 
     venv = environment.FOLDER / "postgres"

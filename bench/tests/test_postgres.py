@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from devtools.environment import ROOT
-from shigoto.local_postgres import Server
+from devtools.postgres import Server
 
 pytestmark = [
     pytest.mark.engine("postgres"),

@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 
 from msgspec import Struct
 
+from devtools.postgres.server import free_port
 from faults.experiment import Experiment, Outcome, Setting
 from faults.experiments.e05_rolling_deploy import judge_exits, stop_idle
 from faults.experiments.e18_silent_network import CALM, STOPPED_WITHIN, TROUBLE, Act, judge
@@ -24,7 +25,6 @@ from faults.stores.served import HOST, Served, ask
 from faults.tools.elsewhere import Elsewhere, why_not
 from faults.tools.outages import WORKERS, Load, goes_on
 from faults.tools.proxy import HalfOpen, Mode, Pass, Proxy, Silent
-from shigoto.local_postgres.ports import free_port
 from shigoto.worker.station import beat_deadline
 
 TASKS = "plain,in_a_thread"

@@ -22,6 +22,7 @@ from typing import Any
 
 from msgspec import json
 
+from devtools.postgres.server import free_port
 from faults.experiment import Experiment, Outcome, Setting
 from faults.stage import Stage, app_of
 from faults.stores.served import HOST, Served, ask
@@ -53,7 +54,6 @@ from faults.tools.outside import Postbox, Receiver
 from faults.tools.sinks import ERROR, Sink, sink
 from shigoto import Job, State
 from shigoto.encryption import KEYS
-from shigoto.local_postgres.ports import free_port
 
 # What may be said where: stored, and shown nowhere; and a key that is the receiver's own.
 IN_CLEAR = {

@@ -14,10 +14,9 @@ from typing import Any, Literal
 
 import psycopg
 
+from devtools.postgres import Server
+from devtools.postgres.server import is_alive, wait_until
 from faults.evidence.records import Pen
-from shigoto.local_postgres import Server
-from shigoto.local_postgres.processes import is_alive
-from shigoto.local_postgres.server import wait_until
 
 How = Literal["smart", "fast", "immediate"]
 SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}

@@ -15,8 +15,8 @@ from typing import Any
 
 from msgspec import DecodeError, Struct, json
 
+from devtools.postgres.server import free_port
 from faults.stage import QUIET, Stage, end
-from shigoto.local_postgres.ports import free_port
 from shigoto.model.token import Scope, Token, mint
 
 HOST = "127.0.0.1"

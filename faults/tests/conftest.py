@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from devtools.postgres import Server
 from faults.experiment import Setting
-from shigoto.local_postgres import Server
 from tests.postgres_yard import Yard
 
 

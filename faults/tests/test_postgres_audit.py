@@ -8,13 +8,13 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from conformance.engine_under_test import EngineUnderTest
+from conformance.state_machine import EngineMachine
+from devtools.postgres import Server
 from faults.evidence import audit
 from faults.evidence.moves import stories
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.local_postgres import Server
 from shigoto.model.outcome import Death, Ending, Verdict
-from shigoto.testing.conformance.fixture import EngineUnderTest
-from shigoto.testing.conformance.machine import EngineMachine
 from tests.postgres_clock import ServerClock, take_time_from_test
 from tests.postgres_yard import Yard
 

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import psycopg
 
+from devtools.postgres.install import NAMESPACE, nobody
+from devtools.postgres.server import free_port
 from faults.stores.database import RUNTIME, Database
-from shigoto.local_postgres.account import NAMESPACE, nobody
-from shigoto.local_postgres.ports import free_port
 
 PROGRAM = "pgbouncer"
 PLACES = f"{os.defpath}{os.pathsep}/usr/sbin{os.pathsep}/usr/local/sbin"

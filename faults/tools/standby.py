@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from devtools.postgres.data_folder import SUPERUSER
+from devtools.postgres.install import account_for
 from faults.evidence.records import Pen
 from faults.stores.host import SETTINGS, Host
-from shigoto.local_postgres.account import account_for
-from shigoto.local_postgres.folder import SUPERUSER
 
 STATE = "SELECT state, sync_state FROM pg_stat_replication"
 

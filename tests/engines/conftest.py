@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shigoto.testing.conformance.fixture import EngineUnderTest
+from conformance.engine_under_test import EngineUnderTest
 from tests.engines.moved_stores import Stores
 
 

@@ -7,14 +7,8 @@ from itertools import count
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from shigoto import Shigoto
-from shigoto.engine.http import RemoteEngine
-from shigoto.engine.memory import MemoryEngine
-from shigoto.server import Service, records
-from shigoto.server.run import Serving
-from shigoto.testing.clock import VirtualClock
-from shigoto.testing.conformance.fixture import EngineUnderTest
-from shigoto.testing.conformance.suite import (
+from conformance.engine_under_test import EngineUnderTest
+from conformance.suite import (
     TestAlone,
     TestBeat,
     TestBlame,
@@ -79,6 +73,12 @@ from shigoto.testing.conformance.suite import (
     TestWhen,
     TestWorkers,
 )
+from shigoto import Shigoto
+from shigoto.engine.http import RemoteEngine
+from shigoto.engine.memory import MemoryEngine
+from shigoto.server import Service, records
+from shigoto.server.run import Serving
+from shigoto.testing.clock import VirtualClock
 from tests.service.ground import running
 
 __all__ = [

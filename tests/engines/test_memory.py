@@ -4,14 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from shigoto.engine.memory import MemoryEngine
-from shigoto.engine.memory.line import Line
-from shigoto.engine.op import Op, Steps
-from shigoto.model.job import Job
-from shigoto.model.outcome import Ending
-from shigoto.testing.clock import VirtualClock
-from shigoto.testing.conformance.fixture import EngineUnderTest, ended
-from shigoto.testing.conformance.suite import (
+from conformance.engine_under_test import EngineUnderTest, ended
+from conformance.suite import (
     TestAlone,
     TestAudit,
     TestBeat,
@@ -81,6 +75,12 @@ from shigoto.testing.conformance.suite import (
     TestWhen,
     TestWorkers,
 )
+from shigoto.engine.memory import MemoryEngine
+from shigoto.engine.memory.line import Line
+from shigoto.engine.op import Op, Steps
+from shigoto.model.job import Job
+from shigoto.model.outcome import Ending
+from shigoto.testing.clock import VirtualClock
 
 __all__ = [
     "TestAlone",

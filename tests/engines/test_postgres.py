@@ -6,10 +6,8 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
-from shigoto.engine.postgres import PostgresEngine
-from shigoto.local_postgres import Server
-from shigoto.testing.conformance.fixture import Connection, EngineUnderTest
-from shigoto.testing.conformance.suite import (
+from conformance.engine_under_test import Connection, EngineUnderTest
+from conformance.suite import (
     TestAlone,
     TestAudit,
     TestBeat,
@@ -78,7 +76,9 @@ from shigoto.testing.conformance.suite import (
     TestWhen,
     TestWorkers,
 )
-from shigoto.testing.conformance.suite import TestMachine as Machine
+from conformance.suite import TestMachine as Machine
+from devtools.postgres import Server
+from shigoto.engine.postgres import PostgresEngine
 from tests.postgres_clock import ServerClock
 from tests.postgres_stores import make_store_on_test_time
 from tests.postgres_yard import Yard

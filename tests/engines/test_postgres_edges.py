@@ -10,14 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest
+from conformance.filters import fail, numbers
+from devtools.postgres import Server
 from shigoto import Context, JobError, OptionInvalid, SchemaMissing, Shigoto, StoreRefused
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.local_postgres import Server
 from shigoto.model.job import JobFilter
 from shigoto.testing.clock import VirtualClock
-from shigoto.testing.conformance.filtering import fail, numbers
-from shigoto.testing.conformance.fixture import EngineUnderTest
 from shigoto.worker import Worker
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]

@@ -9,14 +9,14 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest, ended, want
+from devtools.postgres import Server
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.local_postgres import Server
 from shigoto.model.errors import JobNotFound
 from shigoto.model.job import FailureKind, KeyMode, Lease, State
 from shigoto.model.outcome import Ending, Report, Verdict
 from shigoto.model.worker import Announcement, SweepOrder
-from shigoto.testing.conformance.fixture import EngineUnderTest, ended, want
 from tests.engines.stepping import Stepper, stepping
 from tests.postgres_clock import ServerClock
 from tests.postgres_stores import make_store_on_test_time

@@ -22,13 +22,13 @@ from psycopg.rows import dict_row
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
+from devtools.postgres import Server
 from shigoto import JobError, LeaseLost, OptionInvalid, SchemaMissing, Shigoto, State, StoreRefused, Task
 from shigoto.context import Context, Desk
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.arrays import bigint_array, int_array, text_array, uuid_array
 from shigoto.engine.sql.command import Statement, Steps
-from shigoto.local_postgres import Server
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.worker import Announcement, Want

@@ -8,10 +8,10 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from devtools.postgres import Server
 from faults.tools.costs import Meter
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.marks import LONGEST, SUSPICIOUS, Marks
-from shigoto.local_postgres import Server
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.outcome import Ending, Settlement

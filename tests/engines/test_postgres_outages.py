@@ -18,13 +18,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from devtools.postgres import Server
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import outage
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.outage import LONGEST_PAUSE, Outage
 from shigoto.engine.sql.command import Call, Statement
-from shigoto.local_postgres import Server
 from shigoto.model.errors import StoreError, StoreUnavailable
 from shigoto.worker.station import Trouble, longest_pause
 from tests.postgres_yard import ALWAYS, Yard

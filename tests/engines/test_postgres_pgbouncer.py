@@ -17,10 +17,10 @@ from urllib.parse import quote, urlsplit
 import psycopg
 import pytest
 
+from devtools.postgres.install import NOBODY
+from devtools.postgres.server import free_port
 from shigoto import Context, RetryLater, Shigoto, State, StoreRefused
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.local_postgres.account import NOBODY
-from shigoto.local_postgres.ports import free_port
 from shigoto.worker import Worker
 from tests.journeys.yard import SHIGOTO
 

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
+from conformance.engine_under_test import ended
 from faults.tools.costs import Cost, Meter
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine, claiming
@@ -28,7 +29,6 @@ from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
 from shigoto.model.outcome import Ending, LogTail, Report, Settlement
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.worker import Announcement, SweepOrder, Want
-from shigoto.testing.conformance.fixture import ended
 from tests.postgres_stores import make_store
 from tests.postgres_yard import ALWAYS, Yard
 

@@ -15,11 +15,11 @@ import pytest
 from msgspec import json
 from psycopg import RawCursor, errors
 
+from devtools.postgres import Server
 from shigoto.engine.postgres.schema import REMEMBER
 from shigoto.engine.postgres.statement import load_texts
 from shigoto.engine.sql.migrations import load_migrations
 from shigoto.engine.sql.statements import load_statements
-from shigoto.local_postgres import Server
 from shigoto.model.clock import Millis
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease

@@ -6,8 +6,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from devtools.postgres import Server
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.local_postgres import Server
 from shigoto.model.clock import to_datetime
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, State

@@ -9,15 +9,15 @@ from uuid import UUID
 
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest, ended
+from devtools.postgres import Server
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
-from shigoto.local_postgres import Server
 from shigoto.model.job import JobSpec, KeyMode, Lease, LogLine, State
 from shigoto.model.outcome import Ending, LogTail, Report
 from shigoto.model.worker import Orders, Promoted, SweepOrder, Swept
 from shigoto.testing.clock import VirtualClock
-from shigoto.testing.conformance.fixture import EngineUnderTest, ended
 from tests.postgres_stores import make_store
 from tests.postgres_yard import Yard
 

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from shigoto.local_postgres import Server
+from devtools.postgres import Server
 from shigoto.testing.clock import START
 from tests.postgres_clock import ServerClock, take_time_from_test
 from tests.postgres_yard import Yard

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shigoto.engine.sqlite import SqliteEngine
-from shigoto.testing.clock import VirtualClock
-from shigoto.testing.conformance.fixture import Connection, EngineUnderTest
-from shigoto.testing.conformance.suite import (
+from conformance.engine_under_test import Connection, EngineUnderTest
+from conformance.suite import (
     TestAlone,
     TestAudit,
     TestBeat,
@@ -81,6 +79,8 @@ from shigoto.testing.conformance.suite import (
     TestWhen,
     TestWorkers,
 )
+from shigoto.engine.sqlite import SqliteEngine
+from shigoto.testing.clock import VirtualClock
 
 __all__ = [
     "TestAlone",

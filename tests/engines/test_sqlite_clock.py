@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from conformance.engine_under_test import EngineUnderTest
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.clock import MAX_HOLD, to_datetime
 from shigoto.testing.clock import VirtualClock
-from shigoto.testing.conformance.fixture import EngineUnderTest
 
 pytestmark = pytest.mark.engine("sqlite")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shigoto.testing.conformance import suite
+from conformance import suite
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,9 @@ pytestmark = [
 ]
 
 UNIT = ROOT / "deploy" / "shigoto.service"
-OURS = ("src", "tests", "docs", "examples", "bench", "devtools", "faults", "requirements", "deploy", ".ci")
+OURS = (
+    "src", "tests", "conformance", "docs", "examples", "bench", "faults", "devtools", "requirements", "deploy", ".ci",
+)  # fmt: skip
 BESIDE = (
     "Containerfile", ".dockerignore", "conftest.py", "dev.py", "pyproject.toml", "mkdocs.yml", "LICENSE",
     "README.md", "README.ja.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
@@ -75,6 +77,19 @@ class TestWheel:
 
         assert names == {name.removeprefix("src/") for name in files_below(ROOT / "src")}
         assert {"shigoto/py.typed", "shigoto/engine/sqlite/statements/path.sql"} <= names
+
+    def test_what_only_contributors_need_is_not_in_it(self, parcels: Parcels) -> None:
+        sources = {
+            name: text_in(parcels.wheel, name) for name in contents(parcels.wheel) if name.endswith(".py")
+        }
+        words = {word for name in sources for word in re.split(r"[/.]", name)}
+        importing = re.compile(
+            r"^\s*(?:import|from) (?:_?pytest|hypothesis|conformance|bench|faults|devtools)\b", re.MULTILINE
+        )
+
+        assert words & {"conformance", "bench", "local_postgres", "devtools", "faults", "tests"} == set()
+        assert {name for name, text in sources.items() if importing.search(text)} == {"shigoto_pytest.py"}
+        assert "devpg" not in text_in(parcels.wheel, "/METADATA")
 
     def test_it_says_what_it_is(self, parcels: Parcels) -> None:
         """S0-80: few dependencies."""

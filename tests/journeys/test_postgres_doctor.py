@@ -12,9 +12,9 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from devtools.postgres import Server
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.checkup import INDEXES
-from shigoto.local_postgres import Server
 from tests.journeys.ground import Ground, opened
 from tests.postgres_yard import Yard
 

@@ -156,7 +156,6 @@ def test_nobody_else_makes_or_changes_the_schema(ground: Ground, old: bool) -> N
         ("queues",),
         ("pause", "mail"),
         ("clear", "failed", "--yes"),
-        ("bench", "--jobs", "10"),
     ]:
         ran = ground.shigoto("--app", "shop", *words, url=ground.address)
         assert ran.returncode == 1, words

@@ -21,7 +21,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import dev
-from shigoto.local_postgres.ports import free_port
+from devtools.postgres.server import free_port
 from shigoto.observe.metrics import FAMILIES
 from tests.journeys.yard import SHIGOTO, Yard, ended_within, eventually, runners_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from devtools.postgres.server import Server
 from shigoto import Shigoto, StoreError
-from shigoto.local_postgres.server import Server
 from shigoto.server import health
 from tests.postgres_stores import make_store
 from tests.postgres_yard import ALWAYS, Yard

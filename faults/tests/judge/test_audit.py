@@ -10,13 +10,13 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from conformance.engine_under_test import EngineUnderTest
+from conformance.state_machine import EngineMachine
 from faults.evidence import audit
 from faults.evidence.moves import stories
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.outcome import Death, Ending, Verdict
 from shigoto.testing.clock import VirtualClock
-from shigoto.testing.conformance.fixture import EngineUnderTest
-from shigoto.testing.conformance.machine import EngineMachine
 
 pytestmark = pytest.mark.engine("sqlite")
 

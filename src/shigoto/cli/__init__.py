@@ -47,8 +47,6 @@ COMMANDS = {
         "Run", "scheduler:scheduler", "Fire schedules until told to stop, without running jobs."
     ),
     "server": Entry("Run", "server:server", "Serve the store over HTTP until told to stop."),
-    "dev": Entry("Run", "dev:dev", "Run jobs while you change the code, also on a PostgreSQL of your own."),
-    "bench": Entry("Run", "bench:bench", "Measure a store: jobs per second, latency, cost per job."),
     "stats": Entry("Look", "look:stats", "Count the jobs, by queue and state."),
     "list": Entry("Look", "look:list_jobs", "Show the newest jobs of a state or filter."),
     "show": Entry("Look", "show:show", "Show one job: its state, its attempts, its errors, its log."),

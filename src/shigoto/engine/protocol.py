@@ -4,8 +4,8 @@ Policy lives above this line (backoff, encoding, schedules, time limits), atomic
 check, uniqueness, counters, the caller's transaction). Every method takes and returns batches, as an `Op` to be run by
 the same engine's `run`, `arun` or `join`.
 
-To add a method: write it here with its promise, then its tests in `shigoto.testing.conformance`, then memory, then
-sqlite, then the documentation.
+To add a method: write it here with its promise, then its tests in `conformance/`, then memory, then sqlite,
+then the documentation.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -1,7 +1,4 @@
-"""For tests: `app.test()` for users, a clock that obeys, and the suite that every engine must pass.
-
-The suite, `shigoto.testing.conformance`, needs pytest and hypothesis; the rest needs neither.
-"""
+"""Helpers for users' tests: `app.test()`, and a clock that moves only on request. They need no test framework."""
 
 from shigoto.testing.jobs import Jobs
 from shigoto.testing.runs import Ran, Run
