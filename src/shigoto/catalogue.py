@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from shigoto.codec.annotations import shown
+from shigoto.codec.annotations import annotation_text
 from shigoto.model.clock import Millis
 from shigoto.model.errors import DeclarationError, UnknownTask, nearest
-from shigoto.model.text import HIDDEN
-from shigoto.model.text import shown as on_one_line
+from shigoto.model.text import HIDDEN, shown
 from shigoto.options import Executor
 from shigoto.planning import Planning
 from shigoto.retry import Custom, Exponential, Retry
@@ -150,13 +149,13 @@ def parameters_of(task: AnyTask) -> list[TaskParameter]:
     return [
         TaskParameter(
             name=name,
-            type=shown(slot.annotation),
+            type=annotation_text(slot.annotation),
             required=name in arguments.required,
             default=UNSET
             if name in arguments.required
             else HIDDEN
             if name in arguments.secrets
-            else on_one_line(arguments.defaults[name]),
+            else shown(arguments.defaults[name]),
         )
         for name, slot in arguments.slots.items()
     ]

@@ -3,17 +3,12 @@
 A payload is a JSON object of parameter name → value; nothing but JSON is ever stored. What is written at
 enqueue is read back at once, by the very decoder the worker will use, so that a mismatch shows at the call.
 
-    declaration   what a task function must look like (`check_shape`), and what its annotations mean
-    signature     one function, resolved (`Signature`, `resolve`)
-    arguments     its arguments ⇄ payload
-    result        its return value ⇄ text
+    signature     what a task function must look like (`check_shape`), and one function, resolved (`Signature`)
+    arguments     its arguments ⇄ payload, its return value ⇄ text, and the JSON Schema of both
     slot          one annotated place: whether msgspec or pydantic reads it, and what has to be watched there
-    adapter       pydantic's part
-    schema        the JSON Schema of all that
-    annotations   annotations as they are written
-    text          writing JSON within limits of size and depth (`encode_json`), and saying why it failed
+    annotations   annotations as they are written, and which Python types they take
     values        walks over values that refuse what JSON would lose or change without a word
-    kinds         which Python types an annotation takes
+    text          writing JSON within limits of size and depth (`encode_json`), and saying why it failed
 
 Annotations decide what arrives: a tuple passed for `Sequence[int]` arrives as a list, an object of a subclass
 as one of the annotated class. What a type checker would refuse is refused, unless it arrives equal. Where they
@@ -24,8 +19,7 @@ JSON, may have their JSON form: a UUID its text, bytes base64, an object a dict.
 """
 
 from shigoto.codec.annotations import JSON, Secret
-from shigoto.codec.declaration import check_shape
-from shigoto.codec.signature import Signature, resolve
+from shigoto.codec.signature import Signature, check_shape, resolve
 from shigoto.codec.text import encode_json
 
 __all__ = ["JSON", "Secret", "Signature", "check_shape", "encode_json", "resolve"]

@@ -1,12 +1,18 @@
-"""The arguments of one task function ⇄ payload.
+"""The arguments and the result of one task function ⇄ JSON text, and their JSON Schema.
 
 The quick way through `encode` writes the text, reads it back as the worker will, and compares: what comes out
 equal has lost nothing. Only what differs or fails is walked through, to find the place and the reason.
+
+The JSON Schema (draft 2020-12) is for people, and for programs in other languages. msgspec describes what it reads,
+pydantic what is its own, and all classes stand together in the `$defs` of one document. What the schema refuses the
+codec may still take, where JSON leaves a choice: a Decimal is asked for as text, which keeps every digit, though a
+number would be read too. Formats are for information.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Flag
 from inspect import Parameter
 from typing import Any, NoReturn, Self
 
@@ -14,13 +20,12 @@ import msgspec
 from msgspec import UNSET, inspect
 from msgspec.structs import astuple
 
-from shigoto.codec.adapter import Adapter
-from shigoto.codec.annotations import is_secret, shown
-from shigoto.codec.slot import Slot, make_slot, read_foreign
+from shigoto.codec.annotations import annotation_text, is_secret
+from shigoto.codec.slot import Adapter, Slot, describe, make_slot, read_foreign, schema_of_foreign
 from shigoto.codec.text import ENCODER, Limits, TooLarge, check_limits, explain, is_json, with_numbers
-from shigoto.codec.values import Unfit
-from shigoto.model.errors import PayloadInvalid, PayloadTooLarge, nearest
-from shigoto.model.text import shown as in_short
+from shigoto.codec.values import Unfit, nodes
+from shigoto.model.errors import PayloadInvalid, PayloadTooLarge, ResultInvalid, nearest
+from shigoto.model.text import shown
 
 SECRET = "its value does not fit, and is secret"
 
@@ -69,7 +74,7 @@ class Arguments:
         needs_care = any(slot.adapter or slot.opaque for slot in slots.values())
         return cls(
             task=task,
-            text=_text(task, parameters),
+            text=_signature_text(task, parameters),
             slots=slots,
             numbered=tuple(enumerate(slots)),
             positional=positional,
@@ -139,7 +144,6 @@ class Arguments:
 
     def json_schema(self) -> dict[str, Any]:
         """The JSON Schema of the payload."""
-        from shigoto.codec.schema import schema_of_arguments
 
         return schema_of_arguments(self.task, self.struct, self.slots, self.defaults, self.secrets)
 
@@ -239,7 +243,7 @@ class Arguments:
 
     def _refuse_unknown(self, name: str, cause: Exception | None = None) -> NoReturn:
         self._refuse_call(
-            f"there is no parameter {in_short(name)}", cause, hint=nearest(str(name), tuple(self.slots))
+            f"there is no parameter {shown(name)}", cause, hint=nearest(str(name), tuple(self.slots))
         )
 
     def _refuse_call(self, why: str, cause: Exception | None = None, *, hint: str = "") -> NoReturn:
@@ -262,11 +266,179 @@ def _payload_struct(
     return msgspec.defstruct("Payload", fields, rename=names, kw_only=kw_only, forbid_unknown_fields=True)
 
 
-def _text(task: str, parameters: Sequence[Parameter]) -> str:
+def _signature_text(task: str, parameters: Sequence[Parameter]) -> str:
     parts: list[str] = []
     for each in parameters:
         if each.kind is Parameter.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
         default = "" if each.default is Parameter.empty else " = ..."
-        parts.append(f"{each.name}: {shown(each.annotation)}{default}")
+        parts.append(f"{each.name}: {annotation_text(each.annotation)}{default}")
     return f"{task}({', '.join(parts)})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """What one task function returns.
+
+    Looser than arguments are: by the time there is a result the effect has happened, so only what cannot be
+    stored is refused, and under `Any` whatever has a JSON form is stored in that form.
+    """
+
+    task: str
+    slot: Slot
+    limits: Limits
+    decoder: msgspec.json.Decoder[Any]
+
+    @classmethod
+    def of(cls, task: str, slot: Slot, limits: Limits) -> Self:
+        """Build the decoder for a resolved annotation."""
+        return cls(task, slot, limits, msgspec.json.Decoder(slot.stored_as, dec_hook=read_foreign))
+
+    def encode(self, value: object) -> str:
+        """Write, and see whether it reads back. Raises ResultInvalid."""
+        try:
+            return self._encode(value).decode()
+        except Exception as error:
+            reason, path = explain(error)
+            raise ResultInvalid(
+                f"task {self.task!r}: the result{path} cannot be stored: {reason}."
+            ) from error
+
+    def decode(self, text: str) -> Any:
+        """The value in a stored text. Raises ResultInvalid."""
+        try:
+            return self._read(text)
+        except Exception as error:
+            reason, path = explain(error)
+            raise ResultInvalid(
+                f"task {self.task!r}: the stored result{path} does not fit the return annotation: {reason}."
+            ) from error
+
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the stored text."""
+
+        return schema_of_result(self.task, self.slot)
+
+    def _write(self, value: object) -> bytes:
+        adapter = self.slot.adapter
+        written = ENCODER.encode(value if adapter is None else adapter.write(value))
+        check_limits(written, self.limits)
+        return written
+
+    def _read(self, text: str | bytes) -> Any:
+        value = self.decoder.decode(text)
+        return value if self.slot.adapter is None else self.slot.adapter.read(value)
+
+    def _encode(self, value: object) -> bytes:
+        try:
+            written = self._write(value)
+        except TooLarge:
+            raise
+        except Exception:
+            self._check(value)
+            raise
+        try:
+            unchanged = self._read(written) == value
+        except Exception:
+            unchanged = False
+            written = with_numbers(written, self.slot.node)
+        if self.slot.opaque or not unchanged:
+            self._check(value)
+        return written
+
+    def _check(self, value: object) -> None:
+        self.slot.check_storable(value, depth=self.limits.depth)
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+DEFINED = "#/$defs/"
+
+Schema = dict[str, Any]
+
+
+def schema_of_arguments(
+    task: str,
+    struct: type[msgspec.Struct],
+    slots: Mapping[str, Slot],
+    defaults: Mapping[str, object],
+    secrets: Collection[str] = (),
+) -> Schema:
+    """The schema of a payload: an object with a property for each parameter, in their order, and no other."""
+    adapters = {name: slot.adapter for name, slot in slots.items() if slot.adapter is not None}
+    (reference,), definitions, adapted = _described([struct], adapters)
+    payload = definitions.pop(reference["$ref"].removeprefix(DEFINED))
+    properties: Schema = {name: adapted.get(name, plain) for name, plain in payload["properties"].items()}
+    for name in secrets:
+        properties[name] = _write_only(properties[name])
+    for name, default in defaults.items():
+        if name not in secrets and (written := _default_text(default, slots[name].adapter)) is not None:
+            properties[name] = {**properties[name], "default": msgspec.json.decode(written)}
+    return _document(task, {**payload, "properties": properties}, definitions)
+
+
+def _write_only(schema: Schema) -> Schema:
+    """What is asked for and never told again."""
+    text = {"format": "password"} if schema.get("type") == "string" and "format" not in schema else {}
+    return {**schema, **text, "writeOnly": True}
+
+
+def schema_of_result(task: str, slot: Slot) -> Schema:
+    """The schema of a stored result."""
+    if slot.adapter is None:
+        (schema,), definitions, _ = _described([slot.annotation], {})
+    else:
+        _, definitions, adapted = _described([], {"result": slot.adapter})
+        schema = adapted["result"]
+    return _document(f"{task}: result", schema, definitions)
+
+
+def _described(
+    annotations: list[Any], adapters: Mapping[str, Adapter]
+) -> tuple[tuple[Schema, ...], Schema, dict[str, Schema]]:
+    """The schemas of annotations for msgspec, of `adapters` by their keys, and the definitions they share."""
+    models: dict[Any, str] = {}
+
+    def notice(kind: Any) -> Schema:
+        if hasattr(kind, "model_validate_json"):
+            models.setdefault(kind, f"model {len(models)}")
+        return schema_of_foreign(kind)
+
+    # Twice: the first time tells which models of pydantic there are, and which names are taken.
+    _, taken = msgspec.json.schema_components(annotations, schema_hook=notice)
+    adapted, foreign = describe(adapters, {key: kind for kind, key in models.items()}, taken=set(taken))
+
+    def look_up(kind: Any) -> Schema:
+        return (kind in models and adapted[models[kind]]) or schema_of_foreign(kind)
+
+    schemas, definitions = msgspec.json.schema_components(annotations, schema_hook=look_up)
+    return schemas, {**_with_flags(annotations, definitions), **foreign}, adapted
+
+
+def _with_flags(annotations: list[Any], definitions: Schema) -> Schema:
+    """The definitions, in which flags are numbers: msgspec lists the single ones and leaves out what they add up to."""
+    kinds = {
+        node.cls
+        for annotation in annotations
+        for node in nodes(msgspec.inspect.type_info(annotation))
+        if isinstance(node, msgspec.inspect.EnumType) and issubclass(node.cls, Flag)
+    }
+    single = [each for kind in kinds for each in msgspec.json.schema_components([kind])[1].values()]
+    return {
+        name: {**{word: said for word, said in each.items() if word != "enum"}, "type": "integer"}
+        if each in single
+        else each
+        for name, each in definitions.items()
+    }
+
+
+def _document(title: str, schema: Schema, definitions: Schema) -> Schema:
+    document = {"$schema": DIALECT, **schema, "title": title}
+    return {**document, "$defs": definitions} if definitions else document
+
+
+def _default_text(default: object, adapter: Adapter | None) -> bytes | None:
+    """A default in its JSON form; one that has none is left out, for it never stands in a payload."""
+    try:
+        return ENCODER.encode(default if adapter is None else adapter.write(default))
+    except Exception:
+        return None

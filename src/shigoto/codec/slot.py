@@ -1,8 +1,8 @@
-"""One annotated place, a parameter or the result: who reads it, and what has to be watched there.
+"""The reader and writer of one annotated place: msgspec's, or pydantic's.
 
-msgspec reads nearly everything, and fast. pydantic reads what is its own (models, and annotations that carry
-its constraints) and, when it is installed, what msgspec refuses because the JSON forms look alike:
-`str | UUID`, `date | datetime`, two dataclasses.
+A place is a parameter or the result. msgspec reads nearly everything, and fast. pydantic reads what is its own (models,
+and annotations that carry its constraints) and, when it is installed, what msgspec refuses because the JSON forms look
+alike: `str | UUID`, `date | datetime`, two dataclasses. It is imported only when an annotation asks for it.
 """
 
 import sys
@@ -12,24 +12,191 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Collection,
     Coroutine,
     Generator,
     Iterable,
     Iterator,
+    Mapping,
 )
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import PurePath
-from typing import Any, get_origin
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeGuard, Union, cast, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
 
-from shigoto.codec.adapter import Adapter, make_adapter, unfit
-from shigoto.codec.annotations import mentioned, metadata, shown
-from shigoto.codec.kinds import Kinds, kinds_for
+from shigoto.codec.annotations import Kinds, annotation_text, kinds_for, mentioned, metadata
 from shigoto.codec.text import ADDRESSES, ENCODER
-from shigoto.codec.values import Rules, check, nodes
+from shigoto.codec.values import Arms, Rules, Unfit, check, check_arms, nodes
 from shigoto.model.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic_core import ErrorDetails
+
+
+class Adapter:
+    """pydantic's reading and writing of one annotation, both through JSON text."""
+
+    __slots__ = ("_types", "_unions")
+
+    def __init__(self, annotation: Any, types: "TypeAdapter[Any]") -> None:
+        self._types = types
+        self._unions = tuple(_unions(annotation))
+
+    def write(self, value: object) -> msgspec.Raw:
+        """The JSON text of a value, in the form that `read` takes: by alias, without computed fields."""
+        return msgspec.Raw(self._types.dump_json(value, by_alias=True, round_trip=True, warnings=False))
+
+    def read(self, written: msgspec.Raw) -> Any:
+        """The value in a JSON text. Raises Unfit."""
+        try:
+            return self._types.validate_json(bytes(written))
+        except ValueError as error:
+            raise unfit(error, msgspec.json.decode(written)) from error
+
+    def check_kind(self, value: object) -> None:
+        """Refuse a value of another type than the annotated ones. Raises Unfit.
+
+        Read from JSON, much is taken for what it can be turned into; a strict look at the value itself tells.
+        """
+        from pydantic import ValidationError
+
+        try:
+            self._types.validate_python(value, strict=True)
+        except ValidationError as error:
+            if not all(_is_fine(each) for each in error.errors(include_url=False)):
+                raise unfit(error, value) from error
+        except Exception:
+            return  # from a validator of the user's, which fails again when the value is read
+
+    def check_arrival(self, value: object, arrived: object) -> None:
+        """Refuse a value that arrives as a model, or as another member of a union. Raises Unfit."""
+        check_arms(value, arrived, self._unions)
+
+    @property
+    def types(self) -> "TypeAdapter[Any]":
+        """pydantic's own view of the annotation."""
+        return self._types
+
+
+def describe(
+    adapters: Mapping[str, Adapter], models: Mapping[str, Any], *, taken: Collection[str]
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """The JSON Schemas of adapters and of models, by their keys; and the definitions that they refer to.
+
+    The definitions are meant for the top of a document, where the `taken` names belong to others.
+    """
+    if not adapters and not models:
+        return {}, {}
+    from pydantic import TypeAdapter
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Generate(GenerateJsonSchema):
+        """Leaves open what has no schema, and leaves out defaults that have no JSON form."""
+
+        def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+            return {}
+
+        def emit_warning(self, kind: Any, detail: str) -> None:
+            pass
+
+    types = {key: each.types for key, each in adapters.items()}
+    types |= {key: TypeAdapter(kind) for key, kind in models.items()}
+    schemas, together = TypeAdapter.json_schemas(
+        [(key, "validation", each) for key, each in types.items()], schema_generator=Generate
+    )
+    definitions: dict[str, Any] = together.get("$defs", {})
+    names = {
+        name: _free_name(name, {*taken, *(other for other in definitions if other != name)})
+        for name in definitions
+    }
+    moved = {f"#/$defs/{name}": f"#/$defs/{free}" for name, free in names.items()}
+    return (
+        {str(key): _moved(schema, moved) for (key, _), schema in schemas.items()},
+        {names[name]: _moved(definition, moved) for name, definition in definitions.items()},
+    )
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free
+
+
+def _moved(schema: Any, moved: Mapping[str, str]) -> Any:
+    """The schema with references to where the definitions are now; a discriminator has them as plain values."""
+    if isinstance(schema, str):
+        return moved.get(schema, schema)
+    if isinstance(schema, dict):
+        members = cast("dict[str, Any]", schema)
+        return {key: _moved(value, moved) for key, value in members.items()}
+    return [_moved(each, moved) for each in schema] if _is_list(schema) else schema
+
+
+def _is_list(schema: object) -> TypeGuard[list[Any]]:
+    return isinstance(schema, list)
+
+
+def make_adapter(annotation: Any) -> Adapter | str:
+    """The adapter for an annotation, or what the user can do when there is none."""
+    try:
+        from pydantic import TypeAdapter
+    except ImportError:
+        return "Narrow the annotation, or install pydantic, which reads more types."
+    try:
+        types: TypeAdapter[Any] = TypeAdapter(annotation)
+        if not getattr(types, "pydantic_complete", True):
+            types.rebuild(raise_errors=True)
+        return Adapter(annotation, types)
+    except Exception as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        return f"Narrow the annotation, or use a dataclass, a TypedDict or a pydantic model ({reason})."
+
+
+def unfit(error: ValueError, plain: Any) -> Unfit:
+    """The first of pydantic's complaints, and what else it says about the same place in the decoded JSON."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return Unfit(str(error))
+    complaints = error.errors(include_url=False, include_context=False, include_input=False)
+    places = [_location(each["loc"], plain, missing=each["type"] == "missing") for each in complaints]
+    reasons = [each["msg"] for each, place in zip(complaints, places, strict=True) if place == places[0]]
+    reason = "; or ".join(dict.fromkeys(reasons))
+    return Unfit(reason[:1].lower() + reason[1:], places[0])
+
+
+def _location(location: tuple[int | str, ...], plain: Any, *, missing: bool) -> list[int | str]:
+    """The steps that lead somewhere: pydantic also names the members of unions that it tried."""
+    steps: list[int | str] = []
+    for number, step in enumerate(location, 1):
+        try:
+            plain = plain[step]
+            steps.append(step)
+        except (LookupError, TypeError):
+            if missing and number == len(location):
+                steps.append(step)
+    return steps
+
+
+def _is_fine(complaint: "ErrorDetails") -> bool:
+    """Python's types allow a bool for an int or a float, and an int arrives equal for a Decimal."""
+    if complaint["type"] in ("int_type", "float_type"):
+        return isinstance(complaint["input"], bool)
+    wanted = complaint.get("ctx", {}).get("class")
+    return wanted == "Decimal" and isinstance(complaint["input"], int)
+
+
+def _unions(annotation: Any) -> Iterator[Arms]:
+    for part in mentioned(annotation):
+        if get_origin(part) in (Union, UnionType):
+            yield frozenset(arm for arm in get_args(part) if isinstance(arm, type) and arm is not NoneType)
+
 
 _UNSTORABLE = (
     AsyncGenerator,
@@ -81,14 +248,14 @@ def make_slot(annotation: Any, *, where: str) -> Slot:
     for part in mentioned(annotation):
         if any(part is each or get_origin(part) is each for each in _UNSTORABLE):
             raise DeclarationError(
-                f"{where}: {shown(part)} cannot be stored as JSON. "
+                f"{where}: {annotation_text(part)} cannot be stored as JSON. "
                 "Annotate it with what the values are, for example list[...]."
             )
     try:
         node, refusal = _known_to_msgspec(annotation)
     except NameError as error:
         raise DeclarationError(
-            f"{where}: a class in {shown(annotation)} has an annotation that cannot be resolved: {error}. "
+            f"{where}: a class in {annotation_text(annotation)} has an annotation that cannot be resolved: {error}. "
             "Import the name at run time, not under `if TYPE_CHECKING:`, and define it at module level."
         ) from error
     if node is not None and not _is_pydantic(annotation, node):
@@ -98,7 +265,9 @@ def make_slot(annotation: Any, *, where: str) -> Slot:
         return Slot(annotation, adapter=adapter)
     if node is not None and any(isinstance(each, inspect.StructType) for each in nodes(node)):
         return _plain_slot(annotation, node)
-    raise DeclarationError(f"{where}: {shown(annotation)} cannot be read from JSON{refusal}. {adapter}")
+    raise DeclarationError(
+        f"{where}: {annotation_text(annotation)} cannot be read from JSON{refusal}. {adapter}"
+    )
 
 
 def read_foreign(kind: Any, value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeGuard
 import msgspec
 from msgspec import Struct, inspect
 
-from shigoto.codec.kinds import Kinds, fits, is_any, misfit
+from shigoto.codec.annotations import Kinds, fits, is_any, misfit
 from shigoto.model.text import MAX_SHOWN, shown
 
 Step = str | int
