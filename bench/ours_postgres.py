@@ -32,9 +32,8 @@ from bench.postgres import PostgresRunner
 from bench.shigoto_app import CALLS, DATABASE, KIND, ONE_IN, app, noop, sync_noop
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.version import VERSION
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.worker import Announcement, Ending, Settlement, Want
 
 ANY_ROLE = "--any-role"
 FEW = 50

@@ -32,9 +32,9 @@ from bench.comparison.report import table
 from bench.stores import TITLES, software, store
 from shigoto import Shigoto
 from shigoto.engine.protocol import Engine
-from shigoto.model.clock import host_clock
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Schedule
+from shigoto.model.time import host_clock
 from shigoto.observe.events import TickFired
 from shigoto.schedule.definition import Definition, template, written
 from shigoto.schedule.recurrence import Cron

@@ -43,8 +43,7 @@ from shigoto.enqueue import Call
 from shigoto.model import ids
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.worker import Announcement, Ending, Settlement, Want
 from shigoto.signals import Signals
 from shigoto.worker import Worker
 from shigoto.worker.runner import Runner

@@ -24,7 +24,7 @@ from shigoto.engine.sqlite import checkpoint, claiming, completing, driver, enqu
 from shigoto.engine.sqlite.driver import Driver
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Settlement
+from shigoto.model.worker import Settlement
 from shigoto.worker import settler, slots
 
 

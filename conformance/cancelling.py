@@ -3,9 +3,9 @@
 import pytest
 
 from conformance.engine_under_test import EngineUnderTest
-from shigoto.model.clock import to_datetime
 from shigoto.model.job import State
-from shigoto.model.outcome import Ending, Verdict
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import Ending, Verdict
 
 NOT_A_SUCCESS = [ending for ending in Ending if ending is not Ending.COMPLETED]
 

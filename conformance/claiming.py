@@ -3,9 +3,9 @@
 from uuid import UUID
 
 from conformance.engine_under_test import EngineUnderTest, want
-from shigoto.model.clock import to_datetime
 from shigoto.model.job import Lease, QueueSettings, State
-from shigoto.model.outcome import Ending
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import Ending
 
 
 def ids(leases: list[Lease]) -> list[UUID]:

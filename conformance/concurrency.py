@@ -16,7 +16,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.open import open_engine
 from shigoto.model.errors import Unsupported
 from shigoto.model.job import State
-from shigoto.model.outcome import Death, Ending, Verdict
+from shigoto.model.worker import Death, Ending, Verdict
 
 T = TypeVar("T")
 

@@ -5,11 +5,10 @@ from uuid import UUID
 import pytest
 
 from conformance.engine_under_test import EngineUnderTest
-from shigoto.model.clock import to_datetime
 from shigoto.model.job import FailureKind, Lease, State
-from shigoto.model.outcome import Death, Ending, Verdict
 from shigoto.model.states import CRASH_DELAY
-from shigoto.model.worker import LEASE, SweepOrder
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import LEASE, Death, Ending, SweepOrder, Verdict
 
 
 def ids(leases: list[Lease]) -> list[UUID]:

@@ -6,7 +6,7 @@ import pytest
 
 from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.job import Counts, FailureKind, JobFilter, State
-from shigoto.model.outcome import Ending, Verdict
+from shigoto.model.worker import Ending, Verdict
 
 
 class TestDelete:

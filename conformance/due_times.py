@@ -3,10 +3,9 @@
 import pytest
 
 from conformance.engine_under_test import EngineUnderTest
-from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.job import FailureKind, JobFilter, QueueSettings, State
-from shigoto.model.outcome import Ending
-from shigoto.model.worker import Promoted, SweepOrder
+from shigoto.model.time import Millis, to_datetime
+from shigoto.model.worker import Ending, Promoted, SweepOrder
 
 DAY: Millis = 86_400_000
 

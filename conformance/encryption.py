@@ -4,13 +4,13 @@ from msgspec import structs
 
 from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.job import Enqueued, Lease, LogLine
-from shigoto.model.outcome import Ending, LogTail
-from shigoto.model.sealed import Envelope, Held, Reseal, Sealed, write
+from shigoto.model.secrets import Envelope, Held, Reseal, Sealed, write_envelope
+from shigoto.model.worker import Ending, LogTail
 
 
 def envelope(key: str, value: str = "value") -> str:
     """An encrypted text, as engines see it."""
-    return write(Envelope(k=key, v=value.encode()))
+    return write_envelope(Envelope(k=key, v=value.encode()))
 
 
 def sealed(store: EngineUnderTest, current: str = "new", *, after: int = 0, limit: int = 100) -> list[Sealed]:

@@ -7,12 +7,26 @@ from uuid import UUID
 from msgspec import structs
 
 from shigoto.engine.protocol import Engine
-from shigoto.model.clock import Millis
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, Enqueued, FailureKind, Job, JobFilter, JobSpec, KeyMode, Lease, State
-from shigoto.model.outcome import Death, Ending, LogTail, Report, Settlement, Verdict
 from shigoto.model.states import DELETABLE
-from shigoto.model.worker import LEASE, Announcement, Orders, Promoted, Rescued, SweepOrder, Swept, Want
+from shigoto.model.time import Millis
+from shigoto.model.worker import (
+    LEASE,
+    Announcement,
+    Death,
+    Ending,
+    LogTail,
+    Orders,
+    Promoted,
+    Report,
+    Rescued,
+    Settlement,
+    SweepOrder,
+    Swept,
+    Verdict,
+    Want,
+)
 from shigoto.testing.clock import VirtualClock
 
 

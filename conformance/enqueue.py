@@ -1,9 +1,9 @@
 """Promises about jobs as they come in."""
 
 from conformance.engine_under_test import EngineUnderTest
-from shigoto.model.clock import to_datetime
 from shigoto.model.job import State
-from shigoto.model.outcome import Ending
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import Ending
 
 
 class TestEnqueue:

@@ -2,7 +2,7 @@
 
 from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.job import FailureKind, JobFilter, Lease, State
-from shigoto.model.outcome import Ending
+from shigoto.model.worker import Ending
 
 
 def numbers(store: EngineUnderTest, wanted: JobFilter) -> list[int]:

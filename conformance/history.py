@@ -3,9 +3,9 @@
 import pytest
 
 from conformance.engine_under_test import EngineUnderTest
-from shigoto.model.clock import to_datetime
 from shigoto.model.job import Attempt, State
-from shigoto.model.outcome import KEPT_RELEASES, Ending
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import KEPT_RELEASES, Ending
 
 
 class TestHistory:

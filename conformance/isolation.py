@@ -6,7 +6,7 @@ import pytest
 
 from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.job import JobFilter, Lease, QueueSettings, State
-from shigoto.model.outcome import Ending
+from shigoto.model.worker import Ending
 
 
 def ids(leases: list[Lease]) -> list[UUID]:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from conformance.engine_under_test import EngineUnderTest
-from shigoto.model.clock import to_datetime
 from shigoto.model.errors import KeyTaken
 from shigoto.model.job import (
     KEY_MODES,
@@ -25,8 +24,8 @@ from shigoto.model.job import (
     Lease,
     State,
 )
-from shigoto.model.outcome import Ending, Verdict
-from shigoto.model.worker import SweepOrder
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import Ending, SweepOrder, Verdict
 
 KEEP_NOTHING = SweepOrder(keep_completed_for=0, keep_failed_for=0, keep_cancelled_for=0)
 

@@ -3,10 +3,9 @@
 import pytest
 
 from conformance.engine_under_test import EngineUnderTest
-from shigoto.model.clock import MAX_HOLD, to_datetime
 from shigoto.model.job import State
-from shigoto.model.outcome import Ending, Verdict
-from shigoto.model.worker import CLAIM_DEADLINE, LEASE, Announcement, Orders, SweepOrder
+from shigoto.model.time import MAX_HOLD, to_datetime
+from shigoto.model.worker import CLAIM_DEADLINE, LEASE, Announcement, Ending, Orders, SweepOrder, Verdict
 
 
 class TestBeat:

@@ -3,9 +3,9 @@
 import pytest
 
 from conformance.engine_under_test import EngineUnderTest, ended
-from shigoto.model.clock import to_datetime
 from shigoto.model.job import JobFilter, LoggedLine, LogLine, State
-from shigoto.model.outcome import Ending, LogTail, Report, Verdict
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import Ending, LogTail, Report, Verdict
 
 
 def tail(*lines: int, first: int = 1, text: str = "line") -> LogTail:

@@ -8,10 +8,9 @@ from conformance.engine_under_test import EngineUnderTest, ended
 from conformance.schedule_fixture import Office
 from shigoto.model.job import FailureKind, Job, JobFilter, State
 from shigoto.model.notice import DELIVER, NOTICE, QUEUE, Notice
-from shigoto.model.outcome import Death, Ending, Verdict
 from shigoto.model.schedule import Change, Entry, Firing, TickOutcome
 from shigoto.model.states import MAX_SNOOZES
-from shigoto.model.worker import LEASE, SweepOrder
+from shigoto.model.worker import LEASE, Death, Ending, SweepOrder, Verdict
 
 HOUR = 3_600_000
 

@@ -3,10 +3,10 @@
 import pytest
 
 from conformance.engine_under_test import EngineUnderTest
-from shigoto.model.clock import to_datetime
 from shigoto.model.errors import JobNotFound, JobNotRetryable
 from shigoto.model.job import FailureKind, QueueSettings, State
-from shigoto.model.outcome import Ending, Verdict
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import Ending, Verdict
 
 
 class TestRetry:

@@ -8,10 +8,9 @@ import pytest
 from msgspec import structs
 
 from conformance.engine_under_test import EngineUnderTest
-from shigoto.model.clock import to_datetime
 from shigoto.model.job import Counts, Enqueued, FailureKind, Job, JobFilter, Lease, QueueSettings, State
-from shigoto.model.outcome import Ending
-from shigoto.model.worker import LEASE, Announcement, WorkerRecord
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import LEASE, Announcement, Ending, WorkerRecord
 
 
 def numbers(jobs: list[Job]) -> list[int]:

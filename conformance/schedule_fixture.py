@@ -6,8 +6,8 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from conformance.engine_under_test import EngineUnderTest, SpecOptions
-from shigoto.model.clock import Millis
 from shigoto.model.schedule import KEPT, Change, Due, Entry, Firing, Pause, Schedule, TickOutcome
+from shigoto.model.time import Millis
 
 
 class ScheduleOptions(TypedDict, total=False):

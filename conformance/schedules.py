@@ -4,8 +4,8 @@ from msgspec.structs import replace
 
 from conformance.engine_under_test import EngineUnderTest
 from conformance.schedule_fixture import Office
-from shigoto.model.outcome import Ending
 from shigoto.model.schedule import ASTRAY, SOON, Change, Entry, Schedule, TickOutcome
+from shigoto.model.worker import Ending
 
 
 class TestSchedules:

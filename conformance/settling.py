@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from conformance.engine_under_test import EngineUnderTest, ended
-from shigoto.model.clock import to_datetime
 from shigoto.model.job import FailureKind, JobFilter, State
-from shigoto.model.outcome import UNTOLD, Ending, Verdict
 from shigoto.model.states import MAX_SNOOZES
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import UNTOLD, Ending, Verdict
 
 
 class TestCompleted:

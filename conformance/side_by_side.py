@@ -10,11 +10,10 @@ from conformance.engine_under_test import EngineUnderTest
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
-from shigoto.model.clock import Millis
 from shigoto.model.errors import JobError
 from shigoto.model.job import Counts, Enqueued, FailureKind, Job, JobFilter, JobSpec, Lease, State
-from shigoto.model.outcome import Death, Report, Settlement, Verdict
-from shigoto.model.worker import LEASE, Rescued, SweepOrder, Swept, Want
+from shigoto.model.time import Millis
+from shigoto.model.worker import LEASE, Death, Report, Rescued, Settlement, SweepOrder, Swept, Verdict, Want
 
 T = TypeVar("T")
 

@@ -26,10 +26,9 @@ from msgspec import structs
 
 from conformance.engine_under_test import EngineUnderTest
 from conformance.side_by_side import Pair, Sides
-from shigoto.model.clock import MAX_HOLD, Millis
 from shigoto.model.job import KEY_MODES, FailureKind, JobFilter, LogLine, QueueSettings, State
-from shigoto.model.outcome import Ending, LogTail
-from shigoto.model.worker import CLAIM_DEADLINE, LEASE, Announcement, Want
+from shigoto.model.time import MAX_HOLD, Millis
+from shigoto.model.worker import CLAIM_DEADLINE, LEASE, Announcement, Ending, LogTail, Want
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from conformance.filters import numbers
 from shigoto import Shigoto
 from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import JobFilter, LogLine, State
-from shigoto.model.outcome import Ending, LogTail
 from shigoto.model.text import fit, spelt_out
+from shigoto.model.worker import Ending, LogTail
 from shigoto.options import CallOptions
 
 # What JSON can say and a database's own JSON may not hold, and what only looks like it.

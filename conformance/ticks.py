@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from conformance.engine_under_test import EngineUnderTest
 from conformance.schedule_fixture import Office
 from shigoto.model.job import State
-from shigoto.model.outcome import Ending
 from shigoto.model.schedule import KEPT, Change, Entry, Firing, TickOutcome
+from shigoto.model.worker import Ending
 
 
 class TestTick:

@@ -6,14 +6,11 @@ from msgspec import structs
 from conformance.engine_under_test import EngineUnderTest
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.registry import Registry
-from shigoto.model.audit import AUDIT_KEPT_FOR, AUDIT_NAME, AUDIT_TEXT, AuditEntry
-from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotFound
-from shigoto.model.feed import Happening, Place
 from shigoto.model.job import Enqueued, Lease, State
-from shigoto.model.outcome import Ending
-from shigoto.model.token import Token
-from shigoto.model.worker import SweepOrder
+from shigoto.model.service import AUDIT_KEPT_FOR, AUDIT_NAME, AUDIT_TEXT, AuditEntry, Happening, Place, Token
+from shigoto.model.time import Millis
+from shigoto.model.worker import Ending, SweepOrder
 
 FOREVER: Millis = 1 << 53
 

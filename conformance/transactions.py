@@ -15,7 +15,7 @@ from conformance.engine_under_test import Connection, EngineUnderTest, ended
 from shigoto.engine.op import Op, Steps
 from shigoto.model.errors import TransactionTooLong, Unsupported
 from shigoto.model.job import Enqueued, Lease, State
-from shigoto.model.outcome import Ending, Verdict
+from shigoto.model.worker import Ending, Verdict
 
 
 class TestNoJoin:

@@ -3,10 +3,9 @@
 import pytest
 
 from conformance.engine_under_test import EngineUnderTest
-from shigoto.model.clock import Millis
 from shigoto.model.job import Counts, FailureKind, JobFilter, QueueSettings, State
-from shigoto.model.outcome import Ending
-from shigoto.model.worker import LEASE, Announcement, SweepOrder, Swept
+from shigoto.model.time import Millis
+from shigoto.model.worker import LEASE, Announcement, Ending, SweepOrder, Swept
 
 LIMIT = 60_000
 EVERY = 10_000

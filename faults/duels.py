@@ -22,9 +22,8 @@ from shigoto.engine.op import Steps
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, State
-from shigoto.model.outcome import Ending, Settlement, Verdict
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Verdict, Want
 from shigoto.testing.clock import VirtualClock
 
 ROUNDS = 30

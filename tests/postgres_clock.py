@@ -5,7 +5,7 @@ from typing import Self
 
 import psycopg
 
-from shigoto.model.clock import Millis
+from shigoto.model.time import Millis
 from shigoto.testing.clock import START, VirtualClock
 
 # Only the raw time is replaced, that of a transaction and that of a statement in it. What the store makes of it,

@@ -27,9 +27,8 @@ from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.errors import JobError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease, State
-from shigoto.model.outcome import Ending
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.model.worker import SweepOrder, Want
+from shigoto.model.worker import Ending, SweepOrder, Want
 
 # A circle is looked for after so long a wait: soon, since here is nothing but waiting.
 SERVER = {"deadlock_timeout": "20ms"}

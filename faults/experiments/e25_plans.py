@@ -17,8 +17,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, State
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 from shigoto.queues import pausing
 
 BATCHES = (1, 10, 100, 500)

@@ -18,7 +18,7 @@ from faults.experiment import Experiment, Outcome, Setting
 from faults.stage import Stage
 from faults.stores.served import Answer, Served
 from shigoto import Job
-from shigoto.model.token import Scope
+from shigoto.model.service import Scope
 
 DOCUMENT = "/api/v1/openapi.json"
 TENANTS = ("anna", "bert")

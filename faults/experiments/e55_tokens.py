@@ -20,7 +20,7 @@ from faults.experiment import Experiment, Outcome, Setting
 from faults.stage import Stage
 from faults.stores.served import HOST, Answer, Served
 from shigoto.engine import verbs
-from shigoto.model.token import SCOPES, Scope
+from shigoto.model.service import SCOPES, Scope
 
 QUOTA = 10  # refusals of one address, within a minute
 IN_TIME = 3.0  # seconds: two are promised

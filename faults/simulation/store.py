@@ -11,8 +11,8 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.memory.row import Row
 from shigoto.engine.protocol import Engine
 from shigoto.engine.sqlite import SqliteEngine
-from shigoto.model.clock import Clock, Millis
 from shigoto.model.job import State
+from shigoto.model.time import Clock, Millis
 
 
 class Seen(Struct, frozen=True, array_like=True):

@@ -8,9 +8,9 @@ from random import Random
 from faults.simulation.book import Book
 from faults.simulation.handlers import make_app
 from shigoto.engine.protocol import Engine
-from shigoto.model.clock import Millis
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Schedule
+from shigoto.model.time import Millis
 from shigoto.schedule.definition import Definition, Template, template, written
 from shigoto.schedule.recurrence import Every
 from shigoto.testing.clock import START

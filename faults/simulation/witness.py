@@ -6,9 +6,9 @@ from typing import Any
 from uuid import UUID
 
 from faults.simulation.store import Seen, Store
-from shigoto.model.clock import Millis
 from shigoto.model.job import State
-from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.model.time import Millis
+from shigoto.model.worker import Ending, Settlement, Verdict
 
 P, R = State.PENDING, State.PROCESSING
 DONE, FAILED, CANCELLED = State.COMPLETED, State.FAILED, State.CANCELLED

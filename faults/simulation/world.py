@@ -29,8 +29,8 @@ from faults.simulation.waiting import Waiting
 from faults.simulation.witness import Witness
 from shigoto import Context, Shigoto, State, StoreUnavailable
 from shigoto.engine.op import Op
-from shigoto.model.clock import Millis
 from shigoto.model.ids import uuid7
+from shigoto.model.time import Millis
 from shigoto.testing.clock import START
 from shigoto.worker import Worker
 from shigoto.worker.process.source import Source

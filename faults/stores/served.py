@@ -17,7 +17,7 @@ from msgspec import DecodeError, Struct, json
 
 from devtools.postgres.server import free_port
 from faults.stage import QUIET, Stage, end
-from shigoto.model.token import Scope, Token, mint
+from shigoto.model.service import Scope, Token, mint_token
 
 HOST = "127.0.0.1"
 READY_WITHIN = 30.0
@@ -96,7 +96,7 @@ class Served:
 
     def token(self, *scopes: Scope, **fields: Any) -> str:
         """The text of a new token, stored as `shigoto token create` does it."""
-        text, id, hash = mint(token_bytes(8), token_bytes(32))
+        text, id, hash = mint_token(token_bytes(8), token_bytes(32))
         engine = self._stage.app.engine
         made = Token(id=id, name=f"faults-{id}", hash=hash, scopes=scopes, **fields)
         if not engine.run(engine.registry.add_token(made)):

@@ -14,7 +14,7 @@ from devtools.postgres import Server
 from faults.evidence import audit
 from faults.evidence.moves import stories
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.model.outcome import Death, Ending, Verdict
+from shigoto.model.worker import Death, Ending, Verdict
 from tests.postgres_clock import ServerClock, take_time_from_test
 from tests.postgres_yard import Yard
 

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from msgspec import Struct, json
 
-from shigoto.model.clock import host_clock, to_datetime
+from shigoto.model.time import host_clock, to_datetime
 from shigoto.notify import Event, Webhook, egress
 from shigoto.notify import webhook as webhooks
 

@@ -18,9 +18,8 @@ from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.errors import JobError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease, State
-from shigoto.model.outcome import Death, Ending, Report, Settlement
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.worker import Announcement, Death, Ending, Report, Settlement, SweepOrder, Want
 
 ENDED_WITHIN = 30.0  # seconds: as long as the driver lets an operation take
 LOOK = 0.002

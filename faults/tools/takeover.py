@@ -18,7 +18,7 @@ from shigoto import State
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
 from shigoto.engine.sqlite import SqliteEngine
-from shigoto.model.clock import host_clock
+from shigoto.model.time import host_clock
 from shigoto.model.worker import SweepOrder
 
 LATER = 15_000  # milliseconds, until leases have run out and what was given back is due; less than clocks are held back

@@ -30,10 +30,10 @@ from shigoto.enqueue import Call
 from shigoto.handle import Decode, JobHandle
 from shigoto.lifespan import Lifespan, called, entered
 from shigoto.middleware.tracing import Tracing
-from shigoto.model.duration import Duration
 from shigoto.model.errors import DeclarationError, ShigotoError, StoreRefused, Unsupported
 from shigoto.model.job import Job
 from shigoto.model.text import shown, without_secrets
+from shigoto.model.time import Duration
 from shigoto.observe.bus import Bus
 from shigoto.observe.outward import Outward
 from shigoto.observe.sentry import Sentry, chosen_sentry

@@ -17,9 +17,9 @@ from shigoto.engine.protocol import Engine
 from shigoto.engine.relay import Relay
 from shigoto.fullness import storing
 from shigoto.handle import rerunning as again
-from shigoto.model.audit import AuditEntry
 from shigoto.model.job import Enqueued, QueueSettings, State
 from shigoto.model.schedule import Change, Schedule, TickOutcome
+from shigoto.model.service import AuditEntry
 from shigoto.queues import changing
 
 T = TypeVar("T")

@@ -16,12 +16,11 @@ from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.filters import Filters, wanted
 from shigoto.handle import Decode, JobHandle
-from shigoto.model.clock import Clock, host_clock
 from shigoto.model.errors import JobError, OptionInvalid
 from shigoto.model.job import Job, JobFilter, State, View
-from shigoto.model.plain import plain_whole
 from shigoto.model.states import DELETABLE
-from shigoto.model.text import shown
+from shigoto.model.text import plain_whole, shown
+from shigoto.model.time import Clock, host_clock
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from shigoto.codec.annotations import annotation_text
-from shigoto.model.clock import Millis
 from shigoto.model.errors import DeclarationError, UnknownTask, nearest
 from shigoto.model.text import HIDDEN, shown
+from shigoto.model.time import Millis
 from shigoto.options import Executor
 from shigoto.planning import Planning
 from shigoto.retry import Custom, Exponential, Retry

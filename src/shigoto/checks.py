@@ -8,12 +8,10 @@ from typing import Any, get_args
 from msgspec import json
 
 from shigoto.codec import encode_json
-from shigoto.model.clock import Millis
-from shigoto.model.duration import Duration
 from shigoto.model.errors import JobError, OptionInvalid, nearest
 from shigoto.model.job import KEY_MODES, MAX_META, MAX_PRIORITY, MIN_PRIORITY
-from shigoto.model.plain import plain_id
-from shigoto.model.text import shown
+from shigoto.model.text import plain_id, shown
+from shigoto.model.time import Duration, Millis
 from shigoto.options import (
     MAX_DEPTH,
     CallOptions,

@@ -23,13 +23,13 @@ from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
 from shigoto.fan_out import FannedOut, FanOut, Part, Tenant
 from shigoto.lines import Lines
-from shigoto.model.clock import host_clock
 from shigoto.model.errors import JobError, LeaseLost
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
-from shigoto.model.masking import without_mark
-from shigoto.model.outcome import Report
+from shigoto.model.secrets import without_mark
 from shigoto.model.text import fit
+from shigoto.model.time import host_clock
+from shigoto.model.worker import Report
 from shigoto.options import MAX_DEPTH, MAX_PAYLOAD, choice
 from shigoto.signals import Signals
 from shigoto.transaction import Completion, JoinedTransaction, Transaction, transact

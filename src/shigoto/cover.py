@@ -14,10 +14,9 @@ from msgspec import Struct, structs
 from shigoto.encryption import Box, Encryption, Field
 from shigoto.model.errors import PayloadTooLarge, ResultInvalid
 from shigoto.model.job import Lease
-from shigoto.model.masking import hider
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.sealed import is_sealed
+from shigoto.model.secrets import hider, is_sealed
 from shigoto.model.text import fit
+from shigoto.model.worker import Ending, Settlement
 
 MAX_LINE = 1_300  # bytes, so that a line is no longer than a line may be when it is encrypted
 

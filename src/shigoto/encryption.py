@@ -21,7 +21,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.model.errors import DeclarationError, EncryptionKeyMissing
-from shigoto.model.sealed import KEY_ID, Envelope, is_sealed, read, write
+from shigoto.model.secrets import KEY_ID, Envelope, is_sealed, read_envelope, write_envelope
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -95,13 +95,13 @@ class Encryption:
         bound = _bound(whose.tenant, whose.task, whose.id, field)
         value = chance + cipher.encrypt(chance[SALT:], text.encode(), bound)
         id = whose.id if field == "payload" else None
-        return write(Envelope(k=self.current, v=value, id=id, t=about))
+        return write_envelope(Envelope(k=self.current, v=value, id=id, t=about))
 
     def open(self, text: str, whose: Whose, field: Field) -> str:
         """What the envelope holds; any other text as it is. Raises EncryptionKeyMissing."""
         if not is_sealed(text):
             return text
-        envelope = read(text)
+        envelope = read_envelope(text)
         if envelope is None or len(envelope.v) < SALT + NONCE:
             raise EncryptionKeyMissing(f"{_named(whose, field)} begins like an encrypted text, and is none.")
         key = self._keys.get(envelope.k)
@@ -115,7 +115,7 @@ class Encryption:
 
     def resealed(self, text: str, whose: Whose, field: Field) -> str:
         """The same in an envelope of the current key. Raises EncryptionKeyMissing."""
-        plain, envelope = self.open(text, whose, field), read(text)
+        plain, envelope = self.open(text, whose, field), read_envelope(text)
         if envelope is not None and envelope.id is not None:
             whose = _Other(envelope.id, whose.tenant, whose.task)
         return self.seal(plain, whose, field, about=None if envelope is None else envelope.t)

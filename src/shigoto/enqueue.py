@@ -34,9 +34,8 @@ from shigoto.model.errors import (
 )
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import Enqueued, JobSpec
-from shigoto.model.plain import plain_text
-from shigoto.model.sealed import MARK
-from shigoto.model.text import shown
+from shigoto.model.secrets import ENVELOPE_MARK
+from shigoto.model.text import plain_text, shown
 from shigoto.model.worker import WorkerRecord
 from shigoto.options import (
     MAX_DEPTH,
@@ -324,9 +323,9 @@ def _unchecked_call(app: "Shigoto", name: str, payload: Mapping[str, Any], optio
     where = f"task {check_name(name, 'The task')!r}"
     changes = check_call_options(options, where=where)
     resolved = lay_call_over(app.options, changes, where=where, stoppable=False)
-    if MARK in payload:
+    if ENVELOPE_MARK in payload:
         raise PayloadInvalid(
-            f"{where}: no argument can be called {MARK!r}, by which encrypted ones are known."
+            f"{where}: no argument can be called {ENVELOPE_MARK!r}, by which encrypted ones are known."
         )
     encrypts = resolved.encrypt is not False
     route = Route(app, resolved, resolved.spec(name), None, encrypts, must=bool(resolved.encrypt))

@@ -20,8 +20,7 @@ from shigoto.enqueue import Call, expect_call
 from shigoto.middleware.tracing import Tracing, storing
 from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import JobSpec
-from shigoto.model.plain import plain_id, plain_whole
-from shigoto.model.text import shown
+from shigoto.model.text import plain_id, plain_whole, shown
 from shigoto.options import text
 
 BATCH = 500

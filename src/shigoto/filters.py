@@ -9,12 +9,10 @@ from uuid import UUID
 
 import msgspec
 
-from shigoto.model.clock import Clock, Millis, host_clock
-from shigoto.model.duration import milliseconds
 from shigoto.model.errors import OptionInvalid, nearest
 from shigoto.model.job import FailureKind, JobFilter, State, View
-from shigoto.model.plain import plain_id, plain_number, plain_text, plain_whole
-from shigoto.model.text import shown, storable, writable
+from shigoto.model.text import plain_id, plain_number, plain_text, plain_whole, shown, storable, writable
+from shigoto.model.time import Clock, Millis, host_clock, milliseconds
 from shigoto.options import instant
 
 MAX_PAGE = 1_000

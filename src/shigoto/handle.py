@@ -20,7 +20,6 @@ from shigoto.encryption import Encryption, opened
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.middleware.carrier import without
-from shigoto.model import sealed
 from shigoto.model.errors import (
     EncryptionKeyMissing,
     Forbidden,
@@ -36,7 +35,7 @@ from shigoto.model.errors import (
 )
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Attempt, Enqueued, FailureKind, Job, JobFilter, JobSpec, LoggedLine, State
-from shigoto.model.masking import is_masked
+from shigoto.model.secrets import is_masked, without_key
 from shigoto.model.states import not_retryable
 from shigoto.model.text import shown
 
@@ -230,7 +229,7 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         try:
             return opened(self._keys, error, job, "error")
         except EncryptionKeyMissing:
-            return sealed.without_key(error)
+            return without_key(error)
 
     def _timed_out(self, timeout: float | timedelta | None) -> ResultTimeout:
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout

@@ -28,10 +28,10 @@ from shigoto.filters import (
     parse_kind,
     parse_state,
 )
-from shigoto.model.duration import FORMS, milliseconds, read_duration, write_duration
 from shigoto.model.errors import OptionInvalid, nearest
 from shigoto.model.job import FailureKind, State
 from shigoto.model.text import shown
+from shigoto.model.time import FORMS, milliseconds, read_duration, write_duration
 from shigoto.options import several, text
 
 QUALIFIERS = ("state", "queue", "task", "tag", "key", "tenant", "worker", "kind", "error", "since", "args")

@@ -13,10 +13,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import RLock
 
-from shigoto.model.clock import Millis
 from shigoto.model.job import LogLine
-from shigoto.model.outcome import LogTail
 from shigoto.model.text import spelt_out
+from shigoto.model.time import Millis
+from shigoto.model.worker import LogTail
 
 MOST_LINES = 1_000
 MOST_BYTES = 64 * 1024

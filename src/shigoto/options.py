@@ -15,12 +15,10 @@ from uuid import UUID
 
 from msgspec import Struct, structs
 
-from shigoto.model.clock import Millis, to_millis
-from shigoto.model.duration import Duration, milliseconds
 from shigoto.model.errors import DeclarationError, OptionInvalid, nearest
 from shigoto.model.job import JobSpec, KeyMode
-from shigoto.model.plain import plain_moment, plain_text, plain_whole
-from shigoto.model.text import shown, storable
+from shigoto.model.text import plain_moment, plain_text, plain_whole, shown, storable
+from shigoto.model.time import Duration, Millis, milliseconds, to_millis
 from shigoto.retry import Retry
 
 MAX_PAYLOAD = 1_048_576

@@ -3,7 +3,7 @@
 What each means for the job is decided by `worker/endings.py`.
 """
 
-from shigoto.model.duration import Duration
+from shigoto.model.time import Duration
 from shigoto.options import duration
 
 

@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from shigoto.engine.protocol import Engine
-from shigoto.model.duration import Duration
 from shigoto.model.errors import DeclarationError
+from shigoto.model.time import Duration
 from shigoto.options import ScheduledOptions, ScheduleOptions
 from shigoto.task import Decorate, Tasks
 

@@ -19,9 +19,9 @@ from shigoto.engine.protocol import Engine
 from shigoto.filters import Filters, parse_id, wanted
 from shigoto.handle import Decode, JobHandle, found
 from shigoto.language import together
-from shigoto.model.clock import Millis, host_clock
 from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import Counts, Job, JobFilter
+from shigoto.model.time import Millis, host_clock
 from shigoto.model.worker import WorkerRecord
 from shigoto.queues import Queue, listing, pausing
 from shigoto.redrive import Redriven, redriving

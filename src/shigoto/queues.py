@@ -8,11 +8,10 @@ from msgspec import Struct, structs
 
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
-from shigoto.model.clock import Millis
-from shigoto.model.duration import LONGEST
 from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import Counts, QueueSettings
 from shigoto.model.text import shown
+from shigoto.model.time import LONGEST, Millis
 from shigoto.options import check_name
 
 MOST_PENDING = 10**9

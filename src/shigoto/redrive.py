@@ -19,9 +19,9 @@ from shigoto.bulk import PAGE, AfterBatch, Decoder, Plan, go_on, handle_of, page
 from shigoto.engine.protocol import Engine
 from shigoto.filters import Filters
 from shigoto.handle import JobHandle
-from shigoto.model.clock import Clock, host_clock
 from shigoto.model.errors import JobNotFound, JobNotRetryable, KeyTaken, OptionInvalid
 from shigoto.model.job import FailureKind, Job, JobFilter, State
+from shigoto.model.time import Clock, host_clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

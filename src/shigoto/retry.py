@@ -15,11 +15,9 @@ from typing import assert_never
 import msgspec
 from msgspec import Struct, structs
 
-from shigoto.model.clock import Millis
-from shigoto.model.duration import Duration, milliseconds
 from shigoto.model.errors import OptionInvalid
-from shigoto.model.plain import plain_whole
-from shigoto.model.text import shown
+from shigoto.model.text import plain_whole, shown
+from shigoto.model.time import Duration, Millis, milliseconds
 
 MAX_RETRIES = 10_000
 

@@ -21,7 +21,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.errors import EncryptionKeyMissing, ScheduleInvalid, StoreUnavailable
 from shigoto.model.job import JobFilter
 from shigoto.model.schedule import Change, Schedule
-from shigoto.model.sealed import Reseal, Sealed, is_sealed, prefix_of, read
+from shigoto.model.secrets import Reseal, Sealed, is_sealed, prefix_of, read_envelope
 from shigoto.schedule.definition import read as read_definition
 from shigoto.schedule.definition import written
 
@@ -160,7 +160,7 @@ class Rotation:
         try:
             return self._keys.resealed(text, whose, field)
         except EncryptionKeyMissing:
-            envelope = read(text)
+            envelope = read_envelope(text)
             self._unreadable["?" if envelope is None else envelope.k] += 1
             return None
 

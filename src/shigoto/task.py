@@ -19,9 +19,9 @@ from shigoto.context import Context, detached
 from shigoto.encryption import Encryption
 from shigoto.enqueue import Call, Route
 from shigoto.handle import JobHandle
-from shigoto.model.duration import Duration
 from shigoto.model.errors import DeclarationError, OptionInvalid
-from shigoto.model.masking import marked
+from shigoto.model.secrets import marked
+from shigoto.model.time import Duration
 from shigoto.options import (
     MAX_DEPTH,
     MAX_PAYLOAD,

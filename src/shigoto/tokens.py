@@ -9,13 +9,10 @@ from msgspec import json
 from shigoto.checks import MAX_TENANT
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
-from shigoto.model.audit import AuditEntry
-from shigoto.model.clock import Millis
-from shigoto.model.duration import milliseconds
 from shigoto.model.errors import OptionInvalid, nearest
-from shigoto.model.feed import Place
+from shigoto.model.service import ID_BYTES, SCOPES, SECRET_BYTES, AuditEntry, Place, Scope, Token, mint_token
 from shigoto.model.text import shown
-from shigoto.model.token import ID_BYTES, SCOPES, SECRET_BYTES, Scope, Token, mint
+from shigoto.model.time import Millis, milliseconds
 from shigoto.options import check_name, text
 
 MAX_NAME = 100  # bytes
@@ -62,7 +59,7 @@ def creating(
             )
         expires_at = None if lives is None else now + lives
         while True:
-            written, id, hash = mint(random(ID_BYTES), random(SECRET_BYTES))
+            written, id, hash = mint_token(random(ID_BYTES), random(SECRET_BYTES))
             token = Token(
                 id=id,
                 name=wanted.name,

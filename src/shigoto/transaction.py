@@ -33,7 +33,7 @@ from shigoto.model.errors import (
     TransactionTooLong,
 )
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.model.worker import Ending, Settlement, Verdict
 from shigoto.options import MAX_PAYLOAD
 
 if TYPE_CHECKING:

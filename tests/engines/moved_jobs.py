@@ -10,10 +10,9 @@ from shigoto.engine.movable import mover_of
 from shigoto.engine.protocol import Engine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, Job, JobFilter, JobSpec, Lease, LogLine, QueueSettings, State
-from shigoto.model.outcome import Ending, LogTail, Report, Settlement, Verdict
 from shigoto.model.record import AttemptRecord, JobRecord, LineRecord
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.worker import Announcement, Ending, LogTail, Report, Settlement, SweepOrder, Verdict, Want
 
 NOW = 1_700_000_000_000
 LONG_AGO, LATER = NOW - 86_400_000, 4_000_000_000_000

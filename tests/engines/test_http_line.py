@@ -23,11 +23,11 @@ from shigoto.engine.op import Op
 from shigoto.engine.open import open_engine
 from shigoto.model import errors
 from shigoto.model.job import JobSpec
-from shigoto.model.token import mint
+from shigoto.model.service import mint_token
 from shigoto.model.worker import CLAIM_DEADLINE, SweepOrder, Want
 from tests.engines.tiny_server import TinyServer, tiny_server
 
-TOKEN = mint(bytes(8), bytes(32))[0]
+TOKEN = mint_token(bytes(8), bytes(32))[0]
 
 
 @pytest.fixture

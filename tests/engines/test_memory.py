@@ -79,7 +79,7 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.memory.line import Line
 from shigoto.engine.op import Op, Steps
 from shigoto.model.job import Job
-from shigoto.model.outcome import Ending
+from shigoto.model.worker import Ending
 from shigoto.testing.clock import VirtualClock
 
 __all__ = [

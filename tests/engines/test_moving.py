@@ -19,9 +19,8 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreMoved, StoreMoving, StoreRefused, Unsupported
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease, QueueSettings, State
-from shigoto.model.outcome import Ending, Verdict
 from shigoto.model.record import JobRecord
-from shigoto.model.worker import SweepOrder
+from shigoto.model.worker import Ending, SweepOrder, Verdict
 from shigoto.moving.files import export, load
 from shigoto.moving.lines import BadLine, End, Header, Line, encode
 from shigoto.moving.move import Move, Progress

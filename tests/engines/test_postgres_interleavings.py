@@ -15,8 +15,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.errors import JobNotFound
 from shigoto.model.job import FailureKind, KeyMode, Lease, State
-from shigoto.model.outcome import Ending, Report, Verdict
-from shigoto.model.worker import Announcement, SweepOrder
+from shigoto.model.worker import Announcement, Ending, Report, SweepOrder, Verdict
 from tests.engines.stepping import Stepper, stepping
 from tests.postgres_clock import ServerClock
 from tests.postgres_stores import make_store_on_test_time

@@ -746,7 +746,7 @@ class TestOthers:
     def test_a_release_in_a_callers_transaction_rings_too(self, shop: Shop) -> None:
         context, _ = shop.start()
         lease = context._lease
-        from shigoto.model.outcome import Ending, Settlement
+        from shigoto.model.worker import Ending, Settlement
 
         back = Settlement(
             number=lease.number, token=lease.token, queue="default", ending=Ending.RELEASED, ran=False

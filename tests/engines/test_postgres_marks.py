@@ -14,8 +14,7 @@ from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.marks import LONGEST, SUSPICIOUS, Marks
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 from tests.postgres_stores import make_store
 from tests.postgres_yard import Yard
 

@@ -14,8 +14,7 @@ from shigoto import Shigoto, State, StoreBusy
 from shigoto.engine.postgres import PostgresEngine, conversation
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease
-from shigoto.model.outcome import Ending, Settlement, Verdict
-from shigoto.model.worker import CLAIM_DEADLINE, Announcement, SweepOrder, Want
+from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Ending, Settlement, SweepOrder, Verdict, Want
 from shigoto.worker import Worker
 from tests.fundamentals.shop import until
 from tests.postgres_stores import make_store

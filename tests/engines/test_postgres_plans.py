@@ -21,14 +21,12 @@ from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine, claiming
 from shigoto.engine.postgres.marks import FRONT, Look, Marks, probes_of, slices_of
 from shigoto.engine.postgres.marks import Place as Mark
-from shigoto.model.audit import AuditEntry
 from shigoto.model.errors import StoreError
-from shigoto.model.feed import Place
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
-from shigoto.model.outcome import Ending, LogTail, Report, Settlement
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.service import AuditEntry, Place
+from shigoto.model.worker import Announcement, Ending, LogTail, Report, Settlement, SweepOrder, Want
 from tests.postgres_stores import make_store
 from tests.postgres_yard import ALWAYS, Yard
 

@@ -20,9 +20,9 @@ from shigoto.engine.postgres.schema import REMEMBER
 from shigoto.engine.postgres.statement import load_texts
 from shigoto.engine.sql.migrations import load_migrations
 from shigoto.engine.sql.statements import load_statements
-from shigoto.model.clock import Millis
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
+from shigoto.model.time import Millis
 from shigoto.model.worker import CLAIM_BYTES
 from tests.postgres_yard import Yard
 

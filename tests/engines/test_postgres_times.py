@@ -8,11 +8,10 @@ import pytest
 
 from devtools.postgres import Server
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.model.clock import to_datetime
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, State
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import Announcement, Ending, Settlement, Want
 from tests.postgres_stores import make_store
 from tests.postgres_yard import Yard
 

@@ -15,8 +15,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.model.job import JobSpec, KeyMode, Lease, LogLine, State
-from shigoto.model.outcome import Ending, LogTail, Report
-from shigoto.model.worker import Orders, Promoted, SweepOrder, Swept
+from shigoto.model.worker import Ending, LogTail, Orders, Promoted, Report, SweepOrder, Swept
 from shigoto.testing.clock import VirtualClock
 from tests.postgres_stores import make_store
 from tests.postgres_yard import Yard

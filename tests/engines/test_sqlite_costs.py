@@ -25,9 +25,8 @@ from shigoto.engine.op import Op
 from shigoto.engine.sqlite import SqliteEngine, files, thread
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import JobSpec, Lease
-from shigoto.model.outcome import Ending, Settlement, Verdict
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.worker import Announcement, Ending, Settlement, Verdict, Want
 from shigoto.worker import Worker
 
 T = TypeVar("T")

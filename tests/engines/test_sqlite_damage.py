@@ -15,9 +15,8 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.errors import JobError, StoreError, StoreRefused
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobFilter, JobSpec, QueueSettings, State
-from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 
 pytestmark = pytest.mark.engine("sqlite")
 

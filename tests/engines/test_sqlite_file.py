@@ -27,8 +27,7 @@ from shigoto.engine.sqlite.statement import execute
 from shigoto.model.errors import JobError, SchemaMissing, SchemaTooNew, StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Enqueued, JobFilter, JobSpec, State
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 
 pytestmark = pytest.mark.engine("sqlite")
 

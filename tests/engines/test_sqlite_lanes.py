@@ -13,8 +13,7 @@ from shigoto.engine.sqlite import SqliteEngine, files
 from shigoto.engine.sqlite.statement import SQL, execute
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
-from shigoto.model.outcome import Ending, LogTail, Settlement
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.worker import Announcement, Ending, LogTail, Settlement, Want
 
 pytestmark = pytest.mark.engine("sqlite")
 

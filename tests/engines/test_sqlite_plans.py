@@ -23,12 +23,11 @@ from shigoto.engine.sqlite.enqueueing import SHARED, insertion
 from shigoto.engine.sqlite.places import PLACES
 from shigoto.engine.sqlite.statement import SQL, execute
 from shigoto.filters import Filters
-from shigoto.model.feed import Place as FeedPlace
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobFilter, JobSpec, Lease, State
-from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.service import Place as FeedPlace
+from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 
 MANY = 1_000_000
 WORKER = uuid7()

@@ -12,8 +12,7 @@ import pytest
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
-from shigoto.model.outcome import Ending, Settlement, Verdict
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.worker import Announcement, Ending, Settlement, Verdict, Want
 
 pytestmark = [pytest.mark.engine("sqlite"), pytest.mark.timeout(300)]
 

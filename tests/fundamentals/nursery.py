@@ -31,7 +31,7 @@ import asyncio, ctypes, logging, os, re, signal, subprocess, sys, threading, tim
 from pathlib import Path
 from shigoto import *
 from shigoto.engine.sqlite import SqliteEngine
-from shigoto.model.clock import host_clock
+from shigoto.model.time import host_clock
 
 FOLDER = Path({folder!r})
 ahead = 0

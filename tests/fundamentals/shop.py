@@ -23,8 +23,7 @@ from shigoto.engine.sqlite import SqliteEngine
 from shigoto.engine.sqlite.transaction import Block
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending, Settlement, Verdict
-from shigoto.model.worker import LEASE, Announcement, SweepOrder, Want
+from shigoto.model.worker import LEASE, Announcement, Ending, Settlement, SweepOrder, Verdict, Want
 from shigoto.signals import Signals
 from shigoto.testing.clock import VirtualClock
 

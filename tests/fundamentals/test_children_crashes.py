@@ -191,8 +191,7 @@ def test_a_suspect_runs_alone_in_a_child_and_a_clean_run_clears_it(kids: Nursery
 def crash(kids: Nursery, number: int) -> None:
     """What becomes of a job whose worker process was killed with it inside."""
     from shigoto.model.ids import uuid7
-    from shigoto.model.outcome import Death
-    from shigoto.model.worker import Announcement, Want
+    from shigoto.model.worker import Announcement, Death, Want
 
     engine, id = kids.app.engine, uuid7()
     tasks = tuple(kids.app.tasks)

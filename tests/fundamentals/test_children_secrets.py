@@ -10,7 +10,7 @@ import pytest
 
 from shigoto import State
 from shigoto.encryption import KEYS, new_key
-from shigoto.model.sealed import is_sealed
+from shigoto.model.secrets import is_sealed
 from shigoto.observe.log import configure_logging
 from tests.fundamentals.nursery import Nursery, make
 

@@ -15,8 +15,8 @@ import pytest
 from shigoto import Call, Retry, Shigoto, StoreUnavailable, Tick, TickOutcome
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps
-from shigoto.model.clock import to_datetime, to_millis
 from shigoto.model.schedule import Change
+from shigoto.model.time import to_datetime, to_millis
 from shigoto.observe import events
 from shigoto.scheduler import Scheduler
 from shigoto.testing.clock import START

@@ -23,7 +23,7 @@ from shigoto import (
     TransactionTooLong,
 )
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.model.outcome import Ending, Verdict
+from shigoto.model.worker import Ending, Verdict
 from shigoto.worker import Stopped, Worker, endings
 from tests.fundamentals.postgres_shop import PostgresShop
 from tests.fundamentals.shop import apay, pay, until

@@ -11,8 +11,8 @@ import pytest
 from shigoto import NotReady, ScheduleTaken, SchemaMissing, Shigoto, State, StoreMoved, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
-from shigoto.model.clock import Millis
 from shigoto.model.schedule import Change, Due
+from shigoto.model.time import Millis
 from shigoto.model.worker import Announcement
 from shigoto.observe import events
 from shigoto.scheduler import Ended, Scheduler

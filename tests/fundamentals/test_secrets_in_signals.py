@@ -23,7 +23,7 @@ from shigoto import (
     Traces,
 )
 from shigoto.model.job import Attempt
-from shigoto.model.sealed import is_sealed
+from shigoto.model.secrets import is_sealed
 from shigoto.model.worker import Rescued
 from shigoto.notify import Event, on_failure
 from shigoto.notify.mail import settings_of

@@ -28,10 +28,10 @@ from shigoto import (
 )
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps, drive
-from shigoto.model.clock import to_datetime
 from shigoto.model.job import QueueSettings
 from shigoto.model.schedule import SOON, Change, Schedule
 from shigoto.model.text import ERROR_LIMIT
+from shigoto.model.time import to_datetime
 from shigoto.observe import events
 from shigoto.schedule.deciding import HELD_LOOK
 from shigoto.schedule.failing import FIRST_PAUSE, MOST_ERRORS, after_failure

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from shigoto import JobError, LeaseLost, ResultInvalid, State, StoreUnavailable, TransactionTooLong
-from shigoto.model.outcome import Ending, Verdict
+from shigoto.model.worker import Ending, Verdict
 from tests.fundamentals.shop import Shop, pay, until
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shigoto import AsyncTransaction, JobError, LeaseLost, ResultInvalid, State, TransactionTooLong
-from shigoto.model.outcome import Ending, Verdict
+from shigoto.model.worker import Ending, Verdict
 from tests.fundamentals.shop import Shop, apay
 
 OpenShop = Callable[..., Shop]

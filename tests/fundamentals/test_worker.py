@@ -22,8 +22,7 @@ from shigoto import (
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending, Settlement, Verdict
-from shigoto.model.worker import Want
+from shigoto.model.worker import Ending, Settlement, Verdict, Want
 from shigoto.observe import events
 from shigoto.worker import Stopped, Worker
 from tests.fundamentals.stage import DAY, HOUR, Running, Stage

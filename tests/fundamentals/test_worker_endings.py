@@ -24,7 +24,7 @@ from shigoto import (
 )
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
-from shigoto.model.outcome import Report
+from shigoto.model.worker import Report
 from shigoto.observe import events
 from shigoto.testing.clock import VirtualClock
 from shigoto.worker import Worker

@@ -14,8 +14,7 @@ from shigoto.engine.protocol import Capabilities
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Death
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.worker import Announcement, Death, Want
 from shigoto.observe import events
 from shigoto.worker import Stopped, Worker
 from shigoto.worker.children.isolation import isolation_of

@@ -11,8 +11,7 @@ import pytest
 from shigoto import Context, State, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
-from shigoto.model.outcome import Settlement
-from shigoto.model.worker import SweepOrder
+from shigoto.model.worker import Settlement, SweepOrder
 from shigoto.observe import events
 from shigoto.testing.clock import VirtualClock
 from shigoto.worker import Stopped

@@ -11,8 +11,8 @@ import pytest
 from shigoto import Cancel, Fail, FailureKind, Retry, RetryLater, Snooze, State, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
-from shigoto.model.duration import LONGEST
-from shigoto.model.outcome import Ending, Verdict
+from shigoto.model.time import LONGEST
+from shigoto.model.worker import Ending, Verdict
 from shigoto.observe import events
 from shigoto.testing.clock import VirtualClock
 from shigoto.worker import Stopped

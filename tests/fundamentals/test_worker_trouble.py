@@ -12,8 +12,7 @@ from shigoto import NotReady, State, StoreBusy, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.model.ids import uuid7
-from shigoto.model.outcome import Verdict
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.worker import Announcement, SweepOrder, Verdict, Want
 from shigoto.observe import events
 from shigoto.testing.clock import START, VirtualClock
 from shigoto.worker import Stopped

@@ -27,9 +27,8 @@ from faults.tools.ptrace import begin, end, run_child
 from shigoto import Context, Shigoto, State
 from shigoto.context import Desk
 from shigoto.engine.sqlite import SqliteEngine
-from shigoto.model.clock import host_clock
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.time import host_clock
+from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 from shigoto.signals import Signals
 
 ENOUGH = 3  # survivors in a row: how many calls a block takes varies a little

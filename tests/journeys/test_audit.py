@@ -17,13 +17,11 @@ import pytest
 
 from shigoto import Shigoto, State
 from shigoto.engine.open import open_engine
-from shigoto.model.audit import AuditEntry
 from shigoto.model.errors import Unsupported
-from shigoto.model.feed import Place
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.service import AuditEntry, Place
+from shigoto.model.worker import Announcement, Ending, Settlement, Want
 from shigoto.tokens import creating
 from tests.journeys.yard import SHIGOTO
 from tests.service.ground import key, served

@@ -13,7 +13,7 @@ from msgspec import json
 from shigoto import Encryption, EncryptionKeyMissing, Job, JobFailed, OptionInvalid, Shigoto, State
 from shigoto.engine.open import open_engine
 from shigoto.model.job import JobFilter, KeyMode
-from shigoto.model.sealed import is_sealed
+from shigoto.model.secrets import is_sealed
 from shigoto.rotating import Rotation
 from shigoto.worker import Worker
 from tests.journeys.encrypted import CANARY, DURABLE, NEW, OLD, STORES, Shop, connect, dumped, opened

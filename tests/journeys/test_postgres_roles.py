@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from shigoto import Shigoto, State
-from shigoto.model.feed import Place
+from shigoto.model.service import Place
 from shigoto.tokens import creating
 from tests.journeys.ground import MIGRATOR_PASSWORD, RUNTIME_PASSWORD, Ground, opened
 from tests.journeys.yard import ended_within, eventually, runners_of

@@ -23,9 +23,8 @@ from msgspec import DecodeError, Struct, json
 from shigoto import Shigoto
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.token import Scope, Token, mint
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.service import Scope, Token, mint_token
+from shigoto.model.worker import Announcement, Ending, Settlement, Want
 from shigoto.server.run import Serving
 from shigoto.server.service import Service
 from tests.postgres_stores import make_store
@@ -94,7 +93,7 @@ class Key(Struct, frozen=True):
 
 def key(*scopes: Scope, name: str = "test", **fields: Any) -> Key:
     """A new token with these scopes, still to be stored: hand `key.token` to `served`, and `key.text` to `ask`."""
-    text, id, hash = mint(token_bytes(8), token_bytes(32))
+    text, id, hash = mint_token(token_bytes(8), token_bytes(32))
     return Key(text, Token(id=id, name=name, hash=hash, scopes=scopes, **fields))
 
 

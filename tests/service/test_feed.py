@@ -12,9 +12,9 @@ from shigoto import Shigoto, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.relay import Relay
-from shigoto.model.clock import Millis
-from shigoto.model.feed import Happening, Place
 from shigoto.model.ids import uuid7
+from shigoto.model.service import Happening, Place
+from shigoto.model.time import Millis
 from shigoto.server import feed as module
 from shigoto.server.feed import OVERLAP, PAGE, REPLAYED, Feed, Subscription
 from shigoto.testing.clock import START, VirtualClock

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from shigoto import Shigoto
-from shigoto.model.outcome import Ending
+from shigoto.model.worker import Ending
 from shigoto.server.jobs import derived
 from tests.service.ground import STORES, Answer, Key, Served, key, served, shop_on, work_off
 

@@ -11,8 +11,7 @@ import pytest
 
 from shigoto import Shigoto, State, bulk
 from shigoto.model.job import LogLine
-from shigoto.model.outcome import Ending, LogTail
-from shigoto.model.worker import Announcement
+from shigoto.model.worker import Announcement, Ending, LogTail
 from shigoto.server import acting
 from tests.service.ground import Served, served, shop, work_off
 

@@ -29,9 +29,19 @@ from shigoto.model.errors import (
 )
 from shigoto.model.job import Counts, JobFilter, JobSpec, Lease, LogLine, QueueSettings, State
 from shigoto.model.notice import DELIVER, NOTICE, QUEUE, RULES
-from shigoto.model.outcome import Death, Ending, LogTail, Report, Settlement, Verdict
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.model.worker import Announcement, Orders, SweepOrder, Want
+from shigoto.model.worker import (
+    Announcement,
+    Death,
+    Ending,
+    LogTail,
+    Orders,
+    Report,
+    Settlement,
+    SweepOrder,
+    Verdict,
+    Want,
+)
 from shigoto.server import records
 from shigoto.testing.clock import VirtualClock
 from tests.service.ground import STORES, Key, Served, key, served, shop_on

@@ -8,7 +8,7 @@ import pytest
 
 from shigoto import Forbidden, JobNotFound, Shigoto
 from shigoto.model.notice import DELIVER, NOTICE, RULES
-from shigoto.model.outcome import Ending
+from shigoto.model.worker import Ending
 from shigoto.server import scope
 from shigoto.server.auth import ANYBODY, Caller
 from shigoto.server.scope import claimable, narrowed, submittable, unrestricted, visible

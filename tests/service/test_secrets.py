@@ -11,8 +11,8 @@ from msgspec import json
 from shigoto import Context, Encryption, OptionInvalid, Secret, Shigoto, StoreRefused
 from shigoto.encryption import opened
 from shigoto.model.errors import Forbidden
-from shigoto.model.outcome import Ending
-from shigoto.model.sealed import is_sealed
+from shigoto.model.secrets import is_sealed
+from shigoto.model.worker import Ending
 from shigoto.options import MAX_PAYLOAD
 from shigoto.worker import Worker
 from tests.service.ground import STORES, Served, keep, key, served, shop_on, work_off

@@ -18,8 +18,7 @@ from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Job, JobFilter, JobSpec, Lease
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.worker import Announcement, Ending, Settlement, Want
 
 
 class Outcome:

@@ -12,8 +12,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 
 
 class Clock:

@@ -23,9 +23,9 @@ from shigoto.bulk import carry_out, choosing_live, clearing
 from shigoto.engine.protocol import Capabilities
 from shigoto.engine.relay import Relay
 from shigoto.handle import JobHandle
-from shigoto.model.audit import AUDIT_TEXT, AuditEntry
 from shigoto.model.job import QueueSettings
-from shigoto.model.outcome import Ending
+from shigoto.model.service import AUDIT_TEXT, AuditEntry
+from shigoto.model.worker import Ending
 from shigoto.redrive import choosing
 from shigoto.redrive import retrying as retrying_all
 from shigoto.schedule.looking import looked_at

@@ -10,7 +10,7 @@ import pytest
 from shigoto import FailureKind, OptionInvalid, bulk
 from shigoto.bulk import BATCH, PAGE, cancelling, carry_out, choosing_live, clearing
 from shigoto.model.job import QueueSettings
-from shigoto.model.outcome import Ending
+from shigoto.model.worker import Ending
 from shigoto.redrive import choosing, retrying
 from tests.unit.shop import Shop, numbers, opened_shop
 

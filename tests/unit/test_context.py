@@ -29,8 +29,7 @@ from shigoto.context import Desk, current_context, detached
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.worker import Announcement, Ending, Settlement, Want
 from shigoto.signals import Signals
 
 ID = uuid7()

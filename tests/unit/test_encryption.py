@@ -18,7 +18,7 @@ from shigoto import (
     Shigoto,
 )
 from shigoto.encryption import KEY_FILE, KEYS, keys_from_environment, new_key
-from shigoto.model.sealed import Envelope, is_sealed, read, without_key, write
+from shigoto.model.secrets import Envelope, is_sealed, read_envelope, without_key, write_envelope
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 
@@ -80,14 +80,14 @@ def test_arguments_go_on_to_another_job_of_the_same_tenant_and_task() -> None:
 def test_whoever_changes_a_letter_is_noticed() -> None:
     keys, job = Encryption({"a": KEY}), Whose(uuid4())
     sealed = keys.seal("text", job, "payload")
-    envelope = read(sealed)
+    envelope = read_envelope(sealed)
     assert envelope is not None
 
     for changed in (
-        write(replace(envelope, v=envelope.v[:-1] + bytes([envelope.v[-1] ^ 1]))),
-        write(replace(envelope, v=b"\0" + envelope.v[1:])),
-        write(replace(envelope, id=uuid4())),
-        write(replace(envelope, v=b"short")),
+        write_envelope(replace(envelope, v=envelope.v[:-1] + bytes([envelope.v[-1] ^ 1]))),
+        write_envelope(replace(envelope, v=b"\0" + envelope.v[1:])),
+        write_envelope(replace(envelope, id=uuid4())),
+        write_envelope(replace(envelope, v=b"short")),
         sealed[:-3],
     ):
         with pytest.raises(EncryptionKeyMissing):
@@ -275,7 +275,7 @@ class TestWhatIsEncrypted:
 
     def test_nobody_can_pass_for_an_envelope(self) -> None:
         app = Shigoto("memory:")
-        forged = json.decode(write(Envelope(k="a", v=b"x")))
+        forged = json.decode(write_envelope(Envelope(k="a", v=b"x")))
 
         @app.task
         def plain(word: str = "") -> None: ...

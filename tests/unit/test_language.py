@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from shigoto import FailureKind, OptionInvalid, State
 from shigoto.filters import Filters, KindName, wanted
 from shigoto.language import QUALIFIERS, is_term, parse, together, words_of, write
-from shigoto.model.duration import read_duration, write_duration
 from shigoto.model.job import JobFilter
+from shigoto.model.time import read_duration, write_duration
 
 HOUR = 3_600_000
 NOW = 1_777_982_400_000

@@ -16,7 +16,7 @@ from shigoto.context import Context, Desk, current_context
 from shigoto.engine.memory import MemoryEngine
 from shigoto.lines import LONGEST_LINE, MOST_BYTES, Lines
 from shigoto.model.job import LogLine
-from shigoto.model.outcome import LogTail
+from shigoto.model.worker import LogTail
 from shigoto.signals import Signals
 from shigoto.worker.children.interrupts import Interrupts
 from shigoto.worker.children.messages import Began, News, Unfit

@@ -11,7 +11,7 @@ from msgspec import json
 from shigoto import DeclarationError, OptionInvalid, Retry, Shigoto, Task, Tasks
 from shigoto.checks import check_call_options
 from shigoto.engine.memory import MemoryEngine
-from shigoto.model.clock import to_millis
+from shigoto.model.time import to_millis
 from shigoto.options import Options, TaskOptions
 from shigoto.worker import Worker
 

@@ -28,8 +28,7 @@ from shigoto import (
 from shigoto.bulk import PAGE
 from shigoto.handle import _warn_of_waiting
 from shigoto.model.job import FailureKind, JobFilter, LogLine, QueueSettings
-from shigoto.model.outcome import Ending, LogTail, Settlement
-from shigoto.model.worker import Want
+from shigoto.model.worker import Ending, LogTail, Settlement, Want
 from tests.unit.shop import Shop, numbers, opened_shop
 
 DAY = 86_400_000

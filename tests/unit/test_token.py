@@ -9,9 +9,7 @@ import pytest
 from msgspec import json, structs
 
 from shigoto import OptionInvalid
-from shigoto.model.audit import AuditEntry
-from shigoto.model.feed import Place
-from shigoto.model.token import Token, matches, mint, read
+from shigoto.model.service import AuditEntry, Place, Token, mint_token, read_token, token_matches
 from shigoto.tokens import creating, revoking
 from tests.unit.shop import Shop, opened_shop
 
@@ -33,11 +31,11 @@ def audit(shop: Shop) -> list[AuditEntry]:
 
 
 def test_a_token_is_read_as_it_was_written() -> None:
-    text, id, hash = mint(bytes(range(8)), bytes(range(32)))
+    text, id, hash = mint_token(bytes(range(8)), bytes(range(32)))
 
     assert text == f"shg_{id}_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
     assert (len(id), len(hash)) == (12, 32)
-    assert read(text) == (id, hash)
+    assert read_token(text) == (id, hash)
 
 
 @pytest.mark.parametrize(
@@ -57,17 +55,17 @@ def test_a_token_is_read_as_it_was_written() -> None:
     ],
 )
 def test_what_is_no_token_is_none(text: str) -> None:
-    assert read(text) is None
+    assert read_token(text) is None
 
 
 def test_only_the_hash_of_its_own_secret_matches_and_nothing_does_where_there_is_no_token() -> None:
-    _, id, hash = mint(bytes(8), bytes(32))
+    _, id, hash = mint_token(bytes(8), bytes(32))
     token = Token(id=id, name="web", hash=hash, scopes=("read",))
 
-    assert matches(token, hash)
-    assert not matches(token, bytes(32))
-    assert not matches(None, hash)
-    assert not matches(None, bytes(32))
+    assert token_matches(token, hash)
+    assert not token_matches(token, bytes(32))
+    assert not token_matches(None, hash)
+    assert not token_matches(None, bytes(32))
 
 
 def test_admin_may_read_and_nothing_else_implies_anything() -> None:
@@ -101,10 +99,10 @@ def test_a_token_is_created_with_what_was_said_and_noted_without_its_secret(shop
     )
 
     [kept] = shop.engine.run(shop.engine.registry.tokens())
-    found = read(text)
+    found = read_token(text)
     assert found is not None
     assert found[0] == kept.id
-    assert matches(kept, found[1])
+    assert token_matches(kept, found[1])
     assert kept == token
     assert (kept.scopes, kept.queues, kept.tenant) == (("submit", "read"), ("mail", "sms"), "acme")
     assert (kept.created_at, kept.expires_at) == (shop.clock.now, shop.clock.now + 90 * 86_400_000)

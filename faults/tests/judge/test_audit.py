@@ -15,7 +15,7 @@ from conformance.state_machine import EngineMachine
 from faults.evidence import audit
 from faults.evidence.moves import stories
 from shigoto.engine.sqlite import SqliteEngine
-from shigoto.model.outcome import Death, Ending, Verdict
+from shigoto.model.worker import Death, Ending, Verdict
 from shigoto.testing.clock import VirtualClock
 
 pytestmark = pytest.mark.engine("sqlite")

@@ -11,9 +11,9 @@ from shigoto.cli import output
 from shigoto.cli.arguments import hinting_at_texts, is_object, read_arguments, read_object
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import is_there, shared, split_store, takes_target, target_of
-from shigoto.model.duration import read_duration
 from shigoto.model.errors import UnknownTask, nearest
 from shigoto.model.job import KEY_MODES
+from shigoto.model.time import read_duration
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto

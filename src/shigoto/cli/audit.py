@@ -13,8 +13,8 @@ from shigoto.cli.output import Column
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
 from shigoto.filters import MAX_PAGE
-from shigoto.model.audit import AuditEntry
-from shigoto.model.clock import to_datetime
+from shigoto.model.service import AuditEntry
+from shigoto.model.time import to_datetime
 
 MOST = 2**63 - 1  # an entry's number
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 from shigoto.cli.consent import names
 from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.cli.output import span
-from shigoto.model.clock import Millis, to_datetime, to_millis
 from shigoto.model.schedule import Schedule
+from shigoto.model.time import Millis, to_datetime, to_millis
 from shigoto.schedule.declaring import HEARD_WITHIN
 
 OVERDUE: Millis = 60_000

@@ -6,7 +6,7 @@ from datetime import timedelta
 from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.cli.output import span
 from shigoto.model.checkup import ENCODING, NEWEST, OLDEST, HolderFacts, TableFacts
-from shigoto.model.clock import MAX_HOLD, to_datetime
+from shigoto.model.time import MAX_HOLD, to_datetime
 
 LITTLE_SKEW, MUCH_SKEW = 1.0, 60.0  # seconds
 IDLE_FOR, OPEN_FOR, HOURS = 60.0, 300.0, 6 * 3_600.0  # seconds

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.cli.output import span
-from shigoto.model.clock import MAX_HOLD, to_datetime
+from shigoto.model.time import MAX_HOLD, to_datetime
 
 MENDED = (3, 51, 3)  # the first SQLite without the WAL-reset bug
 MIB = 1024 * 1024

@@ -8,7 +8,7 @@ from shigoto.cli.canvas import Canvas, filled
 from shigoto.cli.output import bar, clip, one_line, total
 from shigoto.demo.show import SHOWN_EVENTS, SHOWN_RUNNING, Report, Snapshot
 from shigoto.model.job import Job
-from shigoto.model.sealed import without_key
+from shigoto.model.secrets import without_key
 
 PHASES = {
     "starting": "starting two worker processes",

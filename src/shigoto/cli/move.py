@@ -13,8 +13,8 @@ from shigoto.cli.settings import Seconds
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import existing, shared
 from shigoto.engine.open import open_engine
-from shigoto.model.clock import host_clock
 from shigoto.model.errors import StoreError
+from shigoto.model.time import host_clock
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine

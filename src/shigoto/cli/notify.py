@@ -10,11 +10,11 @@ from shigoto.cli import output
 from shigoto.cli.output import Column
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
-from shigoto.model.clock import host_clock, to_datetime
 from shigoto.model.errors import DeclarationError, OptionInvalid, nearest
 from shigoto.model.ids import uuid7
-from shigoto.model.masking import scrubbed
+from shigoto.model.secrets import scrubbed
 from shigoto.model.text import message_of
+from shigoto.model.time import host_clock, to_datetime
 
 if TYPE_CHECKING:
     from shigoto.notify.rules import Rule

@@ -15,9 +15,7 @@ import click
 import msgspec
 
 from shigoto.model.job import Counts, Job, State
-from shigoto.model.masking import masked_payload
-from shigoto.model.presenting import presented
-from shigoto.model.sealed import without_key
+from shigoto.model.secrets import masked_payload, presented, without_key
 
 GAP = "  "
 BAR = 24  # cells

@@ -15,7 +15,7 @@ from shigoto.filters import MAX_NUMBER, Filters, KindName, wanted
 from shigoto.language import is_term, together
 from shigoto.model.errors import JobNotFound, OptionInvalid
 from shigoto.model.job import Job, JobFilter
-from shigoto.model.sealed import MARK
+from shigoto.model.secrets import ENVELOPE_MARK
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
@@ -76,7 +76,7 @@ def read_filter(ctx: click.Context, terms: Sequence[str], flags: dict[str, Any])
 def tell_unsearched(engine: "Engine", filters: Filters) -> None:
     """Say, beside what is told, that there are jobs into whose arguments nobody can look."""
     if filters.get("args"):
-        rest = structs.replace(wanted(filters), args=((MARK, "enc"),), limit=1)
+        rest = structs.replace(wanted(filters), args=((ENVELOPE_MARK, "enc"),), limit=1)
         if engine.run(engine.find(rest)):
             click.echo(
                 "Some jobs have encrypted arguments: they cannot be found by args., and are left out.",

@@ -15,7 +15,7 @@ from shigoto.cli.target import UNSAID, Said, takes_target, target_of
 from shigoto.engine.op import Op, Steps
 from shigoto.model.errors import JobNotFound
 from shigoto.model.job import Attempt, FailureKind, Job, LoggedLine, QueueSettings, State
-from shigoto.model.presenting import presented, presented_attempts, presented_lines
+from shigoto.model.secrets import presented, presented_attempts, presented_lines
 from shigoto.model.worker import WorkerRecord
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from shigoto.cli.output import Column
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
 from shigoto.codec.signature import raw_signature
-from shigoto.model.clock import Millis
+from shigoto.model.time import Millis
 from shigoto.options import Executor
 from shigoto.retry import Custom, Exponential, Retry
 

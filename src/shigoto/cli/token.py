@@ -16,9 +16,9 @@ from shigoto.cli.output import Column
 from shigoto.cli.pick import misuse
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import looks_like_store, shared, split_store, takes_target, target_of
-from shigoto.model.clock import to_datetime
 from shigoto.model.errors import StoreRefused
-from shigoto.model.token import SCOPES, Scope, Token
+from shigoto.model.service import SCOPES, Scope, Token
+from shigoto.model.time import to_datetime
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
@@ -212,7 +212,7 @@ def _opened(ctx: click.Context, store: str | None, *, existing: bool = True) -> 
 
 
 def _now(engine: "Engine") -> int:
-    from shigoto.model.feed import Place
+    from shigoto.model.service import Place
 
     _, now = engine.run(engine.registry.happened(Place(0), 0, 0))
     return now

@@ -20,8 +20,8 @@ from shigoto.cli import output
 from shigoto.cli.canvas import Canvas
 from shigoto.cli.output import harmless_json
 from shigoto.cli.pace import Pace
-from shigoto.model.duration import read_duration
 from shigoto.model.job import Counts
+from shigoto.model.time import read_duration
 
 EVERY = "2"
 LEAST, MOST = 0.1, 86_400.0  # seconds

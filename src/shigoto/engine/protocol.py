@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from shigoto.engine.op import Op
 from shigoto.engine.registry import Registry
-from shigoto.model.clock import Millis
 from shigoto.model.job import (
     Attempt,
     Counts,
@@ -30,15 +29,19 @@ from shigoto.model.job import (
     QueueSettings,
     State,
 )
-from shigoto.model.outcome import Death, Report, Settlement, Verdict
 from shigoto.model.schedule import Change, Due, Entry, Schedule
+from shigoto.model.time import Millis
 from shigoto.model.worker import (
     Announcement,
+    Death,
     Orders,
     Promoted,
+    Report,
     Rescued,
+    Settlement,
     SweepOrder,
     Swept,
+    Verdict,
     Want,
     WorkerRecord,
 )

@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from shigoto.engine.op import Op
-from shigoto.model.audit import AuditEntry
-from shigoto.model.clock import Millis
-from shigoto.model.feed import Happening, Place
-from shigoto.model.sealed import Reseal, Sealed
-from shigoto.model.token import Token
+from shigoto.model.secrets import Reseal, Sealed
+from shigoto.model.service import AuditEntry, Happening, Place, Token
+from shigoto.model.time import Millis
 
 
 class Registry(Protocol):

@@ -14,7 +14,6 @@ from msgspec.structs import asdict, fields, replace
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
-from shigoto.model.clock import Millis
 from shigoto.model.errors import RequestInvalid
 from shigoto.model.job import (
     Attempt,
@@ -28,16 +27,20 @@ from shigoto.model.job import (
     QueueSettings,
     State,
 )
-from shigoto.model.outcome import Death, Report, Settlement, Verdict
 from shigoto.model.schedule import Change, Due, Entry, Schedule
-from shigoto.model.token import Scope
+from shigoto.model.service import Scope
+from shigoto.model.time import Millis
 from shigoto.model.worker import (
     Announcement,
+    Death,
     Orders,
     Promoted,
+    Report,
     Rescued,
+    Settlement,
     SweepOrder,
     Swept,
+    Verdict,
     Want,
     WorkerRecord,
 )

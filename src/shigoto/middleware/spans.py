@@ -31,11 +31,11 @@ from opentelemetry.trace import (
 
 from shigoto.middleware.carrier import Carrier, stamped
 from shigoto.middleware.tracing import Asked
-from shigoto.model.clock import Millis
 from shigoto.model.job import JobSpec, Lease, State
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.sealed import SHOWN, is_sealed, type_of, unless_sealed, without_key
+from shigoto.model.secrets import SHOWN, is_sealed, type_of, unless_sealed, without_key
 from shigoto.model.states import Counters, Held, after
+from shigoto.model.time import Millis
+from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.otel import Otel
 from shigoto.observe.traces import Traces
 

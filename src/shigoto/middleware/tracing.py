@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from shigoto.middleware.carrier import MARK, TRACEPARENT, TRACESTATE, Carrier, carried, read
 from shigoto.model.job import JobSpec, Lease
-from shigoto.model.outcome import Settlement
+from shigoto.model.worker import Settlement
 from shigoto.observe.traces import Traces
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from shigoto.model.clock import Millis
+from shigoto.model.time import Millis
 
 ENCODING = "UTF8"  # of a database in PostgreSQL
 OLDEST, NEWEST = 14, 18  # major versions of PostgreSQL that are tested, or near to those

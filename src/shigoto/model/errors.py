@@ -1,4 +1,4 @@
-"""Every error a user can meet, in one tree.
+"""The tree of all errors that a user can meet.
 
     ShigotoError
     ├── DeclarationError        WORKER.DECLARATION     a task or app is declared in a way that cannot work
@@ -55,13 +55,10 @@
         ├── SchemaTooNew        WORKER.SCHEMA_TOO_NEW
         └── Unsupported         STORE.UNSUPPORTED      this engine lacks the capability
 
-What a handler raises to choose an outcome (`RetryLater`, `Snooze`, `Cancel`, `Fail`) is no error (`outcomes.py`)."""
+What a handler raises to choose an outcome (`RetryLater`, `Snooze`, `Cancel`, `Fail`) is no error (`outcomes.py`).
+"""
 
 from typing import ClassVar
-
-from shigoto.model import spelling
-
-nearest = spelling.nearest
 
 
 class ShigotoError(Exception):
@@ -398,3 +395,11 @@ class Unsupported(StoreError):
     """The engine does not have the capability that was asked for."""
 
     code = "STORE.UNSUPPORTED"
+
+
+def nearest(name: str, known: "list[str] | tuple[str, ...] | set[str] | frozenset[str]") -> str:
+    """A hint for a misspelt name: ` Did you mean 'x'?`, or an empty string when nothing is close."""
+    from difflib import get_close_matches  # who spells well never needs it
+
+    matches = get_close_matches(name, sorted(known), n=1)
+    return f" Did you mean {matches[0]!r}?" if matches else ""

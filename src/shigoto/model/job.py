@@ -1,13 +1,19 @@
-"""A job as it is asked for (`JobSpec`), held by a worker (`Lease`) and shown to people (`Job`)."""
+"""A job as it is asked for (`JobSpec`), leased to a worker (`Lease`) and shown to people (`Job`), and the job filter.
 
+The functions at the end say what a filter asks of a job, wherever engines must agree to the letter.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
+from string import ascii_lowercase, ascii_uppercase
 from typing import Literal
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import DecodeError, Raw, Struct, json, structs
 
-from shigoto.model.clock import Millis
+from shigoto.model.time import Millis
 
 
 class State(StrEnum):
@@ -251,3 +257,52 @@ class QueueSettings(Struct, frozen=True, kw_only=True):
     keep_failed_for: Millis | None = None
     keep_cancelled_for: Millis | None = None
     max_pending: int | None = None  # more are refused where they come in by HTTP, command line or schedule
+
+
+_MEMBERS = json.Decoder(dict[str, Raw])
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
+_NO_FILTER = JobFilter()
+
+
+def has_args(payload: str, args: Sequence[tuple[str, str]]) -> bool:
+    """Whether the payload has all of these values. One that cannot be read has none."""
+    try:
+        return all(_stands_at(payload, path, text) for path, text in args)
+    except (DecodeError, UnicodeError, RecursionError):
+        return False
+
+
+def _stands_at(payload: str, path: str, text: str) -> bool:
+    here: str | Raw = payload
+    for name in path.split("."):
+        members = _MEMBERS.decode(here)
+        if name not in members:
+            return False
+        here = members[name]
+    value: object = json.decode(here)
+    return value == text if isinstance(value, str) else json.encode(value).decode() == text
+
+
+def folded(text: str) -> str:
+    """The text with small ASCII letters for capital ones; the letters of other alphabets stay as they are."""
+    return text.translate(_LOWER)
+
+
+def worker_id(text: str) -> UUID | None:
+    """The id that the text means, if it is one and not only a name."""
+    with suppress(ValueError):
+        return UUID(text)
+    return None
+
+
+def asks_for_counters_only(wanted: JobFilter) -> bool:
+    """Whether counts by queue and state tell how many match, so that nobody has to look."""
+    rest = structs.replace(wanted, state=None, queue=None, before=None, limit=_NO_FILTER.limit)
+    return rest == _NO_FILTER and wanted.state != "retrying"
+
+
+def sum_counts(stats: Mapping[str, Counts], wanted: JobFilter) -> int:
+    """How many match a filter that asks for counters only."""
+    columns = [state.value for state in State] if wanted.state is None else [wanted.state]
+    queues = [counts for queue, counts in stats.items() if wanted.queue in (None, queue)]
+    return sum(structs.asdict(counts)[column] for counts in queues for column in columns)

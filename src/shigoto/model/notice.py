@@ -11,9 +11,9 @@ from uuid import UUID, uuid5
 
 from msgspec import Struct, json
 
-from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, JobSpec
 from shigoto.model.schedule import Change, TickOutcome
+from shigoto.model.time import Millis
 
 QUEUE = "shigoto"
 NOTICE = "shigoto.notice"

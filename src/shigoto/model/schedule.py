@@ -14,8 +14,8 @@ from uuid import UUID, uuid5
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shigoto.model.clock import Millis
 from shigoto.model.job import JobSpec
+from shigoto.model.time import Millis
 
 ASTRAY: Millis = 60_000
 """A schedule that has reached further ahead than this was looked at by a clock that has gone back since."""

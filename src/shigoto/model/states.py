@@ -17,10 +17,10 @@ from typing import Literal, assert_never
 
 from msgspec import Struct, structs
 
-from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotRetryable
 from shigoto.model.job import FailureKind, KeyMode, State
-from shigoto.model.outcome import Death, Ending, Settlement
+from shigoto.model.time import Millis
+from shigoto.model.worker import Death, Ending, Settlement
 
 MOVES: dict[State | None, frozenset[State | None]] = {
     None: frozenset({State.PENDING, State.BLOCKED}),

@@ -1,14 +1,22 @@
-"""Text that any store can hold and anybody may see, made of what people and programs say.
+r"""Text and plain values that any store can hold, made of what callers hand in.
 
 Not every string is such a text: half a surrogate pair cannot be written down at all, and PostgreSQL has no place for
 U+0000. So that every store holds the same, the rule is the same for all, and it is applied here, before any of them:
 
     what is found again by its name    keys, tenants, tags, workers     refused where it is given: `storable`
-    what only describes                errors, progress, log lines      kept, and spelt out as \\x00: `fit`, `spelt_out`
-    what is data                       payloads, results, checkpoints   kept to the letter: JSON writes \\u0000
+    what only describes                errors, progress, log lines      kept, and spelt out as \x00: `fit`, `spelt_out`
+    what is data                       payloads, results, checkpoints   kept to the letter: JSON writes \u0000
+
+A text, a number or an id may also be of a subclass, with methods of its own: a member of an enum, a value of a database
+driver, a stand-in of a test, or an attacker's. The functions `plain_…` make each plain before it is compared, measured
+or shown, so that every engine is given the same and nothing that the value says of itself is believed. They return None
+for what is not such a value.
 """
 
 import re
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 from shigoto.model.errors import OptionInvalid
 
@@ -103,3 +111,62 @@ def _reason(error: BaseException) -> str:
         return str(getattr(error, "reason", ""))
     except Exception:
         return ""
+
+
+# The methods of the plain types themselves: they take instances of subclasses, and nothing else, whatever that says it
+# is. So no `isinstance` is needed, which believes what `__class__` says.
+
+
+def plain_text(value: Any) -> str | None:
+    """The text itself."""
+    try:
+        return str.__str__(value)
+    except TypeError:
+        return None
+
+
+def plain_whole(value: Any) -> int | None:
+    """The whole number; a truth value is none."""
+    if type(value) is bool:
+        return None
+    try:
+        return int.__int__(value)
+    except TypeError:
+        return None
+
+
+def plain_number(value: Any) -> float | None:
+    """The number, whole or not; a truth value is none."""
+    whole = plain_whole(value)
+    if whole is not None:
+        return whole
+    try:
+        return float.__float__(value)
+    except TypeError:
+        return None
+
+
+def plain_moment(value: Any) -> datetime | None:
+    """The moment, in its own time zone."""
+    try:
+        return datetime.combine(datetime.date(value), datetime.timetz(value))
+    except TypeError:
+        return None
+
+
+def plain_span(value: Any) -> timedelta | None:
+    """The length of time."""
+    try:
+        return timedelta.__pos__(value)
+    except TypeError:
+        return None
+
+
+def plain_id(value: Any) -> UUID | None:
+    """The id; drivers of databases have classes of their own for these."""
+    if type(value) is UUID:
+        return value
+    try:
+        return UUID(int=int.__int__(value.int)) if isinstance(value, UUID) else None
+    except (AttributeError, TypeError, ValueError):
+        return None

@@ -9,10 +9,10 @@ from msgspec import Struct, structs
 
 from shigoto.engine.movable import Gate, Mover, mover_of
 from shigoto.engine.protocol import Engine
-from shigoto.model.clock import Clock, host_clock
 from shigoto.model.errors import StoreError, StoreRefused
 from shigoto.model.job import QueueSettings
 from shigoto.model.record import MOST_BYTES, MOST_JOBS, JobRecord, QueueRecord, StoredSchedule, weight_of
+from shigoto.model.time import Clock, host_clock
 from shigoto.model.version import VERSION
 from shigoto.moving.landing import landed
 from shigoto.moving.lines import FORMAT, BadLine, End, Header, encode, read_lines

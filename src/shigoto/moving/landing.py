@@ -2,11 +2,11 @@
 
 from msgspec import structs
 
-from shigoto.model.clock import Millis
 from shigoto.model.job import State
-from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.record import JobRecord
 from shigoto.model.states import Counters, Held, after
+from shigoto.model.time import Millis
+from shigoto.model.worker import Ending, Settlement
 
 
 def landed(record: JobRecord, at: Millis) -> JobRecord:

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from shigoto.model.duration import write_duration
 from shigoto.model.job import FailureKind
 from shigoto.model.text import CUT, spelt_out
+from shigoto.model.time import write_duration
 
 MAX_NAME = 100
 MAX_ERROR = 1_000

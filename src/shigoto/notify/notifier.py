@@ -23,11 +23,11 @@ from uuid import UUID, uuid5
 from msgspec import MsgspecError, Struct, json
 
 from shigoto.context import Context
-from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.errors import DeclarationError
 from shigoto.model.job import FailureKind, Job, JobFilter, JobSpec
 from shigoto.model.notice import DELIVER, MAX_FAILURES, NOTICE, QUEUE, RULES, Kind, Notice, as_job
-from shigoto.model.sealed import without_key
+from shigoto.model.secrets import without_key
+from shigoto.model.time import Millis, to_datetime
 from shigoto.notify.event import Event, cut
 from shigoto.notify.gate import Gate
 from shigoto.notify.rules import Rule, checked_rules, fingerprint_of

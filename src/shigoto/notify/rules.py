@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, json
 
-from shigoto.model.clock import Millis
-from shigoto.model.duration import Duration, milliseconds
 from shigoto.model.errors import DeclarationError, OptionInvalid
 from shigoto.model.job import FailureKind
 from shigoto.model.notice import Kind, Notice
 from shigoto.model.text import shown, storable
+from shigoto.model.time import Duration, Millis, milliseconds
 from shigoto.model.worker import SweepOrder
 from shigoto.notify.targets import Target, To, is_list, sort_of, targets_of
 from shigoto.options import check_name

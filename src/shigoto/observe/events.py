@@ -53,8 +53,8 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, Lease
+from shigoto.model.time import Millis
 from shigoto.model.worker import Rescued
 
 

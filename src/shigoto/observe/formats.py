@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import isfinite
 from typing import cast
 
-from shigoto.model.masking import scrubbed
+from shigoto.model.secrets import scrubbed
 
 Fields = Mapping[str, object]
 Hide = Callable[[str], str]

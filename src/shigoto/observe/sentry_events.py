@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from shigoto.model.job import Job
-from shigoto.model.sealed import without_key
+from shigoto.model.secrets import without_key
 from shigoto.model.worker import Rescued
 
 LOGGER = "shigoto"

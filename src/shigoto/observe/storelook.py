@@ -13,9 +13,9 @@ from msgspec import Struct, structs
 
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
-from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreError, StoreRefused
 from shigoto.model.job import Counts
+from shigoto.model.time import Millis
 from shigoto.observe.meters import OTHER
 
 FRESH_FOR = 2.0  # seconds

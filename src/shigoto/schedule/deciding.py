@@ -11,8 +11,8 @@ from itertools import chain, islice, takewhile
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shigoto.model.clock import Millis
 from shigoto.model.schedule import ASTRAY, Entry, Pause, Schedule, TickOutcome
+from shigoto.model.time import Millis
 from shigoto.schedule.definition import Definition
 
 ON_TIME: Millis = 60_000

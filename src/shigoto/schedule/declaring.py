@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
-from shigoto.model.clock import Millis, to_datetime
-from shigoto.model.duration import Duration
 from shigoto.model.errors import DeclarationError, ScheduleInvalid, ScheduleTaken
 from shigoto.model.schedule import Change, Schedule
 from shigoto.model.text import shown
+from shigoto.model.time import Duration, Millis, to_datetime
 from shigoto.options import ScheduledOptions, ScheduleOptions, check_name
 from shigoto.schedule.definition import Definition, read, written
 from shigoto.schedule.options import definition, expect_room

@@ -7,12 +7,11 @@ from uuid import UUID
 from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
-from shigoto.model.clock import Millis, to_datetime
-from shigoto.model.duration import write_duration
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec, KeyMode
-from shigoto.model.masking import masked_payload
 from shigoto.model.schedule import Schedule
+from shigoto.model.secrets import masked_payload
+from shigoto.model.time import Millis, to_datetime, write_duration
 from shigoto.options import CatchUp, Overlap, WhenFailed
 from shigoto.schedule.recurrence import Cron, Every, Once
 

@@ -5,10 +5,10 @@ Then it waits for somebody to look at it, unless it was said that it shall go (`
 
 from msgspec.structs import replace
 
-from shigoto.model.clock import Millis
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.schedule import Change, Schedule
 from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
+from shigoto.model.time import Millis
 from shigoto.schedule.definition import read
 
 MOST_ERRORS = 6

@@ -6,10 +6,10 @@ from hashlib import blake2b
 
 from msgspec.structs import replace
 
-from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.time import Millis, to_datetime
 from shigoto.schedule.deciding import Decision, counted, cut_off, joined_to
 from shigoto.schedule.declaring import Maker, checked_call
 from shigoto.schedule.definition import Definition

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
-from shigoto.model.clock import Millis
 from shigoto.model.schedule import KEPT, Change, Due, DueSchedule, Schedule
+from shigoto.model.time import Millis
 from shigoto.schedule.deciding import Decision, decide, is_astray
 from shigoto.schedule.declaring import Declared
 from shigoto.schedule.definition import read

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
-from shigoto.model.clock import Millis
 from shigoto.model.errors import (
     OptionInvalid,
     ScheduleInvalid,
@@ -16,9 +15,9 @@ from shigoto.model.errors import (
     StoreUnavailable,
     nearest,
 )
-from shigoto.model.plain import plain_text
 from shigoto.model.schedule import Change, Schedule
-from shigoto.model.text import shown
+from shigoto.model.text import plain_text, shown
+from shigoto.model.time import Millis
 from shigoto.options import check_name
 from shigoto.schedule.deciding import passed_over, waits_for_pause, with_pause
 from shigoto.schedule.declaring import HEARD_WITHIN

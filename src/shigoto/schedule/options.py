@@ -7,11 +7,9 @@ from zoneinfo import available_timezones
 
 from cronsim import CronSim, CronSimError
 
-from shigoto.model.clock import Millis, to_datetime, to_millis
-from shigoto.model.duration import Duration, milliseconds, read_duration
 from shigoto.model.errors import OptionInvalid, ScheduleInvalid, nearest
-from shigoto.model.plain import plain_moment, plain_text, plain_whole
-from shigoto.model.text import shown
+from shigoto.model.text import plain_moment, plain_text, plain_whole, shown
+from shigoto.model.time import Duration, Millis, milliseconds, read_duration, to_datetime, to_millis
 from shigoto.options import ScheduleOptions
 from shigoto.schedule.definition import CATCH_UPS, MOST_CAUGHT_UP, OVERLAPS, Definition, Template
 from shigoto.schedule.recurrence import WORDS, Cron, Every, Once, spelled_out

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from shigoto.model.clock import Millis, to_datetime, to_millis
+from shigoto.model.time import Millis, to_datetime, to_millis
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.recurrence import Cron, has_fixed_times, spelled_out, walls_between
 from shigoto.schedule.zones import LAST_YEAR, Seconds, seasons, wall, year_of, zone_called

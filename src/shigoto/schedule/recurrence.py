@@ -15,7 +15,7 @@ from datetime import datetime
 from cronsim import CronSim
 from msgspec import Struct
 
-from shigoto.model.clock import Millis
+from shigoto.model.time import Millis
 from shigoto.options import Fold, Gap
 from shigoto.schedule.zones import DAY, Seconds, number, seasons, wall, year_of, zone_called
 

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from shigoto.model.clock import Millis
 from shigoto.model.schedule import Change, Firing, Schedule
+from shigoto.model.time import Millis
 from shigoto.schedule.deciding import counted, passed_over, passed_unseen
 from shigoto.schedule.definition import Definition, read, written
 from shigoto.schedule.zones import ZoneMissing

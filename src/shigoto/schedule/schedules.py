@@ -7,14 +7,12 @@ from uuid import UUID
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
-from shigoto.model.clock import Millis, to_datetime, to_millis
-from shigoto.model.duration import Duration
 from shigoto.model.errors import ScheduleInvalid, ShigotoError
 from shigoto.model.ids import uuid7
-from shigoto.model.masking import masked_payload
-from shigoto.model.plain import plain_moment, plain_text, plain_whole
 from shigoto.model.schedule import Change, Entry, Schedule, ScheduleRecord, Status, TickRecord
-from shigoto.model.text import shown
+from shigoto.model.secrets import masked_payload
+from shigoto.model.text import plain_moment, plain_text, plain_whole, shown
+from shigoto.model.time import Duration, Millis, to_datetime, to_millis
 from shigoto.options import ScheduleOptions, check_name
 from shigoto.planning import Planning
 from shigoto.schedule import asking, managing

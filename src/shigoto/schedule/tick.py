@@ -8,8 +8,7 @@ from typing import Any, ForwardRef, Protocol, Union, get_args, get_origin, get_t
 from msgspec import Struct, field
 
 from shigoto.model.errors import OptionInvalid
-from shigoto.model.plain import plain_moment
-from shigoto.model.text import shown
+from shigoto.model.text import plain_moment, shown
 
 
 class _Make(Protocol):

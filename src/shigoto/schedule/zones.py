@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from msgspec import Struct
 
-from shigoto.model.clock import to_datetime
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.text import shown
+from shigoto.model.time import to_datetime
 
 Seconds = int
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from shigoto.model.clock import to_datetime
+from shigoto.model.time import to_datetime
 from shigoto.observe.log import some_of
 from shigoto.observe.storelook import Reading
 from shigoto.worker.pulse import LOCKED, UNWRITTEN

@@ -29,9 +29,9 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 from msgspec import Struct
 
-from shigoto.model.clock import Millis
 from shigoto.model.errors import AuthLimited, Forbidden, TokenInvalid, TokenMissing
-from shigoto.model.token import Scope, Token, matches, read
+from shigoto.model.service import Scope, Token, read_token, token_matches
+from shigoto.model.time import Millis
 
 if TYPE_CHECKING:
     from shigoto.server.service import Service
@@ -139,7 +139,7 @@ class Auth:
     async def _token(self, said: list[str]) -> Token | None:
         """The token that the headers name, if it opens anything now."""
         kind, _, text = said[0].partition(" ")
-        claimed = read(text.strip()) if len(said) == 1 and len(said[0]) <= MOST_HEADER else None
+        claimed = read_token(text.strip()) if len(said) == 1 and len(said[0]) <= MOST_HEADER else None
         if claimed is None or kind.lower() != "bearer":
             await self._recall(REMEMBERED_FOR)  # what cannot be a token takes its time, too
             return None
@@ -148,7 +148,7 @@ class Auth:
         if id not in self._tokens:
             await self._recall(UNKNOWN_AFTER)
         token = self._tokens.get(id)
-        fits = matches(token, hash)
+        fits = token_matches(token, hash)
         return token if fits and token is not None and token.alive(self._now()) else None
 
     def _refuse(self, address: str) -> NoReturn:

@@ -8,12 +8,11 @@ from msgspec.structs import replace
 
 from shigoto.codec import encode_json
 from shigoto.lines import LONGEST_LINE, MOST_BYTES, MOST_LINES, storable_level
-from shigoto.model.clock import Millis
-from shigoto.model.duration import LONGEST
 from shigoto.model.errors import JobError, RequestInvalid
 from shigoto.model.job import FailureKind, Job, LoggedLine, LogLine
-from shigoto.model.outcome import Ending, LogTail, Settlement
 from shigoto.model.text import ERROR_LIMIT, fit, spelt_out
+from shigoto.model.time import LONGEST, Millis
+from shigoto.model.worker import Ending, LogTail, Settlement
 from shigoto.options import MAX_DEPTH, MAX_PAYLOAD
 from shigoto.retry import Retry
 from shigoto.server.worker_wire import Outcome, SettleRequest, WorkerLine

@@ -14,9 +14,9 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from msgspec import Struct, json
 
-from shigoto.model.clock import Moment, to_datetime
 from shigoto.model.errors import RequestError, RequestInvalid, ServerStopping, StoreError
-from shigoto.model.feed import Happening, Place
+from shigoto.model.service import Happening, Place
+from shigoto.model.time import Moment, to_datetime
 from shigoto.server.auth import Caller, Reader, the_service
 from shigoto.server.endpoint import spec
 from shigoto.server.feed import Subscription

@@ -16,9 +16,9 @@ from contextlib import suppress
 from uuid import UUID
 
 from shigoto.engine.protocol import Engine
-from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreError
-from shigoto.model.feed import Happening, Place
+from shigoto.model.service import Happening, Place
+from shigoto.model.time import Millis
 
 logger = logging.getLogger("shigoto.server")
 

@@ -17,7 +17,6 @@ from shigoto.filters import MAX_NUMBER, MAX_PAGE, Filters, wanted
 from shigoto.fullness import storing
 from shigoto.language import parse
 from shigoto.middleware import tracing
-from shigoto.model.clock import Millis, to_millis
 from shigoto.model.errors import (
     EncryptionKeyMissing,
     IdTaken,
@@ -31,6 +30,7 @@ from shigoto.model.errors import (
 )
 from shigoto.model.ids import uuids7
 from shigoto.model.job import Enqueued, Job, JobSpec, State
+from shigoto.model.time import Millis, to_millis
 from shigoto.options import CallOptions
 from shigoto.query import expect_searchable
 from shigoto.server.auth import ASKERS, Asker, Caller, Reader, Submitter, allowed, the_service

@@ -17,10 +17,10 @@ from shigoto.catalogue import (
     record_in_list,
     schedules_of,
 )
-from shigoto.model.audit import AuditEntry
-from shigoto.model.clock import Moment, to_datetime
 from shigoto.model.errors import RequestNotFound, nearest
 from shigoto.model.job import Counts
+from shigoto.model.service import AuditEntry
+from shigoto.model.time import Moment, to_datetime
 from shigoto.model.worker import WorkerRecord
 from shigoto.options import check_name
 from shigoto.options import duration as milliseconds_of

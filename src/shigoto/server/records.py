@@ -26,11 +26,9 @@ from shigoto.engine.verbs import (
 from shigoto.fullness import storing, ticking
 from shigoto.model.errors import Forbidden, OptionInvalid, RequestInvalid, RequestNotFound
 from shigoto.model.job import Job, JobFilter, JobSpec
-from shigoto.model.masking import masked_payload
-from shigoto.model.outcome import UNTOLD, Death, Report, Settlement
-from shigoto.model.sealed import is_sealed
+from shigoto.model.secrets import is_sealed, masked_payload
 from shigoto.model.version import VERSION
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.worker import UNTOLD, Announcement, Death, Report, Settlement, Want
 from shigoto.queues import expect_settings
 from shigoto.schedule.definition import masked as masked_definition
 from shigoto.server.auth import Caller, the_service

@@ -15,9 +15,9 @@ from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.engine.relay import Relay
 from shigoto.enqueue import call_by_name
-from shigoto.model.clock import Moment
 from shigoto.model.errors import RequestInvalid, UnknownTask, nearest
 from shigoto.model.schedule import ScheduleRecord, Status, TickRecord
+from shigoto.model.time import Moment
 from shigoto.options import CallOptions, CatchUp, Fold, Gap, Overlap, ScheduleOptions, WhenFailed
 from shigoto.schedule import managing
 from shigoto.schedule.schedules import Schedules

@@ -22,8 +22,8 @@ from shigoto.engine.protocol import Engine
 from shigoto.filters import Filters
 from shigoto.model.errors import Forbidden, IdTaken, JobNotFound, KeyTaken
 from shigoto.model.job import Job, JobFilter, JobSpec, State
-from shigoto.model.masking import hides
 from shigoto.model.notice import QUEUE, is_silent
+from shigoto.model.secrets import hides
 from shigoto.model.worker import WorkerRecord
 from shigoto.server.auth import Caller
 

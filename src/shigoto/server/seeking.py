@@ -10,8 +10,7 @@ from fastapi import Request
 
 from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Want
+from shigoto.model.worker import Ending, Settlement, Want
 from shigoto.server.auth import allowed
 from shigoto.server.endpoint import gone
 

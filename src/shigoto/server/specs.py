@@ -12,10 +12,9 @@ from shigoto.filters import MAX_NUMBER
 from shigoto.lines import LONGEST_LEVEL, LONGEST_LINE, MOST_BYTES, MOST_LINES
 from shigoto.model.errors import OptionInvalid, PayloadInvalid, PayloadTooLarge
 from shigoto.model.job import MAX_META, MAX_PRIORITY, MIN_PRIORITY, JobSpec
-from shigoto.model.outcome import Death, LogTail, Report, Settlement
 from shigoto.model.schedule import Change
 from shigoto.model.text import storable
-from shigoto.model.worker import Announcement
+from shigoto.model.worker import Announcement, Death, LogTail, Report, Settlement
 from shigoto.options import LAST_INSTANT, MAX_DEPTH, MAX_PAYLOAD, check_name, text, whole
 from shigoto.retry import Retry
 from shigoto.server.bounds import MOST_COUNTED

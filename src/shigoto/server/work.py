@@ -14,7 +14,6 @@ from shigoto.codec import encode_json
 from shigoto.context import MAX_CHECKPOINT
 from shigoto.cover import Cover
 from shigoto.encryption import Box, opened
-from shigoto.model.clock import to_datetime
 from shigoto.model.errors import (
     EncryptionKeyMissing,
     JobNotFound,
@@ -25,11 +24,18 @@ from shigoto.model.errors import (
 )
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Job, JobFilter, Lease, State
-from shigoto.model.masking import hider, scrubbed, secrets_in, without_mark
-from shigoto.model.outcome import LogTail, Report, Settlement, Verdict
-from shigoto.model.sealed import is_sealed, unless_sealed, without_key
+from shigoto.model.secrets import (
+    hider,
+    is_sealed,
+    scrubbed,
+    secrets_in,
+    unless_sealed,
+    without_key,
+    without_mark,
+)
 from shigoto.model.text import storable
-from shigoto.model.worker import Announcement, Orders, Want
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import Announcement, LogTail, Orders, Report, Settlement, Verdict, Want
 from shigoto.observe.events import JobFailed
 from shigoto.options import MAX_DEPTH, MAX_PAYLOAD
 from shigoto.retry import Retry

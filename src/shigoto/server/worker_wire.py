@@ -5,9 +5,9 @@ from uuid import UUID
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from shigoto.model.clock import Moment
 from shigoto.model.job import State
-from shigoto.model.outcome import Verdict
+from shigoto.model.time import Moment
+from shigoto.model.worker import Verdict
 from shigoto.server.limits import LONGEST_WAIT
 
 MOST_TASKS = 1_000

@@ -1,6 +1,6 @@
 """A clock that stands still until it is told to move."""
 
-from shigoto.model.clock import Millis
+from shigoto.model.time import Millis
 
 # 2026-01-01T00:00:00Z: a fixed instant, so that a failure looks the same on every day of the year.
 START: Millis = 1_767_225_600_000

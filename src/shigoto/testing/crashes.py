@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 from shigoto.app import Shigoto
 from shigoto.handle import JobHandle
-from shigoto.model.clock import to_millis
 from shigoto.model.errors import JobError, OptionInvalid
 from shigoto.model.job import Job, Lease, State
 from shigoto.model.text import shown
+from shigoto.model.time import to_millis
 from shigoto.model.worker import LEASE, SweepOrder
 from shigoto.options import choice
 from shigoto.task import Task

@@ -7,10 +7,10 @@ from typing import Any, TypeGuard
 from shigoto.app import Shigoto
 from shigoto.engine.open import open_engine
 from shigoto.engine.sqlite import SqliteEngine
-from shigoto.model.clock import Millis, host_clock
 from shigoto.model.errors import DeclarationError, OptionInvalid, StoreRefused
 from shigoto.model.job import JobFilter
 from shigoto.model.text import shown
+from shigoto.model.time import Millis, host_clock
 from shigoto.testing.clock import VirtualClock
 from shigoto.testing.store import OwnStore
 

@@ -14,9 +14,9 @@ from msgspec import structs
 
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps
-from shigoto.model.clock import Millis, host_clock
 from shigoto.model.errors import StoreRefused, Unsupported
-from shigoto.model.outcome import Settlement, Verdict
+from shigoto.model.time import Millis, host_clock
+from shigoto.model.worker import Settlement, Verdict
 from shigoto.testing.clock import VirtualClock
 from shigoto.testing.store import OwnStore
 

@@ -12,10 +12,9 @@ from msgspec import UNSET
 
 from shigoto.app import Shigoto
 from shigoto.handle import on_event_loop
-from shigoto.model.clock import Millis, to_datetime
-from shigoto.model.duration import Duration
 from shigoto.model.errors import DeclarationError, OptionInvalid
 from shigoto.model.job import Job, Lease
+from shigoto.model.time import Duration, Millis, to_datetime
 from shigoto.options import choice, duration, instant, whole
 from shigoto.testing.crashes import Crash, Victim, When
 from shigoto.testing.in_memory import StoreInMemory

@@ -23,10 +23,10 @@ from msgspec import UNSET
 from shigoto.app import Shigoto
 from shigoto.context import Desk, current_context
 from shigoto.handle import on_event_loop
-from shigoto.model.clock import to_millis
 from shigoto.model.errors import DeclarationError, ResultTimeout
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Job, Lease, State
+from shigoto.model.time import to_millis
 from shigoto.model.worker import Announcement, SweepOrder, Want
 from shigoto.task import Task
 from shigoto.testing.hand import Hand

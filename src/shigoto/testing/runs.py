@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shigoto.model.job import Job, State
-from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.model.worker import Ending, Settlement, Verdict
 from shigoto.outcomes import Cancel, RetryLater, Snooze
 
 Outcome = Literal["completed", "retried", "failed", "cancelled", "snoozed", "released", "lost"]

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from shigoto.model.clock import Millis, to_datetime, to_millis
 from shigoto.model.job import Job
 from shigoto.model.text import shown
+from shigoto.model.time import Millis, to_datetime, to_millis
 from shigoto.options import Options
 from shigoto.retry import Retry
 

@@ -10,11 +10,10 @@ from msgspec import Struct
 from shigoto.app import Shigoto
 from shigoto.enqueue import Call
 from shigoto.filters import StateName, parse_state
-from shigoto.model.clock import Millis, to_datetime, to_millis
-from shigoto.model.duration import Duration
 from shigoto.model.errors import OptionInvalid, PayloadInvalid, nearest
 from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, Job, State, View
 from shigoto.model.text import shown
+from shigoto.model.time import Duration, Millis, to_datetime, to_millis
 from shigoto.options import Options, duration, instant, whole
 from shigoto.task import Task
 from shigoto.testing.said import at, delay_of, described, unlike

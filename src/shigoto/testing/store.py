@@ -18,12 +18,11 @@ from msgspec import structs
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.engine.relay import Relay
-from shigoto.model.clock import Millis, host_clock
 from shigoto.model.errors import DeclarationError, ResultTimeout
 from shigoto.model.job import Enqueued, Job, JobFilter, JobSpec, Lease, State
-from shigoto.model.outcome import Report, Settlement, Verdict
 from shigoto.model.schedule import Change
-from shigoto.model.worker import Promoted, SweepOrder
+from shigoto.model.time import Millis, host_clock
+from shigoto.model.worker import Promoted, Report, Settlement, SweepOrder, Verdict
 from shigoto.testing.clock import VirtualClock
 
 T = TypeVar("T")

@@ -8,9 +8,9 @@ from asyncio import CancelledError
 from collections.abc import Mapping
 
 from shigoto.app import Shigoto
-from shigoto.model.clock import Millis
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Due, DueSchedule
+from shigoto.model.time import Millis
 from shigoto.schedule.declaring import Declared, reconciling
 from shigoto.schedule.failing import after_failure
 from shigoto.schedule.looking import AT_ONCE, looked_at, looking

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from shigoto.model.errors import OptionInvalid
 from shigoto.model.notice import QUEUE
-from shigoto.model.plain import plain_number
-from shigoto.model.text import shown
+from shigoto.model.text import plain_number, shown
 from shigoto.options import check_name, several
 from shigoto.worker.process.slate import Slate
 

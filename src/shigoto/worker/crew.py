@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from shigoto.context import Desk
 from shigoto.middleware.tracing import Tracing
-from shigoto.model.clock import Millis
 from shigoto.model.job import Lease
+from shigoto.model.time import Millis
 from shigoto.model.worker import Orders
 from shigoto.observe.log import log_setup
 from shigoto.schedule.declaring import Declared

@@ -20,14 +20,13 @@ from traceback import format_tb
 
 from msgspec import structs
 
-from shigoto.model.clock import Millis
-from shigoto.model.duration import LONGEST
 from shigoto.model.errors import EncryptionKeyMissing, OptionInvalid
 from shigoto.model.job import FailureKind, Lease, LogLine
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.sealed import is_sealed, without_key
+from shigoto.model.secrets import is_sealed, without_key
 from shigoto.model.states import CRASH_DELAY
 from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
+from shigoto.model.time import LONGEST, Millis
+from shigoto.model.worker import Ending, Settlement
 from shigoto.outcomes import Cancel, Fail, RetryLater, Snooze
 from shigoto.retry import Retry
 from shigoto.signals import Signals

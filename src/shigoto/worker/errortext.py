@@ -14,7 +14,7 @@ from itertools import islice
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from shigoto.model.masking import scrubbed
+from shigoto.model.secrets import scrubbed
 from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 
 LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together

@@ -12,7 +12,7 @@ from contextvars import copy_context
 from math import inf
 from typing import Protocol
 
-from shigoto.model.clock import Millis
+from shigoto.model.time import Millis
 
 
 class Limited(Protocol):

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from shigoto.model.job import FailureKind, Job, Lease, State
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.sealed import unless_sealed, without_key
+from shigoto.model.secrets import unless_sealed, without_key
 from shigoto.model.states import Counters, Held, after
+from shigoto.model.worker import Ending, Settlement
 from shigoto.observe import events
 from shigoto.worker.pool import named
 

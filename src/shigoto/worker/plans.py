@@ -10,9 +10,9 @@ from shigoto.codec import Signature
 from shigoto.context import Context
 from shigoto.cover import uncovered
 from shigoto.encryption import Encryption
-from shigoto.model.clock import Millis
 from shigoto.model.errors import PayloadInvalid
 from shigoto.model.job import Lease
+from shigoto.model.time import Millis
 from shigoto.retry import Retry
 from shigoto.task import Task
 

@@ -5,7 +5,7 @@ from typing import Protocol
 from uuid import UUID
 
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Settlement
+from shigoto.model.worker import Settlement
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import JobStarted
 from shigoto.worker.runner import Hand

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable
 from math import inf
 
-from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreError
+from shigoto.model.time import Millis
 from shigoto.observe.events import JobsPromoted
 from shigoto.worker.station import Station, Trouble
 from shigoto.worker.wakeup import Wakeup

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Report
+from shigoto.model.worker import Report
 from shigoto.signals import Signals
 from shigoto.worker.logfields import about
 from shigoto.worker.pool import Pool

@@ -40,7 +40,6 @@ from msgspec import structs
 from shigoto.context import Context, Desk, SoftTimeout, current_context, detached
 from shigoto.cover import Cover
 from shigoto.middleware.tracing import Resting, Tracing
-from shigoto.model.clock import Millis
 from shigoto.model.errors import (
     EncryptionKeyMissing,
     JobCancelled,
@@ -50,8 +49,9 @@ from shigoto.model.errors import (
     StoreUnavailable,
 )
 from shigoto.model.job import FailureKind, Lease
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.sealed import is_sealed
+from shigoto.model.secrets import is_sealed
+from shigoto.model.time import Millis
+from shigoto.model.worker import Ending, Settlement
 from shigoto.options import MAX_PAYLOAD
 from shigoto.retry import Retry
 from shigoto.signals import Signals

@@ -28,10 +28,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import copy_context
 
-from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreBusy, StoreError
 from shigoto.model.job import Job, Lease, State
-from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.model.time import Millis
+from shigoto.model.worker import Ending, Settlement, Verdict
 from shigoto.observe import events
 from shigoto.worker import endings
 from shigoto.worker.logfields import about

@@ -19,8 +19,8 @@ import asyncio
 import threading
 from contextlib import suppress
 
-from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreError
+from shigoto.model.time import Millis
 from shigoto.observe.events import WorkerLeaving
 from shigoto.worker.crew import Crew
 from shigoto.worker.stop import Stopped

@@ -22,8 +22,8 @@ import asyncio
 from collections.abc import Callable
 from uuid import UUID
 
-from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreError
+from shigoto.model.time import Millis
 from shigoto.model.worker import SweepOrder, Swept
 from shigoto.observe.events import ClockStepped, JobsRescued, TasksUnknown, WorkersFenced
 from shigoto.worker.station import Station, Trouble

@@ -9,8 +9,8 @@ from math import ceil
 
 from msgspec import Struct
 
-from shigoto.model.clock import Millis
 from shigoto.model.schedule import Change
+from shigoto.model.time import Millis
 
 WINDOW = 1_000  # values of which the spread is told, the newest,
 WITHIN = 600.0  # and of ticks those of so many seconds: an outage that is over is no news for ever

@@ -28,9 +28,9 @@ from math import inf
 from queue import Empty, SimpleQueue
 from types import FrameType
 
-from shigoto.model.clock import Millis
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.time import Millis
+from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import JobStarted, JobStuck
 from shigoto.signals import Signals
 from shigoto.worker import endings

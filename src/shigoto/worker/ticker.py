@@ -24,11 +24,11 @@ from msgspec.structs import replace
 
 from shigoto.fullness import ticking
 from shigoto.middleware.tracing import Tracing, storing
-from shigoto.model.clock import Millis
 from shigoto.model.errors import QueueFull, ScheduleTaken, SchemaTooNew, StoreError, StoreMoved
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Due, DueSchedule, Schedule
+from shigoto.model.time import Millis
 from shigoto.observe.events import (
     ScheduleFailed,
     ScheduleRemoved,

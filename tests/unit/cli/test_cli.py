@@ -27,11 +27,10 @@ from shigoto.cli.run import STATS_EVERY
 from shigoto.cli.target import looks_like_store, split_store
 from shigoto.demo.show import Report, Snapshot
 from shigoto.engine.open import open_engine
-from shigoto.model.clock import to_datetime
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, Job, JobSpec, Lease, State
-from shigoto.model.outcome import Ending, Settlement
-from shigoto.model.worker import Announcement, Want
+from shigoto.model.time import to_datetime
+from shigoto.model.worker import Announcement, Ending, Settlement, Want
 from shigoto.worker import Stopped
 from tests.unit.commands import own_signals
 

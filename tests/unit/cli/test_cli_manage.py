@@ -18,8 +18,7 @@ from shigoto.cli.pick import number_or_id
 from shigoto.cli.show import KINDS, Story, counts, meaning, numbered, page, timeline, traces
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Attempt, FailureKind, Job, LoggedLine, LogLine, QueueSettings, State
-from shigoto.model.outcome import Ending, LogTail
-from shigoto.model.worker import WorkerRecord
+from shigoto.model.worker import Ending, LogTail, WorkerRecord
 from tests.unit.commands import Command, Store, on_terminal
 
 NOW = datetime(2030, 5, 6, 12, tzinfo=UTC)

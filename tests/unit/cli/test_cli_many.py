@@ -17,7 +17,7 @@ from shigoto.cli.clear import NEVER
 from shigoto.cli.consent import Bar
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobSpec, State
-from shigoto.model.outcome import Ending
+from shigoto.model.worker import Ending
 from tests.unit.commands import Command, Store, command, on_terminal
 
 

@@ -17,7 +17,7 @@ from shigoto.cli.completion import store_then_schedules
 from shigoto.cli.schedules.command import schedules as group
 from shigoto.engine.open import open_engine
 from shigoto.engine.sqlite import SqliteEngine
-from shigoto.model.clock import to_millis
+from shigoto.model.time import to_millis
 from tests.unit.commands import Command, Store, command
 
 SHOP = """

@@ -14,9 +14,9 @@ from shigoto import cli
 from shigoto.cli import output
 from shigoto.cli.look import jobs_table, stats_table
 from shigoto.engine.open import open_engine
-from shigoto.model.clock import to_datetime
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, Job, JobFilter, State
+from shigoto.model.time import to_datetime
 from tests.unit.commands import own_signals
 
 UNDECODABLE = "\udcff"  # what Python makes of the byte 0xff in an argument

@@ -14,7 +14,7 @@ from shigoto.cli.output import cells
 from shigoto.cli.queues import queues_table
 from shigoto.cli.watch import Rates, spelt_out
 from shigoto.model.job import Counts, QueueSettings
-from shigoto.model.outcome import Ending
+from shigoto.model.worker import Ending
 from shigoto.queues import Queue
 from tests.unit.commands import Command, Store, on_terminal
 

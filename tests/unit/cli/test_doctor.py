@@ -22,11 +22,10 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.sqlite import SqliteEngine, files
 from shigoto.engine.sqlite.checkup import look_at
 from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, StoreFacts
-from shigoto.model.clock import to_millis
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, FailureKind, JobSpec, QueueSettings
-from shigoto.model.outcome import Ending
-from shigoto.model.worker import WorkerRecord
+from shigoto.model.time import to_millis
+from shigoto.model.worker import Ending, WorkerRecord
 from tests.unit.commands import Command, Store
 
 NOW = datetime(2030, 5, 6, 12, tzinfo=UTC)

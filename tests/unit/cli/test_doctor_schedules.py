@@ -9,9 +9,9 @@ from shigoto.cli.consent import SHOWN
 from shigoto.cli.doctor import examine, gather
 from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.engine.sqlite import SqliteEngine
-from shigoto.model.clock import to_datetime, to_millis
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Schedule
+from shigoto.model.time import to_datetime, to_millis
 from shigoto.schedule.definition import Definition, written
 from shigoto.schedule.recurrence import Cron, Every
 from tests.unit.cli.test_doctor import NOW, ago, facts, worker

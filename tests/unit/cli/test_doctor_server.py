@@ -10,8 +10,8 @@ from shigoto.cli import check_server, check_store
 from shigoto.cli.doctor import examine
 from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.model.checkup import Checkup, HolderFacts, ServerFacts, StoreFacts, TableFacts
-from shigoto.model.clock import to_millis
 from shigoto.model.ids import uuid7
+from shigoto.model.time import to_millis
 from shigoto.model.worker import WorkerRecord
 
 NOW = datetime(2030, 5, 6, 12, tzinfo=UTC)

@@ -30,12 +30,11 @@ from shigoto.cli.top.loop import rest
 from shigoto.cli.top.state import Choices, Panel, asked, done, press, seen
 from shigoto.cli.top.terminal import Terminal
 from shigoto.cli.top.view import Scene, drawn, shared_out, spark
-from shigoto.model.clock import host_clock
 from shigoto.model.errors import JobNotFound, JobNotRetryable, OptionInvalid
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, FailureKind, Job, LoggedLine, State
-from shigoto.model.outcome import Ending
-from shigoto.model.worker import WorkerRecord
+from shigoto.model.time import host_clock
+from shigoto.model.worker import Ending, WorkerRecord
 from tests.unit.commands import Command, Store, command
 
 NOW = datetime(2030, 1, 31, 12, 0, tzinfo=UTC)

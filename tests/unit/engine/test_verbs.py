@@ -11,7 +11,7 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import RequestInvalid
 from shigoto.model.job import Job, JobFilter, JobSpec, Lease, State, View
-from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.worker import Ending, Settlement
 
 
 def test_every_verb_has_the_parameters_of_the_protocol_in_their_order() -> None:

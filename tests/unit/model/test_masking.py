@@ -11,8 +11,8 @@ from typing_extensions import TypeAliasType
 
 from shigoto import PayloadInvalid, Secret, Shigoto
 from shigoto.catalogue import parameters_of
-from shigoto.model import masking
-from shigoto.model.masking import (
+from shigoto.model import secrets
+from shigoto.model.secrets import (
     hider,
     is_masked,
     marked,
@@ -71,15 +71,15 @@ def test_secret_parameters_are_known_without_the_code_that_declares_them() -> No
 
 
 def test_rules_can_be_added_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(masking.VARIABLE, "*iban*, !session_token")
-    masking.rules.cache_clear()
-    masking.hides.cache_clear()
+    monkeypatch.setenv(secrets.VARIABLE, "*iban*, !session_token")
+    secrets.rules.cache_clear()
+    secrets.hides.cache_clear()
     try:
         shown = masked('{"iban":"DE","session_token":"s","password":"p"}')
     finally:
         monkeypatch.undo()
-        masking.rules.cache_clear()
-        masking.hides.cache_clear()
+        secrets.rules.cache_clear()
+        secrets.hides.cache_clear()
 
     assert shown == '{"iban":"***","session_token":"s","password":"***"}'
 

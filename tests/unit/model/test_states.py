@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from shigoto.model.job import TERMINAL, FailureKind, State
-from shigoto.model.outcome import Death, Ending, Settlement
 from shigoto.model.states import (
     CRASH_DELAY,
     MAX_SNOOZES,
@@ -22,6 +21,7 @@ from shigoto.model.states import (
     forced,
     orphaned,
 )
+from shigoto.model.worker import Death, Ending, Settlement
 
 NOT_A_SUCCESS = [ending for ending in Ending if ending is not Ending.COMPLETED]
 

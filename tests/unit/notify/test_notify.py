@@ -13,10 +13,10 @@ import pytest
 from msgspec import json
 
 from shigoto import DeclarationError, FailureKind, Shigoto
-from shigoto.model.clock import to_datetime
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
 from shigoto.model.notice import DELIVER, NOTICE, QUEUE, Notice, of_fences
+from shigoto.model.time import to_datetime
 from shigoto.notify import (
     Event,
     Log,

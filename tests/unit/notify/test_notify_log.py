@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from shigoto.model.clock import to_datetime
+from shigoto.model.time import to_datetime
 from shigoto.notify import Event, Log
 from shigoto.observe.formats import JsonFormatter, TextFormatter
 from shigoto.observe.handler import LogHandler

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from shigoto.model.clock import to_datetime
+from shigoto.model.time import to_datetime
 from shigoto.notify import Event, egress, mail
 from shigoto.notify.mail import Settings, send
 from shigoto.notify.targets import Undeliverable, Undelivered

@@ -16,7 +16,7 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult
 
-from shigoto.model.clock import to_datetime
+from shigoto.model.time import to_datetime
 from shigoto.notify import Event, Mail, Webhook, verify_webhook
 from shigoto.notify.targets import Undeliverable, Undelivered
 from tests.certificates import Authority

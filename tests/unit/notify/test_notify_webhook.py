@@ -14,8 +14,8 @@ from uuid import UUID
 import pytest
 
 from shigoto import RetryLater, Shigoto
-from shigoto.model.clock import to_datetime
 from shigoto.model.notice import Notice
+from shigoto.model.time import to_datetime
 from shigoto.notify import Event, Webhook, on_failure, webhook
 from shigoto.notify.notifier import PATIENTLY, Message, Notifier
 from shigoto.notify.targets import AskedToWait, Undelivered

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from shigoto.model.clock import Millis
 from shigoto.model.schedule import ASTRAY, Entry, Schedule, TickOutcome
+from shigoto.model.time import Millis
 from shigoto.options import CatchUp, Overlap
 from shigoto.schedule.deciding import (
     HELD_LOOK,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shigoto import ScheduleInvalid, Shigoto
-from shigoto.model.clock import to_millis
+from shigoto.model.time import to_millis
 from shigoto.schedule import options
 from shigoto.schedule.options import definition, words_of
 from shigoto.schedule.recurrence import Cron, Every, Once

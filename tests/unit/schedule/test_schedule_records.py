@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from shigoto.model.clock import to_millis
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Schedule, ScheduleRecord
+from shigoto.model.time import to_millis
 from shigoto.schedule.definition import Definition, written
 from shigoto.schedule.recurrence import Cron, Every
 from shigoto.schedule.schedules import record

@@ -24,9 +24,9 @@ from shigoto import (
 )
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps
-from shigoto.model.clock import to_datetime, to_millis
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Entry, Firing
+from shigoto.model.time import to_datetime, to_millis
 from shigoto.schedule.deciding import MOST_PAUSES
 from shigoto.schedule.declaring import reconciling
 from shigoto.schedule.looking import looked_at, looking

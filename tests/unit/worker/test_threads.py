@@ -14,7 +14,7 @@ import pytest
 from shigoto import Shigoto
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.bus import Bus
 from shigoto.worker import threads
 from shigoto.worker.runner import Runner

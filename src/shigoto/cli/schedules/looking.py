@@ -11,7 +11,7 @@ from shigoto.cli.schedules import pages
 from shigoto.cli.schedules.words import NAME, local, opened, read_time, split_one
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
-from shigoto.model.clock import Millis, host_clock, to_millis
+from shigoto.model.time import Millis, host_clock, to_millis
 from shigoto.options import Fold, Gap
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.managing import defining

@@ -9,8 +9,8 @@ from msgspec.structs import asdict
 
 from shigoto.cli import output
 from shigoto.cli.output import Column
-from shigoto.model.clock import Millis, to_millis
 from shigoto.model.schedule import ScheduleRecord, TickOutcome, TickRecord
+from shigoto.model.time import Millis, to_millis
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.preview import ClockChange, clock_changes, upcoming
 from shigoto.schedule.zones import zone_called

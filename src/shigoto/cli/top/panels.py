@@ -11,7 +11,7 @@ from shigoto.cli.pace import Pace
 from shigoto.cli.top.looking import Sight
 from shigoto.cli.top.state import Choices, Panel, rows_of
 from shigoto.model.job import Counts, Job, State
-from shigoto.model.sealed import without_key
+from shigoto.model.secrets import without_key
 
 MARK, NO_MARK = "> ", "  "
 BAR = 10  # cells

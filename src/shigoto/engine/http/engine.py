@@ -15,7 +15,6 @@ from shigoto.engine.http.registry import RemoteRegistry
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Capabilities
 from shigoto.engine.registry import Registry
-from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreRefused, Unsupported
 from shigoto.model.job import (
     Attempt,
@@ -29,16 +28,20 @@ from shigoto.model.job import (
     QueueSettings,
     State,
 )
-from shigoto.model.outcome import Death, Report, Settlement, Verdict
 from shigoto.model.schedule import Change, Due, Entry, Firing, Schedule
+from shigoto.model.time import Millis
 from shigoto.model.worker import (
     CLAIM_DEADLINE,
     Announcement,
+    Death,
     Orders,
     Promoted,
+    Report,
     Rescued,
+    Settlement,
     SweepOrder,
     Swept,
+    Verdict,
     Want,
     WorkerRecord,
 )

@@ -9,12 +9,10 @@ from msgspec import Raw, Struct
 
 from shigoto.engine.http.driver import Look
 from shigoto.engine.op import Op, Steps
-from shigoto.model.audit import AuditEntry
-from shigoto.model.clock import Millis, to_millis
 from shigoto.model.errors import Unsupported
-from shigoto.model.feed import Happening, Place
-from shigoto.model.sealed import Reseal, Sealed
-from shigoto.model.token import Token
+from shigoto.model.secrets import Reseal, Sealed
+from shigoto.model.service import AuditEntry, Happening, Place, Token
+from shigoto.model.time import Millis, to_millis
 
 AUDIT = "/api/v1/audit"
 

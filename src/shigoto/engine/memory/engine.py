@@ -12,7 +12,6 @@ from shigoto.engine.memory.registry import MemoryRegistry
 from shigoto.engine.memory.store import Store
 from shigoto.engine.op import Op, drive
 from shigoto.engine.protocol import Capabilities
-from shigoto.model.clock import Clock, Millis, host_clock
 from shigoto.model.errors import Unsupported
 from shigoto.model.job import (
     Attempt,
@@ -26,15 +25,20 @@ from shigoto.model.job import (
     QueueSettings,
     State,
 )
-from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
 from shigoto.model.schedule import Change, Due, Entry, Schedule
+from shigoto.model.time import Clock, Millis, host_clock
 from shigoto.model.worker import (
     Announcement,
+    Death,
+    Ending,
     Orders,
     Promoted,
+    Report,
     Rescued,
+    Settlement,
     SweepOrder,
     Swept,
+    Verdict,
     Want,
     WorkerRecord,
 )

@@ -9,10 +9,22 @@ from msgspec import structs
 
 from shigoto.engine.memory.row import Row, record, snapshot
 from shigoto.engine.memory.store import Store
-from shigoto.model.clock import Millis, to_datetime
-from shigoto.model.job import Attempt, Counts, Job, JobFilter, LoggedLine, QueueSettings, State
-from shigoto.model.matching import asks_for_counters_only, folded, has_args, sum_counts, worker_id
+from shigoto.model.job import (
+    Attempt,
+    Counts,
+    Job,
+    JobFilter,
+    LoggedLine,
+    QueueSettings,
+    State,
+    asks_for_counters_only,
+    folded,
+    has_args,
+    sum_counts,
+    worker_id,
+)
 from shigoto.model.states import DELETABLE
+from shigoto.model.time import Millis, to_datetime
 from shigoto.model.worker import WorkerRecord
 
 

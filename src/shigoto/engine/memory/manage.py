@@ -6,10 +6,10 @@ from uuid import UUID
 from shigoto.engine.memory.row import Row
 from shigoto.engine.memory.store import Store
 from shigoto.engine.memory.work import end_run
-from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotFound, KeyTaken
 from shigoto.model.job import Enqueued, QueueSettings, State
 from shigoto.model.states import DELETABLE, forced, not_retryable, renewed
+from shigoto.model.time import Millis
 
 
 def cancel(store: Store, ids: Sequence[UUID], *, force: bool) -> list[State | None]:

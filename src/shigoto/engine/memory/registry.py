@@ -11,12 +11,10 @@ from shigoto.engine.memory.row import Row
 from shigoto.engine.memory.sealing import envelopes, put_envelope
 from shigoto.engine.memory.store import Store
 from shigoto.engine.op import Op
-from shigoto.model.audit import AUDIT_NAME, AuditEntry, bounded
-from shigoto.model.clock import Millis, to_millis
-from shigoto.model.feed import Happening, Place
-from shigoto.model.sealed import Reseal, Sealed, prefix_of
+from shigoto.model.secrets import Reseal, Sealed, prefix_of
+from shigoto.model.service import AUDIT_NAME, AuditEntry, Happening, Place, Token, bounded_entry
 from shigoto.model.text import fit
-from shigoto.model.token import Token
+from shigoto.model.time import Millis, to_millis
 
 
 class MemoryRegistry:
@@ -72,7 +70,7 @@ class MemoryRegistry:
         now = self._store.now()
         for entry in entries:
             number = self._store.next_audit_number()
-            self._store.audit[number] = structs.replace(bounded(entry), number=number, at=now)
+            self._store.audit[number] = structs.replace(bounded_entry(entry), number=number, at=now)
 
     def noted(
         self, *, before: int | None = None, limit: int = 100, target: str | None = None

@@ -8,11 +8,11 @@ from uuid import UUID
 from shigoto.engine.memory.row import Row
 from shigoto.engine.memory.store import Store
 from shigoto.engine.memory.work import end_run
-from shigoto.model.audit import AUDIT_BATCH, AUDIT_KEPT_FOR
-from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, QueueSettings, State
 from shigoto.model.notice import of_fences
+from shigoto.model.service import AUDIT_BATCH, AUDIT_KEPT_FOR
 from shigoto.model.states import orphaned, unknown_to_all
+from shigoto.model.time import Millis
 from shigoto.model.worker import Promoted, Rescued, SweepOrder, Swept
 
 

@@ -4,9 +4,9 @@ from uuid import UUID
 
 from msgspec import Struct, field, json
 
-from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.job import Attempt, FailureKind, Job, JobSpec, Lease, LogLine, State
 from shigoto.model.states import Counters, Held, attempt
+from shigoto.model.time import Millis, to_datetime
 from shigoto.model.worker import Announcement, WorkerRecord
 
 

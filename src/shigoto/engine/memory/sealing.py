@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from shigoto.engine.memory.row import Row
-from shigoto.model.sealed import Held, Sealed, is_sealed
+from shigoto.model.secrets import Held, Sealed, is_sealed
 
 
 def envelopes(row: Row) -> list[Sealed]:

@@ -7,13 +7,12 @@ from uuid import UUID
 
 from shigoto.engine.memory.line import Line
 from shigoto.engine.memory.row import Row, WorkerRow
-from shigoto.model.audit import AuditEntry
-from shigoto.model.clock import Clock, Millis, held_back
 from shigoto.model.job import JobSpec, QueueSettings, State
 from shigoto.model.notice import Failed, of_failures
 from shigoto.model.schedule import Entry, Schedule
+from shigoto.model.service import AuditEntry, Token
 from shigoto.model.states import MOVES
-from shigoto.model.token import Token
+from shigoto.model.time import Clock, Millis, held_back
 
 
 class Store:

@@ -6,9 +6,9 @@ from msgspec import structs
 
 from shigoto.engine.memory.row import Row
 from shigoto.engine.memory.store import Store
-from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec
 from shigoto.model.states import meeting, renewed
+from shigoto.model.time import Millis
 
 
 def enqueue_many(store: Store, specs: Sequence[JobSpec]) -> list[Enqueued]:

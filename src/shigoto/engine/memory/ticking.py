@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from shigoto.engine.memory import manage, submit
 from shigoto.engine.memory.store import Store
-from shigoto.model.clock import Millis
 from shigoto.model.notice import of_misses
 from shigoto.model.schedule import ASTRAY, KEPT, Change, Due, DueSchedule, Entry, Schedule, TickOutcome
+from shigoto.model.time import Millis
 
 
 def schedules(store: Store, names: Sequence[str] | None) -> list[Schedule]:

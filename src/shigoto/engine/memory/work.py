@@ -8,19 +8,23 @@ from msgspec.structs import replace
 from shigoto.engine.memory.line import Line, merged
 from shigoto.engine.memory.row import Row, WorkerRow, held, lease
 from shigoto.engine.memory.store import Store
-from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.job import Attempt, Lease, State
-from shigoto.model.outcome import (
+from shigoto.model.states import after, buried
+from shigoto.model.time import Millis, to_datetime
+from shigoto.model.worker import (
+    CLAIM_DEADLINE,
     KEPT_RELEASES,
+    Announcement,
     Death,
     Ending,
+    Orders,
     Report,
+    Rescued,
     Settlement,
     Verdict,
+    Want,
     leaves_a_trace,
 )
-from shigoto.model.states import after, buried
-from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Orders, Rescued, Want
 
 
 def announce(store: Store, announcement: Announcement) -> None:

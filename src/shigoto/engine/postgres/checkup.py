@@ -32,8 +32,8 @@ from shigoto.model.checkup import (
     StoreFacts,
     TableFacts,
 )
-from shigoto.model.clock import to_datetime
 from shigoto.model.errors import StoreError
+from shigoto.model.time import to_datetime
 
 HEAR_WITHIN = 2.0  # seconds
 LONG_ENOUGH = 10.0  # seconds that a transaction must last to be worth a look

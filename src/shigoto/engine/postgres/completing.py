@@ -4,8 +4,8 @@ from uuid import UUID
 
 from shigoto.engine.postgres.arrays import bigint_array, int_array, text_array
 from shigoto.engine.sql.command import Steps, sql
-from shigoto.model.clock import Millis
-from shigoto.model.outcome import Settlement
+from shigoto.model.time import Millis
+from shigoto.model.worker import Settlement
 
 
 def complete(now: Millis, worker: UUID, settlements: list[Settlement]) -> Steps[list[Settlement]]:

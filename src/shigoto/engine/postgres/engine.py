@@ -25,7 +25,6 @@ from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.migrations import too_new
 from shigoto.engine.sql.registry import SqlRegistry
 from shigoto.model.checkup import Checkup
-from shigoto.model.clock import Millis
 from shigoto.model.job import (
     Attempt,
     Counts,
@@ -38,15 +37,20 @@ from shigoto.model.job import (
     QueueSettings,
     State,
 )
-from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
 from shigoto.model.schedule import Change, Due, Entry, Schedule
+from shigoto.model.time import Millis
 from shigoto.model.worker import (
     Announcement,
+    Death,
+    Ending,
     Orders,
     Promoted,
+    Report,
     Rescued,
+    Settlement,
     SweepOrder,
     Swept,
+    Verdict,
     Want,
     WorkerRecord,
 )

@@ -17,9 +17,9 @@ from shigoto.engine.sql.counting import count
 from shigoto.engine.sql.keys import Holder, Key, holders
 from shigoto.engine.sql.managing import locked_states
 from shigoto.engine.sql.waiting import Waiting, find_waiting, wait_again
-from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec, State
 from shigoto.model.states import meeting, renewed
+from shigoto.model.time import Millis
 
 Insert = Callable[[Sequence[JobSpec]], Steps[list[Enqueued]]]
 

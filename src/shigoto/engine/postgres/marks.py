@@ -27,8 +27,8 @@ from time import monotonic
 
 from msgspec import Struct, field
 
-from shigoto.model.clock import Millis
 from shigoto.model.job import Lease
+from shigoto.model.time import Millis
 from shigoto.model.worker import Want, is_large
 
 FEW = 500  # dead entries that say nothing: others have just taken them

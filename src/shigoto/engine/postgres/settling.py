@@ -9,8 +9,8 @@ from msgspec import json
 from shigoto.engine.sql import settling
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.dialect import Dialect
-from shigoto.model.clock import Millis
-from shigoto.model.outcome import Ending, Settlement, Verdict
+from shigoto.model.time import Millis
+from shigoto.model.worker import Ending, Settlement, Verdict
 
 
 def special(settlements: Sequence[Settlement]) -> list[Settlement]:

@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from shigoto.engine.sql.command import Statement, Steps
 from shigoto.engine.sql.places import Places
-from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec, State
-from shigoto.model.outcome import Settlement
+from shigoto.model.time import Millis
+from shigoto.model.worker import Settlement
 
 Submit = Callable[[Millis, Sequence[JobSpec]], Steps[list[Enqueued]]]
 

@@ -12,8 +12,7 @@ from shigoto.engine.sql.command import Statement, Steps
 from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.one_by_one import one_by_one
 from shigoto.engine.sql.places import Place
-from shigoto.model.job import JobFilter, State, View
-from shigoto.model.matching import folded, has_args, worker_id
+from shigoto.model.job import JobFilter, State, View, folded, has_args, worker_id
 from shigoto.model.states import DELETABLE
 
 EVERYWHERE: tuple[State | View, ...] = tuple(State)

@@ -11,10 +11,20 @@ from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.finding import counted_one_by_one, newest
 from shigoto.engine.sql.one_by_one import one_by_one
-from shigoto.model.clock import Millis, to_datetime
 from shigoto.model.errors import JobError, StoreRefused
-from shigoto.model.job import Attempt, Counts, FailureKind, Job, JobFilter, LoggedLine, QueueSettings, State
-from shigoto.model.matching import asks_for_counters_only, sum_counts
+from shigoto.model.job import (
+    Attempt,
+    Counts,
+    FailureKind,
+    Job,
+    JobFilter,
+    LoggedLine,
+    QueueSettings,
+    State,
+    asks_for_counters_only,
+    sum_counts,
+)
+from shigoto.model.time import Millis, to_datetime
 from shigoto.model.worker import WorkerRecord
 
 STATES = {

@@ -12,10 +12,10 @@ from shigoto.engine.sql.looking import NUMBERS_OF_STATES, state_of
 from shigoto.engine.sql.noticing import write_if_wanted
 from shigoto.engine.sql.settling import move, running
 from shigoto.engine.sql.waiting import Waiting, remove_waiting
-from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, QueueSettings, State
 from shigoto.model.notice import Failed, of_failures
 from shigoto.model.states import DELETABLE, forced
+from shigoto.model.time import Millis
 
 
 def configure(queue: QueueSettings) -> Steps[None]:

@@ -15,10 +15,8 @@ from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES, settings
 from shigoto.engine.sql.managing import configure
 from shigoto.engine.sql.rows import TABLES, rows_of
 from shigoto.engine.sql.settling import move, running
-from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreMoved, StoreRefused, StoreUnavailable
 from shigoto.model.job import FailureKind, QueueSettings
-from shigoto.model.outcome import Ending, Settlement
 from shigoto.model.record import (
     LARGEST,
     AttemptRecord,
@@ -28,6 +26,8 @@ from shigoto.model.record import (
     Weight,
     portions,
 )
+from shigoto.model.time import Millis
+from shigoto.model.worker import Ending, Settlement
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.dialect import Submit
-from shigoto.model.clock import Millis
 from shigoto.model.job import JobSpec
 from shigoto.model.notice import SWITCH
+from shigoto.model.time import Millis
 
 
 def write_if_wanted(submit: Submit, now: Millis, notices: Sequence[JobSpec]) -> Steps[None]:

@@ -9,12 +9,10 @@ from msgspec import json
 from shigoto.engine.op import Op
 from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.looking import STATES, UNREADABLE
-from shigoto.model.audit import AUDIT_NAME, AuditEntry, bounded
-from shigoto.model.clock import Millis
-from shigoto.model.feed import Happening, Place
-from shigoto.model.sealed import HELD, PREFIX, Reseal, Sealed, prefix_of
+from shigoto.model.secrets import HELD, PREFIX, Reseal, Sealed, prefix_of
+from shigoto.model.service import AUDIT_NAME, AuditEntry, Happening, Place, Scope, Token, bounded_entry
 from shigoto.model.text import fit
-from shigoto.model.token import Scope, Token
+from shigoto.model.time import Millis
 
 
 def nothing() -> Steps[None]:
@@ -63,7 +61,9 @@ class SqlRegistry:
     def _note(self, entries: Sequence[AuditEntry]) -> Steps[None]:
         if entries:
             now = yield from self._now()
-            rows = [(now, e.actor, e.action, e.target, e.before, e.after) for e in map(bounded, entries)]
+            rows = [
+                (now, e.actor, e.action, e.target, e.before, e.after) for e in map(bounded_entry, entries)
+            ]
             yield sql_each("note", rows)
 
     def noted(

@@ -22,13 +22,23 @@ from shigoto.engine.sql.settling import (
     settled_tokens,
     write_logs,
 )
-from shigoto.model.audit import AUDIT_BATCH, AUDIT_KEPT_FOR
-from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, State
 from shigoto.model.notice import of_fences
-from shigoto.model.outcome import Death, Ending, Report, Settlement
+from shigoto.model.service import AUDIT_BATCH, AUDIT_KEPT_FOR
 from shigoto.model.states import buried, orphaned, unknown_to_all
-from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Orders, Rescued, SweepOrder, Swept
+from shigoto.model.time import Millis
+from shigoto.model.worker import (
+    CLAIM_DEADLINE,
+    Announcement,
+    Death,
+    Ending,
+    Orders,
+    Report,
+    Rescued,
+    Settlement,
+    SweepOrder,
+    Swept,
+)
 
 
 def announce(now: Millis, worker: Announcement) -> Steps[None]:

@@ -13,10 +13,10 @@ from shigoto.engine.sql.keys import Holder, Key, holders
 from shigoto.engine.sql.looking import state_of
 from shigoto.engine.sql.managing import locked_states
 from shigoto.engine.sql.waiting import Waiting, wait_again
-from shigoto.model.clock import Millis
 from shigoto.model.errors import JobNotFound, KeyTaken
 from shigoto.model.job import Enqueued, State
 from shigoto.model.states import Counters, not_retryable, renewed
+from shigoto.model.time import Millis
 
 
 class Done(Struct, frozen=True, array_like=True):

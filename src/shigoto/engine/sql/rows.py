@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shigoto.model.clock import Millis
 from shigoto.model.job import State
 from shigoto.model.record import JobRecord
+from shigoto.model.time import Millis
 
 Row = tuple[Any, ...]
 

@@ -11,11 +11,11 @@ from shigoto.engine.sql.dialect import Dialect, Submit
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES
 from shigoto.engine.sql.noticing import write_notices
 from shigoto.engine.sql.waiting import Waiting, counters_of, wait_again
-from shigoto.model.clock import Millis
 from shigoto.model.job import State
 from shigoto.model.notice import Failed, of_failures
-from shigoto.model.outcome import KEPT_RELEASES, Ending, Report, Settlement, Verdict, leaves_a_trace
 from shigoto.model.states import Held, Move, after
+from shigoto.model.time import Millis
+from shigoto.model.worker import KEPT_RELEASES, Ending, Report, Settlement, Verdict, leaves_a_trace
 
 
 class Running(Struct, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ from shigoto.engine.sql.dialect import Dialect
 from shigoto.engine.sql.looking import UNREADABLE, unreadable
 from shigoto.engine.sql.managing import cancel
 from shigoto.engine.sql.noticing import write_if_wanted
-from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued
 from shigoto.model.notice import of_misses
 from shigoto.model.schedule import (
@@ -27,6 +26,7 @@ from shigoto.model.schedule import (
     Schedule,
     TickOutcome,
 )
+from shigoto.model.time import Millis
 
 PRUNE_EVERY = KEPT // 10  # changes, of which each adds
 MOST_UNPRUNED = 2  # entries, or is followed by a cut

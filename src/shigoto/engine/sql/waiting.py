@@ -8,8 +8,8 @@ from msgspec import Struct, json
 from msgspec.structs import astuple
 
 from shigoto.engine.sql.command import Steps, sql, sql_each
-from shigoto.model.clock import Millis
 from shigoto.model.states import Counters
+from shigoto.model.time import Millis
 
 NOBODY = UUID(int=0)
 

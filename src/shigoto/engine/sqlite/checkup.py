@@ -14,8 +14,8 @@ from shigoto.engine.op import Op
 from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sqlite import files
 from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, MoveFacts, StoreFacts
-from shigoto.model.clock import to_datetime
 from shigoto.model.errors import StoreError
+from shigoto.model.time import to_datetime
 
 COMPANIONS = ("", "-wal", "-shm", "-bell")
 MOST_DAMAGE = 10  # lines

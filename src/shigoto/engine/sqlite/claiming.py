@@ -16,8 +16,8 @@ from msgspec.structs import force_setattr
 from shigoto.engine.op import WRITE
 from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sqlite.damage import fail_unreadable, is_damage
-from shigoto.model.clock import Millis
 from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, Lease
+from shigoto.model.time import Millis
 from shigoto.model.worker import CLAIM_BYTES, Want
 
 # Leases are read in portions, and a claim stops taking more once CLAIM_BYTES are on their way: a look-ahead of a

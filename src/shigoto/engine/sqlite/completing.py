@@ -7,8 +7,8 @@ from msgspec import json
 
 from shigoto.engine.sql.command import Steps, sql
 from shigoto.engine.sql.counting import count_completed
-from shigoto.model.clock import Millis
-from shigoto.model.outcome import UNTOLD, Settlement
+from shigoto.model.time import Millis
+from shigoto.model.worker import UNTOLD, Settlement
 
 
 def complete(now: Millis, worker: UUID, settlements: list[Settlement]) -> Steps[list[Settlement]]:

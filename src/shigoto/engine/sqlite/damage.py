@@ -10,9 +10,9 @@ import msgspec
 
 from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.counting import count
-from shigoto.model.clock import Millis
 from shigoto.model.job import FailureKind, State
 from shigoto.model.text import fit
+from shigoto.model.time import Millis
 
 LONGEST_REASON = 500
 FAILED = 4

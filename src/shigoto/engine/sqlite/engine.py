@@ -23,7 +23,6 @@ from shigoto.engine.sqlite.places import PLACES
 from shigoto.engine.sqlite.statement import SQL
 from shigoto.engine.sqlite.time import StoreClock, now_and_step
 from shigoto.model.checkup import Checkup
-from shigoto.model.clock import Clock, Millis, host_clock
 from shigoto.model.job import (
     Attempt,
     Counts,
@@ -36,16 +35,21 @@ from shigoto.model.job import (
     QueueSettings,
     State,
 )
-from shigoto.model.outcome import Death, Ending, Report, Settlement, Verdict
 from shigoto.model.schedule import Change, Due, Entry, Schedule
 from shigoto.model.text import storable
+from shigoto.model.time import Clock, Millis, host_clock
 from shigoto.model.worker import (
     Announcement,
+    Death,
+    Ending,
     Orders,
     Promoted,
+    Report,
     Rescued,
+    Settlement,
     SweepOrder,
     Swept,
+    Verdict,
     Want,
     WorkerRecord,
 )

@@ -15,8 +15,8 @@ from msgspec import json
 from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sqlite import keys
 from shigoto.engine.sqlite.counting import count_batch
-from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec
+from shigoto.model.time import Millis
 
 Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
 Stretch = tuple[tuple[object, ...], Sequence[JobSpec]]  # neighbours that are alike, after what they share

@@ -7,9 +7,9 @@ from shigoto.engine.sql.command import Steps, sql, sql_each
 from shigoto.engine.sql.looking import state_of
 from shigoto.engine.sql.waiting import Waiting, remove_waiting, wait_again
 from shigoto.engine.sqlite.counting import count_moved
-from shigoto.model.clock import Millis
 from shigoto.model.job import Enqueued, JobSpec
 from shigoto.model.states import meeting, renewed
+from shigoto.model.time import Millis
 
 Insert = Callable[[Millis, JobSpec], Steps[Enqueued]]
 

@@ -13,7 +13,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.sql.command import Statement, Steps, sql
 from shigoto.engine.sql.moving import SqlMover, Ways
 from shigoto.engine.sqlite import enqueueing
-from shigoto.model.clock import Millis
+from shigoto.model.time import Millis
 
 MAKE_GATE = """
 CREATE TABLE IF NOT EXISTS shigoto_gate (

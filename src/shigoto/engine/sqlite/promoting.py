@@ -2,7 +2,7 @@
 
 from shigoto.engine.op import WRITE
 from shigoto.engine.sql.command import Steps, sql
-from shigoto.model.clock import Millis
+from shigoto.model.time import Millis
 from shigoto.model.worker import Promoted
 
 

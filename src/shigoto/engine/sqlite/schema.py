@@ -4,8 +4,8 @@ import sqlite3
 from pathlib import Path
 
 from shigoto.engine.sql.migrations import Applied, load_migrations, pending
-from shigoto.model.clock import host_clock
 from shigoto.model.errors import SchemaMissing, StoreRefused
+from shigoto.model.time import host_clock
 
 PACKAGE = "shigoto.engine.sqlite.migrations"
 # Half of SQLite's own. A commit writes every page that it has touched, and a single enqueue touches three of them: it

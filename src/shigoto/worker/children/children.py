@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending, Settlement
+from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import ChildFailed, JobStarted
 from shigoto.worker import endings
 from shigoto.worker.children.messages import (

@@ -21,7 +21,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.model.job import Lease
-from shigoto.model.outcome import Ending, LogTail, Settlement
+from shigoto.model.worker import Ending, LogTail, Settlement
 from shigoto.observe.log import LogSetup
 from shigoto.worker.process.source import Source
 

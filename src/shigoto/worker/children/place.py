@@ -6,9 +6,9 @@ from collections.abc import Callable
 from math import inf
 
 from shigoto.lines import Lines
-from shigoto.model.clock import Millis
 from shigoto.model.job import Lease, LogLine
-from shigoto.model.outcome import Ending, LogTail, Settlement
+from shigoto.model.time import Millis
+from shigoto.model.worker import Ending, LogTail, Settlement
 from shigoto.signals import Signals
 from shigoto.worker.children.messages import Said
 from shigoto.worker.children.process import ChildProcess

@@ -14,9 +14,9 @@ import os
 import signal
 from collections.abc import Collection
 
-from shigoto.model.outcome import Death
 from shigoto.model.states import CRASH_DELAY
 from shigoto.model.text import fit
+from shigoto.model.worker import Death
 from shigoto.worker.process.launch import how_it_ended
 
 logger = logging.getLogger("shigoto.worker")

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from shigoto.model.clock import Millis
+from shigoto.model.time import Millis
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 from shigoto.observe.meters import Sample
 from shigoto.observe.sentry import Sentry

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
-from shigoto.model.clock import Millis
 from shigoto.model.errors import StoreError, StoreUnavailable
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Job
-from shigoto.model.outcome import Death
+from shigoto.model.time import Millis
+from shigoto.model.worker import Death
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import JobsRescued
 from shigoto.observe.reporter import Reporter

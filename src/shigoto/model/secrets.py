@@ -1,4 +1,16 @@
-"""What is left out wherever arguments, results and errors are shown: to people, to programs and in logs.
+"""Encrypted texts, masked values, and jobs as they may be shown.
+
+**Encrypted** texts are stored as envelopes:
+
+    {"$shigoto":"enc","k":"2026","id":"0192…","v":"base64"}
+
+An envelope is JSON, so it stands wherever the text would: in a payload, a result, an error, a line of a log. Engines,
+moves, limits, the service and the command line handle it like any other text, and show that it is encrypted. `k` names
+the key, and comes first: texts of one key are found by how they begin. `id` is that of the job for which a payload was
+encrypted, since payloads go on to other jobs: to a rerun, or to the one that it replaces. `t` is the type of an error.
+
+**Masked** values are left out wherever arguments, results and errors are shown: to people, to programs and in logs.
+What is stored stays as it is. A value is masked
 
     by its annotation   what a task declares as `Secret[…]`: its parameters are named in the job's meta, so that those
                         who do not have the code leave them out, too; and its values in the texts of its own runs
@@ -6,27 +18,123 @@
                         $SHIGOTO_REDACT adds to that
     by its looks        passwords in addresses, `Bearer …`, `password=…` in errors and warnings, of whatever origin
 
-What is stored stays as it is; that is a matter of encryption.
+Everything that **shows** a job, its runs or its lines, to people or to programs, shows what `presented`,
+`presented_attempts` and `presented_lines` return. What acts on jobs, moves them or hands them to workers has them as
+they are stored.
 """
 
 import os
 import re
 from base64 import b64decode
 from binascii import Error as NotBase64
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 from urllib.parse import quote, quote_plus
+from uuid import UUID
 
-from msgspec import DecodeError, json
+from msgspec import DecodeError, Struct, json, structs
 
-from shigoto.model.sealed import SHOWN, is_sealed
+from shigoto.model.job import Attempt, Job, LoggedLine
 from shigoto.model.text import HIDDEN
 
+ENVELOPE_MARK = "$shigoto"
+PREFIX = f'{{"{ENVELOPE_MARK}":"enc",'
+SHOWN = "encrypted"
+
+KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+
+
+class Envelope(
+    Struct, frozen=True, tag_field=ENVELOPE_MARK, tag="enc", omit_defaults=True, forbid_unknown_fields=True
+):
+    """One encrypted text."""
+
+    k: str
+    v: bytes
+    id: UUID | None = None
+    t: str | None = None
+
+
+_encoder = json.Encoder()
+_decoder = json.Decoder(Envelope)
+
+
+def is_sealed(text: str | None) -> bool:
+    """Whether the text is an envelope."""
+    return text is not None and text.startswith(PREFIX)
+
+
+def unless_sealed(text: str | None) -> str | None:
+    """The text, None if it is an envelope: for those who tell the world and have no key."""
+    return None if is_sealed(text) else text
+
+
+def write_envelope(envelope: Envelope) -> str:
+    """The envelope as text."""
+    return _encoder.encode(envelope).decode()
+
+
+def read_envelope(text: str) -> Envelope | None:
+    """The envelope that the text is; None if it only begins like one."""
+    try:
+        return _decoder.decode(text)
+    except (DecodeError, RecursionError):
+        return None
+
+
+def prefix_of(key: str) -> str:
+    """How all envelopes of a key begin."""
+    return f'{PREFIX}"k":"{key}",'
+
+
+def without_key(text: str) -> str:
+    """The text as people see it, who have no key: of an envelope, that it is one, and of an error its type."""
+    if not is_sealed(text):
+        return text
+    kind = type_of(text)
+    return SHOWN if kind is None else f"{kind} ({SHOWN})"
+
+
+def type_of(text: str) -> str | None:
+    """Of an envelope, the type of the error in it."""
+    envelope = read_envelope(text)
+    return None if envelope is None else envelope.t
+
+
+Held = Literal["payload", "result", "failure", "progress", "checkpoint", "error", "traceback", "log"]
+HELD: tuple[Held, ...] = (
+    "payload", "result", "failure", "progress", "checkpoint", "error", "traceback", "log",
+)  # fmt: skip
+
+
+class Sealed(Struct, frozen=True, kw_only=True):
+    """One envelope in a store: of which job it is, and where it is `held`.
+
+    `failure` is why the job failed, `error` and `traceback` are those of the run with this token, `log` a line of it.
+    """
+
+    number: int
+    held: Held
+    text: str
+    id: UUID
+    tenant: str
+    task: str
+    token: int = 0
+    line: int = 0
+
+
+class Reseal(Struct, frozen=True):
+    """An envelope and what is to stand there instead."""
+
+    sealed: Sealed
+    text: str
+
+
 VARIABLE = "SHIGOTO_REDACT"
-MARK = "$secret"  # in a job's meta: the names of its secret parameters
+SECRETS_MARK = "$secret"  # in a job's meta: the names of its secret parameters
 SHORTEST = 4  # letters of a value that is looked for in texts: a shorter one stands everywhere
 SHORTEST_LINE = 8  # and of a line of one that has several
 
@@ -80,15 +188,15 @@ def scrubbed(text: str) -> str:
 def marked(meta: str | None, names: Iterable[str]) -> str:
     """The meta of a job whose parameters of these names are secret."""
     known: dict[str, Any] = json.decode(meta, type=dict[str, Any]) if meta else {}
-    return json.encode({**known, MARK: list(names)}).decode()
+    return json.encode({**known, SECRETS_MARK: list(names)}).decode()
 
 
 def secrets_in(meta: str | None) -> frozenset[str]:
     """The names of the secret parameters of a job with this meta."""
-    if meta is None or MARK not in meta:
+    if meta is None or SECRETS_MARK not in meta:
         return frozenset()
     try:
-        names: object = json.decode(meta, type=dict[str, Any]).get(MARK)
+        names: object = json.decode(meta, type=dict[str, Any]).get(SECRETS_MARK)
     except (DecodeError, RecursionError):
         return frozenset()
     return frozenset(name for name in names if isinstance(name, str)) if _is_list(names) else frozenset()
@@ -96,13 +204,13 @@ def secrets_in(meta: str | None) -> frozenset[str]:
 
 def without_mark(meta: str | None) -> str | None:
     """The meta as its owner knows it."""
-    if meta is None or MARK not in meta:
+    if meta is None or SECRETS_MARK not in meta:
         return meta
     try:
         known = json.decode(meta, type=dict[str, Any])
     except (DecodeError, RecursionError):
         return meta
-    known.pop(MARK, None)
+    known.pop(SECRETS_MARK, None)
     return json.encode(known).decode() if known else None
 
 
@@ -270,3 +378,39 @@ def _is_table(value: object) -> TypeGuard[Mapping[str, Any]]:
 
 def _is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
+
+
+def presented(job: Job) -> Job:
+    """The job as it may be shown."""
+    result = job.result
+    return structs.replace(
+        job,
+        payload=masked_payload(job.payload, job.meta),
+        meta=without_mark(job.meta),
+        progress_text=_shown_text(job.progress_text),
+        result=f'"{without_key(result)}"' if result is not None and is_sealed(result) else result,
+        error=_shown_text(job.error),
+    )
+
+
+def presented_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Its runs as they may be shown. Where a traceback is encrypted there is the error, which tells its type."""
+    return [
+        structs.replace(
+            each,
+            error=_shown_text(each.error),
+            traceback=None if is_sealed(each.traceback) else each.traceback,
+        )
+        for each in attempts
+    ]
+
+
+def presented_lines(lines: Sequence[LoggedLine]) -> list[LoggedLine]:
+    """Its lines as they may be shown."""
+    return [
+        structs.replace(each, text=without_key(each.text)) if is_sealed(each.text) else each for each in lines
+    ]
+
+
+def _shown_text(text: str | None) -> str | None:
+    return None if text is None else without_key(text)

@@ -1,13 +1,57 @@
-"""How long, as people write it: a `timedelta`, a number of seconds, or a text such as 90s, 5m or 2h."""
+"""Time as the store counts it, and durations as people write them.
+
+Every due, lease, expiry and retention decision compares store time with store time; `Millis` is that currency.
+Datetimes appear only at the edges, always aware and in UTC. A duration is a `timedelta`, a number of seconds, or a text
+such as 90s, 5m or 2h.
+"""
 
 import re
-from datetime import timedelta
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from math import inf
+from typing import Annotated
 
-from shigoto.model.clock import Millis
+from msgspec import Meta
+
 from shigoto.model.errors import OptionInvalid
-from shigoto.model.plain import plain_number, plain_span
-from shigoto.model.text import shown
+from shigoto.model.text import plain_number, plain_span, shown
+
+Millis = int
+Clock = Callable[[], Millis]
+Moment = Annotated[datetime, Meta(tz=True)]
+"""A datetime in what is sent and received: with its zone, and said to be a time in schemas."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_HOLD: Millis = 60_000
+
+
+def host_clock() -> Millis:
+    """The host's wall clock."""
+    return time.time_ns() // 1_000_000
+
+
+def to_datetime(at: Millis) -> datetime:
+    """The aware UTC datetime of a store instant; the last or first one there is, for instants beyond."""
+    try:
+        return EPOCH + timedelta(milliseconds=at)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if at > 0 else datetime.min.replace(tzinfo=UTC)
+
+
+def to_millis(at: datetime) -> Millis:
+    """The store instant of an aware datetime; a naive one is refused by the caller before this."""
+    return (at - EPOCH) // timedelta(milliseconds=1)
+
+
+def held_back(host: Millis, mark: Millis) -> Millis:
+    """Store time, given the host's clock and the highest store time seen so far.
+
+    A small backward step (a time server's correction) is ridden out by standing still at the mark.
+    A step of more than a minute is believed: standing still that long would freeze every due job.
+    """
+    return mark if 0 < mark - host <= MAX_HOLD else host
+
 
 Duration = timedelta | float
 
@@ -15,7 +59,7 @@ LONGEST: Millis = 100 * 366 * 86_400_000
 
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 FORMS = "90, 90s, 5m, 2h, 1d or 2w"
-_TEXT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([smhdw]?)", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([smhdw]?)", re.ASCII)
 
 
 def milliseconds(duration: Duration, what: str) -> Millis:
@@ -43,7 +87,7 @@ def _seconds(duration: object, what: str) -> float:
 
 def read_duration(text: str) -> timedelta | None:
     """The duration that a text says, in one of the forms 90, 90s, 5m, 2h, 1d, 2w; None for any other text."""
-    match = _TEXT.fullmatch(text.strip())
+    match = _DURATION.fullmatch(text.strip())
     if match is None:
         return None
     try:
