@@ -54,7 +54,7 @@ def shigoto_app(pytestconfig: pytest.Config) -> "Shigoto":
     reference: str = pytestconfig.getini("shigoto_app")
     if not reference:
         raise pytest.UsageError(NO_APP)
-    from shigoto.load import load_app
+    from shigoto.app import load_app
 
     return load_app(reference)
 

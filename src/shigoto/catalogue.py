@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
+from shigoto.app import Planning
 from shigoto.codec.annotations import annotation_text
 from shigoto.model.errors import DeclarationError, UnknownTask, nearest
 from shigoto.model.text import HIDDEN, shown
 from shigoto.model.time import Millis
 from shigoto.options import Executor
-from shigoto.planning import Planning
 from shigoto.retry import Custom, Exponential, Retry
 from shigoto.task import Task
 

@@ -76,8 +76,8 @@ def rotate(ctx: click.Context, store: str | None, *, as_json: bool) -> int:
 
 def keys_of(target: Target) -> "Encryption":
     """The keys of the app, or those of the environment. Raises EncryptionKeyMissing."""
+    from shigoto.app import load_app
     from shigoto.encryption import KEY_FILE, KEYS, keys_from_environment
-    from shigoto.load import load_app
 
     keys = keys_from_environment() if target.app is None else load_app(target.app).encryption
     if keys is None:

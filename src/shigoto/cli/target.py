@@ -152,8 +152,8 @@ class Target:
         reference = self.app
         if reference is None:
             return demo_app()
+        from shigoto.app import load_app, told_in_one_line
         from shigoto.cli.streams import only_answers
-        from shigoto.load import load_app, told_in_one_line
 
         with nullcontext() if printing else only_answers():
             app = load_app(reference)
@@ -196,8 +196,8 @@ class Target:
         reference = self.app
         if reference is None:
             return None
+        from shigoto.app import load_app
         from shigoto.cli.streams import only_answers
-        from shigoto.load import load_app
 
         with only_answers():
             return load_app(reference)

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 from typing import Any, Unpack
 from uuid import UUID
 
+from shigoto.app import Planning
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
@@ -14,7 +15,6 @@ from shigoto.model.secrets import masked_payload
 from shigoto.model.text import plain_moment, plain_text, plain_whole, shown
 from shigoto.model.time import Duration, Millis, to_datetime, to_millis
 from shigoto.options import ScheduleOptions, check_name
-from shigoto.planning import Planning
 from shigoto.schedule import asking, managing
 from shigoto.schedule.declaring import HEARD_WITHIN, Declared, Maker, checked_call
 from shigoto.schedule.definition import UNREADABLE, Definition, read, template, trouble_with

@@ -13,6 +13,7 @@ from uuid import UUID
 from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 
+from shigoto.app import expect_searchable
 from shigoto.auditing import Audited, cancelling, rerunning
 from shigoto.bulk import (
     BATCH,
@@ -32,7 +33,6 @@ from shigoto.language import parse
 from shigoto.language import write as written
 from shigoto.model.errors import ConfirmNeeded, KeyTaken, OptionInvalid, RequestInvalid
 from shigoto.model.job import Job
-from shigoto.query import expect_searchable
 from shigoto.redrive import choosing
 from shigoto.redrive import retrying as retrying_all
 from shigoto.server.auth import Admin, Caller, Reader, the_service

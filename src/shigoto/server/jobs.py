@@ -9,6 +9,7 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Query, Request, Response
 from msgspec import UNSET, DecodeError, Struct, json, structs
 
+from shigoto.app import expect_searchable
 from shigoto.encryption import Encryption, opened
 from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
@@ -32,7 +33,6 @@ from shigoto.model.ids import uuids7
 from shigoto.model.job import Enqueued, Job, JobSpec, State
 from shigoto.model.time import Millis, to_millis
 from shigoto.options import CallOptions
-from shigoto.query import expect_searchable
 from shigoto.server.auth import ASKERS, Asker, Caller, Reader, Submitter, allowed, the_service
 from shigoto.server.endpoint import answer, body, looked, spec, unless_gone
 from shigoto.server.limits import LONGEST_WAIT

@@ -61,7 +61,7 @@ def added(shigoto: Command, name: str, *words: str) -> dict[str, Any]:
 
 def declared(shigoto: Command) -> None:
     """Bring what the shop declares into the store, as a worker does."""
-    from shigoto.load import load_app
+    from shigoto.app import load_app
     from shigoto.model.ids import uuid7
     from shigoto.schedule.declaring import reconciling
 

@@ -6,8 +6,7 @@ from contextlib import suppress
 
 from msgspec import Struct, structs
 
-from shigoto.app import Shigoto
-from shigoto.load import load_app, told_in_one_line
+from shigoto.app import Shigoto, load_app, told_in_one_line
 from shigoto.model.errors import DeclarationError, Unsupported
 
 NOT_IMPORTABLE = frozenset({"__main__", "__mp_main__"})
