@@ -33,7 +33,6 @@ from uuid import UUID
 
 from shigoto import enqueue
 from shigoto.bulk import Cancelled, Plan, acarry_out, cancelling, carry_out, choosing_live, clearing, counting
-from shigoto.checks import check_defaults, check_patience
 from shigoto.context import Context
 from shigoto.encryption import Encryption, keys_from_environment
 from shigoto.engine.open import open_engine
@@ -59,7 +58,14 @@ from shigoto.observe.bus import Bus
 from shigoto.observe.outward import Outward
 from shigoto.observe.sentry import Sentry, chosen_sentry
 from shigoto.observe.traces import Traces, chosen_traces
-from shigoto.options import CallOptions, ScheduledOptions, ScheduleOptions, TaskOptions
+from shigoto.options import (
+    CallOptions,
+    ScheduledOptions,
+    ScheduleOptions,
+    TaskOptions,
+    check_defaults,
+    check_patience,
+)
 from shigoto.queues import Queue, listing, pausing
 from shigoto.redrive import Redriven, redriving
 from shigoto.task import Decorate, Task, Tasks

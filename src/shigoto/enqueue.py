@@ -17,7 +17,6 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shigoto.checks import check_call_options
 from shigoto.codec import encode_json
 from shigoto.encryption import KEY_FILE, KEYS, Encryption
 from shigoto.handle import Decode, JobHandle, on_event_loop
@@ -42,6 +41,7 @@ from shigoto.options import (
     MAX_PAYLOAD,
     CallOptions,
     Options,
+    check_call_options,
     check_name,
     lay_call_over,
 )

@@ -14,14 +14,13 @@ from uuid import UUID, uuid5
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shigoto.checks import MAX_TENANT
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call, expect_call
 from shigoto.middleware.tracing import Tracing, storing
 from shigoto.model.errors import OptionInvalid
 from shigoto.model.job import JobSpec
 from shigoto.model.text import plain_id, plain_whole, shown
-from shigoto.options import text
+from shigoto.options import MAX_TENANT, text
 
 BATCH = 500
 MAX_PART = 200

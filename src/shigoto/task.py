@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from msgspec.structs import replace
 
 from shigoto import enqueue
-from shigoto.checks import check_call_options, check_task_options
 from shigoto.codec import Signature, check_shape, resolve
 from shigoto.context import Context, detached
 from shigoto.encryption import Encryption
@@ -32,7 +31,9 @@ from shigoto.options import (
     Options,
     ScheduledOptions,
     TaskOptions,
+    check_call_options,
     check_name,
+    check_task_options,
     executor_of,
     expect_limits_in_order,
     expect_place,

@@ -6,14 +6,13 @@ from datetime import timedelta
 
 from msgspec import json
 
-from shigoto.checks import MAX_TENANT
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import OptionInvalid, nearest
 from shigoto.model.service import ID_BYTES, SCOPES, SECRET_BYTES, AuditEntry, Place, Scope, Token, mint_token
 from shigoto.model.text import shown
 from shigoto.model.time import Millis, milliseconds
-from shigoto.options import check_name, text
+from shigoto.options import MAX_TENANT, check_name, text
 
 MAX_NAME = 100  # bytes
 MOST_QUEUES = 100

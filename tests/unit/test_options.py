@@ -9,10 +9,9 @@ import pytest
 from msgspec import json
 
 from shigoto import DeclarationError, OptionInvalid, Retry, Shigoto, Task, Tasks
-from shigoto.checks import check_call_options
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.time import to_millis
-from shigoto.options import Options, TaskOptions
+from shigoto.options import Options, TaskOptions, check_call_options
 from shigoto.worker import Worker
 
 NOON = datetime(2026, 5, 5, 12, tzinfo=UTC)

@@ -5,7 +5,6 @@ from functools import lru_cache
 
 from msgspec import DecodeError, json
 
-from shigoto.checks import MAX_CRASHES, MAX_KEY, MAX_TAG, MAX_TAGS, MAX_TENANT
 from shigoto.codec.text import deeper_than
 from shigoto.context import MAX_CHECKPOINT, MAX_PROGRESS_BYTES
 from shigoto.filters import MAX_NUMBER
@@ -15,7 +14,19 @@ from shigoto.model.job import MAX_META, MAX_PRIORITY, MIN_PRIORITY, JobSpec
 from shigoto.model.schedule import Change
 from shigoto.model.text import storable
 from shigoto.model.worker import Announcement, Death, LogTail, Report, Settlement
-from shigoto.options import LAST_INSTANT, MAX_DEPTH, MAX_PAYLOAD, check_name, text, whole
+from shigoto.options import (
+    LAST_INSTANT,
+    MAX_CRASHES,
+    MAX_DEPTH,
+    MAX_KEY,
+    MAX_PAYLOAD,
+    MAX_TAG,
+    MAX_TAGS,
+    MAX_TENANT,
+    check_name,
+    text,
+    whole,
+)
 from shigoto.retry import Retry
 from shigoto.server.bounds import MOST_COUNTED
 

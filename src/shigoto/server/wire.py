@@ -10,7 +10,6 @@ from uuid import UUID
 
 from msgspec import UNSET, DecodeError, Meta, Raw, Struct, UnsetType, json
 
-from shigoto.checks import MAX_CRASHES, MAX_KEY, MAX_TAG, MAX_TAGS, MAX_TENANT
 from shigoto.model.job import (
     MAX_PRIORITY,
     MIN_PRIORITY,
@@ -23,6 +22,7 @@ from shigoto.model.job import (
 )
 from shigoto.model.secrets import presented, presented_attempts, presented_lines
 from shigoto.model.time import Millis, Moment
+from shigoto.options import MAX_CRASHES, MAX_KEY, MAX_TAG, MAX_TAGS, MAX_TENANT
 
 MOST_JOBS = 1_000  # of one batch
 MOST_ACTED_ON = 10_000  # jobs of one action
