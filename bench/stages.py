@@ -37,6 +37,7 @@ from uuid import UUID
 import shigoto
 from bench.comparison.report import table
 from shigoto import Shigoto, Task
+from shigoto.context import Signals
 from shigoto.engine.protocol import Engine
 from shigoto.engine.sqlite import files
 from shigoto.enqueue import Call
@@ -44,7 +45,6 @@ from shigoto.model import ids
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import Announcement, Ending, Settlement, Want
-from shigoto.signals import Signals
 from shigoto.worker import Worker
 from shigoto.worker.runner import Runner
 

@@ -7,10 +7,9 @@ The names below are the public face. A worker is `from shigoto.worker import Wor
 from shigoto.app import Shigoto
 from shigoto.bulk import Cancelled
 from shigoto.codec import JSON, Secret
-from shigoto.context import Context, SoftTimeout, current
+from shigoto.context import Cancel, Context, Fail, FannedOut, RetryLater, Snooze, SoftTimeout, current
 from shigoto.encryption import Encryption
 from shigoto.enqueue import Call
-from shigoto.fan_out import FannedOut
 from shigoto.handle import JobHandle
 from shigoto.model.errors import (
     AuthLimited,
@@ -73,13 +72,12 @@ from shigoto.model.schedule import ScheduleRecord, TickOutcome, TickRecord
 from shigoto.model.worker import WorkerRecord
 from shigoto.observe.sentry import Sentry
 from shigoto.observe.traces import Traces
-from shigoto.outcomes import Cancel, Fail, RetryLater, Snooze
 from shigoto.queues import Queue
 from shigoto.redrive import Redriven
 from shigoto.retry import Retry
 from shigoto.schedule.tick import Tick
 from shigoto.task import Task, Tasks
-from shigoto.transaction import AsyncTransaction
+from shigoto.transactions import AsyncTransaction
 
 __all__ = [
     "JSON",

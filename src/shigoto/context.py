@@ -1,38 +1,371 @@
-"""The job in hand, as its own handler sees it.
+"""The running job as its own handler sees it: its signals, its log, and the ways to end it.
 
-A handler asks for it by a first parameter annotated `Context`, or anywhere below by `shigoto.current()`.
-Most of it does no I/O: the handler writes into `Signals` and reads from it, and the worker carries it to
-and from the store. A checkpoint and a transaction go to the store themselves, through the `Desk`, because
-the handler must know that they have arrived.
+A handler asks for it by a first parameter annotated `Context`, or anywhere below by `shigoto.current()`. Most of it does
+no I/O: the handler writes into `Signals` and reads from it, and the worker carries it to and from the store. A
+checkpoint, a transaction and a fan-out go to the store themselves, through the `Desk`, because the handler must know
+that they have arrived.
+
+    Lines      the log of the run, on its way to the store
+    Signals    what a run and its worker tell each other
+    Outcome    the ways to end a run other than by returning, to be raised by the handler; what each means for the job
+               is decided by `worker/endings.py`
+    FanOut     one child job for each tenant
+    Context    all of that, for the handler
 """
 
 import logging
-from collections.abc import AsyncIterable, Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter, deque
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+    Set,
+)
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from itertools import islice
 from threading import RLock
 from typing import Any, Literal, TypeVar, overload
-from uuid import UUID
+from uuid import UUID, uuid5
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from shigoto.codec import encode_json
 from shigoto.cover import Cover
 from shigoto.engine.protocol import Engine
-from shigoto.enqueue import Call
-from shigoto.fan_out import FannedOut, FanOut, Part, Tenant
-from shigoto.lines import Lines
-from shigoto.model.errors import JobError, LeaseLost
+from shigoto.enqueue import Call, expect_call
+from shigoto.middleware.tracing import Tracing, storing
+from shigoto.model.errors import JobError, LeaseLost, OptionInvalid
 from shigoto.model.ids import uuid7
-from shigoto.model.job import Lease
+from shigoto.model.job import JobSpec, Lease, LogLine
 from shigoto.model.secrets import without_mark
-from shigoto.model.text import fit
-from shigoto.model.time import host_clock
-from shigoto.model.worker import Report
-from shigoto.options import MAX_DEPTH, MAX_PAYLOAD, choice
-from shigoto.signals import Signals
-from shigoto.transaction import Completion, JoinedTransaction, Transaction, transact
+from shigoto.model.text import fit, plain_id, plain_whole, shown, spelt_out
+from shigoto.model.time import Duration, Millis, host_clock
+from shigoto.model.worker import LogTail, Report
+from shigoto.options import MAX_DEPTH, MAX_PAYLOAD, MAX_TENANT, choice, duration, text
+from shigoto.transactions import Completion, JoinedTransaction, Transaction, transact
+
+MOST_LINES = 1_000
+MOST_LOG_BYTES = 64 * 1024
+LONGEST_LINE = 2_000
+LONGEST_LEVEL = 20
+LONGEST_TEXT = 4 * MOST_LOG_BYTES
+
+
+class Lines:
+    """The last lines that a run has logged, numbered. Safe across threads.
+
+    A run may write more than anybody wants to keep, so this is a ring: the newest thousand lines, or fewer if they are
+    long. `tail` gives what is new since the last time, and the number of the oldest line that still counts; the store
+    drops what lies before it, so both sides keep the same.
+
+    The garbage collector calls destructors between any two steps, and some of them log. So a line may be added in the
+    midst of anything here, by the thread that is at it: it waits in `_fresh` until that is done.
+    """
+
+    __slots__ = ("_added", "_busy", "_bytes", "_fresh", "_last", "_lines", "_lock", "_sent")
+
+    def __init__(self, added: Callable[[], None] | None = None) -> None:
+        """`added` is called after every text, in the thread that has added it."""
+        self._added = added
+        self._lock = RLock()
+        self._busy = False
+        self._fresh: deque[tuple[Millis, str, str]] = deque()
+        self._lines: deque[tuple[LogLine, int]] = deque()
+        self._bytes = 0
+        self._last = 0
+        self._sent = 0
+
+    def add(self, at: Millis, level: str, text: str) -> None:
+        """Write a line, or several if the text has several."""
+        # Made plain: one line that cannot be written would keep those of other runs from the store.
+        lines = str.__str__(text)[:LONGEST_TEXT].splitlines() or [""]
+        level = storable_level(str.__str__(level))
+        self._fresh.extend([(at, level, _storable_line(line)) for line in lines])
+        with self._lock:
+            if self._busy:
+                return
+            with self._undisturbed():
+                pass
+        if self._added is not None:
+            self._added()
+
+    def tail(self) -> LogTail | None:
+        """What is new since the last call; None if nothing is."""
+        with self._undisturbed():
+            if self._sent == self._last:
+                return None
+            fresh = tuple(line for line, _ in self._lines if line.line > self._sent)
+            tail = LogTail(first=self._lines[0][0].line, lines=fresh)
+            self._sent = self._last
+            return tail
+
+    def whole(self) -> LogTail | None:
+        """Everything that is kept, told or not."""
+        with self._undisturbed():
+            if not self._lines:
+                return None
+            return LogTail(first=self._lines[0][0].line, lines=tuple(line for line, _ in self._lines))
+
+    def unsend(self, tail: LogTail) -> None:
+        """This tail did not arrive: give its lines out again with the next one, as far as they are still kept."""
+        with self._lock:
+            self._sent = min(self._sent, tail.lines[0].line - 1)
+
+    @contextmanager
+    def _undisturbed(self) -> Generator[None]:
+        """Alone with the lines, and with all that were added before."""
+        with self._lock:
+            self._busy = True
+            try:
+                while self._fresh:
+                    self._keep(*self._fresh.popleft())
+                yield
+            finally:
+                self._busy = False
+
+    def _keep(self, at: Millis, level: str, text: str) -> None:
+        size = len(level.encode()) + len(text.encode())
+        self._lines.append((LogLine(self._last + 1, at, level, text), size))
+        self._last += 1
+        self._bytes += size
+        while len(self._lines) > MOST_LINES or self._bytes > MOST_LOG_BYTES:
+            self._bytes -= self._lines.popleft()[1]
+
+
+def storable_level(level: str) -> str:
+    """A level has any name that somebody gives it with `logging.addLevelName`."""
+    return level if level.isalpha() and len(level) <= LONGEST_LEVEL else _storable_line(level)[:LONGEST_LEVEL]
+
+
+def _storable_line(line: str) -> str:
+    if len(line) > LONGEST_LINE:
+        line = f"{line[: LONGEST_LINE - 1]}…"
+    return spelt_out(line)[:LONGEST_LINE]
+
+
+class Signals(Struct, eq=False):
+    """What a run and its worker tell each other; plain attributes, safe across threads.
+
+    cancelled, stopping, overdue, lost   said by the worker: a cancel was asked for, it is about to stop, the
+                                         soft limit has passed, the lease is somebody else's
+    progress…, lines                     said by the handler; `lines` is None until it writes its first one
+    ended, result                        said by a transaction: it has ended the job, with this result (JSON
+                                         text), "committed" for good, or "joined" to the caller's own
+                                         transaction, of which only the store can tell whether it was committed
+    block                                the transaction is open, or was thrown away without an error that
+                                         anybody saw, or nobody knows what became of it
+    give_up                              how to roll the open one back without waiting
+    cover                                what the run keeps from others: how its words are covered before they leave
+    trouble                              what the store has raised instead of taking the transaction
+
+    The worker clears `progress_changed` before it reads the progress, so news is sent twice rather than lost.
+    """
+
+    cancelled: bool = False
+    stopping: bool = False
+    overdue: bool = False
+    lost: bool = False
+    progress: float | None = None
+    progress_text: str | None = None
+    progress_changed: bool = False
+    lines: Lines | None = None
+    ended: Literal["committed", "joined"] | None = None
+    result: str | None = None
+    block: Literal["open", "dropped", "unknown"] | None = None
+    give_up: Callable[[], None] | None = None
+    trouble: Exception | None = None
+    cover: Cover | None = None
+
+    @property
+    def news(self) -> bool:
+        """Whether there is more to say of the run than how its handler ended."""
+        return bool(
+            self.cancelled
+            or self.progress is not None
+            or self.lines is not None
+            or self.ended
+            or self.block
+            or self.cover
+        )
+
+
+class Outcome(Exception):
+    """A handler's choice of how this run ends. Not an error: let it pass through your `except` clauses."""
+
+
+class RetryLater(Outcome):
+    """Count this run as failed and try again after `delay`, while the job has retries left.
+
+    Made for a server's `Retry-After`: the delay replaces that of the retry policy.
+    """
+
+    def __init__(self, delay: Duration, reason: str = "") -> None:
+        super().__init__(delay, reason)
+        self.delay = duration(delay, "The delay of RetryLater")
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or f"the handler asked for a retry in {self.delay / 1000:g} s"
+
+
+class Snooze(Outcome):
+    """Run again after `delay`, as if this run had not happened: it counts as neither failure nor attempt."""
+
+    def __init__(self, delay: Duration) -> None:
+        super().__init__(delay)
+        self.delay = duration(delay, "The delay of Snooze")
+
+    def __str__(self) -> str:
+        return f"the handler snoozed for {self.delay / 1000:g} s"
+
+
+class Cancel(Outcome):
+    """End the job as cancelled."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "the handler cancelled its job"
+
+
+class Fail(Outcome):
+    """End the job as failed, without a retry."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "the handler failed its job"
+
+
+FAN_OUT_BATCH = 500
+MAX_PART = 200
+
+Tenant = TypeVar("Tenant", bound=str | int | UUID)
+Part = tuple[str, str]  # a task, and which part of the fan-out its children are
+
+
+class FannedOut(Struct, frozen=True):
+    """What became of the children: made now, there already, or put in the place of one with the same key."""
+
+    inserted: int = 0
+    existing: int = 0
+    replaced: int = 0
+
+
+class FanOut:
+    """One fan-out of a parent, batch by batch, which can simply be run again. `before` are the parts that this run has
+    stored already.
+
+    The id of a child is derived from that of its parent, so whatever an earlier run has stored is met again. Where the
+    tenants come from is the application's affair; under row security `shigoto sql fan-out` prints a function that lists
+    them.
+    """
+
+    def __init__(self, parent: UUID, part: str, before: Set[Part]) -> None:
+        self._parent = parent
+        self._part = part if part == "" else text("part", part, MAX_PART)
+        self._before = before
+        self._engine: Engine | None = None
+        self._tracing: Tracing | None = None
+        self._statuses = Counter[str]()
+        self.parts: set[Part] = set()
+
+    def run(self, tenants: Iterable[Tenant], call: Callable[[Tenant], Call[Any]]) -> FannedOut:
+        """Store all children, and return when the last batch is committed."""
+        for some in _batches(tenants):
+            engine, children = self._children(some, call)
+            with storing(self._tracing, children) as specs:
+                self._statuses.update(each.status for each in engine.run(engine.enqueue_many(specs)))
+        return FannedOut(**self._statuses)
+
+    async def arun(
+        self, tenants: Iterable[Tenant] | AsyncIterable[Tenant], call: Callable[[Tenant], Call[Any]]
+    ) -> FannedOut:
+        """Store all children without blocking the event loop."""
+        async for some in _abatches(tenants):
+            engine, children = self._children(some, call)
+            with storing(self._tracing, children) as specs:
+                self._statuses.update(each.status for each in await engine.arun(engine.enqueue_many(specs)))
+        return FannedOut(**self._statuses)
+
+    def _children(
+        self, tenants: Sequence[Tenant], call: Callable[[Tenant], Call[Any]]
+    ) -> tuple[Engine, list[JobSpec]]:
+        made = [(_tenant_name(tenant), _checked_call(call(tenant))) for tenant in tenants]
+        app = made[0][1].route.app
+        engine = self._engine = self._engine or app.engine
+        self._tracing = app.tracing
+        return engine, [self._child(tenant, each) for tenant, each in made]
+
+    def _child(self, tenant: str, call: Call[Any]) -> JobSpec:
+        spec = call.route.spec
+        part = (spec.task, self._part)
+        if part in self._before:
+            raise OptionInvalid(
+                f"This job has fanned out to {spec.task!r} before, and there is one child for each tenant. Tell the"
+                " two apart by part=, such as part=str(day)."
+            )
+        if call.route.app.engine is not self._engine:
+            raise OptionInvalid(f"{call!r} belongs to another app than the calls before it.")
+        if spec.tenant not in ("", tenant):
+            raise OptionInvalid(f"{call!r} is for tenant {spec.tenant!r}, and was made for {tenant!r}.")
+        self.parts.add(part)
+        id = uuid5(self._parent, "\0".join((*part, tenant)))
+        return replace(call.spec(id, tenant), pattern=None)
+
+
+def _tenant_name(tenant: object) -> str:
+    """What the tenant is called in the store."""
+    number, id = plain_whole(tenant), plain_id(tenant)
+    name = str(number) if number is not None else tenant if id is None else str(id)
+    return text("The tenant", name, MAX_TENANT)
+
+
+def _checked_call(call: Call[Any]) -> Call[Any]:
+    expect_call("A fan-out", call)
+    options = call.route.options
+    if options.id is not None or options.connection is not None:
+        raise OptionInvalid(
+            f"{call!r}: the children of a fan-out have ids of their own and are stored in batches, so they can have"
+            " neither the id nor the connection of using(…)."
+        )
+    return call
+
+
+def _batches(tenants: Iterable[Tenant]) -> Iterator[list[Tenant]]:
+    """The tenants in their order, which is sorted if they have none."""
+    if isinstance(tenants, str | bytes):
+        raise OptionInvalid(f"A fan-out takes a list of tenants, not one: write [{shown(tenants)}].")
+    rest = iter(sorted(tenants, key=_tenant_name) if isinstance(tenants, Set) else tenants)
+    while some := list(islice(rest, FAN_OUT_BATCH)):
+        yield some
+
+
+async def _abatches(tenants: Iterable[Tenant] | AsyncIterable[Tenant]) -> AsyncIterator[list[Tenant]]:
+    if not isinstance(tenants, AsyncIterable):
+        for some in _batches(tenants):
+            yield some
+        return
+    some = list[Tenant]()
+    async for tenant in tenants:
+        some.append(tenant)
+        if len(some) == FAN_OUT_BATCH:
+            yield some
+            some = list[Tenant]()
+    if some:
+        yield some
+
 
 MAX_PROGRESS_TEXT = 500
 MAX_PROGRESS_BYTES = 4 * 1024

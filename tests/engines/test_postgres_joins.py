@@ -24,7 +24,7 @@ from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
 from devtools.postgres import Server
 from shigoto import JobError, LeaseLost, OptionInvalid, SchemaMissing, Shigoto, State, StoreRefused, Task
-from shigoto.context import Context, Desk
+from shigoto.context import Context, Desk, Signals
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.arrays import bigint_array, int_array, text_array, uuid_array
@@ -32,7 +32,6 @@ from shigoto.engine.sql.command import Statement, Steps
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.worker import Announcement, Want
-from shigoto.signals import Signals
 from tests.postgres_stores import make_store
 from tests.postgres_yard import Yard
 

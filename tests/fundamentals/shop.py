@@ -16,15 +16,14 @@ from uuid import UUID
 import pytest
 
 from shigoto import Context, JobHandle, Shigoto, State, Task
-from shigoto import transaction as face
-from shigoto.context import Desk
+from shigoto import transactions as face
+from shigoto.context import Desk, Signals
 from shigoto.engine.protocol import Engine
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.engine.sqlite.transaction import Block
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.worker import LEASE, Announcement, Ending, Settlement, SweepOrder, Verdict, Want
-from shigoto.signals import Signals
 from shigoto.testing.clock import VirtualClock
 
 SHORT = 0.2  # seconds that a block may last where tests wait for its end

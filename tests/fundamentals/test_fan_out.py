@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from shigoto import Call, Context, FannedOut, Job, OptionInvalid, Retry, Shigoto
+from shigoto.context import Signals
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.model.job import KeyMode, Lease
-from shigoto.signals import Signals
 from tests.fundamentals.shop import Shop
 from tests.fundamentals.stage import Stage
 

@@ -347,7 +347,7 @@ class TestConflicts:
     def test_it_does_so_a_number_of_times_and_no_more(
         self, shop: PostgresShop, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("shigoto.transaction.LONGEST_PAUSE", 0.001)
+        monkeypatch.setattr("shigoto.transactions.LONGEST_PAUSE", 0.001)
         run, tries = shop.start(), 0
 
         def book(tx: psycopg.Connection) -> str:

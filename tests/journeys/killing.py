@@ -25,11 +25,10 @@ from uuid import UUID
 
 from faults.tools.ptrace import begin, end, run_child
 from shigoto import Context, Shigoto, State
-from shigoto.context import Desk
+from shigoto.context import Desk, Signals
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.time import host_clock
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
-from shigoto.signals import Signals
 
 ENOUGH = 3  # survivors in a row: how many calls a block takes varies a little
 

@@ -158,9 +158,9 @@ def test_a_schedule_makes_encrypted_jobs_also_where_nobody_has_the_key(shop: Sho
 
 def test_children_of_a_fan_out_are_encrypted_for_their_tenants(shop: Shop) -> None:
     from shigoto.context import Context as Run
+    from shigoto.context import Signals
     from shigoto.model.ids import uuid7
     from shigoto.model.job import Lease
-    from shigoto.signals import Signals
 
     lease = Lease(
         number=1, token=1, id=uuid7(), task="all", queue="default", payload="{}", attempt=1, failures=0, snoozes=0,

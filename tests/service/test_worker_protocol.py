@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 from shigoto import Shigoto
+from shigoto.context import MOST_LINES
 from shigoto.engine.memory import MemoryEngine
-from shigoto.lines import MOST_LINES
 from shigoto.model.job import Job, State
 from shigoto.model.worker import Announcement, SweepOrder
 from shigoto.options import CallOptions

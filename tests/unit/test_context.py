@@ -25,12 +25,11 @@ from shigoto import (
     Unsupported,
     current,
 )
-from shigoto.context import Desk, current_context, detached
+from shigoto.context import Desk, Signals, current_context, detached
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.worker import Announcement, Ending, Settlement, Want
-from shigoto.signals import Signals
 
 ID = uuid7()
 WORKER = uuid7()

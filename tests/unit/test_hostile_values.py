@@ -13,9 +13,9 @@ import pytest
 
 from shigoto import OptionInvalid, PayloadInvalid, Retry, ShigotoError, Task, Tasks
 from shigoto.bulk import page_and_limit
+from shigoto.context import Lines
 from shigoto.filters import parse_id, parse_state, wanted
 from shigoto.language import together
-from shigoto.lines import Lines
 from shigoto.model.job import FailureKind, State
 from shigoto.model.text import fit
 from shigoto.redrive import choosing

@@ -11,13 +11,10 @@ from uuid import UUID
 import pytest
 
 import shigoto.context
-import shigoto.lines
-from shigoto.context import Context, Desk, current_context
+from shigoto.context import LONGEST_LINE, MOST_LOG_BYTES, Context, Desk, Lines, Signals, current_context
 from shigoto.engine.memory import MemoryEngine
-from shigoto.lines import LONGEST_LINE, MOST_BYTES, Lines
 from shigoto.model.job import LogLine
 from shigoto.model.worker import LogTail
-from shigoto.signals import Signals
 from shigoto.worker.children.interrupts import Interrupts
 from shigoto.worker.children.messages import Began, News, Unfit
 from shigoto.worker.children.program import Mouth
@@ -75,7 +72,7 @@ def test_of_long_lines_as_many_as_fit_into_64_kib_are_kept() -> None:
     tail = lines.tail()
 
     assert tail is not None
-    assert len(tail.lines) == MOST_BYTES // 2_000
+    assert len(tail.lines) == MOST_LOG_BYTES // 2_000
     assert tail.first == 100 - len(tail.lines) + 1
 
 
@@ -263,7 +260,7 @@ def test_a_line_that_is_written_in_the_midst_of_another_hangs_nobody_and_none_is
 
     lines = Lines(listen)
     monkeypatch.setattr(
-        shigoto.lines, "LogLine", Once(LogLine, lambda: lines.add(1, "info", "from a destructor"))
+        shigoto.context, "LogLine", Once(LogLine, lambda: lines.add(1, "info", "from a destructor"))
     )
 
     in_time(lambda: lines.add(1, "info", "first\nsecond"))
@@ -275,7 +272,7 @@ def test_a_line_that_is_written_in_the_midst_of_another_hangs_nobody_and_none_is
 
 def test_a_line_that_is_written_while_others_are_told_is_told_next(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = filled(2)
-    monkeypatch.setattr(shigoto.lines, "LogTail", Once(LogTail, lambda: lines.add(1, "info", "late")))
+    monkeypatch.setattr(shigoto.context, "LogTail", Once(LogTail, lambda: lines.add(1, "info", "late")))
     tails: list[LogTail | None] = []
 
     in_time(lambda: tails.append(lines.tail()))

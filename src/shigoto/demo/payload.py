@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from shigoto.outcomes import Fail
+from shigoto.context import Fail
 
 R = TypeVar("R")
 

@@ -13,9 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from shigoto.app import Shigoto
-from shigoto.context import current
+from shigoto.context import Fail, current
 from shigoto.demo.payload import Payload, by_field
-from shigoto.outcomes import Fail
 from shigoto.retry import Retry
 
 # Not one of ours: what those write is about jobs, not by them, and is not kept with the job.

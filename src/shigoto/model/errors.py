@@ -55,7 +55,7 @@
         ├── SchemaTooNew        WORKER.SCHEMA_TOO_NEW
         └── Unsupported         STORE.UNSUPPORTED      this engine lacks the capability
 
-What a handler raises to choose an outcome (`RetryLater`, `Snooze`, `Cancel`, `Fail`) is no error (`outcomes.py`).
+What a handler raises to choose an outcome (`RetryLater`, `Snooze`, `Cancel`, `Fail`) is no error (`context.py`).
 """
 
 from typing import ClassVar

@@ -20,8 +20,8 @@ from random import uniform
 from threading import Condition
 from time import monotonic
 
+from shigoto.context import Snooze
 from shigoto.notify.targets import Undelivered
-from shigoto.outcomes import Snooze
 
 MOST = 2  # at a time, to one target and from one process
 WAITING = 1  # who waits for one of them to end: with four threads, one is left for jobs

@@ -22,7 +22,7 @@ from uuid import UUID, uuid5
 
 from msgspec import MsgspecError, Struct, json
 
-from shigoto.context import Context
+from shigoto.context import Context, Fail, RetryLater, Snooze
 from shigoto.model.errors import DeclarationError
 from shigoto.model.job import FailureKind, Job, JobFilter, JobSpec
 from shigoto.model.notice import DELIVER, MAX_FAILURES, NOTICE, QUEUE, RULES, Kind, Notice, as_job
@@ -33,7 +33,6 @@ from shigoto.notify.gate import Gate
 from shigoto.notify.rules import Rule, checked_rules, fingerprint_of
 from shigoto.notify.targets import AskedToWait, Target, Undeliverable, Undelivered
 from shigoto.options import TaskOptions
-from shigoto.outcomes import Fail, RetryLater, Snooze
 from shigoto.retry import Retry
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from random import Random
 from msgspec.structs import replace
 
 from shigoto.codec import encode_json
-from shigoto.lines import LONGEST_LINE, MOST_BYTES, MOST_LINES, storable_level
+from shigoto.context import LONGEST_LINE, MOST_LINES, MOST_LOG_BYTES, storable_level
 from shigoto.model.errors import JobError, RequestInvalid
 from shigoto.model.job import FailureKind, Job, LoggedLine, LogLine
 from shigoto.model.text import ERROR_LIMIT, fit, spelt_out
@@ -92,7 +92,7 @@ def tail(
         for at, line in enumerate(lines, number)
     ]
     sizes = {line.line: len(line.text.encode()) + len(line.level.encode()) for line in new} | before
-    room, oldest = MOST_BYTES, max(sizes, default=number)
+    room, oldest = MOST_LOG_BYTES, max(sizes, default=number)
     for at in sorted(sizes, reverse=True)[:MOST_LINES]:
         room -= sizes[at]
         if room < 0:

@@ -6,9 +6,15 @@ from functools import lru_cache
 from msgspec import DecodeError, json
 
 from shigoto.codec.text import deeper_than
-from shigoto.context import MAX_CHECKPOINT, MAX_PROGRESS_BYTES
+from shigoto.context import (
+    LONGEST_LEVEL,
+    LONGEST_LINE,
+    MAX_CHECKPOINT,
+    MAX_PROGRESS_BYTES,
+    MOST_LINES,
+    MOST_LOG_BYTES,
+)
 from shigoto.filters import MAX_NUMBER
-from shigoto.lines import LONGEST_LEVEL, LONGEST_LINE, MOST_BYTES, MOST_LINES
 from shigoto.model.errors import OptionInvalid, PayloadInvalid, PayloadTooLarge
 from shigoto.model.job import MAX_META, MAX_PRIORITY, MIN_PRIORITY, JobSpec
 from shigoto.model.schedule import Change
@@ -141,7 +147,7 @@ def _expect_lines(log: LogTail) -> None:
         if len(line.level) > LONGEST_LEVEL or len(line.text) > LONGEST_LINE:
             raise PayloadTooLarge("A line of a log is longer than a line may be.")
         size += len(storable("level", line.level)) + len(storable("a line", line.text).encode())
-    if len(log.lines) > MOST_LINES or size > 2 * MOST_BYTES:
+    if len(log.lines) > MOST_LINES or size > 2 * MOST_LOG_BYTES:
         raise PayloadTooLarge("The log of a run is longer than is kept of one.")
 
 

@@ -7,10 +7,10 @@ from math import inf
 from threading import Timer
 from typing import Any
 
+from shigoto.context import Signals
 from shigoto.model.job import Lease
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
-from shigoto.signals import Signals
 from shigoto.testing.private_loop import no_loop
 from shigoto.worker.runner import Runner
 

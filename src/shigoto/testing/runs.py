@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from shigoto.context import Cancel, RetryLater, Snooze
 from shigoto.model.job import Job, State
 from shigoto.model.worker import Ending, Settlement, Verdict
-from shigoto.outcomes import Cancel, RetryLater, Snooze
 
 Outcome = Literal["completed", "retried", "failed", "cancelled", "snoozed", "released", "lost"]
 

@@ -20,6 +20,7 @@ from traceback import format_tb
 
 from msgspec import structs
 
+from shigoto.context import Cancel, Fail, RetryLater, Signals, Snooze
 from shigoto.model.errors import EncryptionKeyMissing, OptionInvalid
 from shigoto.model.job import FailureKind, Lease, LogLine
 from shigoto.model.secrets import is_sealed, without_key
@@ -27,9 +28,7 @@ from shigoto.model.states import CRASH_DELAY
 from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 from shigoto.model.time import LONGEST, Millis
 from shigoto.model.worker import Ending, Settlement
-from shigoto.outcomes import Cancel, Fail, RetryLater, Snooze
 from shigoto.retry import Retry
-from shigoto.signals import Signals
 from shigoto.worker.errortext import LIMIT, describe
 
 logger = logging.getLogger("shigoto.worker")

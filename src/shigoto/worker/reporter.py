@@ -8,10 +8,10 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 
+from shigoto.context import Signals
 from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
 from shigoto.model.worker import Report
-from shigoto.signals import Signals
 from shigoto.worker.logfields import about
 from shigoto.worker.pool import Pool
 from shigoto.worker.station import Station, Trouble

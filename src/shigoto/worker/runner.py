@@ -37,7 +37,7 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
-from shigoto.context import Context, Desk, SoftTimeout, current_context, detached
+from shigoto.context import Context, Desk, Signals, SoftTimeout, current_context, detached
 from shigoto.cover import Cover
 from shigoto.middleware.tracing import Resting, Tracing
 from shigoto.model.errors import (
@@ -54,7 +54,6 @@ from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
 from shigoto.options import MAX_PAYLOAD
 from shigoto.retry import Retry
-from shigoto.signals import Signals
 from shigoto.task import Task
 from shigoto.worker import endings, plans
 from shigoto.worker.children import interrupts

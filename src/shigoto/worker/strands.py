@@ -23,11 +23,11 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from math import inf
 
+from shigoto.context import Signals
 from shigoto.model.job import Lease
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import JobStarted, JobStuck
-from shigoto.signals import Signals
 from shigoto.worker import endings
 from shigoto.worker.errortext import stack_of_task
 from shigoto.worker.limits import Limits, first_of

@@ -28,11 +28,11 @@ from math import inf
 from queue import Empty, SimpleQueue
 from types import FrameType
 
+from shigoto.context import Signals
 from shigoto.model.job import Lease
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import JobStarted, JobStuck
-from shigoto.signals import Signals
 from shigoto.worker import endings
 from shigoto.worker.errortext import stack_of
 from shigoto.worker.limits import Limits

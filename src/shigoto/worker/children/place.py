@@ -5,11 +5,10 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 
-from shigoto.lines import Lines
+from shigoto.context import Lines, Signals
 from shigoto.model.job import Lease, LogLine
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, LogTail, Settlement
-from shigoto.signals import Signals
 from shigoto.worker.children.messages import Said
 from shigoto.worker.children.process import ChildProcess
 from shigoto.worker.limits import Limits, first_of

@@ -32,15 +32,13 @@ from random import Random
 from typing import Any
 
 from shigoto.app import Shigoto
-from shigoto.context import Desk, SoftTimeout
-from shigoto.lines import Lines
+from shigoto.context import Desk, Lines, Signals, SoftTimeout
 from shigoto.model.errors import JobCancelled, ShigotoError
 from shigoto.model.job import Lease
 from shigoto.model.text import ERROR_LIMIT, fit
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.log import configure_logging
-from shigoto.signals import Signals
 from shigoto.worker.children.interrupts import Interrupts
 from shigoto.worker.children.messages import (
     Began,

@@ -1,4 +1,4 @@
-"""A handler's own SQL and the completion of its job, in one commit.
+"""Transaction blocks of handlers: their SQL and the completion of the job in one commit.
 
     with ctx.transaction() as tx:            one of the store's own: begins, writes the completion, commits
     with ctx.transaction(connection) as tx:  the caller's: writes the completion and leaves the commit to the caller
@@ -37,8 +37,7 @@ from shigoto.model.worker import Ending, Settlement, Verdict
 from shigoto.options import MAX_PAYLOAD
 
 if TYPE_CHECKING:
-    from shigoto.context import Desk
-    from shigoto.signals import Signals
+    from shigoto.context import Desk, Signals
 
 C = TypeVar("C")
 
