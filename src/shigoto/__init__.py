@@ -5,7 +5,7 @@ The names below are the public face. A worker is `from shigoto.worker import Wor
 """
 
 from shigoto.app import Shigoto
-from shigoto.bulk import Cancelled
+from shigoto.bulk import Cancelled, Redriven
 from shigoto.codec import JSON, Secret
 from shigoto.context import Cancel, Context, Fail, FannedOut, RetryLater, Snooze, SoftTimeout, current
 from shigoto.encryption import Encryption
@@ -73,7 +73,6 @@ from shigoto.model.worker import WorkerRecord
 from shigoto.observe.sentry import Sentry
 from shigoto.observe.traces import Traces
 from shigoto.queues import Queue
-from shigoto.redrive import Redriven
 from shigoto.retry import Retry
 from shigoto.schedule.tick import Tick
 from shigoto.task import Task, Tasks

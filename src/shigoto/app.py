@@ -32,15 +32,25 @@ from urllib.parse import quote
 from uuid import UUID
 
 from shigoto import enqueue
-from shigoto.bulk import Cancelled, Plan, acarry_out, cancelling, carry_out, choosing_live, clearing, counting
+from shigoto.bulk import (
+    Cancelled,
+    Plan,
+    Redriven,
+    acarry_out,
+    cancelling,
+    carry_out,
+    choosing_live,
+    clearing,
+    counting,
+    redriving,
+)
 from shigoto.context import Context
 from shigoto.encryption import Encryption, keys_from_environment
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
-from shigoto.filters import Filters, parse_id, wanted
+from shigoto.filters import Filters, parse_id, together, wanted
 from shigoto.handle import Decode, JobHandle, found
-from shigoto.language import together
 from shigoto.middleware.tracing import Tracing
 from shigoto.model.errors import (
     DeclarationError,
@@ -67,7 +77,6 @@ from shigoto.options import (
     check_patience,
 )
 from shigoto.queues import Queue, listing, pausing
-from shigoto.redrive import Redriven, redriving
 from shigoto.task import Decorate, Task, Tasks
 
 if TYPE_CHECKING:

@@ -15,12 +15,11 @@ from msgspec import json, structs
 from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.engine.relay import Relay
-from shigoto.fullness import storing
 from shigoto.handle import rerunning as again
 from shigoto.model.job import Enqueued, QueueSettings, State
 from shigoto.model.schedule import Change, Schedule, TickOutcome
 from shigoto.model.service import AuditEntry
-from shigoto.queues import changing
+from shigoto.queues import changing, storing
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """The running job as its own handler sees it: its signals, its log, and the ways to end it.
 
-A handler asks for it by a first parameter annotated `Context`, or anywhere below by `shigoto.current()`. Most of it does
-no I/O: the handler writes into `Signals` and reads from it, and the worker carries it to and from the store. A
+A handler asks for it by a first parameter annotated `Context`, or anywhere below by `shigoto.current()`. Most of it
+does no I/O: the handler writes into `Signals` and reads from it, and the worker carries it to and from the store. A
 checkpoint, a transaction and a fan-out go to the store themselves, through the `Desk`, because the handler must know
 that they have arrived.
 

@@ -19,15 +19,14 @@ from shigoto.auditing import (
     retrying,
 )
 from shigoto.bulk import cancelling as cancelling_all
-from shigoto.bulk import carry_out, choosing_live, clearing
+from shigoto.bulk import carry_out, choosing, choosing_live, clearing
+from shigoto.bulk import retrying as retrying_all
 from shigoto.engine.protocol import Capabilities
 from shigoto.engine.relay import Relay
 from shigoto.handle import JobHandle
 from shigoto.model.job import QueueSettings
 from shigoto.model.service import AUDIT_TEXT, AuditEntry
 from shigoto.model.worker import Ending
-from shigoto.redrive import choosing
-from shigoto.redrive import retrying as retrying_all
 from shigoto.schedule.looking import looked_at
 from tests.unit.shop import Shop, opened_shop
 

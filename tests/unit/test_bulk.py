@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from shigoto import FailureKind, OptionInvalid, bulk
-from shigoto.bulk import BATCH, PAGE, cancelling, carry_out, choosing_live, clearing
+from shigoto.bulk import BATCH, PAGE, cancelling, carry_out, choosing, choosing_live, clearing, retrying
 from shigoto.model.job import QueueSettings
 from shigoto.model.worker import Ending
-from shigoto.redrive import choosing, retrying
 from tests.unit.shop import Shop, numbers, opened_shop
 
 

@@ -10,11 +10,11 @@ import pytest
 from shigoto import QueueFull
 from shigoto.engine.protocol import Capabilities
 from shigoto.engine.relay import Relay
-from shigoto.fullness import limits_of, storing
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Enqueued, JobSpec, KeyMode, QueueSettings
 from shigoto.model.time import to_datetime
 from shigoto.model.worker import Ending
+from shigoto.queues import limits_of, storing
 from tests.unit.shop import Shop, opened_shop
 
 

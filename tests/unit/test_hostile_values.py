@@ -12,13 +12,11 @@ import msgspec
 import pytest
 
 from shigoto import OptionInvalid, PayloadInvalid, Retry, ShigotoError, Task, Tasks
-from shigoto.bulk import page_and_limit
+from shigoto.bulk import choosing, page_and_limit
 from shigoto.context import Lines
-from shigoto.filters import parse_id, parse_state, wanted
-from shigoto.language import together
+from shigoto.filters import parse_id, parse_state, together, wanted
 from shigoto.model.job import FailureKind, State
 from shigoto.model.text import fit
-from shigoto.redrive import choosing
 from shigoto.worker import Worker
 from tests.unit.shop import Shop, opened_shop
 

@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shigoto import FailureKind, OptionInvalid, State
-from shigoto.filters import Filters, KindName, wanted
-from shigoto.language import QUALIFIERS, is_term, parse, together, words_of, write
+from shigoto.filters import (
+    QUALIFIERS,
+    Filters,
+    KindName,
+    is_term,
+    parse_filter,
+    together,
+    wanted,
+    words_of,
+    write_filter,
+)
 from shigoto.model.job import JobFilter
 from shigoto.model.time import read_duration, write_duration
 
@@ -19,12 +28,12 @@ NOW = 1_777_982_400_000
 
 def refused(filter: Any) -> str:
     with pytest.raises(OptionInvalid) as caught:
-        parse(filter)
+        parse_filter(filter)
     return str(caught.value)
 
 
 def test_one_line_says_which_jobs_are_meant() -> None:
-    said = parse(
+    said = parse_filter(
         'state:failed queue:mail task:send tag:vip key:"a b" tenant:acme worker:web-1 kind:crash_loop'
         " error:'connection refused' since:2h args.store:7 args.user.name:Ada"
     )
@@ -46,7 +55,7 @@ def test_one_line_says_which_jobs_are_meant() -> None:
 
 @pytest.mark.parametrize("filter", ["", "  \n", []])
 def test_nothing_said_is_nothing_asked(filter: str | list[str]) -> None:
-    assert parse(filter) == {}
+    assert parse_filter(filter) == {}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +70,7 @@ def test_nothing_said_is_nothing_asked(filter: str | list[str]) -> None:
     ],
 )
 def test_a_state_may_stand_by_itself_and_has_all_its_names(text: str, state: object) -> None:
-    assert parse(text) == {"state": state}
+    assert parse_filter(text) == {"state": state}
 
 
 @pytest.mark.parametrize(
@@ -81,17 +90,17 @@ def test_a_state_may_stand_by_itself_and_has_all_its_names(text: str, state: obj
     ],
 )
 def test_a_value_may_be_quoted(text: str, value: str) -> None:
-    assert parse(f"failed {text} queue:q") == {"state": State.FAILED, "key": value, "queue": "q"}
+    assert parse_filter(f"failed {text} queue:q") == {"state": State.FAILED, "key": value, "queue": "q"}
 
 
 def test_a_word_of_a_command_line_is_one_term_blanks_and_all() -> None:
     """The shell has taken the quotes away."""
-    assert parse(["failed", "key:a b", "error:can't connect"]) == {
+    assert parse_filter(["failed", "key:a b", "error:can't connect"]) == {
         "state": State.FAILED,
         "key": "a b",
         "error": "can't connect",
     }
-    assert parse(['key:"a b"']) == {"key": "a b"}
+    assert parse_filter(['key:"a b"']) == {"key": "a b"}
 
 
 @pytest.mark.parametrize("word", ["state:failed queue:mail", "error:refused args.store:7"])
@@ -100,7 +109,7 @@ def test_several_terms_in_one_word_of_a_command_line_are_no_value(word: str) -> 
 
 
 def test_names_with_blanks_are_quoted_in_paths_too() -> None:
-    assert parse("""args."first name":Ada args.'a:b'.c:1""".replace("'a:b'.c", '"a:b.c"')) == {
+    assert parse_filter("""args."first name":Ada args.'a:b'.c:1""".replace("'a:b'.c", '"a:b.c"')) == {
         "args": {"first name": "Ada", "a:b.c": "1"}
     }
 
@@ -121,7 +130,7 @@ def test_names_with_blanks_are_quoted_in_paths_too() -> None:
     ],
 )
 def test_since_is_how_long_ago_or_a_moment_or_a_day(text: str, since: object) -> None:
-    assert parse(f"since:{text}") == {"since": since}
+    assert parse_filter(f"since:{text}") == {"since": since}
 
 
 @pytest.mark.parametrize(
@@ -229,7 +238,7 @@ def test_a_term_is_told_from_the_address_of_a_store(word: str, expected: bool) -
 
 def test_a_filter_is_dated_when_it_is_used() -> None:
     def meant(text: str) -> JobFilter:
-        return wanted(parse(text), lambda: NOW)
+        return wanted(parse_filter(text), lambda: NOW)
 
     assert meant("since:2h").since == NOW - 2 * HOUR
     assert meant("since:100w").since == NOW - 100 * 7 * 24 * HOUR
@@ -318,7 +327,7 @@ FILTERS = st.fixed_dictionaries(
 
 @given(FILTERS)
 def test_what_is_written_is_read_back_as_it_was(filters: Filters) -> None:
-    assert parse(write(filters)) == filters
+    assert parse_filter(write_filter(filters)) == filters
 
 
 @given(
@@ -327,16 +336,16 @@ def test_what_is_written_is_read_back_as_it_was(filters: Filters) -> None:
 )
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        filters = parse(text)
+        filters = parse_filter(text)
     except OptionInvalid:
         return
 
-    assert parse(write(filters)) == filters
+    assert parse_filter(write_filter(filters)) == filters
 
 
 def test_pages_and_what_was_not_given_have_no_words() -> None:
-    assert write({"queue": "mail", "key": None, "limit": 5, "before": 9, "args": None}) == "queue:mail"
-    assert write({"args": {"a": None, "b": True, "c": 1.5}}) == "args.a:null args.b:true args.c:1.5"
+    assert write_filter({"queue": "mail", "key": None, "limit": 5, "before": 9, "args": None}) == "queue:mail"
+    assert write_filter({"args": {"a": None, "b": True, "c": 1.5}}) == "args.a:null args.b:true args.c:1.5"
 
 
 @given(LENGTHS)

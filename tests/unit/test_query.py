@@ -555,8 +555,7 @@ def test_a_job_whose_key_is_taken_is_told_and_holds_up_nobody(any_shop: Shop) ->
 
 
 def test_a_job_that_somebody_else_has_retried_meanwhile_is_told(any_shop: Shop) -> None:
-    from shigoto.bulk import carry_out
-    from shigoto.redrive import choosing, retrying
+    from shigoto.bulk import carry_out, choosing, retrying
 
     failed(any_shop, FailureKind.ERROR, FailureKind.ERROR, FailureKind.ERROR)
     chosen = carry_out(any_shop.engine, choosing(any_shop.engine, {}, decoder=lambda _: None))

@@ -173,7 +173,7 @@ HARMLESS = {
     "managing.py": {"number"},
     "schema.py": {"migration.name", "migration.version"},
     "thread.py": {"name"},
-    "transactions.py": {"host.synchronous"},
+    "transaction.py": {"host.synchronous"},
     "waiting.py": {"number"},
 }
 

@@ -150,10 +150,10 @@ def enqueue(
 
 def _stored(app: "Shigoto", call: "Call[Any]") -> "JobHandle[Any]":
     """Store a job, if its queue has room. Raises QueueFull."""
-    from shigoto.fullness import storing
     from shigoto.handle import JobHandle
     from shigoto.middleware import tracing
     from shigoto.model.ids import uuid7
+    from shigoto.queues import storing
 
     engine = app.engine
     with tracing.storing(app.tracing, [call.spec(uuid7())]) as specs:

@@ -28,6 +28,6 @@ def actor() -> str:
 def audited(engine: "Engine", filters: "Filters | None" = None) -> "Audited":
     """The engine, which notes what is done to jobs and queues; with filters, as done to all that match."""
     from shigoto.auditing import Audited
-    from shigoto.language import write
+    from shigoto.filters import write_filter
 
-    return Audited(engine, actor(), None if filters is None else write(filters))
+    return Audited(engine, actor(), None if filters is None else write_filter(filters))

@@ -160,7 +160,7 @@ def store_then_filters(ctx: click.Context, incomplete: str) -> Items:
     if colon:
         values = VALUES.get(qualifier, _none)(ctx)
         return _matching((f"{qualifier}:{value}" for value in values), incomplete)
-    from shigoto.language import QUALIFIERS
+    from shigoto.filters import QUALIFIERS
 
     known = [*_states(ctx), *("args." if name == "args" else f"{name}:" for name in QUALIFIERS)]
     return [*_matching(known, incomplete), *_file_if_first(ctx, incomplete)]

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from shigoto.bulk import PAGE, Cancelled, cancelling, carry_out, choosing_live
+from shigoto.bulk import (
+    PAGE,
+    Cancelled,
+    Chosen,
+    Redriven,
+    cancelling,
+    carry_out,
+    choosing,
+    choosing_live,
+    retrying,
+)
 from shigoto.cli import INTERRUPTED, output
 from shigoto.cli.actor import audited
 from shigoto.cli.consent import Bar, agreed, counted, expect_consent, jobs, names, surely
@@ -15,7 +25,6 @@ from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
 from shigoto.filters import Filters
 from shigoto.handle import JobHandle
-from shigoto.redrive import Chosen, Redriven, choosing, retrying
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine

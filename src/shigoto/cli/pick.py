@@ -11,8 +11,7 @@ from msgspec import structs
 
 from shigoto.cli.suggest import suggest
 from shigoto.cli.target import split_store
-from shigoto.filters import MAX_NUMBER, Filters, KindName, wanted
-from shigoto.language import is_term, together
+from shigoto.filters import MAX_NUMBER, Filters, KindName, is_term, together, wanted
 from shigoto.model.errors import JobNotFound, OptionInvalid
 from shigoto.model.job import Job, JobFilter
 from shigoto.model.secrets import ENVELOPE_MARK

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
-from shigoto.fullness import ticking
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.schedule import KEPT, Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.time import Millis
+from shigoto.queues import ticking
 from shigoto.schedule.deciding import counted, left_of
 from shigoto.schedule.declaring import Maker
 from shigoto.schedule.definition import Definition, read

@@ -19,22 +19,21 @@ from shigoto.bulk import (
     BATCH,
     Plan,
     acarry_out,
+    choosing,
     choosing_deletable,
     choosing_live,
     deleting,
     page_to_clear,
 )
 from shigoto.bulk import cancelling as cancelling_all
+from shigoto.bulk import retrying as retrying_all
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
-from shigoto.filters import Filters
+from shigoto.filters import Filters, parse_filter
+from shigoto.filters import write_filter as written
 from shigoto.handle import JobHandle
-from shigoto.language import parse
-from shigoto.language import write as written
 from shigoto.model.errors import ConfirmNeeded, KeyTaken, OptionInvalid, RequestInvalid
 from shigoto.model.job import Job
-from shigoto.redrive import choosing
-from shigoto.redrive import retrying as retrying_all
 from shigoto.server.auth import Admin, Caller, Reader, the_service
 from shigoto.server.endpoint import answer, body, spec
 from shigoto.server.jobs import IdempotencyKey, base_of, derived, found
@@ -143,7 +142,7 @@ async def act_on_jobs(request: Request, caller: Admin) -> Response:
     if action.action == "delete":
         unrestricted(caller)
     try:
-        filters = narrowed(caller, parse(action.filter))
+        filters = narrowed(caller, parse_filter(action.filter))
         expect_searchable(service.app, filters)
         _expect_filters(filters)
         act = _ACTS[action.action]

@@ -14,9 +14,7 @@ from shigoto.encryption import Encryption, opened
 from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import call_by_name
-from shigoto.filters import MAX_NUMBER, MAX_PAGE, Filters, wanted
-from shigoto.fullness import storing
-from shigoto.language import parse
+from shigoto.filters import MAX_NUMBER, MAX_PAGE, Filters, parse_filter, wanted
 from shigoto.middleware import tracing
 from shigoto.model.errors import (
     EncryptionKeyMissing,
@@ -33,6 +31,7 @@ from shigoto.model.ids import uuids7
 from shigoto.model.job import Enqueued, Job, JobSpec, State
 from shigoto.model.time import Millis, to_millis
 from shigoto.options import CallOptions
+from shigoto.queues import storing
 from shigoto.server.auth import ASKERS, Asker, Caller, Reader, Submitter, allowed, the_service
 from shigoto.server.endpoint import answer, body, looked, spec, unless_gone
 from shigoto.server.limits import LONGEST_WAIT
@@ -100,7 +99,7 @@ async def list_jobs(
 ) -> Response:
     """A page of the jobs that match, the newest first."""
     service = the_service(request)
-    filters = _searchable(service, caller, parse(filter))
+    filters = _searchable(service, caller, parse_filter(filter))
     jobs, more = await _page(service, filters, limit, before)
     base = base_of(request)
     return answer(
@@ -112,7 +111,7 @@ async def list_jobs(
 async def count_jobs(request: Request, caller: Reader, filter: FilterText = "") -> Response:
     """How many jobs match."""
     service = the_service(request)
-    filters = wanted(_searchable(service, caller, parse(filter)), service.app.now)
+    filters = wanted(_searchable(service, caller, parse_filter(filter)), service.app.now)
     return answer(Count(await looked(service.engine, service.engine.count(filters))))
 
 

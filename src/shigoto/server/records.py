@@ -23,13 +23,12 @@ from shigoto.engine.verbs import (
     decode_args,
     encode,
 )
-from shigoto.fullness import storing, ticking
 from shigoto.model.errors import Forbidden, OptionInvalid, RequestInvalid, RequestNotFound
 from shigoto.model.job import Job, JobFilter, JobSpec
 from shigoto.model.secrets import is_sealed, masked_payload
 from shigoto.model.version import VERSION
 from shigoto.model.worker import UNTOLD, Announcement, Death, Report, Settlement, Want
-from shigoto.queues import expect_settings
+from shigoto.queues import expect_settings, storing, ticking
 from shigoto.schedule.definition import masked as masked_definition
 from shigoto.server.auth import Caller, the_service
 from shigoto.server.bounds import MOST_AT_ONCE, expect_bounded

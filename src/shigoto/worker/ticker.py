@@ -22,7 +22,6 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shigoto.fullness import ticking
 from shigoto.middleware.tracing import Tracing, storing
 from shigoto.model.errors import QueueFull, ScheduleTaken, SchemaTooNew, StoreError, StoreMoved
 from shigoto.model.ids import uuid7
@@ -37,6 +36,7 @@ from shigoto.observe.events import (
     TickLost,
     TickPassed,
 )
+from shigoto.queues import ticking
 from shigoto.schedule.declaring import Declared, reconciling
 from shigoto.schedule.failing import after_failure
 from shigoto.schedule.looking import AT_ONCE, MOST_JOBS, PORTION, looked_at, looking

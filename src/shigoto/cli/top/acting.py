@@ -5,15 +5,13 @@ from uuid import UUID
 
 from msgspec import Struct, structs
 
-from shigoto.bulk import carry_out
+from shigoto.bulk import Redriven, carry_out, choosing, retrying
 from shigoto.cli.actor import audited
 from shigoto.cli.consent import counted
 from shigoto.engine.op import Op, Steps
-from shigoto.filters import Filters, wanted
-from shigoto.language import parse
+from shigoto.filters import Filters, parse_filter, wanted
 from shigoto.model.job import FailureKind, State
 from shigoto.queues import pausing
-from shigoto.redrive import Redriven, choosing, retrying
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
@@ -99,7 +97,7 @@ def act(engine: "Engine", action: Action) -> str | RetryAll:
 
 
 def _failed(task: str, filtered: str) -> Filters:
-    return {**parse(filtered), "task": task, "state": State.FAILED}
+    return {**parse_filter(filtered), "task": task, "state": State.FAILED}
 
 
 def _counting(engine: "Engine", meant: RetryAll) -> Op[RetryAll]:

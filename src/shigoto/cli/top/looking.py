@@ -7,8 +7,7 @@ from msgspec import Struct, structs
 
 from shigoto.cli.show import Story, telling
 from shigoto.engine.op import Op, Steps
-from shigoto.filters import wanted
-from shigoto.language import parse
+from shigoto.filters import parse_filter, wanted
 from shigoto.model.errors import JobNotFound, OptionInvalid
 from shigoto.model.job import Counts, Job, JobFilter, State
 from shigoto.model.worker import WorkerRecord
@@ -81,7 +80,7 @@ def looking(engine: "Engine", look: Look) -> Op[Sight]:
 
 def panel_filter(text: str) -> JobFilter:
     """What a text in the filter language asks for. Raises OptionInvalid."""
-    filters = parse(text)
+    filters = parse_filter(text)
     if "state" in filters:
         raise OptionInvalid("A state cannot be chosen here: the panels are for running and for failed jobs.")
     return wanted(filters)
