@@ -37,7 +37,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from shigoto.codec import encode_json
-from shigoto.cover import Cover
+from shigoto.encryption import Cover
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call, expect_call
 from shigoto.middleware.tracing import Tracing, storing

@@ -1,4 +1,4 @@
-"""Encryption at rest: what jobs carry and say is stored as text that nobody reads without a key.
+"""Encryption at rest, and the redaction of what a run says.
 
 AES-256-GCM, by `cryptography`. Each value has a key of its own, derived from the named one by HMAC-SHA256 and 16 random
 bytes, and a random nonce: so there is no number of values after which a key is worn out, as there is for random nonces
@@ -7,6 +7,10 @@ be put into another's place; but for payloads, which may be those of another job
 (`Envelope.id`).
 
 Keys come from the app's code or from the environment, never from a command line, and there is no default.
+
+`Cover` redacts one run: the values of its secret parameters are taken out of its errors, progress and log lines, with
+or without encryption. If its job is encrypted, all these are encrypted, and so are its result and its checkpoints.
+That is done in the process that runs the handler, so what is passed on to the store or into a log contains no secret.
 """
 
 import hmac
@@ -14,14 +18,17 @@ import os
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as Undecodable
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from shigoto.model.errors import DeclarationError, EncryptionKeyMissing
-from shigoto.model.secrets import KEY_ID, Envelope, is_sealed, read_envelope, write_envelope
+from shigoto.model.errors import DeclarationError, EncryptionKeyMissing, PayloadTooLarge, ResultInvalid
+from shigoto.model.job import Lease
+from shigoto.model.secrets import KEY_ID, Envelope, hider, is_sealed, read_envelope, write_envelope
+from shigoto.model.text import fit
+from shigoto.model.worker import Ending, Settlement
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -239,3 +246,96 @@ def _bound(tenant: str, task: str, id: UUID, field: Field) -> bytes:
 
 def _named(whose: Whose, field: Field) -> str:
     return f"The {field} of job {whose.id} ({whose.task})"
+
+
+MAX_LINE = 1_300  # bytes, so that a line is no longer than a line may be when it is encrypted
+
+_TYPE = re.compile(r"([A-Za-z_][\w.]{0,99})(?:$|: )")
+
+
+class Cover(Struct, frozen=True):
+    """Of one run: how to encrypt its words, and how to take secrets out of them; either may be None."""
+
+    box: Box | None
+    hide: Callable[[str], str] | None
+
+    def hidden(self, text: str) -> str:
+        """The text without secrets, for whoever may read it."""
+        return text if self.hide is None else self.hide(text)
+
+    def said(self, field: Field, text: str, about: str | None = None) -> str:
+        """Words for people: errors, progress."""
+        text = self.hidden(text)
+        return text if self.box is None else self.box.seal(field, text, about)
+
+    def lines(self, text: str) -> Iterator[str]:
+        """Lines for the log of the job."""
+        text = self.hidden(text)
+        for line in [text] if self.box is None else text.splitlines() or [""]:
+            yield self._kept(line)
+
+    def line(self, text: str) -> str:
+        """One of them. What is secret in it is taken out before it is cut, lest a part of that be left."""
+        return self._kept(self.hidden(text))
+
+    def _kept(self, line: str) -> str:
+        return line if self.box is None else self.box.seal("log", fit(line, MAX_LINE))
+
+    def checkpoint(self, written: str, most: int) -> str:
+        """A checkpoint, for the next run. Raises PayloadTooLarge."""
+        if self.box is None:
+            return written
+        sealed = self.box.seal("checkpoint", written)
+        if len(sealed) > most:
+            raise PayloadTooLarge(
+                f"The checkpoint has {len(sealed):,} bytes when it is encrypted, of {most:,}."
+            )
+        return sealed
+
+    def result(self, written: str, most: int) -> str:
+        """What the run returns. Raises ResultInvalid."""
+        if self.box is None:
+            return written
+        sealed = self.box.seal("result", written)
+        if len(sealed) > most:
+            raise ResultInvalid(f"The result has {len(sealed):,} bytes when it is encrypted, of {most:,}.")
+        return sealed
+
+    def settlement(self, settlement: Settlement, most: int, *, typed: bool = True) -> Settlement:
+        """The end of the run; its progress and log lines were covered before. Errors begin with their type if they are
+        `typed`: those of others may begin with anything. Raises ResultInvalid."""
+        result, error, trace = settlement.result, settlement.error, settlement.traceback
+        about = _type_of(error) if typed and settlement.ending is not Ending.CANCELLED else None
+        return structs.replace(
+            settlement,
+            result=None if result is None else self.result(result, most),
+            error=None if error is None else self.said("error", error, about),
+            traceback=None if trace is None else self.said("traceback", trace),
+        )
+
+
+def uncovered(
+    lease: Lease,
+    keys: Encryption | None,
+    *,
+    encrypts: bool,
+    secrets: Collection[str],
+    defaults: Mapping[str, Any],
+) -> tuple[str, Cover | None]:
+    """The arguments of a job in clear, and what is to be kept of its run; None if nothing is. `defaults` are those of
+    its `secrets`.
+
+    Raises EncryptionKeyMissing. Without any keys an envelope stays one.
+    """
+    box = None
+    if keys is not None and (encrypts or is_sealed(lease.payload) or is_sealed(lease.checkpoint)):
+        box = Box(keys, lease)
+    payload = lease.payload if box is None else box.open("payload", lease.payload)
+    hide = hider(payload, secrets, defaults) if secrets else None
+    return payload, None if box is None and hide is None else Cover(box, hide)
+
+
+def _type_of(error: str | None) -> str | None:
+    """The type of an error, which tells people enough to look further, and is no secret."""
+    found = None if error is None else _TYPE.match(error)
+    return None if found is None else found[1]

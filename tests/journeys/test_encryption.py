@@ -14,7 +14,7 @@ from shigoto import Encryption, EncryptionKeyMissing, Job, JobFailed, OptionInva
 from shigoto.engine.open import open_engine
 from shigoto.model.job import JobFilter, KeyMode
 from shigoto.model.secrets import is_sealed
-from shigoto.rotating import Rotation
+from shigoto.rotation import Rotation
 from shigoto.worker import Worker
 from tests.journeys.encrypted import CANARY, DURABLE, NEW, OLD, STORES, Shop, connect, dumped, opened
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shigoto import Encryption, Shigoto, rotating
+from shigoto import Encryption, Shigoto, rotation
 from shigoto.cli.secrets import _sentence
 from shigoto.model.job import JobFilter
 from shigoto.model.schedule import Change, Schedule
-from shigoto.rotating import Rotation
+from shigoto.rotation import Rotation
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
 FIRST, BOTH = Encryption({"a": OLD}), Encryption({"b": NEW, "a": OLD})
@@ -95,7 +95,7 @@ class TestLargeValues:
     """A page of large jobs is more than PostgreSQL takes at once."""
 
     def test_what_is_written_at_once_is_bounded(self, app: Shigoto, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(rotating, "ROOM", 10_000)
+        monkeypatch.setattr(rotation, "ROOM", 10_000)
         app.enqueue_many([app.tasks["report"].call("x" * 3_000) for _ in range(20)])
         engine, sizes, pages = app.engine, list[int](), list[int]()
         registry = engine.registry
@@ -122,7 +122,7 @@ class TestLargeValues:
     def test_one_that_is_larger_than_that_goes_by_itself(
         self, app: Shigoto, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(rotating, "ROOM", 100)
+        monkeypatch.setattr(rotation, "ROOM", 100)
         app.enqueue_many([app.tasks["report"].call("x" * 3_000) for _ in range(3)])
 
         assert Rotation(app.engine, BOTH).run().changed == 3

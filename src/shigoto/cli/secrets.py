@@ -14,7 +14,7 @@ from shigoto.model.errors import EncryptionKeyMissing
 
 if TYPE_CHECKING:
     from shigoto.encryption import Encryption
-    from shigoto.rotating import Rotated
+    from shigoto.rotation import Rotated
 
 
 @click.group()
@@ -61,7 +61,7 @@ def rotate(ctx: click.Context, store: str | None, *, as_json: bool) -> int:
       shigoto --app shop:app secrets rotate
     """
     from shigoto.cli.surroundings import signals_interrupt
-    from shigoto.rotating import Rotation
+    from shigoto.rotation import Rotation
 
     target = target_of(ctx)
     keys = keys_of(target)

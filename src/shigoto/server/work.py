@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from shigoto.codec import encode_json
 from shigoto.context import MAX_CHECKPOINT
-from shigoto.cover import Cover
-from shigoto.encryption import Box, opened
+from shigoto.encryption import Box, Cover, opened
 from shigoto.model.errors import (
     EncryptionKeyMissing,
     JobNotFound,

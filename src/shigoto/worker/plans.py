@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from shigoto.codec import Signature
 from shigoto.context import Context
-from shigoto.cover import uncovered
-from shigoto.encryption import Encryption
+from shigoto.encryption import Encryption, uncovered
 from shigoto.model.errors import PayloadInvalid
 from shigoto.model.job import Lease
 from shigoto.model.time import Millis

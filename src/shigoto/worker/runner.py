@@ -38,7 +38,7 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from shigoto.context import Context, Desk, Signals, SoftTimeout, current_context, detached
-from shigoto.cover import Cover
+from shigoto.encryption import Cover
 from shigoto.middleware.tracing import Resting, Tracing
 from shigoto.model.errors import (
     EncryptionKeyMissing,

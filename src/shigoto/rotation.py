@@ -1,4 +1,4 @@
-"""Rotation: what is stored is encrypted anew by the current key, while work goes on.
+"""Rotation of encryption keys: stored texts are encrypted anew by the current key, while work goes on.
 
     for each page of jobs: read what other keys have encrypted → open, seal → put it there, if it has not changed since
 
