@@ -7,14 +7,14 @@ import psycopg
 import pytest
 
 from shigoto import JobNotRetryable, QueueFull, State
-from shigoto.auditing import Audited, changing_queue, rerunning
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.service import Place
 from shigoto.queues import storing, ticking
-from shigoto.tokens import creating, revoking
+from shigoto.server.audit import Audited, changing_queue, rerunning
+from shigoto.server.tokens import creating, revoking
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

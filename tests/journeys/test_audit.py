@@ -22,7 +22,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter
 from shigoto.model.service import AuditEntry, Place
 from shigoto.model.worker import Announcement, Ending, Settlement, Want
-from shigoto.tokens import creating
+from shigoto.server.tokens import creating
 from tests.journeys.yard import SHIGOTO
 from tests.service.ground import key, served
 from tests.unit.commands import on_terminal

@@ -13,7 +13,7 @@ import pytest
 
 from shigoto import Shigoto, State
 from shigoto.model.service import Place
-from shigoto.tokens import creating
+from shigoto.server.tokens import creating
 from tests.journeys.ground import MIGRATOR_PASSWORD, RUNTIME_PASSWORD, Ground, opened
 from tests.journeys.yard import ended_within, eventually, runners_of
 

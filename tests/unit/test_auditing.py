@@ -9,15 +9,6 @@ import pytest
 from msgspec import json
 
 from shigoto import JobNotFound, JobNotRetryable, OptionInvalid, State
-from shigoto.auditing import (
-    Audited,
-    cancelling,
-    changing_queue,
-    deleting,
-    noted,
-    rerunning,
-    retrying,
-)
 from shigoto.bulk import cancelling as cancelling_all
 from shigoto.bulk import carry_out, choosing, choosing_live, clearing
 from shigoto.bulk import retrying as retrying_all
@@ -28,6 +19,7 @@ from shigoto.model.job import QueueSettings
 from shigoto.model.service import AUDIT_TEXT, AuditEntry
 from shigoto.model.worker import Ending
 from shigoto.schedule.looking import looked_at
+from shigoto.server.audit import Audited, cancelling, changing_queue, deleting, noted, rerunning, retrying
 from tests.unit.shop import Shop, opened_shop
 
 ACTOR = "token:aaaabbbbcccc (ops)"

@@ -10,7 +10,7 @@ from msgspec import json, structs
 
 from shigoto import OptionInvalid
 from shigoto.model.service import AuditEntry, Place, Token, mint_token, read_token, token_matches
-from shigoto.tokens import creating, revoking
+from shigoto.server.tokens import creating, revoking
 from tests.unit.shop import Shop, opened_shop
 
 

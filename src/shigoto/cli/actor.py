@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from shigoto.model.text import fit, spelt_out
 
 if TYPE_CHECKING:
-    from shigoto.auditing import Audited
     from shigoto.engine.protocol import Engine
     from shigoto.filters import Filters
+    from shigoto.server.audit import Audited
 
 MOST = 200  # bytes
 
@@ -27,7 +27,7 @@ def actor() -> str:
 
 def audited(engine: "Engine", filters: "Filters | None" = None) -> "Audited":
     """The engine, which notes what is done to jobs and queues; with filters, as done to all that match."""
-    from shigoto.auditing import Audited
     from shigoto.filters import write_filter
+    from shigoto.server.audit import Audited
 
     return Audited(engine, actor(), None if filters is None else write_filter(filters))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from shigoto.auditing import rerunning
 from shigoto.cli import output
 from shigoto.cli.actor import actor, audited
 from shigoto.cli.consent import agreed, expect_consent, names, surely
@@ -18,6 +17,7 @@ from shigoto.cli.target import takes_target, target_of
 from shigoto.handle import JobHandle, found
 from shigoto.model.errors import ShigotoError, StoreError
 from shigoto.model.job import Job, State
+from shigoto.server.audit import rerunning
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine

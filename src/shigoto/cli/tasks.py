@@ -10,7 +10,15 @@ import msgspec
 from msgspec import UNSET
 
 from shigoto.app import Shigoto
-from shigoto.catalogue import (
+from shigoto.cli import output
+from shigoto.cli.output import Column
+from shigoto.cli.suggest import suggest
+from shigoto.cli.target import takes_target, target_of
+from shigoto.codec.signature import raw_signature
+from shigoto.model.time import Millis
+from shigoto.options import Executor
+from shigoto.retry import Custom, Exponential, Retry
+from shigoto.server.task_catalog import (
     AnyTask,
     TaskParameter,
     find,
@@ -24,14 +32,6 @@ from shigoto.catalogue import (
     tags_of,
     waits,
 )
-from shigoto.cli import output
-from shigoto.cli.output import Column
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import takes_target, target_of
-from shigoto.codec.signature import raw_signature
-from shigoto.model.time import Millis
-from shigoto.options import Executor
-from shigoto.retry import Custom, Exponential, Retry
 
 if TYPE_CHECKING:
     from shigoto.schedule.declaring import Declared

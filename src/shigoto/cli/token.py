@@ -78,7 +78,7 @@ def create(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **optio
       shigoto token create worker --scope work > worker.token
       shigoto token create acme --scope submit --tenant acme --queue mail --expires 90d
     """
-    from shigoto.tokens import creating
+    from shigoto.server.tokens import creating
 
     store, name = _one(ctx, words, "Which name shall it have?")
     expires: timedelta | None = options["expires"]
@@ -128,7 +128,7 @@ def revoke(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None
 
     Within two seconds it opens nothing any more. Workers that use it lose their jobs when their leases are over.
     """
-    from shigoto.tokens import revoking
+    from shigoto.server.tokens import revoking
 
     store, word = _one(ctx, words, "Which token? Write its id or its name.")
     with _opened(ctx, store) as engine, misuse(ctx):

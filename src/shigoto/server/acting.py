@@ -14,7 +14,6 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 
 from shigoto.app import expect_searchable
-from shigoto.auditing import Audited, cancelling, rerunning
 from shigoto.bulk import (
     BATCH,
     Plan,
@@ -34,6 +33,7 @@ from shigoto.filters import write_filter as written
 from shigoto.handle import JobHandle
 from shigoto.model.errors import ConfirmNeeded, KeyTaken, OptionInvalid, RequestInvalid
 from shigoto.model.job import Job
+from shigoto.server.audit import Audited, cancelling, rerunning
 from shigoto.server.auth import Admin, Caller, Reader, the_service
 from shigoto.server.endpoint import answer, body, spec
 from shigoto.server.jobs import IdempotencyKey, base_of, derived, found

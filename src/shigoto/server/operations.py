@@ -8,15 +8,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, structs
 
 from shigoto.app import Shigoto
-from shigoto.auditing import changing_queue
-from shigoto.catalogue import (
-    AnyTask,
-    BrokenTask,
-    TaskRecord,
-    record,
-    record_in_list,
-    schedules_of,
-)
 from shigoto.model.errors import RequestNotFound, nearest
 from shigoto.model.job import Counts
 from shigoto.model.service import AuditEntry
@@ -25,9 +16,11 @@ from shigoto.model.worker import WorkerRecord
 from shigoto.options import check_name
 from shigoto.options import duration as milliseconds_of
 from shigoto.queues import MOST_PENDING, Queue, listing
+from shigoto.server.audit import changing_queue
 from shigoto.server.auth import Admin, Asker, Caller, Reader, the_service
 from shigoto.server.endpoint import answer, body, spec
 from shigoto.server.scope import allows_queue, expect_no_tenant, expect_queue, unrestricted, workers_for
+from shigoto.server.task_catalog import AnyTask, BrokenTask, TaskRecord, record, record_in_list, schedules_of
 
 router = APIRouter()
 

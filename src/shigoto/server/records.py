@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from msgspec.structs import replace
 
-from shigoto.auditing import Audited
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.engine.verbs import (
@@ -30,6 +29,7 @@ from shigoto.model.version import VERSION
 from shigoto.model.worker import UNTOLD, Announcement, Death, Report, Settlement, Want
 from shigoto.queues import expect_settings, storing, ticking
 from shigoto.schedule.definition import masked as masked_definition
+from shigoto.server.audit import Audited
 from shigoto.server.auth import Caller, the_service
 from shigoto.server.bounds import MOST_AT_ONCE, expect_bounded
 from shigoto.server.endpoint import expect_type, looked

@@ -10,7 +10,6 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query, Request, Response
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, ValidationError, convert
 
-from shigoto.auditing import Audited
 from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.engine.relay import Relay
@@ -21,6 +20,7 @@ from shigoto.model.time import Moment
 from shigoto.options import CallOptions, CatchUp, Fold, Gap, Overlap, ScheduleOptions, WhenFailed
 from shigoto.schedule import managing
 from shigoto.schedule.schedules import Schedules
+from shigoto.server.audit import Audited
 from shigoto.server.auth import Admin, Caller, Reader, the_service
 from shigoto.server.endpoint import answer, body, nothing, spec
 from shigoto.server.scope import unrestricted

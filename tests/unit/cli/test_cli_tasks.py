@@ -11,11 +11,11 @@ import pytest
 
 from shigoto import Retry, demo
 from shigoto.app import load_app
-from shigoto.catalogue import waits
 from shigoto.cli import output
 from shigoto.cli.tasks import in_words, page, tasks_table
 from shigoto.demo import tasks as demo_tasks
 from shigoto.demo.payload import Payload
+from shigoto.server.task_catalog import waits
 from tests.unit.commands import Command, command
 from tests.unit.schemas import accepts
 

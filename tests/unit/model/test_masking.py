@@ -10,7 +10,6 @@ from msgspec import Struct, json
 from typing_extensions import TypeAliasType
 
 from shigoto import PayloadInvalid, Secret, Shigoto
-from shigoto.catalogue import parameters_of
 from shigoto.model import secrets
 from shigoto.model.secrets import (
     hider,
@@ -23,6 +22,7 @@ from shigoto.model.secrets import (
     without_mark,
 )
 from shigoto.observe.log import configure_logging
+from shigoto.server.task_catalog import parameters_of
 from shigoto.worker import Worker
 
 

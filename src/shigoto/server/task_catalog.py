@@ -1,4 +1,4 @@
-"""The catalogue of tasks: each as a record for programs, with the JSON Schemas of what it takes and returns.
+"""The catalog of tasks: each as a record for programs, with the JSON Schemas of what it takes and returns.
 
 `shigoto tasks` prints it, and the service serves it.
 """

@@ -1,4 +1,4 @@
-"""Operators' actions that note themselves: who has done what, in the same transaction as the deed (S0-66).
+"""Operators' actions that write the audit: who has done what, in the same transaction as the action (S0-66).
 
 What an action has not changed is not noted, and what was refused has not happened. Before and after are states,
 settings and counts: never arguments, results or errors, which are nobody's business but the job's.

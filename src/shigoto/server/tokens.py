@@ -1,4 +1,7 @@
-"""Tokens of the service: what one may be, how it comes to be, and how it ends. Each of these is noted in the audit."""
+"""Making and revoking the tokens of the service.
+
+Each of these is noted in the audit, in the same transaction.
+"""
 
 import secrets
 from collections.abc import Callable, Sequence
