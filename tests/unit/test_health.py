@@ -6,7 +6,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.time import to_datetime
-from shigoto.scheduler.health import SHORT_OUTAGE, SLOW, STUCK, judge
+from shigoto.scheduler import SHORT_OUTAGE, SLOW, STUCK, judge
 from shigoto.worker.pulse import LOCKED, UNWRITTEN
 from shigoto.worker.tally import MOST_NAMED, Figures, ScheduleFigures, Spread, Tally, spread
 

@@ -44,7 +44,7 @@ def port_of_scheduler(place: tuple[str, int] | None, app: "Shigoto", scheduler: 
     """Tells of a scheduler: it fires what is due, and nothing is seriously wrong. Raises OptionInvalid likewise."""
     if place is None:
         return _nothing
-    from shigoto.scheduler.health import readings
+    from shigoto.scheduler import readings
     from shigoto.worker.pulse import Readiness, Signs, judge
 
     def ready(probe: "Probe") -> Readiness:

@@ -11,8 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from shigoto.model.errors import ShigotoError
-from shigoto.scheduler import Scheduler
-from shigoto.scheduler.health import Health
+from shigoto.scheduler import Health, Scheduler
 from shigoto.worker.pulse import UNWRITTEN
 
 if TYPE_CHECKING:
