@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from shigoto import Context, FailureKind, OptionInvalid, ResultTimeout, Retry, Shigoto, State
-from shigoto.demo.tasks import RETRY
+from shigoto.demo import RETRY
 from shigoto.engine.memory import MemoryEngine
 from shigoto.observe import events
 from shigoto.testing.clock import VirtualClock

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from shigoto import Shigoto
-from shigoto.demo.acts import Acts
+from shigoto.demo import Acts
 from shigoto.demo.show import Rate, Show, Snapshot, Stories
 from shigoto.demo.troupe import Troupe
 from shigoto.engine.open import open_engine

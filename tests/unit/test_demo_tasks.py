@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from shigoto import FailureKind, JobHandle, PayloadInvalid, Shigoto, State
-from shigoto.demo.payload import Payload
-from shigoto.demo.tasks import declare
+from shigoto.demo import Payload, declare
 from shigoto.observe import events
 from tests.fundamentals.stage import Stage
 

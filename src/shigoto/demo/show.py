@@ -20,7 +20,7 @@ from uuid import UUID
 from msgspec import Struct, json
 
 from shigoto.app import Shigoto
-from shigoto.demo.acts import BEAT, Acts
+from shigoto.demo import BEAT, Acts
 from shigoto.demo.troupe import Troupe
 from shigoto.engine.protocol import Engine
 from shigoto.model.job import Counts, Job, JobFilter, State

@@ -10,11 +10,11 @@ import click
 import pytest
 
 from shigoto import Retry, demo
+from shigoto import demo as demo_tasks
 from shigoto.app import load_app
 from shigoto.cli import output
 from shigoto.cli.tasks import in_words, page, tasks_table
-from shigoto.demo import tasks as demo_tasks
-from shigoto.demo.payload import Payload
+from shigoto.demo import Payload
 from shigoto.server.task_catalog import waits
 from tests.unit.commands import Command, command
 from tests.unit.schemas import accepts
@@ -231,7 +231,7 @@ def test_a_task_that_makes_no_sense_is_told_and_hides_no_other(shigoto: Command)
 
 def test_the_built_in_tasks_are_declared_where_they_are(shigoto: Command) -> None:
     for record in shigoto("tasks", "--json").json:
-        assert record["module"] == "shigoto.demo.tasks"
+        assert record["module"] == "shigoto.demo"
         lines = inspect.getsource(demo_tasks).splitlines()
         assert lines[record["line"] - 1].startswith(f"async def {record['name']}(")
         assert [each["name"] for each in record["parameters"]] == list(Payload.__struct_fields__)
