@@ -5,7 +5,7 @@ from msgspec import structs
 
 from conformance.engine_under_test import EngineUnderTest
 from shigoto.engine.op import Op, Steps
-from shigoto.engine.registry import Registry
+from shigoto.engine.protocol import Registry
 from shigoto.model.errors import JobNotFound
 from shigoto.model.job import Enqueued, Lease, State
 from shigoto.model.service import AUDIT_KEPT_FOR, AUDIT_NAME, AUDIT_TEXT, AuditEntry, Happening, Place, Token

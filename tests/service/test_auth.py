@@ -13,7 +13,7 @@ import pytest
 
 from shigoto import OptionInvalid, Shigoto, StoreRefused
 from shigoto.engine.memory import MemoryEngine
-from shigoto.engine.relay import Relay
+from shigoto.engine.protocol import Relay
 from shigoto.model.service import Scope
 from shigoto.server import auth
 from shigoto.server.auth import Failures, is_loopback

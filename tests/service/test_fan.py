@@ -13,8 +13,7 @@ from starlette.types import Message
 from shigoto import Shigoto
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
-from shigoto.engine.protocol import Doorbell
-from shigoto.engine.relay import Relay
+from shigoto.engine.protocol import Doorbell, Relay
 from shigoto.model.errors import StoreUnavailable
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import Announcement, Want

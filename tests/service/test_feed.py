@@ -11,7 +11,7 @@ import pytest
 from shigoto import Shigoto, StoreUnavailable
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps
-from shigoto.engine.relay import Relay
+from shigoto.engine.protocol import Relay
 from shigoto.model.ids import uuid7
 from shigoto.model.service import Happening, Place
 from shigoto.model.time import Millis

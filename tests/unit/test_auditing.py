@@ -12,8 +12,7 @@ from shigoto import JobNotFound, JobNotRetryable, OptionInvalid, State
 from shigoto.bulk import cancelling as cancelling_all
 from shigoto.bulk import carry_out, choosing, choosing_live, clearing
 from shigoto.bulk import retrying as retrying_all
-from shigoto.engine.protocol import Capabilities
-from shigoto.engine.relay import Relay
+from shigoto.engine.protocol import Capabilities, Relay
 from shigoto.handle import JobHandle
 from shigoto.model.job import QueueSettings
 from shigoto.model.service import AUDIT_TEXT, AuditEntry

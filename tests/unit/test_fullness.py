@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from shigoto import QueueFull
-from shigoto.engine.protocol import Capabilities
-from shigoto.engine.relay import Relay
+from shigoto.engine.protocol import Capabilities, Relay
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Enqueued, JobSpec, KeyMode, QueueSettings
 from shigoto.model.time import to_datetime

@@ -337,7 +337,7 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
 
 def made_here(target: Target, store: str | None, make: "Callable[[Shigoto], T]") -> "tuple[Shigoto, T]":
     """The app, loaded into this very process, and what is made of it to run here."""
-    from shigoto.worker.supervisor.address import expect_shared
+    from shigoto.engine.open import expect_shared
 
     with signals_interrupt():
         # Nothing is held yet. Loading may take long, and whoever is impatient need not wait for it.

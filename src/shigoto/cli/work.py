@@ -12,10 +12,10 @@ from typing import Any
 from msgspec import Struct
 
 from shigoto.app import Shigoto
+from shigoto.engine.open import name_of_store
 from shigoto.observe.log import configure_logging, some_of
 from shigoto.worker.logfields import hidden, job_fields
 from shigoto.worker.service import Service
-from shigoto.worker.supervisor.address import name_of_store
 from shigoto.worker.supervisor.eof import call_at_eof
 from shigoto.worker.supervisor.mainloop import Outcome, run_to_the_end
 from shigoto.worker.supervisor.messages import LogFormat
@@ -48,7 +48,7 @@ def work(
         def begin() -> None:
             if shift.stop_on_eof:
                 call_at_eof(get_running_loop(), brake.press_harder)
-            logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app))
+            logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app.engine))
 
         with SignalWatch(dict.fromkeys((signal.SIGINT, signal.SIGTERM), brake.press_harder)):
             return run_to_the_end(

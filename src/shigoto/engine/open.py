@@ -1,6 +1,11 @@
-"""From a store's address to its engine. The only place that names concrete engines, each imported when asked for."""
+"""From a store's address to its engine, and from an engine to the name of its store.
+
+This is the only place that names concrete engines; each is imported when it is asked for.
+"""
 
 import re
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 from urllib.parse import parse_qsl, unquote
 
 from shigoto.engine.protocol import Engine
@@ -83,3 +88,39 @@ def _postgres(url: str) -> Engine:
             ' Run: pip install "shigoto[postgres]".'
         ) from error
     return PostgresEngine(url)
+
+
+@runtime_checkable
+class InFile(Protocol):
+    """An engine whose store is a file on this machine."""
+
+    @property
+    def path(self) -> Path:
+        """The file, by its absolute path."""
+        ...
+
+
+@runtime_checkable
+class OnServer(Protocol):
+    """An engine whose store is a database on a server."""
+
+    @property
+    def shown(self) -> str:
+        """The address of the store, without its secrets."""
+        ...
+
+
+def expect_shared(engine: Engine) -> None:
+    """Raise StoreRefused if nobody but this process could enqueue anything."""
+    if not engine.capabilities.shared:
+        raise StoreRefused(
+            f"A {engine.capabilities.name} store lives in one process only: no other could give this worker a job."
+            " Use a file."
+        )
+
+
+def name_of_store(engine: Engine) -> str:
+    """What people call the store."""
+    if isinstance(engine, InFile):
+        return str(engine.path)
+    return engine.shown if isinstance(engine, OnServer) else engine.capabilities.name

@@ -4,6 +4,10 @@ Policy lives above this line (backoff, encoding, schedules, time limits), atomic
 check, uniqueness, counters, the caller's transaction). Every method takes and returns batches, as an `Op` to be run by
 the same engine's `run`, `arun` or `join`.
 
+The second half is `Registry`: what the service keeps beside the jobs, and asks about them. Every engine has it as
+`engine.registry`; its ops are run like all others. `Relay` is an engine that hands everything on to another one, to be
+overridden where somebody wants it otherwise.
+
 To add a method: write it here with its promise, then its tests in `conformance/`, then memory, then sqlite,
 then the documentation.
 """
@@ -16,7 +20,6 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.engine.op import Op
-from shigoto.engine.registry import Registry
 from shigoto.model.job import (
     Attempt,
     Counts,
@@ -30,6 +33,8 @@ from shigoto.model.job import (
     State,
 )
 from shigoto.model.schedule import Change, Due, Entry, Schedule
+from shigoto.model.secrets import Reseal, Sealed
+from shigoto.model.service import AuditEntry, Happening, Place, Token
 from shigoto.model.time import Millis
 from shigoto.model.worker import (
     Announcement,
@@ -47,6 +52,57 @@ from shigoto.model.worker import (
 )
 
 T = TypeVar("T")
+
+
+class Registry(Protocol):
+    """Tokens, the audit, the feed of what has happened, and what is encrypted."""
+
+    def add_token(self, token: Token) -> Op[bool]:
+        """Keep a token, as created now; False, and nothing is changed, if its id is taken."""
+        ...
+
+    def tokens(self) -> Op[list[Token]]:
+        """All of them, the oldest first, those that were revoked or have expired, too."""
+        ...
+
+    def revoke_token(self, id: str) -> Op[bool]:
+        """From now on it opens nothing; False if it is unknown or was revoked before."""
+        ...
+
+    def note(self, entries: Sequence[AuditEntry]) -> Op[None]:
+        """Write into the audit what was done, in this order, as of now."""
+        ...
+
+    def noted(
+        self, *, before: int | None = None, limit: int = 100, target: str | None = None
+    ) -> Op[list[AuditEntry]]:
+        """A page of the audit, the newest first: those with a number below `before`, and of this target, if named."""
+        ...
+
+    def watch(self) -> Op[None]:
+        """Make `happened` cheap from now on, at a price for every job that ends. Idempotent."""
+        ...
+
+    def happened(self, after: Place, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
+        """What stands behind `after` and has happened before the instant `until`, in order, at most `limit`; and
+        store time now.
+
+        Whoever follows the feed asks for a few seconds at a time, and looks back: a commit may come later than the
+        instant it bears.
+        """
+        ...
+
+    def sealed(self, current: str, *, after: int, limit: int) -> Op[tuple[list[Sealed], int | None]]:
+        """What is encrypted by any key but the one with the id `current`, of the first `limit` jobs with a number above
+        `after`; and the number of the last of these jobs, None if there is none."""
+        ...
+
+    def reseal(self, changes: Sequence[Reseal]) -> Op[int]:
+        """Put other envelopes into the places of these, and count them: each only if what was seen still stands there.
+
+        The one way in which the arguments of a stored job are written anew; nothing else of it changes.
+        """
+        ...
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -361,3 +417,142 @@ class Engine(Transport, Protocol):
     def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
         """The entries of a schedule, the newest first, those before an instant if one is named."""
         ...
+
+
+class Relay:
+    """Every promise of the protocol, kept by `engine`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.engine.capabilities
+
+    @property
+    def address(self) -> str:
+        return self.engine.address
+
+    @property
+    def registry(self) -> Registry:
+        return self.engine.registry
+
+    def run(self, op: Op[T]) -> T:
+        return self.engine.run(op)
+
+    async def arun(self, op: Op[T]) -> T:
+        return await self.engine.arun(op)
+
+    def join(self, connection: object, op: Op[T]) -> T:
+        return self.engine.join(connection, op)
+
+    async def ajoin(self, connection: object, op: Op[T]) -> T:
+        return await self.engine.ajoin(connection, op)
+
+    def block(self, last: Callable[[], Op[Any]], *, limit: float) -> Block:
+        return self.engine.block(last, limit=limit)
+
+    def listen(self) -> Doorbell:
+        return self.engine.listen()
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def migrate(self) -> list[str]:
+        return self.engine.migrate()
+
+    def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
+        return self.engine.enqueue_many(specs)
+
+    def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
+        return self.engine.claim(worker, wants)
+
+    def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
+        return self.engine.beat(worker, held)
+
+    def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
+        return self.engine.report(worker, reports)
+
+    def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
+        return self.engine.settle(worker, settlements)
+
+    def announce(self, announcement: Announcement) -> Op[None]:
+        return self.engine.announce(announcement)
+
+    def leave(self, worker: UUID) -> Op[int]:
+        return self.engine.leave(worker)
+
+    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+        return self.engine.bury(worker, deaths)
+
+    def promote(self, limit: int) -> Op[Promoted]:
+        return self.engine.promote(limit)
+
+    def sweep(self, order: SweepOrder) -> Op[Swept]:
+        return self.engine.sweep(order)
+
+    def switch_notices(self, on: bool) -> Op[bool]:
+        return self.engine.switch_notices(on)
+
+    def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
+        return self.engine.cancel(ids, force=force)
+
+    def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
+        return self.engine.retry(ids)
+
+    def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
+        return self.engine.deletable(wanted, after=after)
+
+    def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
+        return self.engine.delete(numbers, states)
+
+    def count(self, wanted: JobFilter) -> Op[int]:
+        return self.engine.count(wanted)
+
+    def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
+        return self.engine.get(ids)
+
+    def find(self, wanted: JobFilter) -> Op[list[Job]]:
+        return self.engine.find(wanted)
+
+    def attempts(self, id: UUID) -> Op[list[Attempt]]:
+        return self.engine.attempts(id)
+
+    def logs(self, id: UUID) -> Op[list[LoggedLine]]:
+        return self.engine.logs(id)
+
+    def stats(self) -> Op[dict[str, Counts]]:
+        return self.engine.stats()
+
+    def oldest(self) -> Op[dict[str, Millis]]:
+        return self.engine.oldest()
+
+    def configure(self, settings: QueueSettings) -> Op[None]:
+        return self.engine.configure(settings)
+
+    def settings(self) -> Op[list[QueueSettings]]:
+        return self.engine.settings()
+
+    def workers(self) -> Op[list[WorkerRecord]]:
+        return self.engine.workers()
+
+    def time(self) -> Op[Millis]:
+        return self.engine.time()
+
+    def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
+        return self.engine.schedules(names)
+
+    def due(self, declared: Collection[str], limit: int) -> Op[Due]:
+        return self.engine.due(declared, limit)
+
+    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
+        return self.engine.tick(changes)
+
+    def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
+        return self.engine.remove_schedules(names)
+
+    def declare(self, names: Collection[str]) -> Op[int]:
+        return self.engine.declare(names)
+
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+        return self.engine.history(name, before=before, limit=limit)

@@ -13,8 +13,7 @@ from uuid import UUID
 from msgspec import json, structs
 
 from shigoto.engine.op import Op, Steps, extended
-from shigoto.engine.protocol import Engine
-from shigoto.engine.relay import Relay
+from shigoto.engine.protocol import Engine, Relay
 from shigoto.handle import rerunning as again
 from shigoto.model.job import Enqueued, QueueSettings, State
 from shigoto.model.schedule import Change, Schedule, TickOutcome

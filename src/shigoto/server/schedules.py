@@ -11,8 +11,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, ValidationError, convert
 
 from shigoto.engine.op import Op, Steps, extended
-from shigoto.engine.protocol import Engine
-from shigoto.engine.relay import Relay
+from shigoto.engine.protocol import Engine, Relay
 from shigoto.enqueue import call_by_name
 from shigoto.model.errors import RequestInvalid, UnknownTask, nearest
 from shigoto.model.schedule import ScheduleRecord, Status, TickRecord

@@ -16,8 +16,7 @@ from uuid import UUID
 from msgspec import structs
 
 from shigoto.engine.op import Op, Steps
-from shigoto.engine.protocol import Engine
-from shigoto.engine.relay import Relay
+from shigoto.engine.protocol import Engine, Relay
 from shigoto.model.errors import DeclarationError, ResultTimeout
 from shigoto.model.job import Enqueued, Job, JobFilter, JobSpec, Lease, State
 from shigoto.model.schedule import Change

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_tex
 
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
-from shigoto.engine.relay import Relay
+from shigoto.engine.protocol import Relay
 from shigoto.model.errors import DeclarationError, StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, FailureKind, JobSpec, Lease, QueueSettings

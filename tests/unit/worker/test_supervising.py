@@ -16,7 +16,7 @@ import pytest
 
 import shigoto
 from shigoto import Shigoto
-from shigoto.engine.open import open_engine
+from shigoto.engine.open import InFile, expect_shared, name_of_store, open_engine
 from shigoto.model.errors import OptionInvalid, StoreRefused, Unsupported
 from shigoto.model.ids import uuid7
 from shigoto.model.states import CRASH_DELAY
@@ -25,7 +25,6 @@ from shigoto.worker.process.slate import Mark, Slate
 from shigoto.worker.process.source import Source
 from shigoto.worker.process.wire import Inbox, encode
 from shigoto.worker.supervisor import procfs, runnerprocess
-from shigoto.worker.supervisor.address import InFile, expect_shared, name_of_store
 from shigoto.worker.supervisor.burial import MOST_TRACE, deaths_in, end_groups
 from shigoto.worker.supervisor.messages import Ended, Failed, Hello, News, Start, Stop
 from shigoto.worker.supervisor.post import Post
@@ -244,7 +243,7 @@ def test_the_address_of_a_store_means_the_same_in_every_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     app = Shigoto(url)
-    path = name_of_store(app)
+    path = name_of_store(app.engine)
 
     address = app.engine.address
 
@@ -258,7 +257,7 @@ def test_the_address_of_a_store_means_the_same_in_every_folder(
 def test_a_store_of_one_process_is_refused_and_has_no_address() -> None:
     app = Shigoto("memory:")
 
-    assert name_of_store(app) == "memory"
+    assert name_of_store(app.engine) == "memory"
     with pytest.raises(Unsupported, match="this process only"):
         _ = app.engine.address
     with pytest.raises(StoreRefused, match="lives in one process only"):

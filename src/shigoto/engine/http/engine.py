@@ -13,8 +13,7 @@ from shigoto.engine.http.bell import Bell
 from shigoto.engine.http.driver import Ask, Driver
 from shigoto.engine.http.registry import RemoteRegistry
 from shigoto.engine.op import Op, Steps
-from shigoto.engine.protocol import Capabilities
-from shigoto.engine.registry import Registry
+from shigoto.engine.protocol import Capabilities, Registry
 from shigoto.model.errors import StoreRefused, Unsupported
 from shigoto.model.job import (
     Attempt,

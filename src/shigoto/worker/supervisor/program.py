@@ -27,6 +27,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from shigoto.app import Shigoto
+from shigoto.engine.open import expect_shared, name_of_store
 from shigoto.model.errors import ShigotoError
 from shigoto.observe.events import WorkerLeaving, WorkerStarted, WorkerStopping
 from shigoto.observe.log import configure_logging, some_of
@@ -38,7 +39,6 @@ from shigoto.worker.process.line import read
 from shigoto.worker.process.slate import Mark, Slate
 from shigoto.worker.process.wire import Inbox, encode
 from shigoto.worker.stop import Stopped
-from shigoto.worker.supervisor.address import expect_shared, name_of_store
 from shigoto.worker.supervisor.mainloop import run_to_the_end
 from shigoto.worker.supervisor.messages import (
     NO_START,
@@ -193,7 +193,7 @@ class Program:
         app.bus.subscribe(self._ready, WorkerStarted)
         app.bus.subscribe(self._stopping, WorkerStopping)
         app.bus.subscribe(lambda _: self._slate.mark(Mark.LEAVING), WorkerLeaving)
-        logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app))
+        logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app.engine))
         hello = Hello(
             worker=worker.id,
             name=worker.name,
