@@ -18,8 +18,7 @@ from shigoto import enqueue
 from shigoto.codec.arguments import Arguments
 from shigoto.engine.op import Op
 from shigoto.engine.sql import settling
-from shigoto.engine.sql.command import Steps, sql
-from shigoto.engine.sql.dialect import Submit
+from shigoto.engine.sql.commands import Steps, Submit, sql
 from shigoto.engine.sqlite import checkpoint, claiming, completing, driver, enqueueing, files, schema, thread
 from shigoto.engine.sqlite.driver import Driver
 from shigoto.model.ids import uuid7

@@ -21,7 +21,7 @@ RESCUED = (
 WITHOUT_STATE = """        ends.append((row, ended, row.settled_token))
     if ends:
         import time
-        from shigoto.engine.sql.command import Statement
+        from shigoto.engine.sql.commands import Statement
         yield Statement("COMMIT")
         time.sleep(1.2)
         while True:
@@ -51,7 +51,7 @@ TICKED = """    last = yield from _fire(dialect, now, news)
 TICKED_TWICE = """    yield from _write(news, {})
     if any(change.firings for change in news):
         import time
-        from shigoto.engine.sql.command import Statement
+        from shigoto.engine.sql.commands import Statement
         yield Statement("COMMIT")
         time.sleep(0.4)
         while True:

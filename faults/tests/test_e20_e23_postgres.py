@@ -26,7 +26,7 @@ from faults.tools.pairs import meet
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine, failures
 from shigoto.engine.postgres.schema import shipped
-from shigoto.engine.sql.command import Statement, Steps
+from shigoto.engine.sql.commands import Statement, Steps
 
 pytestmark = [
     pytest.mark.engine("postgres"),

@@ -17,9 +17,8 @@ from shigoto.engine.postgres.connection import ThreadConnection
 from shigoto.engine.postgres.inner import ThreadsInner
 from shigoto.engine.postgres.statement import Answer, load_texts
 from shigoto.engine.postgres.wire import Request, encode
-from shigoto.engine.sql.command import Call
+from shigoto.engine.sql.commands import Call
 
-STATEMENTS = "shigoto.engine.postgres.statements"
 PATIENCE = 120.0  # seconds for one statement, for one that does walk through everything
 EXPLAIN = b"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "
 ROWS = b"""
@@ -48,7 +47,7 @@ class Meter:
     def __init__(self, url: str) -> None:
         self._inner = ThreadsInner.connect(url, autocommit=True, prepare_threshold=None)
         self._connection = ThreadConnection(self._inner, prepares=False)
-        self._texts = {name: text.encode() for name, text in load_texts(STATEMENTS, "shigoto").items()}
+        self._texts = {name: text.encode() for name, text in load_texts("shigoto").items()}
 
     def close(self) -> None:
         """Let go of the server."""

@@ -10,11 +10,11 @@ import psycopg
 from shigoto.engine.op import Op, Write
 from shigoto.engine.postgres.adapters import OfPsycopg
 from shigoto.engine.postgres.statement import load_texts
-from shigoto.engine.sql.command import Call
+from shigoto.engine.sql.commands import Call
 
 T = TypeVar("T")
 
-TEXTS = load_texts("shigoto.engine.postgres.statements", "shigoto")
+TEXTS = load_texts("shigoto")
 TIMEOUT = 20.0
 
 

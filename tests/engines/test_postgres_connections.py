@@ -25,7 +25,7 @@ from shigoto.engine.postgres.connecting import Connector, attempts
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.gathering import Gatherer
-from shigoto.engine.sql.command import Call, Statement
+from shigoto.engine.sql.commands import Call, Statement
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
 from tests.postgres_yard import until_dozing

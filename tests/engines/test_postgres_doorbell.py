@@ -17,7 +17,7 @@ from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.ringing import APART, COALESCE_FOR, CROWD
 from shigoto.engine.postgres.statement import RING
 from shigoto.engine.protocol import Doorbell
-from shigoto.engine.sql.command import Statement
+from shigoto.engine.sql.commands import Statement
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

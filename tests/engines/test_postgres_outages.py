@@ -24,7 +24,7 @@ from shigoto.engine.postgres import outage
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.outage import LONGEST_PAUSE, Outage
-from shigoto.engine.sql.command import Call, Statement
+from shigoto.engine.sql.commands import Call, Statement
 from shigoto.model.errors import StoreError, StoreUnavailable
 from shigoto.worker.station import Trouble, longest_pause
 from tests.postgres_yard import ALWAYS, Yard
@@ -406,7 +406,7 @@ import asyncio, gc, os, sys, warnings
 from shigoto.engine.op import Op
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.sql.command import Call
+from shigoto.engine.sql.commands import Call
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", "unclosed")  # a child has a copy of the loop, and must not close that
 driver = Driver(read_address(sys.argv[1]), {"pid": "SELECT pg_backend_pid()"})
@@ -487,7 +487,7 @@ import asyncio, sys
 from shigoto.engine.op import Op
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.sql.command import Call
+from shigoto.engine.sql.commands import Call
 driver = Driver(read_address(sys.argv[1]), {"pid": "SELECT pg_backend_pid()"})
 def start():
     return (yield Call("pid")).fetchone()[0]
@@ -515,7 +515,7 @@ import sys
 from shigoto.engine.op import Op
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.sql.command import Call
+from shigoto.engine.sql.commands import Call
 driver = Driver(read_address(sys.argv[1]), {"doze": "SELECT pg_sleep(60)", "pid": "SELECT 1"})
 def doing(name):
     def start():

@@ -22,7 +22,7 @@ from shigoto.engine.postgres import PostgresEngine, cancelling, listening, trans
 from shigoto.engine.postgres import engine as postgres_engine
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.sql.command import Call
+from shigoto.engine.sql.commands import Call
 from shigoto.model.errors import StoreUnavailable, TransactionTooLong
 from shigoto.model.job import Job
 from shigoto.observe import events

@@ -16,10 +16,9 @@ from msgspec import json
 from psycopg import RawCursor, errors
 
 from devtools.postgres import Server
-from shigoto.engine.postgres.schema import REMEMBER
+from shigoto.engine.postgres.schema import REMEMBER, shipped
 from shigoto.engine.postgres.statement import load_texts
-from shigoto.engine.sql.migrations import load_migrations
-from shigoto.engine.sql.statements import load_statements
+from shigoto.engine.sqlite.statement import SQL as SQLITE
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.time import Millis
@@ -28,8 +27,7 @@ from tests.postgres_yard import Yard
 
 pytestmark = pytest.mark.engine("postgres")
 
-SQL = load_statements("shigoto.engine.postgres.statements")
-MIGRATIONS = "shigoto.engine.postgres.migrations"
+SQL = load_texts("shigoto")
 # What the SQLite engine needs beyond: one writer at a time, numbers that would repeat, counters that count later.
 ONLY_ON_SQLITE = {
     "add_husk", "by_queue", "complete_plain", "delete_husk", "drop_ready_row", "fold", "front", "heads", "highest",
@@ -156,7 +154,7 @@ def migrate(address: str) -> None:
     with psycopg.connect(address) as connection:
         connection.execute("CREATE SCHEMA shigoto")
         connection.execute(REMEMBER.encode())
-        for migration in load_migrations(MIGRATIONS):
+        for migration in shipped():
             connection.execute(migration.sql.encode())
 
 
@@ -192,7 +190,7 @@ class TestStatements:
             assert name == "enqueue_one" or not re.findall(r"\$\d+(?!\d|::)", text), name
 
     def test_the_names_are_those_of_sqlite_but_for_what_only_one_of_them_needs(self) -> None:
-        sqlite = set(load_statements("shigoto.engine.sqlite.statements"))
+        sqlite = set(SQLITE)
 
         assert set(SQL) - ONLY_HERE == sqlite - ONLY_ON_SQLITE
 
@@ -209,10 +207,10 @@ class TestStatements:
     def test_another_schema_can_be_named(self, postgres_database: str) -> None:
         from shigoto.engine.postgres.statement import in_schema
 
-        texts = load_texts("shigoto.engine.postgres.statements", "Our jobs")
+        texts = load_texts("Our jobs")
         with psycopg.connect(postgres_database, autocommit=True, cursor_factory=RawCursor) as connection:
             connection.execute('CREATE SCHEMA "Our jobs"')
-            for migration in load_migrations(MIGRATIONS):
+            for migration in shipped():
                 connection.execute(in_schema(migration.sql, "Our jobs").encode())
             connection.execute('LISTEN "Our jobs"')
             each = json.encode([spec()]).decode()

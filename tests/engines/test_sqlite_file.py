@@ -21,7 +21,7 @@ from msgspec import structs
 
 from shigoto.engine.op import Op, drive
 from shigoto.engine.open import open_engine
-from shigoto.engine.sql.command import Statement, Steps
+from shigoto.engine.sql.commands import Statement, Steps
 from shigoto.engine.sqlite import SqliteEngine, checkpoint, connections, doorbell, files, schema
 from shigoto.engine.sqlite.statement import execute
 from shigoto.model.errors import JobError, SchemaMissing, SchemaTooNew, StoreRefused, StoreUnavailable

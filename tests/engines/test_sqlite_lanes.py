@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shigoto.engine.op import Op, Write, drive
-from shigoto.engine.sql.command import Call, Command, Statement
+from shigoto.engine.sql.commands import Call, Command, Statement
 from shigoto.engine.sqlite import SqliteEngine, files
 from shigoto.engine.sqlite.statement import SQL, execute
 from shigoto.model.ids import uuid7

@@ -15,9 +15,8 @@ import pytest
 
 from shigoto.bulk import BATCH, Plan, clearing
 from shigoto.engine.op import Op, drive
-from shigoto.engine.sql import finding
-from shigoto.engine.sql.command import Statement
-from shigoto.engine.sql.places import Place
+from shigoto.engine.sql import looking
+from shigoto.engine.sql.commands import Place, Statement
 from shigoto.engine.sqlite import SqliteEngine, claiming, files
 from shigoto.engine.sqlite.enqueueing import SHARED, insertion
 from shigoto.engine.sqlite.places import PLACES
@@ -155,9 +154,9 @@ def costs_of_writes(engine: SqliteEngine, plan: Plan[Any]) -> list[int]:
         connection.close()
 
 
-def numbers_of(place: Place, wanted: JobFilter, order: finding.Order, after: int = 0) -> Statement:
+def numbers_of(place: Place, wanted: JobFilter, order: looking.Order, after: int = 0) -> Statement:
     dialect = SqliteEngine("unused.db")._dialect
-    return finding.numbers_of(dialect, place, wanted, order, 100, after)
+    return looking.numbers_of(dialect, place, wanted, order, 100, after)
 
 
 def plan_of(engine: SqliteEngine, statement: Statement) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from shigoto import Shigoto
 from shigoto.engine.op import Op, Steps
-from shigoto.engine.sql.command import Statement
+from shigoto.engine.sql.commands import Statement
 from shigoto.engine.sqlite.connections import MOST
 from shigoto.engine.sqlite.engine import SqliteEngine
 

@@ -29,7 +29,7 @@ from shigoto import (
     TransactionTooLong,
 )
 from shigoto.context import Desk
-from shigoto.engine.sql import watchdog
+from shigoto.engine.sql import block
 from shigoto.engine.sqlite import checkpoint, driver
 from tests.fundamentals.shop import SqliteShop, apay, pay, until
 
@@ -327,15 +327,15 @@ class TestTrouble:
         def watchdogs() -> list[threading.Thread]:
             return [thread for thread in threading.enumerate() if thread.name == "shigoto-watchdog"]
 
-        monkeypatch.setattr(watchdog, "LOOK_EVERY", 0.01)
-        monkeypatch.setattr(watchdog, "IDLE_FOR", 0.05)
+        monkeypatch.setattr(block, "LOOK_EVERY", 0.01)
+        monkeypatch.setattr(block, "IDLE_FOR", 0.05)
         until(lambda: not watchdogs())  # of earlier tests
         run = shop.start()
         with run.context.transaction():
             assert len(watchdogs()) == 1
         until(lambda: not watchdogs())
 
-        monkeypatch.setattr(watchdog, "IDLE_FOR", 60.0)
+        monkeypatch.setattr(block, "IDLE_FOR", 60.0)
         pay(shop.start(), 2)
         assert len(watchdogs()) == 1
         shop.engine.close()

@@ -21,8 +21,8 @@ from shigoto.engine.postgres.address import Settings
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.failures import refined, refused_connection
 from shigoto.engine.postgres.statement import in_schema
-from shigoto.engine.sql.command import Statement, Steps
-from shigoto.engine.sql.command import sql as call
+from shigoto.engine.sql.commands import Statement, Steps
+from shigoto.engine.sql.commands import sql as call
 from shigoto.model.checkup import (
     Checkup,
     HolderFacts,

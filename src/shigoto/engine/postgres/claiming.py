@@ -7,7 +7,7 @@ from uuid import UUID
 from msgspec import json
 
 from shigoto.engine.postgres.marks import Look, Marks, place_of
-from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.commands import Steps, sql
 from shigoto.model.job import Lease
 from shigoto.model.worker import Want
 

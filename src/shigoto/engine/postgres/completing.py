@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from shigoto.engine.postgres.arrays import bigint_array, int_array, text_array
-from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.commands import Steps, sql
 from shigoto.model.time import Millis
 from shigoto.model.worker import Settlement
 

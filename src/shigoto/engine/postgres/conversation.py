@@ -18,7 +18,7 @@ from shigoto.engine.postgres.failures import RESTARTABLE, ConnectionLost
 from shigoto.engine.postgres.ringing import Bell
 from shigoto.engine.postgres.statement import Answer, Command, Copy, Script, Texts
 from shigoto.engine.postgres.wire import Request, encode
-from shigoto.engine.sql.command import Call, Statement
+from shigoto.engine.sql.commands import Call, Statement
 
 T = TypeVar("T")
 

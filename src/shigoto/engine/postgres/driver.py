@@ -34,7 +34,7 @@ from shigoto.engine.postgres.pools import LoopPool, ThreadPool
 from shigoto.engine.postgres.ringing import Bell
 from shigoto.engine.postgres.statement import Texts
 from shigoto.engine.protocol import Doorbell
-from shigoto.engine.sql.command import Statement
+from shigoto.engine.sql.commands import Statement
 from shigoto.model.errors import StoreError
 
 T = TypeVar("T")

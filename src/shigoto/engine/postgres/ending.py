@@ -22,7 +22,7 @@ from shigoto.engine.postgres.failures import (
     unavailable,
 )
 from shigoto.engine.postgres.wire import Request
-from shigoto.engine.sql.blocks import NOT_YOURS
+from shigoto.engine.sql.block import NOT_YOURS
 from shigoto.model.errors import JobError, StoreUnavailable, TransactionConflict, TransactionTooLong
 
 T = TypeVar("T")

@@ -18,12 +18,11 @@ from shigoto.engine.postgres.places import PLACES, statement
 from shigoto.engine.postgres.settling import locked, now_there, settle, special
 from shigoto.engine.postgres.statement import in_schema, load_texts
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import finding, looking, managing, noticing, repairing, retrying, ticking
-from shigoto.engine.sql.command import Steps, sql
-from shigoto.engine.sql.counting import count
-from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql import looking, managing, repairing, settling, ticking
+from shigoto.engine.sql.commands import Dialect, Steps, sql
 from shigoto.engine.sql.migrations import too_new
-from shigoto.engine.sql.registry import SqlRegistry
+from shigoto.engine.sql.service import SqlRegistry
+from shigoto.engine.sql.settling import count
 from shigoto.model.checkup import Checkup
 from shigoto.model.job import (
     Attempt,
@@ -65,7 +64,6 @@ CAPABILITIES = Capabilities(
 )
 MIGRATE_FOR = 600.0  # seconds
 MOVE_FOR = 86_400.0  # seconds, for one step of a move; that of an export is all of it
-STATEMENTS = "shigoto.engine.postgres.statements"
 
 
 class PostgresEngine:
@@ -73,7 +71,7 @@ class PostgresEngine:
 
     def __init__(self, url: str) -> None:
         self._settings = read_address(url)
-        texts = load_texts(STATEMENTS, self._settings.schema)
+        texts = load_texts(self._settings.schema)
         self._driver = Driver(self._settings, texts)
         self._joiner = Joiner(self._driver, texts)
         self._lending = Lending(self._driver, self._joiner)
@@ -244,7 +242,7 @@ class PostgresEngine:
         return Op(start=lambda: repairing.sweep(self._dialect, order), rings=repairing.any_work)
 
     def switch_notices(self, on: bool) -> Op[bool]:
-        return Op(start=lambda: noticing.switch_notices(on))
+        return Op(start=lambda: settling.switch_notices(on))
 
     # People.
 
@@ -256,10 +254,10 @@ class PostgresEngine:
         )
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
-        return _timed(lambda now: retrying.retry(self._dialect, now, ids), rings=bool)
+        return _timed(lambda now: managing.retry(self._dialect, now, ids), rings=bool)
 
     def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
-        return Op(start=lambda: finding.deletable(self._dialect, wanted, after), mode="read")
+        return Op(start=lambda: looking.deletable(self._dialect, wanted, after), mode="read")
 
     def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
         return Op(start=lambda: managing.delete(self._dialect, numbers, states))

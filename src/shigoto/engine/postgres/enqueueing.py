@@ -17,7 +17,7 @@ from shigoto.engine.postgres import keyed
 from shigoto.engine.postgres.arrays import text_array, uuid_array
 from shigoto.engine.postgres.statement import RING, Encoded
 from shigoto.engine.postgres.wire import encode
-from shigoto.engine.sql.command import Statement, Steps, sql
+from shigoto.engine.sql.commands import Statement, Steps, sql
 from shigoto.model.job import Enqueued, JobSpec
 
 AT_ONCE = 1_000  # jobs of one statement

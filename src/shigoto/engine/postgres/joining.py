@@ -21,8 +21,8 @@ from shigoto.engine.postgres.failures import one_line, refined
 from shigoto.engine.postgres.lent import LentAsyncConnection, LentConnection
 from shigoto.engine.postgres.statement import RING, Answer, Command, Copy, Script
 from shigoto.engine.postgres.unwrap import aopened, opened
-from shigoto.engine.sql.blocks import NO_TRANSACTION
-from shigoto.engine.sql.command import Call, Statement, Steps
+from shigoto.engine.sql.block import NO_TRANSACTION
+from shigoto.engine.sql.commands import Call, Statement, Steps
 from shigoto.model.errors import (
     JobError,
     OptionInvalid,

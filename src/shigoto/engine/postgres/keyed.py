@@ -12,11 +12,10 @@ from uuid import UUID
 import psycopg
 from msgspec import Struct, json, structs
 
-from shigoto.engine.sql.command import Steps, sql, sql_each
-from shigoto.engine.sql.counting import count
+from shigoto.engine.sql.commands import Steps, sql, sql_each
 from shigoto.engine.sql.keys import Holder, Key, holders
 from shigoto.engine.sql.managing import locked_states
-from shigoto.engine.sql.waiting import Waiting, find_waiting, wait_again
+from shigoto.engine.sql.settling import Waiting, count, find_waiting, wait_again
 from shigoto.model.job import Enqueued, JobSpec, State
 from shigoto.model.states import meeting, renewed
 from shigoto.model.time import Millis

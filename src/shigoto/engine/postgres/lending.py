@@ -11,7 +11,7 @@ from shigoto.engine.postgres.connecting import Connector
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.joining import Joiner
 from shigoto.engine.postgres.pools import LoopPool, ThreadPool
-from shigoto.engine.sql.watchdog import Watchdog
+from shigoto.engine.sql.block import Watchdog
 
 
 class Borrower(Protocol):

@@ -14,7 +14,7 @@ from psycopg import pq
 from psycopg.abc import PQGen
 
 from shigoto.engine.postgres import cancelling
-from shigoto.engine.sql.blocks import NOT_YOURS
+from shigoto.engine.sql.block import NOT_YOURS
 from shigoto.model.errors import JobError
 
 RV = TypeVar("RV")

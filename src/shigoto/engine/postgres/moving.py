@@ -12,7 +12,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.postgres import enqueueing
 from shigoto.engine.postgres.failures import GATES
 from shigoto.engine.postgres.statement import Copy, Script, in_schema
-from shigoto.engine.sql.command import Statement, Steps, sql
+from shigoto.engine.sql.commands import Statement, Steps, sql
 from shigoto.engine.sql.moving import SqlMover, Ways
 from shigoto.model.errors import OptionInvalid
 

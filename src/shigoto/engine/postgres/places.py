@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from shigoto.engine.sql.command import Statement
-from shigoto.engine.sql.places import Place, Places
+from shigoto.engine.sql.commands import Place, Places, Statement
 from shigoto.model.job import State
 
 WAITING = (

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 from shigoto.engine.postgres.statement import Script, in_schema
-from shigoto.engine.sql.command import Statement, Steps
+from shigoto.engine.sql.commands import Statement, Steps
 from shigoto.engine.sql.migrations import Applied, Migration, load_migrations, pending
 from shigoto.model.checkup import ENCODING, OLDEST
 from shigoto.model.errors import SchemaMissing, StoreRefused, StoreUnavailable
 
-PACKAGE = "shigoto.engine.postgres.migrations"
+MIGRATIONS = Path(__file__).parent / "migrations"
 # Of all that locks by number in a database, ours are those of this class: the first letters of our name, in ASCII.
 LOCK_CLASS = 0x5368_6967
 
@@ -59,7 +60,7 @@ WHERE r.rolname = current_user
 
 def shipped() -> list[Migration]:
     """The migrations of this release."""
-    return load_migrations(PACKAGE)
+    return load_migrations(MIGRATIONS)
 
 
 @cache

@@ -7,8 +7,7 @@ import psycopg
 from msgspec import json
 
 from shigoto.engine.sql import settling
-from shigoto.engine.sql.command import Steps, sql
-from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.commands import Dialect, Steps, sql
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement, Verdict
 

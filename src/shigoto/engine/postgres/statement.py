@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from shigoto.engine.op import Write
-from shigoto.engine.sql.command import Call, Statement
-from shigoto.engine.sql.statements import load_statements
+from shigoto.engine.sql.commands import Call, Statement, load_statements
+
+STATEMENTS = Path(__file__).parent / "statements"
 
 Row = tuple[Any, ...]
 
@@ -79,9 +81,9 @@ def in_schema(text: str, schema: str) -> str:
     return text if schema == "shigoto" else _SCHEMA.sub(f'"{schema}"', text)
 
 
-def load_texts(package: str, schema: str) -> dict[str, str]:
-    """The named statements of a package, for the schema."""
-    return {name: in_schema(text, schema) for name, text in load_statements(package).items()}
+def load_texts(schema: str) -> dict[str, str]:
+    """The named statements of this engine, for the schema."""
+    return {name: in_schema(text, schema) for name, text in load_statements(STATEMENTS).items()}
 
 
 class Texts:

@@ -50,7 +50,7 @@ from shigoto.engine.postgres.lending import Lending
 from shigoto.engine.postgres.lent import LentAsyncConnection, LentConnection
 from shigoto.engine.postgres.pools import LoopPool, ThreadPool
 from shigoto.engine.postgres.wire import BAD
-from shigoto.engine.sql.blocks import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, to_its_end
+from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, to_its_end
 from shigoto.model.errors import JobError, StoreUnavailable
 
 Stage = Literal["new", "open", "ending", "over", "expired", "silent", "foreign"]

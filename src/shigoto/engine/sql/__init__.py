@@ -1,1 +1,1 @@
-"""What the SQL engines share: named statements kept in files, and numbered migrations with checksums."""
+"""Operations that all SQL engines share, named statements kept in files, and numbered migrations with checksums."""

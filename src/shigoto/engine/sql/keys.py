@@ -5,7 +5,7 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from shigoto.engine.sql.command import Steps, sql_each
+from shigoto.engine.sql.commands import Steps, sql_each
 from shigoto.engine.sql.looking import state_of
 from shigoto.model.job import State
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from hashlib import sha256
+from pathlib import Path
 
 from msgspec import Struct
 
-from shigoto.engine.sql.statements import sql_files
+from shigoto.engine.sql.commands import sql_files
 from shigoto.model.errors import SchemaTooNew, StoreRefused
 
 BREAKING = "-- breaking"
@@ -34,10 +35,10 @@ class Applied(Struct, frozen=True):
     breaking: bool = True
 
 
-def load_migrations(package: str) -> list[Migration]:
+def load_migrations(folder: Path) -> list[Migration]:
     """The shipped migrations in order."""
     found: list[Migration] = []
-    for file in sql_files(package):
+    for file in sql_files(folder):
         sql = file.read_text("utf-8")
         number, _, name = file.stem.partition("_")
         found.append(Migration(int(number), name, sql, sha256(sql.encode()).hexdigest()))

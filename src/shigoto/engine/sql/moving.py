@@ -1,6 +1,6 @@
-"""Whole jobs out of one database and into another: what `engine.movable` promises, once for all SQL engines."""
+"""Whole jobs and schedules out of one database and into another: what `engine.movable` asks of all SQL engines."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -8,36 +8,221 @@ from msgspec import Struct, json
 
 from shigoto.engine.movable import BLOCK, Gate, Mark, ScheduleMark, refused
 from shigoto.engine.op import Op
-from shigoto.engine.sql import moving_schedules as plans
-from shigoto.engine.sql.command import Steps, sql
-from shigoto.engine.sql.dialect import Submit
+from shigoto.engine.sql.commands import Steps, Submit, sql
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES, settings
 from shigoto.engine.sql.managing import configure
-from shigoto.engine.sql.rows import TABLES, rows_of
 from shigoto.engine.sql.settling import move, running
+from shigoto.engine.sql.ticking import remove as remove_schedules
 from shigoto.model.errors import StoreMoved, StoreRefused, StoreUnavailable
-from shigoto.model.job import FailureKind, QueueSettings
+from shigoto.model.job import FailureKind, QueueSettings, State
 from shigoto.model.record import (
     LARGEST,
     AttemptRecord,
     JobRecord,
     LineRecord,
     StoredSchedule,
+    StoredTick,
     Weight,
     portions,
 )
+from shigoto.model.schedule import Pause, TickOutcome
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
 
-T = TypeVar("T")
+Row = tuple[Any, ...]
 
+COUNTS = ("token", "settled_token", "failures", "crashes", "solo_crashes", "releases", "snoozes", "solo")
+# Bodies first: whoever is interrupted by an error hears of what is wrong with the job itself.
+TABLES: dict[str, tuple[str, ...]] = {
+    "job": (
+        "number", "id", "lane", "priority", "run_at", "created_at", "max_failures", "max_crashes", "tenant", "key",
+        "expires_at", "retry", "timeout", "soft_timeout", "tags", "meta", "alone", "payload",
+    ),
+    "ready": ("number", "lane", "priority", "run_at", "expires_at", *COUNTS),
+    "scheduled": ("number", "run_at", "lane", *COUNTS),
+    "blocked": ("number", "unmet"),
+    "done": (
+        "number", "state", "token", "settled_token", "failures", "crashes", "releases", "snoozes", "solo",
+        "started_at", "finished_at", "cancel_requested_at", "failure_kind", "error", "result",
+    ),
+    "key": ("number", "tenant", "key"),
+    "expiry": ("number", "expires_at"),
+    "attempt": ("number", "token", "outcome", "error", "traceback", "started_at", "finished_at"),
+    "progress": ("number", "fraction", "text", "checkpoint"),
+    "log": ("number", "token", "line", "at", "level", "text"),
+}  # fmt: skip
+
+Load = Callable[[str, tuple[str, ...], Sequence[Sequence[Any]]], Steps[None]]
+# In the order of the columns of the statements `whole_schedules` and `whole_histories`.
+SCHEDULE_COLUMNS = (
+    "name", "id", "revision", "definition", "origin", "paused_at", "failed", "held", "look_at", "decided_to", "job",
+    "number", "errors", "error", "counts", "created_at", "declared_at", "pauses",
+)  # fmt: skip
+TICK_COLUMNS = ("schedule", "at", "outcome", "decided_at", "job", "until", "count")
+SCHEDULE_FLAGS = ("failed", "held")
+_decode_counts = json.Decoder(dict[str, int]).decode
+_decode_pauses = json.Decoder(tuple[Pause, ...]).decode
+
+T = TypeVar("T")
 Begin = Callable[[int, list[QueueSettings]], None]
 Tell = Callable[[list[JobRecord]], None]
 TellSchedules = Callable[[list[StoredSchedule]], None]
-
 PAGE = 5_000  # jobs that are weighed at once
 # Everything of a job but its body, in an order in which each can still be found by it.
 PARTS = ("keys", "expiries", "ready", "scheduled", "blocked", "attempts", "logs", "progress", "done", "jobs")
+
+ATTEMPT_FIELDS = ("token", "outcome", "error", "traceback", "started_at", "finished_at")
+LINE_FIELDS = ("token", "line", "at", "level", "text")
+# In the order of the columns of the statement `whole`.
+FIELDS = (
+    "number", "id", "task", "queue", "state", "payload", "created_at", "run_at", "max_failures", "max_crashes",
+    "priority", "tenant", "key", "expires_at", "retry", "timeout", "soft_timeout", "tags", "meta", "token",
+    "settled_token", "failures", "crashes", "solo_crashes", "releases", "snoozes", "unmet", "started_at",
+    "finished_at", "cancel_requested_at", "failure_kind", "error", "result", "progress", "progress_text", "checkpoint",
+    "holds_key", "alone", "suspect", "superseded",
+)  # fmt: skip
+FLAGS = FIELDS[-4:]
+STATE = FIELDS.index("state")
+
+
+def rows_of(
+    records: Sequence[JobRecord],
+    now: Millis,
+    lane_of: Callable[[JobRecord], int],
+    numbers_of_states: Mapping[State, int],
+) -> dict[str, list[Row]]:
+    """The rows of each table. A pending job is ready if it is due now."""
+    rows: dict[str, list[Row]] = {table: [] for table in TABLES}
+    for record in records:
+        lane = lane_of(record)
+        rows["job"].append(_body(record, lane))
+        _add_state(rows, record, now, lane, numbers_of_states[record.state])
+        _add_past(rows, record)
+    return rows
+
+
+def _body(job: JobRecord, lane: int) -> Row:
+    return (
+        job.number, job.id, lane, job.priority, job.run_at, job.created_at, job.max_failures, job.max_crashes,
+        job.tenant, job.key, job.expires_at, job.retry, job.timeout, job.soft_timeout, job.tags, job.meta, job.alone,
+        job.payload,
+    )  # fmt: skip
+
+
+def _add_state(rows: dict[str, list[Row]], job: JobRecord, now: Millis, lane: int, state: int) -> None:
+    counts = (
+        job.token, job.settled_token, job.failures, job.crashes, job.solo_crashes, job.releases, job.snoozes,
+        job.suspect,
+    )  # fmt: skip
+    if job.state.terminal:
+        rows["done"].append((
+            job.number, state, job.token, job.settled_token, job.failures, job.crashes, job.releases, job.snoozes,
+            job.suspect, job.started_at, job.finished_at, job.cancel_requested_at, job.failure_kind, job.error,
+            job.result,
+        ))  # fmt: skip
+        return
+    assert job.state is not State.PROCESSING, "a run belongs to its worker, and cannot be put"
+    if job.state is State.BLOCKED:
+        rows["blocked"].append((job.number, job.unmet))
+    elif job.run_at <= now:
+        rows["ready"].append((job.number, lane, -job.priority, job.run_at, job.expires_at, *counts))
+    else:
+        rows["scheduled"].append((job.number, job.run_at, lane, *counts))
+    if job.expires_at is not None:
+        rows["expiry"].append((job.number, job.expires_at))
+
+
+def _add_past(rows: dict[str, list[Row]], job: JobRecord) -> None:
+    if job.holds_key:
+        rows["key"].append((job.number, job.tenant, job.key))
+    if (job.progress, job.progress_text, job.checkpoint) != (None, None, None):
+        rows["progress"].append((job.number, job.progress, job.progress_text, job.checkpoint))
+    for run in job.attempts:
+        rows["attempt"].append((
+            job.number, run.token, run.outcome, run.error, run.traceback, run.started_at, run.finished_at,
+        ))  # fmt: skip
+    for line in job.log:
+        rows["log"].append((job.number, line.token, line.line, line.at, line.level, line.text))
+
+
+def read_schedule_marks() -> Steps[dict[str, ScheduleMark]]:
+    """What tells whether they are the same in two stores."""
+    rows = (yield sql("mark_schedules")).fetchall()
+    return {name: ScheduleMark(UUID(id), *sums) for name, id, *sums in rows}
+
+
+def read_schedules(names: Sequence[str]) -> Steps[list[StoredSchedule]]:
+    """Those of the schedules that are there, with their histories."""
+    text = json.encode(names).decode()
+    histories: dict[str, list[StoredTick]] = {}
+    for name, *entry in (yield sql("whole_histories", text)).fetchall():
+        histories.setdefault(name, []).append(_tick(entry))
+    rows = (yield sql("whole_schedules", text)).fetchall()
+    return [_schedule(row, tuple(histories.get(row[0], ()))) for row in rows]
+
+
+def write_schedules(schedules: Sequence[StoredSchedule], load: Load) -> Steps[None]:
+    """Store them, in place of those of the same names."""
+    yield from remove_schedules([each.name for each in schedules])
+    yield from load("schedule", SCHEDULE_COLUMNS, [_schedule_row(each) for each in schedules])
+    lines = [_tick_row(each.id, entry) for each in schedules for entry in each.history]
+    if lines:
+        yield from load("tick", TICK_COLUMNS, lines)
+
+
+def delete_schedules(names: Sequence[str]) -> Steps[None]:
+    """Forget them, with their histories."""
+    yield from remove_schedules(names)
+
+
+def _tick(row: Sequence[Any]) -> StoredTick:
+    at, outcome, decided_at, job, until, count = row
+    return StoredTick(
+        at=at,
+        outcome=TickOutcome(outcome),
+        decided_at=decided_at,
+        job=_uuid(job),
+        until=until,
+        count=count,
+    )
+
+
+def _schedule(row: Sequence[Any], history: tuple[StoredTick, ...]) -> StoredSchedule:
+    values = dict(zip(SCHEDULE_COLUMNS, row, strict=True))
+    values |= {
+        "id": UUID(values["id"]),
+        "job": _uuid(values["job"]),
+        "counts": _decode_counts(values["counts"]),
+        "pauses": _decode_pauses(values["pauses"]),
+    }
+    values |= {flag: bool(values[flag]) for flag in SCHEDULE_FLAGS}
+    return StoredSchedule(**values, history=history)
+
+
+def _schedule_row(schedule: StoredSchedule) -> tuple[object, ...]:
+    return tuple(_cell(getattr(schedule, column)) for column in SCHEDULE_COLUMNS)
+
+
+def _tick_row(schedule: UUID, entry: StoredTick) -> tuple[object, ...]:
+    return (
+        str(schedule),
+        entry.at,
+        entry.outcome.value,
+        entry.decided_at,
+        _cell(entry.job),
+        entry.until,
+        entry.count,
+    )
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return str(value)
+    return json.encode(value).decode() if isinstance(value, dict | tuple) else value
+
+
+def _uuid(text: str | None) -> UUID | None:
+    return None if text is None else UUID(text)
 
 
 class Ways(Struct, frozen=True, kw_only=True):
@@ -189,16 +374,16 @@ class SqlMover:
         return Op(start=lambda: self._inside(_remove(numbers)))
 
     def schedule_marks(self) -> Op[dict[str, ScheduleMark]]:
-        return Op(start=plans.marks, mode="read")
+        return Op(start=read_schedule_marks, mode="read")
 
     def schedules(self, names: Sequence[str]) -> Op[list[StoredSchedule]]:
-        return Op(start=lambda: plans.whole(names), mode="read")
+        return Op(start=lambda: read_schedules(names), mode="read")
 
     def put_schedules(self, schedules: Sequence[StoredSchedule]) -> Op[None]:
-        return Op(start=lambda: self._inside(plans.put(schedules, self._ways.load)))
+        return Op(start=lambda: self._inside(write_schedules(schedules, self._ways.load)))
 
     def remove_schedules(self, names: Sequence[str]) -> Op[None]:
-        return Op(start=lambda: self._inside(plans.remove(names)))
+        return Op(start=lambda: self._inside(delete_schedules(names)))
 
     def wipe(self) -> Op[None]:
         return Op(start=lambda: self._inside(self._ways.wipe()))
@@ -280,9 +465,9 @@ class _Export:
         queues = yield from settings()
         self._begun = True
         self._begin(highest, queues)
-        marks = yield from plans.marks()
+        marks = yield from read_schedule_marks()
         for names in portions((name, mark.weight) for name, mark in marks.items()):
-            self._tell_schedules((yield from plans.whole(names)))
+            self._tell_schedules((yield from read_schedules(names)))
         after, told = 0, 0
         while page := (yield from _weigh(after, LARGEST, None, PAGE)):
             for numbers in portions(page):
@@ -309,20 +494,6 @@ def _grouped(rows: Iterable[Sequence[Any]], kind: Callable[..., T]) -> dict[int,
     for number, *values in rows:
         found.setdefault(number, []).append(kind(**dict(zip(names, values, strict=True))))
     return {number: tuple(group) for number, group in found.items()}
-
-
-ATTEMPT_FIELDS = ("token", "outcome", "error", "traceback", "started_at", "finished_at")
-LINE_FIELDS = ("token", "line", "at", "level", "text")
-# In the order of the columns of the statement `whole`.
-FIELDS = (
-    "number", "id", "task", "queue", "state", "payload", "created_at", "run_at", "max_failures", "max_crashes",
-    "priority", "tenant", "key", "expires_at", "retry", "timeout", "soft_timeout", "tags", "meta", "token",
-    "settled_token", "failures", "crashes", "solo_crashes", "releases", "snoozes", "unmet", "started_at",
-    "finished_at", "cancel_requested_at", "failure_kind", "error", "result", "progress", "progress_text", "checkpoint",
-    "holds_key", "alone", "suspect", "superseded",
-)  # fmt: skip
-FLAGS = FIELDS[-4:]
-STATE = FIELDS.index("state")
 
 
 def _record(

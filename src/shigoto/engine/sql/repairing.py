@@ -8,11 +8,9 @@ from uuid import UUID
 
 from msgspec import json
 
-from shigoto.engine.sql.command import Steps, sql, sql_each
-from shigoto.engine.sql.dialect import Dialect, Submit
+from shigoto.engine.sql.commands import Dialect, Steps, Submit, sql, sql_each
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES
 from shigoto.engine.sql.managing import end_pending, remove
-from shigoto.engine.sql.noticing import write_notices
 from shigoto.engine.sql.settling import (
     Running,
     guarded,
@@ -21,6 +19,7 @@ from shigoto.engine.sql.settling import (
     running,
     settled_tokens,
     write_logs,
+    write_notices,
 )
 from shigoto.model.job import FailureKind, State
 from shigoto.model.notice import of_fences

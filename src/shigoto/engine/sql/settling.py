@@ -1,21 +1,183 @@
-"""T4-T10, T13: runs end. The token is checked by the statements: those of `dialect.complete`, and `held`."""
+"""T4-T10, T13: the ends of runs, with the counters, the notices and the new wait that follow from them.
 
-from collections.abc import Sequence
+The token is checked by the statements: those of `dialect.complete`, and `held`. Counts are exact, at a cost that does
+not grow with history; how they are read is in `looking.stats`. A job that waits again is in the ready set when due, in
+the schedule until then.
+
+Notices are stored by the transaction that makes true what they tell of. Whether any are wanted is one row, `notices` of
+meta. What ends runs reads it on its way, with the runs themselves; so a store from which nobody wants to hear is asked
+no more than before.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 from msgspec import Struct, json
+from msgspec.structs import astuple
 
-from shigoto.engine.sql.command import Steps, sql, sql_each
-from shigoto.engine.sql.counting import count
-from shigoto.engine.sql.dialect import Dialect, Submit
+from shigoto.engine.sql.commands import Dialect, Steps, Submit, sql, sql_each
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES
-from shigoto.engine.sql.noticing import write_notices
-from shigoto.engine.sql.waiting import Waiting, counters_of, wait_again
-from shigoto.model.job import State
-from shigoto.model.notice import Failed, of_failures
-from shigoto.model.states import Held, Move, after
+from shigoto.model.job import JobSpec, State
+from shigoto.model.notice import SWITCH, Failed, of_failures
+from shigoto.model.states import Counters, Held, Move, after
 from shigoto.model.time import Millis
 from shigoto.model.worker import KEPT_RELEASES, Ending, Report, Settlement, Verdict, leaves_a_trace
+
+NOBODY = UUID(int=0)
+
+
+def count(
+    *,
+    ended: Sequence[tuple[str, State]] = (),
+    revived: Sequence[tuple[str, State]] = (),
+    deleted: Sequence[tuple[str, State]] = (),
+    moved: Sequence[tuple[str, str]] = (),
+) -> Steps[None]:
+    """Keep the counters true: jobs, by queue, that reached a terminal state, left it again, went away altogether, or
+    moved from one queue to another."""
+    changes: dict[str, dict[str, int]] = {}
+
+    def change(queue: str, column: str, by: int) -> None:
+        row = changes.setdefault(queue, {"total": 0, "completed": 0, "failed": 0, "cancelled": 0})
+        row[column] += by
+
+    for queue, state in ended:
+        change(queue, state, 1)
+    for queue, state in revived:
+        change(queue, state, -1)
+    for queue, state in deleted:
+        change(queue, "total", -1)
+        if state.terminal:
+            change(queue, state, -1)
+    for old, new in moved:
+        change(old, "total", -1)
+        change(new, "total", 1)
+    if changes:
+        yield sql_each("count", [(queue, *row.values()) for queue, row in changes.items()])
+
+
+def count_completed(jobs: Mapping[str, int]) -> Steps[None]:
+    """The same for jobs that were completed: so many of each queue."""
+    yield sql_each("count", [(queue, 0, number, 0, 0) for queue, number in jobs.items()])
+
+
+def write_if_wanted(submit: Submit, now: Millis, notices: Sequence[JobSpec]) -> Steps[None]:
+    """Store notices, if there are any and somebody wants them."""
+    if notices:
+        switch = (yield sql("meta", SWITCH)).fetchone()
+        if switch is not None and switch[0]:
+            yield from write_notices(submit, now, notices)
+
+
+def write_notices(submit: Submit, now: Millis, notices: Sequence[JobSpec]) -> Steps[None]:
+    """Store notices. One that is known already is not stored again: its id tells what it is about."""
+    if notices:
+        yield from submit(now, notices)
+
+
+def switch_notices(on: bool) -> Steps[bool]:
+    """Remember whether notices are wanted; tells whether that is news."""
+    if not on and (yield sql("meta", SWITCH)).fetchone() is None:
+        return False
+    return (yield sql("switch_notices", int(on))).rowcount > 0
+
+
+class Waiting(Struct, frozen=True, kw_only=True):
+    """One pending job. `alone` is what was asked for, `lane_alone` what its body's lane is for."""
+
+    number: int
+    lane: int
+    lane_alone: bool
+    alone: bool
+    priority: int
+    run_at: Millis
+    expires_at: Millis | None
+    token: int
+    settled_token: int
+    counters: Counters
+    queue: str = ""
+    task: str = ""
+    id: UUID = NOBODY
+
+
+def counters_of(columns: Sequence[int]) -> Counters:
+    """The counters from their six columns, in the order in which every table has them."""
+    failures, crashes, solo_crashes, releases, snoozes, solo = columns
+    return Counters(failures, crashes, solo_crashes, releases, snoozes, bool(solo))
+
+
+def wait_again(now: Millis, jobs: Sequence[Waiting]) -> Steps[None]:
+    """Put jobs back among the pending ones, ready at once if due. Their bodies must already have this run_at."""
+    ready: list[tuple[object, ...]] = []
+    scheduled: list[tuple[object, ...]] = []
+    lanes = yield from _change_lanes(
+        [job for job in jobs if job.lane_alone != (job.alone or job.counters.solo)]
+    )
+    for job in jobs:
+        lane = lanes.get(job.number, job.lane)
+        counts = job.token, job.settled_token, *astuple(job.counters)
+        if job.run_at <= now:
+            ready.append((lane, -job.priority, job.run_at, job.number, job.expires_at, *counts))
+        else:
+            scheduled.append((job.run_at, job.number, lane, *counts))
+    if ready:
+        yield sql_each("add_ready", ready)
+    if scheduled:
+        yield sql_each("add_scheduled", scheduled)
+
+
+def _change_lanes(jobs: Sequence[Waiting]) -> Steps[dict[int, int]]:
+    """They have become suspects, or are none any more; the bodies must know, for their rows are found through them."""
+    if not jobs:
+        return {}
+    lanes = json.encode(sorted({job.lane for job in jobs})).decode()
+    yield sql("add_other_lanes", lanes)
+    others: dict[int, int] = dict((yield sql("other_lanes", lanes)).fetchall())
+    changed = {job.number: others[job.lane] for job in jobs}
+    yield sql_each("set_lanes", list(changed.items()))
+    return changed
+
+
+def find_waiting(numbers: Sequence[int]) -> Steps[list[Waiting]]:
+    """Those of the jobs that are pending. Where there are several writers, they are locked already."""
+    return [
+        _read_waiting(row) for row in (yield sql("waiting_rows", json.encode(numbers).decode())).fetchall()
+    ]
+
+
+def _read_waiting(row: Sequence[Any]) -> Waiting:
+    number, lane, lane_alone, alone, priority, run_at, expires_at, queue, task, id = row[:10]
+    token, settled_token = row[10:12]
+    return Waiting(
+        number=number,
+        lane=lane,
+        lane_alone=bool(lane_alone),
+        alone=bool(alone),
+        priority=priority,
+        run_at=run_at,
+        expires_at=expires_at,
+        token=token,
+        settled_token=settled_token,
+        counters=counters_of(row[12:]),
+        queue=_text(queue),
+        task=_text(task),
+        id=UUID(bytes=id),
+    )
+
+
+def _text(value: str | bytes) -> str:
+    """Bytes come by the text_factory of a caller's connection."""
+    return value if isinstance(value, str) else value.decode()
+
+
+def remove_waiting(numbers: Sequence[int]) -> Steps[list[Waiting]]:
+    """Take those of the jobs that are pending out of the line."""
+    jobs = yield from find_waiting(numbers)
+    found = json.encode([job.number for job in jobs]).decode()
+    yield sql("delete_ready", found)
+    yield sql("delete_scheduled", found)
+    return jobs
 
 
 class Running(Struct, frozen=True, kw_only=True):
@@ -129,7 +291,7 @@ def move(submit: Submit, now: Millis, ends: Sequence[tuple[Running, Settlement, 
         if to.state is State.PENDING:
             run_at = row.run_at if to.delay is None else now + to.delay
             later += [] if run_at == row.run_at else [(row.number, run_at)]
-            waiting.append(_waiting(row, to, run_at, settled_token))
+            waiting.append(_waits_again(row, to, run_at, settled_token))
         else:
             done.append(_done(now, row, settlement, to, settled_token))
             ended.append((row.queue, to.state))
@@ -175,7 +337,7 @@ def _done(
     )  # fmt: skip
 
 
-def _waiting(row: Running, to: Move, run_at: Millis, settled_token: int) -> Waiting:
+def _waits_again(row: Running, to: Move, run_at: Millis, settled_token: int) -> Waiting:
     return Waiting(
         number=row.number,
         lane=row.lane,

@@ -8,11 +8,10 @@ from msgspec import json
 from msgspec.structs import replace
 
 from shigoto.engine.op import WRITE
-from shigoto.engine.sql.command import Steps, sql, sql_each
-from shigoto.engine.sql.dialect import Dialect
+from shigoto.engine.sql.commands import Dialect, Steps, sql, sql_each
 from shigoto.engine.sql.looking import UNREADABLE, unreadable
 from shigoto.engine.sql.managing import cancel
-from shigoto.engine.sql.noticing import write_if_wanted
+from shigoto.engine.sql.settling import write_if_wanted
 from shigoto.model.job import Enqueued
 from shigoto.model.notice import of_misses
 from shigoto.model.schedule import (

@@ -16,8 +16,7 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import Any, TypeVar
 
-from shigoto.engine.sql.blocks import OVER, to_its_end
-from shigoto.engine.sql.threads import started
+from shigoto.engine.sql.block import OVER, started, to_its_end
 from shigoto.engine.sqlite.lent import LentConnection, LentCursor
 from shigoto.engine.sqlite.transaction import Block, expect_outside, mark_here
 from shigoto.model.errors import JobError

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shigoto.engine.op import Op
-from shigoto.engine.sql.command import Statement, Steps, sql
+from shigoto.engine.sql.commands import Statement, Steps, sql
 from shigoto.engine.sqlite import files
 from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, MoveFacts, StoreFacts
 from shigoto.model.errors import StoreError

@@ -14,7 +14,7 @@ from msgspec import json
 from msgspec.structs import force_setattr
 
 from shigoto.engine.op import WRITE
-from shigoto.engine.sql.command import Statement, Steps, sql
+from shigoto.engine.sql.commands import Statement, Steps, sql
 from shigoto.engine.sqlite.damage import fail_unreadable, is_damage
 from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, Lease
 from shigoto.model.time import Millis

@@ -5,8 +5,8 @@ from uuid import UUID
 
 from msgspec import json
 
-from shigoto.engine.sql.command import Steps, sql
-from shigoto.engine.sql.counting import count_completed
+from shigoto.engine.sql.commands import Steps, sql
+from shigoto.engine.sql.settling import count_completed
 from shigoto.model.time import Millis
 from shigoto.model.worker import UNTOLD, Settlement
 

@@ -5,8 +5,8 @@ The rest of counting is `engine.sql.counting`.
 
 from collections.abc import Mapping, Sequence
 
-from shigoto.engine.sql.command import Steps, sql, sql_each
-from shigoto.engine.sql.counting import count
+from shigoto.engine.sql.commands import Steps, sql, sql_each
+from shigoto.engine.sql.settling import count
 from shigoto.model.job import State
 
 

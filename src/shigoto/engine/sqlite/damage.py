@@ -8,8 +8,8 @@ import sqlite3
 
 import msgspec
 
-from shigoto.engine.sql.command import Steps, sql, sql_each
-from shigoto.engine.sql.counting import count
+from shigoto.engine.sql.commands import Steps, sql, sql_each
+from shigoto.engine.sql.settling import count
 from shigoto.model.job import FailureKind, State
 from shigoto.model.text import fit
 from shigoto.model.time import Millis

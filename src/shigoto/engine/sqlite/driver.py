@@ -23,8 +23,8 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 
 from shigoto.engine.op import Op, Write, drive
-from shigoto.engine.sql.command import Command, Statement, sql
-from shigoto.engine.sql.watchdog import Watchdog
+from shigoto.engine.sql.block import Watchdog
+from shigoto.engine.sql.commands import Command, Statement, sql
 from shigoto.engine.sqlite import files
 from shigoto.engine.sqlite.awaited import AwaitedConnection, EitherBlock
 from shigoto.engine.sqlite.checkpoint import Checkpointer

@@ -9,10 +9,9 @@ from uuid import UUID
 
 from shigoto.engine.op import WRITE, Op
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import finding, looking, managing, noticing, repairing, retrying, settling, ticking
-from shigoto.engine.sql.command import Statement, Steps, sql
-from shigoto.engine.sql.dialect import Dialect
-from shigoto.engine.sql.registry import SqlRegistry
+from shigoto.engine.sql import looking, managing, repairing, settling, ticking
+from shigoto.engine.sql.commands import Dialect, Statement, Steps, sql
+from shigoto.engine.sql.service import SqlRegistry
 from shigoto.engine.sqlite import checkup, claiming, doorbell, enqueueing, files, promoting, schema
 from shigoto.engine.sqlite.completing import complete
 from shigoto.engine.sqlite.counting import fold_counters, uncounted
@@ -240,7 +239,7 @@ class SqliteEngine:
         )
 
     def switch_notices(self, on: bool) -> Op[bool]:
-        return Op(start=lambda: noticing.switch_notices(on))
+        return Op(start=lambda: settling.switch_notices(on))
 
     # People.
 
@@ -252,10 +251,10 @@ class SqliteEngine:
         )
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
-        return Op(start=lambda: retrying.retry(self._dialect, self._clock.now(), ids), rings=bool)
+        return Op(start=lambda: managing.retry(self._dialect, self._clock.now(), ids), rings=bool)
 
     def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
-        return Op(start=lambda: finding.deletable(self._dialect, wanted, after), mode="read")
+        return Op(start=lambda: looking.deletable(self._dialect, wanted, after), mode="read")
 
     def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
         return Op(start=lambda: managing.delete(self._dialect, numbers, states))

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from msgspec import json
 
-from shigoto.engine.sql.command import Statement, Steps, sql
+from shigoto.engine.sql.commands import Statement, Steps, sql
 from shigoto.engine.sqlite import keys
 from shigoto.engine.sqlite.counting import count_batch
 from shigoto.model.job import Enqueued, JobSpec

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from shigoto.engine.sql.blocks import NO_TRANSACTION
+from shigoto.engine.sql.block import NO_TRANSACTION
 from shigoto.engine.sqlite import checkpoint
 from shigoto.model.errors import JobError, StoreError, StoreRefused, StoreUnavailable
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import json
 
-from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.commands import Steps, sql
 from shigoto.engine.sqlite.counting import count_deleted
 from shigoto.model.job import State
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from shigoto.engine.sql.command import Steps, sql, sql_each
+from shigoto.engine.sql.commands import Steps, sql, sql_each
 from shigoto.engine.sql.looking import state_of
-from shigoto.engine.sql.waiting import Waiting, remove_waiting, wait_again
+from shigoto.engine.sql.settling import Waiting, remove_waiting, wait_again
 from shigoto.engine.sqlite.counting import count_moved
 from shigoto.model.job import Enqueued, JobSpec
 from shigoto.model.states import meeting, renewed

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn, Protocol
 from weakref import WeakSet
 
-from shigoto.engine.sql.blocks import NOT_YOURS
+from shigoto.engine.sql.block import NOT_YOURS
 from shigoto.model.errors import JobError
 
 NO_SCRIPTS = (

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from shigoto.engine.movable import Gate
 from shigoto.engine.op import Op
-from shigoto.engine.sql.command import Statement, Steps, sql
+from shigoto.engine.sql.commands import Statement, Steps, sql
 from shigoto.engine.sql.moving import SqlMover, Ways
 from shigoto.engine.sqlite import enqueueing
 from shigoto.model.time import Millis

@@ -1,6 +1,6 @@
 """SQLite's words for where jobs are."""
 
-from shigoto.engine.sql.places import Place, Places
+from shigoto.engine.sql.commands import Place, Places
 from shigoto.model.job import State
 
 WAITING = (

@@ -1,7 +1,7 @@
 """T3: what was due later is due now."""
 
 from shigoto.engine.op import WRITE
-from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.commands import Steps, sql
 from shigoto.model.time import Millis
 from shigoto.model.worker import Promoted
 

@@ -7,7 +7,7 @@ from shigoto.engine.sql.migrations import Applied, load_migrations, pending
 from shigoto.model.errors import SchemaMissing, StoreRefused
 from shigoto.model.time import host_clock
 
-PACKAGE = "shigoto.engine.sqlite.migrations"
+MIGRATIONS = Path(__file__).parent / "migrations"
 # Half of SQLite's own. A commit writes every page that it has touched, and a single enqueue touches three of them: it
 # takes a tenth less. Batches are as fast with either, and payloads of 10 KB a tenth slower.
 PAGE_SIZE = 2048
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS shigoto_migration (
 
 def migrate(connection: sqlite3.Connection, path: Path, *, may_migrate: bool = True) -> list[str]:
     """Apply what is missing, under the write lock, so that two processes never apply the same step."""
-    shipped = load_migrations(PACKAGE)
+    shipped = load_migrations(MIGRATIONS)
     if not pending(shipped, _applied(connection), store=str(path)):
         return []
     if not may_migrate:

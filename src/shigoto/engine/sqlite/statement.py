@@ -1,12 +1,12 @@
 """How a command of an operation is executed on a connection."""
 
 import sqlite3
+from pathlib import Path
 
 from shigoto.engine.op import Write
-from shigoto.engine.sql.command import Call, Command, Statement
-from shigoto.engine.sql.statements import load_statements
+from shigoto.engine.sql.commands import Call, Command, Statement, load_statements
 
-SQL = load_statements("shigoto.engine.sqlite.statements")
+SQL = load_statements(Path(__file__).parent / "statements")
 
 
 def execute(connection: sqlite3.Connection, command: Command) -> sqlite3.Cursor:

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from shigoto.engine.op import Op
-from shigoto.engine.sql.threads import started
+from shigoto.engine.sql.block import started
 from shigoto.model.errors import StoreUnavailable
 
 MAX_GROUP = 256

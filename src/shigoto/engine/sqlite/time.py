@@ -6,7 +6,7 @@ sweep takes over what others have written there and writes its own, so that afte
 
 import threading
 
-from shigoto.engine.sql.command import Steps, sql
+from shigoto.engine.sql.commands import Steps, sql
 from shigoto.model.time import Clock, Millis, held_back
 
 

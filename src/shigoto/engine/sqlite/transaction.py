@@ -28,8 +28,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from weakref import WeakSet
 
 from shigoto.engine.op import Op, drive
-from shigoto.engine.sql.blocks import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER
-from shigoto.engine.sql.watchdog import Watchdog
+from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, Watchdog
 from shigoto.engine.sqlite import files
 from shigoto.engine.sqlite.connections import Connections
 from shigoto.engine.sqlite.lent import LentConnection, LentCursor, Use

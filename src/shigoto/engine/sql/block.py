@@ -1,17 +1,57 @@
-"""Ends transaction blocks that stay open for too long.
+"""Words, time limit and threads that transaction blocks of all SQL engines share.
 
-One thread for all blocks of a process, there only while blocks are used: starting one for each block would take longer
-than the block.
+Blocks that stay open for too long are ended by one thread for all blocks of a process, there only while blocks are
+used: starting one for each block would take longer than the block.
 """
 
+import asyncio
 import threading
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
-from shigoto.engine.sql.threads import started
+from shigoto.model.errors import StoreUnavailable
+
+NOT_YOURS = (
+    "The transaction of a block is not ended by hand: leave the block to commit it together with the job's completion,"
+    " or raise out of it to roll it back. For a part that may fail there are savepoints."
+)
+ONCE = "A transaction block is entered once."
+OVER = "The transaction block is over: its connection cannot be used any more."
+GIVEN_UP = "The handler has returned while this transaction block was open, so it was rolled back."
+NO_TRANSACTION = (
+    "The connection that was handed in is in no transaction, so the job would be committed at once, whatever becomes of"
+    " your own changes."
+)
+FOREIGN = (
+    "This process was forked inside a transaction block, which belongs to the process that opened it."
+    " Start processes before the block or after it."
+)
 
 LOOK_EVERY = 0.1  # seconds
 IDLE_FOR = 10.0  # seconds without a block, then the thread ends
+
+
+def started(thread: threading.Thread) -> None:
+    """Start it. Raises StoreUnavailable where the system has no room for one more."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise StoreUnavailable(f"No thread for the store could be started: {error}.") from error
+
+
+async def to_its_end(future: "asyncio.Future[Any]") -> None:
+    """Wait for what must be known, however often the waiting is cancelled; the cancel comes through afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    failed = future.exception()
+    if cancelled is not None:
+        raise cancelled
+    if failed is not None:
+        raise failed
 
 
 class Watched(Protocol):

@@ -7,7 +7,7 @@ from uuid import UUID
 from msgspec import json
 
 from shigoto.engine.op import Op
-from shigoto.engine.sql.command import Steps, sql, sql_each
+from shigoto.engine.sql.commands import Steps, sql, sql_each
 from shigoto.engine.sql.looking import STATES, UNREADABLE
 from shigoto.model.secrets import HELD, PREFIX, Reseal, Sealed, prefix_of
 from shigoto.model.service import AUDIT_NAME, AuditEntry, Happening, Place, Scope, Token, bounded_entry

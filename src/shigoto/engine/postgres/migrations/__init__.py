@@ -1,1 +1,0 @@
-"""The schema, step by step. A step that was released is never edited."""

@@ -1,1 +1,0 @@
-"""The SQL of this engine, by concern: the path of a job, repair, and what people ask."""

@@ -1,0 +1,171 @@
+"""Commands that operations send to a SQL database, and the dialect in which each engine writes them.
+
+SQL lives in .sql files, where it can be read as SQL; a line `-- name: x` starts the statement called x. `Dialect` holds
+what the SQL engines do each in its own way; all else in this package is one copy for them all.
+"""
+
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+from msgspec import Struct, json
+
+from shigoto.engine.op import Write
+from shigoto.model.job import Enqueued, JobSpec, State, View
+from shigoto.model.time import Millis
+from shigoto.model.worker import Settlement
+
+T = TypeVar("T")
+
+
+class Call(Struct, frozen=True):
+    """One statement of the engine's own .sql files, by its name."""
+
+    name: str
+    values: Sequence[Any] = ()
+
+
+class Statement(Struct, frozen=True):
+    """One statement whose text was made for the occasion, in the engine's own dialect; on SQLite also that statement
+    for each of many rows. Elsewhere each of them would be a trip to the server."""
+
+    text: str
+    values: Sequence[Any] | Mapping[str, Any] = ()
+    many: bool = False
+
+
+class Answer(Protocol):
+    """What a driver sends back for a command."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+
+Command = Call | Statement | Write
+Steps = Generator[Any, Answer, T]  # commands, and what else an engine knows
+
+
+def sql(name: str, *values: Any) -> Call:
+    """The named statement with its values."""
+    return Call(name, values)
+
+
+def sql_each(name: str, rows: Sequence[Sequence[Any]]) -> Call:
+    """The named statement for all rows at once: they travel as one JSON text, and the database takes them apart."""
+    return Call(name, (json.encode(rows).decode(),))
+
+
+def sql_files(folder: Path) -> list[Path]:
+    """The .sql files of a folder, by name.
+
+    `importlib.resources` could find it, and would cost every process of a worker more than a megabyte.
+    """
+    return sorted(folder.glob("*.sql"))
+
+
+def load_statements(folder: Path) -> dict[str, str]:
+    """The named statements of all files of a folder, without the comments that explain them."""
+    statements: dict[str, str] = {}
+    for file in sql_files(folder):
+        for name, text in _parse(file.read_text("utf-8")).items():
+            if name in statements:
+                raise ValueError(f"{folder} has two statements called {name!r}")
+            statements[name] = text
+    return statements
+
+
+def _parse(text: str) -> dict[str, str]:
+    lines: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("-- name: "):
+            name = line.removeprefix("-- name: ").strip()
+            lines[name] = []
+        elif name and line.strip() and not line.lstrip().startswith("--"):
+            lines[name].append(line)
+    return {name: "\n".join(found) for name, found in lines.items()}
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Where jobs of one state or view are: the table, what must hold there, which column has the number or the lane,
+    and what tells the last error."""
+
+    table: str
+    condition: str = "TRUE"
+    number: str = "s.number"
+    lane: str = "b.lane"
+    error: str
+
+
+class Places(Struct, frozen=True, kw_only=True):
+    """All of them. `many_pending` finds a page of pending jobs sooner when `many` of them are ready.
+
+    `conditions` are what can be asked in any place, by the name of the filter; `has_error` is asked with the words that
+    the place has for the error. `bodies` and `lanes` are joined to a place that needs them, by its column of lanes.
+    """
+
+    everywhere: Place
+    many_pending: Place
+    by_state: Mapping[State | View, Place]
+    conditions: Mapping[str, str]
+    has_error: str
+    join: str
+    bodies: str
+    lanes: str
+    many: str
+
+
+Submit = Callable[[Millis, Sequence[JobSpec]], Steps[list[Enqueued]]]
+
+
+class Dialect(Struct, frozen=True, kw_only=True):
+    """The ways of one store.
+
+    `now_and_step`: store time, remembered for others, and by how much the clock was set back since the last sweep, if
+    that was more than can be waited for.
+    `complete`: T4 for those of the runs that the worker holds, with their counts; tells which these are.
+    `forget`: delete the bodies of jobs of which nothing else is left, with their counts.
+    `fold`: bring the counters up to date, as far as that is not done with every change.
+    `uncounted`: by queue, how many jobs the counters do not know of yet.
+    `numbers`: of those of the jobs that are known, in the order of their ids.
+    `lock_keys`: until we end, nobody else can change who holds these keys, which come in order.
+    `locked`: which of these runs somebody else has locked; the others are locked by us.
+    `is_damage`: whether it is what a row holds that could not be read.
+    `submit`: store jobs in the transaction at hand, which no error of theirs may end.
+    `places`, `statement`: where jobs are, and a statement from a text with `:name` for each value.
+    """
+
+    now_and_step: Callable[[], Steps[tuple[Millis, Millis]]]
+    complete: Callable[[Millis, UUID, list[Settlement]], Steps[list[Settlement]]]
+    forget: Callable[[Sequence[tuple[int, State, str]]], Steps[None]]
+    fold: Callable[[], Steps[None]]
+    uncounted: Callable[[], Steps[Mapping[str, int]]]
+    numbers: Callable[[Collection[UUID]], Steps[dict[UUID, int]]]
+    lock_keys: Callable[[Sequence[tuple[str, str]]], Steps[None]]
+    locked: Callable[[Sequence[int]], Steps[Collection[int]]]
+    is_damage: Callable[[Exception], bool]
+    submit: Submit
+    places: Places
+    statement: Callable[[str, Mapping[str, Any]], Statement]
+
+
+def one_by_one(dialect: Dialect, name: str, numbers: Sequence[int]) -> Steps[list[tuple[Any, ...]]]:
+    """What a statement that takes numbers as JSON answers, without the rows that cannot be read."""
+    try:
+        return (yield sql(name, json.encode(numbers).decode())).fetchall()
+    except Exception as error:
+        if not dialect.is_damage(error):
+            raise
+    rows: list[tuple[Any, ...]] = []
+    for number in numbers:
+        try:
+            rows += (yield sql(name, f"[{number}]")).fetchall()
+        except Exception as error:
+            if not dialect.is_damage(error):
+                raise
+    return rows
