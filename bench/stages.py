@@ -39,7 +39,7 @@ from bench.comparison.report import table
 from shigoto import Shigoto, Task
 from shigoto.context import Signals
 from shigoto.engine.protocol import Engine
-from shigoto.engine.sqlite import files
+from shigoto.engine.sqlite import file
 from shigoto.enqueue import Call
 from shigoto.model import ids
 from shigoto.model.ids import uuid7
@@ -166,7 +166,7 @@ def statements_one_by_one(bench: Bench) -> None:
     jobs = bench.jobs // 5
     _warm_log(bench)
     statements = [_statement_of(bench) for _ in range(jobs)]
-    connection = files.connect(bench.path, synchronous="normal")
+    connection = file.connect(bench.path, synchronous="normal")
     for first in range(0, jobs, BATCH):
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         batch = statements[first : first + BATCH]

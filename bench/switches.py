@@ -19,7 +19,7 @@ from shigoto.codec.arguments import Arguments
 from shigoto.engine.op import Op
 from shigoto.engine.sql import settling
 from shigoto.engine.sql.commands import Steps, Submit, sql
-from shigoto.engine.sqlite import checkpoint, claiming, completing, driver, enqueueing, files, schema, thread
+from shigoto.engine.sqlite import claiming, dialect, driver, enqueueing, file
 from shigoto.engine.sqlite.driver import Driver
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
@@ -108,7 +108,7 @@ def all_with_results() -> Iterator[None]:
         rows = json.encode([(s.number, s.token, s.result) for s in settlements]).decode()
         return (yield sql("complete", rows, worker.bytes, now)).rowcount
 
-    with replaced(completing, "_write", write):
+    with replaced(dialect, "_write", write):
         yield
 
 
@@ -129,8 +129,8 @@ def failures_one_by_one() -> Iterator[None]:
 @contextmanager
 def own_checkpoints_off() -> Iterator[None]:
     with (
-        with_other_text(files, "PRAGMAS", "wal_autocheckpoint = 0", "wal_autocheckpoint = 1000"),
-        replaced(checkpoint.Checkpointer, "due", lambda self: False),
+        with_other_text(file, "PRAGMAS", "wal_autocheckpoint = 0", "wal_autocheckpoint = 1000"),
+        replaced(file.Checkpointer, "due", lambda self: False),
     ):
         yield
 
@@ -152,11 +152,9 @@ SWITCHES = {
         lambda: replaced(Driver, "_run_directly", lambda one, direct, op: None), ENQUEUES
     ),
     "each enqueue through a database thread": Switch(by_a_thread, ENQUEUES),
-    "pages of 4 KiB, not 2": Switch(
-        lambda: replaced(schema, "PAGE_SIZE", 4096), (*ENQUEUES, "bulk", "drain")
-    ),
+    "pages of 4 KiB, not 2": Switch(lambda: replaced(file, "PAGE_SIZE", 4096), (*ENQUEUES, "bulk", "drain")),
     "a log that is cut to nothing, and grows again": Switch(
-        lambda: with_other_text(files, "PRAGMAS", "journal_size_limit = {limit}", "journal_size_limit = 0"),
+        lambda: with_other_text(file, "PRAGMAS", "journal_size_limit = {limit}", "journal_size_limit = 0"),
         (*ENQUEUES, "drain"),
     ),
     "SQLite's own checkpoints": Switch(own_checkpoints_off, (*ENQUEUES, "bulk", "drain")),
@@ -173,7 +171,7 @@ SWITCHES = {
         lambda: replaced(enqueueing, "ROWS_AT_ONCE", (1,)), ("bulk",)
     ),
     "a commit for each op": Switch(
-        lambda: replaced(thread, "MAX_GROUP", 1), ("64 callers", *DRAINS), fewer={"64 callers": 8}
+        lambda: replaced(driver, "MAX_GROUP", 1), ("64 callers", *DRAINS), fewer={"64 callers": 8}
     ),
     "a statement for each caller's job": Switch(
         lambda: replaced(

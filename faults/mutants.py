@@ -239,7 +239,7 @@ MUTANTS = (
         name="jobs are made ready before they are due",
         patches=(
             Patch(
-                "engine/sqlite/promoting.py",
+                "engine/sqlite/dialect.py",
                 "    if due is None or due > now:\n",
                 "    now += 3_000\n    if due is None or due > now:\n",
             ),

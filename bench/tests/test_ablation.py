@@ -14,13 +14,13 @@ from dev import ROOT
 from shigoto import enqueue
 from shigoto.codec.arguments import Arguments
 from shigoto.engine.sql import settling
-from shigoto.engine.sqlite import checkpoint, claiming, completing, driver, enqueueing, files, schema, thread
+from shigoto.engine.sqlite import claiming, dialect, driver, enqueueing, file
 from shigoto.engine.sqlite.driver import Driver
 from shigoto.worker import settler, slots
 
 OWNERS: tuple[Any, ...] = (
-    Arguments, Driver, checkpoint, checkpoint.Checkpointer, claiming, completing, driver, enqueue, enqueueing, files,
-    schema, settler, settling, slots, slots.Slots, thread,
+    Arguments, Driver, claiming, dialect, driver, enqueue, enqueueing, file, file.Checkpointer, settler, settling,
+    slots, slots.Slots,
 )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ class TestAblation:
             pass
         with (
             pytest.raises(SystemExit, match="does not say 'nonsense' any more"),
-            with_other_text(files, "PRAGMAS", "nonsense", "sense"),
+            with_other_text(file, "PRAGMAS", "nonsense", "sense"),
         ):
             pass
 

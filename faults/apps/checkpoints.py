@@ -12,12 +12,12 @@ import sqlite3
 from collections.abc import Callable
 
 from faults.apps import jobs
-from shigoto.engine.sqlite import checkpoint, driver
+from shigoto.engine.sqlite import driver, file
 
 app = importlib.reload(jobs).app
 
 
-class Careless(checkpoint.Checkpointer):
+class Careless(file.Checkpointer):
     """Checkpoints without the write lock."""
 
     def run(
@@ -31,6 +31,6 @@ class Careless(checkpoint.Checkpointer):
 
 
 if "SHIGOTO_LOG_LIMIT" in os.environ:
-    checkpoint.WAL_LIMIT = int(os.environ["SHIGOTO_LOG_LIMIT"])
+    file.WAL_LIMIT = int(os.environ["SHIGOTO_LOG_LIMIT"])
 if "SHIGOTO_CARELESS" in os.environ:
     vars(driver)["Checkpointer"] = Careless

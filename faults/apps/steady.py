@@ -12,21 +12,21 @@ import sys
 
 from faults.apps.cycle import KINDS
 from faults.stage import app_of
-from shigoto.engine.sqlite import checkpoint
+from shigoto.engine.sqlite import file
 from shigoto.observe.events import JobCompleted
 from shigoto.worker.worker import Worker
 
 
 async def main(url: str, jobs: int, said: str, limit: int) -> None:
     """Enqueue so many jobs, and end when all are settled."""
-    checkpoint.WAL_LIMIT = limit
+    file.WAL_LIMIT = limit
     app = app_of("cycle", url)
-    file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    report = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     left, settled = jobs, asyncio.Event()
 
     def note(event: JobCompleted) -> None:
         nonlocal left
-        os.write(file, f"settled {event.job_id}\n".encode())
+        os.write(report, f"settled {event.job_id}\n".encode())
         left -= 1
         if not left:
             settled.set()
@@ -35,7 +35,7 @@ async def main(url: str, jobs: int, said: str, limit: int) -> None:
     async with Worker(app, children=0, concurrency=4):
         for number in range(jobs):
             handle = await app.tasks[KINDS[number % 2]].aenqueue()
-            os.write(file, f"stored {handle.id}\n".encode())
+            os.write(report, f"stored {handle.id}\n".encode())
         await settled.wait()
     app.close()
 

@@ -23,7 +23,7 @@ from faults.tools import mounts
 from faults.tools.fuse import EmptyFolder
 from faults.tools.programs import run_program, tell
 from shigoto import ShigotoError
-from shigoto.engine.sqlite import files
+from shigoto.engine.sqlite import file
 
 PATIENCE = 240.0
 HANGS_AFTER = 60.0
@@ -34,7 +34,7 @@ UNWRITABLE = "StoreUnavailable: STORE cannot be opened for writing"
 FORBIDDEN = "StoreRefused: STORE cannot be the path of a store: Permission denied."
 STORED = "stored"
 
-real_file_system = files.file_system
+real_file_system = file.file_system
 
 
 def run(setting: Setting) -> Outcome:
@@ -100,17 +100,17 @@ def attempt(store: Path) -> str:
 
 def feigned(places: Places) -> None:
     """Every kind that we refuse, as the table of mounts tells it."""
-    for kind in sorted(files.NETWORK_FILE_SYSTEMS):
+    for kind in sorted(file.NETWORK_FILE_SYSTEMS):
         folder = places.folder()
         table = folder.with_suffix(".mountinfo")
         table.write_text(
             f"21 1 8:1 / / rw - ext4 /dev/sda1 rw\n22 21 0:5 / {folder} rw - {kind} server:/export rw\n"
         )
-        files.file_system = partial(real_file_system, mountinfo=table)
+        file.file_system = partial(real_file_system, mountinfo=table)
         try:
             said = attempt(folder / "jobs.db")
         finally:
-            files.file_system = real_file_system
+            file.file_system = real_file_system
         places.expect(f"{kind}, feigned", NETWORK.replace("KIND", kind), folder / "jobs.db", said)
         if [*folder.iterdir()]:
             places.outcome.wrong.append(f"{kind}, feigned: something was written: {[*folder.iterdir()]}")

@@ -18,7 +18,7 @@ from psycopg import RawCursor, errors
 from devtools.postgres import Server
 from shigoto.engine.postgres.schema import REMEMBER, shipped
 from shigoto.engine.postgres.statement import load_texts
-from shigoto.engine.sqlite.statement import SQL as SQLITE
+from shigoto.engine.sqlite.dialect import SQL as SQLITE
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.time import Millis

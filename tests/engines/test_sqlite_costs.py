@@ -22,7 +22,7 @@ import pytest
 from bench.gauge import Gauge
 from shigoto import Shigoto, Task
 from shigoto.engine.op import Op
-from shigoto.engine.sqlite import SqliteEngine, files, thread
+from shigoto.engine.sqlite import SqliteEngine, driver, file
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
@@ -158,7 +158,7 @@ class CountingCursor(sqlite3.Cursor):
         return rows
 
 
-class CountingConnection(files.OwnConnection):
+class CountingConnection(file.OwnConnection):
     """Tells what it is asked. (`set_trace_callback` would tell a statement again for every row of a trigger.)"""
 
     def __init__(self, counted: Counted, *args: Any, **kwargs: Any) -> None:
@@ -197,7 +197,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     counted = Counted()
     factory: Any = partial(CountingConnection, counted)
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=factory))
-    monkeypatch.setattr(files, "OwnConnection", factory)
+    monkeypatch.setattr(file, "OwnConnection", factory)
     return counted
 
 
@@ -512,9 +512,9 @@ class Trips:
 def trips(monkeypatch: pytest.MonkeyPatch) -> Trips:
     """Counts for all engines of this process."""
     trips = Trips()
-    submit, hand_over = thread.DatabaseThread.submit, thread.__dict__["_hand_over"]
+    submit, hand_over = driver.DatabaseThread.submit, driver.__dict__["_hand_over"]
 
-    def counting_submit(self: thread.DatabaseThread, op: Op[Any]) -> "asyncio.Future[Any]":
+    def counting_submit(self: driver.DatabaseThread, op: Op[Any]) -> "asyncio.Future[Any]":
         trips.submitted()
         return submit(self, op)
 
@@ -522,8 +522,8 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> Trips:
         trips.groups += 1
         hand_over(group, outcomes)
 
-    monkeypatch.setattr(thread.DatabaseThread, "submit", counting_submit)
-    monkeypatch.setattr(thread, "_hand_over", counting_hand_over)
+    monkeypatch.setattr(driver.DatabaseThread, "submit", counting_submit)
+    monkeypatch.setattr(driver, "_hand_over", counting_hand_over)
     return trips
 
 

@@ -22,8 +22,8 @@ from msgspec import structs
 from shigoto.engine.op import Op, drive
 from shigoto.engine.open import open_engine
 from shigoto.engine.sql.commands import Statement, Steps
-from shigoto.engine.sqlite import SqliteEngine, checkpoint, connections, doorbell, files, schema
-from shigoto.engine.sqlite.statement import execute
+from shigoto.engine.sqlite import SqliteEngine, connections, doorbell, file
+from shigoto.engine.sqlite.dialect import execute
 from shigoto.model.errors import JobError, SchemaMissing, SchemaTooNew, StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Enqueued, JobFilter, JobSpec, State
@@ -127,15 +127,15 @@ class TestTheFile:
     def test_is_checkpointed_once_for_each_limit_of_new_log(
         self, engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(checkpoint, "WAL_LIMIT", 6 * 1024 * 1024)
+        monkeypatch.setattr(file, "WAL_LIMIT", 6 * 1024 * 1024)
         runs: list[object] = []
-        run = checkpoint.Checkpointer.run
+        run = file.Checkpointer.run
 
-        def counted(self: checkpoint.Checkpointer, *args: Any) -> None:
+        def counted(self: file.Checkpointer, *args: Any) -> None:
             runs.append(args)
             run(self, *args)
 
-        monkeypatch.setattr(checkpoint.Checkpointer, "run", counted)
+        monkeypatch.setattr(file.Checkpointer, "run", counted)
         big = spec(payload='"' + "x" * 500_000 + '"')
         engine.run(engine.enqueue_many([structs.replace(big, id=uuid7()) for _ in range(20)]))
 
@@ -155,7 +155,7 @@ class TestTheFile:
     def test_the_write_ahead_log_stays_bounded_under_load(
         self, engine: SqliteEngine, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(checkpoint, "WAL_LIMIT", 200_000)
+        monkeypatch.setattr(file, "WAL_LIMIT", 200_000)
 
         for _ in range(300):
             engine.run(engine.enqueue_many([spec(payload='"' + "x" * 10_000 + '"')]))
@@ -202,7 +202,7 @@ class TestAFileThatMustNotBeUsed:
     def test_a_network_file_system_is_refused(
         self, path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(files, "file_system", lambda folder: kind)
+        monkeypatch.setattr(file, "file_system", lambda folder: kind)
 
         with pytest.raises(StoreRefused, match=f"network file system \\({kind}\\)"):
             SqliteEngine(path).migrate()
@@ -216,8 +216,8 @@ class TestAFileThatMustNotBeUsed:
             f"23 21 0:6 / {tmp_path}-other rw - tmpfs tmpfs rw\n"
         )
 
-        assert files.file_system(tmp_path, mounts) == "nfs4"
-        assert files.file_system(Path("/"), mounts) == "ext4"
+        assert file.file_system(tmp_path, mounts) == "nfs4"
+        assert file.file_system(Path("/"), mounts) == "ext4"
         odd = tmp_path / "ジョブ \\ x"
         odd.mkdir()
         escaped = os.fsencode(odd).replace(b"\\", rb"\134").replace(b" ", rb"\040")
@@ -226,8 +226,8 @@ class TestAFileThatMustNotBeUsed:
             + escaped
             + b" rw - cifs b rw\n23 1 0:6 / /\xff rw - x y z\n"
         )
-        assert files.file_system(odd, mounts) == "cifs"
-        assert files.file_system(tmp_path, tmp_path / "absent") == ""
+        assert file.file_system(odd, mounts) == "cifs"
+        assert file.file_system(tmp_path, tmp_path / "absent") == ""
 
     @pytest.mark.parametrize(
         ("url", "said"),
@@ -264,7 +264,7 @@ class TestAFileThatMustNotBeUsed:
             connection.execute("DELETE FROM shigoto_meta")
         connection.close()
 
-        error = files.wrapped(caught.value, path)
+        error = file.wrapped(caught.value, path)
         assert isinstance(error, StoreUnavailable)
         assert "cannot be opened for writing" in str(error)
 
@@ -480,8 +480,8 @@ os._exit(0)
     def test_a_new_file_after_closing_is_a_new_store(self, engine: SqliteEngine, path: Path) -> None:
         engine.run(engine.enqueue_many([spec("a"), spec("b")]))
         engine.close()
-        for file in path.parent.iterdir():
-            file.unlink()
+        for each in path.parent.iterdir():
+            each.unlink()
 
         engine.run(engine.enqueue_many([spec("b")]))
 
@@ -700,7 +700,7 @@ class TestACallersTransaction:
         holder.execute("BEGIN IMMEDIATE")
 
         with ThreadPoolExecutor() as pool:
-            opening = pool.submit(lambda: files.connect_for_user(path, synchronous="full").close())
+            opening = pool.submit(lambda: file.connect_for_user(path, synchronous="full").close())
             assert not wait([opening], timeout=0.3).done
             holder.execute("ROLLBACK")
             holder.close()
@@ -794,10 +794,10 @@ class TestACallersTransaction:
     def test_commits_of_callers_alone_do_not_let_the_log_grow(
         self, engine: SqliteEngine, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(checkpoint, "WAL_LIMIT", 200_000)
+        monkeypatch.setattr(file, "WAL_LIMIT", 200_000)
         # A commit gives up the write lock an instant before its snapshot. A checkpoint in that instant is not whole,
         # and the next would come a second later: long enough for all of these commits.
-        monkeypatch.setattr(checkpoint, "RETRY_AFTER", 0)
+        monkeypatch.setattr(file, "RETRY_AFTER", 0)
         connection = engine.connect()
         for _ in range(300):
             with connection:
@@ -960,7 +960,7 @@ def test_a_migration_script_is_split_where_its_statements_end() -> None:
         "-- one;\nCREATE TABLE a (x);\nCREATE TRIGGER t AFTER INSERT ON a BEGIN\n  DELETE FROM a;\nEND;\n"
     )
 
-    assert len(schema.split(script)) == 2
+    assert len(file.split(script)) == 2
 
 
 def target(fd: str) -> str:

@@ -9,8 +9,8 @@ import pytest
 
 from shigoto.engine.op import Op, Write, drive
 from shigoto.engine.sql.commands import Call, Command, Statement
-from shigoto.engine.sqlite import SqliteEngine, files
-from shigoto.engine.sqlite.statement import SQL, execute
+from shigoto.engine.sqlite import SqliteEngine, file
+from shigoto.engine.sqlite.dialect import SQL, execute
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
 from shigoto.model.worker import Announcement, Ending, LogTail, Settlement, Want
@@ -53,7 +53,7 @@ def look(engine: SqliteEngine, statement: str) -> list[tuple[object, ...]]:
 
 def statements_of(engine: SqliteEngine, op: Op[Any]) -> list[str]:
     """The statements that an op runs; nothing is committed."""
-    connection = files.connect(engine.path, synchronous="normal")
+    connection = file.connect(engine.path, synchronous="normal")
     texts: list[str] = []
 
     def run(command: Command) -> sqlite3.Cursor:

@@ -17,10 +17,9 @@ from shigoto.bulk import BATCH, Plan, clearing
 from shigoto.engine.op import Op, drive
 from shigoto.engine.sql import looking
 from shigoto.engine.sql.commands import Place, Statement
-from shigoto.engine.sqlite import SqliteEngine, claiming, files
+from shigoto.engine.sqlite import SqliteEngine, claiming, file
+from shigoto.engine.sqlite.dialect import PLACES, SQL, execute
 from shigoto.engine.sqlite.enqueueing import SHARED, insertion
-from shigoto.engine.sqlite.places import PLACES
-from shigoto.engine.sqlite.statement import SQL, execute
 from shigoto.filters import Filters
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobFilter, JobSpec, Lease, State
@@ -115,7 +114,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteEngine]:
 
 def steps_of(engine: SqliteEngine, op: Op[Any]) -> int:
     """How many virtual machine steps an op takes, to the nearest hundred; nothing is committed."""
-    connection = files.connect(engine.path, synchronous="normal")
+    connection = file.connect(engine.path, synchronous="normal")
     steps = 0
 
     def count() -> int:
@@ -134,7 +133,7 @@ def steps_of(engine: SqliteEngine, op: Op[Any]) -> int:
 
 def costs_of_writes(engine: SqliteEngine, plan: Plan[Any]) -> list[int]:
     """How many virtual machine steps each write of a plan takes; nothing is committed."""
-    connection = files.connect(engine.path, synchronous="normal")
+    connection = file.connect(engine.path, synchronous="normal")
     costs: list[int] = []
 
     def count() -> int:
@@ -160,7 +159,7 @@ def numbers_of(place: Place, wanted: JobFilter, order: looking.Order, after: int
 
 
 def plan_of(engine: SqliteEngine, statement: Statement) -> list[str]:
-    connection = files.connect(engine.path, synchronous="normal")
+    connection = file.connect(engine.path, synchronous="normal")
     rows = connection.execute("EXPLAIN QUERY PLAN " + statement.text, statement.values).fetchall()
     connection.close()
     return [row[3] for row in rows]

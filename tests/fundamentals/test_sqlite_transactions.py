@@ -30,7 +30,7 @@ from shigoto import (
 )
 from shigoto.context import Desk
 from shigoto.engine.sql import block
-from shigoto.engine.sqlite import checkpoint, driver
+from shigoto.engine.sqlite import driver, file
 from tests.fundamentals.shop import SqliteShop, apay, pay, until
 
 pytestmark = pytest.mark.engine("sqlite")
@@ -315,7 +315,7 @@ class TestTrouble:
         run = shop.start()
         with closing(shop.connect()) as connection:
             before = shop.path.stat().st_size
-            monkeypatch.setattr(checkpoint, "WAL_LIMIT", 0)
+            monkeypatch.setattr(file, "WAL_LIMIT", 0)
             with run.context.transaction() as tx:
                 tx.execute("CREATE TABLE large AS SELECT zeroblob(1000000) AS bytes")
             assert connection.in_transaction is False

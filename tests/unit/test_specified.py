@@ -18,7 +18,7 @@ import dev
 from shigoto import Job, PayloadInvalid, PayloadTooLarge, Retry, Shigoto, State, demo
 from shigoto.cli import run
 from shigoto.engine.op import drive
-from shigoto.engine.sqlite.statement import execute
+from shigoto.engine.sqlite.dialect import execute
 from shigoto.model import errors
 from shigoto.model.job import JobFilter
 from shigoto.testing.clock import START, VirtualClock

@@ -87,7 +87,7 @@ def _expect_of_sqlite(connection: object) -> None:
     """Refuse what the app's own store would refuse, so that a test with a fake does not pass in its place."""
     import sqlite3
 
-    from shigoto.engine.sqlite.unwrap import unwrapped
+    from shigoto.engine.sqlite.driver import unwrapped
 
     if not isinstance(unwrapped(connection), sqlite3.Connection):
         raise StoreRefused(

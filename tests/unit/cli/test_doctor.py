@@ -19,7 +19,7 @@ from shigoto.cli import check_store, check_work, output
 from shigoto.cli.doctor import examine, gather, report
 from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.engine.memory import MemoryEngine
-from shigoto.engine.sqlite import SqliteEngine, files
+from shigoto.engine.sqlite import SqliteEngine, file
 from shigoto.engine.sqlite.checkup import look_at
 from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, StoreFacts
 from shigoto.model.ids import uuid7
@@ -36,7 +36,7 @@ def ago(**length: float) -> datetime:
     return NOW - timedelta(**length)
 
 
-def file(**changes: Any) -> FileFacts:
+def file_facts(**changes: Any) -> FileFacts:
     fields: dict[str, Any] = {"path": "/data/jobs.db", "file_system": "ext4", "size": 5 * MIB}
     return FileFacts(**{**fields, "log_size": MIB, "free": 9_000 * MIB, **changes})
 
@@ -69,13 +69,15 @@ def facts(
     store: StoreFacts | None = None,
     **changes: Any,
 ) -> Facts:
-    checkup = Checkup(version=version, file=outside or file(), store=store or inside())
+    checkup = Checkup(version=version, file=outside or file_facts(), store=store or inside())
     fields: dict[str, Any] = {"now": NOW, "python": "3.13.1", "engine": "sqlite", "checkup": checkup}
     return Facts(**{**fields, "workers": [worker()], **changes})
 
 
 def refused(text: str) -> Facts:
-    return structs.replace(facts(), checkup=Checkup(version="3.51.3", file=file(), refusal=text), workers=[])
+    return structs.replace(
+        facts(), checkup=Checkup(version="3.51.3", file=file_facts(), refusal=text), workers=[]
+    )
 
 
 def no_store() -> Facts:
@@ -150,28 +152,28 @@ def test_an_sqlite_with_the_wal_reset_bug_is_noted(version: str, expected: Level
     [("ext4", Level.OK), ("", Level.OK), ("overlay", Level.WARNING), ("tmpfs", Level.WARNING)],
 )
 def test_a_file_system_that_forgets_is_warned_of(kind: str, expected: Level) -> None:
-    assert level(check_store.file_system(facts(outside=file(file_system=kind)))) is expected
+    assert level(check_store.file_system(facts(outside=file_facts(file_system=kind)))) is expected
 
 
 def test_files_that_we_may_not_write_are_a_problem_and_those_that_all_may_a_warning() -> None:
-    assert level(check_store.permissions(facts(outside=file(forbidden=("/data",))))) is Level.PROBLEM
-    assert level(check_store.permissions(facts(outside=file(exposed=("/data",))))) is Level.WARNING
+    assert level(check_store.permissions(facts(outside=file_facts(forbidden=("/data",))))) is Level.PROBLEM
+    assert level(check_store.permissions(facts(outside=file_facts(exposed=("/data",))))) is Level.WARNING
 
 
 @pytest.mark.parametrize(
     ("free", "expected"), [(10 * MIB, Level.PROBLEM), (100 * MIB, Level.WARNING), (600 * MIB, Level.OK)]
 )
 def test_a_disk_that_fills_up_is_noticed(free: int, expected: Level) -> None:
-    assert level(check_store.space(facts(outside=file(free=free)))) is expected
+    assert level(check_store.space(facts(outside=file_facts(free=free)))) is expected
 
 
 def test_a_disk_of_which_nothing_is_known_is_passed_over() -> None:
-    assert check_store.space(facts(outside=file(free=None))) is None
+    assert check_store.space(facts(outside=file_facts(free=None))) is None
 
 
 @pytest.mark.parametrize(("size", "expected"), [(17 * MIB, Level.OK), (64 * MIB, Level.WARNING)])
 def test_a_log_that_only_grows_is_warned_of(size: int, expected: Level) -> None:
-    finding = check_store.log(facts(outside=file(log_size=size)))
+    finding = check_store.log(facts(outside=file_facts(log_size=size)))
 
     assert level(finding) is expected
     assert finding is not None
@@ -380,7 +382,7 @@ def test_workers_that_do_not_keep_up_are_noticed() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, None])
 def test_a_report_fits_the_terminal_and_sums_up(width: int | None) -> None:
-    found = examine(facts(version="3.40.1", outside=file(free=MIB), store=inside(synchronous="normal")))
+    found = examine(facts(version="3.40.1", outside=file_facts(free=MIB), store=inside(synchronous="normal")))
 
     lines = [click.unstyle(line) for line in report(found, width)]
 
@@ -417,7 +419,7 @@ def test_the_doctor_finds_a_working_store_well(shigoto: Command, store: Store) -
     assert outcome.code == 0
     assert platform.python_version() in found["python"]["text"]
     assert sqlite3.sqlite_version in found["sqlite"]["text"]
-    assert files.file_system(Path.cwd()) in found["file system"]["text"]
+    assert file.file_system(Path.cwd()) in found["file system"]["text"]
     for check in (
         "store",
         "permissions",
@@ -482,7 +484,7 @@ def test_a_file_that_is_no_database_is_a_problem(shigoto: Command) -> None:
 def test_a_store_on_a_network_is_a_problem(
     shigoto: Command, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "file_system", lambda folder: "nfs4")
+    monkeypatch.setattr(file, "file_system", lambda folder: "nfs4")
 
     found = diagnosis(shigoto, "jobs.db")
 

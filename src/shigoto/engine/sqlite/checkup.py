@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shigoto.engine.op import Op
 from shigoto.engine.sql.commands import Statement, Steps, sql
-from shigoto.engine.sqlite import files
+from shigoto.engine.sqlite import file
 from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, MoveFacts, StoreFacts
 from shigoto.model.errors import StoreError
 from shigoto.model.time import to_datetime
@@ -42,7 +42,7 @@ def look_at(path: Path) -> FileFacts:
     found = [Path(f"{path}{end}") for end in COMPANIONS if os.path.exists(f"{path}{end}")]
     return FileFacts(
         path=str(path),
-        file_system=files.file_system(path.parent),
+        file_system=file.file_system(path.parent),
         size=_size(path),
         log_size=_size(Path(f"{path}-wal")),
         free=_free(path.parent),

@@ -3,22 +3,36 @@
 What is read is one row (`best`), and what is moved is one range of each lane, up to the last job that was read: the
 write lock is ours, so the two are the same jobs. The payloads travel beside the rest, joined by a character that no
 JSON text contains: to escape and unescape them took half of the time of a claim.
+
+A row that somebody has written into the file by hand would stop every claim that meets it, and with it everybody's jobs
+(F12). So a claim that cannot be read is read job by job, and what still cannot be is failed, as payload_invalid; nobody
+pays for that before it happens.
 """
 
+import sqlite3
 from collections.abc import Sequence
 from functools import cache
 from math import inf
 from uuid import UUID
 
+import msgspec
 from msgspec import json
 from msgspec.structs import force_setattr
 
 from shigoto.engine.op import WRITE
-from shigoto.engine.sql.commands import Statement, Steps, sql
-from shigoto.engine.sqlite.damage import fail_unreadable, is_damage
-from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, Lease
+from shigoto.engine.sql.commands import Statement, Steps, sql, sql_each
+from shigoto.engine.sql.settling import count
+from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, FailureKind, Lease, State
+from shigoto.model.text import fit
 from shigoto.model.time import Millis
 from shigoto.model.worker import CLAIM_BYTES, Want
+
+LONGEST_REASON = 500
+FAILED = 4
+# What reading a row can raise if it holds something else than what we have written.
+UNREADABLE = (sqlite3.Error, msgspec.DecodeError, ValueError, TypeError, KeyError, OverflowError)
+
+Key = tuple[int, object, object, int]  # of a ready row, as it is: lane, priority, pos, number
 
 # Leases are read in portions, and a claim stops taking more once CLAIM_BYTES are on their way: a look-ahead of a
 # thousand jobs of 1 MiB would otherwise need gigabytes. What was read so far tells how large the next portion may be;
@@ -26,11 +40,9 @@ from shigoto.model.worker import CLAIM_BYTES, Want
 # 1 MiB are no faster, and take a third longer where the system takes back the memory of such a text.
 FIRST_PORTION, LARGEST_PORTION = 32, 500
 PORTION_BYTES = 384 * 1024
-
 # Priority (negated), pos, number: the order of the line. Whole numbers, unless somebody has written the row by hand.
 Place = tuple[int | float, int | float, int]
 Head = tuple[Place, int]  # with its lane
-
 BEFORE_ALL: Place = (-inf, -inf, -(2**63))
 BEHIND_ALL: Place = (inf, inf, 2**63 - 1)
 MOST_LANES = 400  # that one statement merges; SQLite takes 500 terms
@@ -40,9 +52,27 @@ LARGE = 1024  # characters of a job, on average
 # connections that have met such a claim do so: a disk that fails, or a file that is cut off, then ends the process,
 # where a read would have raised an error.
 MAP_FILE = "PRAGMA mmap_size = 1073741824"
-
 _heads = json.Decoder(list[Head])
 _leases = json.Decoder(list[Lease])
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether it is what a row holds that SQLite, or we, could not read; and not the file, the disk or a lock."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) == sqlite3.SQLITE_ERROR
+    return isinstance(error, UNREADABLE)
+
+
+def fail_unreadable(now: Millis, key: Key, error: Exception) -> Steps[None]:
+    """End a job that is in the ready set and cannot be read."""
+    lane, priority, pos, number = key
+    [queue] = (yield sql("queue_of_lane", lane)).fetchone()
+    reason = fit(str(error), LONGEST_REASON)
+    text = f"The row of this job was not written by us, and cannot be read: {reason}"
+    [remembered] = (yield sql("drop_ready_row", lane, priority, pos, number)).fetchall()
+    kind = FailureKind.PAYLOAD_INVALID
+    yield sql_each("add_done", [(number, FAILED, *remembered, None, now, None, kind, text)])
+    yield from count(ended=[(queue, State.FAILED)])
 
 
 def claim(now: Millis, worker: UUID, wants: Sequence[Want]) -> Steps[list[Lease]]:

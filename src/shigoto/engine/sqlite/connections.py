@@ -23,8 +23,8 @@ from threading import get_ident
 from time import monotonic
 from typing import Protocol
 
-from shigoto.engine.sqlite import files
-from shigoto.engine.sqlite.files import OwnConnection
+from shigoto.engine.sqlite import file
+from shigoto.engine.sqlite.file import OwnConnection
 from shigoto.model.errors import StoreUnavailable
 
 MOST = 16
@@ -224,7 +224,7 @@ class Connections:
         with self._opening:
             self._expect_not_inherited()
             if not self._prepared:
-                files.refuse_unfit(self._path)
+                file.refuse_unfit(self._path)
             connection = self._open_connection()
             try:
                 if not self._prepared:

@@ -1,4 +1,4 @@
-"""Runs operations on the file: in the caller's thread, in the database threads, or on the caller's own connection.
+"""Transactions of one process: in the caller's thread, in the database threads, or on the caller's own connection.
 
     run(op)    sync callers      in the calling thread, one transaction per op
     arun(op)   async callers     a queue to a database thread; all writes waiting there share one commit
@@ -7,8 +7,17 @@
 
 Inside one process writers queue at a lock, so that SQLite's own file lock is contended only between processes; there we
 try again every half millisecond or so, where SQLite's busy handler would sleep for up to 100 ms.
+
+A database thread takes all the operations that wait, runs them as one group, and hands the answers back. Nothing waits
+for company: an op that arrives at an idle thread runs at once, and whatever arrives meanwhile is the next group. One
+hand-over to the event loop serves a whole group.
+
+The connections that libraries wrap are known by what they look like: none of these libraries is imported for it. What
+they would do before a statement of their own, they do before ours: SQLAlchemy begins its transaction then, without
+which its commit would be none.
 """
 
+import asyncio
 import logging
 import random
 import sqlite3
@@ -17,35 +26,157 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import partial
+from inspect import iscoroutine
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
 from shigoto.engine.op import Op, Write, drive
-from shigoto.engine.sql.block import Watchdog
+from shigoto.engine.sql.block import Watchdog, started
 from shigoto.engine.sql.commands import Command, Statement, sql
-from shigoto.engine.sqlite import files
-from shigoto.engine.sqlite.awaited import AwaitedConnection, EitherBlock
-from shigoto.engine.sqlite.checkpoint import Checkpointer
+from shigoto.engine.sqlite import file
 from shigoto.engine.sqlite.connections import Connections, Prepare
-from shigoto.engine.sqlite.files import OwnConnection
-from shigoto.engine.sqlite.lent import LentConnection
-from shigoto.engine.sqlite.statement import execute
-from shigoto.engine.sqlite.thread import DatabaseThread, Outcome
-from shigoto.engine.sqlite.transaction import Block, expect_outside
-from shigoto.engine.sqlite.unwrap import unwrapped
+from shigoto.engine.sqlite.dialect import execute
+from shigoto.engine.sqlite.file import Checkpointer, OwnConnection
+from shigoto.engine.sqlite.transaction import (
+    AwaitedConnection,
+    Block,
+    EitherBlock,
+    LentConnection,
+    expect_outside,
+)
 from shigoto.model.errors import JobError, StoreUnavailable
 
+DEPTH = 4  # Session → Connection → pooled connection → sqlite3.Connection
+
+MAX_GROUP = 256
+
+_Waiting = tuple[Op[Any], "asyncio.Future[Any]", asyncio.AbstractEventLoop]
+
 T = TypeVar("T")
-
 Direct = Callable[[Callable[..., Any]], T | None]
-
 log = logging.getLogger("shigoto.sqlite")
-
 LOCK_DEADLINE = 60.0  # seconds; then somebody holds a transaction open, and waiting longer does not help
 LOCK_SUSPICION = 5.0  # seconds after which somebody should know
 BUSY = 5
+
+
+def unwrapped(connection: object) -> object:
+    """The `sqlite3.Connection` inside an SQLAlchemy Session or Connection, or Django's connection; else what was given.
+
+    What must be awaited has none that could be used here.
+    """
+    inner: Any = connection
+    for _ in range(DEPTH):
+        if isinstance(inner, sqlite3.Connection):
+            return inner
+        if hasattr(inner, "get_raw_connection"):
+            break
+        _begin(inner)
+        held = getattr(inner, "driver_connection", None) or getattr(inner, "connection", None)
+        inner = held() if callable(held) and not isinstance(held, sqlite3.Connection) else held
+        if iscoroutine(inner):
+            inner.close()
+            break
+    return inner if isinstance(inner, sqlite3.Connection) else connection
+
+
+def _begin(inner: Any) -> None:
+    """Let a Connection of SQLAlchemy's begin, as it does before a statement; a Session has done it by now."""
+    if hasattr(inner, "exec_driver_sql") and not inner.in_transaction():
+        inner.exec_driver_sql("SELECT 1").close()
+
+
+class Outcome:
+    """What became of one op."""
+
+    __slots__ = ("error", "value")
+
+    def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
+        self.value = value
+        self.error = error
+
+
+class DatabaseThread:
+    """One thread."""
+
+    def __init__(
+        self,
+        name: str,
+        transact: Callable[[list[Op[Any]]], list[Outcome]],
+    ) -> None:
+        self._transact = transact
+        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._door = threading.Lock()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._serve, name=f"shigoto-{name}", daemon=True)
+        started(self._thread)
+
+    def submit(self, op: Op[Any]) -> "asyncio.Future[Any]":
+        """Queue an op; the future belongs to the running event loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        with self._door:
+            if self._stopping:
+                raise StoreUnavailable("The store was closed while an operation was on its way to it.")
+            self._queue.put((op, future, loop))
+        return future
+
+    def stop(self) -> None:
+        """Finish what is queued and end."""
+        with self._door:
+            self._stopping = True
+            self._queue.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        stopping = False
+        while not stopping:
+            group, stopping = self._next_group()
+            if not group:
+                continue
+            try:
+                outcomes = self._transact([op for op, _, _ in group])
+            except Exception as error:
+                outcomes = [Outcome(error=error) for _ in group]
+            _hand_over(group, outcomes)
+
+    def _next_group(self) -> tuple[list[_Waiting], bool]:
+        group: list[_Waiting] = []
+        waiting = self._queue.get()
+        while waiting is not None:
+            group.append(waiting)
+            if len(group) == MAX_GROUP:
+                return group, False
+            try:
+                waiting = self._queue.get_nowait()
+            except Empty:
+                return group, False
+        return group, True
+
+
+def _hand_over(group: list[_Waiting], outcomes: list[Outcome]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Outcome]]] = {}
+    for (_, future, loop), outcome in zip(group, outcomes, strict=True):
+        by_loop.setdefault(loop, []).append((future, outcome))
+    for loop, answers in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, answers)
+        except RuntimeError:
+            continue  # the loop is closed: nobody is left to be told, and what was committed stays committed
+
+
+def _resolve(answers: list[tuple["asyncio.Future[Any]", Outcome]]) -> None:
+    for future, outcome in answers:
+        if future.cancelled():
+            continue
+        if outcome.error is not None:
+            future.set_exception(outcome.error)
+        else:
+            future.set_result(outcome.value)
 
 
 class NeedsWrite(Exception):
@@ -60,7 +191,7 @@ class Driver:
         self.synchronous = synchronous
         self.connections = Connections(
             path,
-            open_connection=lambda: self.patiently(lambda: files.connect(path, synchronous=synchronous)),
+            open_connection=lambda: self.patiently(lambda: file.connect(path, synchronous=synchronous)),
             prepare=lambda connection, may_migrate: self.patiently(lambda: prepare(connection, may_migrate)),
             in_child=self._begin_again,  # the parent's threads do not exist there, and its locks may be held for ever
         )
@@ -106,7 +237,7 @@ class Driver:
             finally:
                 writing.release()
         except sqlite3.Error as error:
-            raise files.wrapped(error, self.path) from error
+            raise file.wrapped(error, self.path) from error
         return value
 
     def _write_directly(self, connection: OwnConnection, direct: Direct[T]) -> T | None:
@@ -133,7 +264,7 @@ class Driver:
             raise JobError(
                 "The connection of an async transaction block must be awaited: use aenqueue() with it."
             )
-        theirs = files.check_same_file(unwrapped(connection), self.path)
+        theirs = file.check_same_file(unwrapped(connection), self.path)
         self.prepare(may_migrate=not theirs.in_transaction)
         execute(theirs, sql("take_write_lock"))
         execute(theirs, Statement("SAVEPOINT shigoto"))
@@ -149,7 +280,7 @@ class Driver:
                 theirs.in_transaction
             ):  # else SQLite has rolled everything back by itself, as when the disk is full
                 execute(theirs, Statement("ROLLBACK TO shigoto"))
-            if isinstance(error, sqlite3.IntegrityError) and (moved := files.refusal(error)):
+            if isinstance(error, sqlite3.IntegrityError) and (moved := file.refusal(error)):
                 raise moved from error
             raise
         finally:
@@ -175,7 +306,7 @@ class Driver:
         try:
             self.connections.prepare(may_migrate=may_migrate)
         except sqlite3.Error as error:
-            raise files.wrapped(error, self.path) from error
+            raise file.wrapped(error, self.path) from error
 
     def close(self) -> None:
         """Stop the threads and close every connection."""
@@ -204,7 +335,7 @@ class Driver:
             return [Outcome(error=error) for _ in ops]
         except Exception as error:
             if len(ops) == 1:
-                ours = files.wrapped(error, self.path) if isinstance(error, sqlite3.Error) else error
+                ours = file.wrapped(error, self.path) if isinstance(error, sqlite3.Error) else error
                 return [Outcome(error=ours)]
         return [self._transact([op])[0] for op in ops]
 

@@ -12,15 +12,19 @@ from shigoto.engine.protocol import Block, Capabilities, Doorbell
 from shigoto.engine.sql import looking, managing, repairing, settling, ticking
 from shigoto.engine.sql.commands import Dialect, Statement, Steps, sql
 from shigoto.engine.sql.service import SqlRegistry
-from shigoto.engine.sqlite import checkup, claiming, doorbell, enqueueing, files, promoting, schema
-from shigoto.engine.sqlite.completing import complete
-from shigoto.engine.sqlite.counting import fold_counters, uncounted
-from shigoto.engine.sqlite.damage import is_damage
+from shigoto.engine.sqlite import checkup, claiming, dialect, doorbell, enqueueing, file
+from shigoto.engine.sqlite.claiming import is_damage
+from shigoto.engine.sqlite.dialect import (
+    PLACES,
+    SQL,
+    StoreClock,
+    complete,
+    fold_counters,
+    forget,
+    now_and_step,
+    uncounted,
+)
 from shigoto.engine.sqlite.driver import Driver
-from shigoto.engine.sqlite.forgetting import forget
-from shigoto.engine.sqlite.places import PLACES
-from shigoto.engine.sqlite.statement import SQL
-from shigoto.engine.sqlite.time import StoreClock, now_and_step
 from shigoto.model.checkup import Checkup
 from shigoto.model.job import (
     Attempt,
@@ -139,7 +143,7 @@ class SqliteEngine:
     def connect(self) -> sqlite3.Connection:
         """A connection for the user's own statements on the same file, fit for `using(connection=...)`."""
         self._driver.prepare()
-        return files.connect_for_user(self._path, synchronous=self._synchronous)
+        return file.connect_for_user(self._path, synchronous=self._synchronous)
 
     def migrate(self) -> list[str]:
         self._applied = []
@@ -159,7 +163,7 @@ class SqliteEngine:
         return self._driver.run(op)
 
     def _prepare(self, connection: sqlite3.Connection, may_migrate: bool) -> None:
-        self._applied = schema.migrate(connection, self._path, may_migrate=may_migrate)
+        self._applied = file.migrate(connection, self._path, may_migrate=may_migrate)
         self._clock.remember(connection.execute(SQL["meta"], ("clock",)).fetchone()[0])
 
     def mover(self) -> "Mover":
@@ -226,7 +230,7 @@ class SqliteEngine:
 
     def promote(self, limit: int) -> Op[Promoted]:
         return Op(
-            start=lambda: promoting.promote(self._clock.now(), limit),
+            start=lambda: dialect.promote(self._clock.now(), limit),
             mode="probe",
             rings=lambda promoted: promoted.count > 0,
         )

@@ -12,41 +12,182 @@ callback. So every use of the connection is under a lock of ours.
 
 A statement that came after the rollback would be a transaction of its own, an effect without a completion. The same
 after SQLite itself has rolled back (`ON CONFLICT ROLLBACK`, a full disk). So each use looks first whether the
-transaction is still there, and SQLite's authorizer refuses COMMIT, ROLLBACK and BEGIN but from us.
+transaction is still there, and SQLite's authorizer refuses COMMIT, ROLLBACK and BEGIN but from us. A cursor made past
+the connection (`sqlite3.Cursor(tx)`) escapes our lock, but not the authorizer.
+
+A block that is entered with `async with` has a thread of its own, where all of it happens: the event loop never waits
+for the disk or for the write lock. A cancel may strike at any `await`:
+
+    while the block is being entered   the thread goes on, enters it, and finds the order to roll back
+    at a statement                     the statement goes on, and the rollback comes after it
+    while the block is being left      the cancel waits: whether it was committed must be known
 """
 
+import asyncio
 import ctypes
 import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from queue import SimpleQueue
+from threading import Lock, RLock, Thread
+from types import TracebackType
+from typing import Any, Literal, NoReturn, Protocol, TypeVar
 from weakref import WeakSet
 
 from shigoto.engine.op import Op, drive
-from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, Watchdog
-from shigoto.engine.sqlite import files
+from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, Watchdog, started, to_its_end
+from shigoto.engine.sqlite import file
 from shigoto.engine.sqlite.connections import Connections
-from shigoto.engine.sqlite.lent import LentConnection, LentCursor, Use
-from shigoto.engine.sqlite.statement import execute
+from shigoto.engine.sqlite.dialect import execute
 from shigoto.model.errors import JobError, StoreUnavailable, TransactionTooLong
 
+NO_SCRIPTS = (
+    "executescript() commits before it begins, so it cannot be used inside a transaction block."
+    " Execute the statements one by one."
+)
+
 T = TypeVar("T")
-
 log = logging.getLogger("shigoto.sqlite")
-
 NOT_AUTHORIZED = 23
 PRAGMAS = ("journal_mode", "locking_mode", "query_only", "wal_autocheckpoint", "writable_schema")
 NO_PRAGMA = (
     "PRAGMA {} cannot be set in a transaction block: its connection also writes the completion of the job."
 )
 INTERRUPT_EVERY = 0.05  # seconds; one that comes before a statement has begun is lost
-
 Stage = Literal["new", "open", "ending", "over", "expired", "foreign"]
+
+BROKEN = (
+    "A statement of the transaction block has raised what ends a thread, such as SystemExit, so all of it was rolled"
+    " back. Raise errors that are an Exception in adapters and in functions that SQL calls."
+)
+_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+
+
+class Keeper(Protocol):
+    """The block, as its connection sees it."""
+
+    cursors: "WeakSet[LentCursor]"
+    use: "Use"
+    rings: bool
+
+    def expect_usable(self) -> None:
+        """Raise if the transaction is not there, so that nothing is written beside it."""
+        ...
+
+    def explain(self, error: sqlite3.Error) -> None:
+        """Raise what an error of SQLite means here, if it means something more."""
+        ...
+
+
+class Use:
+    """The right to use the connection: one thread at a time, while the block stands."""
+
+    __slots__ = ("_keeper", "lock")
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self.lock = RLock()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        try:
+            self._keeper.expect_usable()
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.lock.release()
+        if isinstance(error, sqlite3.Error):
+            self._keeper.explain(error)
+
+
+class LentCursor(sqlite3.Cursor):
+    """A cursor that knows whether its block is still open."""
+
+    def __init__(self, connection: sqlite3.Connection, block: Keeper) -> None:
+        super().__init__(connection)
+        self._block = block
+        block.cursors.add(self)
+
+    def execute(self, sql: str, parameters: Any = (), /) -> "LentCursor":
+        with self._block.use:
+            super().execute(sql, parameters)
+        return self
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> "LentCursor":
+        rows = list(
+            parameters
+        )  # first: whoever makes them may take its time, and must not keep the watchdog out
+        with self._block.use:
+            super().executemany(sql, rows)
+        return self
+
+    def executescript(self, sql_script: str, /) -> NoReturn:
+        raise JobError(NO_SCRIPTS)
+
+    def fetchone(self) -> Any:
+        with self._block.use:
+            return super().fetchone()
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        with self._block.use:
+            return super().fetchmany(self.arraysize if size is None else size)
+
+    def fetchall(self) -> list[Any]:
+        with self._block.use:
+            return super().fetchall()
+
+    def __next__(self) -> Any:
+        with self._block.use:
+            return super().__next__()
+
+
+class LentConnection(sqlite3.Connection):
+    """A connection with an open transaction, for as long as its block lasts."""
+
+    block: Keeper
+    finish: Callable[[object], None]
+
+    def cursor(self, factory: object = None) -> Any:
+        if factory is not None:
+            raise JobError("A transaction block has cursors of its own: call cursor() without a factory.")
+        with self.block.use:
+            return super().cursor(lambda connection: LentCursor(connection, self.block))
+
+    def execute(self, sql: str, parameters: Any = (), /) -> LentCursor:
+        cursor: LentCursor = self.cursor()
+        return cursor.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> LentCursor:
+        cursor: LentCursor = self.cursor()
+        return cursor.executemany(sql, parameters)
+
+    def executescript(self, sql_script: str, /) -> NoReturn:
+        raise JobError(NO_SCRIPTS)
+
+    def commit(self) -> None:
+        raise JobError(NOT_YOURS)
+
+    def rollback(self) -> None:
+        raise JobError(NOT_YOURS)
+
+    def close(self) -> None:
+        raise JobError(NOT_YOURS)
+
+    def set_authorizer(self, authorizer_callback: object) -> NoReturn:
+        raise JobError("A transaction block has an authorizer of its own, which keeps it in one piece.")
+
+    def __exit__(self, *error: object) -> Literal[False]:
+        raise JobError(NOT_YOURS)
 
 
 class Host(Protocol):
@@ -79,7 +220,7 @@ class Host(Protocol):
 
 
 class Block:
-    """One transaction, from `open` to `end`. `awaited.py` makes `with` and `async with` of it."""
+    """One transaction, from `open` to `end`. `EitherBlock` makes `with` and `async with` of it."""
 
     def __init__(self, host: Host, last: Callable[[], Op[Any]], limit: float) -> None:
         self.host = host
@@ -123,7 +264,7 @@ class Block:
             finally:
                 self._turn.release()
             if isinstance(error, sqlite3.Error):
-                raise files.wrapped(error, self.host.path) from error
+                raise file.wrapped(error, self.host.path) from error
             raise
         return self._connection
 
@@ -213,7 +354,7 @@ class Block:
                 host.path, timeout=0, isolation_level=None, check_same_thread=False, factory=LentConnection
             )
             connection.block = self
-            pragmas = files.pragmas(host.synchronous) + files.FOR_USERS
+            pragmas = file.pragmas(host.synchronous) + file.FOR_USERS
             sqlite3.Cursor(connection).executescript(pragmas)
             return connection
 
@@ -235,7 +376,7 @@ class Block:
             # What a constraint says at the commit, it says about the block's own rows.
             if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
                 raise self._refusal(error) from error
-            if isinstance(error, sqlite3.IntegrityError) and (moved := files.refusal(error)):
+            if isinstance(error, sqlite3.IntegrityError) and (moved := file.refusal(error)):
                 raise moved from error
             raise
         if op.committed is not None:
@@ -245,8 +386,8 @@ class Block:
 
     def _refusal(self, error: sqlite3.Error) -> Exception:
         """What it means that the completion was not written: the file's trouble, or what the block has done to it."""
-        if files.is_passing(error):
-            return files.wrapped(error, self.host.path)
+        if file.is_passing(error):
+            return file.wrapped(error, self.host.path)
         return JobError(f"The completion of the job cannot be written after what the block did: {error}")
 
     def _roll_back(self) -> None:
@@ -342,3 +483,181 @@ def _is_same_file(one: Path, other: Path) -> bool:
         return one == other or os.path.samefile(one, other)
     except OSError:
         return False
+
+
+class Rows:
+    """What a statement has found, fetched already."""
+
+    __slots__ = ("_rows", "description", "lastrowid", "rowcount")
+
+    def __init__(self, rows: list[Any], rowcount: int, lastrowid: int | None, description: Any) -> None:
+        self._rows = iter(rows)
+        self.rowcount = rowcount
+        self.lastrowid = lastrowid
+        self.description = description
+
+    async def fetchone(self) -> Any:
+        """The next row, or None."""
+        return next(self._rows, None)
+
+    async def fetchall(self) -> list[Any]:
+        """The rows that are left."""
+        return list(self._rows)
+
+
+class AwaitedConnection:
+    """The connection of an async block: its statements run in the block's thread, one after the other."""
+
+    finish: Callable[[object], None]
+
+    def __init__(self, lent: LentConnection, thread: "BlockThread") -> None:
+        self.lent = lent
+        self._thread = thread
+
+    async def execute(self, statement: str, parameters: Any = (), /) -> Rows:
+        """Run one statement, and fetch what it finds."""
+        return await self.call(lambda: _fetched(self.lent.execute(statement, parameters)))
+
+    async def executemany(self, statement: str, parameters: Iterable[Any], /) -> Rows:
+        """Run one statement for each of many rows."""
+        rows = list(parameters)
+        return await self.call(lambda: _fetched(self.lent.executemany(statement, rows)))
+
+    async def call(self, action: Callable[[], T]) -> T:
+        """Do something in the block's thread."""
+        value: T = await self._thread.submit(action)
+        return value
+
+
+class EitherBlock:
+    """A block that may be entered with `with` or with `async with`."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+
+    def __enter__(self) -> LentConnection:
+        expect_outside(self._block.host.path)
+        lent = self._block.open()
+        self._unmark = mark_here(self._block)
+        return lent
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._unmark()
+        self._block.end(error)
+
+    async def __aenter__(self) -> AwaitedConnection:
+        expect_outside(self._block.host.path)
+        self._thread = BlockThread(self._block.abandon)
+        try:
+            lent: LentConnection = await self._thread.submit(self._block.open)
+        except BaseException:
+            self._thread.finish(self._block.abandon)
+            raise
+        self._unmark = mark_here(self._block)
+        return AwaitedConnection(lent, self._thread)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._unmark()
+        left = self._thread.finish(partial(self._block.end, error))
+        if left is None:
+            if error is None:
+                raise JobError(BROKEN)
+        elif kind is not GeneratorExit:  # of a coroutine that is thrown away, and must not wait any more
+            await to_its_end(left)
+
+    def give_up(self) -> None:
+        """Roll back soon: the job has ended without it. Never waits."""
+        self._block.give_up()
+
+
+class BlockThread:
+    """A thread that lives as long as one block; if something ends it before, the block is abandoned."""
+
+    def __init__(self, abandon: Callable[[], None]) -> None:
+        self._abandon = abandon
+        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._lock = Lock()
+        self._refusal: str | None = None
+        started(Thread(target=self._serve, name="shigoto-block", daemon=True))
+
+    def submit(self, action: Callable[[], Any]) -> "asyncio.Future[Any]":
+        """Do this next; the future belongs to the event loop that the block was entered on."""
+        with self._lock:
+            if self._refusal is not None:
+                raise JobError(self._refusal)
+            future: asyncio.Future[Any] = self._loop.create_future()
+            self._queue.put((action, future))
+            return future
+
+    def finish(self, action: Callable[[], Any]) -> "asyncio.Future[Any] | None":
+        """Do this and end; None if the thread has ended already, with the block."""
+        with self._lock:
+            if self._refusal is not None:
+                return None
+            self._refusal = OVER
+            future: asyncio.Future[Any] = self._loop.create_future()
+            self._queue.put((action, future))
+            self._queue.put(None)
+            return future
+
+    def _serve(self) -> None:
+        ordinary = False
+        try:
+            while (job := self._queue.get()) is not None:
+                self._do(*job)
+            ordinary = True
+        finally:
+            if not ordinary:
+                self._break_off()
+
+    def _do(self, action: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
+        try:
+            value = action()
+        except StopIteration:  # which a future cannot carry
+            self._tell(
+                future, None, RuntimeError("A statement of the transaction block raised StopIteration.")
+            )
+        except Exception as raised:
+            self._tell(future, None, raised)
+        except BaseException as raised:  # which would end the event loop, too, if it came up in a task there
+            broken = JobError(f"{BROKEN} It was {type(raised).__qualname__}.")
+            broken.__cause__ = raised
+            self._tell(future, None, broken)
+            raise
+        else:
+            self._tell(future, value, None)
+
+    def _break_off(self) -> None:
+        """Roll back, and leave nobody waiting."""
+        with self._lock:
+            self._refusal = self._refusal or BROKEN
+        try:
+            self._abandon()
+        finally:
+            while not self._queue.empty():
+                job = self._queue.get()
+                if job is not None:
+                    self._tell(job[1], None, JobError(BROKEN))
+
+    def _tell(self, future: "asyncio.Future[Any]", value: Any, error: Exception | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            self._loop.call_soon_threadsafe(_resolve, future, value, error)
+
+
+def _resolve(future: "asyncio.Future[Any]", value: Any, error: Exception | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
+
+
+def _fetched(cursor: LentCursor) -> Rows:
+    rows: list[Any] = [] if cursor.description is None else cursor.fetchall()
+    return Rows(rows, cursor.rowcount, cursor.lastrowid, cursor.description)
