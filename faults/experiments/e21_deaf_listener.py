@@ -19,7 +19,7 @@ from faults.experiment import Experiment, Outcome, Setting, unfinished
 from faults.stage import Stage
 from faults.tools.outages import READY_WITHIN, WORKERS, ended, goes_on, tracebacks
 from faults.tools.proxy import HalfOpen, Pass, Proxy, Silent
-from shigoto.engine.postgres.listening import CHECK_EVERY, CHECK_WITHIN, CONNECT_WITHIN, LONGEST_PAUSE
+from shigoto.engine.postgres.doorbell import CHECK_EVERY, CHECK_WITHIN, CONNECT_WITHIN, LONGEST_PAUSE
 from shigoto.model.worker import POLL
 
 EARS = "ears"  # the application that their connections name

@@ -24,7 +24,7 @@ from faults.stage import Stage
 from faults.tools.costs import Cost
 from faults.tools.pairs import meet
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import PostgresEngine, failures
+from shigoto.engine.postgres import PostgresEngine, errors
 from shigoto.engine.postgres.schema import shipped
 from shigoto.engine.sql.commands import Statement, Steps
 
@@ -110,7 +110,7 @@ def test_two_sessions_meet_in_a_circle_and_only_the_driver_knows(
     assert (case.reached, case.waited, case.errors) == (True, True, ())
     assert e23_deadlocks.deadlocks(quarrel.stage) == 1
 
-    monkeypatch.setattr(failures, "RESTARTS", 0)
+    monkeypatch.setattr(errors, "RESTARTS", 0)
     [error] = meet(quarrel.engines, ops, 1, quarrel.waits).errors
     assert "deadlock detected" in error
 

@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from shigoto.engine.op import Op, Write, drive
 from shigoto.engine.postgres.connection import ThreadConnection
-from shigoto.engine.postgres.inner import ThreadsInner
-from shigoto.engine.postgres.statement import Answer, load_texts
-from shigoto.engine.postgres.wire import Request, encode
+from shigoto.engine.postgres.connector import ThreadsInner
+from shigoto.engine.postgres.wire import Answer, Request, encode, load_texts
 from shigoto.engine.sql.commands import Call
 
 PATIENCE = 120.0  # seconds for one statement, for one that does walk through everything

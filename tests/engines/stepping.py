@@ -8,8 +8,8 @@ from typing import Any, Generic, Self, TypeVar
 import psycopg
 
 from shigoto.engine.op import Op, Write
-from shigoto.engine.postgres.adapters import OfPsycopg
-from shigoto.engine.postgres.statement import load_texts
+from shigoto.engine.postgres.joining import OfPsycopg
+from shigoto.engine.postgres.wire import load_texts
 from shigoto.engine.sql.commands import Call
 
 T = TypeVar("T")

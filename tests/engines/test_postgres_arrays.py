@@ -8,8 +8,8 @@ import pytest
 
 from shigoto.engine.op import Op
 from shigoto.engine.postgres.address import read_address
-from shigoto.engine.postgres.arrays import Array, bigint_array, int_array, text_array, uuid_array
 from shigoto.engine.postgres.driver import Driver
+from shigoto.engine.postgres.wire import Array, bigint_array, int_array, text_array, uuid_array
 from shigoto.engine.sql.commands import Statement
 from shigoto.model.errors import OptionInvalid
 

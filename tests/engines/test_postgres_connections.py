@@ -21,10 +21,10 @@ from psycopg.conninfo import conninfo_to_dict
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.address import read_address
-from shigoto.engine.postgres.connecting import Connector, attempts
+from shigoto.engine.postgres.batching import Gatherer
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
+from shigoto.engine.postgres.connector import Connector, attempts
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.postgres.gathering import Gatherer
 from shigoto.engine.sql.commands import Call, Statement
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7

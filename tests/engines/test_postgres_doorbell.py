@@ -13,9 +13,9 @@ import pytest
 
 from shigoto.engine.op import Op
 from shigoto.engine.postgres.address import read_address
+from shigoto.engine.postgres.doorbell import APART, COALESCE_FOR, CROWD
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.postgres.ringing import APART, COALESCE_FOR, CROWD
-from shigoto.engine.postgres.statement import RING
+from shigoto.engine.postgres.wire import RING
 from shigoto.engine.protocol import Doorbell
 from shigoto.engine.sql.commands import Statement
 

@@ -14,7 +14,7 @@ import pytest
 from shigoto.engine.op import WRITE, Op
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.postgres.statement import Script
+from shigoto.engine.postgres.wire import Script
 from shigoto.engine.sql.commands import Call, Statement
 from shigoto.model.errors import SchemaMissing, StoreRefused, StoreUnavailable
 from tests.postgres_yard import until_dozing

@@ -27,7 +27,7 @@ from shigoto import JobError, LeaseLost, OptionInvalid, SchemaMissing, Shigoto, 
 from shigoto.context import Context, Desk, Signals
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.engine.postgres.arrays import bigint_array, int_array, text_array, uuid_array
+from shigoto.engine.postgres.wire import bigint_array, int_array, text_array, uuid_array
 from shigoto.engine.sql.commands import Statement, Steps
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease

@@ -12,8 +12,8 @@ import pytest
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.connection import LoopConnection
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.postgres.failures import ConnectionLost
-from shigoto.engine.postgres.pools import LoopPool
+from shigoto.engine.postgres.errors import ConnectionLost
+from shigoto.engine.postgres.pool import LoopPool
 from shigoto.engine.postgres.wire import Request
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]

@@ -11,7 +11,7 @@ import pytest
 from devtools.postgres import Server
 from faults.tools.costs import Meter
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.engine.postgres.marks import LONGEST, SUSPICIOUS, Marks
+from shigoto.engine.postgres.claiming import LONGEST, SUSPICIOUS, Marks
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want

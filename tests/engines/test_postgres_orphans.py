@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from shigoto import Shigoto, State, StoreBusy
-from shigoto.engine.postgres import PostgresEngine, conversation
+from shigoto.engine.postgres import PostgresEngine, driver
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Ending, Settlement, SweepOrder, Verdict, Want
@@ -197,7 +197,7 @@ Act = Callable[[PostgresEngine, UUID], Any]
 def test_an_operator_is_told_that_it_is_busy(
     engine: PostgresEngine, orphan: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, act: Act
 ) -> None:
-    monkeypatch.setattr(conversation, "LOCKED_FOR", 1.0)
+    monkeypatch.setattr(driver, "LOCKED_FOR", 1.0)
     [lease, other] = claimed(engine, announced(engine), 2)
     complete_without_commit(orphan, lease)
 

@@ -20,10 +20,10 @@ import pytest
 
 from devtools.postgres import Server
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import outage
+from shigoto.engine.postgres import connector
 from shigoto.engine.postgres.address import read_address
+from shigoto.engine.postgres.connector import LONGEST_PAUSE, Outage
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.postgres.outage import LONGEST_PAUSE, Outage
 from shigoto.engine.sql.commands import Call, Statement
 from shigoto.model.errors import StoreError, StoreUnavailable
 from shigoto.worker.station import Trouble, longest_pause
@@ -278,7 +278,7 @@ def test_a_try_that_was_given_up_lets_another_begin() -> None:
     gate.ended(StoreUnavailable("down"))
     now[0] += 1
     assert gate.admit(200.0) == 0.0
-    assert gate.admit(200.0) == outage.LOOK_EVERY
+    assert gate.admit(200.0) == connector.LOOK_EVERY
 
     gate.given_up()
 

@@ -19,8 +19,8 @@ from conformance.engine_under_test import ended
 from faults.tools.costs import Cost, Meter
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine, claiming
-from shigoto.engine.postgres.marks import FRONT, Look, Marks, probes_of, slices_of
-from shigoto.engine.postgres.marks import Place as Mark
+from shigoto.engine.postgres.claiming import FRONT, Look, Marks, probes_of, slices_of
+from shigoto.engine.postgres.claiming import Place as Mark
 from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State

@@ -18,7 +18,7 @@ from msgspec import structs
 from faults.tools.proxy import HalfOpen, Pass, Proxy, Silent
 from shigoto import Context, Shigoto, State
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import PostgresEngine, cancelling, listening, transaction
+from shigoto.engine.postgres import PostgresEngine, connection, doorbell, transaction
 from shigoto.engine.postgres import engine as postgres_engine
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
@@ -134,8 +134,8 @@ async def test_a_silent_listener_notices_by_itself_and_listens_again(
     engine: PostgresEngine, line: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F31, E21: a line on which nothing comes looks like one on which there is nothing to tell."""
-    monkeypatch.setattr(listening, "CHECK_EVERY", 0.2, raising=False)
-    monkeypatch.setattr(listening, "CHECK_WITHIN", 0.5, raising=False)
+    monkeypatch.setattr(doorbell, "CHECK_EVERY", 0.2, raising=False)
+    monkeypatch.setattr(doorbell, "CHECK_WITHIN", 0.5, raising=False)
     app = Shigoto(engine=engine)
 
     @app.task
@@ -154,7 +154,7 @@ async def test_a_silent_listener_notices_by_itself_and_listens_again(
 async def test_a_listener_whose_line_is_well_is_left_alone(
     engine: PostgresEngine, line: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "CHECK_EVERY", 0.05, raising=False)
+    monkeypatch.setattr(doorbell, "CHECK_EVERY", 0.05, raising=False)
     ear = engine.listen()
     assert await ear.wait(20)
     before, passed = line.accepted, line.passed["to_server"]
@@ -227,7 +227,7 @@ def test_a_cancel_on_a_silent_line_does_not_stop_the_process(
 def test_what_a_block_was_doing_at_its_limit_is_cancelled_on_the_server(
     postgres_database: str, monkeypatch: pytest.MonkeyPatch, safely: bool
 ) -> None:
-    monkeypatch.setattr(cancelling, "SAFELY", safely and cancelling.SAFELY)
+    monkeypatch.setattr(connection, "SAFELY", safely and connection.SAFELY)
     make_store(postgres_database)
     engine = PostgresEngine(
         postgres_database
@@ -240,9 +240,9 @@ def test_what_a_block_was_doing_at_its_limit_is_cancelled_on_the_server(
     with pytest.raises(TransactionTooLong):
         linger()
 
-    with psycopg.connect(postgres_database, autocommit=True) as connection:
+    with psycopg.connect(postgres_database, autocommit=True) as watcher:
         look = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)' AND state = 'active'"
-        until(lambda: connection.execute(look).fetchall() == [(0,)])
+        until(lambda: watcher.execute(look).fetchall() == [(0,)])
     engine.close()
 
 
@@ -256,7 +256,7 @@ def test_so_many_cancels_on_a_silent_line_take_no_more_than_a_few_threads(
 
     until(lambda: all(block.stage == "expired" for block in blocks))
 
-    assert sum(thread.name == "shigoto-cancel" for thread in threading.enumerate()) <= cancelling.MOST
+    assert sum(thread.name == "shigoto-cancel" for thread in threading.enumerate()) <= connection.MOST
     line.mode = Pass()
     until(lambda: not any(thread.name == "shigoto-cancel" for thread in threading.enumerate()))
     for block in blocks:
@@ -316,7 +316,7 @@ def test_so_many_blocks_on_a_silent_line_are_all_told_that_it_is_silent(
 ) -> None:
     """There are not as many threads that cancel."""
     monkeypatch.setattr(transaction, "ANSWERED_WITHIN", 0.5)
-    together = threading.Barrier(2 * cancelling.MOST + 1)
+    together = threading.Barrier(2 * connection.MOST + 1)
 
     def use() -> None:
         with engine.block(pid, limit=1.0) as tx:
@@ -324,8 +324,8 @@ def test_so_many_blocks_on_a_silent_line_are_all_told_that_it_is_silent(
             together.wait(20)
             tx.execute("SELECT 1")
 
-    with ThreadPoolExecutor(2 * cancelling.MOST) as pool:
-        uses = [pool.submit(use) for _ in range(2 * cancelling.MOST)]
+    with ThreadPoolExecutor(2 * connection.MOST) as pool:
+        uses = [pool.submit(use) for _ in range(2 * connection.MOST)]
         together.wait(20)
         line.mode = Silent()
         together.wait(20)
@@ -382,7 +382,7 @@ def test_a_statement_that_was_answered_promptly_has_met_no_silence(
     engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was under way when the limit passed, and done before the server heard of the cancel."""
-    monkeypatch.setattr(cancelling, "cancel", lambda pgconn: None)
+    monkeypatch.setattr(connection, "cancel", lambda pgconn: None)
 
     def use() -> None:
         with engine.block(pid, limit=0.3) as tx:
@@ -396,7 +396,7 @@ def test_a_statement_that_was_answered_promptly_has_met_no_silence(
 def test_an_error_that_came_promptly_is_no_silence_either(
     engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cancelling, "cancel", lambda pgconn: None)
+    monkeypatch.setattr(connection, "cancel", lambda pgconn: None)
 
     def use() -> None:
         with engine.block(pid, limit=0.3) as tx:

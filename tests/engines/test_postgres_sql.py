@@ -17,7 +17,7 @@ from psycopg import RawCursor, errors
 
 from devtools.postgres import Server
 from shigoto.engine.postgres.schema import REMEMBER, shipped
-from shigoto.engine.postgres.statement import load_texts
+from shigoto.engine.postgres.wire import load_texts
 from shigoto.engine.sqlite.dialect import SQL as SQLITE
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
@@ -205,7 +205,7 @@ class TestStatements:
         assert named <= set(SQL)
 
     def test_another_schema_can_be_named(self, postgres_database: str) -> None:
-        from shigoto.engine.postgres.statement import in_schema
+        from shigoto.engine.postgres.wire import in_schema
 
         texts = load_texts("Our jobs")
         with psycopg.connect(postgres_database, autocommit=True, cursor_factory=RawCursor) as connection:

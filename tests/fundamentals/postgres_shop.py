@@ -12,7 +12,7 @@ from msgspec import structs
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres import engine as postgres_engine
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
-from shigoto.engine.postgres.failures import ConnectionLost
+from shigoto.engine.postgres.errors import ConnectionLost
 from shigoto.engine.postgres.wire import Request
 from tests.fundamentals.shop import SHORT, Shop, until
 from tests.postgres_clock import ServerClock

@@ -40,7 +40,7 @@ class StoreInMemory(OwnStore):
         if self._in_place_of.startswith("memory:"):
             return self.engine.join(connection, op)
         if self._in_place_of.startswith(POSTGRES):
-            from shigoto.engine.postgres.unwrap import opened
+            from shigoto.engine.postgres.joining import opened
 
             opened(connection)
         else:
@@ -51,7 +51,7 @@ class StoreInMemory(OwnStore):
         """The same as `join`, also for connections whose statements are awaited."""
         if not self._in_place_of.startswith(POSTGRES):
             return self.join(connection, op)
-        from shigoto.engine.postgres.unwrap import aopened
+        from shigoto.engine.postgres.joining import aopened
 
         self._expect_open(op)
         await aopened(connection)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shigoto.engine.postgres.marks import (
+from shigoto.engine.postgres.claiming import (
     END,
     FEW,
     FRONT,

@@ -1,6 +1,6 @@
 """When a commit on PostgreSQL rings the doorbell: at once in sparse flow, seldom in a crowd. On a clock that obeys."""
 
-from shigoto.engine.postgres.ringing import APART, COALESCE_FOR, CROWD, TOO_LATE, Bell
+from shigoto.engine.postgres.doorbell import APART, COALESCE_FOR, CROWD, TOO_LATE, Bell
 
 
 class Flow:

@@ -19,8 +19,8 @@ from shigoto.engine.op import Op
 from shigoto.engine.postgres import schema
 from shigoto.engine.postgres.address import Settings
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.postgres.failures import refined, refused_connection
-from shigoto.engine.postgres.statement import in_schema
+from shigoto.engine.postgres.errors import refined, refused_connection
+from shigoto.engine.postgres.wire import in_schema
 from shigoto.engine.sql.commands import Statement, Steps
 from shigoto.engine.sql.commands import sql as call
 from shigoto.model.checkup import (

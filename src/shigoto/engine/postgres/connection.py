@@ -4,12 +4,20 @@ psycopg's own connections wait for as long as it takes, which is for ever if the
 is stopped. So the waiting is ours; psycopg connects, and keeps libpq.
 A connection that belongs to an event loop stays registered there for all its life, since to register it for each answer
 would cost a tenth of an awaited enqueue; thus it also notices at once that the server has closed it.
+
+What the server does for a connection on which nobody waits any more is cancelled. A cancel is a connection of its own.
+To ask libpq for it in one call (PQcancel) is to connect and to wait for the server with the interpreter's lock held: on
+a line that has fallen silent the whole process would stand still, beats included. So we wait ourselves, in a thread, no
+longer than a deadline and never in more than a few at once. What is not cancelled ends by its statement timeout, a
+little later.
 """
 
 import asyncio
 import os
 import select
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,13 +26,80 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from shigoto.engine.postgres.failures import ConnectionLost, NoAnswer, one_line
-from shigoto.engine.postgres.statement import Answer
-from shigoto.engine.postgres.wire import BAD, Request, Wire
+from shigoto.engine.postgres.errors import ConnectionLost, NoAnswer, one_line
+from shigoto.engine.postgres.wire import BAD, Answer, Request, Wire
+
+WITHIN = 5.0  # seconds
+MOST = 4  # threads
+POLL = pq.PollingStatus
+SAFELY = psycopg.capabilities.has_cancel_safe()  # libpq 17 lets us wait
+ANYBODY_THERE = bytes.fromhex("00000008 04d2162f")  # whether the server speaks TLS: it says S or N
+
+_threads = threading.BoundedSemaphore(MOST)
 
 READABLE, WRITABLE = 1, 4  # POLLIN and POLLOUT
 LOOK_EVERY = 1.0  # seconds, at a socket of whose end the event loop need not have told
 COPY_AT_ONCE = 256 * 1024  # bytes
+
+# libpq would say goodbye to the parent's server for whoever frees such a connection, so a child never does.
+_inherited: list[Wire] = []
+
+Ready = Callable[[int, float], int]
+
+
+def cancel(pgconn: pq.abc.PGconn) -> None:
+    """Cancel the statement under way on a connection, which may be closed meanwhile. Never waits, and never raises."""
+    try:
+        cancelling = _by_polling(pgconn.cancel_conn()) if SAFELY else _at_once(pgconn)
+    except psycopg.Error:  # it is closed
+        return
+    if not _threads.acquire(blocking=False):
+        return
+
+    def work() -> None:
+        try:
+            with suppress(psycopg.Error, OSError):  # there was nothing to cancel, or nobody to tell
+                cancelling()
+        finally:
+            _threads.release()
+
+    try:
+        threading.Thread(target=work, name="shigoto-cancel", daemon=True).start()
+    except RuntimeError:  # no thread to be had
+        _threads.release()
+
+
+def _by_polling(line: pq.abc.PGcancelConn) -> Callable[[], None]:
+    def work() -> None:
+        until = time.monotonic() + WITHIN
+        try:
+            line.start()
+            while (status := line.poll()) in (POLL.READING, POLL.WRITING):
+                left = until - time.monotonic()
+                reading, writing = ([line.socket], []) if status == POLL.READING else ([], [line.socket])
+                if left <= 0.0 or not any(select.select(reading, writing, (), left)):
+                    return
+        finally:
+            line.finish()
+
+    return work
+
+
+def _at_once(pgconn: pq.abc.PGconn) -> Callable[[], None]:
+    """For an older libpq: nobody else can run meanwhile, so it is only for a server that has answered just now."""
+    words, address, port = pgconn.get_cancel(), pgconn.hostaddr.decode(), int(pgconn.port or b"0")
+
+    def work() -> None:
+        if not address or _is_there(address, port):  # no address is a socket of this machine
+            words.cancel()
+
+    return work
+
+
+def _is_there(address: str, port: int) -> bool:
+    with socket.create_connection((address, port), timeout=WITHIN) as line:
+        line.sendall(ANYBODY_THERE)
+        return bool(line.recv(1))
 
 
 def disown(wire: Wire) -> None:
@@ -32,10 +107,6 @@ def disown(wire: Wire) -> None:
     with suppress(OSError, psycopg.Error):
         os.close(wire.pgconn.socket)
     _inherited.append(wire)
-
-
-# libpq would say goodbye to the parent's server for whoever frees such a connection, so a child never does.
-_inherited: list[Wire] = []
 
 
 class ThreadConnection:
@@ -116,9 +187,6 @@ class ThreadConnection:
     def close(self) -> None:
         """Close it."""
         self.wire.finish()
-
-
-Ready = Callable[[int, float], int]
 
 
 def _readiness(descriptor: int) -> Ready:

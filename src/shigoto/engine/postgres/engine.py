@@ -7,16 +7,14 @@ from uuid import UUID
 from msgspec import json
 
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import checkup, claiming, enqueueing, keyed, schema, transaction
+from shigoto.engine.postgres import checkup, claiming, enqueueing, schema, transaction
 from shigoto.engine.postgres.address import read_address
-from shigoto.engine.postgres.completing import complete
+from shigoto.engine.postgres.claiming import Marks
+from shigoto.engine.postgres.dialect import PLACES, complete, locked, now_there, settle, special, statement
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.joining import Joiner, Lanes
-from shigoto.engine.postgres.lending import Lending
-from shigoto.engine.postgres.marks import Marks
-from shigoto.engine.postgres.places import PLACES, statement
-from shigoto.engine.postgres.settling import locked, now_there, settle, special
-from shigoto.engine.postgres.statement import in_schema, load_texts
+from shigoto.engine.postgres.transaction import Lending
+from shigoto.engine.postgres.wire import in_schema, load_texts
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
 from shigoto.engine.sql import looking, managing, repairing, settling, ticking
 from shigoto.engine.sql.commands import Dialect, Steps, sql
@@ -84,8 +82,8 @@ class PostgresEngine:
             forget=_forget,
             fold=_fold,
             uncounted=lambda: _value({}),  # `counters` has them all
-            numbers=keyed.numbers,
-            lock_keys=keyed.lock_keys,
+            numbers=enqueueing.numbers,
+            lock_keys=enqueueing.lock_keys,
             locked=locked,
             is_damage=lambda error: False,
             submit=lambda _, specs: enqueueing.enqueue_joined(specs),

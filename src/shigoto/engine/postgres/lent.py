@@ -13,7 +13,7 @@ import psycopg
 from psycopg import pq
 from psycopg.abc import PQGen
 
-from shigoto.engine.postgres import cancelling
+from shigoto.engine.postgres import connection
 from shigoto.engine.sql.block import NOT_YOURS
 from shigoto.model.errors import JobError
 
@@ -69,7 +69,7 @@ class LentConnection(psycopg.Connection[Any]):
 
     def cancel(self) -> None:
         """Cancel the statement that is under way, without waiting for it."""
-        cancelling.cancel(self.pgconn)
+        connection.cancel(self.pgconn)
 
     def commit(self) -> NoReturn:
         raise JobError(NOT_YOURS)
@@ -133,7 +133,7 @@ class LentAsyncConnection(psycopg.AsyncConnection[Any]):
 
     def cancel(self) -> None:
         """Cancel the statement that is under way, without waiting for it."""
-        cancelling.cancel(self.pgconn)
+        connection.cancel(self.pgconn)
 
     async def commit(self) -> NoReturn:
         raise JobError(NOT_YOURS)

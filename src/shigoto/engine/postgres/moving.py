@@ -10,8 +10,8 @@ from typing import Any
 from shigoto.engine.movable import Gate
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import enqueueing
-from shigoto.engine.postgres.failures import GATES
-from shigoto.engine.postgres.statement import Copy, Script, in_schema
+from shigoto.engine.postgres.errors import GATES
+from shigoto.engine.postgres.wire import Copy, Script, in_schema
 from shigoto.engine.sql.commands import Statement, Steps, sql
 from shigoto.engine.sql.moving import SqlMover, Ways
 from shigoto.model.errors import OptionInvalid

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from shigoto.engine.postgres.statement import Script, in_schema
+from shigoto.engine.postgres.wire import Script, in_schema
 from shigoto.engine.sql.commands import Statement, Steps
 from shigoto.engine.sql.migrations import Applied, Migration, load_migrations, pending
 from shigoto.model.checkup import ENCODING, OLDEST

@@ -11,8 +11,12 @@ shut down, from whatever thread, and the server rolls back. If the server does n
 asked for, then the line has fallen silent, and that is no fault of the block.
 
 A statement that came after the end of the transaction would be an effect without a completion. COMMIT as a text cannot
-be kept away from the server; so each statement looks whether the transaction is still there, and it has a mark, which
-ends with it: at the end only a transaction that has the mark is committed.
+be kept away from the server; so each statement looks whether the transaction is still there, and it has a mark, a
+setting that ends with it. The commit and the look at the mark are one trip to the server: if the mark is not there, the
+COMMIT is not reached.
+
+Blocks get their connections from pools of their own, so that beats and settles never wait. Whoever finds all of them in
+use waits in line.
 """
 
 import asyncio
@@ -24,42 +28,200 @@ from collections.abc import Callable
 from contextlib import suppress
 from math import ceil
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
+from weakref import WeakSet
 
 import psycopg
 from psycopg import pq
 
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import cancelling
+from shigoto.engine.postgres import connection
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
-from shigoto.engine.postgres.conversation import ROLLBACK, Requests
-from shigoto.engine.postgres.driver import aconverse, converse
-from shigoto.engine.postgres.ending import (
-    CLEAN,
-    ROLLED_BACK,
-    SILENT,
-    STILL_BUSY,
-    Ending,
-    beginning,
-    refusal,
-    says_nothing_about_the_job,
-    too_long,
+from shigoto.engine.postgres.connector import Connector, EachLoop, begins_again_in_child
+from shigoto.engine.postgres.driver import ROLLBACK, Conversation, Driver, Requests, aconverse, converse
+from shigoto.engine.postgres.errors import (
+    READ_ONLY,
+    RESTARTABLE,
+    STARVING,
+    UNAVAILABLE,
+    ConnectionLost,
+    Setbacks,
+    one_line,
+    refined,
+    starving,
+    unavailable,
 )
-from shigoto.engine.postgres.failures import RESTARTABLE, ConnectionLost, Setbacks, unavailable
-from shigoto.engine.postgres.lending import Lending
+from shigoto.engine.postgres.joining import Joiner
 from shigoto.engine.postgres.lent import LentAsyncConnection, LentConnection
-from shigoto.engine.postgres.pools import LoopPool, ThreadPool
-from shigoto.engine.postgres.wire import BAD
-from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, to_its_end
-from shigoto.model.errors import JobError, StoreUnavailable
+from shigoto.engine.postgres.pool import LoopPool, ThreadPool
+from shigoto.engine.postgres.wire import BAD, Request
+from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, Watchdog, to_its_end
+from shigoto.model.errors import JobError, StoreUnavailable, TransactionConflict, TransactionTooLong
+
+T = TypeVar("T")
+
+# What an earlier block may have left behind on the connection. Plans stay: they make the completion quick.
+CLEAN = Request(
+    b"RESET SESSION AUTHORIZATION; RESET ALL; DEALLOCATE ALL; CLOSE ALL; UNLISTEN *; DISCARD TEMP; DISCARD SEQUENCES;"
+    b" SELECT pg_catalog.pg_advisory_unlock_all()"
+)
+BEGIN = (
+    b"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = %d;"
+    b" SET LOCAL idle_in_transaction_session_timeout = %d; SET LOCAL shigoto.block = '%s'"
+)
+# What is no number is an error. DO and RAISE would say it more plainly, but not every user may use them.
+COMMIT = (
+    b"SELECT CASE WHEN pg_catalog.current_setting('shigoto.block', true) = '%s' THEN 0"
+    b" ELSE (coalesce(pg_catalog.current_setting('shigoto.block', true), '') || ' is another block')::int END; COMMIT"
+)
+MARK_IS_GONE = " is another block"
+SILENT = "the server has not answered while a transaction block was open"
+STILL_BUSY = (
+    "A statement of the transaction block is still under way, such as a stream, a COPY or a pipeline, so it cannot be"
+    " committed. Leave these before the block."
+)
+ROLLED_BACK = (
+    "PostgreSQL takes nothing more after an error in a transaction, so the block cannot go on: let the error pass"
+    " through it. For a part that may fail there are savepoints: `with tx.transaction():`."
+)
 
 Stage = Literal["new", "open", "ending", "over", "expired", "silent", "foreign"]
-
 LOOK_EVERY = 0.05  # seconds
 SERVERS_GRACE = 1.0  # seconds that the server waits longer than we do, so that ours is the word people see
 ANSWERED_WITHIN = 5.0  # seconds, by a server that was told to cancel
 PROMPT = 0.25  # seconds; whoever is answered within these has met no silence
 STATUS = pq.TransactionStatus
+
+
+def beginning(seconds: int, mark: bytes) -> Request:
+    """Begin; the server ends it by itself if it takes longer and nobody else has ended it."""
+    return Request(BEGIN % (1000 * seconds, 1000 * seconds, mark))
+
+
+class Ending(Conversation[T]):
+    """The last operation of a block: its transaction has begun already, and must be the same until the commit."""
+
+    __slots__ = ("_mark",)
+
+    def __init__(self, op: Op[T], driver: Driver, until: float, mark: bytes) -> None:
+        super().__init__(op, driver.texts, driver.bell, until)
+        self.begun = True
+        self._mark = mark
+
+    def _begin(self) -> Requests[None]:
+        yield from ()
+
+    def _commit(self) -> Requests[None]:
+        self.committing = True
+        answer = yield Request(COMMIT % self._mark)
+        if answer.tag != b"COMMIT":
+            raise psycopg.InternalError("the transaction had failed")
+
+
+def says_nothing_about_the_job(error: psycopg.Error, store: str, *, broken: bool) -> StoreUnavailable | None:
+    """What an error means that has passed through a block; None if it is what it is."""
+    if error.sqlstate in RESTARTABLE:
+        return _conflict(error, store)
+    if error.sqlstate in STARVING:
+        return starving(store, error.sqlstate, one_line(error))
+    if (broken and isinstance(error, psycopg.OperationalError)) or UNAVAILABLE.fullmatch(
+        error.sqlstate or ""
+    ):
+        return unavailable(store, one_line(error))
+    return None
+
+
+def refusal(error: psycopg.Error, store: str) -> Exception:
+    """What it means that the completion was not written: trouble of the store, or what the block has done to it."""
+    if error.sqlstate in RESTARTABLE:
+        return _conflict(error, store)
+    if isinstance(error, psycopg.errors.InvalidTextRepresentation) and MARK_IS_GONE in str(error):
+        return JobError(NOT_YOURS)
+    if isinstance(error, psycopg.IntegrityError):
+        return error  # what a constraint says at the commit, it says about the block's own rows
+    meant = refined(error, store)
+    if isinstance(meant, StoreUnavailable) and error.sqlstate != READ_ONLY:
+        return meant
+    return JobError(
+        f"The completion of the job cannot be written after what the block did: {one_line(error)}"
+    )
+
+
+def _conflict(error: psycopg.Error, store: str) -> TransactionConflict:
+    return TransactionConflict(
+        f"{store} has rolled the transaction block back, because it was in conflict with another transaction:"
+        f" {one_line(error)}. Nothing of it has happened; ctx.transact(fn) would run it again."
+    )
+
+
+def too_long(limit: float) -> TransactionTooLong:
+    """That a block was open for too long, by its own fault."""
+    return TransactionTooLong(
+        f"The transaction block was open for more than {limit:g} s and was rolled back: it keeps the rows locked that"
+        " it has written. Do slow work before the block, and only write in it."
+    )
+
+
+class Borrower(Protocol):
+    """A block, as far as its process is concerned."""
+
+    def disown(self) -> None:
+        """This is a forked child's copy: nothing may touch the parent's connection any more."""
+        ...
+
+
+class Lending:
+    """The blocks of one process on one store."""
+
+    def __init__(self, driver: Driver, joiner: Joiner) -> None:
+        self.driver = driver
+        self.store = driver.settings.shown
+        self._joiner = joiner
+        self._blocks: WeakSet[Borrower] = WeakSet()
+        self._begin_again()
+        begins_again_in_child(self)
+
+    def _begin_again(self) -> None:
+        settings = self.driver.settings
+        patience = min(settings.patience, self.driver.deadline)
+        # What a block prepares is gone after it: so is what we would have prepared.
+        self._connector = Connector(self.store, settings.parameters, prepares=False, patience=patience)
+        self.threads = self._new_pool()
+        self.watchdog = Watchdog()
+        self._loops = EachLoop(lambda: LoopPool(self.store, settings.on_a_loop, self._connector.aopen))
+
+    def _new_pool(self) -> ThreadPool:
+        return ThreadPool(self.store, self.driver.settings.on_a_loop, self._connector.open)
+
+    def on_loop(self) -> LoopPool:
+        """The pool of the running event loop."""
+        return self._loops.here()
+
+    def sign_in(self, block: Borrower, lent: object) -> None:
+        """A block has begun, with this connection."""
+        self._blocks.add(block)
+        self._joiner.trust(lent)
+
+    def sign_out(self, block: Borrower) -> None:
+        """A block has ended."""
+        self._blocks.discard(block)
+
+    def close(self) -> None:
+        """Close what nobody uses now, and the rest when it comes back. A later block opens again."""
+        self.watchdog.stop()
+        self.watchdog = Watchdog()
+        threads, self.threads = self.threads, self._new_pool()
+        threads.close()
+        self._loops.close()
+
+    def after_fork_in_child(self) -> None:
+        """Begin again, without the parent's connections."""
+        for block in list(self._blocks):
+            block.disown()
+        self._blocks = WeakSet()
+        self.threads.disown()
+        self._loops.disown()
+        self._begin_again()
 
 
 class Block:
@@ -275,7 +437,7 @@ class Block:
         with self._stepping:
             if self.stage == "open":
                 self.stage = "expired"
-                cancelling.cancel(self._connection.wire.pgconn)
+                connection.cancel(self._connection.wire.pgconn)
                 self._overdue = self.waiting
                 if self._is_overdue() and not self._given_up:
                     self._watchdog.watch(self, ANSWERED_WITHIN)  # look again, whether it has answered

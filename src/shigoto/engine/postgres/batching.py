@@ -1,4 +1,4 @@
-"""Single enqueues that wait together become one statement.
+"""Batches of single enqueues that wait together.
 
 Nothing waits for company: one that comes alone goes at once, and what comes while it is under way is the next batch;
 so is whatever comes back as soon as a batch has been told of its jobs. A crowd is parted in two, or else it would

@@ -1,4 +1,4 @@
-"""What goes wrong between us and a server, and what callers are told of it.
+"""Errors between this process and a server, and what callers are told of them.
 
 ConnectionLost      a connection is of no use any more: the server is gone, or does not answer in time
 psycopg.Error       the server has answered, and says no
