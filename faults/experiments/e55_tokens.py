@@ -19,7 +19,7 @@ from msgspec import Struct, json
 from faults.experiment import Experiment, Outcome, Setting
 from faults.stage import Stage
 from faults.stores.served import HOST, Answer, Served
-from shigoto.engine import verbs
+from shigoto.engine.remote import protocol
 from shigoto.model.service import SCOPES, Scope
 
 QUOTA = 10  # refusals of one address, within a minute
@@ -169,14 +169,16 @@ def scopes_hold(
 
 def doors_hold(asker: Asker, good: Mapping[Scope, str], outcome: Outcome) -> None:
     """The door by which workers of ours send whole records, by the table of what may come in there."""
-    for name, verb in verbs.VERBS.items():
+    for name, verb in protocol.VERBS.items():
         for scope, token in good.items():
-            answer = asker.ask(token, "POST", f"{verbs.DOOR}/{name}", b"\x90", Content_Type=verbs.MEDIA_TYPE)
+            answer = asker.ask(
+                token, "POST", f"{protocol.DOOR}/{name}", b"\x90", Content_Type=protocol.MEDIA_TYPE
+            )
             may = scope in verb.scopes or (scope == "admin" and "read" in verb.scopes)
             if not may and answer.status != 403:
-                outcome.wrong.append(f"{verbs.DOOR}/{name} with {scope} alone: {answer.status}.")
+                outcome.wrong.append(f"{protocol.DOOR}/{name} with {scope} alone: {answer.status}.")
             if answer.status >= 500:
-                outcome.wrong.append(f"{verbs.DOOR}/{name} with {scope}: {answer.status}.")
+                outcome.wrong.append(f"{protocol.DOOR}/{name} with {scope}: {answer.status}.")
 
 
 def workers_hold(asker: Asker, server: Served, token: str, outcome: Outcome) -> None:

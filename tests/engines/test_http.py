@@ -74,8 +74,8 @@ from conformance.suite import (
     TestWorkers,
 )
 from shigoto import Shigoto
-from shigoto.engine.http import RemoteEngine
 from shigoto.engine.memory import MemoryEngine
+from shigoto.engine.remote import RemoteEngine
 from shigoto.server import Service, records
 from shigoto.server.run import Serving
 from shigoto.testing.clock import VirtualClock

@@ -13,14 +13,11 @@ from uuid import uuid4
 import pytest
 
 from faults.tools.proxy import HalfOpen, Pass, Proxy, Refuse, Silent
-from shigoto.engine import verbs
-from shigoto.engine.http import RemoteEngine, driver
-from shigoto.engine.http.address import read_address
-from shigoto.engine.http.failures import failure
-from shigoto.engine.http.line import HEARD_WITHIN, Call, Line
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.engine.open import open_engine
+from shigoto.engine.remote import RemoteEngine, driver, protocol
+from shigoto.engine.remote.client import HEARD_WITHIN, Call, Line, failure, read_address
 from shigoto.model import errors
 from shigoto.model.job import JobSpec
 from shigoto.model.service import mint_token
@@ -124,10 +121,10 @@ class TestNoAnswer:
         "instead",
         [
             ("text/html", b"<html>Back soon</html>"),
-            (verbs.MEDIA_TYPE, b"<html>Back soon</html>"),
-            (verbs.MEDIA_TYPE, b""),
-            (verbs.MEDIA_TYPE, b"\xa1\xff"),
-            ("", verbs.encode({})),
+            (protocol.MEDIA_TYPE, b"<html>Back soon</html>"),
+            (protocol.MEDIA_TYPE, b""),
+            (protocol.MEDIA_TYPE, b"\xa1\xff"),
+            ("", protocol.encode({})),
         ],
     )
     def test_is_a_store_that_is_away_for_a_moment(
@@ -308,7 +305,7 @@ def test_another_protocol_is_refused(
     server: TinyServer, engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.run(engine.expect_ready(any_role=False))
-    monkeypatch.setattr(server, "protocol", verbs.PROTOCOL + 1)
+    monkeypatch.setattr(server, "protocol", protocol.PROTOCOL + 1)
     with pytest.raises(errors.StoreRefused, match="same release"):
         engine.run(engine.expect_ready(any_role=False))
 

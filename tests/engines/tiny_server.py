@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from shigoto.engine import verbs
 from shigoto.engine.protocol import Engine
+from shigoto.engine.remote import protocol as records
 from shigoto.model.errors import ShigotoError
 
 
@@ -23,7 +23,7 @@ class TinyServer(ThreadingHTTPServer):
     daemon_threads = True
     engine: Engine
     rung = 0
-    protocol = verbs.PROTOCOL
+    protocol = records.PROTOCOL
     hang_up_on = 0  # so many of the next requests, when they are done
     instead: tuple[str, bytes] | None = (
         None  # what everybody is answered, with a 200, as by a proxy with a page
@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        verb = self.path.removeprefix(verbs.DOOR + "/")
+        verb = self.path.removeprefix(records.DOOR + "/")
         engine = self.server.engine
         self.server.asked.append(verb)
         if verb == "stats":
@@ -79,9 +79,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             value = (
-                verbs.Hello(protocol=self.server.protocol, version="0", engine="memory")
+                records.Hello(protocol=self.server.protocol, version="0", engine="memory")
                 if verb == "hello"
-                else engine.run(verbs.asked(engine, verb, verbs.decode_args(verb, body)))
+                else engine.run(records.asked(engine, verb, records.decode_args(verb, body)))
             )
         except ShigotoError as error:
             said = {"code": error.code, "detail": str(error), "field": getattr(error, "field", None)}
@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.hang_up_on -= 1
                 self.close_connection = True
             else:
-                self._answer(200, verbs.encode(value), verbs.MEDIA_TYPE)
+                self._answer(200, records.encode(value), records.MEDIA_TYPE)
 
     def do_GET(self) -> None:
         seen = parse_qs(urlsplit(self.path).query).get("seen")

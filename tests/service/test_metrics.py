@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from shigoto import Shigoto
-from shigoto.engine.http import RemoteEngine
+from shigoto.engine.remote import RemoteEngine
 from shigoto.observe import metrics
 from tests.journeys.yard import eventually
 from tests.service.ground import Answer, Served, key, served, shop

@@ -7,12 +7,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from shigoto import Shigoto
-from shigoto.engine import verbs
-from shigoto.engine.http import RemoteEngine
-from shigoto.engine.http.failures import failure
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
+from shigoto.engine.remote import RemoteEngine, protocol
+from shigoto.engine.remote.client import failure
 from shigoto.model.errors import (
     IdTaken,
     JobNotFound,
@@ -91,9 +90,9 @@ def announcement(**fields: Any) -> Announcement:
 
 
 def ask(server: Served, verb: str, args: tuple[Any, ...], token: Key | None, **headers: str) -> Any:
-    usual = {"Content-Type": verbs.MEDIA_TYPE, "Shigoto-Protocol": "1"}
+    usual = {"Content-Type": protocol.MEDIA_TYPE, "Shigoto-Protocol": "1"}
     return server.ask(
-        "POST", f"/engine/{verb}", body=verbs.encode(args), token=token, headers=usual | headers
+        "POST", f"/engine/{verb}", body=protocol.encode(args), token=token, headers=usual | headers
     )
 
 
@@ -125,7 +124,7 @@ def test_each_verb_wants_its_scope(server: Served, verb: str) -> None:
     assert ask(server, verb, ARGS[verb], None).status == 401
     for name in ("submit", "work", "read", "admin"):
         answer = ask(server, verb, ARGS[verb], KEYS[name])
-        scopes = verbs.VERBS[verb].scopes
+        scopes = protocol.VERBS[verb].scopes
         may = name in scopes or (name == "admin" and "read" in scopes)
         if not may:
             assert (answer.status, answer.code) == (403, "AUTH.FORBIDDEN"), name
@@ -579,7 +578,7 @@ TOO_MUCH: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("verb", TOO_MUCH)
 def test_nobody_asks_for_more_than_an_answer_should_hold(server: Served, verb: str) -> None:
     """I18, S08."""
-    scopes = verbs.VERBS[verb].scopes
+    scopes = protocol.VERBS[verb].scopes
     token, said = KEYS[scopes[0]], announcement(id=UUID(int=1))
     ask(server, "announce", (said,), token)
 

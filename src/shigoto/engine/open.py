@@ -37,7 +37,7 @@ def open_engine(url: str) -> Engine:
         case "postgresql" | "postgres":
             return _postgres(url)
         case "http" | "https":
-            from shigoto.engine.http import RemoteEngine
+            from shigoto.engine.remote import RemoteEngine
 
             return RemoteEngine(url)
         case _:

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from shigoto.engine.http.driver import MOST_IDS, MOST_JOBS
-from shigoto.engine.verbs import VERBS
+from shigoto.engine.remote.driver import MOST_IDS, MOST_JOBS
+from shigoto.engine.remote.protocol import VERBS
 from shigoto.filters import MAX_NUMBER, MAX_PAGE
 from shigoto.model.errors import RequestInvalid
 from shigoto.model.job import JobFilter, JobSpec

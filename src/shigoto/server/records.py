@@ -1,4 +1,4 @@
-"""The record door: our own workers and command line ask for the verbs of the engine itself (`engine/verbs.py`).
+"""The record door: our own workers and commands ask for the verbs of the engine itself (`engine/remote/protocol.py`).
 
 It is a plain route, read and written by msgspec as msgpack: it carries the work of remote workers, thousands of jobs in
 a second, and is not part of the API for others. A token is asked for the verb's scope. One with queues or a tenant may
@@ -13,15 +13,7 @@ from msgspec.structs import replace
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
-from shigoto.engine.verbs import (
-    MEDIA_TYPE,
-    PROTOCOL,
-    VERBS,
-    Hello,
-    asked,
-    decode_args,
-    encode,
-)
+from shigoto.engine.remote.protocol import MEDIA_TYPE, PROTOCOL, VERBS, Hello, asked, decode_args, encode
 from shigoto.model.errors import Forbidden, OptionInvalid, RequestInvalid, RequestNotFound
 from shigoto.model.job import Job, JobFilter, JobSpec
 from shigoto.model.secrets import is_sealed, masked_payload

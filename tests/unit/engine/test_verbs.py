@@ -6,16 +6,16 @@ from uuid import uuid4
 
 import pytest
 
-from shigoto.engine import verbs
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.protocol import Engine
+from shigoto.engine.remote import protocol
 from shigoto.model.errors import RequestInvalid
 from shigoto.model.job import Job, JobFilter, JobSpec, Lease, State, View
 from shigoto.model.worker import Ending, Settlement
 
 
 def test_every_verb_has_the_parameters_of_the_protocol_in_their_order() -> None:
-    for name, verb in verbs.VERBS.items():
+    for name, verb in protocol.VERBS.items():
         if name != "hello":
             parameters = list(inspect.signature(getattr(Engine, name)).parameters)[1:]
             assert verb.names == tuple(parameters), name
@@ -23,34 +23,34 @@ def test_every_verb_has_the_parameters_of_the_protocol_in_their_order() -> None:
 
 
 def test_arguments_and_values_of_every_verb_can_be_read() -> None:
-    for name, verb in verbs.VERBS.items():
+    for name, verb in protocol.VERBS.items():
         with pytest.raises(RequestInvalid, match=name):
-            verbs.decode_args(name, verbs.encode("nothing of the kind"))
+            protocol.decode_args(name, protocol.encode("nothing of the kind"))
         if verb.gives is None:
-            assert verbs.decode_value(name, verbs.encode(None)) is None
+            assert protocol.decode_value(name, protocol.encode(None)) is None
 
 
 def test_a_filter_is_read_to_the_letter_with_states_and_views() -> None:
     for state in (*State, *get_args(View), None):
         wanted = JobFilter(state=state, queue="mail", args=(("a.b", "1"),), before=7, limit=3)
-        (read,) = verbs.decode_args("find", verbs.encode((wanted,)))
+        (read,) = protocol.decode_args("find", protocol.encode((wanted,)))
         assert read == wanted
         assert type(read.state) is type(state)
     with pytest.raises(RequestInvalid):
-        verbs.decode_args("find", verbs.encode(({"state": "lost"},)))
+        protocol.decode_args("find", protocol.encode(({"state": "lost"},)))
 
 
 def test_specs_leases_settlements_and_jobs_come_back_as_they_were() -> None:
     spec = JobSpec(id=uuid4(), payload='{"a":"é\\u0000"}', task="t", queue="q", tenant="x", key="k")
-    specs = verbs.plain([spec, JobSpec(id=uuid4(), payload="{}", task="t", queue="q", pattern=spec)])
-    assert verbs.decode_args("enqueue_many", verbs.encode((specs,))) == (specs,)
+    specs = protocol.plain([spec, JobSpec(id=uuid4(), payload="{}", task="t", queue="q", pattern=spec)])
+    assert protocol.decode_args("enqueue_many", protocol.encode((specs,))) == (specs,)
 
     engine = MemoryEngine()
-    engine.run(verbs.asked(engine, "enqueue_many", (specs,)))
-    jobs: list[Job | None] = engine.run(verbs.asked(engine, "get", ([spec.id, uuid4()],)))
-    assert verbs.decode_value("get", verbs.encode(jobs)) == jobs
+    engine.run(protocol.asked(engine, "enqueue_many", (specs,)))
+    jobs: list[Job | None] = engine.run(protocol.asked(engine, "get", ([spec.id, uuid4()],)))
+    assert protocol.decode_value("get", protocol.encode(jobs)) == jobs
     lease = Lease(1, 1, spec.id, "t", "q", 1, 0, 0, 6, 0, 5, 6, payload=spec.payload)
-    assert verbs.decode_value("claim", verbs.encode([lease])) == [lease]
+    assert protocol.decode_value("claim", protocol.encode([lease])) == [lease]
     settlement = Settlement(number=1, token=1, queue="q", ending=Ending.COMPLETED, result="1")
     worker = uuid4()
-    assert verbs.decode_args("settle", verbs.encode((worker, [settlement]))) == (worker, [settlement])
+    assert protocol.decode_args("settle", protocol.encode((worker, [settlement]))) == (worker, [settlement])

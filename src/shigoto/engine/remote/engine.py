@@ -1,19 +1,22 @@
-"""The engine: every operation is asked of the server, whose own engine keeps the promises."""
+"""The engine: every operation is asked of the server, whose own engine keeps the promises.
+
+Of the server's registry the audit is to be had. Tokens and the feed are for whoever is at the store itself.
+"""
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlencode
 from uuid import UUID
 
-from msgspec import structs
+from msgspec import Raw, Struct, structs
 
-from shigoto.engine import verbs
-from shigoto.engine.http.address import read_address
-from shigoto.engine.http.bell import Bell
-from shigoto.engine.http.driver import Ask, Driver
-from shigoto.engine.http.registry import RemoteRegistry
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Capabilities, Registry
+from shigoto.engine.remote import protocol
+from shigoto.engine.remote.client import read_address
+from shigoto.engine.remote.driver import Ask, Bell, Driver, Look
 from shigoto.model.errors import StoreRefused, Unsupported
 from shigoto.model.job import (
     Attempt,
@@ -28,7 +31,9 @@ from shigoto.model.job import (
     State,
 )
 from shigoto.model.schedule import Change, Due, Entry, Firing, Schedule
-from shigoto.model.time import Millis
+from shigoto.model.secrets import Reseal, Sealed
+from shigoto.model.service import AuditEntry, Happening, Place, Token
+from shigoto.model.time import Millis, to_millis
 from shigoto.model.worker import (
     CLAIM_DEADLINE,
     Announcement,
@@ -45,9 +50,99 @@ from shigoto.model.worker import (
     WorkerRecord,
 )
 
-T = TypeVar("T")
+AUDIT = "/api/v1/audit"
 
+T = TypeVar("T")
 logger = logging.getLogger("shigoto")
+
+
+class _Shown(Struct, frozen=True, kw_only=True):
+    number: int
+    at: datetime
+    actor: str
+    action: str
+    target: str
+    before: Raw  # or null
+    after: Raw
+
+
+class _Page(Struct, frozen=True, kw_only=True):
+    entries: list[_Shown]
+
+
+class RemoteRegistry:
+    """Asks for the audit, as anybody can who has a token for it, and refuses the rest."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+
+    def noted(
+        self, *, before: int | None = None, limit: int = 100, target: str | None = None
+    ) -> Op[list[AuditEntry]]:
+        """A page of the audit, the newest first."""
+        said = {"limit": limit, "before": before, "target": target}
+        query = urlencode({name: value for name, value in said.items() if value is not None})
+
+        def start() -> Steps[list[AuditEntry]]:
+            page: _Page = yield Look(f"{AUDIT}?{query}", _Page)
+            return [_entry(each) for each in page.entries]
+
+        return Op(start=start, mode="read")
+
+    def add_token(self, token: Token) -> Op[bool]:
+        """Refuse: a stolen token must not make more of its kind."""
+        self._refuse()
+
+    def tokens(self) -> Op[list[Token]]:
+        """Refuse."""
+        self._refuse()
+
+    def revoke_token(self, id: str) -> Op[bool]:
+        """Refuse."""
+        self._refuse()
+
+    def note(self, entries: Sequence[AuditEntry]) -> Op[None]:
+        """Refuse: the server notes what it is asked to do, and who has asked."""
+        self._refuse()
+
+    def watch(self) -> Op[None]:
+        """Refuse."""
+        self._refuse()
+
+    def happened(self, after: Place, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
+        """Refuse."""
+        self._refuse()
+
+    def sealed(self, current: str, *, after: int, limit: int) -> Op[tuple[list[Sealed], int | None]]:
+        """Refuse: a rotation is for whoever is at the store itself."""
+        self._refuse()
+
+    def reseal(self, changes: Sequence[Reseal]) -> Op[int]:
+        """Refuse."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise Unsupported(
+            f"This store is a server ({self._shown}): tokens, the feed and a rotation of keys are not to be had from an"
+            " http store, and the audit can only be read. Name the store itself."
+        )
+
+
+def _entry(shown: _Shown) -> AuditEntry:
+    return AuditEntry(
+        number=shown.number,
+        at=to_millis(shown.at),
+        actor=shown.actor,
+        action=shown.action,
+        target=shown.target,
+        before=_text(shown.before),
+        after=_text(shown.after),
+    )
+
+
+def _text(json: Raw) -> str | None:
+    text = bytes(json).decode()
+    return None if text == "null" else text
 
 
 class RemoteEngine:
@@ -127,18 +222,18 @@ class RemoteEngine:
         """Raises StoreError if the server is not there, does not know us, or speaks another language."""
 
         def start() -> Steps[None]:
-            hello: verbs.Hello = yield Ask("hello", ())
-            if hello.protocol != verbs.PROTOCOL:
+            hello: protocol.Hello = yield Ask("hello", ())
+            if hello.protocol != protocol.PROTOCOL:
                 raise StoreRefused(
                     f"The server {self.shown} is of release {hello.version} and speaks protocol {hello.protocol}; this"
-                    f" release speaks {verbs.PROTOCOL}. Use the same release on both sides."
+                    f" release speaks {protocol.PROTOCOL}. Use the same release on both sides."
                 )
 
         return Op(start=start, mode="read")
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         """T1, T17: store the jobs, all or none, and answer in the order of `specs`."""
-        return _ask("enqueue_many", lambda: (verbs.plain(specs),))
+        return _ask("enqueue_many", lambda: (protocol.plain(specs),))
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
         """T2: lease ready jobs to the worker, each want by itself, best first."""
@@ -292,4 +387,4 @@ def _plain(change: Change) -> Change:
 
 
 def _plain_firing(firing: Firing) -> Firing:
-    return firing if firing.spec is None else structs.replace(firing, spec=verbs.plain([firing.spec])[0])
+    return firing if firing.spec is None else structs.replace(firing, spec=protocol.plain([firing.spec])[0])

@@ -1,35 +1,140 @@
-"""Runs operations by asking the server: in the caller's thread, or in one of a few for those who must not wait.
+"""Operations as requests to the server: in the caller's thread, or in one of a few for those who must not wait.
 
 Each command of an op is one request. An op that was put together above the seam of several commands is thus several
-requests, and not one transaction.
+requests, and not one transaction. The doorbell is one long request, kept under way from one wait to the next.
 """
 
 import asyncio
 import os
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import DecodeError, Struct
 
-from shigoto.engine import verbs
-from shigoto.engine.http.address import Address
-from shigoto.engine.http.failures import failure
-from shigoto.engine.http.line import Answer, Call, Line, Request
-from shigoto.engine.http.threads import Threads
 from shigoto.engine.op import Op, drive
-from shigoto.model.errors import PayloadTooLarge, StoreUnavailable
+from shigoto.engine.remote import protocol
+from shigoto.engine.remote.client import Address, Answer, Call, Line, Request, failure
+from shigoto.model.errors import PayloadTooLarge, ShigotoError, StoreUnavailable
+
+MOST, MOST_URGENT = 8, 16
+
+WAIT = 25  # seconds, after which the server answers anyhow
+GRACE = 10.0  # seconds more until we believe that it will not
+BREATH = 0.020  # seconds after a ring: a busy store rings all the time, and each ring is a request
+PAUSE = 1.0  # seconds after an error; whoever waits looks by himself every now and then
+DOORBELL = "/api/v1/doorbell"
+Get = Callable[[str, float], Coroutine[Any, Any, bytes]]
 
 T = TypeVar("T")
-
 PATIENCE = 30.0  # seconds for an answer, unless an op says less
 MOST_BYTES = 32 * 1024 * 1024  # of a request; servers take no more
 MOST_IDS = 1_000  # jobs that a server is asked for at once
 MOST_JOBS = 10_000  # that it takes at once
 PAUSES = (0.3, 1.2)  # seconds before jobs are submitted once more, where that may help
 OK = 200
-HEADERS = (f"Content-Type: {verbs.MEDIA_TYPE}", f"Shigoto-Protocol: {verbs.PROTOCOL}")
+HEADERS = (f"Content-Type: {protocol.MEDIA_TYPE}", f"Shigoto-Protocol: {protocol.PROTOCOL}")
+
+
+class Threads:
+    """Threads that are started when they are needed, and keep no program from ending."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._idle = self._count = 0
+        self._closed = False
+
+    def submit(self, work: Callable[[], None], *, urgent: bool = False) -> None:
+        """Do this in a thread; if all are at work, when one of them is done. The urgent find one."""
+        with self._changed:
+            if urgent:
+                self._waiting.appendleft(work)
+            else:
+                self._waiting.append(work)
+            if self._idle >= len(self._waiting):
+                self._changed.notify()
+            elif self._count < (MOST_URGENT if urgent else MOST):
+                self._start()
+
+    def close(self) -> None:
+        """Let every thread end as soon as there is nothing left to do."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _start(self) -> None:
+        self._count += 1
+        thread = threading.Thread(target=self._serve, name=f"shigoto-http-{self._count}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._count -= 1
+            if not self._count:
+                self._waiting.clear()
+                raise StoreUnavailable(f"No thread for the store could be started: {error}.") from error
+
+    def _serve(self) -> None:
+        while (work := self._next()) is not None:
+            work()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._changed:
+            self._idle += 1
+            while not (self._waiting or self._closed):
+                self._changed.wait()
+            self._idle -= 1
+            if self._waiting:
+                return self._waiting.popleft()
+            self._count -= 1
+            return None
+
+
+class Rung(Struct, frozen=True):
+    """How often the bell has rung, from some number on."""
+
+    rung: int
+
+
+class Bell:
+    """One waiter's ear. It asks from the moment it is made, so that it misses nothing before the first wait."""
+
+    def __init__(self, get: Get) -> None:
+        self._get = get
+        self._heard = asyncio.Event()
+        self._listening = asyncio.get_running_loop().create_task(self._listen(), name="shigoto-http-bell")
+
+    async def wait(self, timeout: float) -> bool:
+        """Return True when work may be ready, False after `timeout` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._heard.wait()
+        heard = self._heard.is_set()
+        self._heard.clear()
+        return heard
+
+    def close(self) -> None:
+        """Stop listening."""
+        with suppress(RuntimeError):  # its loop is gone, and with it the task
+            self._listening.cancel()
+
+    async def _listen(self) -> None:
+        seen: int | None = None
+        while True:
+            query = f"?wait={WAIT}" if seen is None else f"?wait={WAIT}&seen={seen}"
+            try:
+                rung = msgspec.json.decode(await self._get(DOORBELL + query, WAIT + GRACE), type=Rung).rung
+            except (ShigotoError, msgspec.DecodeError):
+                await asyncio.sleep(PAUSE)
+                continue
+            if rung != seen:
+                # The first time, too: something may have happened before the server began to count for us.
+                seen = rung
+                self._heard.set()
+                await asyncio.sleep(BREATH)
 
 
 class Ask(Struct, frozen=True):
@@ -107,7 +212,7 @@ class Driver:
                 f"{len(command.args[0]):,} jobs cannot be stored at once, all or none: a server takes no more than"
                 f" {MOST_JOBS:,}. Do it in several parts."
             )
-        verb, body = verbs.VERBS[command.verb], verbs.encode(command.args)
+        verb, body = protocol.VERBS[command.verb], protocol.encode(command.args)
         if len(body) > MOST_BYTES:
             raise PayloadTooLarge(
                 f"{command.verb} would take {len(body) / 2**20:.0f} MiB at once, and a server takes no more than"
@@ -115,7 +220,7 @@ class Driver:
             )
         request = Request(
             method="POST",
-            path=f"{verbs.DOOR}/{command.verb}",
+            path=f"{protocol.DOOR}/{command.verb}",
             headers=HEADERS,
             body=body,
             repeatable=verb.repeatable,
@@ -142,8 +247,8 @@ class Driver:
     def _read(self, verb: str, answer: Answer) -> Any:
         """The value in an answer. What stands between us and the server may say 200, too: a page for people."""
         with suppress(DecodeError, UnicodeDecodeError):
-            if answer.media_type == verbs.MEDIA_TYPE:
-                return verbs.decode_value(verb, answer.body)
+            if answer.media_type == protocol.MEDIA_TYPE:
+                return protocol.decode_value(verb, answer.body)
         raise self._strange(verb, answer)
 
     def _strange(self, asked: str, answer: Answer) -> StoreUnavailable:

@@ -1,21 +1,52 @@
-"""Connections to one server: kept open between requests, given to one request at a time.
+"""HTTP client of one server: its address, its connections, and what its answers mean.
 
-A kept connection may have been ended by the server a moment ago; then a request that may be repeated is, once, on a new
-one. Whether the first was heard nobody knows, so what must not happen twice is not repeated here.
+An address is `http://HOST:8710`, or `https://HOST/a/path` where the server is mounted. Who we are is a token, which is
+best kept out of addresses: it is taken from $SHIGOTO_TOKEN, or from the file that $SHIGOTO_TOKEN_FILE names. An address
+that has one as its password is understood all the same, because it is how one process of a worker tells the next.
+
+Connections are kept open between requests, and given to one request at a time. A kept connection may have been ended by
+the server a moment ago; then a request that may be repeated is, once, on a new one. Whether the first was heard nobody
+knows, so what must not happen twice is not repeated here.
+
+Each problem that a server answers with is the error that the engine behind it has raised.
 """
 
+import os
+import re
 import socket
 import ssl
 import threading
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from ssl import SSLCertVerificationError
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
+import msgspec
 from msgspec import Struct
 
-from shigoto.engine.http.address import Address
-from shigoto.engine.http.failures import distrusted
-from shigoto.model.errors import StoreUnavailable
+from shigoto.model.errors import (
+    RequestError,
+    ScheduleInvalid,
+    ShigotoError,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+    WorkerFenced,
+)
+from shigoto.model.text import without_secrets
+
+PORT = 8710
+PREFIX = "/api/v1"
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+_FIT_FOR_A_HEADER = re.compile(r"[\x21-\x7e]{1,500}")
+
+NOT_NOW = frozenset({502, 503, 504})
+NOT_US = frozenset({401, 403})
+NO_ISSUER = frozenset({18, 19, 20, 21})  # codes of OpenSSL: nobody whom we trust has signed it
 
 KEPT_FOR = 55.0  # seconds without a request; a server keeps them for longer
 # Seconds. The system waits twice as long each time before it says again what was not acknowledged, so that a request
@@ -23,6 +54,139 @@ KEPT_FOR = 55.0  # seconds without a request; a server keeps them for longer
 CONNECT_FOR = 4.0
 HEARD_WITHIN = 5.0
 CHUNK = 256 * 1024
+
+
+class Address(Struct, frozen=True, kw_only=True):
+    """Where the server is, and who we are there. `url` holds the token: only `shown` is for the eyes of people."""
+
+    url: str
+    shown: str
+    tls: bool
+    host: str
+    port: int
+    path: str  # before the routes of the API; it ends without a slash
+    token: str | None
+
+    @property
+    def naked(self) -> bool:
+        """Whether the token travels where others may read it."""
+        return self.token is not None and not self.tls and self.host not in LOOPBACK
+
+    def __repr__(self) -> str:
+        return f"Address({self.shown!r})"
+
+
+def read_address(url: str, environ: Mapping[str, str] = os.environ) -> Address:
+    """What the address says. Raises StoreRefused for what cannot be meant."""
+    shown = without_secrets(url)
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise StoreRefused(f"{shown!r} is not the address of a server: {error}.") from None
+    if not host:
+        raise StoreRefused(f"{shown!r} names no host. Write http://HOST:{PORT}.")
+    if parts.query or parts.fragment:
+        raise StoreRefused(f"{shown!r} has options. The address of a server has none.")
+    tls = parts.scheme == "https"
+    token = _token(parts, environ)
+    name = f"[{host}]" if ":" in host else host
+    number = port or (443 if tls else PORT)
+    where = f"{name}:{number}{parts.path.rstrip('/').removesuffix(PREFIX)}"
+    password = "" if token is None else f":{quote(token, safe='')}@"
+    return Address(
+        url=f"{parts.scheme}://{password}{where}",
+        shown=f"{parts.scheme}://{where}",
+        tls=tls,
+        host=host,
+        port=number,
+        path=parts.path.rstrip("/").removesuffix(PREFIX),
+        token=token,
+    )
+
+
+def _token(parts: SplitResult, environ: Mapping[str, str]) -> str | None:
+    said = parts.password or parts.username
+    if said:
+        return _fit(unquote(said), "the store address")
+    if text := environ.get("SHIGOTO_TOKEN", "").strip():
+        return _fit(text, "SHIGOTO_TOKEN")
+    if path := environ.get("SHIGOTO_TOKEN_FILE", ""):
+        try:
+            text = Path(path).read_text().strip()
+        except (OSError, ValueError) as error:
+            raise StoreRefused(
+                f"The file of the token cannot be read (SHIGOTO_TOKEN_FILE): {error}."
+            ) from error
+        return _fit(text, "the file of SHIGOTO_TOKEN_FILE")
+    return None
+
+
+def _fit(token: str, where: str) -> str:
+    if _FIT_FOR_A_HEADER.fullmatch(token) is None:
+        raise StoreRefused(f"What {where} has is no token. `shigoto token create` makes one: shg_….")
+    return token
+
+
+class Refusal(Struct, frozen=True):
+    """An answer of the kind application/problem+json, as far as it matters here."""
+
+    code: str = ""
+    detail: str = ""
+    field: str | None = None
+
+
+def _classes(root: type[ShigotoError]) -> Iterator[type[ShigotoError]]:
+    yield root
+    for kind in root.__subclasses__():
+        yield from _classes(kind)
+
+
+# Of those that say the same code, the first in the tree, which is the most general. What is said of a request is for
+# whoever has written it by hand: here it means that the two do not understand each other. But a worker that is fenced
+# stays so: that is not the trouble of a store, which one would meet by trying again.
+CODES: dict[str, type[ShigotoError]] = {
+    kind.code: kind
+    for kind in reversed(list(_classes(ShigotoError)))
+    if kind is WorkerFenced or not issubclass(kind, RequestError)
+}
+
+
+def failure(status: int, body: bytes, where: str) -> ShigotoError:
+    """The error that an answer other than 200 stands for; `where` is the server, for people."""
+    try:
+        problem = msgspec.json.decode(body, type=Refusal)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        problem = Refusal()
+    kind = CODES.get(problem.code)
+    if kind is ScheduleInvalid:
+        return ScheduleInvalid(problem.detail, problem.field or "")
+    if kind is not None:
+        return kind(problem.detail)
+    said = problem.detail or f"It answers with status {status}."
+    if status in NOT_NOW:
+        return StoreUnavailable(f"The server at {where} cannot do it now. {said}")
+    if status in NOT_US:
+        return StoreRefused(f"The server at {where} does not let us in. {said}")
+    if 300 <= status < 400:
+        return StoreRefused(
+            f"The server at {where} sends us elsewhere, where we do not go. Name its own address."
+        )
+    if not problem.code:
+        return StoreRefused(f"At {where} is no Shigoto server, or one of another release. {said}")
+    return StoreError(f"The server at {where} refused: {said}")
+
+
+def distrusted(error: SSLCertVerificationError, where: str) -> StoreRefused:
+    """What is wrong with the certificate of a server, and what helps if its authority is one of one's own."""
+    helps = (
+        " If an authority of your own has signed its certificate, name the file of that one in $SSL_CERT_FILE."
+        if error.verify_code in NO_ISSUER
+        else ""
+    )
+    return StoreRefused(
+        f"The server at {where} cannot be trusted: {error.verify_message.rstrip('.')}.{helps}"
+    )
 
 
 class Request(Struct, frozen=True, kw_only=True):
