@@ -8,7 +8,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.engine.memory import MemoryEngine
-from shigoto.engine.memory.row import Row
+from shigoto.engine.memory.store import Row
 from shigoto.engine.protocol import Engine
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.job import State

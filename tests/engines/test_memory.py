@@ -76,7 +76,7 @@ from conformance.suite import (
     TestWorkers,
 )
 from shigoto.engine.memory import MemoryEngine
-from shigoto.engine.memory.line import Line
+from shigoto.engine.memory.store import Line
 from shigoto.engine.op import Op, Steps
 from shigoto.model.job import Job
 from shigoto.model.worker import Ending

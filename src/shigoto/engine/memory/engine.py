@@ -1,15 +1,14 @@
 """The engine itself: every operation of the contract, one lock around each, doorbells rung after it."""
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from threading import Lock
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
-from shigoto.engine.memory import look, manage, repair, submit, ticking, work
-from shigoto.engine.memory.doorbell import MemoryDoorbell
-from shigoto.engine.memory.ops import change, read
-from shigoto.engine.memory.registry import MemoryRegistry
-from shigoto.engine.memory.store import Store
+from shigoto.engine.memory import people, ticking, work
+from shigoto.engine.memory.service import MemoryRegistry
+from shigoto.engine.memory.store import Store, change, read
 from shigoto.engine.op import Op, drive
 from shigoto.engine.protocol import Capabilities
 from shigoto.model.errors import Unsupported
@@ -44,9 +43,39 @@ from shigoto.model.worker import (
 )
 
 T = TypeVar("T")
-
 # Ends that lead neither back to pending nor to a notice, so that nobody needs to look.
 FINAL = frozenset({Ending.COMPLETED, Ending.CANCELLED})
+
+
+class MemoryDoorbell:
+    """Rings until it is closed; a ring that nobody waits for is kept for the next wait."""
+
+    def __init__(self, closed: "Callable[[MemoryDoorbell], None]") -> None:
+        self._loop = asyncio.get_running_loop()
+        self._rung = asyncio.Event()
+        self._closed = closed
+
+    async def wait(self, timeout: float) -> bool:
+        """Return True when work may be ready, False after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._rung.wait()
+        except TimeoutError:
+            return False
+        self._rung.clear()
+        return True
+
+    def ring(self) -> None:
+        """Wake the waiter. Safe from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._rung.set)
+        except RuntimeError:
+            # The loop is closed, and its waiter with it.
+            self.close()
+
+    def close(self) -> None:
+        """Stop listening. Closing twice is fine."""
+        self._closed(self)
 
 
 class MemoryEngine:
@@ -131,7 +160,7 @@ class MemoryEngine:
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         """T1, T17: store the jobs, all or none, and answer in the order of `specs`."""
-        return change(lambda: submit.enqueue_many(self._store, specs), rings=_any_new)
+        return change(lambda: work.enqueue_many(self._store, specs), rings=_any_new)
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
         """T2: lease ready jobs to the worker, each want by itself, best first."""
@@ -154,7 +183,7 @@ class MemoryEngine:
 
     def switch_notices(self, on: bool) -> Op[bool]:
         """Say whether notices are wanted; tells whether that is news."""
-        return change(lambda: manage.switch_notices(self._store, on))
+        return change(lambda: people.switch_notices(self._store, on))
 
     def announce(self, announcement: Announcement) -> Op[None]:
         """Register a worker, or change what it said of itself; its lease starts now."""
@@ -170,70 +199,70 @@ class MemoryEngine:
 
     def promote(self, limit: int) -> Op[Promoted]:
         """Make due scheduled jobs ready, in run_at order, at most `limit`."""
-        return change(lambda: repair.promote(self._store, limit), rings=lambda promoted: promoted.count > 0)
+        return change(lambda: work.promote(self._store, limit), rings=lambda promoted: promoted.count > 0)
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         """Repair: fence, rescue, expire, prune."""
-        return change(lambda: repair.sweep(self._store, order), rings=_any_work)
+        return change(lambda: work.sweep(self._store, order), rings=_any_work)
 
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         """T11, T12, T14; it rings so that the worker hears of it before its next beat is due."""
         heard = State.CANCELLED if force else State.PROCESSING
         return change(
-            lambda: manage.cancel(self._store, ids, force=force), rings=lambda states: heard in states
+            lambda: people.cancel(self._store, ids, force=force), rings=lambda states: heard in states
         )
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
         """T15: make failed or cancelled jobs ready again, all or none."""
-        return change(lambda: manage.retry(self._store, ids), rings=bool)
+        return change(lambda: people.retry(self._store, ids), rings=bool)
 
     def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
         """The numbers of matching jobs that may be deleted, oldest first."""
-        return read(lambda: look.deletable(self._store, wanted, after))
+        return read(lambda: people.deletable(self._store, wanted, after))
 
     def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
         """Delete those of the jobs that are in one of the states; never a processing or blocked one."""
-        return change(lambda: manage.delete(self._store, numbers, states))
+        return change(lambda: people.delete(self._store, numbers, states))
 
     def count(self, wanted: JobFilter) -> Op[int]:
         """How many jobs match."""
-        return read(lambda: look.count(self._store, wanted))
+        return read(lambda: people.count(self._store, wanted))
 
     def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
         """The jobs, in order; None where an id is not stored."""
-        return read(lambda: look.get(self._store, ids))
+        return read(lambda: people.get(self._store, ids))
 
     def find(self, wanted: JobFilter) -> Op[list[Job]]:
         """A page of matching jobs, newest first."""
-        return read(lambda: look.find(self._store, wanted))
+        return read(lambda: people.find(self._store, wanted))
 
     def attempts(self, id: UUID) -> Op[list[Attempt]]:
         """The runs of a job that did not end completed, oldest first."""
-        return read(lambda: look.attempts(self._store, id))
+        return read(lambda: people.attempts(self._store, id))
 
     def logs(self, id: UUID) -> Op[list[LoggedLine]]:
         """The lines that the runs of a job have written, oldest first."""
-        return read(lambda: look.logs(self._store, id))
+        return read(lambda: people.logs(self._store, id))
 
     def stats(self) -> Op[dict[str, Counts]]:
         """Exact counts by queue."""
-        return read(lambda: look.stats(self._store))
+        return read(lambda: people.stats(self._store))
 
     def oldest(self) -> Op[dict[str, Millis]]:
         """By queue, since when its longest waiting job could have been claimed."""
-        return read(lambda: look.oldest(self._store))
+        return read(lambda: people.oldest(self._store))
 
     def configure(self, settings: QueueSettings) -> Op[None]:
         """Replace an operator's settings of one queue, pausing or resuming it."""
-        return change(lambda: manage.configure(self._store, settings), rings=lambda _: not settings.paused)
+        return change(lambda: people.configure(self._store, settings), rings=lambda _: not settings.paused)
 
     def settings(self) -> Op[list[QueueSettings]]:
         """The settings of every queue that has had a job or a setting, by name."""
-        return read(lambda: look.settings(self._store))
+        return read(lambda: people.settings(self._store))
 
     def workers(self) -> Op[list[WorkerRecord]]:
         """The workers that are registered and not fenced, oldest first."""
-        return read(lambda: look.workers(self._store))
+        return read(lambda: people.workers(self._store))
 
     def time(self) -> Op[Millis]:
         """What time it is at the store."""

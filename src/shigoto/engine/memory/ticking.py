@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from shigoto.engine.memory import manage, submit
+from shigoto.engine.memory import people, work
 from shigoto.engine.memory.store import Store
 from shigoto.model.notice import of_misses
 from shigoto.model.schedule import ASTRAY, KEPT, Change, Due, DueSchedule, Entry, Schedule, TickOutcome
@@ -39,7 +39,7 @@ def tick(store: Store, changes: Sequence[Change]) -> list[Change | None]:
     done = [_new(store, change) if each else None for change, each in zip(changes, heard, strict=True)]
     news = [change for change in done if change is not None]
     # First, since a new job may have the key of the one that makes room for it.
-    manage.cancel(store, [id for change in news for id in change.cancel], force=False)
+    people.cancel(store, [id for change in news for id in change.cancel], force=False)
     for change in news:
         _change(store, change)
     remove(store, [change.schedule.name for change in news if change.removes])
@@ -114,7 +114,7 @@ def _change(store: Store, change: Change) -> None:
     for firing in change.firings:
         entry = firing.entry
         if firing.spec is not None:
-            [stored] = submit.enqueue_many(store, (firing.spec,))
+            [stored] = work.enqueue_many(store, (firing.spec,))
             entry = replace(entry, job=stored.id)
             last = stored.id if entry.outcome.leads else last
         entries[entry.at] = entry
