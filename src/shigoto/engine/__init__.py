@@ -1,1 +1,1 @@
-"""Where jobs live: the seam (`protocol`, `op`) and, one folder each, the engines behind it."""
+"""Stores of jobs: the seam (`protocol`, `op`) and, one folder each, the engines behind it."""

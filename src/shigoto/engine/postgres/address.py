@@ -1,4 +1,4 @@
-"""What a store address says: `postgresql://user@host:5432/database?schema=shigoto&pool=4`.
+"""Store addresses, as in `postgresql://user@host:5432/database?schema=shigoto&pool=4`.
 
 Whatever libpq knows goes to libpq as it is written: `sslmode`, `target_session_attrs`, several hosts, a service, a file
 with passwords. Four parameters are ours:

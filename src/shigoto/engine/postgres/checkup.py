@@ -1,4 +1,4 @@
-"""What there is to know of the server's and the store's health. Nothing here changes anything.
+"""The health of the server and of the store, as far as it can be known. Nothing here changes anything.
 
 It needs no more rights than a worker has: what the server does not show to such a role is counted, or named. It has a
 connection of its own, since it must see what lies between us and the server.

@@ -1,4 +1,4 @@
-"""Brings the schema up to date, or says why it must not be touched; and who may work with it."""
+"""The schema: bringing it up to date, why it must not be touched, and who may work with it."""
 
 from collections.abc import Sequence
 from functools import cache

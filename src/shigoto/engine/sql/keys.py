@@ -1,4 +1,4 @@
-"""Who holds unique keys (rule A1)."""
+"""Holders of unique keys (rule A1)."""
 
 from collections.abc import Sequence
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""What there is to know of the file's health. Nothing here changes anything.
+"""The health of the file, as far as it can be known. Nothing here changes anything.
 
 The file and its companions are looked at with `stat` and `access` alone: closing a descriptor of one of them would drop
 the locks that this process holds on it.

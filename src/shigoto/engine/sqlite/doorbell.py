@@ -1,4 +1,4 @@
-"""What wakes an idle worker: a small file beside the store, touched after every commit that made work ready.
+"""The doorbell of idle workers: a small file, touched after every commit that made work ready.
 
 A touch costs the producer a few microseconds and wakes every listener within a millisecond, also in other processes.
 A caller's own transaction cannot ring after its commit, so listeners watch the write-ahead log too. There the event
