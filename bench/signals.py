@@ -45,9 +45,9 @@ from shigoto.observe.log import configure_logging
 from shigoto.observe.meters import Meters
 from shigoto.observe.traces import Traces
 from shigoto.worker import Worker
-from shigoto.worker.logfields import job_fields
-from shigoto.worker.memory import collect_rarely
-from shigoto.worker.process.wire import encode
+from shigoto.worker.process import encode
+from shigoto.worker.reporting import job_fields
+from shigoto.worker.starting import collect_rarely
 from shigoto.worker.supervisor.mainloop import event_loop
 from shigoto.worker.supervisor.messages import Counted
 

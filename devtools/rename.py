@@ -2,9 +2,9 @@
 
 A plan is a text file with one instruction on each line; paths begin at the root, or at `src/shigoto`:
 
-    worker/station.py = worker/state.py            move a module; modules with the same target are joined, in this order
+    worker/state.py = worker/state.py            move a module; modules with the same target are joined, in this order
     worker/state.py: State shared by all parts     the first line of the docstring of a target
-    worker/station.py:Station = WorkerState        rename a class, function or constant of a module (its old path)
+    worker/state.py:Station = WorkerState        rename a class, function or constant of a module (its old path)
     .vouch = beat_for in worker tests/             rename an identifier, such as a method, in these folders
     "last words" = "crash report" in worker        replace words in comments, strings and pages of these folders
 

@@ -147,8 +147,8 @@ MUTANTS = (
         name="a worker is fenced at the first look",
         # Who was asleep itself waits for the others, and that alone would be enough: so that is broken, too.
         patches=(
-            Patch("worker/sweeper.py", "ripe = now - self.apart", "ripe = now"),
-            Patch("worker/sweeper.py", "if asleep or not self._in_touch:", "if not self._in_touch:"),
+            Patch("worker/maintenance.py", "ripe = now - self.apart", "ripe = now"),
+            Patch("worker/maintenance.py", "if asleep or not self._in_touch:", "if not self._in_touch:"),
         ),
         guard=Worlds("memory", 0, 300),
         run=Run("E04", ("A sleep cost",), tries=3),
@@ -157,7 +157,7 @@ MUTANTS = (
         name="a worker is fenced at once after an outage",
         patches=(
             Patch(
-                "worker/sweeper.py",
+                "worker/maintenance.py",
                 "self._no_fence_before = now + self._amnesty",
                 "self._no_fence_before = now",
             ),
@@ -228,7 +228,7 @@ MUTANTS = (
         name="only the doorbell wakes a worker",
         patches=(
             Patch(
-                "worker/listener.py",
+                "worker/claimer.py",
                 "                self._look()\n                if rang:\n",
                 "                if rang:\n                    self._look()\n",
             ),
@@ -248,7 +248,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a lease is started however old it is",
-        patches=(Patch("worker/strands.py", "if ended >= station.may_start_until:", "if ended < 0:"),),
+        patches=(Patch("worker/loop_pool.py", "if ended >= station.may_start_until:", "if ended < 0:"),),
         guard=Worlds("memory", 0, 300),
     ),
     Mutant(
@@ -264,7 +264,7 @@ MUTANTS = (
     ),
     Mutant(
         name="exclusive runs outlast their lease",
-        patches=(Patch("worker/exclusive.py", "PART = 0.9 ", "PART = 90.0 "),),
+        patches=(Patch("worker/keeper.py", "EXCLUSIVE_PART = 0.9 ", "EXCLUSIVE_PART = 90.0 "),),
         guard=Worlds("memory", 1405, 1),
     ),
     Mutant(

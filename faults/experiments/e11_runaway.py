@@ -15,7 +15,7 @@ from faults.stage import Stage, children_of
 from faults.tools.enqueueing import Wish, enqueue
 from faults.tools.kinship import Sightings
 from shigoto import FailureKind, Job, State
-from shigoto.worker.children.children import DUMP, GRACE
+from shigoto.worker.process_pool import DUMP, GRACE
 
 SLACK = 1.0  # seconds more than the grace, on a machine whose cores are busy with handlers that spin
 HARD = {  # seconds to their hard limit

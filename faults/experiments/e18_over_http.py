@@ -25,7 +25,7 @@ from faults.stores.served import HOST, Served, ask
 from faults.tools.elsewhere import Elsewhere, why_not
 from faults.tools.outages import WORKERS, Load, goes_on
 from faults.tools.proxy import HalfOpen, Mode, Pass, Proxy, Silent
-from shigoto.worker.station import beat_deadline
+from shigoto.worker.state import beat_deadline
 
 TASKS = "plain,in_a_thread"
 RED_WITHIN = 15.0  # seconds of silence

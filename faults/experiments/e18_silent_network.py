@@ -26,7 +26,7 @@ from faults.stage import Stage
 from faults.tools.outages import PICKED_UP_WITHIN, TASKS, Load, all_go_on, goes_on
 from faults.tools.proxy import HalfOpen, Mode, Pass, Proxy, Silent
 from shigoto.engine.postgres.driver import DEADLINE as USUAL
-from shigoto.worker.station import beat_deadline
+from shigoto.worker.state import beat_deadline
 
 TROUBLE = "cannot reach the store"
 NOTICED_WITHIN = 5.0  # seconds after a deadline: a call that comes before the silence may have begun later

@@ -17,7 +17,7 @@ from msgspec import json
 from faults.simulation.many import Tally
 from faults.simulation.plan import Size
 from faults.simulation.world import Verdict, World
-from shigoto.worker import memory
+from shigoto.worker import starting
 
 COLLECT_EVERY = 25  # worlds
 SIZES: dict[str, Size] = {"small": "small", "large": "large", "ticking": "ticking"}
@@ -27,7 +27,7 @@ def main() -> int:
     """Live through those that were asked for; 1 if a promise was broken in one."""
     options = _options()
     logging.disable(logging.CRITICAL)
-    memory.BLOCK = 0  # no worker here needs megabytes
+    starting.FREED_BLOCK = 0  # no worker here needs megabytes
     gc.disable()  # a world is full of circles, and short: to look for them all the time takes a third of it
     tally, began = Tally(), time.monotonic()
     for seed in range(options.first, options.first + options.count, options.step):

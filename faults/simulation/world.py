@@ -33,7 +33,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.time import Millis
 from shigoto.testing.clock import START
 from shigoto.worker import Worker
-from shigoto.worker.process.source import Source
+from shigoto.worker.process import Source
 
 STOP_TIMEOUT = 28.0
 STOP_SLACK = 4.0  # seconds beyond the time-out for a store that does not answer

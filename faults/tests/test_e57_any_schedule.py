@@ -32,8 +32,8 @@ SLOW_BEATS = Mutant(
 SLOW_LOOKS = Mutant(
     name="nobody is told of what has become due, and everybody polls seldom",
     patches=(
-        Patch("worker/promoter.py", "            self._promoted()\n", "            pass\n"),
-        Patch("worker/station.py", "return self.poll * self", "return self.poll * 8 * self"),
+        Patch("worker/maintenance.py", "            self._promoted()\n", "            pass\n"),
+        Patch("worker/state.py", "return self.poll * self", "return self.poll * 8 * self"),
     ),
     guard=Worlds("memory", 187, 1),
 )

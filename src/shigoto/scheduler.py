@@ -45,18 +45,13 @@ from shigoto.observe.events import (
 )
 from shigoto.observe.log import log_events, some_of
 from shigoto.observe.storelook import Reading
-from shigoto.worker.checks import checked_seconds
-from shigoto.worker.listener import Listener
-from shigoto.worker.lookout import lookout_of
-from shigoto.worker.promoter import Promoter
-from shigoto.worker.pulse import LOCKED, UNWRITTEN
-from shigoto.worker.readiness import declare, expect_ready, expect_ready_now, want_notices
-from shigoto.worker.service import Service
-from shigoto.worker.station import Station, lease_clock
-from shigoto.worker.stop import LEAST_PATIENCE
-from shigoto.worker.sweeper import Sweeper
-from shigoto.worker.tally import Figures, Rates, ScheduleFigures, Spread
-from shigoto.worker.ticker import Ticker
+from shigoto.worker.claimer import Listener
+from shigoto.worker.health import LOCKED, UNWRITTEN
+from shigoto.worker.maintenance import Promoter, Sweeper, lookout_of
+from shigoto.worker.starting import checked_seconds, declare, expect_ready, expect_ready_now, want_notices
+from shigoto.worker.state import Station, lease_clock
+from shigoto.worker.stopping import LEAST_PATIENCE, Service
+from shigoto.worker.ticker import Figures, Rates, ScheduleFigures, Spread, Ticker
 
 __all__ = ["Ended", "Figures", "Health", "Rates", "ScheduleFigures", "Scheduler", "Spread"]
 

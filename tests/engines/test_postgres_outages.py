@@ -26,7 +26,7 @@ from shigoto.engine.postgres.connector import LONGEST_PAUSE, Outage
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.sql.commands import Call, Statement
 from shigoto.model.errors import StoreError, StoreUnavailable
-from shigoto.worker.station import Trouble, longest_pause
+from shigoto.worker.state import Trouble, longest_pause
 from tests.postgres_yard import ALWAYS, Yard
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]

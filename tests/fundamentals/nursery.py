@@ -160,7 +160,7 @@ def own_children() -> set[int]:
     for thread in Path(f"/proc/{os.getpid()}/task").iterdir():
         with suppress(OSError):  # a thread that has ended meanwhile
             pids |= {int(pid) for pid in (thread / "children").read_text().split()}
-    return {pid for pid in pids if alive(pid) and b"shigoto.worker.children" in _command(pid)}
+    return {pid for pid in pids if alive(pid) and b"shigoto.worker.child_main" in _command(pid)}
 
 
 def _command(pid: int) -> bytes:

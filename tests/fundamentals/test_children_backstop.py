@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shigoto import FailureKind, State
-from shigoto.worker.children import children
+from shigoto.worker import process_pool
 from tests.fundamentals.nursery import Nursery, make, own_children
 
 CODE = """
@@ -65,8 +65,8 @@ def slow() -> int:
 
 @pytest.fixture
 def kids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nursery]:
-    monkeypatch.setattr(children, "GRACE", 0.2)
-    monkeypatch.setattr(children, "SLACK", 0.3)
+    monkeypatch.setattr(process_pool, "GRACE", 0.2)
+    monkeypatch.setattr(process_pool, "SLACK", 0.3)
     nursery = make(tmp_path, monkeypatch, CODE)
     yield nursery
     nursery.close()

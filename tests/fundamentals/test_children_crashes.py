@@ -13,10 +13,9 @@ import pytest
 
 from shigoto import FailureKind, State
 from shigoto.observe import events
-from shigoto.worker import Stopped
-from shigoto.worker.children import children
-from shigoto.worker.children import process as childprocess
-from shigoto.worker.process.launch import launch
+from shigoto.worker import Stopped, process_pool
+from shigoto.worker import child_process as childprocess
+from shigoto.worker.process import launch
 from tests.fundamentals.nursery import Nursery, alive, make, own_children, until, until_gone
 
 CODE = """
@@ -282,7 +281,7 @@ def work() -> str:
 def test_a_child_that_cannot_begin_says_why_once_and_costs_the_job_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "FIRST_REST", 0.05)
+    monkeypatch.setattr(process_pool, "FIRST_REST", 0.05)
     kids = make(tmp_path, monkeypatch, UNFIT.format(parent=os.getppid(), error=ERRORS[0][0]))
     handle = kids.work.enqueue()
 

@@ -10,8 +10,8 @@ import pytest
 
 from shigoto import DeclarationError, FailureKind, State
 from shigoto.observe import events
-from shigoto.worker.children import children
-from shigoto.worker.children.process import ChildProcess
+from shigoto.worker import process_pool
+from shigoto.worker.child_process import ChildProcess
 from tests.fundamentals.nursery import Nursery, alive, make, own_children, until, until_gone
 
 CODE = """
@@ -42,7 +42,7 @@ def waits() -> str:
 
 @pytest.fixture
 def kids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nursery]:
-    monkeypatch.setattr(children, "GRACE", 0.3)
+    monkeypatch.setattr(process_pool, "GRACE", 0.3)
     nursery = make(tmp_path, monkeypatch, CODE)
     yield nursery
     nursery.close()
@@ -58,7 +58,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[ChildProcess]:
             super().__init__(*arguments)
             known.append(self)
 
-    monkeypatch.setattr(children, "ChildProcess", Known)
+    monkeypatch.setattr(process_pool, "ChildProcess", Known)
     return known
 
 
@@ -182,7 +182,7 @@ def test_a_store_that_no_other_process_could_be_told_of_has_no_children(
 def test_a_child_that_has_left_its_process_group_is_killed_all_the_same(
     kids: Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(children, "SLACK", 60.0)
+    monkeypatch.setattr(process_pool, "SLACK", 60.0)
     handle = kids.leaves_its_group.enqueue()
 
     kids.drain()

@@ -10,8 +10,7 @@ import pytest
 from shigoto import FailureKind, State, StoreUnavailable
 from shigoto.model.worker import SweepOrder
 from shigoto.observe import events
-from shigoto.worker import Stopped
-from shigoto.worker.children import children
+from shigoto.worker import Stopped, process_pool
 from tests.fundamentals.nursery import Nursery, alive, make, own_children, until, until_gone
 
 CODE = """
@@ -126,7 +125,7 @@ def quick() -> int:
 
 @pytest.fixture
 def kids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nursery]:
-    monkeypatch.setattr(children, "GRACE", 0.3)
+    monkeypatch.setattr(process_pool, "GRACE", 0.3)
     nursery = make(tmp_path, monkeypatch, CODE)
     yield nursery
     nursery.close()

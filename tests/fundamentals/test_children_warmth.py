@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from shigoto.observe import events
-from shigoto.worker import crew
-from shigoto.worker.children import warmth
-from shigoto.worker.children.warmth import Warmth
-from shigoto.worker.process.slate import Slate
+from shigoto.worker import parts, process_pool
+from shigoto.worker.process import Slate
+from shigoto.worker.process_pool import Warmth
 from tests.fundamentals.nursery import Nursery, make, own_children
 from tests.journeys.yard import eventually
 
@@ -49,7 +48,7 @@ class TestWarmth:
         kept.use()
 
         assert (kept.wanted, kept.over) == (False, False)
-        now += warmth.KEPT_FOR
+        now += process_pool.KEPT_FOR
         assert kept.over
 
     def test_for_ever_is_for_ever(self) -> None:
@@ -79,8 +78,8 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_a_supervised_worker_has_a_child_ready_while_it_has_work_and_none_when_it_is_idle(
     open_nursery: Callable[[str], Nursery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "WARM_AFTER", 0.0)
-    monkeypatch.setattr(crew, "WARM_FOR", 1.0)
+    monkeypatch.setattr(parts, "WARM_AFTER", 0.0)
+    monkeypatch.setattr(parts, "WARM_FOR", 1.0)
     kids = open_nursery(WITHOUT_PROCESSES)
 
     async def main() -> None:
@@ -102,7 +101,7 @@ def test_a_supervised_worker_has_a_child_ready_while_it_has_work_and_none_when_i
 def test_a_child_is_always_ready_for_tasks_that_need_one(
     open_nursery: Callable[[str], Nursery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warmth, "KEPT_FOR", 0.0)
+    monkeypatch.setattr(process_pool, "KEPT_FOR", 0.0)
     kids = open_nursery(CODE)
 
     async def main() -> None:

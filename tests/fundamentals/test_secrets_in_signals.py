@@ -30,7 +30,7 @@ from shigoto.notify.mail import settings_of
 from shigoto.observe.log import configure_logging
 from shigoto.observe.sentry_events import failure_of_job
 from shigoto.worker import Worker
-from shigoto.worker.logfields import hidden, job_fields
+from shigoto.worker.reporting import hidden, job_fields
 
 CANARY = "canary-4711-yellow"
 KEYS = Encryption({"a": bytes(range(32))})

@@ -21,9 +21,9 @@ from shigoto.observe import events
 from shigoto.observe.log import configure_logging
 from shigoto.testing.clock import VirtualClock
 from shigoto.worker import Stopped, Worker
-from shigoto.worker.errortext import LIMIT, describe
-from shigoto.worker.logfields import job_fields
-from shigoto.worker.station import start_thread
+from shigoto.worker.endings import DETAILS_LIMIT, describe
+from shigoto.worker.reporting import job_fields
+from shigoto.worker.state import start_thread
 from tests.fundamentals.stage import DAY, Stage
 
 
@@ -404,13 +404,15 @@ def test_the_traceback_starts_in_the_handlers_own_code(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("keep_end", [False, True])
-@pytest.mark.parametrize("text", ["", "short", "ü" * 20_000, "\0" * 20_000, "\ud800" * 20_000, "a" * LIMIT])
+@pytest.mark.parametrize(
+    "text", ["", "short", "ü" * 20_000, "\0" * 20_000, "\ud800" * 20_000, "a" * DETAILS_LIMIT]
+)
 def test_a_text_is_cut_to_valid_utf8_of_the_right_length(text: str, keep_end: bool) -> None:
-    cut = fit(text, LIMIT, keep_end=keep_end)
+    cut = fit(text, DETAILS_LIMIT, keep_end=keep_end)
 
-    assert len(cut.encode()) <= LIMIT
+    assert len(cut.encode()) <= DETAILS_LIMIT
     assert "\0" not in cut
-    assert (len(text) > LIMIT or "\0" in text or "\ud800" in text) or cut == text
+    assert (len(text) > DETAILS_LIMIT or "\0" in text or "\ud800" in text) or cut == text
 
 
 def test_a_traceback_that_cannot_be_made_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:

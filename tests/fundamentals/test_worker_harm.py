@@ -13,8 +13,8 @@ from shigoto import FailureKind, State, StoreUnavailable
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.worker import SweepOrder
 from shigoto.observe import events
-from shigoto.worker import Stopped, threads
-from shigoto.worker.station import start_thread
+from shigoto.worker import Stopped, thread_pool
+from shigoto.worker.state import start_thread
 from tests.fundamentals.stage import DAY, Stage
 
 
@@ -76,7 +76,7 @@ def test_a_worker_that_is_refused_a_thread_goes_on_with_those_it_has(
 def test_a_worker_that_is_refused_every_thread_gives_jobs_back_and_tries_again(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "REST", 0.05)
+    monkeypatch.setattr(thread_pool, "REST", 0.05)
     works_in_threads(stage, 5)
     miser = Miser(lambda name, time: name == "shigoto-beat" or time > 3)
 

@@ -17,11 +17,10 @@ from shigoto.model.job import Lease
 from shigoto.model.worker import Announcement, Death, Want
 from shigoto.observe import events
 from shigoto.worker import Stopped, Worker
-from shigoto.worker.children.isolation import isolation_of
 from shigoto.worker.claimer import _shares
 from shigoto.worker.pool import Line
-from shigoto.worker.process.slate import Slate
-from shigoto.worker.process.source import Source
+from shigoto.worker.process import Slate, Source
+from shigoto.worker.routing import isolation_of
 from tests.fundamentals.nursery import Nursery, make
 from tests.fundamentals.stage import Stage
 

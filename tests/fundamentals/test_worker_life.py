@@ -21,8 +21,8 @@ from shigoto.model.worker import POLL
 from shigoto.observe import events
 from shigoto.testing.clock import VirtualClock
 from shigoto.worker import Stopped, Worker
-from shigoto.worker.logfields import Capture
-from shigoto.worker.pulse import Signs, judge
+from shigoto.worker.health import Signs, judge
+from shigoto.worker.reporting import Capture
 from tests.fundamentals.stage import DAY, HOUR, Stage
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from shigoto.worker.pulse import STUCK
+from shigoto.worker.health import STUCK
 from tests.journeys.yard import SHIGOTO, Yard, ended_within, eventually, runners_of
 from tests.postgres_yard import ALWAYS
 from tests.postgres_yard import Yard as Servers

@@ -7,8 +7,8 @@ from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.time import to_datetime
 from shigoto.scheduler import SHORT_OUTAGE, SLOW, STUCK, judge
-from shigoto.worker.pulse import LOCKED, UNWRITTEN
-from shigoto.worker.tally import MOST_NAMED, Figures, ScheduleFigures, Spread, Tally, spread
+from shigoto.worker.health import LOCKED, UNWRITTEN
+from shigoto.worker.ticker import MOST_NAMED, Figures, ScheduleFigures, Spread, Tally, spread
 
 NOW = 1_800_000_000_000
 

@@ -15,11 +15,11 @@ from shigoto.context import LONGEST_LINE, MOST_LOG_BYTES, Context, Desk, Lines, 
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.job import LogLine
 from shigoto.model.worker import LogTail
-from shigoto.worker.children.interrupts import Interrupts
-from shigoto.worker.children.messages import Began, News, Unfit
-from shigoto.worker.children.program import Mouth
-from shigoto.worker.logfields import Capture, capturing
-from shigoto.worker.process.wire import Inbox
+from shigoto.worker.child_main import Mouth
+from shigoto.worker.child_process import Began, News, Unfit
+from shigoto.worker.interrupts import Interrupts
+from shigoto.worker.process import Inbox
+from shigoto.worker.reporting import Capture, capturing
 from tests.unit.test_context import LEASE
 
 

@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from shigoto.observe.storelook import Reading
     from shigoto.scheduler import Scheduler
     from shigoto.worker import Worker
-    from shigoto.worker.probe import Probe
-    from shigoto.worker.pulse import Readiness
+    from shigoto.worker.health import Probe, Readiness
 
 
 def place_of(health: str | None) -> tuple[str, int] | None:
@@ -27,8 +26,8 @@ def port_of_worker(place: tuple[str, int] | None, app: "Shigoto", worker: "Worke
     """Tells of a worker in this very process. Raises OptionInvalid if the port cannot be had."""
     if place is None:
         return _nothing
-    from shigoto.worker.pulse import Readiness, Signs, judge
-    from shigoto.worker.station import lease_clock
+    from shigoto.worker.health import Readiness, Signs, judge
+    from shigoto.worker.state import lease_clock
 
     clock = lease_clock()
 
@@ -45,7 +44,7 @@ def port_of_scheduler(place: tuple[str, int] | None, app: "Shigoto", scheduler: 
     if place is None:
         return _nothing
     from shigoto.scheduler import readings
-    from shigoto.worker.pulse import Readiness, Signs, judge
+    from shigoto.worker.health import Readiness, Signs, judge
 
     def ready(probe: "Probe") -> Readiness:
         health = scheduler.health()
@@ -72,9 +71,8 @@ def _telling(
     from asyncio import gather
 
     from shigoto.observe.metrics import metrics_if_shown
-    from shigoto.worker.healthport import HealthPort, ready_of
-    from shigoto.worker.probe import Probe
-    from shigoto.worker.station import lease_clock
+    from shigoto.worker.health import HealthPort, Probe, ready_of
+    from shigoto.worker.state import lease_clock
 
     probe = Probe(lambda: app.engine, lease_clock())
     metrics = metrics_if_shown(

@@ -271,7 +271,7 @@ def find_stats_every(ctx: click.Context, target: Target) -> Found:
 
 
 def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) -> int:
-    from shigoto.worker.process.source import Source, folder_here, here
+    from shigoto.worker.process import Source, folder_here, search_path
     from shigoto.worker.supervisor.messages import Start
     from shigoto.worker.supervisor.supervisor import Duties, supervise
 
@@ -280,7 +280,7 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
         source=Source(
             reference=storable("--app", target.app or BUILT_IN),
             url=None if address is None else storable("The store", address),
-            path=here(),
+            path=search_path(),
             folder=folder_here(),
         ),
         log_format=wishes.log_format,

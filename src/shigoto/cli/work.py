@@ -14,8 +14,8 @@ from msgspec import Struct
 from shigoto.app import Shigoto
 from shigoto.engine.open import name_of_store
 from shigoto.observe.log import configure_logging, some_of
-from shigoto.worker.logfields import hidden, job_fields
-from shigoto.worker.service import Service
+from shigoto.worker.reporting import hidden, job_fields
+from shigoto.worker.stopping import Service
 from shigoto.worker.supervisor.eof import call_at_eof
 from shigoto.worker.supervisor.mainloop import Outcome, run_to_the_end
 from shigoto.worker.supervisor.messages import LogFormat

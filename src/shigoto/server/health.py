@@ -24,8 +24,8 @@ from shigoto.model.errors import (
 )
 from shigoto.server.auth import the_service
 from shigoto.server.endpoint import answer, spec
-from shigoto.worker.pulse import LOCKED
-from shigoto.worker.readiness import Prepared
+from shigoto.worker.health import LOCKED
+from shigoto.worker.starting import Prepared
 
 if TYPE_CHECKING:
     from shigoto.server.service import Service

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from shigoto.model.errors import ShigotoError
 from shigoto.scheduler import Health, Scheduler
-from shigoto.worker.pulse import UNWRITTEN
+from shigoto.worker.health import UNWRITTEN
 
 if TYPE_CHECKING:
     from shigoto.server.service import Service

@@ -24,7 +24,7 @@ from shigoto.model.errors import OptionInvalid, RequestMalformed, StoreError, St
 from shigoto.server.auth import is_loopback
 from shigoto.server.problems import response_to
 from shigoto.server.service import Service
-from shigoto.worker import service as worker_service
+from shigoto.worker import stopping as worker_service
 
 logger = logging.getLogger("shigoto.server")
 

@@ -35,8 +35,8 @@ from shigoto.testing.round import MOST_RUNS, Round, inside
 from shigoto.testing.runs import Ran, Run, outcome_of
 from shigoto.testing.store import EVERYTHING, OwnStore
 from shigoto.worker import endings
-from shigoto.worker.lifespan import Lifespan
 from shigoto.worker.runner import Runner
+from shigoto.worker.starting import Lifespan
 
 FAREWELL = 10.0  # seconds for the app's lifespan to end
 

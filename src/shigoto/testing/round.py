@@ -13,7 +13,7 @@ from shigoto.model.job import Lease
 from shigoto.testing.hand import Hand
 from shigoto.testing.runs import Run, surprising
 from shigoto.testing.store import Died
-from shigoto.worker.logfields import capturing
+from shigoto.worker.reporting import capturing
 from shigoto.worker.runner import Runner
 
 MOST_RUNS = 10_000

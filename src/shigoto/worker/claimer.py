@@ -27,12 +27,12 @@ from shigoto.model.errors import StoreError
 from shigoto.model.job import Lease
 from shigoto.model.worker import CLAIM_DEADLINE, Want, is_large
 from shigoto.observe.events import JobsClaimed
+from shigoto.worker.maintenance import PROMOTE_AT_ONCE
 from shigoto.worker.pool import Line, Pool, running
-from shigoto.worker.process.slate import Mark
-from shigoto.worker.promoter import PROMOTE_AT_ONCE
+from shigoto.worker.process import Mark
 from shigoto.worker.settler import Settler
-from shigoto.worker.station import Station, Trouble
-from shigoto.worker.wakeup import Wakeup
+from shigoto.worker.state import Station, Trouble
+from shigoto.worker.stopping import Wakeup
 
 MOST_UNSETTLED = 10_000  # as many as a pool may hold ahead: with fewer, a quick one stands still behind them
 
@@ -238,3 +238,30 @@ def _shares(wants: dict[Line, Want], leases: list[Lease]) -> dict[Line, list[Lea
     for lease in leases:
         (alone if lease.alone else crowd)[lease.task].append(lease)
     return shares
+
+
+# A bell may ring for every job, and even for the worker's own commits. The first ring is answered at once;
+# those that follow within a breath are answered together, or vain looks would fill the day.
+BREATH = 0.003
+
+
+class Listener:
+    """Calls `look` for every ring and every poll, and `rung` for a ring only."""
+
+    def __init__(self, station: Station, look: Callable[[], None], rung: Callable[[], None]) -> None:
+        self._station = station
+        self._look = look
+        self._rung = rung
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        bell = self._station.engine.listen()
+        try:
+            while True:
+                rang = await bell.wait(self._station.jittered_poll())
+                self._look()
+                if rang:
+                    self._rung()
+                    await asyncio.sleep(BREATH)
+        finally:
+            bell.close()

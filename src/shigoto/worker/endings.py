@@ -1,4 +1,4 @@
-"""What a handler's exception means for its job: the pure half of running one.
+"""The meaning of a handler's exception for its job, and its text: the pure half of running one.
 
     RetryLater   counts as a failure, runs again after the delay it names
     Snooze       counts as nothing, runs again after the delay it names
@@ -10,26 +10,36 @@ The store has the last word: it counts, and it knows whether somebody has asked 
 
 What handlers and their policies say is not believed blindly. A subclass of Snooze can carry any `delay`, and a
 settlement that no store can write would come back for ever.
+
+Texts of errors can always be stored (`describe`): they are never too long, and always valid. Handlers raise anything:
+errors whose `__str__` raises, messages of 50 MB, texts with NUL or half a surrogate pair, which stores refuse.
+Describing an error must not become the next error. (One whose `__str__` raises SystemExit still is: `runner.py` stands
+behind this.)
 """
 
+import asyncio
+import linecache
 import logging
+import traceback
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
+from itertools import islice
 from random import Random
 from traceback import format_tb
+from types import CodeType, FrameType, TracebackType
+from typing import Any
 
 from msgspec import structs
 
 from shigoto.context import Cancel, Fail, RetryLater, Signals, Snooze
 from shigoto.model.errors import EncryptionKeyMissing, OptionInvalid
 from shigoto.model.job import FailureKind, Lease, LogLine
-from shigoto.model.secrets import is_sealed, without_key
+from shigoto.model.secrets import is_sealed, scrubbed, without_key
 from shigoto.model.states import CRASH_DELAY
 from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 from shigoto.model.time import LONGEST, Millis
 from shigoto.model.worker import Ending, Settlement
 from shigoto.retry import Retry
-from shigoto.worker.errortext import LIMIT, describe
 
 logger = logging.getLogger("shigoto.worker")
 
@@ -171,7 +181,7 @@ def last_words(error: str, stack: str, lines: Iterable[LogLine]) -> str | None:
     written = [f"{line.level}: {line.text}" for line in lines if not is_sealed(line.text)]
     parts = [stack.rstrip()] if stack.strip() else []
     parts += ["\n".join(["last log lines:", *written])] if written else []
-    return fit("\n\n".join(parts), LIMIT - len(error.encode()), keep_end=True) if parts else None
+    return fit("\n\n".join(parts), DETAILS_LIMIT - len(error.encode()), keep_end=True) if parts else None
 
 
 def with_signals(settlement: Settlement, signals: Signals) -> Settlement:
@@ -262,3 +272,120 @@ def _asked_for(lease: Lease, error: Snooze | RetryLater) -> Millis | None:
         return min(delay, LONGEST)
     logger.error("Job %d raised %s: %s", lease.number, type(error).__qualname__, NO_DELAY)
     return None
+
+
+DETAILS_LIMIT = 16 * 1024  # bytes of UTF-8, error and traceback together
+MOST_FRAMES = 40
+
+
+def describe(
+    error: BaseException, *, skip: Collection[str] = (), hide: Callable[[str], str] = str
+) -> tuple[str, str | None]:
+    """The error as `Type: message`, and its traceback without the frames of the files `skip` at both ends.
+
+    `hide` takes secrets out of them, before they are cut: half of a secret would not be known as one.
+    """
+    name = name_of(error)
+    message = message_of(error)
+    text = fit(scrubbed(hide(f"{name}: {message}" if message else name)), ERROR_LIMIT)
+    frames = _without(error.__traceback__, skip)
+    if frames is None:
+        return text, None
+    trace = _short_trace(text, frames) if len(message) > ERROR_LIMIT else _trace(error, frames, skip)
+    return text, fit(scrubbed(hide(trace)), DETAILS_LIMIT - len(text.encode()), keep_end=True)
+
+
+def stack_of(frame: FrameType, *, skip: Collection[str] = ()) -> str:
+    """Where a thread is right now, without the frames of the files `skip`; the most recent call last."""
+    entries = traceback.extract_stack(frame, MOST_FRAMES)
+    lines = traceback.format_list([entry for entry in entries if entry.filename not in skip])
+    return fit("".join(lines), DETAILS_LIMIT, keep_end=True)
+
+
+def stack_of_task(task: "asyncio.Task[Any]", *, skip: Collection[str] = ()) -> str:
+    """Where a task that is suspended waits, without the frames of the files `skip`; the most recent call last."""
+    frames: list[tuple[FrameType, int]] = []
+    awaited: Any = task.get_coro()
+    while awaited is not None and len(frames) < MOST_FRAMES:
+        frame = _attribute_of(awaited, "frame")
+        if isinstance(frame, FrameType):
+            frames.append((frame, frame.f_lineno))
+        awaited = _attribute_of(awaited, "await") or _attribute_of(awaited, "yieldfrom")
+    entries = traceback.StackSummary.extract(iter(frames))
+    lines = traceback.format_list([entry for entry in entries if entry.filename not in skip])
+    return fit("".join(lines), DETAILS_LIMIT, keep_end=True)
+
+
+def _attribute_of(awaited: object, name: str) -> Any:
+    """What a coroutine, a generator or an asynchronous generator knows under this name."""
+    found = (getattr(awaited, f"{kind}_{name}", None) for kind in ("cr", "gi", "ag"))
+    return next((value for value in found if value is not None), None)
+
+
+def _without(frames: TracebackType | None, skip: Collection[str]) -> TracebackType | None:
+    """What the runtime does to call a handler is of no interest to its author."""
+    while frames is not None and frames.tb_frame.f_code.co_filename in skip:
+        frames = frames.tb_next
+    return frames
+
+
+def _trace(error: BaseException, frames: TracebackType, skip: Collection[str]) -> str:
+    try:
+        quick = _quick_trace(error, frames, skip) if _stands_alone(error) else None
+        if quick is not None:
+            return quick
+        told = traceback.TracebackException(type(error), error, frames, limit=-MOST_FRAMES, compact=True)
+        while told.stack and told.stack[-1].filename in skip:
+            # What the runtime has raised in a handler, it has not raised by itself.
+            told.stack.pop()
+        return "".join(told.format())
+    except Exception as broken:
+        return f"<the traceback cannot be shown: {type(broken).__qualname__}>"
+
+
+def _stands_alone(error: BaseException) -> bool:
+    """Whether there is nothing to tell but its own frames and its message."""
+    linked = error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__)
+    # A NameError makes a suggestion by what its frame knows.
+    return not linked and not isinstance(error, BaseExceptionGroup | SyntaxError | NameError)
+
+
+def _quick_trace(error: BaseException, frames: TracebackType, skip: Collection[str]) -> str | None:
+    """The same text for a tenth: handlers fail in the same places again and again, and to find the line of a place, and
+    what to underline in it, takes up to 60 µs, so it is remembered. None for a recursion, which is told in other words.
+    """
+    places: list[TracebackType] = []
+    at: TracebackType | None = frames
+    while at is not None:
+        places.append(at)
+        at = at.tb_next
+    while places and places[-1].tb_frame.f_code.co_filename in skip:
+        places.pop()
+    if any(place.tb_lasti < 0 for place in places):  # made by hand
+        return None
+    texts = [_place(place) for place in places[-MOST_FRAMES:]]
+    if len(set(texts)) < len(texts):
+        return None
+    last = traceback.TracebackException(type(error), error, None, compact=True).format_exception_only()
+    return "".join([*(["Traceback (most recent call last):\n"] if texts else []), *texts, *last])
+
+
+def _place(at: TracebackType) -> str:
+    code = at.tb_frame.f_code
+    linecache.lazycache(code.co_filename, at.tb_frame.f_globals)  # where the source may lie, if not in a file
+    return _place_in(code, code.co_filename, at.tb_lasti)
+
+
+@lru_cache(maxsize=1_000)
+def _place_in(code: CodeType, filename: str, instruction: int) -> str:
+    """The text of a place; the file is named, for codes of two files can be equal."""
+    line, end_line, column, end_column = next(islice(code.co_positions(), instruction // 2, None))
+    entry = traceback.FrameSummary(
+        filename, line, code.co_name, end_lineno=end_line, colno=column, end_colno=end_column
+    )
+    return "".join(traceback.format_list([entry]))
+
+
+def _short_trace(text: str, frames: TracebackType) -> str:
+    """The frames without the message, which would leave no room for them."""
+    return "".join([*traceback.format_tb(frames, -MOST_FRAMES), text[:200]])

@@ -1,4 +1,4 @@
-"""Beside the path of jobs: the worker's sign of life, and what the store orders in return.
+"""Heartbeats of a worker, beside the path of jobs, and the runs that must end before its lease does.
 
 A beat renews the worker's one lease, and with it every job it holds: a job of a day costs what a job of a
 second costs. Beats go out from a thread, so that a handler that blocks the event loop does not cost the
@@ -23,7 +23,7 @@ had to wait would otherwise disown what was claimed meanwhile, and the store wou
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any, Literal
@@ -33,8 +33,10 @@ from msgspec import structs
 from shigoto.engine.op import Op
 from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved
 from shigoto.model.worker import Orders
-from shigoto.worker.station import Station, Trouble, beat_deadline, longest_pause
-from shigoto.worker.wakeup import Wakeup
+from shigoto.task import Task
+from shigoto.worker.pool import Pool
+from shigoto.worker.state import Station, Trouble, beat_deadline, longest_pause
+from shigoto.worker.stopping import Wakeup
 
 logger = logging.getLogger("shigoto.worker")
 
@@ -218,3 +220,40 @@ class Keeper:
         self._obey(orders)
         if recovered and not orders.fenced:
             self._back()
+
+
+EXCLUSIVE_PART = 0.9  # of a lease
+EXCLUSIVE_LOOK = 0.1  # of a lease, at most, between looks
+
+
+class Exclusives:
+    """Watches over the running jobs of tasks that must never run twice at once, not even for a moment
+    (`exclusive=True`).
+
+    A worker that has lost touch with the store goes on running what it has; others may begin the same jobs when its
+    lease is over. Runs of exclusive tasks end before that: nine tenths of a lease after the last beat that the store
+    has confirmed was sent. Whether the word of the store is late or the store is gone makes no difference to them.
+    """
+
+    def __init__(self, station: Station, pools: Sequence[Pool], tasks: Mapping[str, Task[..., Any]]) -> None:
+        self._station = station
+        self._pools = pools
+        self.tasks = frozenset(name for name, task in tasks.items() if task.options.exclusive)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        station = self._station
+        while True:
+            left = station.confirmed_at + station.lease * EXCLUSIVE_PART - station.clock()
+            if left <= 0:
+                self._cut()
+            # Not all of it at once: the clock of leases goes on while the machine sleeps, that of timers does not.
+            longest = station.lease * EXCLUSIVE_LOOK
+            await asyncio.sleep(min(left, longest) if left > 0 else longest)
+
+    def _cut(self) -> None:
+        for pool in self._pools:
+            for hand in pool.hands():
+                lease = hand.lease
+                if lease is not None and lease.task in self.tasks:
+                    pool.cut(lease)

@@ -1,4 +1,4 @@
-"""How a worker stops.
+"""The phases in which a worker stops.
 
     phase 0  at once   no new claims; a claim in flight and what lies in the buffers is given back
     phase 1  20/28     handlers see `ctx.stopping` and may end by themselves; beats and settlements go on
@@ -22,8 +22,8 @@ from contextlib import suppress
 from shigoto.model.errors import StoreError
 from shigoto.model.time import Millis
 from shigoto.observe.events import WorkerLeaving
-from shigoto.worker.crew import Crew
-from shigoto.worker.stop import Stopped
+from shigoto.worker.parts import Crew
+from shigoto.worker.stopping import Stopped
 
 SOFT, CANCEL, RELEASE = 20 / 28, 25 / 28, 3 / 28
 RETRY_PAUSE = 0.2

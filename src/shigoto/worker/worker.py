@@ -10,7 +10,7 @@ A worker in your own process shares it with everything else there. Handlers that
 each other up, though not the worker's sign of life, which comes from a thread; native code that keeps the
 interpreter lock for longer than the lease can cost it even that. `shigoto worker` has a supervisor against it.
 
-The path of a job: `claimer.py`, `runner.py`, `settler.py`, with `keeper.py` beside them. `crew.py` puts them
+The path of a job: `claimer.py`, `runner.py`, `settler.py`, with `keeper.py` beside them. `parts.py` puts them
 together.
 """
 
@@ -33,31 +33,32 @@ from shigoto.observe.events import SchedulesDeclared, WorkerStarted, WorkerStopp
 from shigoto.observe.log import log_events, some_of
 from shigoto.options import whole
 from shigoto.task import Task
-from shigoto.worker.checks import (
+from shigoto.worker.keeper import Beats
+from shigoto.worker.parts import Crew, Settings
+from shigoto.worker.process import Slate, Source
+from shigoto.worker.reporting import capturing
+from shigoto.worker.routing import Isolation, isolation_of
+from shigoto.worker.shutdown import RELEASE, leave, wind_down
+from shigoto.worker.starting import (
     MOST_JOBS,
     MOST_SLOTS,
+    Lifespan,
+    announce,
     checked_queues,
     checked_seconds,
     checked_slate,
     cores,
+    declare,
+    expect_ready,
+    keep_freed_memory,
     places,
     usual_threads,
+    want_notices,
     with_notices,
 )
-from shigoto.worker.children.isolation import Isolation, isolation_of
-from shigoto.worker.crew import Crew, Settings
-from shigoto.worker.keeper import Beats
-from shigoto.worker.lifespan import Lifespan
-from shigoto.worker.logfields import capturing
-from shigoto.worker.memory import keep_freed_memory
-from shigoto.worker.process.slate import Slate
-from shigoto.worker.process.source import Source
-from shigoto.worker.readiness import announce, declare, expect_ready, want_notices
-from shigoto.worker.service import Service
-from shigoto.worker.shutdown import RELEASE, leave, wind_down
-from shigoto.worker.station import Spawn, Station, lease_clock, start_thread
-from shigoto.worker.stop import LEAST_PATIENCE, Stopped
-from shigoto.worker.tally import Figures
+from shigoto.worker.state import Spawn, Station, lease_clock, start_thread
+from shigoto.worker.stopping import LEAST_PATIENCE, Service, Stopped
+from shigoto.worker.ticker import Figures
 
 logger = logging.getLogger("shigoto.worker")
 

@@ -22,7 +22,7 @@ from shigoto.observe.events import Event
 from shigoto.observe.formats import ColourFormatter, JournalFormatter, JsonFormatter, TextFormatter
 from shigoto.observe.handler import formatter_for
 from shigoto.observe.log import configure_logging, log_events
-from shigoto.worker.logfields import about
+from shigoto.worker.reporting import about
 
 ID = UUID(int=7)
 JOB = ("2", ID, 42, "resize", "images", "acme", 3)

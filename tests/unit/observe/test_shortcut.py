@@ -22,7 +22,7 @@ from shigoto.observe.formats import ColourFormatter, JournalFormatter, JsonForma
 from shigoto.observe.gathering import MOST_LINES, Gatherer
 from shigoto.observe.handler import LogHandler
 from shigoto.observe.log import log_events
-from shigoto.worker.logfields import Capture
+from shigoto.worker.reporting import Capture
 from tests.journeys.yard import eventually
 
 ID = UUID("0192f7a0-0000-7000-8000-0000000000ff")

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from shigoto.worker import errortext
-from shigoto.worker.errortext import describe
+from shigoto.worker import endings
+from shigoto.worker.endings import describe
 
 
 def divide(number: int) -> float:
@@ -60,6 +60,6 @@ def test_the_quick_text_is_the_slow_one(fail: Callable[[], None], monkeypatch: p
         fail()
 
     quick = [describe(raised.value), describe(raised.value)]
-    monkeypatch.setattr(errortext, "_stands_alone", lambda _: False)
+    monkeypatch.setattr(endings, "_stands_alone", lambda _: False)
 
     assert quick == [describe(raised.value)] * 2

@@ -9,7 +9,7 @@ import pytest
 
 CYCLES = """
 import resource
-from shigoto.worker.memory import keep_freed_memory
+from shigoto.worker.starting import keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -44,7 +44,7 @@ def test_payloads_that_come_and_go_need_no_new_memory() -> None:
 def test_garbage_is_looked_for_rarely_unless_the_app_has_chosen(chosen: str, kept: int) -> None:
     program = f"""
 import gc
-from shigoto.worker.memory import collect_rarely
+from shigoto.worker.starting import collect_rarely
 gc.set_threshold({chosen}, 10, 10)
 collect_rarely()
 print(gc.get_threshold()[0], gc.get_freeze_count() > 0)

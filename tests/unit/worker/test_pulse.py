@@ -16,10 +16,21 @@ from shigoto.cli.settings import HealthPlace
 from shigoto.engine.memory.engine import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.model.errors import OptionInvalid, SchemaMissing, StoreUnavailable
-from shigoto.worker.healthport import MOST_CONNECTIONS, MOST_HEAD, HealthPort
-from shigoto.worker.probe import Probe
-from shigoto.worker.process.slate import Mark, Slate
-from shigoto.worker.pulse import LOCKED, SILENT, STUCK, UNWRITTEN, Readiness, Signs, StoreSigns, judge
+from shigoto.worker.health import (
+    LOCKED,
+    MOST_CONNECTIONS,
+    MOST_HEAD,
+    SILENT,
+    STUCK,
+    UNWRITTEN,
+    HealthPort,
+    Probe,
+    Readiness,
+    Signs,
+    StoreSigns,
+    judge,
+)
+from shigoto.worker.process import Mark, Slate
 from shigoto.worker.supervisor.signs import signs_of
 
 WELL = Signs(stores=[StoreSigns(1.0)], cycles=[0.5, 0.9], poll=1.0)
@@ -232,7 +243,7 @@ def test_a_long_head_is_refused() -> None:
 
 
 def test_who_says_nothing_does_not_keep_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shigoto.worker.healthport.PATIENCE", 0.05)
+    monkeypatch.setattr("shigoto.worker.health.EXCHANGE_PATIENCE", 0.05)
     assert answers(b"GET /readyz HT") == [b""]
 
 

@@ -20,10 +20,7 @@ from shigoto.engine.open import InFile, expect_shared, name_of_store, open_engin
 from shigoto.model.errors import OptionInvalid, StoreRefused, Unsupported
 from shigoto.model.ids import uuid7
 from shigoto.model.states import CRASH_DELAY
-from shigoto.worker.process.launch import command, how_it_ended
-from shigoto.worker.process.slate import Mark, Slate
-from shigoto.worker.process.source import Source
-from shigoto.worker.process.wire import Inbox, encode
+from shigoto.worker.process import Inbox, Mark, Slate, Source, command, encode, how_it_ended
 from shigoto.worker.supervisor import procfs, runnerprocess
 from shigoto.worker.supervisor.burial import MOST_TRACE, deaths_in, end_groups
 from shigoto.worker.supervisor.messages import Ended, Failed, Hello, News, Start, Stop

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shigoto.model.errors import StoreUnavailable
-from shigoto.worker.process.source import Source
+from shigoto.worker.process import Source
 from shigoto.worker.supervisor import supervisor as module
 from shigoto.worker.supervisor.messages import Start
 from shigoto.worker.supervisor.strangers import Strangers

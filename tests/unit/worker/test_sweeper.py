@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from shigoto.worker.sweeper import Looks, pace
+from shigoto.worker.maintenance import Looks, pace
 
 
 @pytest.mark.parametrize(

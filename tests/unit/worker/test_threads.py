@@ -16,10 +16,10 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.model.job import Lease
 from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.bus import Bus
-from shigoto.worker import threads
+from shigoto.worker import thread_pool
 from shigoto.worker.runner import Runner
-from shigoto.worker.station import Station
-from shigoto.worker.threads import Threads
+from shigoto.worker.state import Station
+from shigoto.worker.thread_pool import Threads
 
 
 def lease(number: int, task: str = "work") -> Lease:
@@ -185,7 +185,7 @@ async def test_threads_that_will_not_end_hold_up_the_loop_for_a_moment_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many they are: a thread between two jobs counts as idle, and may yet be kept by something."""
-    monkeypatch.setattr(threads, "JOIN_TIMEOUT", 0.2)
+    monkeypatch.setattr(thread_pool, "JOIN_TIMEOUT", 0.2)
     both, let_go = threading.Barrier(8), threading.Event()
 
     def meet() -> None:

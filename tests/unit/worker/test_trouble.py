@@ -6,7 +6,7 @@ from typing import cast
 
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import StoreTrouble
-from shigoto.worker.station import Station, Trouble
+from shigoto.worker.state import Station, Trouble
 
 
 def test_the_same_trouble_is_told_as_a_repetition_for_half_a_minute() -> None:

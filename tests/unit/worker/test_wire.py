@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from shigoto.worker.process.wire import LONGEST, BrokenWire, Inbox, encode
+from shigoto.worker.process import LONGEST_MESSAGE, BrokenWire, Inbox, encode
 
 
 class Text(Struct, frozen=True, tag=True):
@@ -46,7 +46,7 @@ def test_a_message_is_not_told_before_it_is_whole() -> None:
 
 @pytest.mark.parametrize(
     "nonsense",
-    [b"nonsense", (LONGEST + 1).to_bytes(4, "big"), b"\x00\x00\x00\x01\xc1", b"\x00\x00\x00\x01\x80"],
+    [b"nonsense", (LONGEST_MESSAGE + 1).to_bytes(4, "big"), b"\x00\x00\x00\x01\xc1", b"\x00\x00\x00\x01\x80"],
 )
 def test_what_nobody_has_sent_is_refused(nonsense: bytes) -> None:
     with pytest.raises(BrokenWire):

@@ -8,7 +8,7 @@ A server that is down must not be greeted by all of us at once when it comes bac
 as they like. From the first failure on there is one attempt at a time in this process, with growing pauses in between.
 Whoever needs a connection meanwhile waits for the outcome, as long as the outage is young enough to be a restart; later
 they are told at once.
-A worker makes pauses of its own then (worker/station.py), and those come on top: both are so short that a server that
+A worker makes pauses of its own then (worker/state.py), and those come on top: both are so short that a server that
 is back is noticed within five seconds, also by one who was told just before the next attempt.
 """
 

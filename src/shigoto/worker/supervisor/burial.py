@@ -17,7 +17,7 @@ from collections.abc import Collection
 from shigoto.model.states import CRASH_DELAY
 from shigoto.model.text import fit
 from shigoto.model.worker import Death
-from shigoto.worker.process.launch import how_it_ended
+from shigoto.worker.process import how_it_ended
 
 logger = logging.getLogger("shigoto.worker")
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from shigoto.app import Shigoto
 from shigoto.observe.events import WorkerLeaving
-from shigoto.worker.service import Service
+from shigoto.worker.stopping import Service
 from shigoto.worker.supervisor.watchdog import FAREWELL, Watchdog, exit_after
 
 LAST_MOMENT = 1.0  # seconds from the last release until nothing runs here any more; others wait for two

@@ -21,8 +21,8 @@ from shigoto.model.time import Millis
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 from shigoto.observe.meters import Sample
 from shigoto.observe.sentry import Sentry
-from shigoto.worker.process.source import Source
-from shigoto.worker.stop import Reason
+from shigoto.worker.process import Source
+from shigoto.worker.stopping import Reason
 
 LogFormat = Literal["text", "json"]
 

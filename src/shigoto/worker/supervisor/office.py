@@ -22,14 +22,13 @@ from shigoto.model.worker import Death
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import JobsRescued
 from shigoto.observe.reporter import Reporter
-from shigoto.worker.probe import Probe
-from shigoto.worker.pulse import StoreSigns
-from shigoto.worker.station import Station, Trouble, lease_clock
+from shigoto.worker.health import Probe, StoreSigns
+from shigoto.worker.maintenance import Sweeper
+from shigoto.worker.state import Station, Trouble, lease_clock
 from shigoto.worker.supervisor.burial import end_groups
 from shigoto.worker.supervisor.messages import Hello
 from shigoto.worker.supervisor.persist import persist
 from shigoto.worker.supervisor.stats import tell_counts
-from shigoto.worker.sweeper import Sweeper
 
 PART = "supervisor"
 # Of a lease, before the first sweep. Whoever has just begun is to have the machine to himself: only to load the driver

@@ -10,8 +10,8 @@ A runner that claims no more leaves its place to the next one, and finishes what
 import asyncio
 from math import inf
 
+from shigoto.worker.stopping import Wakeup
 from shigoto.worker.supervisor.runnerprocess import RunnerProcess
-from shigoto.worker.wakeup import Wakeup
 
 SOUND = 1.0  # seconds at work that make a start a good one
 FORGIVEN = 2  # short lives in a row before there is a pause, if they got to work at all

@@ -32,13 +32,19 @@ from shigoto.model.errors import ShigotoError
 from shigoto.observe.events import WorkerLeaving, WorkerStarted, WorkerStopping
 from shigoto.observe.log import configure_logging, some_of
 from shigoto.observe.meters import Meters
-from shigoto.worker.logfields import hidden, job_fields
-from shigoto.worker.memory import collect_rarely
-from shigoto.worker.process.kin import ORPHANED, be_expendable, die_with_parent
-from shigoto.worker.process.line import read
-from shigoto.worker.process.slate import Mark, Slate
-from shigoto.worker.process.wire import Inbox, encode
-from shigoto.worker.stop import Stopped
+from shigoto.worker.process import (
+    ORPHANED,
+    Inbox,
+    Mark,
+    Slate,
+    be_expendable,
+    die_with_parent,
+    encode,
+    receive,
+)
+from shigoto.worker.reporting import hidden, job_fields
+from shigoto.worker.starting import collect_rarely
+from shigoto.worker.stopping import Stopped
 from shigoto.worker.supervisor.mainloop import run_to_the_end
 from shigoto.worker.supervisor.messages import (
     NO_START,
@@ -103,7 +109,7 @@ class Wire:
     def receive(self) -> Order | None:
         """Wait for the next word; None means that the supervisor is gone. Raises BrokenWire."""
         while not self._received:
-            some = read(self._socket)
+            some = receive(self._socket)
             if not some:
                 return None
             self._received = self._inbox.feed(some)[::-1]

@@ -12,10 +12,17 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
-from shigoto.worker.process.launch import interrupts_held_back, launch
-from shigoto.worker.process.line import read
-from shigoto.worker.process.slate import Mark, Slate, unnamed_file
-from shigoto.worker.process.wire import BrokenWire, Inbox, encode
+from shigoto.worker.process import (
+    BrokenWire,
+    Inbox,
+    Mark,
+    Slate,
+    encode,
+    interrupts_held_back,
+    launch,
+    receive,
+    unnamed_file,
+)
 from shigoto.worker.supervisor.messages import (
     Counted,
     Ended,
@@ -174,7 +181,7 @@ class RunnerProcess:
 
     def _read(self) -> None:
         while not self._broken:
-            some = read(self._line)
+            some = receive(self._line)
             if some is None:
                 return
             if not some:

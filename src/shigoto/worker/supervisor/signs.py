@@ -3,7 +3,7 @@ busy to say how it is has stopped being at work."""
 
 from collections.abc import Callable, Sequence
 
-from shigoto.worker.pulse import Signs
+from shigoto.worker.health import Signs
 from shigoto.worker.supervisor.office import Office
 from shigoto.worker.supervisor.post import Post
 

@@ -37,11 +37,10 @@ from shigoto.model.errors import SchemaTooNew, StoreMoved
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import RunnerDied, RunnerFailed, RunnerRetired, RunnerStarted
 from shigoto.observe.log import configure_logging, log_events
-from shigoto.worker.checks import places
-from shigoto.worker.process.launch import how_it_ended
-from shigoto.worker.process.slate import Mark
-from shigoto.worker.pulse import Readiness, judge
-from shigoto.worker.station import lease_clock
+from shigoto.worker.health import Readiness, judge
+from shigoto.worker.process import Mark, how_it_ended
+from shigoto.worker.starting import places
+from shigoto.worker.state import lease_clock
 from shigoto.worker.supervisor.burial import deaths_in
 from shigoto.worker.supervisor.eof import call_at_eof
 from shigoto.worker.supervisor.messages import NO_START, Counted, Failed, Files, News, Ready, Start

@@ -14,8 +14,8 @@ from msgspec import Struct, structs
 
 from shigoto.model.errors import StoreError
 from shigoto.observe.events import RunnerPaused
-from shigoto.worker.process.slate import Mark
-from shigoto.worker.station import Station, Trouble, beat_deadline, longest_pause
+from shigoto.worker.process import Mark
+from shigoto.worker.state import Station, Trouble, beat_deadline, longest_pause
 from shigoto.worker.supervisor import procfs
 from shigoto.worker.supervisor.messages import Hello
 from shigoto.worker.supervisor.runnerprocess import RunnerProcess

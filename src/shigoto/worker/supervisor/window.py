@@ -6,8 +6,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.observe.bus import Bus
 from shigoto.observe.meters import Sample
 from shigoto.observe.metrics import Metrics, metrics_if_shown
-from shigoto.worker.healthport import HealthPort, ready_of
-from shigoto.worker.pulse import Readiness
+from shigoto.worker.health import HealthPort, Readiness, ready_of
 
 
 class Window:

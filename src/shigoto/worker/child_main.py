@@ -1,6 +1,6 @@
-"""What one child process runs. A worker starts it, with two open files: a socket, and one for the words of a crash.
+"""The program of a child process.
 
-    python -m shigoto.worker.children.program SOCKET PARENT WORDS
+    python -m shigoto.worker.child_main SOCKET PARENT WORDS
 
 It runs one job at a time: a sync one in its main thread, where an exception can be raised in it, an async one on its
 event loop. Another thread listens to the worker, and ends the process as soon as the worker is gone.
@@ -39,8 +39,8 @@ from shigoto.model.text import ERROR_LIMIT, fit
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.log import configure_logging
-from shigoto.worker.children.interrupts import Interrupts
-from shigoto.worker.children.messages import (
+from shigoto.worker import process
+from shigoto.worker.child_process import (
     Began,
     Begin,
     Ended,
@@ -55,12 +55,12 @@ from shigoto.worker.children.messages import (
     Unfit,
     Warn,
 )
-from shigoto.worker.errortext import describe
-from shigoto.worker.lifespan import Lifespan
-from shigoto.worker.logfields import capturing, hidden, job_fields
-from shigoto.worker.process import kin
-from shigoto.worker.process.wire import Inbox, encode
+from shigoto.worker.endings import describe
+from shigoto.worker.interrupts import Interrupts
+from shigoto.worker.process import Inbox, encode
+from shigoto.worker.reporting import capturing, hidden, job_fields
 from shigoto.worker.runner import Runner
+from shigoto.worker.starting import Lifespan
 
 PORTION = 262_144  # bytes to read at once
 TICK = 0.2  # seconds between looks at the progress
@@ -257,7 +257,7 @@ class Child:
                         self._obey(order)
                 self._tick()
         finally:
-            os._exit(kin.ORPHANED)
+            os._exit(process.ORPHANED)
 
     def _tick(self) -> None:
         hand = self._hand
@@ -296,7 +296,7 @@ class Child:
 def main(arguments: Sequence[str]) -> int:
     """Be a child process of the worker that has this process id."""
     line, parent, words = map(int, arguments)
-    kin.die_with_parent(parent)
+    process.die_with_parent(parent)
     for fd in (line, words):
         # They were passed on to us, and to nobody that a handler starts.
         os.set_inheritable(fd, False)

@@ -1,7 +1,8 @@
-"""Repairs what others left behind: fences workers that are gone, frees their jobs, expires, prunes.
+"""Work that every long-lived process does for the store: promoting, sweeping, watching the age of queues.
 
-Every long-lived process sweeps, so none is needed for it. The danger is to fence a worker that lives: its
-jobs would run twice. The lease alone does not decide; three rules guard it.
+The sweeper repairs what others left behind: it fences workers that are gone, frees their jobs, expires, prunes. Every
+long-lived process sweeps, so none is needed for it. The danger is to fence a worker that lives: its jobs would run
+twice. The lease alone does not decide; three rules guard it.
 
     two looks   a worker is fenced only if two sweeps, a third of a lease apart on *our* clock, both saw it
                 expired: had we been asleep, or the machine, the first look after waking proves nothing
@@ -20,14 +21,96 @@ for a whole lease, nobody was there, and that time does not count.
 
 import asyncio
 from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from shigoto.model.errors import StoreError
 from shigoto.model.time import Millis
 from shigoto.model.worker import SweepOrder, Swept
-from shigoto.observe.events import ClockStepped, JobsRescued, TasksUnknown, WorkersFenced
-from shigoto.worker.station import Station, Trouble
-from shigoto.worker.wakeup import Wakeup
+from shigoto.observe.events import ClockStepped, JobsPromoted, JobsRescued, TasksUnknown, WorkersFenced
+from shigoto.worker.state import Station, Trouble
+from shigoto.worker.stopping import Wakeup
+
+if TYPE_CHECKING:
+    from shigoto.notify.notifier import Notifier
+
+PROMOTE_AT_ONCE = 1_000
+# A doorbell that rings all the time asks for a look at the schedule all the time; this is often enough.
+PROMOTE_PAUSE = 0.020
+
+
+class Promoter:
+    """Makes scheduled jobs ready at their instant, for all workers; `promoted` is called when jobs have become ready.
+
+    The store says when the next one is due, and the promoter sleeps until then. It wakes early for what it could not
+    know: the doorbell rang, or a job of this very worker will be due sooner. And the listener tells it to look once per
+    poll in any case, because a doorbell may be missed.
+    """
+
+    def __init__(self, station: Station, promoted: Callable[[], None]) -> None:
+        self._station = station
+        self._promoted = promoted
+        self._time = asyncio.get_running_loop().time
+        self._wakeup = Wakeup()
+        self._closing = Wakeup()
+        self._trouble = Trouble(station, "promoter")
+        self._due_at = 0.0
+        self._rung = False
+        self._closed = False
+
+    def close(self) -> None:
+        """Finish what is under way, and begin no more."""
+        self._closed = True
+        self._closing.ring()
+        self._wakeup.ring()
+
+    def look(self) -> None:
+        """The schedule may have changed."""
+        self._rung = True
+        self._wakeup.ring()
+
+    def expect(self, delay: Millis) -> None:
+        """A job will be due in so many milliseconds."""
+        due_at = self._time() + delay / 1000
+        if due_at < self._due_at:
+            self._due_at = due_at
+            self._wakeup.ring()
+
+    async def run(self) -> None:
+        """Promote until closed or cancelled."""
+        while not self._closed:
+            began_at, self._due_at, self._rung = self._time(), inf, False
+            try:
+                pause = await self._promote()
+            except StoreError as error:
+                await self._closing.wait(self._trouble.met(error))
+                continue
+            self._trouble.over()
+            # The earlier of what the store said and what came up while it was asked.
+            self._due_at = min(self._due_at, began_at + pause)
+            await self._sleep(began_at + PROMOTE_PAUSE)
+
+    async def _promote(self) -> float:
+        """Promote once, and return how many seconds to wait."""
+        engine, limit = self._station.engine, PROMOTE_AT_ONCE
+        promoted = await self._station.ask("promote", engine.promote(limit))
+        if promoted.count:
+            self._station.bus.publish(JobsPromoted(self._station.name, promoted.count))
+            self._promoted()
+        if promoted.count == limit:
+            return 0.0
+        return inf if promoted.next_in is None else promoted.next_in / 1000
+
+    async def _sleep(self, soonest: float) -> None:
+        """Wait until the next job is due; a ring may shorten that, but not below the shortest pause."""
+        while not self._closed:
+            if self._rung:
+                self._due_at = min(self._due_at, soonest)
+            pause = self._due_at - self._time()
+            if pause <= 0 or not await self._wakeup.wait(None if pause == inf else pause):
+                return
+
 
 MORE_AT_ONCE = 0.010
 BACK_WITHIN = 5.0  # seconds: a store that is back is noticed by everybody; see `Trouble`
@@ -163,3 +246,57 @@ class Sweeper:
             bus.publish(JobsRescued(name, swept.rescued))
         if swept.unknown:
             bus.publish(TasksUnknown(name, swept.unknown))
+
+
+SHORTEST_LOOK, LONGEST_LOOK = 1.0, 30.0  # seconds
+
+
+class Lookout:
+    """Looks for queues that wait too long, for rules that ask for it: four times within the shortest limit of these,
+    and at least twice a minute.
+
+    Nothing changes in the store when a queue does. Every long-lived process of the app looks, and the notice of a queue
+    is named after the window in which it is too old. So however many look, they write one.
+    """
+
+    def __init__(self, station: Station, notifier: "Notifier", limit: int) -> None:
+        self._station = station
+        self._notifier = notifier
+        self._pause = min(LONGEST_LOOK, max(SHORTEST_LOOK, limit / 4_000))
+        self._trouble = Trouble(station, "lookout")
+        self._wakeup = Wakeup()
+        self._closed = False
+        self._told: set[UUID] = set()  # by the look before: to tell of it again would change nothing
+
+    def close(self) -> None:
+        """Finish what is under way, and begin no more."""
+        self._closed = True
+        self._wakeup.ring()
+
+    async def run(self) -> None:
+        """Look until closed or cancelled."""
+        while not self._closed:
+            await self._wakeup.wait(await self._look())
+
+    async def _look(self) -> float:
+        """Look once, and return how many seconds to wait."""
+        engine = self._station.engine
+        try:
+            now = await engine.arun(engine.time())
+            notices = self._notifier.looks(now, await engine.arun(engine.oldest()))
+            new = [notice for notice in notices if notice.id not in self._told]
+            if new:
+                await engine.arun(engine.enqueue_many(new))
+        except StoreError as error:
+            return self._trouble.met(error)
+        self._trouble.over()
+        self._told = {notice.id for notice in notices}
+        return self._pause * self._station.random.uniform(0.8, 1.0)
+
+
+def lookout_of(station: Station, notifier: "Notifier | None") -> Lookout | None:
+    """A lookout, if a rule of the app asks for one and nobody else looks after the store."""
+    limit = None if notifier is None else notifier.shortest_limit
+    if notifier is None or limit is None or not station.engine.capabilities.repairs:
+        return None
+    return Lookout(station, notifier, limit)

@@ -34,12 +34,11 @@ from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import JobStarted, JobStuck
 from shigoto.worker import endings
-from shigoto.worker.errortext import stack_of
-from shigoto.worker.limits import Limits
-from shigoto.worker.pool import Settle, named, tell_started
+from shigoto.worker.endings import stack_of
+from shigoto.worker.pool import Limits, Settle, named, tell_started
 from shigoto.worker.runner import HERE, Runner
 from shigoto.worker.slots import Slots
-from shigoto.worker.station import Station
+from shigoto.worker.state import Station
 
 JOIN_TIMEOUT = 1.0  # seconds for all threads together: the event loop stands still meanwhile
 REST = 5.0  # seconds without a try, after a thread could not be started

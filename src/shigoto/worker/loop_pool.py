@@ -29,12 +29,11 @@ from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import JobStarted, JobStuck
 from shigoto.worker import endings
-from shigoto.worker.errortext import stack_of_task
-from shigoto.worker.limits import Limits, first_of
-from shigoto.worker.pool import Settle, named, tell_started
+from shigoto.worker.endings import stack_of_task
+from shigoto.worker.pool import Limits, Settle, first_of, named, tell_started
 from shigoto.worker.runner import HERE, Runner
 from shigoto.worker.slots import Slots
-from shigoto.worker.station import Station
+from shigoto.worker.state import Station
 
 SLICE = 0.001  # seconds that strands may run before the loop turns
 MOST_WAKING = 8

@@ -24,26 +24,21 @@ from shigoto.model.worker import Orders
 from shigoto.observe.log import log_setup
 from shigoto.schedule.declaring import Declared
 from shigoto.task import Task
-from shigoto.worker.children.children import Children
-from shigoto.worker.children.isolation import Isolation, Loners
-from shigoto.worker.children.messages import Begin
-from shigoto.worker.claimer import Claimer
-from shigoto.worker.exclusive import Exclusives
-from shigoto.worker.keeper import Beats, Keeper
-from shigoto.worker.lifespan import Lifespan
-from shigoto.worker.listener import Listener
-from shigoto.worker.lookout import lookout_of
+from shigoto.worker.child_process import Begin
+from shigoto.worker.claimer import Claimer, Listener
+from shigoto.worker.keeper import Beats, Exclusives, Keeper
+from shigoto.worker.loop_pool import Strands
+from shigoto.worker.maintenance import Promoter, Sweeper, lookout_of
 from shigoto.worker.pool import Pool, running
-from shigoto.worker.promoter import Promoter
-from shigoto.worker.reporter import Reporter
-from shigoto.worker.routing import Pools, routes_of
+from shigoto.worker.process_pool import Children
+from shigoto.worker.reporting import Reporter
+from shigoto.worker.routing import Isolation, Loners, Pools, routes_of
 from shigoto.worker.runner import Runner
 from shigoto.worker.settler import Settler
-from shigoto.worker.station import Station
-from shigoto.worker.stop import StopSwitch
-from shigoto.worker.strands import Strands
-from shigoto.worker.sweeper import Sweeper
-from shigoto.worker.threads import Threads
+from shigoto.worker.starting import Lifespan
+from shigoto.worker.state import Station
+from shigoto.worker.stopping import StopSwitch
+from shigoto.worker.thread_pool import Threads
 from shigoto.worker.ticker import Ticker
 
 if TYPE_CHECKING:

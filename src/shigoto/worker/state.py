@@ -1,4 +1,4 @@
-"""What the parts of one worker share: who it is, where its jobs live, and what it holds."""
+"""State shared by the parts of one worker: its id, its store, and the leases it holds."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.job import Lease
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import StoreAnswered, StoreRecovered, StoreTrouble
-from shigoto.worker.process.slate import Slate
+from shigoto.worker.process import Slate
 
 T = TypeVar("T")
 

@@ -1,14 +1,29 @@
-"""A child process, as its worker sees it: started, spoken to, killed, and buried.
+"""A child process as its worker sees it, and the messages between the two.
 
-Its end shows in two ways. Mostly the socket ends with it. But a process that the child has started may hold the socket
-open for longer, so the worker also looks (`look`) from time to time. What arrived before the end is always read first:
-a run that had ended before the process died has ended.
+    worker ──► child   Begin         everything it must know, once
+                       Run           run this job
+                       Tell          somebody wants this job cancelled, or the worker is about to stop
+                       Warn          the run has reached its soft limit
+                       Halt          the run shall end now, and so it will be counted
+                       Leave         there will be no more jobs
+    child ──► worker   Ready         it can take a job
+                       Unfit         it never will, and why
+                       Began         the run begins; if it dies before, that is not the job's doing
+                       Said          what the handler has said: progress, log lines
+                       Ended         the run has ended so
+
+Most messages name the job they are about: words and runs cross on their way, and a thread that a handler left behind
+still speaks of its own job while the next one runs.
+
+The end of a child shows in two ways. Mostly the socket ends with it. But a process that the child has started may hold
+the socket open for longer, so the worker also looks (`look`) from time to time. What arrived before the end is always
+read first: a run that had ended before the process died has ended.
 
 Each child is the head of a process group of its own. So a handler that kills its group kills nobody else, and what a
 handler has started goes with its child.
 
-A handler in the worker's own process may close files that are not its own, ours among them. That must not keep the
-worker from seeing the end of its child.
+A handler in the worker's own process may close files that are not its own, those of the worker among them. That must
+not keep the worker from seeing the end of its child.
 """
 
 import asyncio
@@ -17,17 +32,106 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from uuid import UUID
 
-from shigoto.worker.children.messages import Begin, News, Order
-from shigoto.worker.process.launch import how_it_ended, launch
-from shigoto.worker.process.line import read
-from shigoto.worker.process.slate import unnamed_file
-from shigoto.worker.process.wire import BrokenWire, Inbox, encode
+from msgspec import Struct
 
-PROGRAM = "shigoto.worker.children.program"
+from shigoto.model.job import Lease
+from shigoto.model.worker import Ending, LogTail, Settlement
+from shigoto.observe.log import LogSetup
+from shigoto.worker.process import (
+    BrokenWire,
+    Inbox,
+    Source,
+    encode,
+    how_it_ended,
+    launch,
+    receive,
+    unnamed_file,
+)
+
+
+class Begin(Struct, frozen=True, kw_only=True, tag=True):
+    """Where the app is, on whose behalf jobs run, and how the log is written, if the worker knows."""
+
+    source: Source
+    worker: UUID
+    log: LogSetup | None
+
+
+class Run(Struct, frozen=True, tag=True):
+    """Run this job; there is no other. After `within` seconds the child ends, whatever it is doing."""
+
+    lease: Lease
+    within: float | None = None
+
+
+class Tell(Struct, frozen=True, kw_only=True, tag=True):
+    """What the handler can see of its job's fate."""
+
+    number: int
+    token: int
+    cancelled: bool = False
+    stopping: bool = False
+
+
+class Warn(Struct, frozen=True, kw_only=True, tag=True):
+    """The run has reached its soft limit, which is said in these words."""
+
+    number: int
+    token: int
+    text: str
+
+
+class Halt(Struct, frozen=True, kw_only=True, tag=True):
+    """The run shall end; if it gives in, as `wanted`."""
+
+    number: int
+    token: int
+    wanted: Ending
+
+
+class Leave(Struct, frozen=True, tag=True):
+    """There will be no more jobs."""
+
+
+class Ready(Struct, frozen=True, tag=True):
+    """The child can take a job."""
+
+
+class Unfit(Struct, frozen=True, tag=True):
+    """The child cannot run jobs of this app."""
+
+    error: str
+
+
+class Began(Struct, frozen=True, tag=True):
+    """The run begins."""
+
+
+class Said(Struct, frozen=True, kw_only=True, tag=True):
+    """What the handler has said; fields that are None are no news."""
+
+    number: int
+    token: int
+    progress: float | None = None
+    progress_text: str | None = None
+    log: LogTail | None = None
+
+
+class Ended(Struct, frozen=True, tag=True):
+    """The run has ended."""
+
+    settlement: Settlement
+
+
+Order = Begin | Run | Tell | Warn | Halt | Leave
+News = Ready | Unfit | Began | Said | Ended
+
+PROGRAM = "shigoto.worker.child_main"
 FIRST_LOOK, LAST_LOOK = 0.002, 0.25  # seconds between looks, once the socket has ended
 MOST_WORDS = 64 * 1024  # bytes
-HERE = os.path.dirname(os.path.dirname(__file__))
+HERE = os.path.dirname(__file__)
 LISTENER = " in _listen\n"
 RAN_OUT = "Timeout ("  # what faulthandler writes down before it ends a process that has run out of time
 RUNTIME = (f'File "{HERE}{os.sep}', 'File "<frozen runpy>"')
@@ -35,7 +139,7 @@ MEMORY = " The system does that when memory runs out; but people and programs ca
 
 
 class ChildProcess:
-    """Made on the event loop's thread, which must last as long as the child: see `kin`. May raise OSError.
+    """Made on the event loop's thread, which must last as long as the child: see `die_with_parent`. May raise OSError.
 
     `hear` is called with what it says, and `ended` once, after its death; `code` is how it ended then.
     """
@@ -128,7 +232,7 @@ class ChildProcess:
         """Read once; whether there may be more."""
         if self._line.fileno() < 0:
             return False
-        data = read(self._line)
+        data = receive(self._line)
         if data is None:
             return False
         if data and self._understood(data):
