@@ -46,10 +46,10 @@ from shigoto.observe.meters import Meters
 from shigoto.observe.traces import Traces
 from shigoto.worker import Worker
 from shigoto.worker.process import encode
+from shigoto.worker.process_main import event_loop
 from shigoto.worker.reporting import job_fields
 from shigoto.worker.starting import collect_rarely
-from shigoto.worker.supervisor.mainloop import event_loop
-from shigoto.worker.supervisor.messages import Counted
+from shigoto.worker.supervisor.runner_process import Counted
 
 SAMPLE = 0.01  # of the jobs are traced
 FLUSHED_WITHIN = 10.0  # seconds

@@ -135,9 +135,9 @@ MUTANTS = (
         patches=(
             Patch("worker/keeper.py", '            if self._beats == "loop":\n', "            if True:\n"),
             Patch(
-                "worker/supervisor/vouch.py",
-                "        await asyncio.sleep(pause)\n",
-                "        await asyncio.sleep(86_400 + pause)\n",
+                "worker/supervisor/store.py",
+                "        await asyncio.sleep(pause)\n        pause = _until_next",
+                "        await asyncio.sleep(86_400 + pause)\n        pause = _until_next",
             ),
         ),
         guard=BEATS,

@@ -24,9 +24,9 @@ BROKEN = """
 import sys
 from shigoto.cli import main
 from shigoto.model import states
-from shigoto.worker.supervisor import burial, office, procfs, supervisor, vouch
+from shigoto.worker.supervisor import host, store, supervisor
 
-burial.CRASH_DELAY = states.CRASH_DELAY = 100  # who waits here waits for nothing
+store.CRASH_DELAY = states.CRASH_DELAY = 100  # who waits here waits for nothing
 
 def break_once(module, name):
     whole, calls = getattr(module, name), []
@@ -52,11 +52,11 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
 @pytest.mark.parametrize(
     "what",
     [
-        "break_once(office, 'open_engine')",
-        "break_once(office, 'Sweeper')",
-        "break_once(office, 'tell_counts')",
-        "break_once(office, 'end_groups')",
-        "break_once(procfs, 'is_paused')",
+        "break_once(store, 'open_engine')",
+        "break_once(store, 'Sweeper')",
+        "break_once(store, 'tell_counts')",
+        "break_once(store, 'end_groups')",
+        "break_once(host, 'is_paused')",
         "break_once(supervisor, 'memory_of')",
         "break_once(supervisor, 'RunnerProcess')",
         "break_once(supervisor, 'deaths_in')",
@@ -147,7 +147,7 @@ def test_a_runner_that_leaves_is_not_taken_for_fenced(yard: Yard) -> None:
     yard.command = [
         sys.executable,
         "-c",
-        BROKEN.replace("WHAT", "vouch._until_next = lambda hello, station: 0.002"),
+        BROKEN.replace("WHAT", "store._until_next = lambda hello, station: 0.002"),
     ]
     process = yard.start("--max-jobs", "1")
     for number in range(1, 6):

@@ -23,7 +23,7 @@ from shigoto.model import errors
 from shigoto.model.job import JobFilter
 from shigoto.testing.clock import START, VirtualClock
 from shigoto.testing.loop import run_virtual
-from shigoto.worker.supervisor import stats
+from shigoto.worker.supervisor import store
 from tests.fundamentals.stage import Stage
 
 GUIDES = dev.ROOT / "docs" / "guides"
@@ -269,7 +269,7 @@ def test_the_counts_come_every_thirty_seconds(caplog: pytest.LogCaptureFixture) 
     told: list[int] = []
 
     async def main() -> None:
-        telling = asyncio.create_task(stats.tell_counts(lambda: app.engine, run.STATS_EVERY))
+        telling = asyncio.create_task(store.tell_counts(lambda: app.engine, run.STATS_EVERY))
         for _ in range(100):
             await asyncio.sleep(1)
             told.append(len(caplog.records))
@@ -309,7 +309,7 @@ def test_the_counts_are_those_of_all_queues_by_state(caplog: pytest.LogCaptureFi
                     handle = await job.aenqueue(20 if state == "long" else 1, fails=state == "bad")
                     if state == "off":
                         await handle.acancel()
-            telling = asyncio.create_task(stats.tell_counts(lambda: stage.engine, 10))
+            telling = asyncio.create_task(store.tell_counts(lambda: stage.engine, 10))
             await asyncio.sleep(15)
             telling.cancel()
 

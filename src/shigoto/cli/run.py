@@ -272,7 +272,7 @@ def find_stats_every(ctx: click.Context, target: Target) -> Found:
 
 def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) -> int:
     from shigoto.worker.process import Source, folder_here, search_path
-    from shigoto.worker.supervisor.messages import Start
+    from shigoto.worker.supervisor.runner_process import Start
     from shigoto.worker.supervisor.supervisor import Duties, supervise
 
     address = target.address(store)
@@ -309,7 +309,7 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
 
     from shigoto.cli.work import work
     from shigoto.worker import Worker
-    from shigoto.worker.supervisor.stats import tell_counts
+    from shigoto.worker.supervisor.store import tell_counts
 
     for name in ("reload", "max_memory", "ready_file"):
         if getattr(wishes, name):

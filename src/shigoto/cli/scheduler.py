@@ -52,8 +52,7 @@ def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
     from shigoto.cli.work import work
     from shigoto.observe.events import SchedulerStarted, SchedulerStopping
     from shigoto.scheduler import Scheduler
-    from shigoto.worker.supervisor.notify import ServiceManager
-    from shigoto.worker.supervisor.readyfile import ReadyFile
+    from shigoto.worker.supervisor.host import ReadyFile, ServiceManager
 
     app, made = made_here(
         target,

@@ -104,8 +104,7 @@ def server(ctx: click.Context, store: str | None, **options: Any) -> int:
     if (wishes.certificate is None) != (wishes.key is None):
         raise click.UsageError("https needs both: --certificate and --key.", ctx)
     from shigoto.cli.work import Shift, work
-    from shigoto.worker.supervisor.notify import ServiceManager
-    from shigoto.worker.supervisor.readyfile import ReadyFile
+    from shigoto.worker.supervisor.host import ReadyFile, ServiceManager
 
     manager = ServiceManager(os.environ)
     with ReadyFile(wishes.ready_file) as ready_file:

@@ -14,12 +14,11 @@ from msgspec import Struct
 from shigoto.app import Shigoto
 from shigoto.engine.open import name_of_store
 from shigoto.observe.log import configure_logging, some_of
+from shigoto.worker.process_main import Brake, Outcome, SignalWatch, Watchdog, run_to_the_end
 from shigoto.worker.reporting import hidden, job_fields
 from shigoto.worker.stopping import Service
-from shigoto.worker.supervisor.eof import call_at_eof
-from shigoto.worker.supervisor.mainloop import Outcome, run_to_the_end
-from shigoto.worker.supervisor.messages import LogFormat
-from shigoto.worker.supervisor.watchdog import Brake, SignalWatch, Watchdog
+from shigoto.worker.supervisor.host import call_at_eof
+from shigoto.worker.supervisor.runner_process import LogFormat
 
 logger = logging.getLogger("shigoto.worker")
 

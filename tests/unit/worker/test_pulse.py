@@ -31,7 +31,7 @@ from shigoto.worker.health import (
     judge,
 )
 from shigoto.worker.process import Mark, Slate
-from shigoto.worker.supervisor.signs import signs_of
+from shigoto.worker.supervisor.supervisor import signs_of
 
 WELL = Signs(stores=[StoreSigns(1.0)], cycles=[0.5, 0.9], poll=1.0)
 

@@ -21,14 +21,12 @@ from shigoto.model.errors import OptionInvalid, StoreRefused, Unsupported
 from shigoto.model.ids import uuid7
 from shigoto.model.states import CRASH_DELAY
 from shigoto.worker.process import Inbox, Mark, Slate, Source, command, encode, how_it_ended
-from shigoto.worker.supervisor import procfs, runnerprocess
-from shigoto.worker.supervisor.burial import MOST_TRACE, deaths_in, end_groups
-from shigoto.worker.supervisor.messages import Ended, Failed, Hello, News, Start, Stop
-from shigoto.worker.supervisor.post import Post
+from shigoto.worker.process_main import Brake, Watchdog
+from shigoto.worker.supervisor import host, runner_process
 from shigoto.worker.supervisor.reload import Watch, own_files
-from shigoto.worker.supervisor.runnerprocess import RunnerProcess
-from shigoto.worker.supervisor.supervisor import room_for_runners
-from shigoto.worker.supervisor.watchdog import Brake, Watchdog
+from shigoto.worker.supervisor.runner_process import Ended, Failed, Hello, News, RunnerProcess, Start, Stop
+from shigoto.worker.supervisor.store import MOST_TRACE, deaths_in, end_groups
+from shigoto.worker.supervisor.supervisor import Post, room_for_runners
 
 # Death
 
@@ -138,7 +136,7 @@ async def test_a_runner_that_dies_before_it_has_heard_anything_leaves_nothing_op
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         return process
 
-    monkeypatch.setattr(runnerprocess, "launch", dead)
+    monkeypatch.setattr(runner_process, "launch", dead)
     before = set(os.listdir("/proc/self/fd"))
 
     with pytest.raises(BrokenPipeError):
@@ -356,8 +354,8 @@ async def test_a_change_of_the_code_is_noticed_once(
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_linux_tells_how_a_process_fares() -> None:
-    assert not procfs.is_paused(os.getpid())
-    assert (procfs.memory_of(os.getpid()) or 0) > 1 << 20
+    assert not host.is_paused(os.getpid())
+    assert (host.memory_of(os.getpid()) or 0) > 1 << 20
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
@@ -365,15 +363,15 @@ def test_pages_of_a_file_that_a_process_reads_are_not_its_memory(tmp_path: Path)
     size = 64 << 20
     path = tmp_path / "large"
     path.write_bytes(bytes(size))
-    before = procfs.memory_of(os.getpid()) or 0
+    before = host.memory_of(os.getpid()) or 0
 
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
         assert not any(pages[:: mmap.PAGESIZE])
-        after = procfs.memory_of(os.getpid()) or 0
+        after = host.memory_of(os.getpid()) or 0
 
     assert after - before < size // 4
 
 
 def test_of_a_process_that_is_not_there_nothing_is_known() -> None:
-    assert not procfs.is_paused(2**30)
-    assert procfs.memory_of(2**30) is None
+    assert not host.is_paused(2**30)
+    assert host.memory_of(2**30) is None

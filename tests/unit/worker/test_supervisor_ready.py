@@ -8,11 +8,11 @@ import pytest
 
 from shigoto.model.errors import StoreUnavailable
 from shigoto.worker.process import Source
+from shigoto.worker.process_main import Watchdog
 from shigoto.worker.supervisor import supervisor as module
-from shigoto.worker.supervisor.messages import Start
-from shigoto.worker.supervisor.strangers import Strangers
+from shigoto.worker.supervisor.host import Strangers
+from shigoto.worker.supervisor.runner_process import Start
 from shigoto.worker.supervisor.supervisor import Duties, Supervisor
-from shigoto.worker.supervisor.watchdog import Watchdog
 
 
 def test_it_is_not_ready_before_it_vouches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Noticing that somebody has changed the user's code: for `--reload`.
+"""Watching for changes of the user's code: for `--reload`.
 
 The files are looked at again and again: half a second is soon enough for people, and asking the system to be told
 would need another way on every platform. A new file beside a known one is a change, too: it may be the module that

@@ -1,4 +1,4 @@
-"""The supervisor: keeps runner processes at work, vouches for them, and clears up after those that die.
+"""The supervisor: keeps runner processes at work, beats for them, and clears up after those that die.
 
 It never imports user code, and does nothing that could take long: whatever handlers do to their own process, this
 one beats for them, sweeps the store, and notices their death at once.
@@ -24,7 +24,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
@@ -33,30 +33,138 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from shigoto.engine.protocol import Engine
 from shigoto.model.errors import SchemaTooNew, StoreMoved
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import RunnerDied, RunnerFailed, RunnerRetired, RunnerStarted
 from shigoto.observe.log import configure_logging, log_events
-from shigoto.worker.health import Readiness, judge
+from shigoto.observe.meters import Sample
+from shigoto.observe.metrics import Metrics, metrics_if_shown
+from shigoto.worker.health import HealthPort, Readiness, Signs, judge, ready_of
 from shigoto.worker.process import Mark, how_it_ended
+from shigoto.worker.process_main import FAREWELL, Watchdog
 from shigoto.worker.starting import places
 from shigoto.worker.state import lease_clock
-from shigoto.worker.supervisor.burial import deaths_in
-from shigoto.worker.supervisor.eof import call_at_eof
-from shigoto.worker.supervisor.messages import NO_START, Counted, Failed, Files, News, Ready, Start
-from shigoto.worker.supervisor.notify import ServiceManager
-from shigoto.worker.supervisor.office import Office
-from shigoto.worker.supervisor.persist import persist
-from shigoto.worker.supervisor.post import Post
-from shigoto.worker.supervisor.procfs import memory_of, orphans_adopted
-from shigoto.worker.supervisor.readyfile import ReadyFile
+from shigoto.worker.stopping import Wakeup
+from shigoto.worker.supervisor.host import (
+    ReadyFile,
+    ServiceManager,
+    Strangers,
+    call_at_eof,
+    memory_of,
+    orphans_adopted,
+)
 from shigoto.worker.supervisor.reload import Watch
-from shigoto.worker.supervisor.runnerprocess import Reaper, RunnerProcess
-from shigoto.worker.supervisor.signs import signs_of
-from shigoto.worker.supervisor.strangers import Strangers
-from shigoto.worker.supervisor.vouch import FENCED, vouch
-from shigoto.worker.supervisor.watchdog import FAREWELL, Watchdog
-from shigoto.worker.supervisor.window import Window
+from shigoto.worker.supervisor.runner_process import (
+    NO_START,
+    Counted,
+    Failed,
+    Files,
+    News,
+    Ready,
+    Reaper,
+    RunnerProcess,
+    Start,
+)
+from shigoto.worker.supervisor.store import FENCED, Office, deaths_in, persist, vouch
+
+SOUND = 1.0  # seconds at work that make a start a good one
+FORGIVEN = 2  # short lives in a row before there is a pause, if they got to work at all
+SHORT_PAUSE = 1.0  # seconds, for these
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+STILLBORN = 3  # deaths in a row, before anything was at work, that tell enough
+MOST_FINISHING = 8  # runners of one post that only finish what they have; processes cost memory
+
+
+class Post:
+    """One place for a runner process, filled again and again. `name` is what its runner processes are called, None for
+    a name of their own.
+
+        start ──► starting ──hello──► announcing ──ready──► at work ──► ended, failed, killed or dead
+          ▲                                                                  │
+          └──── at once, or after a pause that doubles while starts fail ────┘   or never: stopped, drained
+
+    A runner that claims no more leaves its place to the next one, and finishes what it has.
+    """
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self.runner: RunnerProcess | None = None
+        self.wakeup = Wakeup()
+        self._in_vain = 0
+        self._stillborn = 0
+        self._finishing: set[asyncio.Task[float | None]] = set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether its runner is at work."""
+        runner = self.runner
+        return runner is not None and runner.alive and runner.ready_at is not None
+
+    def pause(self, runner: RunnerProcess, *, wait_for_change: bool) -> float:
+        """How many seconds to wait before the next start, now that this runner is gone."""
+        if runner.failed is not None and wait_for_change:
+            return inf
+        recycled = runner.ended is not None and runner.ended.reason == "recycled"
+        if recycled or runner.retiring or runner.ready_for() >= SOUND:
+            self._in_vain = 0
+            return 0.0
+        if runner.ready_for() > 0:
+            # It got to work, so another one will: what killed it runs alone from now on.
+            self._in_vain += 1
+            return 0.0 if self._in_vain <= FORGIVEN else SHORT_PAUSE
+        return self.next_pause()
+
+    def is_hopeless(self, runner: RunnerProcess) -> bool:
+        """Whether all that were started here have died before they were ready, as this one, and that is enough."""
+        self._stillborn = 0 if runner.ready_at is not None or runner.killed else self._stillborn + 1
+        return self._stillborn >= STILLBORN
+
+    async def leave_to_finish(self, runner: "asyncio.Task[float | None]") -> None:
+        """Let this runner finish beside the next one; wait if there are too many of its kind."""
+        self._in_vain = 0
+        self._finishing.add(runner)
+        runner.add_done_callback(self._finishing.discard)
+        while len(self._finishing) > MOST_FINISHING:
+            await asyncio.wait(self._finishing, return_when=asyncio.FIRST_COMPLETED)
+
+    def next_pause(self) -> float:
+        """One more start was in vain."""
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._in_vain, 30))
+        self._in_vain += 1
+        return pause
+
+
+class Window:
+    """The health port, if there is one, where others see how the runners are, and what they have counted.
+
+    `engine` gives the store, `ready` says whether all is well.
+    """
+
+    def __init__(
+        self,
+        place: tuple[str, int] | None,
+        bus: Bus,
+        engine: Callable[[], Engine],
+        ready: Callable[[], Readiness],
+    ) -> None:
+        self.port: HealthPort | None = None
+        self._metrics: Metrics | None = None
+        if place is not None:
+            self._metrics = metrics_if_shown(bus, engine, more=lambda: ready_of(ready()))
+            self.port = HealthPort(*place, ready, self._metrics)
+
+    @property
+    def counts(self) -> bool:
+        """Whether anybody could see what runners count."""
+        return self._metrics is not None
+
+    def count(self, samples: Sequence[Sample]) -> None:
+        """A runner has counted this. When it dies, it stays counted."""
+        if self._metrics is not None:
+            self._metrics.add(samples)
+
 
 logger = logging.getLogger("shigoto.worker")
 
@@ -397,3 +505,20 @@ class Supervisor:
     def _timeout(self, level: int) -> float:
         """How many seconds a stop may still take when it was asked for so often."""
         return self._duties.stop_timeout if level == 1 else HURRY
+
+
+def signs_of(
+    posts: Sequence[Post], office: Office, clock: Callable[[], float], *, poll: float, stopping: bool
+) -> Signs:
+    """What is known of the runners on these posts, and of their stores, now. It is read from outside: a runner that is
+    too busy to say how it is has stopped being at work."""
+    now, runners = clock(), [post.runner for post in posts if post.ready]
+    cycles = [runner.cycled_at() for runner in runners if runner is not None]
+    hellos = [runner.hello for runner in runners if runner is not None]
+    return Signs(
+        stopping=stopping,
+        missing=len(posts) - len(cycles),
+        stores=office.signs({hello.url for hello in hellos if hello is not None}),
+        cycles=[None if at is None else now - at for at in cycles],
+        poll=poll,
+    )

@@ -1,7 +1,9 @@
-"""What one runner process runs. A supervisor starts it with three open files: the line to the supervisor, a slate,
-and a file for the last words of a crash.
+"""The program of a runner process.
 
-    python -m shigoto.worker.supervisor.program LINE SLATE WORDS
+A supervisor starts it with three open files: the line to the supervisor, a slate, and a file for the last words of a
+crash.
+
+    python -m shigoto.worker.supervisor.runner_main LINE SLATE WORDS
 
 It ends when its worker has ended, and at once when the supervisor is gone: somebody else may have its jobs soon.
 
@@ -42,11 +44,12 @@ from shigoto.worker.process import (
     encode,
     receive,
 )
+from shigoto.worker.process_main import OVERDUE, Brake, SignalWatch, Watchdog, exit_after, run_to_the_end
 from shigoto.worker.reporting import hidden, job_fields
 from shigoto.worker.starting import collect_rarely
 from shigoto.worker.stopping import Stopped
-from shigoto.worker.supervisor.mainloop import run_to_the_end
-from shigoto.worker.supervisor.messages import (
+from shigoto.worker.supervisor.reload import own_files
+from shigoto.worker.supervisor.runner_process import (
     NO_START,
     Counted,
     Ended,
@@ -60,8 +63,6 @@ from shigoto.worker.supervisor.messages import (
     Start,
     Stop,
 )
-from shigoto.worker.supervisor.reload import own_files
-from shigoto.worker.supervisor.watchdog import OVERDUE, Brake, SignalWatch, Watchdog, exit_after
 from shigoto.worker.worker import Worker
 
 logger = logging.getLogger("shigoto.worker")

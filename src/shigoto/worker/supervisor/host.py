@@ -1,0 +1,241 @@
+"""The machine around a supervisor: its processes, its service manager, its ready file and its standard input.
+
+What Linux tells of processes is asked of /proc; elsewhere these functions know nothing and do nothing.
+"""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Collection, Generator, MutableMapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+SET_CHILD_SUBREAPER = 36  # of prctl
+
+
+def is_paused(pid: int) -> bool:
+    """Whether a process is stopped by a signal, and does nothing until it is continued."""
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+        # The name comes before it, in parentheses, and may hold anything.
+        return status[status.rindex(b")") + 2 :].startswith(b"T")
+    return False
+
+
+class Process(Struct, frozen=True):
+    """A process as the system lists it; one that is not alive only waits to be reaped."""
+
+    parent: int
+    group: int
+    alive: bool
+
+
+def processes() -> dict[int, Process]:
+    """Every process that there is."""
+    found: dict[int, Process] = {}
+    for name in os.listdir("/proc") if os.path.exists("/proc/self/stat") else ():
+        if name.isdecimal():
+            with suppress(OSError):
+                status = Path(f"/proc/{name}/stat").read_bytes()
+                state, parent, group = status[status.rindex(b")") + 2 :].split(maxsplit=3)[:3]
+                found[int(name)] = Process(int(parent), int(group), state not in (b"Z", b"X"))
+    return found
+
+
+def memory_of(pid: int) -> int | None:
+    """The bytes of memory that a process has for itself, None if that cannot be known.
+
+    Pages of files that it reads are not counted: the system takes those back when it needs them.
+    """
+    with suppress(OSError):
+        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_bytes().split()
+        return (int(resident) - int(shared)) * resource.getpagesize()
+    return None
+
+
+@contextmanager
+def orphans_adopted() -> Generator[None]:
+    """Let processes that descend from this one become its children when their own parents die."""
+    _adopt(1)
+    try:
+        yield
+    finally:
+        _adopt(0)
+
+
+def _adopt(yes: int) -> None:
+    if os.path.exists("/proc/self/stat"):
+        import ctypes
+
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, yes, 0, 0, 0)
+
+
+logger = logging.getLogger("shigoto.worker")
+
+END_WITHIN = 1.0  # seconds from a kill to the end
+LOOK_EVERY = 0.005
+
+
+class Strangers:
+    """Those who descend from this process, in its group, but not from any child of ours that we know.
+
+    Handlers have started them, and nobody looks after them any more, because their runner process is dead.
+
+    Linux lets a supervisor adopt such processes. Those in its own process group are still at work for a job that
+    somebody else gets soon, or for nobody: they are killed. One that has a session or a group of its own has left on
+    purpose. Whoever was there before, when a shell started it and then became this process, is not touched, either.
+    """
+
+    def __init__(self) -> None:
+        self._before = frozenset(pid for pid, process in processes().items() if process.parent == os.getpid())
+
+    async def end(self, known: Collection[int]) -> None:
+        """Kill them, and wait until none is left, though not for ever."""
+        time = asyncio.get_running_loop().time
+        deadline = time() + END_WITHIN
+        while left := self._find(known):
+            if time() > deadline:
+                logger.warning("Processes that handlers have left behind cannot be ended: %s", sorted(left))
+                return
+            _kill(left)
+            await asyncio.sleep(LOOK_EVERY)
+
+    def kill_all(self) -> None:
+        """Kill all who descend from us, also the children that we know. From any thread."""
+        with suppress(OSError):
+            _kill(self._find(()))
+
+    def _find(self, known: Collection[int]) -> set[int]:
+        every, own, group = processes(), os.getpid(), os.getpgrp()
+
+        def is_stranger(pid: int) -> bool:
+            seen: set[int] = set()
+            while pid in every and pid not in seen:
+                if every[pid].parent == own:
+                    return pid not in known and pid not in self._before
+                seen.add(pid)
+                pid = every[pid].parent
+            return False
+
+        return {
+            pid
+            for pid, process in every.items()
+            if process.group == group and process.alive and is_stranger(pid)
+        }
+
+
+def _kill(pids: Collection[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+OFTEN = 3  # words within the time in which the manager wants one
+PATIENCE = 1.0  # seconds, for what is said only once
+
+
+class ServiceManager:
+    """The one that watches over us: systemd, with `Type=notify` and `WatchdogSec=`; nobody, perhaps, and then nothing
+    happens here.
+
+    It asks by the environment: NOTIFY_SOCKET names a socket, WATCHDOG_USEC says how often it wants to hear that all is
+    well. Both are taken out of the environment, as they are not for the processes that start here.
+    """
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        self._address = environment.pop("NOTIFY_SOCKET", "")
+        # The socket may be inherited from a manager whose watchdog means another process.
+        meant = environment.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        every = environment.pop("WATCHDOG_USEC", "")
+        self._deaf = False
+        self._every = int(every) / 1_000_000 if meant and every.isdecimal() else 0.0
+
+    def ready(self, status: str) -> None:
+        """All that was asked for is at work; `status` says of what that is."""
+        self._tell("READY=1", f"STATUS={status}", patience=PATIENCE)
+
+    def stopping(self) -> None:
+        """The end has begun."""
+        self._tell("STOPPING=1", "STATUS=Stopping", patience=PATIENCE)
+
+    async def run(self) -> None:
+        """Say that all is well, as often as the manager wants to hear it, until cancelled."""
+        while self._every > 0 and self._address:
+            self._tell("WATCHDOG=1")
+            await asyncio.sleep(self._every / OFTEN)
+
+    def _tell(self, *words: str, patience: float = 0.0) -> None:
+        if not self._address:
+            return
+        # A name that begins with @ is one that no file has; the system writes that as a zero byte.
+        address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+                line.settimeout(patience)
+                line.sendto("\n".join(words).encode(), address)
+        except OSError as error:
+            if not self._deaf:
+                logger.warning(
+                    "The service manager cannot be told %s: %s. It may think that this service hangs, and end it.",
+                    words[0],
+                    error,
+                )
+            self._deaf = True
+        else:
+            self._deaf = False
+
+
+class ReadyFile:
+    """The file that is there while a worker is ready: for `--ready-file`.
+
+    Is not there before `__enter__`, nor after `__exit__`: one that a killed supervisor has left would be a lie.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+
+    def __enter__(self) -> "ReadyFile":
+        self.hide()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hide()
+
+    def show(self) -> None:
+        """Let it be there, with our process id in it."""
+        if self._path is not None:
+            try:
+                self._path.write_text(f"{os.getpid()}\n")
+            except OSError:
+                logger.exception("The ready file cannot be written; the worker goes on without it")
+
+    def hide(self) -> None:
+        """Let it not be there."""
+        if self._path is not None:
+            with suppress(OSError):
+                self._path.unlink()
+
+
+EOF_LOOK = 65_536  # bytes; whatever is written to standard input is thrown away
+
+
+def call_at_eof(loop: AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Call `stop` when standard input ends, or whoever holds it: for `--stop-on-eof`."""
+    stdin = sys.stdin.fileno()
+
+    def look() -> None:
+        with suppress(OSError):
+            if os.read(stdin, EOF_LOOK):
+                return
+        loop.remove_reader(stdin)
+        stop()
+
+    loop.add_reader(stdin, look)

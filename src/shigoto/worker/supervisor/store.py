@@ -1,0 +1,339 @@
+"""The work of a supervisor at the store: beats, sweeps, deaths and counts.
+
+Where the store is, only the app knows; so the supervisor learns it from its runners. After a reload that may be another
+one.
+
+When a runner process has died, what it has left behind is ended, and the store is told who was in it. What ran in it
+has crashed and is suspected: it runs again alone. What only lay in its buffers is given back and counts as nothing. If
+the supervisor has killed it, nothing has crashed. Its child processes die with it, but what handlers have started there
+does not, and nobody says when they are dead. Their jobs must not run again before.
+"""
+
+import asyncio
+import atexit
+import logging
+import os
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from random import Random
+from uuid import UUID
+
+from msgspec import Struct, structs
+from msgspec.structs import asdict, replace
+
+from shigoto.engine.open import open_engine
+from shigoto.engine.protocol import Engine
+from shigoto.model.errors import StoreError, StoreUnavailable
+from shigoto.model.ids import uuid7
+from shigoto.model.job import Job
+from shigoto.model.states import CRASH_DELAY
+from shigoto.model.text import fit
+from shigoto.model.time import Millis
+from shigoto.model.worker import Death
+from shigoto.observe.bus import Bus
+from shigoto.observe.events import JobsRescued, RunnerPaused
+from shigoto.observe.reporter import Reporter
+from shigoto.worker.health import Probe, StoreSigns
+from shigoto.worker.maintenance import Sweeper
+from shigoto.worker.process import Mark, how_it_ended
+from shigoto.worker.state import Station, Trouble, beat_deadline, lease_clock, longest_pause
+from shigoto.worker.supervisor import host
+from shigoto.worker.supervisor.runner_process import Hello, RunnerProcess
+
+PART = "supervisor"
+# Of a lease, before the first sweep. Whoever has just begun is to have the machine to himself: only to load the driver
+# of a store takes 0.2 s of a processor, in the very moment in which the first jobs run.
+LATER = 1 / 10
+FLUSHED_WITHIN = 0.8  # seconds for the last failures to reach Sentry
+LATEST_PROBE = (
+    3.0  # seconds before a store is first asked whether it is there; the runner has just spoken with it
+)
+
+
+class Office:
+    """The supervisor's stations, one for each store that its runners have named. Its tasks are the group's.
+
+    If it `probes`, it asks each store again and again whether it is there.
+    """
+
+    def __init__(
+        self, group: asyncio.TaskGroup, name: str, bus: Bus, *, stats_every: float, probes: bool = False
+    ) -> None:
+        self._group = group
+        self._name = name
+        self._bus = bus
+        self._stats_every = stats_every
+        self._probes: dict[str, Probe] | None = {} if probes else None
+        self._stations: dict[str, Station] = {}
+        self._newest: Station | None = None
+        self._sweepers: dict[str, Sweeper] = {}
+        self._unknown_after: dict[str, Millis | None] = {}
+        self._beside: list[asyncio.Task[None]] = []
+        self._burials: set[asyncio.Task[None]] = set()
+        self._reporter: Reporter | None = None
+
+    def station(self, hello: Hello) -> Station:
+        """The station at this runner's store, which is swept from now on."""
+        station = self._stations.get(hello.url)
+        if station is None:
+            station = self._stations[hello.url] = self._open(hello)
+        return station
+
+    def serve(self, hello: Hello) -> Station:
+        """The same for a runner that is at work: from now on the store is swept as this one's app wants it."""
+        self._unknown_after[hello.url] = hello.unknown_after
+        if hello.sentry is not None and self._reporter is None:
+            self._reporter = Reporter(hello.sentry, self._jobs)
+            self._reporter.watch(self._bus)
+        self._newest = self.station(hello)
+        return self._newest
+
+    @property
+    def engine(self) -> Engine:
+        """The store of the runner that came to work last. Raises StoreUnavailable if none has."""
+        if self._newest is None:
+            raise StoreUnavailable("No runner process has said yet where its jobs are.")
+        return self._newest.engine
+
+    def signs(self, stores: Collection[str]) -> list[StoreSigns]:
+        """What is known of those of these stores that are asked."""
+        return [
+            replace(probe.signs(), overdue=self._sweepers[url].overdue if url in self._sweepers else 0.0)
+            for url, probe in (self._probes or {}).items()
+            if url in stores
+        ]
+
+    def bury(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
+        """Tell the store that this runner's process has ended, however long the store takes to listen; but first end
+        these process groups, which it has left behind."""
+        burial = self._begin("burial", lambda: self._bury(hello, deaths, groups))
+        self._burials.add(burial)
+        burial.add_done_callback(self._burials.discard)
+
+    async def close(self, patience: float) -> bool:
+        """End everything, and tell whether all who died are buried; burials get so many seconds."""
+        left = set(self._burials)
+        if left:
+            _, left = await asyncio.wait(left, timeout=patience)
+        for task in (*self._beside, *left):
+            task.cancel()
+        return not left
+
+    def leave(self) -> None:
+        """Close every store that was opened. This waits for what is under way there."""
+        if self._reporter is not None:
+            self._reporter.flush(FLUSHED_WITHIN)
+            atexit.unregister(self._reporter.flush)
+        for station in self._stations.values():
+            station.close()
+
+    def _jobs(self, ids: Sequence[UUID]) -> list[Job | None]:
+        """Jobs that an event has told of, in whichever of the stores they are."""
+        found: dict[UUID, Job] = {}
+        for station in list(self._stations.values()):
+            engine = station.engine
+            found |= {job.id: job for job in engine.run(engine.get(list(ids))) if job is not None}
+        return [found.get(id) for id in ids]
+
+    def _open(self, hello: Hello) -> Station:
+        clock = lease_clock()
+        station = Station(
+            id=uuid7(),
+            name=self._name,
+            opening=lambda: open_engine(hello.url),
+            bus=self._bus,
+            random=Random(),
+            lease=hello.lease,
+            poll=hello.lease,
+            clock=clock,
+            announced_at=clock(),
+        )
+        self._beside += [
+            self._begin("sweeper", lambda: self._sweep(hello.url, station)),
+            self._begin("statistics", lambda: tell_counts(lambda: station.engine, self._stats_every)),
+        ]
+        if self._probes is not None:
+            probe = self._probes[hello.url] = Probe(lambda: station.engine, clock)
+            self._beside.append(self._begin("probe", lambda: self._ask(probe, station)))
+        return station
+
+    async def _ask(self, probe: Probe, station: Station) -> None:
+        await asyncio.sleep(min(LATER * station.lease, LATEST_PROBE))
+        await probe.run()
+
+    async def _sweep(self, url: str, station: Station) -> None:
+        await asyncio.sleep(LATER * station.lease)
+        sweeper = self._sweepers[url] = Sweeper(station, lambda: self._unknown_after.get(url))
+        await sweeper.run()
+
+    def _begin(self, part: str, work: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
+        return self._group.create_task(persist(part, work), name=f"shigoto-{part}")
+
+    async def _bury(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
+        await end_groups(groups)
+        station = self.station(hello)
+        engine, trouble = station.engine, Trouble(station, PART)
+        while True:
+            try:
+                rescued = await engine.arun(engine.bury(hello.worker, deaths))
+            except StoreError as error:
+                await asyncio.sleep(trouble.met(error))
+                continue
+            trouble.over()
+            if rescued:
+                self._bus.publish(JobsRescued(self._name, tuple(rescued)))
+            return
+
+
+logger = logging.getLogger("shigoto.worker")
+
+MOST_TRACE = 16_000  # bytes
+DIE_WITHIN = 1.0  # seconds from a kill to the end
+LOOK_EVERY = 0.005
+
+
+def deaths_in(
+    pid: int, code: int, *, inside: Collection[int], in_children: Collection[int], trace: str
+) -> tuple[Death, ...]:
+    """The jobs that have crashed: those `inside` the process, and those in child processes, which died with it."""
+    how, count = how_it_ended(code), len(inside)
+    error = f"The runner process {pid} {how} with {count} job{'' if count == 1 else 's'} inside."
+    beside = f"The process of this job was ended together with the runner process {pid}, which {how}."
+    # Whoever has most likely killed it waits, lest it kill the next one at once: the one inside, or else the one in a
+    # child process. The latter was alone there already, so there will be no better proof.
+    delay = CRASH_DELAY if count == 1 else None
+    only = not inside and len(in_children) == 1
+    return (
+        *(
+            Death(number=number, error=error, traceback=fit(trace, MOST_TRACE) or None, delay=delay)
+            for number in inside
+        ),
+        *(
+            Death(number=number, error=beside, delay=CRASH_DELAY if only else None, alone=only)
+            for number in in_children
+        ),
+    )
+
+
+async def end_groups(groups: Collection[int]) -> None:
+    """Kill these process groups, and wait until nobody is left in them, though not for ever."""
+    time = asyncio.get_running_loop().time
+    deadline = time() + DIE_WITHIN
+    # 0 would mean our own group, and so would its number.
+    left = {group for group in groups if group > 1 and group != os.getpgrp()}
+    while left := {group for group in left if _killed(group)}:
+        if time() > deadline:
+            logger.warning("Processes of a dead runner cannot be ended: groups %s", sorted(left))
+            return
+        await asyncio.sleep(LOOK_EVERY)
+
+
+def _killed(group: int) -> bool:
+    """Whether there was somebody to kill; the dead count until they are reaped."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # some systems say the latter of the dead
+        return False
+    return True
+
+
+FENCED = "the store has fenced it"
+PAUSED = "it was stopped by a signal for nearly as long as its lease"
+GIVEN_UP = (
+    0.9  # of the lease since its last beat: when others may have its jobs, nothing of it may be at work
+)
+FENCED_WITHIN = 2.0  # seconds to end by itself
+REPRIEVE = 1 / 6  # of the lease: others who slept as well need twice as long for two looks at it
+
+
+class Doubt(Struct, frozen=True):
+    """Why a runner cannot be vouched for any more, and how many seconds it has to end."""
+
+    reason: str
+    patience: float
+
+
+async def vouch(runner: RunnerProcess, hello: Hello, station: Station) -> Doubt | None:
+    """Beat for a runner, from outside of it, until the store does not count it any more, or it is leaving by itself.
+
+    The runner beats, too: so it learns of cancels, and gives back what it does not know of. But one long call into
+    native code can keep its threads from running at all, for longer than its lease. Its supervisor knows that it lives,
+    and says so. A runner that is paused by a signal does nothing for its jobs, and nobody vouches for it; after its
+    lease others have them. But its child processes go on, so it is killed before, and they die with it. If the
+    supervisor was paused itself, or the machine was, the runner may be about to wake up, too, and gets a moment for
+    that. (Where the system does not say who is paused, such a runner is vouched for, and keeps its jobs.)
+    """
+    pause = _until_next(hello, station)
+    sent_at, paused = station.clock(), False
+    trouble = Trouble(station, "supervisor", longest=longest_pause(hello.lease))
+    while True:
+        due = station.clock() + pause
+        await asyncio.sleep(pause)
+        pause = _until_next(hello, station)
+        if host.is_paused(runner.pid):
+            now, reprieve = station.clock(), REPRIEVE * hello.lease
+            left = reprieve if now > due + reprieve else sent_at + GIVEN_UP * hello.lease - now
+            if left <= 0:
+                return Doubt(PAUSED, 0.0)
+            if not paused:
+                paused = True
+                station.bus.publish(RunnerPaused(hello.name, runner.pid))
+            pause = min(pause, left)
+            continue
+        paused, now = False, station.clock()
+        try:
+            beat = station.engine.beat(hello.worker, None)
+            orders = await station.ask("beat", structs.replace(beat, deadline=beat_deadline(hello.lease)))
+        except StoreError as error:
+            pause = trouble.met(error)
+            continue
+        trouble.over()
+        sent_at = now
+        if orders.fenced:
+            # Nor does the store know one that has just left; it has said so before.
+            return None if runner.has(Mark.LEAVING) else Doubt(FENCED, FENCED_WITHIN)
+
+
+def _until_next(hello: Hello, station: Station) -> float:
+    return hello.lease / 3 * station.random.uniform(0.9, 1.1)
+
+
+async def tell_counts(opened: Callable[[], Engine], every: float) -> None:
+    """Log the counts again and again; never, if there is no time between."""
+    while every > 0:
+        await asyncio.sleep(every)
+        try:
+            engine = opened()
+            queues = await engine.arun(engine.stats())
+        except StoreError as error:
+            logger.warning("The statistics are left out this time: %s", error)
+            continue
+        counts = Counter[str]()
+        for queue in queues.values():
+            counts.update(asdict(queue))
+        logger.info(
+            "Job Stats - Pending: %d, Processing: %d, Completed: %d, Failed: %d",
+            *(counts[state] for state in ("pending", "processing", "completed", "failed")),
+            extra={"shigoto": dict(counts)},
+        )
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
+
+
+async def persist(part: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Do this to its end. If it breaks, say so, and begin it anew after a pause, each time a longer one: what a
+    supervisor does, it does for as long as it lives, and one mistake in it must not end all of it."""
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            return await work()
+        except Exception:
+            logger.exception(
+                "The supervisor's %s met an error that nobody had foreseen, and begins anew in %g s",
+                part,
+                pause,
+            )
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
