@@ -21,8 +21,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease, QueueSettings, State
 from shigoto.model.record import JobRecord
 from shigoto.model.worker import Ending, SweepOrder, Verdict
-from shigoto.moving.files import export, load
-from shigoto.moving.lines import BadLine, End, Header, Line, encode
+from shigoto.moving.files import BadLine, End, Header, Line, encode, export, load
 from shigoto.moving.move import Move, Progress
 from tests.engines.moved_jobs import (
     announced,

@@ -15,8 +15,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreMoved, StoreMoving, StoreRefused
 from shigoto.model.job import JobSpec, State
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.moving.files import Carried, export, load
-from shigoto.moving.lines import BadLine, End, Header, Line, encode
+from shigoto.moving.files import BadLine, Carried, End, Header, Line, encode, export, load
 from shigoto.moving.move import Progress
 from tests.engines.moved_jobs import LATER, NOW, live_through, record, schedule, told
 from tests.engines.moved_stores import ALL_PAIRS, EACH, Stores, moved

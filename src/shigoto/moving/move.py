@@ -1,4 +1,4 @@
-"""From one store to another: `shigoto move`.
+"""A move of all jobs and schedules from one store to another: `shigoto move`.
 
     copying    the old store works on; finished jobs are copied, block by block of numbers, and schedules
     draining   in the old store no job is claimed any more; what runs has some time to end
@@ -25,7 +25,6 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreRefused
 from shigoto.model.record import LARGEST, Weight, portions
 from shigoto.moving.files import A_FILE, expect_empty
-from shigoto.moving.schedules import copy_schedules, have_same_schedules
 
 Phase = Literal["copying", "draining", "closing", "moved"]
 
@@ -261,3 +260,20 @@ def _pages(store: Mover, *, finished: bool, block: int | None = None) -> Iterato
     while page := store.run(store.weigh(after=after, to=to, finished=finished, limit=PAGE)):
         yield page
         after = page[-1][0]
+
+
+def copy_schedules(old: Mover, new: Mover) -> int:
+    """Copy those that differ, whole, forget those that are gone, and tell how many there are."""
+    theirs, ours = old.run(old.schedule_marks()), new.run(new.schedule_marks())
+    gone = [name for name in ours if name not in theirs]
+    if gone:
+        new.run(new.remove_schedules(gone))
+    for names in portions((name, mark.weight) for name, mark in theirs.items() if ours.get(name) != mark):
+        some = old.run(old.schedules(names))
+        new.run(new.put_schedules(some))
+    return len(theirs)
+
+
+def have_same_schedules(old: Mover, new: Mover) -> bool:
+    """Whether nothing is left to copy."""
+    return old.run(old.schedule_marks()) == new.run(new.schedule_marks())
