@@ -118,7 +118,7 @@ def _rules(ctx: click.Context, names: tuple[str, ...]) -> "tuple[Rule, ...]":
 
 
 def _send(rule: "Rule", target: "Target") -> Sent:
-    from shigoto.notify.event import Event
+    from shigoto.notify.notification import Event
 
     event = Event(id=uuid7(), kind="test", rule=rule.name, subject=rule.name, at=to_datetime(host_clock()))
     try:

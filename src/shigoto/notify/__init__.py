@@ -1,4 +1,4 @@
-"""Who hears of what: rules that an app declares, and where their messages go.
+"""Notifications: rules that an app declares, and the targets of their messages.
 
     from shigoto.notify import Mail, on_failure, Webhook
 
@@ -7,9 +7,9 @@
 Imported by whoever uses it: an app without rules does not pay for it.
 """
 
-from shigoto.notify.event import Event
+from shigoto.notify.notification import Event
 from shigoto.notify.rules import on_dead_worker, on_failure, on_missed_schedule, on_queue_age
-from shigoto.notify.signing import SignatureInvalid, sign_webhook, verify_webhook
+from shigoto.notify.signature import SignatureInvalid, sign_webhook, verify_webhook
 from shigoto.notify.targets import Log, Mail, Webhook
 
 __all__ = [

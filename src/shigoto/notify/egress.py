@@ -1,4 +1,4 @@
-"""Where a request may go: never into networks of one's own, whatever a name or a number turns out to mean.
+"""Connections to addresses that a request may reach: never into private networks, whatever a name resolves to.
 
 A name is resolved once. Every address that it has is looked at, one that is forbidden is enough to refuse them all,
 and the connection is made to the very address that was looked at: a name that means something else a moment later

@@ -1,4 +1,4 @@
-"""Mail: one message by SMTP, as plain text.
+"""Mail deliveries: one message by SMTP, as plain text.
 
 Subject and headers are made from a fixed template, and the library refuses a header with a line break in it. A server
 that says "not now" (4xx), or says nothing, is asked again; one that says no (5xx) is believed. What it says of the
@@ -24,7 +24,7 @@ from msgspec import Struct
 from shigoto.model.errors import DeclarationError
 from shigoto.model.text import shown
 from shigoto.notify.egress import by, connect, cut_at
-from shigoto.notify.event import Event
+from shigoto.notify.notification import Event
 from shigoto.notify.targets import MAIL_TO, Undeliverable, Undelivered, is_list
 
 MAIL_FROM, SMTP_URL, SMTP_PASSWORD = "SHIGOTO_MAIL_FROM", "SHIGOTO_SMTP_URL", "SHIGOTO_SMTP_PASSWORD"

@@ -1,4 +1,4 @@
-"""From a notice to messages: which rules it meets, and one job for each message.
+"""Notifications: from a notice of the store to deliveries, each of which is a job.
 
     the store ──shigoto.notice──► notice: which rules? ──shigoto.deliver──► deliver: mail, webhook, log, a function
                                     │
@@ -12,11 +12,17 @@ Any worker whose app has rules takes a notice, and apps that share a store may h
 a new release is rolled out. So each set of rules has a task of its own, named after its fingerprint, by which workers
 tell that they have it. Whoever takes a notice hands it to all other sets that are there. Messages are not named after
 the set: a rule that two of them have tells once.
+
+Few deliveries at a time go to one target (`Gate`): one that is slow, or silent, must not keep the threads of a worker
+from its jobs.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from random import Random, uniform
+from threading import Condition
+from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
@@ -28,8 +34,7 @@ from shigoto.model.job import FailureKind, Job, JobFilter, JobSpec
 from shigoto.model.notice import DELIVER, MAX_FAILURES, NOTICE, QUEUE, RULES, Kind, Notice, as_job
 from shigoto.model.secrets import without_key
 from shigoto.model.time import Millis, to_datetime
-from shigoto.notify.event import Event, cut
-from shigoto.notify.gate import Gate
+from shigoto.notify.notification import Event, cut
 from shigoto.notify.rules import Rule, checked_rules, fingerprint_of
 from shigoto.notify.targets import AskedToWait, Target, Undeliverable, Undelivered
 from shigoto.options import TaskOptions
@@ -58,7 +63,7 @@ STRANGE = 9  # attempts for which a rule that is not known here may be known to 
 EXPIRES: Millis = 86_400_000
 # Seconds for which a message is left to those who have its rule: a twentieth of its age. A thousand times is the most
 # that a job may be put off, and those who have the rule may be busy for hours.
-SOONEST, LATEST, SHARE = 1.0, 60.0, 20_000
+SOONEST_LEFT, LATEST_LEFT, SHARE_LEFT = 1.0, 60.0, 20_000
 
 
 class Span(Struct, frozen=True):
@@ -201,7 +206,9 @@ class Notifier:
             lives = not worker.stopping and worker.lease_until > to_datetime(now)
             if lives and f"{RULES}{message.rules}" in worker.tasks:
                 due = message.notice.at if message.span is None else message.span.end
-                raise Snooze(min(LATEST, max(SOONEST, (now - due) / SHARE)) * uniform(1.0, 2.0))
+                raise Snooze(
+                    min(LATEST_LEFT, max(SOONEST_LEFT, (now - due) / SHARE_LEFT)) * uniform(1.0, 2.0)
+                )
 
     def _event(self, id: UUID, rule: Rule, notice: Notice, span: Span | None) -> Event | None:
         if span is None:
@@ -369,3 +376,100 @@ def _pause(asked: float, failures: int) -> float:
 
 def _find(rule: Rule, key: str) -> Target | None:
     return next((target for target in rule.targets if target.key == key), None)
+
+
+MOST_AT_ONCE = 2  # at a time, to one target and from one process
+MOST_WAITING = 1  # who waits for one of them to end: with four threads, one is left for jobs
+LONGEST_WAIT = 0.5  # seconds that it waits, or that they may take before nobody waits
+SHORT_WAIT = 0.02  # seconds that any number may wait, if all are through by then
+REST_TIMES = 4.0  # times that a delivery took which has failed
+# Seconds after which the next in line and the last of it come again, or after half of that.
+SOONEST, LATEST = 2.0, 300.0
+
+
+class Gate:
+    """The deliveries of this process to one target: which of them may go now. Safe across threads.
+
+    Deliveries are jobs like any other. If a server takes a connection and says nothing, each of them holds a thread
+    for as long as there is patience, and a hundred failures would hold all threads for minutes; so would a thousand
+    of 0.3 s each, if all that cannot go yet waited for half a second. So few at a time go to one target, one more
+    waits, and nobody waits for those that take long; after one that has failed the target is left alone for a few
+    times as long as that took. Only where all are through in a moment may a crowd wait: at a target that answers at
+    once, to come again would take longer.
+
+    Whoever is not let in comes again later, which counts as no failure; but no job is put off more than a thousand
+    times, and one that is has failed (snoozed_out). So each is told to come when those before it will be through, by
+    what the last delivery took. 5 000 messages that come at once, to a target that takes 0.3 s, are a line of 750 s:
+    in a simulation where nobody waits at the gate each is put off four times, and the unluckiest nine. A target may
+    become faster meanwhile, so nobody is sent away for more than five minutes: at 3 s each (two hours) the unluckiest
+    is put off fifty times, and at 30 s (a day), the longest that mail may take, 370 times.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._begun: list[float] = []
+        self._waiting = 0
+        self._took = 0.0
+        self._shut_until = 0.0
+        self._taken_until = 0.0  # the end of the line of those who were told to come again
+
+    @contextmanager
+    def entered(self) -> Generator[None]:
+        """Deliver in here. Raises Snooze if it is not the time."""
+        with self._changed:
+            self._wait()
+            if self._is_shut() or self._is_full() or self._is_slow():
+                raise Snooze(self._pause())
+            at = monotonic()
+            self._begun.append(at)
+        try:
+            yield
+        except Undelivered:
+            with self._changed:
+                now = monotonic()
+                self._shut_until = now + REST_TIMES * (now - at)
+            raise
+        finally:
+            with self._changed:
+                self._took = monotonic() - at
+                self._begun.remove(at)
+                self._changed.notify_all()
+
+    def _wait(self) -> None:
+        """Wait for a place, if there is none and it is worth a thread."""
+        if self._is_shut() or self._is_slow() or not self._is_full():
+            return
+        if self._waiting < MOST_WAITING:
+            patience = LONGEST_WAIT
+        elif (self._waiting + 1) * self._step() <= SHORT_WAIT:
+            patience = SHORT_WAIT
+        else:
+            return
+        self._waiting += 1
+        try:
+            self._changed.wait_for(lambda: not self._is_full(), patience)
+        finally:
+            self._waiting -= 1
+
+    def _pause(self) -> float:
+        """Seconds until those before are through. Not a moment earlier than a second, or a line that is short would be
+        asked for ever; and anything from the half to the whole, so that those who came together part ways."""
+        now = monotonic()
+        self._taken_until = min(max(now, self._taken_until) + self._step(), now + LATEST)
+        ahead = max(SOONEST, self._taken_until - now)
+        return max(0.0, self._shut_until - now) + ahead * uniform(0.5, 1.0)
+
+    def _step(self) -> float:
+        """Seconds by which each in line comes later than the one before: what the last has taken, or what those inside
+        have until now, among the places that there are."""
+        until_now = monotonic() - self._begun[0] if self._begun else 0.0
+        return max(self._took, until_now) / MOST_AT_ONCE
+
+    def _is_shut(self) -> bool:
+        return self._shut_until > monotonic()
+
+    def _is_full(self) -> bool:
+        return len(self._begun) >= MOST_AT_ONCE
+
+    def _is_slow(self) -> bool:
+        return bool(self._begun) and monotonic() - self._begun[0] > LONGEST_WAIT

@@ -1,4 +1,4 @@
-"""Rules: of what somebody is told, and how often. Values, checked where they are declared.
+"""Rules: of which events a target is told, and how often. Values, checked where they are declared.
 
 A rule decides when a notice runs, never in the store. Each is told once for each subject in a `window`, however many
 processes see it: windows begin at multiples of their length since 1970, and a message is named after its window.

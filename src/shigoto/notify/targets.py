@@ -1,4 +1,4 @@
-"""Where messages go: mail, a webhook, the log, or a function of yours. Values, checked where they are declared.
+"""Targets of messages: mail, a webhook, the log, or a function. Values, checked where they are declared.
 
 What is secret, and what differs from one installation to the next, is not declared but read from the environment when
 it is needed:
@@ -22,7 +22,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.model.errors import DeclarationError
-from shigoto.notify.event import Event
+from shigoto.notify.notification import Event
 
 MAIL_TO, WEBHOOK_SECRET = "SHIGOTO_MAIL_TO", "SHIGOTO_WEBHOOK_SECRET"
 USUAL_PORTS = (443,)

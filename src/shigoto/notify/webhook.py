@@ -1,4 +1,4 @@
-"""Webhooks: the event as JSON, signed, in one POST to a place that may be told.
+"""Webhook deliveries: the event as signed JSON, in one POST to an address that is allowed.
 
 At most five seconds for all of it, from the look-up of the name to the answer, of which 64 KiB are read and only the
 status counts: a body that breaks off after it changes nothing. A redirect is not followed: it would lead past
@@ -24,8 +24,8 @@ from shigoto.model.errors import DeclarationError
 from shigoto.model.text import shown
 from shigoto.model.version import VERSION
 from shigoto.notify.egress import Resolve, connect, cut_at, resolve
-from shigoto.notify.event import Event
-from shigoto.notify.signing import key_of, sign_webhook
+from shigoto.notify.notification import Event
+from shigoto.notify.signature import key_of, sign_webhook
 from shigoto.notify.targets import USUAL_PORTS, AskedToWait, Undeliverable, Undelivered, is_list
 
 if TYPE_CHECKING:

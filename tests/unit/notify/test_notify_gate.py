@@ -11,8 +11,8 @@ import pytest
 
 from shigoto import Snooze
 from shigoto.model.states import MAX_SNOOZES
-from shigoto.notify import gate
-from shigoto.notify.gate import LATEST, MOST, WAITING, Gate
+from shigoto.notify import notifier
+from shigoto.notify.notifier import LATEST, MOST_AT_ONCE, MOST_WAITING, Gate
 from shigoto.notify.targets import Undelivered
 
 MANY = 20
@@ -23,7 +23,7 @@ class Hands:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000.0
-        monkeypatch.setattr(gate, "monotonic", lambda: self.now)
+        monkeypatch.setattr(notifier, "monotonic", lambda: self.now)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ class Crowd:
 
 
 def test_no_more_than_a_few_are_held_up_by_one_target_and_the_others_come_again() -> None:
-    door, held, release = Gate(), [Event() for _ in range(MOST)], Event()
+    door, held, release = Gate(), [Event() for _ in range(MOST_AT_ONCE)], Event()
 
     def deliver(inside: Event) -> None:
         with door.entered():
@@ -84,7 +84,7 @@ def test_one_that_has_failed_is_left_alone_for_as_long_as_that_was_costly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1_000.0
-    monkeypatch.setattr(gate, "monotonic", lambda: now)
+    monkeypatch.setattr(notifier, "monotonic", lambda: now)
     door = Gate()
     with suppress(Undelivered), door.entered():
         now += 10
@@ -106,23 +106,23 @@ def test_at_a_slow_target_few_wait_and_all_others_are_turned_away_at_once(
     hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each that waits holds a thread, which a job of the worker wants."""
-    monkeypatch.setattr(gate, "WAIT", 30.0)
+    monkeypatch.setattr(notifier, "LONGEST_WAIT", 30.0)
     door = Gate()
     with door.entered():
         hands.now += 0.3
     crowd = Crowd(door)
 
-    refused = [crowd.ends.get(timeout=20) for _ in range(MANY - MOST - WAITING)]
+    refused = [crowd.ends.get(timeout=20) for _ in range(MANY - MOST_AT_ONCE - MOST_WAITING)]
     others = crowd.let_go()
 
-    assert WAITING <= 2
+    assert MOST_WAITING <= 2
     assert set(refused) == {"turned away"}
-    assert others == ["delivered"] * (MOST + WAITING)
+    assert others == ["delivered"] * (MOST_AT_ONCE + MOST_WAITING)
 
 
 def test_at_one_that_answers_at_once_a_crowd_may_wait(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
     """To come again a second later would be slower than to wait for all that are before."""
-    monkeypatch.setattr(gate, "BRIEF", 30.0)
+    monkeypatch.setattr(notifier, "SHORT_WAIT", 30.0)
     door = Gate()
     with door.entered():
         hands.now += 0.001
@@ -153,8 +153,8 @@ def test_in_a_storm_of_five_thousand_nobody_is_put_off_too_often(
 ) -> None:
     """All come at once, nobody waits at the door, and whoever is turned away comes again exactly when it was told to.
     To one that takes 30 s, the longest that mail may, it is 370 times at most; that is too long for a test."""
-    monkeypatch.setattr(gate, "WAITING", 0)
-    monkeypatch.setattr(gate, "BRIEF", 0.0)
+    monkeypatch.setattr(notifier, "MOST_WAITING", 0)
+    monkeypatch.setattr(notifier, "SHORT_WAIT", 0.0)
     door, order, storm = Gate(), count(), 5_000
     begun, put_off = hands.now, Counter[int]()
     steps: list[tuple[float, int, int, AbstractContextManager[None] | None]] = [
@@ -179,4 +179,4 @@ def test_in_a_storm_of_five_thousand_nobody_is_put_off_too_often(
 
     assert delivered == storm
     assert max(put_off.values()) < MAX_SNOOZES / 10
-    assert hands.now - begun < storm * takes / MOST * 2 + LATEST
+    assert hands.now - begun < storm * takes / MOST_AT_ONCE * 2 + LATEST

@@ -1,4 +1,4 @@
-"""Signatures of webhooks: who made one, and when, so that nobody can forge it or send it again later.
+"""Signatures of webhooks: they say who sent a request, and when, so that it can neither be forged nor sent again.
 
 As Standard Webhooks has it, for which there are libraries in most languages:
 

@@ -1,4 +1,4 @@
-"""What a message tells, and how it says so to people. Pure."""
+"""The content of a message about something that happened, and its text for people. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
