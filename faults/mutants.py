@@ -279,7 +279,7 @@ MUTANTS = (
             ANY_REVISION,
             Patch(TICKING, "    return fired\n", "    return {}\n"),
             Patch(
-                "schedule/firing.py",
+                "schedule/fire.py",
                 "    id = schedule.job_id(at)\n",
                 "    from shigoto.model.ids import uuid7\n    id = uuid7()\n",
             ),
@@ -309,9 +309,9 @@ MUTANTS = (
         name="what is due is counted from now, and not from what was decided",
         patches=(
             Patch(
-                "schedule/deciding.py",
-                "overdue(definition, schedule.decided_to, end)\n    if not recent",
-                "overdue(definition, max(schedule.decided_to, now - 1_500), end)\n    if not recent",
+                "schedule/decide.py",
+                "overdue(define, schedule.decided_to, end)\n    if not recent",
+                "overdue(define, max(schedule.decided_to, now - 1_500), end)\n    if not recent",
             ),
         ),
         guard=Test("tests/unit/schedule/test_deciding.py", "test_all_fires_every_one_of_them"),
@@ -319,9 +319,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a clock that goes back silences schedules",
-        patches=(
-            Patch("schedule/deciding.py", "return schedule.decided_to > now + ASTRAY", "return now < 0"),
-        ),
+        patches=(Patch("schedule/decide.py", "return schedule.decided_to > now + ASTRAY", "return now < 0"),),
         guard=Test(
             "tests/unit/schedule/test_deciding.py", "test_a_clock_that_was_far_ahead_does_not_silence_it"
         ),

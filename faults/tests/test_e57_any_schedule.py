@@ -43,7 +43,7 @@ NEVER_CAUGHT_UP = Mutant(
     name="what is due is counted from now, and not from what was decided",
     patches=(
         Patch(
-            "schedule/deciding.py",
+            "schedule/decide.py",
             "overdue(definition, schedule.decided_to, end)\n    if not recent",
             "overdue(definition, max(schedule.decided_to, now - 1_500), end)\n    if not recent",
         ),

@@ -84,8 +84,8 @@ if TYPE_CHECKING:
 
     from shigoto.notify.notifier import Notifier
     from shigoto.notify.rules import Rule
-    from shigoto.schedule.declaring import Declared
-    from shigoto.schedule.schedules import Schedules
+    from shigoto.schedule.declare import Declared
+    from shigoto.schedule.manage import Schedules
     from shigoto.schedule.tick import Tick
     from shigoto.testing.jobs import Jobs, JobsOptions
 
@@ -353,14 +353,14 @@ class Planning(ABC):
         `call` is evaluated once for each occurrence, by whoever fires it, on the event loop of that worker: it should
         take no longer than a moment, and leave it to the task to ask others. Raises ScheduleInvalid, DeclarationError.
         """
-        from shigoto.schedule.declaring import planned
+        from shigoto.schedule.declare import planned
 
         planned(self._collection, name, call, cron=cron, every=every, at=at, **options)
 
     @property
     def schedules(self) -> "Schedules":
         """The schedules of the store: what they are, what became of their ticks, and what can be done to them."""
-        from shigoto.schedule.schedules import Schedules
+        from shigoto.schedule.manage import Schedules
 
         return Schedules(self)
 

@@ -45,7 +45,7 @@ from shigoto.options import (
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
-    from shigoto.schedule.declaring import Declared
+    from shigoto.schedule.declare import Declared
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -328,7 +328,7 @@ class Tasks:
         every: Duration | str | None,
         options: ScheduledOptions,
     ) -> Task[..., Any]:
-        from shigoto.schedule.declaring import scheduled
+        from shigoto.schedule.declare import scheduled
 
         return scheduled(self, fn, expression, every, options)
 

@@ -33,9 +33,8 @@ from shigoto.model.schedule import SOON, Change, Schedule
 from shigoto.model.text import ERROR_LIMIT
 from shigoto.model.time import to_datetime
 from shigoto.observe import events
-from shigoto.schedule.deciding import HELD_LOOK
-from shigoto.schedule.failing import FIRST_PAUSE, MOST_ERRORS, after_failure
-from shigoto.schedule.looking import AT_ONCE
+from shigoto.schedule.decide import FIRST_PAUSE, HELD_LOOK, MOST_ERRORS, after_failure
+from shigoto.schedule.fire import AT_ONCE
 from shigoto.scheduler import Figures, Scheduler
 from shigoto.testing.clock import START, VirtualClock
 from shigoto.worker import Worker
@@ -376,7 +375,7 @@ def test_a_schedule_whose_zone_is_not_known_here_is_left_to_others(
             await stage.until(events.TickFired, 6)
 
     monkeypatch.setattr("shigoto.worker.ticker.AT_ONCE", 2)
-    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", _unknown)
+    monkeypatch.setattr("shigoto.schedule.recurrence.ZoneInfo", _unknown)
     stage.play(main)
     monkeypatch.undo()
 
@@ -408,7 +407,7 @@ def test_whoever_leaves_a_schedule_to_others_says_so_in_its_health_until_that_is
             after = scheduler.health()
             return [(each.status, each.details) for each in (before, after)]
 
-    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", _unknown)
+    monkeypatch.setattr("shigoto.schedule.recurrence.ZoneInfo", _unknown)
 
     assert stage.play(main) == [
         (

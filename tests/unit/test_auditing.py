@@ -17,7 +17,7 @@ from shigoto.handle import JobHandle
 from shigoto.model.job import QueueSettings
 from shigoto.model.service import AUDIT_TEXT, AuditEntry
 from shigoto.model.worker import Ending
-from shigoto.schedule.looking import looked_at
+from shigoto.schedule.fire import looked_at
 from shigoto.server.audit import Audited, cancelling, changing_queue, deleting, noted, rerunning, retrying
 from tests.unit.shop import Shop, opened_shop
 

@@ -8,7 +8,7 @@ from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.cli.output import span
 from shigoto.model.schedule import Schedule
 from shigoto.model.time import Millis, to_datetime, to_millis
-from shigoto.schedule.declaring import HEARD_WITHIN
+from shigoto.schedule.declare import HEARD_WITHIN
 
 OVERDUE: Millis = 60_000
 

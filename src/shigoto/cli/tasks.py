@@ -34,7 +34,7 @@ from shigoto.server.task_catalog import (
 )
 
 if TYPE_CHECKING:
-    from shigoto.schedule.declaring import Declared
+    from shigoto.schedule.declare import Declared
 
 LABEL = 12
 PLACES: dict[Executor, str] = {

@@ -1,4 +1,4 @@
-"""What will happen: the ticks of a schedule, and what becomes of times that the clocks skip or show twice."""
+"""A preview of a schedule: its next ticks, and the effect of clock changes on them."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise, takewhile
@@ -8,8 +8,18 @@ from msgspec import Struct
 
 from shigoto.model.time import Millis, to_datetime, to_millis
 from shigoto.schedule.definition import Definition
-from shigoto.schedule.recurrence import Cron, has_fixed_times, spelled_out, walls_between
-from shigoto.schedule.zones import LAST_YEAR, Seconds, seasons, wall, year_of, zone_called
+from shigoto.schedule.recurrence import (
+    LAST_YEAR,
+    Cron,
+    Seconds,
+    has_fixed_times,
+    seasons,
+    spelled_out,
+    wall,
+    walls_between,
+    year_of,
+    zone_called,
+)
 
 Fate = Literal["after", "skipped", "first", "both"]
 

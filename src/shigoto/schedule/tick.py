@@ -1,4 +1,4 @@
-"""What a scheduled task is told of the occurrence that it runs for."""
+"""The tick that a scheduled task receives: the occurrence that it runs for."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, tzinfo
@@ -88,6 +88,8 @@ def takes_tick(annotation: object) -> bool:
 
 
 def _zone(name: str) -> tzinfo:
-    from shigoto.schedule.zones import zone_called  # here, because not everybody who imports us needs zones
+    from shigoto.schedule.recurrence import (
+        zone_called,  # here, because not everybody who imports us needs zones
+    )
 
     return zone_called(name)

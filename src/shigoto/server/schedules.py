@@ -17,8 +17,8 @@ from shigoto.model.errors import RequestInvalid, UnknownTask, nearest
 from shigoto.model.schedule import ScheduleRecord, Status, TickRecord
 from shigoto.model.time import Moment
 from shigoto.options import CallOptions, CatchUp, Fold, Gap, Overlap, ScheduleOptions, WhenFailed
-from shigoto.schedule import managing
-from shigoto.schedule.schedules import Schedules
+from shigoto.schedule import manage
+from shigoto.schedule.manage import Schedules
 from shigoto.server.audit import Audited
 from shigoto.server.auth import Admin, Caller, Reader, the_service
 from shigoto.server.endpoint import answer, body, nothing, spec
@@ -217,7 +217,7 @@ class _Pausing(Relay):
     async def arun(self, op: Op[T]) -> T:
         def steps() -> Steps[T]:
             value = yield from op.start()
-            yield from managing.altering(self.engine, self._name, managing.paused).start()
+            yield from manage.altering(self.engine, self._name, manage.paused).start()
             return value
 
         return await self.engine.arun(extended(op, steps))

@@ -22,7 +22,7 @@ from shigoto.task import Task
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
-    from shigoto.schedule.declaring import Declared
+    from shigoto.schedule.declare import Declared
 
 AnyTask = Task[..., Any]
 

@@ -1,6 +1,6 @@
 """The schedules of a test: declared and fired as by a worker, whenever the clock is where they are due.
 
-What is decided and what is stored is the real worker's affair: `schedule/looking.py`. Here is only who asks, and that
+What is decided and what is stored is the real worker's affair: `schedule/fire.py`. Here is only who asks, and that
 nobody else does: so a change is always heard.
 """
 
@@ -11,10 +11,10 @@ from shigoto.app import Shigoto
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Due, DueSchedule
 from shigoto.model.time import Millis
-from shigoto.schedule.declaring import Declared, reconciling
-from shigoto.schedule.failing import after_failure
-from shigoto.schedule.looking import AT_ONCE, looked_at, looking
-from shigoto.schedule.zones import ZoneMissing
+from shigoto.schedule.decide import after_failure
+from shigoto.schedule.declare import Declared, reconciling
+from shigoto.schedule.fire import AT_ONCE, looked_at, looking
+from shigoto.schedule.recurrence import ZoneMissing
 from shigoto.testing.store import OwnStore
 
 

@@ -22,7 +22,7 @@ from shigoto.model.job import Lease
 from shigoto.model.time import Millis
 from shigoto.model.worker import Orders
 from shigoto.observe.log import log_setup
-from shigoto.schedule.declaring import Declared
+from shigoto.schedule.declare import Declared
 from shigoto.task import Task
 from shigoto.worker.child_process import Begin
 from shigoto.worker.claimer import Claimer, Listener

@@ -26,7 +26,7 @@ from shigoto.model.notice import QUEUE
 from shigoto.model.text import plain_number, shown
 from shigoto.model.worker import Announcement
 from shigoto.options import check_name, several
-from shigoto.schedule.declaring import Declared, reconciling
+from shigoto.schedule.declare import Declared, reconciling
 from shigoto.worker.endings import describe
 from shigoto.worker.process import Slate
 

@@ -1,6 +1,6 @@
 """The ticker: fires the ticks of schedules, and counts what it does.
 
-    due ──► decide (schedule/deciding.py) ──► jobs and entries (schedule/firing.py) ──► one transaction (engine.tick)
+    due ──► decide (schedule/decide.py) ──► jobs and entries (schedule/fire.py) ──► one transaction (engine.tick)
                                                                                           heard, or another was first
 
 Every worker fires ticks; there is no leader, and no need for one. The store says when the next schedule is due, and the
@@ -42,10 +42,10 @@ from shigoto.observe.events import (
     TickPassed,
 )
 from shigoto.queues import ticking
-from shigoto.schedule.declaring import Declared, reconciling
-from shigoto.schedule.failing import after_failure
-from shigoto.schedule.looking import AT_ONCE, MOST_JOBS, PORTION, looked_at, looking
-from shigoto.schedule.zones import ZoneMissing
+from shigoto.schedule.decide import after_failure
+from shigoto.schedule.declare import Declared, reconciling
+from shigoto.schedule.fire import AT_ONCE, MOST_JOBS, PORTION, looked_at, looking
+from shigoto.schedule.recurrence import ZoneMissing
 from shigoto.worker.state import Station, Trouble
 from shigoto.worker.stopping import Wakeup
 

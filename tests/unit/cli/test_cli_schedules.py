@@ -63,7 +63,7 @@ def declared(shigoto: Command) -> None:
     """Bring what the shop declares into the store, as a worker does."""
     from shigoto.app import load_app
     from shigoto.model.ids import uuid7
-    from shigoto.schedule.declaring import reconciling
+    from shigoto.schedule.declare import reconciling
 
     app: Shigoto = load_app("schedule_shop:app")
     app.engine.run(reconciling(app.engine, app.declared, uuid7))
@@ -150,7 +150,7 @@ def test_a_zone_that_is_not_known_here_is_an_error_that_says_so(
     def unknown(name: str) -> ZoneInfo:
         raise ZoneInfoNotFoundError(name)
 
-    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", unknown)
+    monkeypatch.setattr("shigoto.schedule.recurrence.ZoneInfo", unknown)
     verb, *options = words
     done = shigoto("schedules", verb, "nightly", *options)
 
@@ -167,7 +167,7 @@ def test_a_schedule_whose_zone_nobody_here_knows_is_shown_as_such(
     def unknown(name: str) -> ZoneInfo:
         raise ZoneInfoNotFoundError(name)
 
-    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", unknown)
+    monkeypatch.setattr("shigoto.schedule.recurrence.ZoneInfo", unknown)
 
     assert "unreadable" in shigoto("schedules", "list").out
     shown = " ".join(shigoto("schedules", "show", "nightly").out.split())

@@ -10,17 +10,9 @@ from msgspec.structs import replace
 from shigoto.model.schedule import ASTRAY, Entry, Schedule, TickOutcome
 from shigoto.model.time import Millis
 from shigoto.options import CatchUp, Overlap
-from shigoto.schedule.deciding import (
-    HELD_LOOK,
-    MOST_COUNTED,
-    ON_TIME,
-    Decision,
-    cut_off,
-    decide,
-    left_of,
-)
+from shigoto.schedule.decide import HELD_LOOK, MOST_COUNTED, ON_TIME, Decision, cut_off, decide, left_of
 from shigoto.schedule.definition import Definition
-from shigoto.schedule.looking import portion
+from shigoto.schedule.fire import portion
 from shigoto.schedule.recurrence import Every
 
 SECOND: Millis = 1_000

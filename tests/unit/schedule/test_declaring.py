@@ -25,7 +25,7 @@ from shigoto import (
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.schedule.declaring import HEARD_WITHIN, reconciling
+from shigoto.schedule.declare import HEARD_WITHIN, reconciling
 from shigoto.schedule.tick import takes_tick
 from shigoto.testing.clock import START, VirtualClock
 
@@ -332,7 +332,7 @@ def test_a_time_zone_that_nobody_knows_is_mended_by_declaring_another(
     due = town.stored("aggregate").look_at
     nightly(second, "0 * * * *")
 
-    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", unknown)
+    monkeypatch.setattr("shigoto.schedule.recurrence.ZoneInfo", unknown)
     assert town.start(second) == ["aggregate"]
 
     [entry] = town.engine.run(town.engine.history("aggregate"))

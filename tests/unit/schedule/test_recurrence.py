@@ -17,8 +17,7 @@ from faults.experiments.e42_calendar import EXPERIMENT, ZONES, Comparison
 from faults.tools.oracle import DAY, Rule, Zone
 from shigoto.options import Fold, Gap
 from shigoto.schedule import recurrence
-from shigoto.schedule.recurrence import Cron, Every, Once
-from shigoto.schedule.zones import Season, Seconds, offset_at
+from shigoto.schedule.recurrence import Cron, Every, Once, Season, Seconds, offset_at
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"
 SAO_PAULO, APIA, BEIRUT, HAVANA = "America/Sao_Paulo", "Pacific/Apia", "Asia/Beirut", "America/Havana"

@@ -7,8 +7,8 @@ import pytest
 
 from shigoto import ScheduleInvalid, Shigoto
 from shigoto.model.time import to_millis
-from shigoto.schedule import options
-from shigoto.schedule.options import definition, words_of
+from shigoto.schedule import definition
+from shigoto.schedule.definition import define, words_of
 from shigoto.schedule.recurrence import Cron, Every, Once
 
 WHEN = datetime(2030, 1, 31, 9, tzinfo=UTC)
@@ -73,7 +73,7 @@ EAST, WEST = timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))
 def test_a_refusal_names_the_field_and_what_it_may_be(words: dict[str, Any], field: str, why: str) -> None:
     """S4-15: cron expression, parameters and times are validated, and the error is detailed."""
     with pytest.raises(ScheduleInvalid) as refused:
-        definition("schedule 'nightly'", **words)
+        define("schedule 'nightly'", **words)
 
     assert refused.value.field == field
     assert why in str(refused.value)
@@ -82,21 +82,21 @@ def test_a_refusal_names_the_field_and_what_it_may_be(words: dict[str, Any], fie
 
 @pytest.mark.parametrize("cron", ["0 0 31 * *", "0 0 29 2 *", "*/60 */24 */31 */12 */7", "0 0 30 2 MON"])
 def test_what_is_rare_or_odd_and_can_be_meant_is_no_error(cron: str) -> None:
-    definition("a", cron=cron)
+    define("a", cron=cron)
 
 
 def test_where_there_are_no_zones_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_at_all() -> set[str]:
         return set()
 
-    monkeypatch.setattr(options, "available_timezones", none_at_all)
+    monkeypatch.setattr(definition, "available_timezones", none_at_all)
 
     with pytest.raises(ScheduleInvalid, match="pip install tzdata"):
-        definition("schedule 'nightly'", cron="@daily", tz="Nowhere/At_All")
+        define("schedule 'nightly'", cron="@daily", tz="Nowhere/At_All")
 
 
 def test_what_can_be_said_is_kept() -> None:
-    given = definition(
+    given = define(
         "a", cron="30 2 * * *", tz="Europe/Berlin", gap="skip", fold="both", catch_up="all", catch_up_most=7,
         catch_up_within=timedelta(hours=2), overlap="queue", jitter=1.5, until=WHEN,
     )  # fmt: skip
@@ -104,12 +104,12 @@ def test_what_can_be_said_is_kept() -> None:
     assert given.recurrence == Cron("30 2 * * *", "Europe/Berlin", "skip", "both")
     assert (given.catch_up, given.most, given.within) == ("all", 7, 7_200_000)
     assert (given.overlap, given.jitter, given.until) == ("queue", 1_500, to_millis(WHEN))
-    assert definition("a", every="90s").recurrence == definition("a", every=90).recurrence == Every(90_000)
-    assert definition("a", at=WHEN).recurrence == Once(to_millis(WHEN))
+    assert define("a", every="90s").recurrence == define("a", every=90).recurrence == Every(90_000)
+    assert define("a", at=WHEN).recurrence == Once(to_millis(WHEN))
 
 
 def test_a_time_without_a_zone_is_on_the_wall_of_the_schedule() -> None:
-    given = definition("a", at=datetime(2030, 1, 31, 9), tz="Asia/Tokyo")  # noqa: DTZ001
+    given = define("a", at=datetime(2030, 1, 31, 9), tz="Asia/Tokyo")  # noqa: DTZ001
 
     assert given.recurrence == Once(to_millis(datetime(2030, 1, 31, 0, tzinfo=UTC)))
     assert given.zone == "Asia/Tokyo"
@@ -125,9 +125,9 @@ def test_a_time_without_a_zone_is_on_the_wall_of_the_schedule() -> None:
 )
 def test_a_definition_can_be_said_again(words: dict[str, Any]) -> None:
     """For updates: what is not named stays, to the letter."""
-    given = definition("a", **words)
+    given = define("a", **words)
 
-    assert definition("a", **words_of(given)) == given
+    assert define("a", **words_of(given)) == given
 
 
 def test_a_key_lets_nobody_make_room() -> None:

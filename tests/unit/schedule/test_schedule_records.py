@@ -6,8 +6,8 @@ from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Schedule, ScheduleRecord
 from shigoto.model.time import to_millis
 from shigoto.schedule.definition import Definition, written
+from shigoto.schedule.manage import record
 from shigoto.schedule.recurrence import Cron, Every
-from shigoto.schedule.schedules import record
 
 HOUR = 3_600_000
 NOW = 500_000 * HOUR + 60_000  # a minute past

@@ -27,9 +27,9 @@ from shigoto.engine.op import Op, Steps
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Entry, Firing
 from shigoto.model.time import to_datetime, to_millis
-from shigoto.schedule.deciding import MOST_PAUSES
-from shigoto.schedule.declaring import reconciling
-from shigoto.schedule.looking import looked_at, looking
+from shigoto.schedule.decide import MOST_PAUSES
+from shigoto.schedule.declare import reconciling
+from shigoto.schedule.fire import looked_at, looking
 from shigoto.testing.clock import START, VirtualClock
 
 HOUR = 3_600_000
@@ -130,7 +130,7 @@ async def test_a_time_zone_that_nobody_knows_can_be_changed(
     await do("add", "weekly", desk.report.call(), cron="0 * * * *", tz=BERLIN)
     desk.set("weekly", **state)
     desk.clock.advance(3 * HOUR)
-    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", _unknown)
+    monkeypatch.setattr("shigoto.schedule.recurrence.ZoneInfo", _unknown)
     with pytest.raises(ScheduleInvalid, match="Europe/Berlin"):
         await do("update", "weekly", jitter=5)
 
@@ -145,7 +145,7 @@ async def test_of_a_time_zone_that_nobody_knows_nothing_is_told_if_nothing_is_du
     desk: Desk, do: Verb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await do("add", "weekly", desk.report.call(), cron="0 * * * *", tz=BERLIN)
-    monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", _unknown)
+    monkeypatch.setattr("shigoto.schedule.recurrence.ZoneInfo", _unknown)
 
     await do("update", "weekly", tz="UTC")
 

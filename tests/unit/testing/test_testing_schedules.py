@@ -272,7 +272,7 @@ def test_a_schedule_whose_zone_is_not_known_is_left_alone_and_heard_of(
         raise ZoneInfoNotFoundError(name)
 
     with app.test(now=EVE) as jobs:
-        monkeypatch.setattr("shigoto.schedule.zones.ZoneInfo", unknown)
+        monkeypatch.setattr("shigoto.schedule.recurrence.ZoneInfo", unknown)
         jobs.advance(hours=3)
         with pytest.raises(ScheduleInvalid, match="Asia/Tokyo"):
             jobs.run_all(raise_errors=True)

@@ -34,7 +34,7 @@ from shigoto.model.errors import ShigotoError, StoreError
 from shigoto.model.schedule import ScheduleRecord
 
 if TYPE_CHECKING:
-    from shigoto.schedule.schedules import Schedules
+    from shigoto.schedule.manage import Schedules
 
 
 @click.command()

@@ -13,9 +13,8 @@ from shigoto.cli.suggest import suggest
 from shigoto.cli.target import takes_target, target_of
 from shigoto.model.time import Millis, host_clock, to_millis
 from shigoto.options import Fold, Gap
-from shigoto.schedule.definition import Definition
-from shigoto.schedule.managing import defining
-from shigoto.schedule.options import definition
+from shigoto.schedule.definition import Definition, define
+from shigoto.schedule.manage import defining
 
 TICKS = 20
 
@@ -108,7 +107,7 @@ def preview(
         raise click.UsageError("Name a schedule or say --cron, not both.", ctx)
     else:
         chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        given, now = definition("preview", cron=cron, **chosen), host_clock()
+        given, now = define("preview", cron=cron, **chosen), host_clock()
     tz = given.zone
     first = now if since is None else to_millis(local(since, tz))
     last = None if to is None else to_millis(local(to, tz))

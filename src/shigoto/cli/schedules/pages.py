@@ -13,7 +13,7 @@ from shigoto.model.schedule import ScheduleRecord, TickOutcome, TickRecord
 from shigoto.model.time import Millis, to_millis
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.preview import ClockChange, clock_changes, upcoming
-from shigoto.schedule.zones import zone_called
+from shigoto.schedule.recurrence import zone_called
 
 LABEL = 12
 STATUS_COLOURS = {"paused": "yellow", "failed": "red", "undeclared": "yellow", "unreadable": "red"}

@@ -16,13 +16,13 @@ from shigoto.cli.target import looks_like_store, shared, split_store, target_of
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import KEY_MODES
 from shigoto.options import CatchUp, Fold, Gap, Overlap, WhenFailed
-from shigoto.schedule.zones import FIRST_YEAR, LAST_YEAR, zone_called
+from shigoto.schedule.recurrence import FIRST_YEAR, LAST_YEAR, zone_called
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
     from shigoto.enqueue import Call
     from shigoto.options import CallOptions
-    from shigoto.schedule.schedules import Schedules
+    from shigoto.schedule.manage import Schedules
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -168,7 +168,7 @@ def _expect_name(ctx: click.Context, store: str | None, names: Sequence[str], hi
 
 def acting(app: "Shigoto") -> "Schedules":
     """The schedules of an app, which note what is done to them."""
-    from shigoto.schedule.schedules import Schedules
+    from shigoto.schedule.manage import Schedules
 
     return Schedules(app, audited(app.engine))
 

@@ -1,7 +1,11 @@
-"""What to do about a schedule that is due: which ticks fire, what is written down of the others, when to look again.
+"""Decisions about a schedule: which ticks fire, what is recorded of the others, when it is due again. Pure.
 
-Pure: it is told the time, the definition, and whether the job before has ended. Of all schedulers that decide the same
-at once the store hears one (`engine.tick`), so nothing here has to be exclusive.
+    decide          what becomes of the ticks that are due
+    redefined       another definition: nothing that was due before vanishes without an entry
+    after_failure   its job cannot be made or stored: it is tried again, later each time, and fails after some tries
+
+All of them are told the time and the definition. Of all schedulers that decide the same at once the store hears one
+(`engine.tick`), so nothing here has to be exclusive.
 """
 
 from collections import Counter
@@ -11,9 +15,12 @@ from itertools import chain, islice, takewhile
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shigoto.model.schedule import ASTRAY, Entry, Pause, Schedule, TickOutcome
+from shigoto.model.errors import ScheduleInvalid
+from shigoto.model.schedule import ASTRAY, Change, Entry, Firing, Pause, Schedule, TickOutcome
+from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 from shigoto.model.time import Millis
-from shigoto.schedule.definition import Definition
+from shigoto.schedule.definition import Definition, read, written
+from shigoto.schedule.recurrence import ZoneMissing
 
 ON_TIME: Millis = 60_000
 """The newest tick is on time if it is late by no more than this; then it fires, whatever the schedule catches up."""
@@ -295,3 +302,74 @@ def _joined(entries: Iterable[Entry]) -> tuple[Entry, ...]:
         else:
             joined.append(entry)
     return tuple(joined)
+
+
+def redefined(schedule: Schedule, definition: Definition, now: Millis) -> Change:
+    """The schedule with another definition. Whatever it failed of may be mended by that, so it is tried again.
+
+    What is due stays due, if the new definition has the same ticks up to now. If not, these are passed over; also where
+    nobody knows the time zone that they were in, which is what another definition may be there to mend.
+    """
+    before = read(schedule.definition)
+    changed = replace(schedule, definition=written(definition), failed=False, errors=0, error=None)
+    if _same_until(before, definition, now):
+        look_at = definition.next_after(min(schedule.decided_to, now))
+        return Change(schedule=replace(changed, look_at=look_at), seen=schedule.revision)
+    try:
+        entries = passed_over(schedule, before, now).entries
+    except ZoneMissing:
+        entries = passed_unseen(schedule, now)
+    return Change(
+        schedule=replace(
+            changed,
+            held=False,
+            pauses=(),
+            decided_to=max(
+                schedule.decided_to, now
+            ),  # if the clock has gone back, whoever looks next goes back, too
+            look_at=definition.next_after(now),
+            counts=counted(schedule, entries),
+            stretch=None,
+        ),
+        seen=schedule.revision,
+        firings=tuple(Firing(entry=entry) for entry in entries),
+    )
+
+
+def _same_until(before: Definition, after: Definition, now: Millis) -> bool:
+    """Whether both have the same ticks up to now."""
+    ends = {each.until for each in (before, after) if each.until is not None and each.until < now}
+    return before.recurrence == after.recurrence and (not ends or before.until == after.until)
+
+
+MOST_ERRORS = 6
+FIRST_PAUSE: Millis = 2_000
+
+
+def after_failure(schedule: Schedule, error: BaseException, now: Millis) -> Change:
+    """What is written down. The ticks stay due: nothing of them is decided.
+
+    After some tries the schedule has failed, and waits for an operator, unless it was said that it shall go
+    (`when_failed="remove"`).
+    """
+    errors = schedule.errors + 1
+    failed = errors >= MOST_ERRORS
+    look_at = None if failed else now + FIRST_PAUSE * 2 ** (errors - 1)
+    changed = replace(schedule, errors=errors, error=_text(error), failed=failed, look_at=look_at)
+    return Change(schedule=changed, seen=schedule.revision, removes=failed and _shall_go(schedule))
+
+
+def _shall_go(schedule: Schedule) -> bool:
+    try:
+        return read(schedule.definition).when_failed == "remove"
+    except ScheduleInvalid:
+        return False
+
+
+def _text(error: BaseException) -> str:
+    """The error in words that every store can hold. To find them must not become the next error."""
+    try:
+        message = message_of(error)
+    except BaseException as broken:
+        message = f"<its message cannot be shown: __str__ raised {name_of(broken)}>"
+    return fit(f"{name_of(error)}: {message}" if message else name_of(error), ERROR_LIMIT)

@@ -16,9 +16,8 @@ from shigoto.model.schedule import Change, Schedule
 from shigoto.model.text import shown
 from shigoto.model.time import Duration, Millis, to_datetime
 from shigoto.options import ScheduledOptions, ScheduleOptions, check_name
-from shigoto.schedule.definition import Definition, read, written
-from shigoto.schedule.options import definition, expect_room
-from shigoto.schedule.redefining import redefined
+from shigoto.schedule.decide import redefined
+from shigoto.schedule.definition import Definition, define, expect_room, read, written
 from shigoto.schedule.tick import Tick, annotations_of, takes_tick
 from shigoto.task import Task, Tasks
 
@@ -50,7 +49,7 @@ def scheduled(
     of_task: Any = {word: value for word, value in words.items() if word not in said}
     name: object = options.get("name", getattr(fn, "__name__", None))
     where = f"schedule {shown(name)}"
-    given = _to_stay(where, definition(where, cron=cron, every=every, **said))
+    given = _to_stay(where, define(where, cron=cron, every=every, **said))
     task = tasks.declare(fn, of_task)
     tasks.plan(Declared(task.name, replace(given, task=task.name), caller(task), _origin(fn)))
     return task
@@ -60,12 +59,12 @@ def planned(tasks: Tasks, name: str, call: Call[Any] | Maker, **words: Any) -> N
     """Declare a schedule for calls of any task. Raises ScheduleInvalid, DeclarationError."""
     where = f"schedule {check_name(name, 'The schedule')!r}"
     if _makes_calls(call):
-        made = Declared(name, _to_stay(where, definition(where, **words)), call, _origin(call))
+        made = Declared(name, _to_stay(where, define(where, **words)), call, _origin(call))
     else:
         fixed = checked_call(where, call, words.get("overlap"))
         task = fixed.route.spec.task
         origin = f"{fixed.route.app.tasks[task].fn.__module__}:{name}"
-        given = _to_stay(where, definition(where, task=task, **words))
+        given = _to_stay(where, define(where, task=task, **words))
         made = Declared(name, given, _always(fixed), origin)
     tasks.plan(made)
 
@@ -162,7 +161,7 @@ def reconciling(
 ) -> Op[list[str]]:
     """Bring what is declared into the store, and tell which of it is new or has changed. Raises ScheduleTaken.
 
-    A schedule that is known keeps its id, its history, its pause and what is due (`redefining.py`). One that is no
+    A schedule that is known keeps its id, its history, its pause and what is due (`redefined`). One that is no
     longer declared stays as it is: nobody fires it any more, and listings say so.
     Whoever is not heard, because another process declares the same at this moment, looks again: it may be another's.
     """
