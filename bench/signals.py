@@ -42,8 +42,8 @@ from bench.http import ROOT, Setting, environment, fill
 from bench.stores import TITLES, software, store
 from shigoto import Shigoto
 from shigoto.observe.log import configure_logging
-from shigoto.observe.meters import Meters
-from shigoto.observe.traces import Traces
+from shigoto.observe.metrics import Meters
+from shigoto.observe.settings import Traces
 from shigoto.worker import Worker
 from shigoto.worker.process import encode
 from shigoto.worker.process_main import event_loop

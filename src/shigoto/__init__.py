@@ -70,8 +70,7 @@ from shigoto.model.errors import (
 from shigoto.model.job import Attempt, Counts, FailureKind, Job, LoggedLine, State
 from shigoto.model.schedule import ScheduleRecord, TickOutcome, TickRecord
 from shigoto.model.worker import WorkerRecord
-from shigoto.observe.sentry import Sentry
-from shigoto.observe.traces import Traces
+from shigoto.observe.settings import Sentry, Traces
 from shigoto.queues import Queue
 from shigoto.retry import Retry
 from shigoto.schedule.tick import Tick

@@ -51,7 +51,6 @@ from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
 from shigoto.filters import Filters, parse_id, together, wanted
 from shigoto.handle import Decode, JobHandle, found
-from shigoto.middleware.tracing import Tracing
 from shigoto.model.errors import (
     DeclarationError,
     OptionInvalid,
@@ -65,9 +64,9 @@ from shigoto.model.text import shown, storable, without_secrets
 from shigoto.model.time import Duration, Millis, host_clock
 from shigoto.model.worker import WorkerRecord
 from shigoto.observe.bus import Bus
-from shigoto.observe.outward import Outward
-from shigoto.observe.sentry import Sentry, chosen_sentry
-from shigoto.observe.traces import Traces, chosen_traces
+from shigoto.observe.exporters import Outward
+from shigoto.observe.settings import Sentry, Traces, chosen_sentry, chosen_traces
+from shigoto.observe.tracing import Tracing
 from shigoto.options import (
     CallOptions,
     ScheduledOptions,

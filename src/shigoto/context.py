@@ -40,7 +40,6 @@ from shigoto.codec import encode_json
 from shigoto.encryption import Cover
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call, expect_call
-from shigoto.middleware.tracing import Tracing, storing
 from shigoto.model.errors import JobError, LeaseLost, OptionInvalid
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease, LogLine
@@ -48,6 +47,7 @@ from shigoto.model.secrets import without_mark
 from shigoto.model.text import fit, plain_id, plain_whole, shown, spelt_out
 from shigoto.model.time import Duration, Millis, host_clock
 from shigoto.model.worker import LogTail, Report
+from shigoto.observe.tracing import Tracing, storing
 from shigoto.options import MAX_DEPTH, MAX_PAYLOAD, MAX_TENANT, choice, duration, text
 from shigoto.transactions import Completion, JoinedTransaction, Transaction, transact
 

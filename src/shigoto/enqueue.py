@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from shigoto.codec import encode_json
 from shigoto.encryption import KEY_FILE, KEYS, Encryption
 from shigoto.handle import Decode, JobHandle, on_event_loop
-from shigoto.middleware.tracing import storing
 from shigoto.model.errors import (
     EncryptionKeyMissing,
     OptionInvalid,
@@ -36,6 +35,7 @@ from shigoto.model.job import Enqueued, JobSpec
 from shigoto.model.secrets import ENVELOPE_MARK
 from shigoto.model.text import plain_text, shown
 from shigoto.model.worker import WorkerRecord
+from shigoto.observe.tracing import storing
 from shigoto.options import (
     MAX_DEPTH,
     MAX_PAYLOAD,

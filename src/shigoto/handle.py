@@ -19,7 +19,6 @@ from msgspec import Struct
 from shigoto.encryption import Encryption, opened
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
-from shigoto.middleware.carrier import without
 from shigoto.model.errors import (
     EncryptionKeyMissing,
     Forbidden,
@@ -38,6 +37,7 @@ from shigoto.model.job import Attempt, Enqueued, FailureKind, Job, JobFilter, Jo
 from shigoto.model.secrets import is_masked, without_key
 from shigoto.model.states import not_retryable
 from shigoto.model.text import shown
+from shigoto.observe.tracing import without
 
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")

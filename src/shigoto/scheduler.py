@@ -44,7 +44,7 @@ from shigoto.observe.events import (
     SchedulesDeclared,
 )
 from shigoto.observe.log import log_events, some_of
-from shigoto.observe.storelook import Reading
+from shigoto.observe.store_gauges import Reading
 from shigoto.worker.claimer import Listener
 from shigoto.worker.health import LOCKED, UNWRITTEN
 from shigoto.worker.maintenance import Promoter, Sweeper, lookout_of

@@ -28,7 +28,7 @@ from shigoto.model.worker import Rescued
 from shigoto.notify import Event, on_failure
 from shigoto.notify.mail import settings_of
 from shigoto.observe.log import configure_logging
-from shigoto.observe.sentry_events import failure_of_job
+from shigoto.observe.sentry import failure_of_job
 from shigoto.worker import Worker
 from shigoto.worker.reporting import hidden, job_fields
 

@@ -20,12 +20,12 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from faults.tools.sinks import ERROR, Sink, points_of, sink
 from shigoto import Call, Context, DeclarationError, Encryption, JobHandle, Shigoto, Snooze, Traces
-from shigoto.middleware.carrier import carried
 from shigoto.model.errors import StoreError
 from shigoto.observe.events import JobStarted, JobStuck, TickFired
 from shigoto.observe.metrics import FAMILIES
 from shigoto.observe.otlp_metrics import NAMES, SECONDS, metrics_of
-from shigoto.observe.traces import chosen_traces
+from shigoto.observe.settings import chosen_traces
+from shigoto.observe.tracing import carried
 from shigoto.scheduler import Scheduler
 from shigoto.worker import Worker
 
@@ -451,7 +451,7 @@ def test_what_opentelemetry_raises_is_said_once_and_harms_no_job(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr("shigoto.middleware.spans.Spans.__init__", broken)
+    monkeypatch.setattr("shigoto.observe.otel.Spans.__init__", broken)
     with inside():
         handles = [app.tasks["greet"].enqueue("Ada") for _ in range(2)]
     drain(app)
@@ -610,7 +610,7 @@ def _in_a_program(folder: Path, text: str, traces: str = "Traces()") -> str:
 def test_where_opentelemetry_keeps_its_context_need_not_be_known(
     app: Shigoto, heard: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shigoto.middleware.tracing.VARIABLE", ("not", "there"))
+    monkeypatch.setattr("shigoto.observe.tracing.VARIABLE", ("not", "there"))
     with inside():
         app.tasks["greet"].enqueue("Ada")
     with inside(sampled=False):

@@ -151,8 +151,8 @@ def enqueue(
 def _stored(app: "Shigoto", call: "Call[Any]") -> "JobHandle[Any]":
     """Store a job, if its queue has room. Raises QueueFull."""
     from shigoto.handle import JobHandle
-    from shigoto.middleware import tracing
     from shigoto.model.ids import uuid7
+    from shigoto.observe import tracing
     from shigoto.queues import storing
 
     engine = app.engine

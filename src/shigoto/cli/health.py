@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
-    from shigoto.observe.storelook import Reading
+    from shigoto.observe.store_gauges import Reading
     from shigoto.scheduler import Scheduler
     from shigoto.worker import Worker
     from shigoto.worker.health import Probe, Readiness

@@ -1,4 +1,5 @@
-"""What can be watched: typed events, the bus that carries them, and the log lines made of them.
+"""Observation of a worker and its jobs: typed events and the bus that carries them, log lines, metrics, traces, Sentry.
 
-Subscribers may only watch. What happens to a job never depends on who listens.
+Subscribers may only watch: what happens to a job never depends on who listens. Only a trace surrounds the storing and
+the running of jobs (`tracing.py`), and what it raises never harms them.
 """

@@ -1,4 +1,4 @@
-"""Spans on their way to a collector: in batches, from a thread of their own.
+"""A span processor that sends in batches from a separate thread, and can be flushed within a time limit.
 
 OpenTelemetry's own batches cannot be flushed within a time, wait for half a minute when a program ends, and send from a
 thread that looks as if a handler had left it behind (`worker/shutdown.py`). Whatever happens to a collector, a job does

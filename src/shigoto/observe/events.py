@@ -1,4 +1,4 @@
-"""Everything a worker tells the world, one class per event.
+"""Events: everything that a worker reports, one class per event.
 
     Event                  worker: the name of the worker that speaks
     ├── WorkerStarted      it is registered and begins to claim

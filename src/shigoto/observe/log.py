@@ -1,4 +1,4 @@
-"""Events as lines of the standard library's log.
+"""Log lines of events, and the set-up of logging.
 
 The message is a sentence for people; the same facts ride beside it as fields, in the record's attribute
 `shigoto`, for our formatters or for any of your own:
@@ -21,11 +21,9 @@ from msgspec import Struct, to_builtins
 from shigoto.observe import events
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import Event
-from shigoto.observe.formats import Fields, Hide, JsonFormatter
-from shigoto.observe.gathering import Gatherer
-from shigoto.observe.handler import LogHandler, formatter_for
-from shigoto.observe.outlet import Outlet, Stream
-from shigoto.observe.shortcut import JobLines
+from shigoto.observe.job_lines import JobLines
+from shigoto.observe.log_format import Fields, Hide, JsonFormatter, LogHandler, formatter_for
+from shigoto.observe.log_writer import Gatherer, Outlet, Stream
 
 logger = logging.getLogger("shigoto.worker")
 

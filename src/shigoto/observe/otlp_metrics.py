@@ -1,6 +1,6 @@
-"""The metrics that Prometheus is shown, sent by OTLP once a minute from a thread of their own.
+"""Metrics by OTLP: those of Prometheus, sent once a minute from a separate thread.
 
-What happens is counted on the event loop by `meters.py`, for half a microsecond each. An instrument of OpenTelemetry
+What happens is counted on the event loop by `metrics.py`, for half a microsecond each. An instrument of OpenTelemetry
 would take several, and one that is read now and then cannot be a histogram; so the points are made of our own counts
 when they are sent, and neither a meter provider of the program nor one of ours is needed.
 
@@ -28,11 +28,10 @@ from opentelemetry.sdk.metrics.export import (
     Sum,
 )
 
-from shigoto.observe.meters import Meters
-from shigoto.observe.metrics import FAMILIES, Family, Series, series_of
+from shigoto.observe.metrics import FAMILIES, Family, Meters, Series, series_of
 from shigoto.observe.otel import SCOPE, endpoint_of, resource_of
-from shigoto.observe.storelook import Reading, StoreLook
-from shigoto.observe.traces import Traces
+from shigoto.observe.settings import Traces
+from shigoto.observe.store_gauges import Reading, StoreLook
 
 EVERY = 60.0  # seconds
 SECONDS = "_seconds"

@@ -15,7 +15,6 @@ from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import call_by_name
 from shigoto.filters import MAX_NUMBER, MAX_PAGE, Filters, parse_filter, wanted
-from shigoto.middleware import tracing
 from shigoto.model.errors import (
     EncryptionKeyMissing,
     IdTaken,
@@ -30,6 +29,7 @@ from shigoto.model.errors import (
 from shigoto.model.ids import uuids7
 from shigoto.model.job import Enqueued, Job, JobSpec, State
 from shigoto.model.time import Millis, to_millis
+from shigoto.observe import tracing
 from shigoto.options import CallOptions
 from shigoto.queues import storing
 from shigoto.server.auth import ASKERS, Asker, Caller, Reader, Submitter, allowed, the_service

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from shigoto.model.errors import Forbidden
 from shigoto.observe.metrics import MISSING, Metrics, metrics_if_shown
-from shigoto.observe.storelook import Reading
+from shigoto.observe.store_gauges import Reading
 from shigoto.scheduler import readings
 from shigoto.server.auth import Reader, the_service
 

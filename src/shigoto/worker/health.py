@@ -28,7 +28,7 @@ from msgspec import Struct, json, structs
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import OptionInvalid, StoreError, StoreUnavailable
 from shigoto.observe.metrics import MISSING, Metrics
-from shigoto.observe.storelook import Reading
+from shigoto.observe.store_gauges import Reading
 from shigoto.worker.starting import probing
 
 SILENT = 10.0  # seconds without an answer of the store

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from shigoto.context import Desk
-from shigoto.middleware.tracing import Tracing
 from shigoto.model.job import Lease
 from shigoto.model.time import Millis
 from shigoto.model.worker import Orders
 from shigoto.observe.log import log_setup
+from shigoto.observe.tracing import Tracing
 from shigoto.schedule.declare import Declared
 from shigoto.task import Task
 from shigoto.worker.child_process import Begin

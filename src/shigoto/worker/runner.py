@@ -45,7 +45,6 @@ from msgspec import Struct, structs
 from shigoto.codec import Signature
 from shigoto.context import Context, Desk, Signals, SoftTimeout, current_context, detached
 from shigoto.encryption import Cover, Encryption, uncovered
-from shigoto.middleware.tracing import Resting, Tracing
 from shigoto.model.errors import (
     EncryptionKeyMissing,
     JobCancelled,
@@ -58,6 +57,7 @@ from shigoto.model.job import FailureKind, Lease
 from shigoto.model.secrets import is_sealed
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
+from shigoto.observe.tracing import Resting, Tracing
 from shigoto.options import MAX_PAYLOAD
 from shigoto.retry import Retry
 from shigoto.task import Task

@@ -27,7 +27,6 @@ from uuid import UUID
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shigoto.middleware.tracing import Tracing, storing
 from shigoto.model.errors import QueueFull, ScheduleTaken, SchemaTooNew, StoreError, StoreMoved
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
@@ -41,6 +40,7 @@ from shigoto.observe.events import (
     TickLost,
     TickPassed,
 )
+from shigoto.observe.tracing import Tracing, storing
 from shigoto.queues import ticking
 from shigoto.schedule.decide import after_failure
 from shigoto.schedule.declare import Declared, reconciling

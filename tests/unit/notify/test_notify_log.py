@@ -10,8 +10,7 @@ import pytest
 
 from shigoto.model.time import to_datetime
 from shigoto.notify import Event, Log
-from shigoto.observe.formats import JsonFormatter, TextFormatter
-from shigoto.observe.handler import LogHandler
+from shigoto.observe.log_format import JsonFormatter, LogHandler, TextFormatter
 
 ID, JOB = UUID("018f0000-0000-7000-8000-000000000001"), UUID("018f0000-0000-7000-8000-000000000002")
 DELIVERY: dict[str, object] = {

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shigoto.middleware.carrier import Carrier, carried, read, stamped, without, written
 from shigoto.model.ids import uuid7
 from shigoto.model.job import MAX_META, JobSpec
+from shigoto.observe.tracing import Carrier, carried, read, stamped, without, written
 
 HERE = Carrier(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331, sampled=True)
 TEXT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

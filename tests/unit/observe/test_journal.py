@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shigoto.observe.formats import JournalFormatter
+from shigoto.observe.log_format import JournalFormatter
 
 LOGS = """
 import logging

@@ -19,9 +19,14 @@ from shigoto.model.worker import Rescued
 from shigoto.observe import events, log
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import Event
-from shigoto.observe.formats import ColourFormatter, JournalFormatter, JsonFormatter, TextFormatter
-from shigoto.observe.handler import formatter_for
 from shigoto.observe.log import configure_logging, log_events
+from shigoto.observe.log_format import (
+    ColourFormatter,
+    JournalFormatter,
+    JsonFormatter,
+    TextFormatter,
+    formatter_for,
+)
 from shigoto.worker.reporting import about
 
 ID = UUID(int=7)

@@ -17,11 +17,10 @@ from shigoto.engine.protocol import Relay
 from shigoto.model.errors import DeclarationError, StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, FailureKind, JobSpec, Lease, QueueSettings
-from shigoto.observe import events, meters, metrics, storelook
+from shigoto.observe import events, metrics, store_gauges
 from shigoto.observe.bus import Bus
-from shigoto.observe.meters import MOST_SERIES, Meters, Sample
-from shigoto.observe.metrics import FAMILIES, Metrics
-from shigoto.observe.storelook import MOST_QUEUES, Reading, Sight, readings_of
+from shigoto.observe.metrics import FAMILIES, MOST_SERIES, Meters, Metrics, Sample
+from shigoto.observe.store_gauges import MOST_QUEUES, Reading, Sight, readings_of
 
 ID = UUID(int=7)
 JOB = ("2", ID, 42, "resize", "images", "acme", 3)
@@ -294,7 +293,7 @@ async def test_many_who_scrape_at_once_ask_the_store_once(
     await shown.scrape()
     assert store.times == 1
 
-    monkeypatch.setattr(storelook, "FRESH_FOR", 0.0)
+    monkeypatch.setattr(store_gauges, "FRESH_FOR", 0.0)
     await shown.scrape()
     assert store.times == 2
 
@@ -341,7 +340,7 @@ def test_of_very_many_queues_the_busiest_are_told_one_by_one() -> None:
 
 def test_all_that_is_read_and_counted_has_a_place_in_the_table(counted: Metrics) -> None:
     names = {"info", "ready", "scheduler_status", "scheduler_errors", "scheduler_last_tick"}
-    names |= {name for name, _ in meters.RARE.values()}
+    names |= {name for name, _ in metrics.RARE.values()}
     names |= {sample.name for sample in counted._meters.samples()}
     sight = Sight(now=1, queues={"a": Counts()}, oldest={}, paused=frozenset(), workers=1, slots=8)
     names |= {reading.name for reading in readings_of(sight)}

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from shigoto.observe.outlet import Outlet
+from shigoto.observe.log_writer import Outlet
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks for the room in a pipe")
 

@@ -14,12 +14,11 @@ from shigoto import DeclarationError, FailureKind, Sentry, Shigoto, State
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Job
 from shigoto.model.worker import Rescued
-from shigoto.observe import reporter as reporting
+from shigoto.observe import sentry as reporting
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import JobFailed, JobsRescued, TasksUnknown
-from shigoto.observe.reporter import MOST_WAITING, Reporter
-from shigoto.observe.sentry import chosen_sentry
-from shigoto.observe.sentry_events import Failure, event_of, frames_of
+from shigoto.observe.sentry import MOST_WAITING, Failure, Reporter, event_of, frames_of
+from shigoto.observe.settings import chosen_sentry
 from tests.service.ground import served
 from tests.service.hands import Hand
 
@@ -161,7 +160,7 @@ def test_a_sentry_that_is_too_slow_costs_failures_and_no_time(
         held.wait(30)
         raise ConnectionError("away")
 
-    monkeypatch.setattr("shigoto.observe.reporter._client", late)
+    monkeypatch.setattr("shigoto.observe.sentry._client", late)
     bus, reporter = Bus(), Reporter(Sentry(dsn=heard.dsn), nobody)
     reporter.watch(bus)
     for _ in range(MOST_WAITING + 5):
@@ -184,7 +183,7 @@ def test_a_burst_of_failures_is_told_one_by_one(
         held.wait(30)
         return client(settings)
 
-    monkeypatch.setattr("shigoto.observe.reporter._client", late)
+    monkeypatch.setattr("shigoto.observe.sentry._client", late)
     bus, reporter = Bus(), Reporter(Sentry(dsn=heard.dsn), nobody)
     reporter.watch(bus)
     told = [failed() for _ in range(burst)]

@@ -33,7 +33,7 @@ from shigoto.engine.open import expect_shared, name_of_store
 from shigoto.model.errors import ShigotoError
 from shigoto.observe.events import WorkerLeaving, WorkerStarted, WorkerStopping
 from shigoto.observe.log import configure_logging, some_of
-from shigoto.observe.meters import Meters
+from shigoto.observe.metrics import Meters
 from shigoto.worker.process import (
     ORPHANED,
     Inbox,

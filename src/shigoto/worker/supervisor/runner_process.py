@@ -29,8 +29,8 @@ from msgspec import Struct
 
 from shigoto.model.time import Millis
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
-from shigoto.observe.meters import Sample
-from shigoto.observe.sentry import Sentry
+from shigoto.observe.metrics import Sample
+from shigoto.observe.settings import Sentry
 from shigoto.worker.process import (
     BrokenWire,
     Inbox,

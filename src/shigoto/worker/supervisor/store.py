@@ -33,7 +33,7 @@ from shigoto.model.time import Millis
 from shigoto.model.worker import Death
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import JobsRescued, RunnerPaused
-from shigoto.observe.reporter import Reporter
+from shigoto.observe.sentry import Reporter
 from shigoto.worker.health import Probe, StoreSigns
 from shigoto.worker.maintenance import Sweeper
 from shigoto.worker.process import Mark, how_it_ended

@@ -38,8 +38,7 @@ from shigoto.model.errors import SchemaTooNew, StoreMoved
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import RunnerDied, RunnerFailed, RunnerRetired, RunnerStarted
 from shigoto.observe.log import configure_logging, log_events
-from shigoto.observe.meters import Sample
-from shigoto.observe.metrics import Metrics, metrics_if_shown
+from shigoto.observe.metrics import Metrics, Sample, metrics_if_shown
 from shigoto.worker.health import HealthPort, Readiness, Signs, judge, ready_of
 from shigoto.worker.process import Mark, how_it_ended
 from shigoto.worker.process_main import FAREWELL, Watchdog

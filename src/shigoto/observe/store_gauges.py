@@ -1,4 +1,4 @@
-"""What a store holds, for those who measure it: how many jobs each queue has, since when its oldest waits, who works.
+"""Gauges of a store: how many jobs each queue has, since when its oldest waits, how many workers there are.
 
 Whoever scrapes asks again and again, perhaps from several places, and must never be a burden: an answer is good for a
 moment, all who ask meanwhile share one question, the store gets a short time for it, and of many queues only those with
@@ -16,11 +16,11 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreRefused
 from shigoto.model.job import Counts
 from shigoto.model.time import Millis
-from shigoto.observe.meters import OTHER
 
 FRESH_FOR = 2.0  # seconds
 PATIENCE = 2.0  # seconds
 MOST_QUEUES = 200
+OTHER = "other"  # what stands for all that has no series of its own
 STATES = ("ready", "scheduled", "processing", "blocked", "completed", "failed", "cancelled")
 
 

@@ -1,6 +1,6 @@
-"""What an app's settings want told beyond its log while a worker, a scheduler or a server of it runs here.
+"""Exporters of an app: Sentry and OTLP metrics, while a worker, a scheduler or a server of it runs here.
 
-Traces are not among it: what records a run also surrounds it (`middleware/tracing.py`).
+Traces are not among it: what records a run also surrounds it (`observe/tracing.py`).
 """
 
 import atexit
@@ -13,12 +13,11 @@ from uuid import UUID
 from shigoto.engine.protocol import Engine
 from shigoto.model.job import Job
 from shigoto.observe.bus import Bus
-from shigoto.observe.sentry import Sentry
-from shigoto.observe.traces import Traces
+from shigoto.observe.settings import Sentry, Traces
 
 if TYPE_CHECKING:
     from shigoto.observe.otlp_metrics import OtlpMetrics
-    from shigoto.observe.reporter import Reporter
+    from shigoto.observe.sentry import Reporter
 
 FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
 
@@ -41,7 +40,7 @@ class Outward:
     def begin(self) -> None:
         """Tell from now on; a second call changes nothing."""
         if self._sentry is not None and self._reporter is None:
-            from shigoto.observe.reporter import Reporter
+            from shigoto.observe.sentry import Reporter
 
             self._reporter = Reporter(self._sentry, self._jobs)
             self._reporter.watch(self._bus)
@@ -68,9 +67,9 @@ class Outward:
             atexit.unregister(self._metrics.flush)
 
     def _count(self, traces: Traces) -> "OtlpMetrics":
-        from shigoto.observe.meters import Meters
+        from shigoto.observe.metrics import Meters
         from shigoto.observe.otlp_metrics import OtlpMetrics
-        from shigoto.observe.storelook import StoreLook
+        from shigoto.observe.store_gauges import StoreLook
 
         meters = Meters()
         metrics = OtlpMetrics(traces, meters, StoreLook(self._engine))

@@ -1,4 +1,4 @@
-"""The two lines of a job that goes well, without a record of the standard library for each of them.
+"""The two log lines of a job that goes well, made without a record of the standard library for each of them.
 
 To make a record, to pass it around and to format it takes thirty microseconds, and a job takes eleven. But these lines
 differ in little: the time, the job's number and id, the attempt, the duration. So each task's line is made once, the
@@ -20,9 +20,8 @@ from uuid import UUID
 from msgspec import to_builtins
 
 from shigoto.observe.events import Event, JobCompleted, JobStarted
-from shigoto.observe.formats import time_text
-from shigoto.observe.gathering import MOST_LINES, Gatherer
-from shigoto.observe.handler import LogHandler
+from shigoto.observe.log_format import LogHandler, time_text
+from shigoto.observe.log_writer import MOST_LINES, Gatherer
 
 logger = logging.getLogger("shigoto.observe")
 
