@@ -24,7 +24,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, State
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Verdict, Want
-from shigoto.testing.clock import VirtualClock
+from shigoto.testing.virtual_time import VirtualClock
 
 ROUNDS = 30
 LEASE = 10_000

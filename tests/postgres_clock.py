@@ -6,7 +6,7 @@ from typing import Self
 import psycopg
 
 from shigoto.model.time import Millis
-from shigoto.testing.clock import START, VirtualClock
+from shigoto.testing.virtual_time import START, VirtualClock
 
 # Only the raw time is replaced, that of a transaction and that of a statement in it. What the store makes of it,
 # `shigoto.now()`, is held back after a step as ever.

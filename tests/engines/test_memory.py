@@ -80,7 +80,7 @@ from shigoto.engine.memory.store import Line
 from shigoto.engine.op import Op, Steps
 from shigoto.model.job import Job
 from shigoto.model.worker import Ending
-from shigoto.testing.clock import VirtualClock
+from shigoto.testing.virtual_time import VirtualClock
 
 __all__ = [
     "TestAlone",

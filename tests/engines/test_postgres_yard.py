@@ -5,7 +5,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from devtools.postgres import Server
-from shigoto.testing.clock import START
+from shigoto.testing.virtual_time import START
 from tests.postgres_clock import ServerClock, take_time_from_test
 from tests.postgres_yard import Yard
 

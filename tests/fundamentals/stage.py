@@ -19,8 +19,7 @@ from shigoto.engine.op import Op
 from shigoto.model.job import Job
 from shigoto.model.worker import Orders
 from shigoto.observe.events import Event, StoreAnswered
-from shigoto.testing.clock import START, VirtualClock
-from shigoto.testing.loop import run_virtual
+from shigoto.testing.virtual_time import START, VirtualClock, run_virtual
 from shigoto.worker import Stopped, Worker
 
 T = TypeVar("T")

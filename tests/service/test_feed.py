@@ -17,8 +17,7 @@ from shigoto.model.service import Happening, Place
 from shigoto.model.time import Millis
 from shigoto.server import feed as module
 from shigoto.server.feed import OVERLAP, PAGE, REPLAYED, Feed, Subscription
-from shigoto.testing.clock import START, VirtualClock
-from shigoto.testing.loop import run_virtual
+from shigoto.testing.virtual_time import START, VirtualClock, run_virtual
 from shigoto.worker import Worker
 from tests.postgres_stores import make_store
 

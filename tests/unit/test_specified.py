@@ -21,8 +21,7 @@ from shigoto.engine.op import drive
 from shigoto.engine.sqlite.dialect import execute
 from shigoto.model import errors
 from shigoto.model.job import JobFilter
-from shigoto.testing.clock import START, VirtualClock
-from shigoto.testing.loop import run_virtual
+from shigoto.testing.virtual_time import START, VirtualClock, run_virtual
 from shigoto.worker.supervisor import store
 from tests.fundamentals.stage import Stage
 

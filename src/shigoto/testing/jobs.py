@@ -16,15 +16,12 @@ from shigoto.model.errors import DeclarationError, OptionInvalid
 from shigoto.model.job import Job, Lease
 from shigoto.model.time import Duration, Millis, to_datetime
 from shigoto.options import choice, duration, instant, whole
-from shigoto.testing.crashes import Crash, Victim, When
-from shigoto.testing.in_memory import StoreInMemory
-from shigoto.testing.puppet import Mode, Puppet
-from shigoto.testing.round import MOST_RUNS, Round
+from shigoto.testing.crash import Crash, Victim, When
+from shigoto.testing.expectations import Compared, Search, Sought, Target, compared, search
 from shigoto.testing.runs import Ran, Run
-from shigoto.testing.search import Compared, Search, Sought, Target, compared, search
-from shigoto.testing.store import OwnStore
-from shigoto.testing.telling import missing, unwanted
-from shigoto.testing.ticks import Ticks
+from shigoto.testing.schedules import Ticks
+from shigoto.testing.store import OwnStore, StoreInFile, StoreInMemory
+from shigoto.testing.worker import MOST_RUNS, Mode, Puppet, Round
 
 HIGHEST = 10**9
 SWEEP_EVERY: Millis = 5_000
@@ -347,10 +344,51 @@ def _store(app: Shigoto, options: JobsOptions) -> OwnStore:
     now = instant(options["now"], "now") if "now" in options else None
     if "store" not in options:
         return StoreInMemory(app.url, now)
-    from shigoto.testing.in_file import StoreInFile
-
     return StoreInFile(app, options["store"], now)
 
 
 def _matching(all_jobs: Compared) -> list[Job]:
     return [job for job, differences in all_jobs if not differences]
+
+
+MOST_SHOWN = 20
+MOST_CLOSE = 3
+MOST_LETTERS = 200
+
+
+def missing(wanted: Search, all_jobs: Compared, count: int | None) -> str:
+    """What to say of jobs that should have been enqueued, and were not, or not as often."""
+    found = sum(not differences for _, differences in all_jobs)
+    if count is None:
+        said = f"No {wanted} was enqueued."
+    else:
+        said = f"{_counted(found)} instead of {count}: {wanted}."
+    close = sorted(
+        ((job, differences) for job, differences in all_jobs if differences and wanted.is_of_task(job)),
+        key=lambda each: len(each[1]),
+    )
+    lines = [f"  {_job_line(job)}\n    {'; '.join(differences)}" for job, differences in close[:MOST_CLOSE]]
+    return "\n".join([said, *(["The closest:", *lines] if lines else []), *_listing(all_jobs)])
+
+
+def unwanted(wanted: Search, all_jobs: Compared) -> str:
+    """What to say of jobs that should not have been enqueued."""
+    found = sum(not differences for _, differences in all_jobs)
+    return "\n".join([f"{_counted(found)} too many: {wanted}.", *_listing(all_jobs)])
+
+
+def _listing(all_jobs: Compared) -> list[str]:
+    if not all_jobs:
+        return ["Nothing was enqueued at all."]
+    lines = [f"{'  ' if differences else '* '}{_job_line(job)}" for job, differences in all_jobs[:MOST_SHOWN]]
+    rest = len(all_jobs) - len(lines)
+    return ["Enqueued in this test:", *lines, *([f"  … and {rest} more"] if rest else [])]
+
+
+def _counted(count: int) -> str:
+    return f"{count} job" if count == 1 else f"{count} jobs"
+
+
+def _job_line(job: Job) -> str:
+    payload = job.payload if len(job.payload) <= MOST_LETTERS else f"{job.payload[:MOST_LETTERS]}…"
+    return f"#{job.number} {job.task} {payload} in {job.queue!r}, {job.state}"

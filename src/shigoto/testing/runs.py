@@ -1,4 +1,4 @@
-"""What has run in a test, and how each run ended."""
+"""Runs of a test, and how each of them ended."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,28 +1,41 @@
-"""The store of a test: an engine on a clock that obeys, with a worker that moves only when it is told to.
+"""The store of a test: an engine in memory or in a file, on a clock that moves only when it is told to.
 
     drain    an enqueue stores its job, and nothing more
     inline   whatever an operation makes ready is claimed with its commit, and has run when the operation returns
 
 What is committed and what is claimed for it is one step, so that two threads never take each other's jobs. The engine
-is one in memory (`in_memory.py`) or one in a file (`in_file.py`).
+is one in memory, which stands in for a database, or one in a file, for handlers and code with transactions of their
+own, which are real there.
+
+In memory, a job enqueued on a connection of the caller's own is stored at once, whether the caller commits or not. The
+connection must be one that the app's own store would take, of sqlite3 or of a driver for PostgreSQL: any other it would
+refuse, and so does this one. A run is never completed by a transaction: whether that was committed is nothing that a
+store in memory could know.
 """
 
+import os
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from pathlib import Path
 from threading import Lock
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeGuard, TypeVar
 from uuid import UUID
 
 from msgspec import structs
 
+from shigoto.app import Shigoto
+from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps
+from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine, Relay
-from shigoto.model.errors import DeclarationError, ResultTimeout
+from shigoto.engine.sqlite import SqliteEngine
+from shigoto.model.errors import DeclarationError, OptionInvalid, ResultTimeout, StoreRefused, Unsupported
 from shigoto.model.job import Enqueued, Job, JobFilter, JobSpec, Lease, State
 from shigoto.model.schedule import Change
+from shigoto.model.text import shown
 from shigoto.model.time import Millis, host_clock
 from shigoto.model.worker import Promoted, Report, Settlement, SweepOrder, Verdict
-from shigoto.testing.clock import VirtualClock
+from shigoto.testing.virtual_time import VirtualClock
 
 T = TypeVar("T")
 
@@ -286,3 +299,136 @@ class OwnStore(Relay):
     def _die(self, worker: UUID, _: object) -> NoReturn:
         self.dying.discard(worker)
         raise Died
+
+
+POSTGRES = ("postgresql:", "postgres:")
+REMEDY = "Give the test a file: app.test(store=tmp_path / 'jobs.db')."
+
+
+class StoreInMemory(OwnStore):
+    """Jobs in memory, for one test; `url` is the address of the store that it stands in for."""
+
+    def __init__(self, url: str, now: Millis | None) -> None:
+        clock = VirtualClock(host_clock() if now is None else now)
+        super().__init__(MemoryEngine(clock=clock), clock, follows_host=now is None)
+        self._in_place_of = url
+
+    def join(self, connection: object, op: Op[T]) -> T:
+        """Run an op as if the caller's transaction had been committed at once: nobody tells us when it is."""
+        self._expect_open(op)
+        if self._in_place_of.startswith("memory:"):
+            return self.engine.join(connection, op)
+        if self._in_place_of.startswith(POSTGRES):
+            from shigoto.engine.postgres.joining import opened
+
+            opened(connection)
+        else:
+            _expect_of_sqlite(connection)
+        return self._stored(op)
+
+    async def ajoin(self, connection: object, op: Op[T]) -> T:
+        """The same as `join`, also for connections whose statements are awaited."""
+        if not self._in_place_of.startswith(POSTGRES):
+            return self.join(connection, op)
+        from shigoto.engine.postgres.joining import aopened
+
+        self._expect_open(op)
+        await aopened(connection)
+        return self._stored(op)
+
+    def _stored(self, op: Op[T]) -> T:
+        return self.engine.run(structs.replace(op, rings=None))
+
+    def block(self, last: Callable[[], Op[Any]], *, limit: float) -> NoReturn:
+        """Refuse: there is no database here."""
+        raise Unsupported(f"Jobs live in memory here, so ctx.transaction() has no database to give. {REMEDY}")
+
+    def connect(self) -> NoReturn:
+        """Refuse: there is no database here."""
+        raise Unsupported(
+            f"Jobs live in memory here, so app.connect() has no database to connect to. {REMEDY}"
+        )
+
+    def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
+        """Refuse the completion of a job in a transaction of its handler's; our worker settles at the engine."""
+        return Op(start=_refusing) if worker in self.ours else self.engine.settle(worker, settlements)
+
+
+def _refusing() -> Steps[NoReturn]:
+    yield from ()
+    raise Unsupported(
+        "Jobs live in memory here, so ctx.transaction(connection) cannot complete the job together with what you"
+        f" commit. {REMEDY}"
+    )
+
+
+def _expect_of_sqlite(connection: object) -> None:
+    """Refuse what the app's own store would refuse, so that a test with a fake does not pass in its place."""
+    import sqlite3
+
+    from shigoto.engine.sqlite.driver import unwrapped
+
+    if not isinstance(unwrapped(connection), sqlite3.Connection):
+        raise StoreRefused(
+            f"connection= got a {type(connection).__name__}; the app's own store would take a sqlite3.Connection, or"
+            " something of SQLAlchemy's or Django's that has one, and nothing else."
+        )
+
+
+class StoreInFile(OwnStore):
+    """Jobs in a file, for one test. Other tables may be there, other jobs not: they would be taken for the test's."""
+
+    def __init__(self, app: Shigoto, store: object, now: Millis | None) -> None:
+        path = _checked_path("store", store)
+        if path in _own_path(app.url):
+            raise OptionInvalid(
+                f"store= names {path}, the app's own store, whose jobs are not the test's. Name another file."
+            )
+        clock = VirtualClock(host_clock() if now is None else now)
+        # Not "full": nobody minds whether the jobs of a test survive a power cut.
+        self._sqlite = SqliteEngine(path, synchronous="normal", clock=clock)
+        super().__init__(self._sqlite, clock, follows_host=now is None)
+
+    def begin(self) -> None:
+        """Create the store, or see that no jobs are in it; and be no earlier than anybody who was there before."""
+        if self.quietly(self.engine.find(JobFilter(limit=1))):
+            raise DeclarationError(
+                f"{self._sqlite.path} has jobs in it already, which this test has not enqueued. Give each test a file"
+                " of its own: app.test(store=tmp_path / 'jobs.db')."
+            )
+        self.clock.now = self._sqlite.now()
+        super().begin()
+
+    @property
+    def url(self) -> str:
+        """The address of the app's store, for as long as it is this one."""
+        return self.address
+
+    def connect(self) -> Any:
+        """A connection for the user's own statements."""
+        return self._sqlite.connect()
+
+
+def _checked_path(option: str, store: object) -> Path:
+    if not _is_path(store):
+        raise OptionInvalid(
+            f"{option} takes the path of a file, such as tmp_path / 'jobs.db', not {shown(store)}."
+        )
+    engine = open_engine(os.fspath(store))
+    if not isinstance(engine, SqliteEngine):
+        raise OptionInvalid(
+            f"{option} takes the path of a file, not {shown(store)}; without it jobs live in memory."
+        )
+    return engine.path
+
+
+def _is_path(store: object) -> TypeGuard[str | os.PathLike[str]]:
+    return isinstance(store, str | os.PathLike)
+
+
+def _own_path(url: str) -> tuple[Path, ...]:
+    try:
+        engine = open_engine(url)
+    except StoreRefused:  # an engine that was made by hand has no address that could be opened again
+        return ()
+    return (engine.path,) if isinstance(engine, SqliteEngine) else ()

@@ -30,7 +30,7 @@ from shigoto.model.time import to_datetime, to_millis
 from shigoto.schedule.decide import MOST_PAUSES
 from shigoto.schedule.declare import reconciling
 from shigoto.schedule.fire import looked_at, looking
-from shigoto.testing.clock import START, VirtualClock
+from shigoto.testing.virtual_time import START, VirtualClock
 
 HOUR = 3_600_000
 BERLIN = "Europe/Berlin"

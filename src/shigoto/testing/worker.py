@@ -10,33 +10,344 @@ it. So a chain of jobs, however long, is a loop and not a tower of calls.
 """
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from contextvars import Context as Variables
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
+from math import inf
 from random import Random
-from typing import Any, Literal
+from threading import Timer
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec import UNSET
 
 from shigoto.app import Shigoto
-from shigoto.context import Desk, current_context
+from shigoto.context import Desk, Signals, current_context
 from shigoto.handle import on_event_loop
 from shigoto.model.errors import DeclarationError, ResultTimeout
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Job, Lease, State
-from shigoto.model.time import to_millis
-from shigoto.model.worker import Announcement, SweepOrder, Want
+from shigoto.model.time import Millis, to_millis
+from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 from shigoto.task import Task
-from shigoto.testing.hand import Hand
-from shigoto.testing.private_loop import PrivateLoop, PrivateLoops
-from shigoto.testing.round import MOST_RUNS, Round, inside
-from shigoto.testing.runs import Ran, Run, outcome_of
-from shigoto.testing.store import EVERYTHING, OwnStore
+from shigoto.testing.runs import Ran, Run, outcome_of, surprising
+from shigoto.testing.store import EVERYTHING, Died, OwnStore
 from shigoto.worker import endings
+from shigoto.worker.reporting import capturing
 from shigoto.worker.runner import Runner
 from shigoto.worker.starting import Lifespan
+
+T = TypeVar("T")
+
+
+class PrivateLoop:
+    """One private event loop. Where a loop is running already, it runs in a thread, and the caller waits for it."""
+
+    def __init__(self) -> None:
+        # With a factory, the loop is not made the current one: whoever asks for that gets what it had before.
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+
+    def run(self, main: Coroutine[Any, Any, T], variables: Variables) -> T:
+        """Run a coroutine to its end, with these context variables."""
+        return _apart(lambda: self._runner.run(main, context=variables))
+
+    def close(self) -> None:
+        """Cancel what is left on it, and close it."""
+        _apart(self._runner.close)
+
+
+class PrivateLoops:
+    """Private event loops, kept for the whole test: a client that outlives the job which made it needs its loop."""
+
+    def __init__(self) -> None:
+        self._idle: list[PrivateLoop] = []
+
+    @contextmanager
+    def lend(self) -> Generator[PrivateLoop]:
+        """A loop for one caller; the same one next time, unless two want one at once."""
+        try:
+            loop = self._idle.pop()
+        except IndexError:
+            loop = PrivateLoop()
+        try:
+            yield loop
+        finally:
+            self._idle.append(loop)
+
+    def close(self) -> None:
+        """Close them all."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+@contextmanager
+def no_loop() -> Generator[None]:
+    """Hide the running event loop and its task for a while, as a worker's threads have none.
+
+    What looks for one, asyncio.run() and Django's guards among it, would refuse in a test what it allows in production.
+    """
+    if not on_event_loop():
+        yield
+        return
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    if task is not None:
+        asyncio.tasks._leave_task(loop, task)
+    asyncio._set_running_loop(None)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)
+        if task is not None:
+            asyncio.tasks._enter_task(loop, task)
+
+
+def _apart(work: Callable[[], T]) -> T:
+    """Do it here, or in another thread if this one is busy with an event loop."""
+    if not on_event_loop():
+        return work()
+    with ThreadPoolExecutor(1, "shigoto-test") as threads:
+        return threads.submit(work).result()
+
+
+LOOP_GRACE = 2.0  # seconds from one cancel of a run to the next
+
+
+class Hand:
+    """The job in hand: in the calling thread if it is sync, in a task of its own if it is async.
+
+    Time limits count real seconds. A sync handler is only told of its soft one: nothing can stop what runs in the
+    calling thread.
+    """
+
+    task: asyncio.Task[Any]
+
+    def __init__(self) -> None:
+        self.lease: Lease | None = None
+        self.signals = Signals()
+        self.wanted: Ending | None = None
+        self.cancels = 0
+        self.worn = False
+        self.variables: Variables | None = None
+        self.limit_at = inf
+        self.settlement: Settlement | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timers: list[asyncio.TimerHandle | Timer] = []
+
+    def call(self, runner: Runner, lease: Lease, variables: Variables) -> None:
+        """Run a sync job, here and now, as if no event loop ran here."""
+        try:
+            with no_loop():
+                self.settlement = runner.run_in_thread(self, lease, variables)
+        finally:
+            self._over()
+
+    async def perform(self, runner: Runner, lease: Lease, variables: Variables) -> None:
+        """Run an async job. If the caller is cancelled, so is the job, which is then given back."""
+        self._loop = asyncio.get_running_loop()
+        self.task = asyncio.create_task(
+            self._run(runner, lease), name=f"shigoto-job-{lease.number}", context=variables
+        )
+        try:
+            await asyncio.wait([self.task])
+        finally:
+            while not self.task.done():
+                self._stop(Ending.RELEASED)
+                await asyncio.wait([self.task], timeout=LOOP_GRACE)
+            self._over()
+            if not self.task.cancelled():  # by its own handler, which returned all the same
+                self.task.result()
+
+    def limit(self, hard: Millis | None, soft: Millis | None) -> None:
+        """Do something about a run that takes longer than one of these."""
+        if hard is not None:
+            self._later(hard / 1000, self._halt)
+        if soft is not None and self._loop is None:
+            timer = Timer(soft / 1000, self._tell)
+            timer.daemon = True
+            timer.start()
+            self._timers.append(timer)
+        elif soft is not None:
+            self._later(soft / 1000, self._warn)
+
+    def cancel(self) -> None:
+        """Somebody wants the job to stop."""
+        if not self.signals.cancelled:
+            self.signals.cancelled = True
+            self._interrupt(Ending.CANCELLED)
+
+    def lose(self) -> None:
+        """Somebody has taken the job away."""
+        if not self.signals.lost:
+            self.signals.lost = True
+            self._interrupt(Ending.RELEASED)
+
+    async def _run(self, runner: Runner, lease: Lease) -> None:
+        self.settlement = await runner.run(self, lease)
+
+    def _interrupt(self, wanted: Ending) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop, wanted)
+
+    def _halt(self) -> None:
+        self._stop(Ending.ERRORED)
+        self._later(LOOP_GRACE, self._halt)
+
+    def _tell(self) -> None:
+        self.signals.overdue = True
+
+    def _warn(self) -> None:
+        self._tell()
+        if self.wanted is None and not self.task.done():
+            self.cancels += 1
+            self.task.cancel()
+
+    def _stop(self, wanted: Ending) -> None:
+        if not self.task.done():
+            self.wanted = self.wanted or wanted
+            self.cancels += 1
+            self.task.cancel()
+
+    def _later(self, seconds: float, do: Callable[[], None]) -> None:
+        if self._loop is not None:
+            self._timers.append(self._loop.call_later(seconds, do))
+
+    def _over(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+
+MOST_RUNS = 10_000
+
+# What a handler may raise without stopping the test. Anything else means the test itself: Ctrl-C, pytest.fail().
+HANDLERS_OWN = (Exception, SystemExit, asyncio.CancelledError, Died)
+
+
+class Holder(Protocol):
+    """Who has claimed the jobs. Handlers see its context variables: no caller's, as at a worker."""
+
+    hands: dict[int, Hand]
+    variables: Variables
+
+    def settle(self, lease: Lease, hand: Hand) -> Run | None:
+        """Tell the store how a run ended."""
+        ...
+
+    def release(self, leases: Sequence[Lease]) -> None:
+        """Give back what has not been run."""
+        ...
+
+
+class Round:
+    """The runs of one call; what a job has enqueued meanwhile is part of it, and what the app's lifespan has.
+
+    However it ends, nothing is left half done: a run that was begun is settled, the rest is given back. Of `bound` runs
+    there were some `before` it; `remedy` is what to do if they are not enough.
+    """
+
+    def __init__(
+        self,
+        holder: Holder,
+        leases: Sequence[Lease],
+        more: Callable[[], Sequence[Lease]],
+        *,
+        bound: int = MOST_RUNS,
+        before: int = 0,
+        remedy: str = "jobs.run_all() goes on with them.",
+        raise_errors: bool = False,
+    ) -> None:
+        self._holder = holder
+        self._waiting = deque(leases)
+        self._more = more
+        self._bound = bound
+        self._before = before
+        self._remedy = remedy
+        self._raise_errors = raise_errors
+        self._current: Lease | None = None
+        self._hand: Hand | None = None
+        self._open = True
+        self._stack = ExitStack()
+        self.runner: Runner | None = None
+        self.runs: list[Run] = []
+
+    def __enter__(self) -> "Round":
+        self._stack.enter_context(capturing())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open = False
+        self._settle()
+        unstarted = [*self._waiting] if self._current is None else [self._current, *self._waiting]
+        if unstarted:
+            self._holder.release(unstarted)
+        self._stack.close()
+
+    def __iter__(self) -> Iterator[Lease]:
+        while True:
+            if not self._waiting:
+                self._waiting.extend(self._more())
+            if not self._waiting:
+                return
+            if self._before + len(self.runs) >= self._bound:
+                raise RuntimeError(self._endless(self._waiting[0].task))
+            self._current = self._waiting.popleft()
+            yield self._current
+
+    def take(self, lease: Lease) -> tuple[Hand, Variables]:
+        """Begin a run: where it takes place, and the context variables it sees."""
+        hand = self._hand = self._holder.hands[lease.number] = Hand()
+        return hand, self.variables()
+
+    def variables(self) -> Variables:
+        """Context variables for what belongs to this round: a run, or the app's lifespan."""
+        variables = self._holder.variables.copy()
+        variables.run(_inside.set, self)
+        return variables
+
+    def ended(self) -> None:
+        """The run is over. Raises what its handler has raised, if that is wanted, or if it was not meant for us."""
+        run = self._settle()
+        if run is None or run.error is None:
+            return
+        if not isinstance(run.error, HANDLERS_OWN):
+            raise run.error
+        if self._raise_errors and (error := surprising(run)) is not None:
+            raise error
+
+    def is_open(self, holder: Holder) -> bool:
+        """Whether it goes on, and will run what its worker is given."""
+        return self._open and self._holder is holder
+
+    def _endless(self, task: str) -> str:
+        return (
+            f"{self._bound} runs, and there is still a job that is due ({task}): do jobs enqueue each other for ever?"
+            " A job that puts itself off with run_at=datetime.now() + … does: the host's clock does not move with"
+            f" jobs.advance(); delay=… means the same, and does. {self._remedy}"
+        )
+
+    def _settle(self) -> Run | None:
+        lease, hand = self._current, self._hand
+        if lease is None or hand is None:
+            return None
+        self._current = self._hand = None
+        run = self._holder.settle(lease, hand)
+        if run is not None:
+            self.runs.append(run)
+        return run
+
+
+_inside: ContextVar[Round | None] = ContextVar("shigoto_test_round", default=None)
+
+
+def inside() -> Round | None:
+    """The round that has called the code that calls this."""
+    return _inside.get()
+
 
 FAREWELL = 10.0  # seconds for the app's lifespan to end
 

@@ -1,4 +1,4 @@
-"""Workers that die in a test: the job is claimed, perhaps run, and nobody says how that ended."""
+"""Workers that die in a test: the job is claimed, perhaps run, and its end is never reported."""
 
 from contextvars import Context as Variables
 from typing import Any, Literal
@@ -12,9 +12,8 @@ from shigoto.model.time import to_millis
 from shigoto.model.worker import LEASE, SweepOrder
 from shigoto.options import choice
 from shigoto.task import Task
-from shigoto.testing.puppet import Puppet
-from shigoto.testing.round import Round
 from shigoto.testing.store import OwnStore
+from shigoto.testing.worker import Puppet, Round
 
 When = Literal["before", "during", "after"]
 Victim = Job | JobHandle[Any] | Task[..., Any]
