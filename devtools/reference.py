@@ -19,10 +19,9 @@ from shigoto.model import errors
 from shigoto.model.errors import ShigotoError
 from shigoto.model.job import FailureKind
 from shigoto.observe.metrics import FAMILIES
-from shigoto.server.openapi import document
 from shigoto.server.problems import STATUS
-from shigoto.server.routes import make_api
-from shigoto.server.service import Service
+from shigoto.server.routing import document
+from shigoto.server.service import Service, make_api
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"

@@ -77,7 +77,7 @@ from shigoto import Shigoto
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.remote import RemoteEngine
 from shigoto.server import Service, records
-from shigoto.server.run import Serving
+from shigoto.server.listen import Serving
 from shigoto.testing.virtual_time import VirtualClock
 from tests.service.ground import running
 

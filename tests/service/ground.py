@@ -25,7 +25,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.service import Scope, Token, mint_token
 from shigoto.model.worker import Announcement, Ending, Settlement, Want
-from shigoto.server.run import Serving
+from shigoto.server.listen import Serving
 from shigoto.server.service import Service
 from tests.postgres_stores import make_store
 from tests.postgres_yard import ALWAYS, Yard

@@ -17,7 +17,7 @@ from shigoto.engine.protocol import Relay
 from shigoto.model.service import Scope
 from shigoto.server import auth
 from shigoto.server.auth import Failures, is_loopback
-from shigoto.server.run import Serving, listening
+from shigoto.server.listen import Serving, listening
 from shigoto.testing.virtual_time import VirtualClock
 from tests.service.ground import Answer, Key, Served, keep, key, running, served, shop
 

@@ -17,8 +17,8 @@ from shigoto.engine.protocol import Doorbell, Relay
 from shigoto.model.errors import StoreUnavailable
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import Announcement, Want
-from shigoto.server import seeking
-from shigoto.server.fan import Fan
+from shigoto.server import long_poll
+from shigoto.server.long_poll import Fan
 from shigoto.server.service import Service
 
 T = TypeVar("T")
@@ -199,7 +199,7 @@ async def test_a_thousand_who_wait_for_the_same_cost_one_look_per_ring() -> None
     )
     async with service:
         found: list[asyncio.Task[list[Lease]]] = [
-            asyncio.create_task(seeking._sought(service, worker, want, PATIENCE)) for _ in range(1_000)
+            asyncio.create_task(long_poll._sought(service, worker, want, PATIENCE)) for _ in range(1_000)
         ]
         await settle()
         assert engine.claims == 1_000  # each has looked once
@@ -238,7 +238,7 @@ async def test_what_was_found_for_somebody_who_has_gone_goes_back() -> None:
             engine.enqueue_many([JobSpec(id=uuid4(), task="work", queue="default", payload="{}")])
         )
         looking = asyncio.create_task(
-            seeking._sought(service, worker, Want(tasks=("work",), queues=None, limit=1), PATIENCE)
+            long_poll._sought(service, worker, Want(tasks=("work",), queues=None, limit=1), PATIENCE)
         )
         await asyncio.wait_for(entered.wait(), PATIENCE)
         looking.cancel()
@@ -265,7 +265,7 @@ async def test_what_was_found_for_a_request_that_is_cut_off_goes_back(
     [job] = await engine.arun(
         engine.enqueue_many([JobSpec(id=uuid4(), task="work", queue="default", payload="{}")])
     )
-    real, got = seeking._sought, list[Lease]()
+    real, got = long_poll._sought, list[Lease]()
 
     async def sought(*words: Any) -> list[Lease]:
         got.extend(await real(*words))
@@ -276,11 +276,11 @@ async def test_what_was_found_for_a_request_that_is_cut_off_goes_back(
         await asyncio.get_running_loop().create_future()
         raise AssertionError
 
-    monkeypatch.setattr(seeking, "_sought", sought)
+    monkeypatch.setattr(long_poll, "_sought", sought)
     request = Request({"type": "http"}, silence)
     want = Want(tasks=("work",), queues=None, limit=1)
     async with service:
-        asking = asyncio.create_task(seeking.found(request, service, worker, want, wait))
+        asking = asyncio.create_task(long_poll.leases_for(request, service, worker, want, wait))
         with pytest.raises(asyncio.CancelledError):
             await asking
     assert len(got) == 1

@@ -15,8 +15,8 @@ from shigoto.engine.protocol import Relay
 from shigoto.model.ids import uuid7
 from shigoto.model.service import Happening, Place
 from shigoto.model.time import Millis
-from shigoto.server import feed as module
-from shigoto.server.feed import OVERLAP, PAGE, REPLAYED, Feed, Subscription
+from shigoto.server import events as module
+from shigoto.server.events import OVERLAP, PAGE, REPLAYED, Feed, Subscription
 from shigoto.testing.virtual_time import START, VirtualClock, run_virtual
 from shigoto.worker import Worker
 from tests.postgres_stores import make_store
@@ -287,7 +287,7 @@ def test_nobody_looks_while_nobody_waits() -> None:
     before, meanwhile, after = book.play(main)
 
     assert before == 0
-    assert 100 / module.EVERY / 2 < meanwhile < 2 * 100 / module.EVERY
+    assert 100 / module.READ_EVERY / 2 < meanwhile < 2 * 100 / module.READ_EVERY
     assert after <= meanwhile + 1
 
 
@@ -336,7 +336,7 @@ class TestEnded:
         async def ends(id: UUID, feed: Feed) -> None:
             await app.job(id).acancel()
             await app.job(id).aretry()
-            await asyncio.sleep(2 * module.EVERY)
+            await asyncio.sleep(2 * module.READ_EVERY)
             await app.job(id).acancel()
 
         assert await waited(app, ends)

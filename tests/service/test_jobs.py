@@ -12,7 +12,7 @@ import pytest
 from shigoto import Shigoto, State, bulk
 from shigoto.model.job import LogLine
 from shigoto.model.worker import Announcement, Ending, LogTail
-from shigoto.server import acting
+from shigoto.server import jobs
 from tests.service.ground import Served, served, shop, work_off
 
 
@@ -462,8 +462,8 @@ class TestAct:
         app.enqueue_many([app.tasks["greet"].call(name="Ada") for _ in range(250)])
         while ending is not None and work_off(app, ending=ending):
             pass
-        monkeypatch.setattr(acting, "ACT_WITHIN", 0.0)
-        monkeypatch.setattr(acting, "BATCH", 100)
+        monkeypatch.setattr(jobs, "ACT_WITHIN", 0.0)
+        monkeypatch.setattr(jobs, "BATCH", 100)
         monkeypatch.setattr(bulk, "BATCH", 100)
         order = {"action": action, "filter": filter, "dry_run": False, "confirm": 250}
 

@@ -13,8 +13,8 @@ from msgspec import structs
 
 from shigoto import Shigoto
 from shigoto.model.job import QueueSettings
-from shigoto.server import limits, run
-from shigoto.server.limits import ALL_TOGETHER, Limits, allowed_for, gives_work, most_bytes, path_in
+from shigoto.server import request_limits, uvicorn_guard
+from shigoto.server.request_limits import ALL_TOGETHER, Limits, allowed_for, gives_work, most_bytes, path_in
 from tests.service.ground import Served, key, served, shop
 
 SUBMITS = key("submit", name="submits")
@@ -253,7 +253,7 @@ class TestTime:
     def test_a_body_that_does_not_come_is_not_waited_for(
         self, app: Shigoto, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(limits.Limits.__init__, "__kwdefaults__", {"deadline": 0.3})
+        monkeypatch.setattr(request_limits.Limits.__init__, "__kwdefaults__", {"deadline": 0.3})
         with served(app, housekeeping=False) as server:
             heard = spoken(
                 server,
@@ -269,7 +269,7 @@ class TestTime:
     def test_headers_that_do_not_come_are_not_waited_for(
         self, app: Shigoto, monkeypatch: pytest.MonkeyPatch, said: bytes
     ) -> None:
-        monkeypatch.setattr(run, "HEAD_WITHIN", 0.3)
+        monkeypatch.setattr(uvicorn_guard, "HEAD_WITHIN", 0.3)
         with served(app, housekeeping=False) as server:
             began = time.monotonic()
             assert spoken(server, said) == b""
@@ -278,7 +278,7 @@ class TestTime:
     def test_a_body_that_was_refused_is_not_read_for_ever(
         self, app: Shigoto, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(run, "REST_WITHIN", 0.3)
+        monkeypatch.setattr(uvicorn_guard, "REST_WITHIN", 0.3)
         with served(app, tokens=[SUBMITS], housekeeping=False) as server:
             began = time.monotonic()
             heard = spoken(
@@ -383,14 +383,14 @@ class TestFullQueue:
 async def test_a_look_that_takes_too_long_is_given_up(app: Shigoto, monkeypatch: pytest.MonkeyPatch) -> None:
     """S08: a filter without an index must not keep the service busy."""
     from shigoto import ServerDeadline
-    from shigoto.server import endpoint
+    from shigoto.server import routing
 
     class Slow:
         async def arun(self, op: Any) -> Any:
             assert op.deadline == 0.05
             await asyncio.sleep(60)
 
-    monkeypatch.setattr(endpoint, "LOOK_WITHIN", 0.05)
+    monkeypatch.setattr(routing, "LOOK_WITHIN", 0.05)
     slow: Any = Slow()
     with pytest.raises(ServerDeadline):
-        await endpoint.looked(slow, app.engine.workers())
+        await routing.looked(slow, app.engine.workers())

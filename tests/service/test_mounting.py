@@ -15,7 +15,7 @@ from starlette.routing import Mount
 
 from shigoto import Shigoto
 from shigoto.server import Service
-from shigoto.server.run import listening
+from shigoto.server.listen import listening
 from tests.service.ground import Served, keep, key, shop
 
 DOES_ALL = key("submit", "read", "admin", name="all")

@@ -11,10 +11,9 @@ import dev
 from shigoto import Shigoto
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model import errors
-from shigoto.server.openapi import LINKS, document
 from shigoto.server.problems import STATUS
-from shigoto.server.routes import make_api
-from shigoto.server.service import Service
+from shigoto.server.routing import LINKS, document
+from shigoto.server.service import Service, make_api
 from tests.service.ground import key, served
 
 METHODS = {"get", "post", "put", "patch", "delete"}

@@ -10,7 +10,7 @@ from shigoto.engine.op import Op
 from shigoto.model.errors import StoreUnavailable
 from shigoto.model.worker import Announcement
 from shigoto.server.auth import Caller
-from shigoto.server.roster import Roster
+from shigoto.server.remote_workers import Roster
 from tests.service.ground import key
 
 

@@ -9,9 +9,9 @@ import pytest
 from shigoto import Forbidden, JobNotFound, Shigoto
 from shigoto.model.notice import DELIVER, NOTICE, RULES
 from shigoto.model.worker import Ending
-from shigoto.server import scope
+from shigoto.server import permissions
 from shigoto.server.auth import ANYBODY, Caller
-from shigoto.server.scope import claimable, narrowed, submittable, unrestricted, visible
+from shigoto.server.permissions import claimable, narrowed, submittable, unrestricted, visible
 from tests.service.ground import STORES, Key, Served, claim_all, key, served, shop_on, work_off
 
 ALL = key("submit", "read", "admin", name="all")
@@ -185,7 +185,7 @@ class TestUniqueKey:
     def test_it_is_found_behind_any_number_of_others(
         self, server: Served, app: Shigoto, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(scope, "LOOK", 2)
+        monkeypatch.setattr(permissions, "LOOK", 2)
         first = submit(server, ALL, key="k", queue="billing")
         work_off(app, ending=Ending.FAILED, error="no")
         for _ in range(3):

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from shigoto import Shigoto
-from shigoto.server import run as run_module
-from shigoto.server.run import Ended, Serving
+from shigoto.server import listen as run_module
+from shigoto.server.listen import Ended, Serving
 from tests.journeys.yard import eventually
 from tests.service.ground import Answer, Served, running, shop
 

@@ -18,7 +18,7 @@ from shigoto.model.text import storable
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
-    from shigoto.server.run import Serving
+    from shigoto.server.listen import Serving
 
 HOST, PORT = "127.0.0.1", 8710
 UNNAMED = (
@@ -143,7 +143,7 @@ def expect_extra() -> None:
 
 
 def _made(app: "Shigoto", wishes: Wishes, ends: Callable[[], None]) -> "Serving":
-    from shigoto.server.run import Serving
+    from shigoto.server.listen import Serving
 
     class Told(Serving):
         """One that says so when it is asked to stop."""

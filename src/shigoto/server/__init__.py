@@ -12,7 +12,7 @@ The two names are imported when they are asked for: `shigoto.server.audit`, `shi
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shigoto.server.run import serve
+    from shigoto.server.listen import serve
     from shigoto.server.service import Service
 
 __all__ = ["Service", "serve"]
@@ -20,7 +20,7 @@ __all__ = ["Service", "serve"]
 
 def __getattr__(name: str) -> object:
     if name == "serve":
-        from shigoto.server.run import serve
+        from shigoto.server.listen import serve
 
         return serve
     if name == "Service":

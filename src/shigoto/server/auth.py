@@ -1,4 +1,4 @@
-"""Who asks: a token, or, on a machine of one's own, anybody.
+"""Callers: from a token to a caller, or on a machine of one's own, anybody.
 
     Authorization: Bearer shg_ID_SECRET     the only way to say who one is: no cookies, nothing in the address
 

@@ -1,10 +1,14 @@
-"""Whether the service lives, and whether it can do its work.
+"""Health of the service: `/healthz`, `/readyz` and `/metrics`.
 
     GET /healthz    200 as long as the process answers: for whoever would restart it
     GET /readyz     200 if the store has answered of late and could be written to, its schema is right, the housekeeping
                     goes round, and no stop was asked for; else 503 and why: for whoever sends it requests
 
-Both are open to everybody, and tell nothing of where the store is or what is in it.
+    GET /metrics    for a token with the scope `read`, which is confined to no queue and no tenant: the names of all
+                    queues and schedules are in it
+
+The first two are open to everybody, and tell nothing of where the store is or what is in it. In the metrics, jobs that
+workers run over HTTP are counted where they run; here is seen what becomes of the queues by that.
 """
 
 import asyncio
@@ -15,6 +19,7 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Struct, structs
 
 from shigoto.model.errors import (
+    Forbidden,
     SchemaMissing,
     SchemaTooNew,
     StoreError,
@@ -22,8 +27,11 @@ from shigoto.model.errors import (
     StoreMoving,
     StoreRefused,
 )
-from shigoto.server.auth import the_service
-from shigoto.server.endpoint import answer, spec
+from shigoto.observe.metrics import MISSING, Metrics, metrics_if_shown
+from shigoto.observe.store_gauges import Reading
+from shigoto.scheduler import readings
+from shigoto.server.auth import Reader, the_service
+from shigoto.server.routing import answer, spec
 from shigoto.worker.health import LOCKED
 from shigoto.worker.starting import Prepared
 
@@ -150,3 +158,26 @@ class Pulse:
             ready = engine.expect_ready(any_role=True)
             await engine.arun(structs.replace(ready, deadline=ANSWERED_WITHIN))
         await engine.arun(structs.replace(engine.time(), deadline=ANSWERED_WITHIN))
+
+
+@router.get("/metrics", include_in_schema=False)
+async def metrics(request: Request, caller: Reader) -> Response:
+    """All of them, as Prometheus reads them."""
+    if caller.restricted:
+        raise Forbidden("The metrics tell of all queues and tenants, and the token is confined to some.")
+    shown = the_service(request).metrics
+    if shown is None:
+        return Response(MISSING, 501, media_type="text/plain")
+    body, content_type = await shown.scrape(request.headers.get("accept", ""))
+    return Response(body, headers={"content-type": content_type, "cache-control": "no-store"})
+
+
+def metrics_of(service: "Service") -> Metrics | None:
+    """What is counted of a service from now on; None if nobody could show it."""
+
+    def more() -> list[Reading]:
+        told = [Reading("ready", (), float(not service.pulse.reasons()))]
+        health = None if service.housekeeping is None else service.housekeeping.health()
+        return told if health is None else [*told, *readings(health)]
+
+    return metrics_if_shown(service.app.bus, lambda: service.engine, more=more)

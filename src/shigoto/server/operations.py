@@ -1,4 +1,4 @@
-"""Queues, workers, counts, tasks and the audit: what operators ask about, and change."""
+"""Routes of operations: queues, workers, counts, tasks and the audit."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -18,8 +18,8 @@ from shigoto.options import duration as milliseconds_of
 from shigoto.queues import MOST_PENDING, Queue, listing
 from shigoto.server.audit import changing_queue
 from shigoto.server.auth import Admin, Asker, Caller, Reader, the_service
-from shigoto.server.endpoint import answer, body, spec
-from shigoto.server.scope import allows_queue, expect_no_tenant, expect_queue, unrestricted, workers_for
+from shigoto.server.permissions import allows_queue, expect_no_tenant, expect_queue, unrestricted, workers_for
+from shigoto.server.routing import answer, body, spec
 from shigoto.server.task_catalog import AnyTask, BrokenTask, TaskRecord, record, record_in_list, schedules_of
 
 router = APIRouter()

@@ -1,4 +1,4 @@
-"""What goes wrong, as an answer: `application/problem+json` (RFC 9457) with our own stable codes.
+"""Problem details: every error as `application/problem+json` with a stable code.
 
 What a caller did wrong is told in the words of the error. What is wrong on our side is told in words that are written
 here: a text that comes from a database, or from a fault of our own, may hold an address, a path, or somebody's data.

@@ -1,4 +1,4 @@
-"""The record door: our own workers and commands ask for the verbs of the engine itself (`engine/remote/protocol.py`).
+"""The record protocol: what our own engine asks of a store behind HTTP.
 
 It is a plain route, read and written by msgspec as msgpack: it carries the work of remote workers, thousands of jobs in
 a second, and is not part of the API for others. A token is asked for the verb's scope. One with queues or a tenant may
@@ -23,11 +23,9 @@ from shigoto.queues import expect_settings, storing, ticking
 from shigoto.schedule.definition import masked as masked_definition
 from shigoto.server.audit import Audited
 from shigoto.server.auth import Caller, the_service
-from shigoto.server.bounds import MOST_AT_ONCE, expect_bounded
-from shigoto.server.endpoint import expect_type, looked
 from shigoto.server.jobs import PAGE, PAGE_BYTES
 from shigoto.server.operations import names_for
-from shigoto.server.scope import (
+from shigoto.server.permissions import (
     allows_queue,
     claimable,
     expect_no_secret,
@@ -38,7 +36,15 @@ from shigoto.server.scope import (
     within,
     workers_for,
 )
-from shigoto.server.specs import checked, expect_introduced, expect_storable, expect_tickable
+from shigoto.server.record_checks import (
+    MOST_AT_ONCE,
+    checked,
+    expect_bounded,
+    expect_introduced,
+    expect_storable,
+    expect_tickable,
+)
+from shigoto.server.routing import expect_type, looked
 
 if TYPE_CHECKING:
     from shigoto.server.service import Service

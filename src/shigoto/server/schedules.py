@@ -1,4 +1,4 @@
-"""Schedules: what they are, what became of their ticks, and changing them.
+"""Routes of schedules: what they are, what became of their ticks, and changing them.
 
 Whoever may change them decides which jobs are made, so tokens for some queues or one tenant have no part in it.
 """
@@ -21,8 +21,8 @@ from shigoto.schedule import manage
 from shigoto.schedule.manage import Schedules
 from shigoto.server.audit import Audited
 from shigoto.server.auth import Admin, Caller, Reader, the_service
-from shigoto.server.endpoint import answer, body, nothing, spec
-from shigoto.server.scope import unrestricted
+from shigoto.server.permissions import unrestricted
+from shigoto.server.routing import answer, body, nothing, spec
 
 router = APIRouter()
 

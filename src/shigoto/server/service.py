@@ -1,11 +1,13 @@
 """The service: an ASGI app over the jobs of one Shigoto app.
 
-    shigoto server                            by itself, on a port of its own (`server/run.py`)
+    shigoto server                            by itself, on a port of its own (`server/listen.py`)
     outer.mount("/jobs", Service(app))        inside of somebody's own app
 
-A request passes `limits.py` (size, time), `auth.py` (who is it), a route (`jobs.py` and its neighbours) and `scope.py`
-(may it), and ends as an op of the engine. Beside the requests run the parts: one listener for all who wait for work,
-one reader for all who wait for results, the housekeeping, and a look now and then at whether the store is there.
+A request passes `request_limits.py` (size, time), `auth.py` (who is it), a route (`jobs.py` and its neighbours) and
+`permissions.py` (may it), and ends as an op of the engine. Beside the requests run the parts: one listener for all who
+wait for work, one reader for all who wait for results, the housekeeping, and a look now and then at whether the store
+is there. Whoever serves a store also repairs it (rule A15): workers that come in by HTTP do not, so the housekeeping
+fires schedules, makes due jobs ready, and frees the jobs of workers that are gone.
 
 The parts live on one event loop. Where no lifespan reaches the service, as in a mounted one, they begin with the first
 request; `async with service:` is for those who want to see them begin and end.
@@ -21,20 +23,24 @@ from random import Random
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from fastapi import FastAPI
 from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from shigoto.app import Shigoto
 from shigoto.engine.protocol import Engine
+from shigoto.model.errors import ShigotoError
 from shigoto.model.text import storable
+from shigoto.model.version import VERSION
+from shigoto.scheduler import Health, Scheduler
 from shigoto.server.auth import Auth, heard
-from shigoto.server.fan import Fan
-from shigoto.server.feed import Feed
-from shigoto.server.health import Pulse
-from shigoto.server.housekeeping import Housekeeping
-from shigoto.server.limits import Limits
-from shigoto.server.metrics import metrics_of
-from shigoto.server.roster import Roster
+from shigoto.server.events import Feed
+from shigoto.server.health import Pulse, metrics_of
+from shigoto.server.long_poll import Fan
+from shigoto.server.problems import handle_all
+from shigoto.server.remote_workers import Roster
+from shigoto.server.request_limits import Limits
+from shigoto.worker.health import UNWRITTEN
 
 T = TypeVar("T")
 
@@ -66,7 +72,7 @@ class Service:
         self.random = random or Random()
         self.anonymous = anonymous
         self._housekeeps = housekeeping
-        from shigoto.server.routes import make_api  # which knows us, too
+        # which knows us, too
 
         self._limited = Limits(make_api(self), self)
         self.metrics = metrics_of(self)
@@ -276,3 +282,97 @@ def _part(name: str, work: Callable[[], Awaitable[None]], service: Service) -> "
 
 def _loop_time() -> float:
     return asyncio.get_running_loop().time()
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # seconds
+
+
+class Housekeeping:
+    """Keeps a scheduler running until it is closed. For one event loop.
+
+    A scheduler by itself ends when its store cannot be used; this one begins again and again, for the service goes on
+    living, and says so by `/readyz`.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._closed = asyncio.Event()
+        self._scheduler: Scheduler | None = None
+        self._trouble: str | None = None
+
+    @property
+    def idle(self) -> float | None:
+        """For how many seconds no cycle has ended; None if none has begun."""
+        figures = None if self._scheduler is None else self._scheduler.figures()
+        return None if figures is None else figures.idle
+
+    def health(self) -> Health | None:
+        """How its scheduler is; None if none has begun."""
+        return None if self._scheduler is None else self._scheduler.health()
+
+    @property
+    def locked(self) -> bool:
+        """Whether nothing can be written, be it that the store answers."""
+        return self._scheduler is not None and self._scheduler.overdue > UNWRITTEN
+
+    async def run(self) -> None:
+        """Begin anew whenever it cannot go on, until closed."""
+        pause = FIRST_PAUSE
+        while not self._closed.is_set():
+            # It runs no code of tasks, so it does not matter what its user may do beyond what it needs.
+            self._scheduler = Scheduler(
+                self._service.app, name=self._service.name, any_role=True, random=self._service.random
+            )
+            try:
+                await self._scheduler.run()
+                began = True
+            except ShigotoError as error:
+                began = False
+                self._tell(error)
+            if self._closed.is_set():
+                return
+            pause = FIRST_PAUSE if began else min(LONGEST_PAUSE, 2 * pause)
+            await self._rest(pause * self._service.random.uniform(0.5, 1))
+
+    def close(self) -> None:
+        """Finish the cycle at hand, and begin no other."""
+        self._closed.set()
+        if self._scheduler is not None:
+            self._scheduler.stop()
+
+    def _tell(self, error: ShigotoError) -> None:
+        """Once for each kind of trouble, not for each try."""
+        text = str(error)
+        if text != self._trouble:
+            logger.warning("The housekeeping of the service cannot begin, and tries again: %s", text)
+        self._trouble = text
+
+    async def _rest(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._closed.wait(), seconds)
+
+
+PREFIX = "/api/v1"
+
+
+def make_api(service: Service) -> FastAPI:
+    """The routes of a service. What they are called and take is in the OpenAPI document, which needs no token."""
+    # Which know the service, too.
+    from shigoto.server import events, health, jobs, operations, records, routing, schedules, workers
+
+    # In the order in which they are tried.
+    parts = (jobs, workers, records, operations, schedules, events, routing)
+    api = FastAPI(
+        title="Shigoto",
+        version=VERSION,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    api.state.service = service
+    handle_all(api)
+    api.state.parts = [("", health.router), *((PREFIX, part.router) for part in parts)]
+    for prefix, router in api.state.parts:
+        api.include_router(router, prefix=prefix)
+    return api

@@ -1,4 +1,4 @@
-"""What requests about jobs say and what is answered: structs, whose JSON Schemas are the documentation.
+"""Requests and answers about jobs: structs, whose JSON Schemas are the documentation.
 
 Times are RFC 3339 and have a time zone, durations are seconds. What a caller may leave out has a default here; None
 stands for `null`, which means something only where a field says so.

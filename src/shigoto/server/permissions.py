@@ -1,4 +1,4 @@
-"""What a caller may see and do: the only place that knows what the queues and the tenant of a token mean.
+"""Permissions of a caller: what the queues and the tenant of a token let it see and do.
 
 submit       the queue must be among the token's, the tenant is the token's; messages to people are for workers to write
 read, admin  one job: that of another queue or tenant is not there; many: the tenant is the token's, and where the

@@ -1,4 +1,4 @@
-"""What every request must keep to, before anybody looks at what it wants: pure ASGI, around the whole app.
+"""Limits of a request: its size, and the time that it may take.
 
 size        of the body, counted while it comes in; and of all bodies that are in memory at once
 time        from the first byte of the body to the last of the answer, with what the caller asks to wait on top

@@ -1,4 +1,4 @@
-"""Workers in any language: register, claim, beat, report, settle, leave. The leases and promises are those of our own
+"""Routes of workers in any language: register, claim, beat, report, settle, leave.
 workers; what a worker elsewhere need not know, such as when to try again, is decided here."""
 
 import asyncio
@@ -38,15 +38,15 @@ from shigoto.model.worker import Announcement, LogTail, Orders, Report, Settleme
 from shigoto.observe.events import JobFailed
 from shigoto.options import MAX_DEPTH, MAX_PAYLOAD
 from shigoto.retry import Retry
-from shigoto.server import ends
+from shigoto.server import worker_models
 from shigoto.server.auth import Caller, WorkerCaller, allowed, the_service
-from shigoto.server.endpoint import answer, body, nothing, spec, unless_gone
-from shigoto.server.limits import LONGEST_WAIT
-from shigoto.server.roster import Entry, fenced
-from shigoto.server.scope import allows_queue, claimable
-from shigoto.server.seeking import found
-from shigoto.server.wire import as_json
-from shigoto.server.worker_wire import (
+from shigoto.server.job_models import as_json
+from shigoto.server.long_poll import leases_for
+from shigoto.server.permissions import allows_queue, claimable
+from shigoto.server.remote_workers import Entry, fenced
+from shigoto.server.request_limits import LONGEST_WAIT
+from shigoto.server.routing import answer, body, nothing, spec, unless_gone
+from shigoto.server.worker_models import (
     SHORTEST_LEASE,
     BeatAnswer,
     BeatRequest,
@@ -120,7 +120,7 @@ async def claim_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> Re
         alone=await service.roster.alone(entry),
     )
     longest = (entry.lease or SHORTEST_LEASE) / 3
-    leases = await found(request, service, worker, want, min(said.wait, longest))
+    leases = await leases_for(request, service, worker, want, min(said.wait, longest))
     return answer(ClaimAnswer([_item(lease) for lease in leases]))
 
 
@@ -286,7 +286,7 @@ async def _job(service: "Service", caller: Caller, worker: UUID, id: UUID) -> Jo
 
 async def _tail(service: "Service", id: UUID, said: ProgressReport) -> LogTail:
     written = await service.engine.arun(service.engine.logs(id))
-    return ends.tail(written, said.token, said.log, service.app.now(), first=said.line)
+    return worker_models.tail(written, said.token, said.log, service.app.now(), first=said.line)
 
 
 async def _reported(service: "Service", worker: UUID, news: Report, id: UUID) -> Response:
@@ -383,12 +383,12 @@ def _settlement(service: "Service", job: Job, said: SettleRequest) -> Settlement
         error=None if said.error is None else scrubbed(cover.hidden(said.error)),
         traceback=None if said.traceback is None else scrubbed(cover.hidden(said.traceback)),
     )
-    settlement = ends.settlement(job, told, _policy(service, job), service.random)
+    settlement = worker_models.settlement(job, told, _policy(service, job), service.random)
     try:
         return cover.settlement(settlement, MAX_PAYLOAD, typed=False)
     except ResultInvalid as refused:
         # As of one that is too long as it is; the others of its batch have nothing to do with it.
-        failed = ends.refused(settlement, refused)
+        failed = worker_models.refused(settlement, refused)
         return cover.settlement(failed, MAX_PAYLOAD, typed=False)
 
 

@@ -1,4 +1,4 @@
-"""Who the workers are that speak over HTTP, as far as their requests do not say it themselves; and whether they are who
+"""Workers that speak HTTP: who they are, and whose.
 they say.
 
 A worker's id is no secret: people see it. So the store keeps which token a worker was registered by, and no other token
