@@ -2,18 +2,23 @@
 
 import re
 from contextlib import closing
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
 from shigoto.cli import output
-from shigoto.cli.arguments import hinting_at_texts, is_object, read_arguments, read_object
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import is_there, shared, split_store, takes_target, target_of
+from shigoto.cli.arguments import (
+    WithNumbers,
+    hinting_at_texts,
+    is_object,
+    read_arguments,
+    read_length,
+    read_moment,
+    read_object,
+)
+from shigoto.cli.target import is_there, shared, split_store, suggest, takes_target, target_of
 from shigoto.model.errors import UnknownTask, nearest
 from shigoto.model.job import KEY_MODES
-from shigoto.model.time import read_duration
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
@@ -22,60 +27,6 @@ if TYPE_CHECKING:
     from shigoto.options import CallOptions
 
 WHOLE = re.compile(r"-?\d{1,9}")
-NEGATIVE = re.compile(r"-\d+")
-
-
-def read_length(ctx: click.Context, option: click.Parameter, text: str | None) -> timedelta | None:
-    """A duration: 90, 90s, 5m, 2h, 1d or 2w."""
-    if text is None:
-        return None
-    length = read_duration(text)
-    if length is None:
-        raise click.BadParameter(
-            f"{text!r} is no duration: write seconds, or 90s, 5m, 2h, 1d, 2w.", ctx, option
-        )
-    return length
-
-
-def read_moment(ctx: click.Context, option: click.Parameter, text: str | None) -> datetime | None:
-    """A moment with its time zone, as ISO 8601."""
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no time: write 2030-01-31T09:00:00Z.", ctx, option) from None
-    if moment.utcoffset() is None:
-        raise click.BadParameter(f"{text!r} has no time zone: end it with Z or +09:00.", ctx, option)
-    return moment
-
-
-class WithNumbers(click.Command):
-    """A command among whose words may be negative numbers, which other commands would take for options."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the words, with those that are no options after all options."""
-        valued = {
-            name
-            for option in self.params
-            if isinstance(option, click.Option) and not option.is_flag
-            for name in option.opts
-        }
-        options: list[str] = []
-        words: list[str] = []
-        rest = iter(args)
-        for word in rest:
-            if word == "--":
-                words += rest
-            elif NEGATIVE.fullmatch(word) or not word.startswith("-") or word == "-":
-                words.append(word)
-            elif word not in valued:
-                options.append(word)
-            elif (value := next(rest, None)) is not None:
-                options += [word, value]
-            else:  # nothing comes after it, and nothing may
-                return super().parse_args(ctx, [*words, word])
-        return super().parse_args(ctx, [*options, "--", *words])
 
 
 @click.command(cls=WithNumbers)

@@ -10,8 +10,7 @@ from msgspec import Struct
 from shigoto.cli import output
 from shigoto.cli.look import ROWS
 from shigoto.cli.output import Column
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.filters import MAX_PAGE
 from shigoto.model.service import AuditEntry
 from shigoto.model.time import to_datetime

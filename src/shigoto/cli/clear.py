@@ -11,12 +11,10 @@ from msgspec import structs
 
 from shigoto.bulk import BATCH, Plan, carry_out, choosing_deletable, clearing, deleting, page_to_clear
 from shigoto.cli import INTERRUPTED, output
-from shigoto.cli.actor import audited
+from shigoto.cli.arguments import audited, misuse, split_filter, takes_filter, tell_unsearched
 from shigoto.cli.consent import SHOWN, Bar, agreed, counted, names, surely
 from shigoto.cli.many import Terms
-from shigoto.cli.pick import misuse, split_filter, takes_filter, tell_unsearched
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.model.job import TERMINAL, JobFilter, State
 from shigoto.model.states import DELETABLE
 

@@ -18,8 +18,7 @@ from click.shell_completion import BashComplete, CompletionItem, FishComplete, S
 from click.shell_completion import split_arg_string as split_words
 
 from shigoto.cli import COMPLETE
-from shigoto.cli.streams import silence
-from shigoto.cli.target import Target, existing, split_store, target_of
+from shigoto.cli.target import Target, existing, silence, split_store, target_of
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
@@ -248,7 +247,7 @@ def _asked(ctx: click.Context, question: "Callable[[Engine], Iterable[str]]") ->
 def _store(ctx: click.Context) -> "Engine":
     """The store that the words so far mean, which may not be there; an error if nobody knows where it would be."""
     from shigoto.app import open_store
-    from shigoto.cli.pick import split_filter
+    from shigoto.cli.arguments import split_filter
 
     word = ctx.params.get("store") or split_filter(ctx.params.get("words") or ())[0]
     target = target_of(ctx)

@@ -11,8 +11,7 @@ from msgspec import structs
 
 from shigoto.cli import check_schedules, check_server, check_store, check_work, output
 from shigoto.cli.findings import Facts, Finding, Level
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import expect_there, takes_target, target_of
+from shigoto.cli.target import expect_there, suggest, takes_target, target_of
 from shigoto.engine.op import Op, Steps
 from shigoto.model.checkup import Checkup
 from shigoto.model.job import FailureKind, JobFilter, State

@@ -10,8 +10,7 @@ import click
 
 from shigoto.cli import output
 from shigoto.cli.consent import jobs, jobs_and_schedules
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.target import suggest, takes_target, target_of
 
 EVERY = 10_000  # jobs, between two looks at how far it is
 

@@ -6,8 +6,7 @@ from typing import Protocol, runtime_checkable
 import click
 
 from shigoto.cli import output
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.model.errors import StoreUnavailable, Unsupported
 
 

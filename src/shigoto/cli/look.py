@@ -9,10 +9,9 @@ import click
 from msgspec.structs import asdict
 
 from shigoto.cli import output
+from shigoto.cli.arguments import misuse, read_filter, split_filter, takes_filter, tell_unsearched
 from shigoto.cli.output import Column
-from shigoto.cli.pick import misuse, read_filter, split_filter, takes_filter, tell_unsearched
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.cli.watch import Rates, Watching, json_line, takes_watch, watch
 from shigoto.filters import MAX_PAGE, Filters, wanted
 from shigoto.model.job import Counts, Job, State

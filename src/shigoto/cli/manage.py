@@ -8,12 +8,10 @@ import click
 from msgspec import Struct
 
 from shigoto.cli import output
-from shigoto.cli.actor import actor, audited
+from shigoto.cli.arguments import Meant, actor, audited, pick, split_jobs, split_meant
 from shigoto.cli.consent import agreed, expect_consent, names, surely
 from shigoto.cli.many import FORCED, Terms, cancel_matching, redrive_matching, takes_care
-from shigoto.cli.pick import Meant, pick, split_jobs, split_meant
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.handle import JobHandle, found
 from shigoto.model.errors import ShigotoError, StoreError
 from shigoto.model.job import Job, State

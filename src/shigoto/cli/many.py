@@ -18,11 +18,9 @@ from shigoto.bulk import (
     retrying,
 )
 from shigoto.cli import INTERRUPTED, output
-from shigoto.cli.actor import audited
+from shigoto.cli.arguments import audited, misuse, read_filter, split_filter, takes_filter, tell_unsearched
 from shigoto.cli.consent import Bar, agreed, counted, expect_consent, jobs, names, surely
-from shigoto.cli.pick import misuse, read_filter, split_filter, takes_filter, tell_unsearched
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.filters import Filters
 from shigoto.handle import JobHandle
 

@@ -10,8 +10,7 @@ from msgspec import structs
 from shigoto.cli import output
 from shigoto.cli.consent import jobs, jobs_and_schedules, surely
 from shigoto.cli.settings import Seconds
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import existing, shared
+from shigoto.cli.target import existing, shared, suggest
 from shigoto.engine.open import open_engine
 from shigoto.model.errors import StoreError
 from shigoto.model.time import host_clock

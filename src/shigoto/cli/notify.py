@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from shigoto.cli import output
 from shigoto.cli.output import Column
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.model.errors import DeclarationError, OptionInvalid, nearest
 from shigoto.model.ids import uuid7
 from shigoto.model.secrets import scrubbed

@@ -8,12 +8,10 @@ from typing import NamedTuple
 import click
 
 from shigoto.cli import output
-from shigoto.cli.actor import audited
+from shigoto.cli.arguments import audited, misuse
 from shigoto.cli.consent import surely
 from shigoto.cli.output import Column
-from shigoto.cli.pick import misuse
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import looks_like_store, split_store, takes_target, target_of
+from shigoto.cli.target import looks_like_store, split_store, suggest, takes_target, target_of
 from shigoto.options import check_name
 from shigoto.queues import MOST_PENDING, Queue, changing, listing, pausing
 

@@ -22,9 +22,8 @@ from shigoto.cli.settings import (
     variable,
     worker_options,
 )
-from shigoto.cli.suggest import suggest
 from shigoto.cli.surroundings import begin_quietly, expect_surroundings, signals_interrupt
-from shigoto.cli.target import Target, takes_target, target_of
+from shigoto.cli.target import Target, suggest, takes_target, target_of
 from shigoto.model.text import storable
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 

@@ -10,9 +10,8 @@ from msgspec import structs
 
 from shigoto.cli.health import place_of, port_of_scheduler
 from shigoto.cli.run import Configured, Standing, find_stats_every, made_here, worker
-from shigoto.cli.suggest import suggest
 from shigoto.cli.surroundings import begin_quietly, expect_surroundings
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.target import suggest, takes_target, target_of
 
 if TYPE_CHECKING:
     from shigoto.scheduler import Scheduler

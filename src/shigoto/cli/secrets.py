@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shigoto.cli import output
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import Target, takes_target, target_of
+from shigoto.cli.target import Target, suggest, takes_target, target_of
 from shigoto.model.errors import EncryptionKeyMissing
 
 if TYPE_CHECKING:

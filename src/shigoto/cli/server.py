@@ -10,9 +10,8 @@ import click
 from msgspec import Struct
 
 from shigoto.cli.run import Configured, made_here, worker
-from shigoto.cli.suggest import suggest
 from shigoto.cli.surroundings import begin_quietly, expect_surroundings
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.model.errors import StoreRefused
 from shigoto.model.text import storable
 

@@ -9,9 +9,8 @@ import click
 from msgspec import Struct, structs
 
 from shigoto.cli import output
-from shigoto.cli.pick import pick, split_jobs
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import UNSAID, Said, takes_target, target_of
+from shigoto.cli.arguments import pick, split_jobs
+from shigoto.cli.target import UNSAID, Said, suggest, takes_target, target_of
 from shigoto.engine.op import Op, Steps
 from shigoto.model.errors import JobNotFound
 from shigoto.model.job import Attempt, FailureKind, Job, LoggedLine, QueueSettings, State

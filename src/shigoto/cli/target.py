@@ -1,19 +1,23 @@
-"""Which app a command works with, and which store.
+"""The app and the store that a command works with.
 
     --app  >  $SHIGOTO_APP  >  app in the settings file  >  the built-in tasks
     --url  >  the positional STORE  >  $SHIGOTO_URL  >  url in the settings file  >  the app's own  >  workers.db
 
 One command that names two stores is refused: it may be about to delete from the wrong one.
 A positional store may stand before other words, so it is known by its looks (`looks_like_store`).
+
+What the app's own code prints while it is loaded must not stand in an answer, so standard output leads elsewhere
+meanwhile. For a word on the command line, `suggest` asks the same app and the same store, once a shell wants to know.
 """
 
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
+import sys
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import click
 
@@ -22,11 +26,23 @@ from shigoto.model.errors import StoreRefused, StoreUnavailable
 from shigoto.model.text import without_secrets
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from shigoto.app import Shigoto
     from shigoto.engine.protocol import Engine
 
 SUFFIXES = (".db", ".db3", ".sqlite", ".sqlite3")
 SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
+
+Suggestion = Literal[
+    "files",
+    "tasks",
+    "queues",
+    "store_then_task",
+    "store_then_filters",
+    "store_then_queues",
+    "store_then_schedules",
+]
 
 
 @runtime_checkable
@@ -153,7 +169,6 @@ class Target:
         if reference is None:
             return demo_app()
         from shigoto.app import load_app, told_in_one_line
-        from shigoto.cli.streams import only_answers
 
         with nullcontext() if printing else only_answers():
             app = load_app(reference)
@@ -197,7 +212,6 @@ class Target:
         if reference is None:
             return None
         from shigoto.app import load_app
-        from shigoto.cli.streams import only_answers
 
         with only_answers():
             return load_app(reference)
@@ -326,3 +340,61 @@ def looks_like_store(word: str) -> bool:
         or word.lower().endswith(SUFFIXES)
         or os.path.isfile(word)
     )
+
+
+@contextmanager
+def only_answers() -> Generator[None]:
+    """What is printed in the block goes to standard error, be it by this process or by one that it starts."""
+    with redirect_stdout(sys.stderr), _joined(1, 2):
+        yield
+
+
+@contextmanager
+def silence() -> Generator[None]:
+    """What is printed in the block goes nowhere."""
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+        _joined(1, nowhere.fileno()),
+        _joined(2, nowhere.fileno()),
+    ):
+        yield
+
+
+@contextmanager
+def _joined(fd: int, other: int) -> Generator[None]:
+    """The file of this number is that of the other for a while; as it was, if there is no such file."""
+    _flush()
+    try:
+        kept = os.dup(fd)
+        os.dup2(other, fd)
+    except OSError:  # somebody has closed it
+        yield
+        return
+    try:
+        yield
+    finally:
+        _flush()
+        os.dup2(kept, fd)
+        os.close(kept)
+
+
+def _flush() -> None:
+    """What is still to be written belongs where the stream leads now."""
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with suppress(OSError, ValueError):
+            if stream is not None:
+                stream.flush()
+
+
+def suggest(what: Suggestion) -> "Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]":
+    """For `shell_complete=`: imports `completion.py`, and asks the function of this name, when a shell asks."""
+
+    def ask(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem[str]]":
+        from shigoto.cli import completion
+
+        items: list[CompletionItem[str]] = getattr(completion, what)(ctx, incomplete)
+        return items
+
+    return ask

@@ -12,8 +12,7 @@ from msgspec import UNSET
 from shigoto.app import Shigoto
 from shigoto.cli import output
 from shigoto.cli.output import Column
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.codec.signature import raw_signature
 from shigoto.model.time import Millis
 from shigoto.options import Executor

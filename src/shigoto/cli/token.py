@@ -9,13 +9,10 @@ import click
 from msgspec import Struct
 
 from shigoto.cli import output
-from shigoto.cli.act import read_length
-from shigoto.cli.actor import actor
+from shigoto.cli.arguments import actor, misuse, read_length
 from shigoto.cli.consent import surely
 from shigoto.cli.output import Column
-from shigoto.cli.pick import misuse
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import looks_like_store, shared, split_store, takes_target, target_of
+from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
 from shigoto.model.errors import StoreRefused
 from shigoto.model.service import SCOPES, Scope, Token
 from shigoto.model.time import to_datetime

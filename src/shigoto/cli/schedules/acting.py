@@ -28,8 +28,7 @@ from shigoto.cli.schedules.words import (
     takes_call,
     takes_plan,
 )
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import takes_target
+from shigoto.cli.target import suggest, takes_target
 from shigoto.model.errors import ShigotoError, StoreError
 from shigoto.model.schedule import ScheduleRecord
 

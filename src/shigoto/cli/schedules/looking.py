@@ -9,8 +9,7 @@ import click
 from shigoto.cli import output
 from shigoto.cli.schedules import pages
 from shigoto.cli.schedules.words import NAME, local, opened, read_time, split_one
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import takes_target, target_of
+from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.model.time import Millis, host_clock, to_millis
 from shigoto.options import Fold, Gap
 from shigoto.schedule.definition import Definition, define

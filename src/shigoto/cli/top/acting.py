@@ -6,7 +6,7 @@ from uuid import UUID
 from msgspec import Struct, structs
 
 from shigoto.bulk import Redriven, carry_out, choosing, retrying
-from shigoto.cli.actor import audited
+from shigoto.cli.arguments import audited
 from shigoto.cli.consent import counted
 from shigoto.engine.op import Op, Steps
 from shigoto.filters import Filters, parse_filter, wanted

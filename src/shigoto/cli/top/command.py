@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shigoto.cli import output
-from shigoto.cli.suggest import suggest
-from shigoto.cli.target import InFile, OnServer, takes_target, target_of
+from shigoto.cli.target import InFile, OnServer, suggest, takes_target, target_of
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
