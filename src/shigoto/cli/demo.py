@@ -48,7 +48,7 @@ def demo(seconds: float, keep: bool, as_json: bool) -> int:
 def _perform(seconds: float, *, keep: bool, as_json: bool) -> "tuple[Report, str | None]":
     """Put the show on, on a screen, in lines or unseen; and tell where the store is, if it is kept."""
     from shigoto.cli import live, output
-    from shigoto.cli.canvas import Canvas
+    from shigoto.cli.watch import Canvas
     from shigoto.demo.show import put_on, temporary_folder
 
     with temporary_folder(keep=keep) as folder:

@@ -4,8 +4,8 @@ from typing import TextIO
 
 import click
 
-from shigoto.cli.canvas import Canvas, filled
 from shigoto.cli.output import bar, clip, one_line, total
+from shigoto.cli.watch import Canvas, filled
 from shigoto.demo.show import SHOWN_EVENTS, SHOWN_RUNNING, Report, Snapshot
 from shigoto.model.job import Job
 from shigoto.model.secrets import without_key

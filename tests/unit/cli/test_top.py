@@ -18,9 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from shigoto.cli.canvas import Canvas, Size
 from shigoto.cli.output import cells
-from shigoto.cli.pace import Pace
 from shigoto.cli.show import Story
 from shigoto.cli.top import looking as top_looking
 from shigoto.cli.top.acting import CancelJob, CountFailed, PauseQueue, RetryAll, RetryJob, act, named
@@ -30,6 +28,7 @@ from shigoto.cli.top.loop import rest
 from shigoto.cli.top.state import Choices, Panel, asked, done, press, seen
 from shigoto.cli.top.terminal import Terminal
 from shigoto.cli.top.view import Scene, drawn, shared_out, spark
+from shigoto.cli.watch import Canvas, Pace, Size
 from shigoto.model.errors import JobNotFound, JobNotRetryable, OptionInvalid
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, FailureKind, Job, LoggedLine, State

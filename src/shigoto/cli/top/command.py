@@ -38,9 +38,9 @@ def top(ctx: click.Context, store: str | None, interval: float) -> None:
     """
     if not output.can_redraw() or not output.can_ask():
         raise click.UsageError(NEEDS_A_TERMINAL, ctx)
-    from shigoto.cli.canvas import Canvas
     from shigoto.cli.top.loop import Loop
     from shigoto.cli.top.terminal import Terminal
+    from shigoto.cli.watch import Canvas
 
     with (
         closing(target_of(ctx).store(store)) as engine,

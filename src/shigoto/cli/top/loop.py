@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
 
-from shigoto.cli.pace import Pace
 from shigoto.cli.target import expect_schema, expect_there
 from shigoto.cli.top import state
 from shigoto.cli.top.acting import Action, RetryAll, act
@@ -26,6 +25,7 @@ from shigoto.cli.top.looking import Look, Sight, looking, panel_filter
 from shigoto.cli.top.state import Choices, Notice, press
 from shigoto.cli.top.terminal import ENDS, Terminal
 from shigoto.cli.top.view import Scene, drawn
+from shigoto.cli.watch import Pace
 from shigoto.model.errors import ShigotoError
 
 if TYPE_CHECKING:

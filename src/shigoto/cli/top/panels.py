@@ -5,11 +5,10 @@ from datetime import datetime
 
 import click
 
-from shigoto.cli.canvas import filled
 from shigoto.cli.output import PREVIEW, Column, Paint, bar, cells, clip, moment, one_line, span, table
-from shigoto.cli.pace import Pace
 from shigoto.cli.top.looking import Sight
 from shigoto.cli.top.state import Choices, Panel, rows_of
+from shigoto.cli.watch import Pace, filled
 from shigoto.model.job import Counts, Job, State
 from shigoto.model.secrets import without_key
 

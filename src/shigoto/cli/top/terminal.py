@@ -12,8 +12,8 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
-from shigoto.cli.canvas import Canvas
 from shigoto.cli.top.keys import Key, Keys
+from shigoto.cli.watch import Canvas
 
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 END_PATIENCE = 1.0  # seconds for an end in good order, before another signal ends it at once

@@ -7,13 +7,12 @@ import click
 from msgspec import Struct
 
 from shigoto.cli import show
-from shigoto.cli.canvas import Size, filled
 from shigoto.cli.output import cells, clip, one_line, total, wrapped
-from shigoto.cli.pace import Pace
 from shigoto.cli.top.acting import named
 from shigoto.cli.top.looking import Sight
 from shigoto.cli.top.panels import Panels
 from shigoto.cli.top.state import PANELS, Choices, Panel
+from shigoto.cli.watch import Pace, Size, filled
 from shigoto.model.worker import WorkerRecord
 
 LEAST = Size(40, 10)
