@@ -8,7 +8,7 @@ import click
 from msgspec import Struct
 
 from shigoto.cli import output
-from shigoto.cli.look import ROWS
+from shigoto.cli.jobs import ROWS
 from shigoto.cli.output import Column
 from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.filters import MAX_PAGE

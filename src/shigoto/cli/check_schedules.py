@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from shigoto.cli.consent import names
+from shigoto.cli.confirm import names
 from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.cli.output import span
 from shigoto.model.schedule import Schedule

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import click
 
 from shigoto.cli import output
-from shigoto.cli.consent import jobs, jobs_and_schedules
+from shigoto.cli.confirm import jobs, jobs_and_schedules
 from shigoto.cli.target import suggest, takes_target, target_of
 
 EVERY = 10_000  # jobs, between two looks at how far it is

@@ -8,7 +8,7 @@ import click
 from msgspec import structs
 
 from shigoto.cli import output
-from shigoto.cli.consent import jobs, jobs_and_schedules, surely
+from shigoto.cli.confirm import jobs, jobs_and_schedules, surely
 from shigoto.cli.settings import Seconds
 from shigoto.cli.target import existing, shared, suggest
 from shigoto.engine.open import open_engine

@@ -9,7 +9,7 @@ import click
 
 from shigoto.cli import output
 from shigoto.cli.arguments import audited, misuse
-from shigoto.cli.consent import surely
+from shigoto.cli.confirm import surely
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, split_store, suggest, takes_target, target_of
 from shigoto.options import check_name

@@ -1,4 +1,7 @@
-"""Showing one job: what it is, what it does now, and everything that has happened to it."""
+"""The command `show`: what one job is, what it does now, and everything that has happened to it.
+
+`--decrypt` shows an encrypted job in clear, for those who have the keys and ask for it.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -11,6 +14,7 @@ from msgspec import Struct, structs
 from shigoto.cli import output
 from shigoto.cli.arguments import pick, split_jobs
 from shigoto.cli.target import UNSAID, Said, suggest, takes_target, target_of
+from shigoto.encryption import Field, opened
 from shigoto.engine.op import Op, Steps
 from shigoto.model.errors import JobNotFound
 from shigoto.model.job import Attempt, FailureKind, Job, LoggedLine, QueueSettings, State
@@ -18,6 +22,7 @@ from shigoto.model.secrets import presented, presented_attempts, presented_lines
 from shigoto.model.worker import WorkerRecord
 
 if TYPE_CHECKING:
+    from shigoto.encryption import Encryption
     from shigoto.engine.protocol import Engine
 
 LOG_LINES = 20
@@ -117,7 +122,6 @@ def show(
     with closing(target.existing_store(store)) as engine:
         story = engine.run(telling(engine, pick(engine, jobs[0])))
     if decrypt:
-        from shigoto.cli.reveal import revealed
         from shigoto.cli.secrets import keys_of
 
         story = revealed(story, keys_of(target))
@@ -146,6 +150,35 @@ def presentable(story: Story) -> Story:
         attempts=presented_attempts(story.attempts),
         logs=presented_lines(story.logs),
     )
+
+
+def revealed(story: Story, keys: "Encryption") -> Story:
+    """The story of a job, decrypted. Secret parameters are still left out when it is shown. Raises
+    EncryptionKeyMissing."""
+    job = story.job
+    return structs.replace(
+        story,
+        job=structs.replace(
+            job,
+            payload=opened(keys, job.payload, job, "payload"),
+            result=_opened_text(keys, job, "result", job.result),
+            progress_text=_opened_text(keys, job, "progress", job.progress_text),
+            error=_opened_text(keys, job, "error", job.error),
+        ),
+        attempts=[
+            structs.replace(
+                each,
+                error=_opened_text(keys, job, "error", each.error),
+                traceback=_opened_text(keys, job, "traceback", each.traceback),
+            )
+            for each in story.attempts
+        ],
+        logs=[structs.replace(each, text=opened(keys, each.text, job, "log")) for each in story.logs],
+    )
+
+
+def _opened_text(keys: "Encryption", job: Job, field: Field, text: str | None) -> str | None:
+    return None if text is None else opened(keys, text, job, field)
 
 
 def record(story: Story, log_lines: int | None) -> dict[str, object]:

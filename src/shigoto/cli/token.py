@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from shigoto.cli import output
 from shigoto.cli.arguments import actor, misuse, read_length
-from shigoto.cli.consent import surely
+from shigoto.cli.confirm import surely
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
 from shigoto.model.errors import StoreRefused

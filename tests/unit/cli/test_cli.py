@@ -19,8 +19,8 @@ import pytest
 
 from shigoto import cli
 from shigoto.cli import output
+from shigoto.cli.jobs import jobs_table, stats_table
 from shigoto.cli.live import Screen, Ticker, picture, summary
-from shigoto.cli.look import jobs_table, stats_table
 from shigoto.cli.output import Column
 from shigoto.cli.run import STATS_EVERY
 from shigoto.cli.target import looks_like_store, split_store
@@ -159,7 +159,7 @@ def test_help_names_every_command_and_imports_none_of_them() -> None:
     script = (
         "import sys; from shigoto.cli import execute; execute(['--help']);"
         " print([name for name in ('asyncio', 'sqlite3', 'subprocess', 'shigoto.worker', 'shigoto.cli.run',"
-        " 'shigoto.cli.look', 'shigoto.cli.show', 'shigoto.cli.manage', 'shigoto.cli.doctor')"
+        " 'shigoto.cli.jobs', 'shigoto.cli.show', 'shigoto.cli.doctor')"
         " if name in sys.modules])"
     )
     done = subprocess.run(

@@ -14,7 +14,7 @@ import pytest
 
 from shigoto.cli import output
 from shigoto.cli.arguments import number_or_id
-from shigoto.cli.look import workers_table
+from shigoto.cli.jobs import workers_table
 from shigoto.cli.show import KINDS, Story, counts, meaning, numbered, page, timeline, traces
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Attempt, FailureKind, Job, LoggedLine, LogLine, QueueSettings, State

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from shigoto.bulk import BATCH
-from shigoto.cli import consent
-from shigoto.cli.clear import NEVER
-from shigoto.cli.consent import Bar
+from shigoto.cli import confirm
+from shigoto.cli.bulk import NEVER
+from shigoto.cli.confirm import Bar
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobSpec, State
 from shigoto.model.worker import Ending
@@ -475,4 +475,4 @@ def test_errors_for_programs_stay_json(shigoto: Command, store: Store) -> None:
 
 
 def test_a_report_names_ten_jobs_at_most() -> None:
-    assert consent.names([str(number) for number in range(12)]).endswith("8, 9 and 2 more")
+    assert confirm.names([str(number) for number in range(12)]).endswith("8, 9 and 2 more")

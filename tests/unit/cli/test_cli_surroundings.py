@@ -12,7 +12,7 @@ import pytest
 
 from shigoto import cli
 from shigoto.cli import output
-from shigoto.cli.look import jobs_table, stats_table
+from shigoto.cli.jobs import jobs_table, stats_table
 from shigoto.engine.open import open_engine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, Job, JobFilter, State

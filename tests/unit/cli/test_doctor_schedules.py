@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shigoto.cli import check_schedules
-from shigoto.cli.consent import SHOWN
+from shigoto.cli.confirm import SHOWN
 from shigoto.cli.doctor import examine, gather
 from shigoto.cli.findings import Facts, Finding, Level
 from shigoto.engine.sqlite import SqliteEngine

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shigoto.cli import output
-from shigoto.cli.consent import surely
-from shigoto.cli.manage import Answer, tell
+from shigoto.cli.confirm import surely
+from shigoto.cli.jobs import Answer, tell
 from shigoto.cli.schedules.pages import record_of
 from shigoto.cli.schedules.words import (
     NAME,

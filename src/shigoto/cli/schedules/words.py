@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_args
 
 import click
 
-from shigoto.cli.act import expect_known
 from shigoto.cli.arguments import audited, hinting_at_texts, read_arguments, read_object
 from shigoto.cli.arguments import read_length as read_span
+from shigoto.cli.jobs import expect_known
 from shigoto.cli.target import looks_like_store, shared, split_store, suggest, target_of
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import KEY_MODES

@@ -7,7 +7,7 @@ from msgspec import Struct, structs
 
 from shigoto.bulk import Redriven, carry_out, choosing, retrying
 from shigoto.cli.arguments import audited
-from shigoto.cli.consent import counted
+from shigoto.cli.confirm import counted
 from shigoto.engine.op import Op, Steps
 from shigoto.filters import Filters, parse_filter, wanted
 from shigoto.model.job import FailureKind, State

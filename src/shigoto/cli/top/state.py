@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from shigoto.cli.consent import counted
+from shigoto.cli.confirm import counted
 from shigoto.cli.output import one_line
 from shigoto.cli.top.acting import Action, CancelJob, CountFailed, PauseQueue, RetryAll, RetryJob, named
 from shigoto.cli.top.keys import Key

@@ -1,4 +1,4 @@
-"""What commands share that act on many jobs: the question before, how far they are, and what was done."""
+"""The question before a command acts on many jobs, how far it is, and what it has done."""
 
 import signal
 import sys
