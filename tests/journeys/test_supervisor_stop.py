@@ -257,7 +257,7 @@ import importlib.abc, pathlib, sys, time
 
 class Slow(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name in ("shigoto.worker.process", "shigoto.cli.work"):
+        if name in ("shigoto.worker.process", "shigoto.worker.supervisor.store"):
             pathlib.Path("importing").touch()
             time.sleep(0.5)
         return None

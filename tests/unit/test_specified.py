@@ -16,7 +16,7 @@ import pytest
 
 import dev
 from shigoto import Job, PayloadInvalid, PayloadTooLarge, Retry, Shigoto, State, demo
-from shigoto.cli import run
+from shigoto.cli import worker
 from shigoto.engine.op import drive
 from shigoto.engine.sqlite.dialect import execute
 from shigoto.model import errors
@@ -268,7 +268,7 @@ def test_the_counts_come_every_thirty_seconds(caplog: pytest.LogCaptureFixture) 
     told: list[int] = []
 
     async def main() -> None:
-        telling = asyncio.create_task(store.tell_counts(lambda: app.engine, run.STATS_EVERY))
+        telling = asyncio.create_task(store.tell_counts(lambda: app.engine, worker.STATS_EVERY))
         for _ in range(100):
             await asyncio.sleep(1)
             told.append(len(caplog.records))

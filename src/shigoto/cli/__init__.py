@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "demo": Entry("Run", "demo:demo", "See jobs run: two workers on one SQLite file."),
-    "worker": Entry("Run", "run:worker", "Run jobs until told to stop."),
+    "worker": Entry("Run", "worker:worker", "Run jobs until told to stop."),
     "scheduler": Entry(
         "Run", "scheduler:scheduler", "Fire schedules until told to stop, without running jobs."
     ),

@@ -9,7 +9,6 @@ import click
 
 from shigoto.cli import MISUSED, output
 from shigoto.cli.output import Column
-from shigoto.cli.run import COUNT, find_processes, find_stats_every
 from shigoto.cli.settings import (
     CONFIG,
     FILE,
@@ -24,6 +23,7 @@ from shigoto.cli.settings import (
     worker_options,
 )
 from shigoto.cli.target import Target, takes_target, target_of
+from shigoto.cli.worker import COUNT, find_processes, find_stats_every
 from shigoto.model.errors import ShigotoError
 from shigoto.model.text import without_secrets
 

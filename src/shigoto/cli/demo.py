@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import asdict
 
-from shigoto.cli.surroundings import signals_interrupt
+from shigoto.cli.daemon import signals_interrupt
 
 if TYPE_CHECKING:
     from shigoto.demo.show import Report

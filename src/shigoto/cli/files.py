@@ -63,7 +63,7 @@ def import_jobs(ctx: click.Context, file: str, store: str | None, *, as_json: bo
       shigoto import jobs.jsonl other.db
       SHIGOTO_URL=postgresql://jobs_migrator@db/shop shigoto import jobs.jsonl
     """
-    from shigoto.cli.surroundings import signals_interrupt
+    from shigoto.cli.daemon import signals_interrupt
     from shigoto.moving.files import load
 
     with (

@@ -76,7 +76,7 @@ def move(source: str, target: str, *, wait: float, give_up: bool, as_json: bool)
       shigoto move --from workers.db --to postgresql://jobs_migrator@db/shop
       shigoto move --from workers.db --to postgresql://jobs_migrator@db/shop --wait 300
     """
-    from shigoto.cli.surroundings import signals_interrupt
+    from shigoto.cli.daemon import signals_interrupt
     from shigoto.moving.move import Move
 
     with (

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from shigoto.cli.health import place_of, port_of_scheduler
-from shigoto.cli.run import Configured, Standing, find_stats_every, made_here, worker
-from shigoto.cli.surroundings import begin_quietly, expect_surroundings
+from shigoto.cli.daemon import begin_quietly, expect_surroundings, place_of, port_of_scheduler, work
 from shigoto.cli.target import suggest, takes_target, target_of
+from shigoto.cli.worker import Configured, Standing, find_stats_every, made_here, worker
 
 if TYPE_CHECKING:
     from shigoto.scheduler import Scheduler
@@ -48,7 +47,6 @@ def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
     wishes = Standing(**options)
     expect_surroundings(target.url_flag or store, wishes)
     wishes = structs.replace(wishes, stats_every=find_stats_every(ctx, target).value)
-    from shigoto.cli.work import work
     from shigoto.observe.events import SchedulerStarted, SchedulerStopping
     from shigoto.scheduler import Scheduler
     from shigoto.worker.supervisor.host import ReadyFile, ServiceManager

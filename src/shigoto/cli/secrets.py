@@ -59,7 +59,7 @@ def rotate(ctx: click.Context, store: str | None, *, as_json: bool) -> int:
       SHIGOTO_ENCRYPTION_KEY_FILE=keys shigoto secrets rotate jobs.db
       shigoto --app shop:app secrets rotate
     """
-    from shigoto.cli.surroundings import signals_interrupt
+    from shigoto.cli.daemon import signals_interrupt
     from shigoto.rotation import Rotation
 
     target = target_of(ctx)

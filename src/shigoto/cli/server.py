@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from msgspec import Struct
 
-from shigoto.cli.run import Configured, made_here, worker
-from shigoto.cli.surroundings import begin_quietly, expect_surroundings
+from shigoto.cli.daemon import Shift, begin_quietly, expect_surroundings, work
 from shigoto.cli.target import suggest, takes_target, target_of
+from shigoto.cli.worker import Configured, made_here, worker
 from shigoto.model.errors import StoreRefused
 from shigoto.model.text import storable
 
@@ -102,7 +102,6 @@ def server(ctx: click.Context, store: str | None, **options: Any) -> int:
     expect_surroundings(target.url_flag or store, wishes)
     if (wishes.certificate is None) != (wishes.key is None):
         raise click.UsageError("https needs both: --certificate and --key.", ctx)
-    from shigoto.cli.work import Shift, work
     from shigoto.worker.supervisor.host import ReadyFile, ServiceManager
 
     manager = ServiceManager(os.environ)

@@ -195,7 +195,7 @@ def is_overruled() -> bool:
 
 def worker_options() -> dict[str, click.Option]:
     """The options of `worker` that a file may set, by their names."""
-    from shigoto.cli.run import worker
+    from shigoto.cli.worker import worker
 
     return {str(option.name): option for option in worker.params if isinstance(option, Setting)}
 

@@ -22,9 +22,9 @@ from shigoto.cli import output
 from shigoto.cli.jobs import jobs_table, stats_table
 from shigoto.cli.live import Screen, Ticker, picture, summary
 from shigoto.cli.output import Column
-from shigoto.cli.run import STATS_EVERY
 from shigoto.cli.target import looks_like_store, split_store
 from shigoto.cli.watch import Canvas
+from shigoto.cli.worker import STATS_EVERY
 from shigoto.demo.show import Report, Snapshot
 from shigoto.engine.open import open_engine
 from shigoto.model.ids import uuid7
@@ -158,7 +158,7 @@ def job(**changes: Any) -> Job:
 def test_help_names_every_command_and_imports_none_of_them() -> None:
     script = (
         "import sys; from shigoto.cli import execute; execute(['--help']);"
-        " print([name for name in ('asyncio', 'sqlite3', 'subprocess', 'shigoto.worker', 'shigoto.cli.run',"
+        " print([name for name in ('asyncio', 'sqlite3', 'subprocess', 'shigoto.worker', 'shigoto.cli.worker',"
         " 'shigoto.cli.jobs', 'shigoto.cli.show', 'shigoto.cli.doctor')"
         " if name in sys.modules])"
     )

@@ -150,9 +150,9 @@ def test_a_flag_wins_over_a_variable(shigoto: Command, monkeypatch: pytest.Monke
 def test_the_options_of_a_worker_win_over_variables_and_these_over_the_file(
     shigoto: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shigoto.cli.run import worker
     from shigoto.cli.settings import find_option
     from shigoto.cli.target import Target
+    from shigoto.cli.worker import worker
 
     write("[worker]\nconcurrency = 8\nthreads = 8\nlease = 8\n")
     monkeypatch.setenv("SHIGOTO_CONCURRENCY", "9")
@@ -174,7 +174,7 @@ def test_the_options_of_a_worker_win_over_variables_and_these_over_the_file(
 
 
 def test_every_option_of_the_worker_is_a_setting(shigoto: Command) -> None:
-    from shigoto.cli.run import worker
+    from shigoto.cli.worker import worker
 
     options = [each for each in worker.params if isinstance(each, click.Option) and not each.hidden]
 

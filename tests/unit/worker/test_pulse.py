@@ -11,7 +11,7 @@ import click
 import pytest
 from msgspec.structs import replace
 
-from shigoto.cli.health import place_of
+from shigoto.cli.daemon import place_of
 from shigoto.cli.settings import HealthPlace
 from shigoto.engine.memory.engine import MemoryEngine
 from shigoto.engine.op import Op

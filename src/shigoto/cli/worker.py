@@ -1,4 +1,8 @@
-"""Running a worker."""
+"""The command `worker`, and the options that scheduler and server share with it.
+
+It starts a supervisor, which runs jobs in processes of its own; with `--processes 0`, for debuggers, the worker runs in
+this very process.
+"""
 
 import os
 import signal
@@ -9,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 from msgspec import Struct, structs
 
-from shigoto.cli.health import place_of, port_of_worker
+from shigoto.cli.daemon import (
+    Shift,
+    begin_quietly,
+    expect_surroundings,
+    place_of,
+    port_of_worker,
+    signals_interrupt,
+    work,
+)
 from shigoto.cli.settings import (
     Found,
     HealthPlace,
@@ -22,14 +34,12 @@ from shigoto.cli.settings import (
     variable,
     worker_options,
 )
-from shigoto.cli.surroundings import begin_quietly, expect_surroundings, signals_interrupt
 from shigoto.cli.target import Target, suggest, takes_target, target_of
 from shigoto.model.text import storable
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
-    from shigoto.cli.work import Shift
 
 STATS_EVERY = 30.0  # seconds, where no app is given
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -210,10 +220,8 @@ class Standing(Struct, frozen=True, kw_only=True):
         """What the logs call it, if that was said."""
         return None if self.name is None else storable("--name", self.name)
 
-    def shift(self, notice: str | None) -> "Shift":
+    def shift(self, notice: str | None) -> Shift:
         """What it is told of the world, where it runs in this very process."""
-        from shigoto.cli.work import Shift
-
         return Shift(
             stop_on_eof=self.stop_on_eof,
             log_format=self.log_format,
@@ -306,7 +314,6 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
 def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
     from asyncio import gather
 
-    from shigoto.cli.work import work
     from shigoto.worker import Worker
     from shigoto.worker.supervisor.store import tell_counts
 
