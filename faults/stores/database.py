@@ -12,8 +12,7 @@ from faults.evidence.audit import audit_of
 from faults.evidence.records import Pen
 from faults.stores.host import Host
 from shigoto import Shigoto
-from shigoto.cli.bootstrap import Bootstrap, Grantee, script, verifier
-from shigoto.cli.sql import IDLE_FOR, LOCK_FOR, STATEMENT_FOR
+from shigoto.cli.sql import IDLE_FOR, LOCK_FOR, STATEMENT_FOR, Bootstrap, Grantee, bootstrap_script, verifier
 from shigoto.engine.postgres import PostgresEngine
 
 NAME = "jobs"
@@ -66,5 +65,5 @@ class Database:
             lock_timeout=LOCK_FOR,
         )
         with self.server.connect() as connection:
-            connection.execute(script(wanted))
+            connection.execute(bootstrap_script(wanted))
         return migrator

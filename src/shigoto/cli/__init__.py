@@ -75,10 +75,10 @@ COMMANDS = {
     "completion": Entry(
         "Keep", "completion:completion", "Print the script that makes a shell complete words."
     ),
-    "migrate": Entry("Keep", "keep:migrate", "Create the store or bring its schema up to date."),
-    "move": Entry("Keep", "move:move", "Move all jobs to another store, while work goes on."),
-    "export": Entry("Keep", "files:export", "Write all jobs to a file, as lines of JSON."),
-    "import": Entry("Keep", "files:import_jobs", "Fill an empty store from such a file."),
+    "migrate": Entry("Keep", "store:migrate", "Create the store or bring its schema up to date."),
+    "move": Entry("Keep", "store:move", "Move all jobs to another store, while work goes on."),
+    "export": Entry("Keep", "store:export", "Write all jobs to a file, as lines of JSON."),
+    "import": Entry("Keep", "store:import_jobs", "Fill an empty store from such a file."),
     "sql": Entry("Keep", "sql:sql", "Print SQL for whoever looks after the database."),
     "doctor": Entry("Keep", "doctor:doctor", "Look for what is wrong, and say what helps."),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shigoto.cli.bootstrap import ITERATIONS, identifier, literal, verifier
+from shigoto.cli.sql import ITERATIONS, identifier, literal, verifier
 from tests.unit.commands import Command
 
 NAMES = ("--database", "shop", "--schema", "shigoto", "--migrator", "keeper", "--runtime", "hand")
