@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from shigoto.cli.doctor import examine, gather
-from shigoto.cli.findings import Level
+from shigoto.cli.doctor_checks import Level
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.movable import Gate, mover_of
 from shigoto.engine.op import Op

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import click
 from msgspec import structs
 
-from shigoto.cli import check_schedules, check_server, check_store, check_work, output
-from shigoto.cli.findings import Facts, Finding, Level
+from shigoto.cli import doctor_checks, doctor_postgres, output
+from shigoto.cli.doctor_checks import Facts, Finding, Level
 from shigoto.cli.target import expect_there, suggest, takes_target, target_of
 from shigoto.engine.op import Op, Steps
 from shigoto.model.checkup import Checkup
@@ -21,42 +21,42 @@ if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
 
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
-    check_store.python,
-    check_store.store,
-    check_store.move,
-    check_store.version,
-    check_store.file_system,
-    check_store.permissions,
-    check_store.space,
-    check_store.log,
-    check_store.journal,
-    check_store.integrity,
-    check_store.clock,
-    check_server.version,
-    check_server.encoding,
-    check_server.role,
-    check_server.standby,
-    check_server.clock,
-    check_server.durability,
-    check_server.autovacuum,
-    check_server.holders,
-    check_server.dead_rows,
-    check_server.indexes,
-    check_server.connections,
-    check_server.pooler,
-    check_server.doorbell,
-    check_server.timeouts,
-    check_work.workers,
-    check_work.orphans,
-    check_work.unserved,
-    check_work.paused,
-    check_work.alone,
-    check_work.quarantined,
-    check_work.backlog,
-    check_schedules.failed,
-    check_schedules.overdue,
-    check_schedules.undeclared,
-    check_schedules.unreadable,
+    doctor_checks.python,
+    doctor_checks.store,
+    doctor_checks.move,
+    doctor_checks.version,
+    doctor_checks.file_system,
+    doctor_checks.permissions,
+    doctor_checks.space,
+    doctor_checks.log,
+    doctor_checks.journal,
+    doctor_checks.integrity,
+    doctor_checks.clock,
+    doctor_postgres.version,
+    doctor_postgres.encoding,
+    doctor_postgres.role,
+    doctor_postgres.standby,
+    doctor_postgres.clock,
+    doctor_postgres.durability,
+    doctor_postgres.autovacuum,
+    doctor_postgres.holders,
+    doctor_postgres.dead_rows,
+    doctor_postgres.indexes,
+    doctor_postgres.connections,
+    doctor_postgres.pooler,
+    doctor_postgres.doorbell,
+    doctor_postgres.timeouts,
+    doctor_checks.live_workers,
+    doctor_checks.orphaned_jobs,
+    doctor_checks.unserved_lanes,
+    doctor_checks.paused_queues,
+    doctor_checks.isolated_jobs,
+    doctor_checks.quarantined_jobs,
+    doctor_checks.backlog,
+    doctor_checks.failed_schedules,
+    doctor_checks.overdue_schedules,
+    doctor_checks.undeclared_schedules,
+    doctor_checks.unreadable_schedules,
 )
 PAGE = 100
 COLOURS = {Level.OK: "green", Level.NOTE: "blue", Level.WARNING: "yellow", Level.PROBLEM: "red"}

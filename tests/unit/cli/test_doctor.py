@@ -15,9 +15,9 @@ import pytest
 from msgspec import structs
 
 from shigoto import cli
-from shigoto.cli import check_store, check_work, output
+from shigoto.cli import doctor_checks, output
 from shigoto.cli.doctor import examine, gather, report
-from shigoto.cli.findings import Facts, Finding, Level
+from shigoto.cli.doctor_checks import Facts, Finding, Level
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.sqlite import SqliteEngine, file
 from shigoto.engine.sqlite.checkup import look_at
@@ -137,7 +137,7 @@ def test_an_engine_that_does_not_look_after_itself_gets_the_common_checks() -> N
     ],
 )
 def test_an_sqlite_with_the_wal_reset_bug_is_noted(version: str, expected: Level) -> None:
-    finding = check_store.version(facts(version=version))
+    finding = doctor_checks.version(facts(version=version))
 
     assert level(finding) is expected
     assert finding is not None
@@ -152,28 +152,28 @@ def test_an_sqlite_with_the_wal_reset_bug_is_noted(version: str, expected: Level
     [("ext4", Level.OK), ("", Level.OK), ("overlay", Level.WARNING), ("tmpfs", Level.WARNING)],
 )
 def test_a_file_system_that_forgets_is_warned_of(kind: str, expected: Level) -> None:
-    assert level(check_store.file_system(facts(outside=file_facts(file_system=kind)))) is expected
+    assert level(doctor_checks.file_system(facts(outside=file_facts(file_system=kind)))) is expected
 
 
 def test_files_that_we_may_not_write_are_a_problem_and_those_that_all_may_a_warning() -> None:
-    assert level(check_store.permissions(facts(outside=file_facts(forbidden=("/data",))))) is Level.PROBLEM
-    assert level(check_store.permissions(facts(outside=file_facts(exposed=("/data",))))) is Level.WARNING
+    assert level(doctor_checks.permissions(facts(outside=file_facts(forbidden=("/data",))))) is Level.PROBLEM
+    assert level(doctor_checks.permissions(facts(outside=file_facts(exposed=("/data",))))) is Level.WARNING
 
 
 @pytest.mark.parametrize(
     ("free", "expected"), [(10 * MIB, Level.PROBLEM), (100 * MIB, Level.WARNING), (600 * MIB, Level.OK)]
 )
 def test_a_disk_that_fills_up_is_noticed(free: int, expected: Level) -> None:
-    assert level(check_store.space(facts(outside=file_facts(free=free)))) is expected
+    assert level(doctor_checks.space(facts(outside=file_facts(free=free)))) is expected
 
 
 def test_a_disk_of_which_nothing_is_known_is_passed_over() -> None:
-    assert check_store.space(facts(outside=file_facts(free=None))) is None
+    assert doctor_checks.space(facts(outside=file_facts(free=None))) is None
 
 
 @pytest.mark.parametrize(("size", "expected"), [(17 * MIB, Level.OK), (64 * MIB, Level.WARNING)])
 def test_a_log_that_only_grows_is_warned_of(size: int, expected: Level) -> None:
-    finding = check_store.log(facts(outside=file_facts(log_size=size)))
+    finding = doctor_checks.log(facts(outside=file_facts(log_size=size)))
 
     assert level(finding) is expected
     assert finding is not None
@@ -190,13 +190,13 @@ def test_a_log_that_only_grows_is_warned_of(size: int, expected: Level) -> None:
     ],
 )
 def test_how_safe_a_commit_is_is_told(changes: dict[str, Any], expected: Level) -> None:
-    assert level(check_store.journal(facts(store=inside(**changes)))) is expected
+    assert level(doctor_checks.journal(facts(store=inside(**changes)))) is expected
 
 
 def test_damage_is_told_only_if_somebody_has_looked() -> None:
-    assert check_store.integrity(facts()) is None
-    assert level(check_store.integrity(facts(store=inside(damage=())))) is Level.OK
-    found = check_store.integrity(facts(store=inside(damage=("Page 5 is never used",))))
+    assert doctor_checks.integrity(facts()) is None
+    assert level(doctor_checks.integrity(facts(store=inside(damage=())))) is Level.OK
+    found = doctor_checks.integrity(facts(store=inside(damage=("Page 5 is never used",))))
     assert level(found) is Level.PROBLEM
     assert found is not None
     assert "Page 5 is never used" in found.text
@@ -212,7 +212,7 @@ def test_damage_is_told_only_if_somebody_has_looked() -> None:
     ],
 )
 def test_a_clock_that_went_back_is_noticed(lead: timedelta, expected: Level, text: str) -> None:
-    finding = check_store.clock(facts(store=inside(clock=to_millis(NOW + lead))))
+    finding = doctor_checks.clock(facts(store=inside(clock=to_millis(NOW + lead))))
 
     assert level(finding) is expected
     assert finding is not None
@@ -220,7 +220,7 @@ def test_a_clock_that_went_back_is_noticed(lead: timedelta, expected: Level, tex
 
 
 def test_a_store_that_no_worker_has_used_has_no_clock() -> None:
-    assert check_store.clock(facts(store=inside(clock=0))) is None
+    assert doctor_checks.clock(facts(store=inside(clock=0))) is None
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_store_that_no_worker_has_used_has_no_clock() -> None:
 def test_work_without_workers_is_a_problem_once_it_has_waited(oldest: datetime, expected: Level) -> None:
     dead = facts(store=inside(lanes=(lane(oldest=oldest),)), workers=[worker(lease_until=ago(minutes=9))])
 
-    finding = check_work.workers(dead)
+    finding = doctor_checks.live_workers(dead)
 
     assert level(finding) is expected
     assert finding is not None
@@ -244,8 +244,8 @@ def test_work_in_a_paused_queue_needs_no_worker() -> None:
         queues={"mail": Counts(pending=3), "other": Counts(pending=3)},
     )
 
-    assert level(check_work.workers(paused)) is Level.OK
-    finding = check_work.paused(paused)
+    assert level(doctor_checks.live_workers(paused)) is Level.OK
+    finding = doctor_checks.paused_queues(paused)
     assert level(finding) is Level.NOTE
     assert finding is not None
     assert finding.text == "Jobs wait in paused queues: mail (3 jobs)."
@@ -254,30 +254,30 @@ def test_work_in_a_paused_queue_needs_no_worker() -> None:
 def test_where_only_counts_are_known_they_tell_of_work_without_workers() -> None:
     waiting = structs.replace(no_store(), workers=[], queues={"mail": Counts(pending=3, scheduled=1)})
 
-    finding = check_work.workers(waiting)
+    finding = doctor_checks.live_workers(waiting)
 
     assert level(finding) is Level.PROBLEM
     assert finding is not None
     assert "2 jobs could run" in finding.text
-    assert level(check_work.workers(structs.replace(waiting, queues={}))) is Level.OK
+    assert level(doctor_checks.live_workers(structs.replace(waiting, queues={}))) is Level.OK
 
 
 def test_a_worker_without_a_sign_of_life_is_warned_of() -> None:
-    finding = check_work.workers(facts(workers=[worker(lease_until=ago(seconds=40)), worker()]))
+    finding = doctor_checks.live_workers(facts(workers=[worker(lease_until=ago(seconds=40)), worker()]))
 
     assert level(finding) is Level.WARNING
     assert finding is not None
     assert finding.text == "No sign of life from anvil (by 40 s); 1 job in hand."
     assert "any live worker takes their jobs over" in str(finding.remedy)
-    alone = check_work.workers(facts(workers=[worker(lease_until=ago(seconds=40))]))
+    alone = doctor_checks.live_workers(facts(workers=[worker(lease_until=ago(seconds=40))]))
     assert alone is not None
     assert "start a worker" in str(alone.remedy)
 
 
 def test_jobs_of_workers_that_are_gone_are_told() -> None:
-    assert check_work.orphans(facts()) is None
-    assert level(check_work.orphans(facts(store=inside(orphans=2)))) is Level.NOTE
-    assert level(check_work.orphans(facts(store=inside(orphans=2), workers=[]))) is Level.WARNING
+    assert doctor_checks.orphaned_jobs(facts()) is None
+    assert level(doctor_checks.orphaned_jobs(facts(store=inside(orphans=2)))) is Level.NOTE
+    assert level(doctor_checks.orphaned_jobs(facts(store=inside(orphans=2), workers=[]))) is Level.WARNING
 
 
 def test_jobs_that_no_live_worker_would_take_are_told_with_the_reason() -> None:
@@ -287,7 +287,9 @@ def test_jobs_that_no_live_worker_would_take_are_told_with_the_reason() -> None:
         lane(),
     )
 
-    finding = check_work.unserved(facts(store=inside(lanes=lanes), workers=[worker(queues=("mail",))]))
+    finding = doctor_checks.unserved_lanes(
+        facts(store=inside(lanes=lanes), workers=[worker(queues=("mail",))])
+    )
 
     assert level(finding) is Level.WARNING
     assert finding is not None
@@ -300,24 +302,27 @@ def test_jobs_that_no_live_worker_would_take_are_told_with_the_reason() -> None:
 def test_jobs_that_nobody_has_taken_for_long_are_a_problem() -> None:
     lanes = tuple(lane(task=f"task{number}", oldest=ago(hours=2)) for number in range(7))
 
-    finding = check_work.unserved(facts(store=inside(lanes=lanes)))
+    finding = doctor_checks.unserved_lanes(facts(store=inside(lanes=lanes)))
 
     assert level(finding) is Level.PROBLEM
     assert finding is not None
     assert finding.text.endswith(" and 2 more.")
-    assert check_work.unserved(facts(store=inside(lanes=lanes), workers=[])) is None
+    assert doctor_checks.unserved_lanes(facts(store=inside(lanes=lanes), workers=[])) is None
 
 
 def test_suspects_that_no_live_worker_can_isolate_are_warned_of() -> None:
     store = inside(lanes=(lane(alone=True), lane()))
 
-    assert level(check_work.alone(facts(store=store, workers=[worker(isolates=False)]))) is Level.WARNING
-    assert check_work.alone(facts(store=store)) is None
-    assert check_work.alone(facts(store=store, workers=[])) is None
-    assert check_work.alone(facts(workers=[worker(isolates=False)])) is None
+    assert (
+        level(doctor_checks.isolated_jobs(facts(store=store, workers=[worker(isolates=False)])))
+        is Level.WARNING
+    )
+    assert doctor_checks.isolated_jobs(facts(store=store)) is None
+    assert doctor_checks.isolated_jobs(facts(store=store, workers=[])) is None
+    assert doctor_checks.isolated_jobs(facts(workers=[worker(isolates=False)])) is None
     elsewhere = worker(tasks=("other",))
-    assert level(check_work.alone(facts(store=store, workers=[worker(isolates=False), elsewhere])))
-    assert check_work.alone(facts(store=store, workers=[elsewhere])) is None
+    assert level(doctor_checks.isolated_jobs(facts(store=store, workers=[worker(isolates=False), elsewhere])))
+    assert doctor_checks.isolated_jobs(facts(store=store, workers=[elsewhere])) is None
 
 
 @pytest.mark.parametrize(
@@ -329,11 +334,11 @@ def test_suspects_that_no_live_worker_can_isolate_are_warned_of() -> None:
 )
 def test_one_is_not_many(count: int, text: str) -> None:
     lanes = (lane(alone=True, ready=count),)
-    finding = check_work.alone(facts(store=inside(lanes=lanes), workers=[worker(isolates=False)]))
+    finding = doctor_checks.isolated_jobs(facts(store=inside(lanes=lanes), workers=[worker(isolates=False)]))
 
     assert finding is not None
     assert finding.text.startswith(text)
-    put_away = check_work.quarantined(facts(quarantined=count))
+    put_away = doctor_checks.quarantined_jobs(facts(quarantined=count))
     assert put_away is not None
     assert put_away.text == (
         "1 job killed its process again and again, and was put away."
@@ -343,7 +348,7 @@ def test_one_is_not_many(count: int, text: str) -> None:
 
 
 def test_quarantined_jobs_are_told_with_the_way_out() -> None:
-    finding = check_work.quarantined(facts(quarantined=2))
+    finding = doctor_checks.quarantined_jobs(facts(quarantined=2))
 
     assert level(finding) is Level.WARNING
     assert finding is not None
@@ -372,12 +377,12 @@ def test_remedies_that_are_commands_name_the_store_as_the_doctor_was_told_it(
 def test_workers_that_do_not_keep_up_are_noticed() -> None:
     late = inside(lanes=(lane(), lane(queue="slow", oldest=ago(minutes=12))))
 
-    finding = check_work.backlog(facts(store=late))
+    finding = doctor_checks.backlog(facts(store=late))
 
     assert level(finding) is Level.WARNING
     assert finding is not None
     assert finding.text == "A job of send in slow has been ready for 12 min."
-    assert level(check_work.backlog(facts(store=late, workers=[worker(queues=("mail",))]))) is Level.OK
+    assert level(doctor_checks.backlog(facts(store=late, workers=[worker(queues=("mail",))]))) is Level.OK
 
 
 @pytest.mark.parametrize("width", [40, 80, None])
@@ -527,7 +532,7 @@ def test_fewer_syncs_are_noted(shigoto: Command, store: Store) -> None:
 
 def test_a_long_log_is_warned_of(shigoto: Command, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.enqueue()
-    monkeypatch.setattr(check_store, "LONG_LOG", 100)
+    monkeypatch.setattr(doctor_checks, "LONG_LOG", 100)
 
     assert Path("jobs.db-wal").stat().st_size > 100
     assert diagnosis(shigoto, "jobs.db")["log"]["level"] == "warning"
@@ -641,7 +646,7 @@ def test_more_quarantined_jobs_than_a_page_holds_are_counted() -> None:
     known = gather(engine, datetime.now(UTC), deep=False)
 
     assert (known.quarantined, known.checkup, known.engine) == (101, None, "memory")
-    assert level(check_work.quarantined(known)) is Level.WARNING
+    assert level(doctor_checks.quarantined_jobs(known)) is Level.WARNING
 
 
 def test_the_exit_code_tells_programs_of_a_problem(shigoto: Command, store: Store) -> None:

@@ -4,10 +4,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from shigoto.cli import check_schedules
+from shigoto.cli import doctor_checks
 from shigoto.cli.confirm import SHOWN
 from shigoto.cli.doctor import examine, gather
-from shigoto.cli.findings import Facts, Finding, Level
+from shigoto.cli.doctor_checks import Facts, Finding, Level
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Schedule
@@ -86,7 +86,7 @@ def test_without_a_worker_what_is_declared_is_overdue_and_not_gone() -> None:
     [finding] = found(facts(schedules=[late], workers=[worker(lease_until=ago(seconds=5))]))
 
     assert finding.text == "1 schedule is overdue: nightly (by 2 h 0 min)."
-    assert check_schedules.undeclared(facts(schedules=[late], workers=[])) is None
+    assert doctor_checks.undeclared_schedules(facts(schedules=[late], workers=[])) is None
 
 
 def test_a_schedule_that_nobody_here_understands_is_told_with_what_to_do() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shigoto.cli import check_server, check_store
+from shigoto.cli import doctor_checks, doctor_postgres
 from shigoto.cli.doctor import examine
-from shigoto.cli.findings import Facts, Finding, Level
+from shigoto.cli.doctor_checks import Facts, Finding, Level
 from shigoto.model.checkup import Checkup, HolderFacts, ServerFacts, StoreFacts, TableFacts
 from shigoto.model.ids import uuid7
 from shigoto.model.time import to_millis
@@ -75,7 +75,7 @@ def test_all_is_well_where_nothing_is_wrong() -> None:
     assert not {"sqlite", "file system", "permissions", "disk", "log", "journal"} & {
         each.check for each in found
     }
-    assert check_store.store(facts()) == Finding(
+    assert doctor_checks.store(facts()) == Finding(
         check="store", level=Level.OK, text="postgresql://hand:***@db/shop is up to date and has 1.0 MiB."
     )
 
@@ -83,69 +83,74 @@ def test_all_is_well_where_nothing_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("check", "changes", "level", "text"),
     [
-        (check_server.version, {"number": 130_010}, Level.PROBLEM, "PostgreSQL"),
-        (check_server.version, {"number": 190_000}, Level.NOTE, "PostgreSQL"),
-        (check_server.role, {"superuser": True}, Level.WARNING, "is a superuser"),
-        (check_server.role, {"owner": True}, Level.WARNING, "owns the schema"),
-        (check_server.role, {"bypasses": True}, Level.WARNING, "Row security does not apply"),
-        (check_server.role, {"rights": ("job: SELECT",)}, Level.PROBLEM, "lacks rights: job: SELECT"),
+        (doctor_postgres.version, {"number": 130_010}, Level.PROBLEM, "PostgreSQL"),
+        (doctor_postgres.version, {"number": 190_000}, Level.NOTE, "PostgreSQL"),
+        (doctor_postgres.role, {"superuser": True}, Level.WARNING, "is a superuser"),
+        (doctor_postgres.role, {"owner": True}, Level.WARNING, "owns the schema"),
+        (doctor_postgres.role, {"bypasses": True}, Level.WARNING, "Row security does not apply"),
+        (doctor_postgres.role, {"rights": ("job: SELECT",)}, Level.PROBLEM, "lacks rights: job: SELECT"),
         (
-            check_server.encoding,
+            doctor_postgres.encoding,
             {"settings": SAFE | {"server_encoding": "LATIN1"}},
             Level.PROBLEM,
             "The encoding of the database is LATIN1",
         ),
-        (check_server.encoding, {}, Level.OK, "UTF8"),
-        (check_server.standby, {"standby": True}, Level.PROBLEM, "is a standby"),
-        (check_server.clock, {"skew": 5.0}, Level.NOTE, "5.0 s ahead of this machine's"),
-        (check_server.clock, {"skew": -120.0}, Level.WARNING, "2 min behind this machine's"),
-        (check_server.clock, {"skew": 1.5, "doubt": 1.0}, Level.OK, "agrees"),
-        (check_server.clock, {"clock": to_millis(NOW) + 90_000}, Level.PROBLEM, "90 s ahead of the server's"),
-        (check_server.durability, {"settings": SAFE | {"fsync": "off"}}, Level.PROBLEM, "fsync is off"),
+        (doctor_postgres.encoding, {}, Level.OK, "UTF8"),
+        (doctor_postgres.standby, {"standby": True}, Level.PROBLEM, "is a standby"),
+        (doctor_postgres.clock, {"skew": 5.0}, Level.NOTE, "5.0 s ahead of this machine's"),
+        (doctor_postgres.clock, {"skew": -120.0}, Level.WARNING, "2 min behind this machine's"),
+        (doctor_postgres.clock, {"skew": 1.5, "doubt": 1.0}, Level.OK, "agrees"),
         (
-            check_server.durability,
+            doctor_postgres.clock,
+            {"clock": to_millis(NOW) + 90_000},
+            Level.PROBLEM,
+            "90 s ahead of the server's",
+        ),
+        (doctor_postgres.durability, {"settings": SAFE | {"fsync": "off"}}, Level.PROBLEM, "fsync is off"),
+        (
+            doctor_postgres.durability,
             {"settings": SAFE | {"synchronous_commit": "off"}},
             Level.WARNING,
             "moments",
         ),
         (
-            check_server.autovacuum,
+            doctor_postgres.autovacuum,
             {"settings": SAFE | {"track_counts": "off"}},
             Level.PROBLEM,
             "track_counts is off",
         ),
-        (check_server.autovacuum, {"tables": (table(autovacuum=False),)}, Level.PROBLEM, "off for ready"),
+        (doctor_postgres.autovacuum, {"tables": (table(autovacuum=False),)}, Level.PROBLEM, "off for ready"),
         (
-            check_server.dead_rows,
+            doctor_postgres.dead_rows,
             {"tables": (table(dead=200_000),)},
             Level.WARNING,
             "200000 in ready (last vacuumed 3 h",
         ),
         (
-            check_server.dead_rows,
+            doctor_postgres.dead_rows,
             {"tables": (table(dead=200_000, busy=False, vacuumed_at=None),)},
             Level.WARNING,
             "never vacuumed",
         ),
         (
-            check_server.dead_rows,
+            doctor_postgres.dead_rows,
             {"tables": (table(dead=200_000, live=10**6, busy=False),)},
             Level.OK,
             "in time",
         ),
-        (check_server.indexes, {"missing": ("job_by_id",)}, Level.PROBLEM, "Missing: job_by_id"),
-        (check_server.indexes, {"invalid": ("a", "b", "c", "d")}, Level.PROBLEM, "a, b, c and 1 more"),
-        (check_server.connections, {"used": 90}, Level.WARNING, "soon nobody can connect"),
-        (check_server.connections, {"workers": 3}, Level.WARNING, "100 in all, and there are 97."),
-        (check_server.connections, {"limit": 20}, Level.WARNING, "there are 20 for this role"),
-        (check_server.pooler, {"pooled": True}, Level.OK, "A pooler is in between"),
-        (check_server.pooler, {"pooled": True, "prepares": True}, Level.PROBLEM, "prepare=on"),
-        (check_server.doorbell, {"heard": None}, Level.NOTE, "listen=off"),
-        (check_server.doorbell, {"heard": False, "pooled": True}, Level.WARNING, "through this pooler"),
-        (check_server.doorbell, {"queue": 0.6}, Level.WARNING, "full by 60%"),
-        (check_server.doorbell, {"queue": 0.9}, Level.PROBLEM, "full by 90%"),
+        (doctor_postgres.indexes, {"missing": ("job_by_id",)}, Level.PROBLEM, "Missing: job_by_id"),
+        (doctor_postgres.indexes, {"invalid": ("a", "b", "c", "d")}, Level.PROBLEM, "a, b, c and 1 more"),
+        (doctor_postgres.connections, {"used": 90}, Level.WARNING, "soon nobody can connect"),
+        (doctor_postgres.connections, {"workers": 3}, Level.WARNING, "100 in all, and there are 97."),
+        (doctor_postgres.connections, {"limit": 20}, Level.WARNING, "there are 20 for this role"),
+        (doctor_postgres.pooler, {"pooled": True}, Level.OK, "A pooler is in between"),
+        (doctor_postgres.pooler, {"pooled": True, "prepares": True}, Level.PROBLEM, "prepare=on"),
+        (doctor_postgres.doorbell, {"heard": None}, Level.NOTE, "listen=off"),
+        (doctor_postgres.doorbell, {"heard": False, "pooled": True}, Level.WARNING, "through this pooler"),
+        (doctor_postgres.doorbell, {"queue": 0.6}, Level.WARNING, "full by 60%"),
+        (doctor_postgres.doorbell, {"queue": 0.9}, Level.PROBLEM, "full by 90%"),
         (
-            check_server.timeouts,
+            doctor_postgres.timeouts,
             {"settings": SAFE | {"idle_in_transaction_session_timeout": "0"}},
             Level.NOTE,
             "keeps its locks for ever",
@@ -178,7 +183,7 @@ def test_what_is_wrong_is_said(check: Check, changes: dict[str, Any], level: Lev
     ],
 )
 def test_who_keeps_dead_rows_is_named(holder: HolderFacts, level: Level, remedy: str) -> None:
-    found = check_server.holders(facts(holders=(holder,)))
+    found = doctor_postgres.holders(facts(holders=(holder,)))
 
     assert found is not None
     assert found.level is level
@@ -187,7 +192,7 @@ def test_who_keeps_dead_rows_is_named(holder: HolderFacts, level: Level, remedy:
 
 
 def test_what_could_not_be_seen_is_said() -> None:
-    found = check_server.holders(facts(unseen=2, hidden=("replication slots",)))
+    found = doctor_postgres.holders(facts(unseen=2, hidden=("replication slots",)))
 
     assert found is not None
     assert found.level is Level.NOTE

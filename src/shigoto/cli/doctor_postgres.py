@@ -1,9 +1,9 @@
-"""What can be wrong with a store's server: one pure function per question, from facts to a finding."""
+"""The doctor's checks of a PostgreSQL server: one pure function for each question, from the facts to a finding."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 
-from shigoto.cli.findings import Facts, Finding, Level
+from shigoto.cli.doctor_checks import Facts, Finding, Level
 from shigoto.cli.output import span
 from shigoto.model.checkup import ENCODING, NEWEST, OLDEST, HolderFacts, TableFacts
 from shigoto.model.time import MAX_HOLD, to_datetime
