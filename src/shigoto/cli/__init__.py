@@ -53,7 +53,7 @@ COMMANDS = {
     "queues": Entry("Look", "queues:queues", "Show the queues: what they hold, and whether they are paused."),
     "schedules": Entry(
         "Look",
-        "schedules.command:schedules",
+        "schedules:schedules",
         "Show the schedules, what became of their ticks, and change them.",
     ),
     "workers": Entry("Look", "jobs:workers", "Show the workers and their leases."),

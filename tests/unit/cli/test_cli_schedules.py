@@ -14,7 +14,7 @@ import pytest
 
 from shigoto import Shigoto, Tick
 from shigoto.cli.completion import store_then_schedules
-from shigoto.cli.schedules.command import schedules as group
+from shigoto.cli.schedules import schedules as group
 from shigoto.engine.open import open_engine
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.time import to_millis
