@@ -57,7 +57,7 @@ COMMANDS = {
         "Show the schedules, what became of their ticks, and change them.",
     ),
     "workers": Entry("Look", "jobs:workers", "Show the workers and their leases."),
-    "top": Entry("Look", "top.command:top", "Watch jobs, queues and workers live, and act by keys."),
+    "top": Entry("Look", "top:top", "Watch jobs, queues and workers live, and act by keys."),
     "audit": Entry("Look", "audit:audit", "Show what operators have done: who, what, and when."),
     "tasks": Entry("Look", "tasks:tasks", "Show the tasks of the app, what runs them, and what they take."),
     "enqueue": Entry("Act", "jobs:enqueue", "Store a job."),

@@ -20,13 +20,23 @@ from msgspec import structs
 
 from shigoto.cli.output import cells
 from shigoto.cli.show import Story
-from shigoto.cli.top import looking as top_looking
-from shigoto.cli.top.acting import CancelJob, CountFailed, PauseQueue, RetryAll, RetryJob, act, named
-from shigoto.cli.top.keys import KEY_PATIENCE, Key, Keys
-from shigoto.cli.top.looking import Look, Sight, looking, panel_filter
-from shigoto.cli.top.loop import rest
+from shigoto.cli.top import store as top_store
+from shigoto.cli.top.app import rest
 from shigoto.cli.top.state import Choices, Panel, asked, done, press, seen
-from shigoto.cli.top.terminal import Terminal
+from shigoto.cli.top.store import (
+    CancelJob,
+    CountFailed,
+    Look,
+    PauseQueue,
+    RetryAll,
+    RetryJob,
+    Sight,
+    act,
+    looking,
+    named,
+    panel_filter,
+)
+from shigoto.cli.top.terminal import KEY_PATIENCE, Key, Keys, Terminal
 from shigoto.cli.top.view import Scene, drawn, shared_out, spark
 from shigoto.cli.watch import Canvas, Pace, Size
 from shigoto.model.errors import JobNotFound, JobNotRetryable, OptionInvalid
@@ -780,12 +790,12 @@ def test_a_chosen_job_is_seen_while_it_is_in_that_state_and_matches(store: Store
 def test_a_look_stays_small_whatever_there_is_and_says_what_it_saw(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(top_looking, "AMONG", 60)
+    monkeypatch.setattr(top_store, "AMONG", 60)
     for _ in range(120):
         store.ended(Ending.FAILED)
 
     many = store.engine.run(looking(store.engine, Look(most=5, chosen=(State.FAILED, 1))))
-    monkeypatch.setattr(top_looking, "HEAVY", 0)
+    monkeypatch.setattr(top_store, "HEAVY", 0)
     heavy = store.engine.run(looking(store.engine, Look(most=5)))
 
     assert [job.number for job in many.failed] == [120, 119, 118, 117, 116, 1]

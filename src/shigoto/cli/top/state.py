@@ -14,9 +14,8 @@ from msgspec import Struct, structs
 
 from shigoto.cli.confirm import counted
 from shigoto.cli.output import one_line
-from shigoto.cli.top.acting import Action, CancelJob, CountFailed, PauseQueue, RetryAll, RetryJob, named
-from shigoto.cli.top.keys import Key
-from shigoto.cli.top.looking import Sight
+from shigoto.cli.top.store import Action, CancelJob, CountFailed, PauseQueue, RetryAll, RetryJob, Sight, named
+from shigoto.cli.top.terminal import Key
 from shigoto.model.errors import ShigotoError
 from shigoto.model.job import Job, State
 

@@ -1,4 +1,4 @@
-"""The live view at work: it looks, draws, waits for keys, and does what they ask for.
+"""The loop of the live view: it looks, draws, waits for keys, and does what they ask for.
 
 Two questions may be out at the store at any time: a look, and the one thing that was asked for. Each has a thread of
 its own, so that a store that is locked is told on the screen and keeps nobody from leaving.
@@ -19,11 +19,9 @@ from msgspec import structs
 
 from shigoto.cli.target import expect_schema, expect_there
 from shigoto.cli.top import state
-from shigoto.cli.top.acting import Action, RetryAll, act
-from shigoto.cli.top.keys import Key
-from shigoto.cli.top.looking import Look, Sight, looking, panel_filter
 from shigoto.cli.top.state import Choices, Notice, press
-from shigoto.cli.top.terminal import ENDS, Terminal
+from shigoto.cli.top.store import Action, Look, RetryAll, Sight, act, looking, panel_filter
+from shigoto.cli.top.terminal import ENDS, Key, Terminal
 from shigoto.cli.top.view import Scene, drawn
 from shigoto.cli.watch import Pace
 from shigoto.model.errors import ShigotoError
