@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from shigoto import Shigoto
+from shigoto.cli.demo import Rate, Show, Snapshot, Stories, Troupe
 from shigoto.demo import Acts
-from shigoto.demo.show import Rate, Show, Snapshot, Stories
-from shigoto.demo.troupe import Troupe
 from shigoto.engine.open import open_engine
 from shigoto.model.ids import uuid7
 from shigoto.model.worker import Announcement, Want

@@ -19,13 +19,12 @@ import pytest
 
 from shigoto import cli
 from shigoto.cli import output
+from shigoto.cli.demo import Report, Screen, Snapshot, Ticker, picture, summary
 from shigoto.cli.jobs import jobs_table, stats_table
-from shigoto.cli.live import Screen, Ticker, picture, summary
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, split_store
 from shigoto.cli.watch import Canvas
 from shigoto.cli.worker import STATS_EVERY
-from shigoto.demo.show import Report, Snapshot
 from shigoto.engine.open import open_engine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, Job, JobSpec, Lease, State
