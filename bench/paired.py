@@ -9,7 +9,7 @@
     python3 dev.py bench paired --base ../other-checkout [--engine postgres] [--rounds 9]
 
 Each figure of a round comes from a process of its own, with a store of its own; which checkout begins alternates. The
-median of the paired ratios is what counts: both figures of a pair are taken within seconds, so that a noisy minute meets
+median of the paired ratios is what counts: both figures of a pair are taken within seconds, so a noisy minute meets
 both. A ratio above 1 says that this checkout runs more jobs per second, or takes more milliseconds.
 """
 
@@ -43,7 +43,7 @@ def make_app(url: str) -> tuple[Shigoto, Task[[int], None]]:
 
 
 def enqueue(url: str, jobs: int) -> float:
-    app, noop = make_app(url)
+    _, noop = make_app(url)
     noop.enqueue(0)
     started = time.perf_counter()
     for number in range(jobs):
