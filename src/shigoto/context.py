@@ -2,7 +2,7 @@
 
 A handler asks for it by a first parameter annotated `Context`, or anywhere below by `shigoto.current()`. Most of it
 does no I/O: the handler writes into `Signals` and reads from it, and the worker carries it to and from the store. A
-checkpoint, a transaction and a fan-out go to the store themselves, through the `Desk`, because the handler must know
+checkpoint, a transaction and a fan-out go to the store themselves, through the `JobServices`, because the handler must know
 that they have arrived.
 
     Lines      the log of the run, on its way to the store
@@ -384,7 +384,7 @@ class SoftTimeout(TimeoutError):
     """The run has passed its `soft_timeout`. Raised in handlers that can be interrupted; clean up and end."""
 
 
-class Desk(Struct, frozen=True):
+class JobServices(Struct, frozen=True):
     """What a handler's own writes need: the store, on whose lease they are made, and the lifespan's state.
 
     `shield` keeps exceptions from outside away while it lasts, where there are any.
@@ -413,7 +413,7 @@ class Context(Struct, eq=False):
     # Without a desk there is no job. `_encode` is how the task stores its results (`Signature.encode_result`).
     _lease: Lease
     _signals: Signals
-    _desk: Desk | None = None
+    _services: JobServices | None = None
     _encode: Callable[[Any], str] | None = None
     _checkpoint: str | UnsetType | None = UNSET
     _parts: frozenset[Part] = frozenset()
@@ -516,7 +516,7 @@ class Context(Struct, eq=False):
     @property
     def state(self) -> Any:
         """What the app's lifespan has yielded in this process; None without one."""
-        return None if self._desk is None else self._desk.state
+        return None if self._services is None else self._services.state
 
     def log(self, text: str, level: Level = "info") -> None:
         """Write a line into the job's own log, which `shigoto show` prints. Never blocks.
@@ -524,7 +524,7 @@ class Context(Struct, eq=False):
         What a handler writes with `logging`, at level INFO or above, is there as well.
         """
         choice("level", level, LEVELS)
-        if self._desk is None:
+        if self._services is None:
             logger.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
         else:
             self.write(level, str(text))
@@ -565,16 +565,16 @@ class Context(Struct, eq=False):
         worker's, JobError once a transaction block has ended it, PayloadInvalid, PayloadTooLarge, StoreError.
         """
         text = self._checkpoint_text(value)
-        if self._desk is not None:
-            engine, worker = self._desk.engine, self._desk.worker
+        if self._services is not None:
+            engine, worker = self._services.engine, self._services.worker
             self._expect_kept(engine.run(engine.report(worker, [self._report(text)])))
         self._checkpoint = text
 
     async def acheckpoint(self, value: object) -> None:
         """Store a checkpoint without blocking the event loop; see `checkpoint`."""
         text = self._checkpoint_text(value)
-        if self._desk is not None:
-            engine, worker = self._desk.engine, self._desk.worker
+        if self._services is not None:
+            engine, worker = self._services.engine, self._services.worker
             self._expect_kept(await engine.arun(engine.report(worker, [self._report(text)])))
         self._checkpoint = text
 
@@ -639,12 +639,12 @@ class Context(Struct, eq=False):
         return told
 
     def _completion(self) -> Completion:
-        if self._desk is None:
+        if self._services is None:
             raise JobError(
                 f"task {self.task!r} was called as a plain function, so there is no job that a transaction could"
                 " complete. Enqueue it and let a worker run it."
             )
-        return Completion(self._lease, self._signals, self._desk, self._encode or _encode_freely)
+        return Completion(self._lease, self._signals, self._services, self._encode or _encode_freely)
 
     def _checkpoint_text(self, value: object) -> str:
         if self._signals.ended is not None:

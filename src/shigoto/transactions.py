@@ -37,7 +37,7 @@ from shigoto.model.worker import Ending, Settlement, Verdict
 from shigoto.options import MAX_PAYLOAD
 
 if TYPE_CHECKING:
-    from shigoto.context import Desk, Signals
+    from shigoto.context import JobServices, Signals
 
 C = TypeVar("C")
 
@@ -89,12 +89,14 @@ class AsyncTransaction(Protocol):
 class Completion:
     """How a block ends its job: the result it was given, and the settlement that goes into the transaction."""
 
-    def __init__(self, lease: Lease, signals: "Signals", desk: "Desk", encode: Callable[[Any], str]) -> None:
+    def __init__(
+        self, lease: Lease, signals: "Signals", services: "JobServices", encode: Callable[[Any], str]
+    ) -> None:
         self._lease = lease
         self._signals = signals
         self._encode = encode
         self._result = "null"
-        self.desk = desk
+        self.services = services
 
     def begin(self, give_up: Callable[[], None] | None = None) -> None:
         """Sign in. Raises JobError while another block is open, and once a block has ended the job.
@@ -132,7 +134,7 @@ class Completion:
             progress_text=signals.progress_text,
             log=None if signals.lines is None else signals.lines.whole(),
         )
-        settle = self.desk.engine.settle(self.desk.worker, [settlement])
+        settle = self.services.engine.settle(self.services.worker, [settlement])
         return Op(
             start=lambda: self._guarded(settle),
             mode=settle.mode,
@@ -205,13 +207,13 @@ class Transaction:
 
     def __init__(self, completion: Completion) -> None:
         self._completion = completion
-        engine = completion.desk.engine
+        engine = completion.services.engine
         self._block: Block = engine.block(completion.op, limit=engine.capabilities.block_limit or LIMIT)
 
     def __enter__(self) -> Any:
         if on_event_loop():  # a wait for another task's block would keep that one from ending
             raise JobError("A transaction block on an event loop would block it: write `async with`.")
-        with self._completion.desk.shield():
+        with self._completion.services.shield():
             self._completion.begin(self._block.give_up)
             try:
                 return self._with_finish(self._block.__enter__())
@@ -222,7 +224,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._completion.desk.shield():
+        with self._completion.services.shield():
             try:
                 self._block.__exit__(kind, error, trace)
             except BaseException as failed:
@@ -277,7 +279,7 @@ class JoinedTransaction(Generic[C]):
     ) -> None:
         try:
             if kind is None:
-                self._completion.desk.engine.join(self.connection, self._completion.op())
+                self._completion.services.engine.join(self.connection, self._completion.op())
                 self._completion.joined()
         except BaseException as failed:
             self._completion.over(failed, kind)
@@ -292,7 +294,7 @@ class JoinedTransaction(Generic[C]):
     ) -> None:
         try:
             if kind is None:
-                await self._completion.desk.engine.ajoin(self.connection, self._completion.op())
+                await self._completion.services.engine.ajoin(self.connection, self._completion.op())
                 self._completion.joined()
         except BaseException as failed:
             self._completion.over(failed, kind)

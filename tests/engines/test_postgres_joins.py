@@ -24,7 +24,7 @@ from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
 from devtools.postgres import Server
 from shigoto import JobError, LeaseLost, OptionInvalid, SchemaMissing, Shigoto, State, StoreRefused, Task
-from shigoto.context import Context, Desk, Signals
+from shigoto.context import Context, JobServices, Signals
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.wire import bigint_array, int_array, text_array, uuid_array
@@ -79,7 +79,9 @@ class Shop:
         return self.context(lease), handle.id
 
     def context(self, lease: Lease) -> Context:
-        return Context(lease, Signals(), Desk(self.engine, self.worker), self.pay.signature.encode_result)
+        return Context(
+            lease, Signals(), JobServices(self.engine, self.worker), self.pay.signature.encode_result
+        )
 
 
 def _pay(app: Shigoto) -> Task[[str], str]:

@@ -17,7 +17,7 @@ import pytest
 
 from shigoto import Context, JobHandle, Shigoto, State, Task
 from shigoto import transactions as face
-from shigoto.context import Desk, Signals
+from shigoto.context import JobServices, Signals
 from shigoto.engine.protocol import Engine
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.engine.sqlite.transaction import Block
@@ -38,7 +38,7 @@ class Run:
         self.lease = lease
         self.signals = Signals()
         encode = shop.pay.signature.encode_result
-        self.context = Context(lease, self.signals, Desk(shop.engine, shop.worker), encode)
+        self.context = Context(lease, self.signals, JobServices(shop.engine, shop.worker), encode)
 
     @property
     def state(self) -> State:

@@ -28,7 +28,7 @@ from shigoto import (
     StoreUnavailable,
     TransactionTooLong,
 )
-from shigoto.context import Desk
+from shigoto.context import JobServices
 from shigoto.engine.sql import block
 from shigoto.engine.sqlite import driver, file
 from tests.fundamentals.shop import SqliteShop, apay, pay, until
@@ -362,7 +362,7 @@ class TestShield:
                 seen.append((statement.split(maxsplit=1)[0], shielded[0]))
 
         encode = shop.pay.signature.encode_result
-        context = Context(run.lease, run.signals, Desk(shop.engine, shop.worker, None, shield), encode)
+        context = Context(run.lease, run.signals, JobServices(shop.engine, shop.worker, None, shield), encode)
         with context.transaction() as tx:
             tx.set_trace_callback(watch)
             tx.execute("INSERT INTO paid VALUES (1)")

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from faults.tools.ptrace import begin, end, run_child
 from shigoto import Context, Shigoto, State
-from shigoto.context import Desk, Signals
+from shigoto.context import JobServices, Signals
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.time import host_clock
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
@@ -63,7 +63,7 @@ class Store:
         engine.run(engine.announce(known))
         leases = engine.run(engine.claim(worker, [Want(tasks=("pay",), queues=None, limit=1)]))
         encode = self.pay.signature.encode_result
-        return Context(leases[0], Signals(), Desk(engine, worker), encode) if leases else None
+        return Context(leases[0], Signals(), JobServices(engine, worker), encode) if leases else None
 
     def handle(self, context: Context, mode: str) -> None:
         """What the handler does."""

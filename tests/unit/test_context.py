@@ -25,7 +25,7 @@ from shigoto import (
     Unsupported,
     current,
 )
-from shigoto.context import Desk, Signals, current_context, detached
+from shigoto.context import JobServices, Signals, current_context, detached
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
@@ -159,7 +159,7 @@ class TestInAWorkersHands:
             app.tasks["work"].enqueue()
         [lease] = engine.run(engine.claim(WORKER, [Want(tasks=("work",), queues=None, limit=1)]))
         signals = Signals()
-        return Context(lease, signals, Desk(engine, WORKER, state)), signals, lease
+        return Context(lease, signals, JobServices(engine, WORKER, state)), signals, lease
 
     def release(self, app: Shigoto, lease: Lease) -> None:
         end = Settlement(number=lease.number, token=lease.token, queue="default", ending=Ending.RELEASED)

@@ -11,7 +11,15 @@ from uuid import UUID
 import pytest
 
 import shigoto.context
-from shigoto.context import LONGEST_LINE, MOST_LOG_BYTES, Context, Desk, Lines, Signals, current_context
+from shigoto.context import (
+    LONGEST_LINE,
+    MOST_LOG_BYTES,
+    Context,
+    JobServices,
+    Lines,
+    Signals,
+    current_context,
+)
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.job import LogLine
 from shigoto.model.worker import LogTail
@@ -159,7 +167,7 @@ class TestCapture:
         self, signals: Signals, logger: str, level: int, text: str, *values: object
     ) -> list[tuple[str, str]]:
         """Write one record inside a job, and tell what its lines are then."""
-        desk = Desk(MemoryEngine(), UUID(int=1))
+        desk = JobServices(MemoryEngine(), UUID(int=1))
 
         def job() -> None:
             current_context.set(Context(LEASE, signals, desk))
@@ -191,7 +199,7 @@ class TestCapture:
 
     def test_a_traceback_is_written_line_by_line(self, signals: Signals) -> None:
         def job() -> None:
-            current_context.set(Context(LEASE, signals, Desk(MemoryEngine(), UUID(int=1))))
+            current_context.set(Context(LEASE, signals, JobServices(MemoryEngine(), UUID(int=1))))
             try:
                 raise ValueError("boom")
             except ValueError:
@@ -212,7 +220,7 @@ class TestCapture:
         self, signals: Signals, capsys: pytest.CaptureFixture[str]
     ) -> None:
         def job() -> None:
-            current_context.set(Context(LEASE, signals, Desk(MemoryEngine(), UUID(int=1))))
+            current_context.set(Context(LEASE, signals, JobServices(MemoryEngine(), UUID(int=1))))
             # Not through a logger: the test runner's own handler would raise.
             Capture().handle(
                 logging.makeLogRecord({"name": "shop", "levelno": 20, "msg": "%d", "args": ("x",)})
@@ -283,7 +291,7 @@ def test_a_line_that_is_written_while_others_are_told_is_told_next(monkeypatch: 
 
 def test_the_first_line_of_a_run_may_be_interrupted_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     signals = Signals()
-    context = Context(LEASE, signals, Desk(MemoryEngine(), UUID(int=1)))
+    context = Context(LEASE, signals, JobServices(MemoryEngine(), UUID(int=1)))
     monkeypatch.setattr(
         shigoto.context, "Lines", Once(Lines, lambda: context.write("info", "from a destructor"))
     )

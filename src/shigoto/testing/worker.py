@@ -26,7 +26,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from msgspec import UNSET
 
 from shigoto.app import Shigoto
-from shigoto.context import Desk, Signals, current_context
+from shigoto.context import JobServices, Signals, current_context
 from shigoto.handle import on_event_loop
 from shigoto.model.errors import DeclarationError, ResultTimeout
 from shigoto.model.ids import uuid7
@@ -567,8 +567,8 @@ class Puppet:
         if made is not None and not here and made[0] == tasks and made[1] is state:
             return made[2]
         self._app.check()
-        desk = Desk(self._store, self.id, state)
-        runner = Runner(tasks, self._random, desk=desk, failed=self._note_error)
+        services = JobServices(self._store, self.id, state)
+        runner = Runner(tasks, self._random, services=services, failed=self._note_error)
         if not here:
             self._made = tasks, state, runner
         return runner

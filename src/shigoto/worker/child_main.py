@@ -32,7 +32,7 @@ from random import Random
 from typing import Any
 
 from shigoto.app import Shigoto
-from shigoto.context import Desk, Lines, Signals, SoftTimeout
+from shigoto.context import JobServices, Lines, Signals, SoftTimeout
 from shigoto.model.errors import JobCancelled, ShigotoError
 from shigoto.model.job import Lease
 from shigoto.model.text import ERROR_LIMIT, fit
@@ -190,7 +190,7 @@ class Child:
         app = begin.source.load()
         lifespan = self._loop.run_until_complete(self._lifespan_of(app))
         state = self._loop.run_until_complete(lifespan.enter())
-        desk = Desk(app.engine, begin.worker, state, self._interrupts.shield)
+        services = JobServices(app.engine, begin.worker, state, self._interrupts.shield)
         tasks = {name: task for task in app.tasks.values() for name in (task.name, *task.aliases)}
         self._async_tasks = frozenset(name for name, task in tasks.items() if task.is_async)
         if app.tracing is not None:
@@ -198,7 +198,7 @@ class Child:
         runner = Runner(
             tasks,
             Random(),
-            desk=desk,
+            services=services,
             signals=self._signals,
             guard=self._interrupts,
             tracing=app.tracing,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from shigoto.context import Desk
+from shigoto.context import JobServices
 from shigoto.model.job import Lease
 from shigoto.model.time import Millis
 from shigoto.model.worker import Orders
@@ -100,7 +100,9 @@ class Crew:
         )
         self.promoter = Promoter(station, self.claimer.look)
         self._max_jobs = settings.max_jobs
-        runner = Runner(tasks, station.random, desk=Desk(station.engine, station.id, state), tracing=tracing)
+        runner = Runner(
+            tasks, station.random, services=JobServices(station.engine, station.id, state), tracing=tracing
+        )
         settle, room = self.settler.add, self.claimer.room
         self.strands = Strands(station, runner, size=settings.concurrency, settle=settle, room=room)
         self.threads = Threads(station, runner, size=settings.threads, settle=settle, room=room)

@@ -43,7 +43,7 @@ from typing import Any, NoReturn, Protocol
 from msgspec import Struct, structs
 
 from shigoto.codec import Signature
-from shigoto.context import Context, Desk, Signals, SoftTimeout, current_context, detached
+from shigoto.context import Context, JobServices, Signals, SoftTimeout, current_context, detached
 from shigoto.encryption import Cover, Encryption, uncovered
 from shigoto.model.errors import (
     EncryptionKeyMissing,
@@ -180,7 +180,7 @@ class Runner:
         tasks: Mapping[str, Task[..., Any]],
         random: Random,
         *,
-        desk: Desk | None = None,
+        services: JobServices | None = None,
         signals: Callable[[], Signals] = Signals,
         guard: Guard | None = None,
         failed: Callable[[Lease, BaseException], None] | None = None,
@@ -188,7 +188,7 @@ class Runner:
     ) -> None:
         self._plans = {name: plan_of(task, guard) for name, task in tasks.items()}
         self._random = random
-        self._desk = desk
+        self._services = services
         self._signals = signals
         self._tell_failed = failed
         self._tracing = tracing
@@ -209,7 +209,7 @@ class Runner:
         if plan is None:
             return endings.released(lease, UNKNOWN_DELAY, ran=False)
         signals = strand.signals = self._signals()
-        context = Context(lease, signals, self._desk, plan.encode)
+        context = Context(lease, signals, self._services, plan.encode)
         before = strand.variables or self._remember(strand)
         current_context.set(context)
         strand.lease = lease
@@ -276,7 +276,7 @@ class Runner:
         if plan is None:
             return endings.released(lease, UNKNOWN_DELAY, ran=False)
         signals = hand.signals = self._signals()
-        context = Context(lease, signals, self._desk, plan.encode)
+        context = Context(lease, signals, self._services, plan.encode)
         current_context.set(context)
         hand.lease = lease
         limited = plan.limited or lease.timeout is not None or lease.soft_timeout is not None
