@@ -2,8 +2,8 @@
 
 A handler asks for it by a first parameter annotated `Context`, or anywhere below by `shigoto.current()`. Most of it
 does no I/O: the handler writes into `Signals` and reads from it, and the worker carries it to and from the store. A
-checkpoint, a transaction and a fan-out go to the store themselves, through the `JobServices`, because the handler must know
-that they have arrived.
+checkpoint, a transaction and a fan-out go to the store themselves, through the `JobServices`, because the handler must
+know that they have arrived.
 
     Lines      the log of the run, on its way to the store
     Signals    what a run and its worker tell each other
@@ -37,7 +37,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from shigoto.codec import encode_json
-from shigoto.encryption import Cover
+from shigoto.encryption import Redaction
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call, expect_call
 from shigoto.model.errors import JobError, LeaseLost, OptionInvalid
@@ -162,7 +162,7 @@ class Signals(Struct, eq=False):
     block                                the transaction is open, or was thrown away without an error that
                                          anybody saw, or nobody knows what became of it
     give_up                              how to roll the open one back without waiting
-    cover                                what the run keeps from others: how its words are covered before they leave
+    redaction                            how secrets are taken out of what the run says, and how that is encrypted
     trouble                              what the store has raised instead of taking the transaction
 
     The worker clears `progress_changed` before it reads the progress, so news is sent twice rather than lost.
@@ -181,7 +181,7 @@ class Signals(Struct, eq=False):
     block: Literal["open", "dropped", "unknown"] | None = None
     give_up: Callable[[], None] | None = None
     trouble: Exception | None = None
-    cover: Cover | None = None
+    redaction: Redaction | None = None
 
     @property
     def news(self) -> bool:
@@ -192,7 +192,7 @@ class Signals(Struct, eq=False):
             or self.lines is not None
             or self.ended
             or self.block
-            or self.cover
+            or self.redaction
         )
 
 
@@ -510,7 +510,9 @@ class Context(Struct, eq=False):
         signals = self._signals
         said = fit(self.hidden(str(text))[:MAX_PROGRESS_TEXT], MAX_PROGRESS_BYTES)
         signals.progress = float(fraction)
-        signals.progress_text = said if signals.cover is None else signals.cover.said("progress", said)
+        signals.progress_text = (
+            said if signals.redaction is None else signals.redaction.said("progress", said)
+        )
         signals.progress_changed = True
 
     @property
@@ -538,19 +540,19 @@ class Context(Struct, eq=False):
             fresh = Lines()
             with _first_line:
                 lines = signals.lines = signals.lines or fresh
-        for said in (text,) if signals.cover is None else signals.cover.lines(text):
+        for said in (text,) if signals.redaction is None else signals.redaction.lines(text):
             lines.add(host_clock(), level, said)
 
     def hidden(self, text: str) -> str:
         """The text without the values of the job's secret parameters; for whoever writes it elsewhere."""
-        cover = self._signals.cover
-        return text if cover is None else cover.hidden(text)
+        redaction = self._signals.redaction
+        return text if redaction is None else redaction.hidden(text)
 
-    def take_cover(self, cover: Cover) -> None:
+    def use_redaction(self, redaction: Redaction) -> None:
         """Keep what the run says from others from now on; for the worker. Raises EncryptionKeyMissing."""
-        if cover.box is not None and self._lease.checkpoint is not None:
-            self._checkpoint = cover.box.open("checkpoint", self._lease.checkpoint)
-        self._signals.cover = cover
+        if redaction.box is not None and self._lease.checkpoint is not None:
+            self._checkpoint = redaction.box.open("checkpoint", self._lease.checkpoint)
+        self._signals.redaction = redaction
 
     @property
     def resume_from(self) -> Any:
@@ -656,8 +658,8 @@ class Context(Struct, eq=False):
         return encode_json(value, what=what, max_bytes=MAX_CHECKPOINT, max_depth=MAX_DEPTH)
 
     def _report(self, checkpoint: str) -> Report:
-        if self._signals.cover is not None:
-            checkpoint = self._signals.cover.checkpoint(checkpoint, MAX_CHECKPOINT)
+        if self._signals.redaction is not None:
+            checkpoint = self._signals.redaction.checkpoint(checkpoint, MAX_CHECKPOINT)
         return Report(number=self._lease.number, token=self._lease.token, checkpoint=checkpoint)
 
     def _expect_kept(self, kept: list[bool]) -> None:

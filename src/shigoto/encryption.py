@@ -8,9 +8,10 @@ be put into another's place; but for payloads, which may be those of another job
 
 Keys come from the app's code or from the environment, never from a command line, and there is no default.
 
-`Cover` redacts one run: the values of its secret parameters are taken out of its errors, progress and log lines, with
-or without encryption. If its job is encrypted, all these are encrypted, and so are its result and its checkpoints.
-That is done in the process that runs the handler, so what is passed on to the store or into a log contains no secret.
+`Redaction` redacts one run: the values of its secret parameters are taken out of its errors, progress and log lines,
+with or without encryption. If its job is encrypted, all these are encrypted, and so are its result and its
+checkpoints. That is done in the process that runs the handler, so what is passed on to the store or into a log
+contains no secret.
 """
 
 import hmac
@@ -253,7 +254,7 @@ MAX_LINE = 1_300  # bytes, so that a line is no longer than a line may be when i
 _TYPE = re.compile(r"([A-Za-z_][\w.]{0,99})(?:$|: )")
 
 
-class Cover(Struct, frozen=True):
+class Redaction(Struct, frozen=True):
     """Of one run: how to encrypt its words, and how to take secrets out of them; either may be None."""
 
     box: Box | None
@@ -302,7 +303,7 @@ class Cover(Struct, frozen=True):
         return sealed
 
     def settlement(self, settlement: Settlement, most: int, *, typed: bool = True) -> Settlement:
-        """The end of the run; its progress and log lines were covered before. Errors begin with their type if they are
+        """The end of the run; its progress and log lines were redacted before. Errors begin with their type if they are
         `typed`: those of others may begin with anything. Raises ResultInvalid."""
         result, error, trace = settlement.result, settlement.error, settlement.traceback
         about = _type_of(error) if typed and settlement.ending is not Ending.CANCELLED else None
@@ -314,14 +315,14 @@ class Cover(Struct, frozen=True):
         )
 
 
-def uncovered(
+def unredacted(
     lease: Lease,
     keys: Encryption | None,
     *,
     encrypts: bool,
     secrets: Collection[str],
     defaults: Mapping[str, Any],
-) -> tuple[str, Cover | None]:
+) -> tuple[str, Redaction | None]:
     """The arguments of a job in clear, and what is to be kept of its run; None if nothing is. `defaults` are those of
     its `secrets`.
 
@@ -332,7 +333,7 @@ def uncovered(
         box = Box(keys, lease)
     payload = lease.payload if box is None else box.open("payload", lease.payload)
     hide = hider(payload, secrets, defaults) if secrets else None
-    return payload, None if box is None and hide is None else Cover(box, hide)
+    return payload, None if box is None and hide is None else Redaction(box, hide)
 
 
 def _type_of(error: str | None) -> str | None:

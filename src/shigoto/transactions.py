@@ -119,7 +119,7 @@ class Completion:
                 f"task {self._lease.task!r}: finish() comes too late, the transaction block is over."
             )
         self._result = "null" if result is None else self._encode(result)
-        self._covered()
+        self._redacted()
 
     def op(self) -> Op[list[Verdict]]:
         """What is written last in the block. Raises LeaseLost."""
@@ -129,7 +129,7 @@ class Completion:
             token=lease.token,
             queue=lease.queue,
             ending=Ending.COMPLETED,
-            result=self._covered(),
+            result=self._redacted(),
             progress=signals.progress,
             progress_text=signals.progress_text,
             log=None if signals.lines is None else signals.lines.whole(),
@@ -142,10 +142,10 @@ class Completion:
             committed=lambda _: self._ended("committed"),
         )
 
-    def _covered(self) -> str:
+    def _redacted(self) -> str:
         """The result as it is stored. Raises ResultInvalid."""
-        cover = self._signals.cover
-        return self._result if cover is None else cover.result(self._result, MAX_PAYLOAD)
+        redaction = self._signals.redaction
+        return self._result if redaction is None else redaction.result(self._result, MAX_PAYLOAD)
 
     def joined(self) -> None:
         """The settlement is part of the caller's transaction now."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from shigoto.codec import encode_json
 from shigoto.context import MAX_CHECKPOINT
-from shigoto.encryption import Box, Cover, opened
+from shigoto.encryption import Box, Redaction, opened
 from shigoto.model.errors import (
     EncryptionKeyMissing,
     JobNotFound,
@@ -147,13 +147,13 @@ async def report_progress(request: Request, worker: UUID, id: UUID, caller: Work
     """Say how far a job is, and write lines of its log; number them, or say it once, and one after the other."""
     service, said = the_service(request), await body(request, ProgressReport)
     job = await _job(service, caller, worker, id)
-    cover = _cover(service, job)
-    said = replace(said, log=tuple(replace(line, text=cover.line(line.text)) for line in said.log))
+    redaction = _redaction_of(service, job)
+    said = replace(said, log=tuple(replace(line, text=redaction.line(line.text)) for line in said.log))
     news = Report(
         number=job.number,
         token=said.token,
         progress=said.progress,
-        progress_text=None if said.text is None else cover.said("progress", storable("text", said.text)),
+        progress_text=None if said.text is None else redaction.said("progress", storable("text", said.text)),
         log=await _tail(service, id, said) if said.log else None,
     )
     return await _reported(service, worker, news, id)
@@ -169,7 +169,7 @@ async def store_checkpoint(request: Request, worker: UUID, id: UUID, caller: Wor
     job = await _job(service, caller, worker, id)
     text = encode_json(said.checkpoint, what="The checkpoint", max_bytes=MAX_CHECKPOINT, max_depth=MAX_DEPTH)
     if not is_sealed(text):  # a worker that has the key may have done it
-        text = _cover(service, job).checkpoint(text, MAX_CHECKPOINT)
+        text = _redaction_of(service, job).checkpoint(text, MAX_CHECKPOINT)
     return await _reported(service, worker, Report(number=job.number, token=said.token, checkpoint=text), id)
 
 
@@ -377,29 +377,29 @@ def _json(text: str | None) -> Any:
 def _settlement(service: "Service", job: Job, said: SettleRequest) -> Settlement:
     """The end of a run without the secrets of its job, or what looks like one; encrypted if the job is, and if the keys
     are here."""
-    cover = _cover(service, job)
+    redaction = _redaction_of(service, job)
     told = replace(
         said,
-        error=None if said.error is None else scrubbed(cover.hidden(said.error)),
-        traceback=None if said.traceback is None else scrubbed(cover.hidden(said.traceback)),
+        error=None if said.error is None else scrubbed(redaction.hidden(said.error)),
+        traceback=None if said.traceback is None else scrubbed(redaction.hidden(said.traceback)),
     )
     settlement = worker_models.settlement(job, told, _policy(service, job), service.random)
     try:
-        return cover.settlement(settlement, MAX_PAYLOAD, typed=False)
+        return redaction.settlement(settlement, MAX_PAYLOAD, typed=False)
     except ResultInvalid as refused:
         # As of one that is too long as it is; the others of its batch have nothing to do with it.
         failed = worker_models.refused(settlement, refused)
-        return cover.settlement(failed, MAX_PAYLOAD, typed=False)
+        return redaction.settlement(failed, MAX_PAYLOAD, typed=False)
 
 
-def _cover(service: "Service", job: Job) -> Cover:
+def _redaction_of(service: "Service", job: Job) -> Redaction:
     """What keeps the secrets of a job out of what its worker says, and encrypts that if the job is, as far as the keys
     are here."""
     keys, secrets = service.app.encryption, secrets_in(job.meta)
     box = Box(keys, job) if keys is not None and is_sealed(job.payload) else None
     if not secrets:
-        return Cover(box, None)
+        return Redaction(box, None)
     try:
-        return Cover(box, hider(opened(keys, job.payload, job, "payload"), secrets))
+        return Redaction(box, hider(opened(keys, job.payload, job, "payload"), secrets))
     except EncryptionKeyMissing:
-        return Cover(box, None)
+        return Redaction(box, None)

@@ -201,7 +201,7 @@ def with_signals(settlement: Settlement, signals: Signals) -> Settlement:
 def after_commit(lease: Lease, settlement: Settlement, signals: Signals) -> Settlement:
     """What is settled after a transaction has completed the job: the same once more, whatever happened since."""
     if settlement.ending is not Ending.COMPLETED:
-        said = settlement if signals.cover is None else signals.cover.settlement(settlement, 0)
+        said = settlement if signals.redaction is None else signals.redaction.settlement(settlement, 0)
         logger.error(
             "Job %d was completed by its transaction; what happened afterwards changes nothing: %s",
             lease.number,

@@ -44,7 +44,7 @@ from msgspec import Struct, structs
 
 from shigoto.codec import Signature
 from shigoto.context import Context, JobServices, Signals, SoftTimeout, current_context, detached
-from shigoto.encryption import Cover, Encryption, uncovered
+from shigoto.encryption import Encryption, Redaction, unredacted
 from shigoto.model.errors import (
     EncryptionKeyMissing,
     JobCancelled,
@@ -67,7 +67,7 @@ from shigoto.worker.reporting import hidden
 
 
 class Plan(Struct, frozen=True, eq=False):
-    """What running a job of one task takes, looked up once. `bare` says that no argument is required, `covered` that a
+    """What running a job of one task takes, looked up once. `bare` says that no argument is required, `redacted` that a
     job of it may have something to hide: there are `keys`, or `secrets` among its arguments."""
 
     fn: Callable[..., Any]
@@ -79,7 +79,7 @@ class Plan(Struct, frozen=True, eq=False):
     soft_timeout: Millis | None
     limited: bool
     retry: Retry
-    covered: bool = False
+    redacted: bool = False
     keys: Encryption | None = None
     encrypts: bool = False
     secrets: frozenset[str] = frozenset()
@@ -111,7 +111,7 @@ def plan_of(task: Task[..., Any], guard: Guard | None) -> Plan:
         soft_timeout=options.soft_timeout,
         limited=bool(options.timeout or options.soft_timeout),
         retry=options.retry,
-        covered=task.encryption is not None or bool(signature.arguments.secrets),
+        redacted=task.encryption is not None or bool(signature.arguments.secrets),
         keys=task.encryption,
         encrypts=task.encrypts,
         secrets=signature.arguments.secrets,
@@ -139,13 +139,13 @@ def _is_bare(signature: Signature) -> bool:
 
 def arguments_of(plan: Plan, lease: Lease, context: Context) -> dict[str, Any]:
     """The arguments of a job, which may be encrypted, or have secrets in them. Raises EncryptionKeyMissing."""
-    if not plan.covered:
+    if not plan.redacted:
         return {} if plan.bare and lease.payload == "{}" else plan.decode(lease.payload)
-    payload, cover = uncovered(
+    payload, redaction = unredacted(
         lease, plan.keys, encrypts=plan.encrypts, secrets=plan.secrets, defaults=plan.defaults
     )
-    if cover is not None:
-        context.take_cover(cover)
+    if redaction is not None:
+        context.use_redaction(redaction)
     return plan.decode(payload)
 
 
@@ -387,12 +387,14 @@ class Runner:
         if signals.give_up is not None:
             signals.give_up()
         settlement = endings.with_signals(settlement, signals)
-        return settlement if signals.cover is None else self._covered(lease, signals.cover, settlement)
+        return (
+            settlement if signals.redaction is None else self._redacted(lease, signals.redaction, settlement)
+        )
 
-    def _covered(self, lease: Lease, cover: Cover, settlement: Settlement) -> Settlement:
+    def _redacted(self, lease: Lease, redaction: Redaction, settlement: Settlement) -> Settlement:
         """The end of a run that keeps something to itself."""
         try:
-            return cover.settlement(settlement, MAX_PAYLOAD)
+            return redaction.settlement(settlement, MAX_PAYLOAD)
         except ResultInvalid as error:
             return endings.instead_of(settlement, self._refused(lease, error, FailureKind.RESULT_INVALID))
 
