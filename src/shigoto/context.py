@@ -58,7 +58,7 @@ LONGEST_LEVEL = 20
 LONGEST_TEXT = 4 * MOST_LOG_BYTES
 
 
-class Lines:
+class JobLog:
     """The last lines that a run has logged, numbered. Safe across threads.
 
     A run may write more than anybody wants to keep, so this is a ring: the newest thousand lines, or fewer if they are
@@ -175,7 +175,7 @@ class Signals(Struct, eq=False):
     progress: float | None = None
     progress_text: str | None = None
     progress_changed: bool = False
-    lines: Lines | None = None
+    lines: JobLog | None = None
     ended: Literal["committed", "joined"] | None = None
     result: str | None = None
     block: Literal["open", "dropped", "unknown"] | None = None
@@ -537,7 +537,7 @@ class Context(Struct, eq=False):
         lines = signals.lines
         if lines is None:  # most runs write none
             # Made before the lock is taken, and then in one step: a destructor that logs may come in between.
-            fresh = Lines()
+            fresh = JobLog()
             with _first_line:
                 lines = signals.lines = signals.lines or fresh
         for said in (text,) if signals.redaction is None else signals.redaction.lines(text):

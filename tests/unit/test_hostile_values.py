@@ -13,7 +13,7 @@ import pytest
 
 from shigoto import OptionInvalid, PayloadInvalid, Retry, ShigotoError, Task, Tasks
 from shigoto.bulk import choosing, page_and_limit
-from shigoto.context import Lines
+from shigoto.context import JobLog
 from shigoto.filters import parse_id, parse_state, together, wanted
 from shigoto.model.job import FailureKind, State
 from shigoto.model.text import fit
@@ -261,7 +261,7 @@ def test_an_empty_state_is_no_state_and_never_means_all_jobs(shop: Shop, state: 
 
 def test_what_a_run_writes_down_is_plain() -> None:
     """One line that cannot be written would keep those of other runs from the store."""
-    lines = Lines()
+    lines = JobLog()
     lines.add(1, SlyText("info"), SlyText("a\nb"))
 
     tail = lines.tail()

@@ -15,8 +15,8 @@ from shigoto.context import (
     LONGEST_LINE,
     MOST_LOG_BYTES,
     Context,
+    JobLog,
     JobServices,
-    Lines,
     Signals,
     current_context,
 )
@@ -35,8 +35,8 @@ def told(tail: LogTail | None) -> list[tuple[int, str]]:
     return [] if tail is None else [(line.line, line.text) for line in tail.lines]
 
 
-def filled(count: int, text: str = "x") -> Lines:
-    lines = Lines()
+def filled(count: int, text: str = "x") -> JobLog:
+    lines = JobLog()
     for _ in range(count):
         lines.add(5, "info", text)
     return lines
@@ -56,7 +56,7 @@ def test_lines_are_numbered_from_one_and_told_once() -> None:
 
 
 def test_the_whole_is_given_again_and_again() -> None:
-    lines = Lines()
+    lines = JobLog()
     assert lines.whole() is None
 
     lines.add(1, "info", "x")
@@ -108,7 +108,7 @@ def test_a_tail_that_did_not_arrive_is_given_again_with_what_came_since() -> Non
 
 
 def test_several_lines_in_one_text_are_several_lines() -> None:
-    lines = Lines()
+    lines = JobLog()
     lines.add(1, "error", "Traceback:\n  boom\r\nend")
     lines.add(1, "info", "")
 
@@ -126,7 +126,7 @@ def test_several_lines_in_one_text_are_several_lines() -> None:
     ],
 )
 def test_what_no_store_would_take_is_made_storable(text: str, stored: str) -> None:
-    lines = Lines()
+    lines = JobLog()
     lines.add(1, "info", text)
 
     [(_, kept)] = told(lines.tail())
@@ -137,7 +137,7 @@ def test_what_no_store_would_take_is_made_storable(text: str, stored: str) -> No
 
 
 def test_threads_may_write_at_once() -> None:
-    lines = Lines()
+    lines = JobLog()
 
     def write() -> None:
         for _ in range(200):
@@ -266,7 +266,7 @@ def test_a_line_that_is_written_in_the_midst_of_another_hangs_nobody_and_none_is
         while (tail := lines.tail()) is not None:
             heard.extend(told(tail))
 
-    lines = Lines(listen)
+    lines = JobLog(listen)
     monkeypatch.setattr(
         shigoto.context, "LogLine", Once(LogLine, lambda: lines.add(1, "info", "from a destructor"))
     )
@@ -293,7 +293,7 @@ def test_the_first_line_of_a_run_may_be_interrupted_by_another(monkeypatch: pyte
     signals = Signals()
     context = Context(LEASE, signals, JobServices(MemoryEngine(), UUID(int=1)))
     monkeypatch.setattr(
-        shigoto.context, "Lines", Once(Lines, lambda: context.write("info", "from a destructor"))
+        shigoto.context, "Lines", Once(JobLog, lambda: context.write("info", "from a destructor"))
     )
 
     in_time(lambda: context.write("info", "first"))

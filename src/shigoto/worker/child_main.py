@@ -32,7 +32,7 @@ from random import Random
 from typing import Any
 
 from shigoto.app import Shigoto
-from shigoto.context import JobServices, Lines, Signals, SoftTimeout
+from shigoto.context import JobLog, JobServices, Signals, SoftTimeout
 from shigoto.model.errors import JobCancelled, ShigotoError
 from shigoto.model.job import Lease
 from shigoto.model.text import ERROR_LIMIT, fit
@@ -116,7 +116,7 @@ class Hand:
         self.job = lease
         self.lease: Lease | None = lease
         self.signals = Signals()
-        self.signals.lines = Lines(self._line_added)
+        self.signals.lines = JobLog(self._line_added)
         self.wanted: Ending | None = None
         self.cancels = 0
         self.worn = False

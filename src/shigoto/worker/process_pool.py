@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 
-from shigoto.context import Lines, Signals
+from shigoto.context import JobLog, Signals
 from shigoto.model.job import Lease, LogLine
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, LogTail, Settlement
@@ -183,7 +183,7 @@ class Place:
 
     def _hear_lines(self, tail: LogTail | None) -> None:
         if tail is not None:
-            lines = self.signals.lines = self.signals.lines or Lines()
+            lines = self.signals.lines = self.signals.lines or JobLog()
             for line in tail.lines:
                 lines.add(line.at, line.level, line.text)
             self.lines.extend(tail.lines)
