@@ -5,12 +5,12 @@ does no I/O: the handler writes into `Signals` and reads from it, and the worker
 checkpoint, a transaction and a fan-out go to the store themselves, through the `JobServices`, because the handler must
 know that they have arrived.
 
-    Lines      the log of the run, on its way to the store
-    Signals    what a run and its worker tell each other
-    Outcome    the ways to end a run other than by returning, to be raised by the handler; what each means for the job
-               is decided by `worker/endings.py`
-    FanOut     one child job for each tenant
-    Context    all of that, for the handler
+    JobLog      the log of the run, on its way to the store
+    Signals     what a run and its worker tell each other
+    RunOutcome  the ways to end a run other than by returning, to be raised by the handler; what each means for the job
+                is decided by `worker/endings.py`
+    FanOut      one child job for each tenant
+    Context     all of that, for the handler
 """
 
 import logging
@@ -196,11 +196,11 @@ class Signals(Struct, eq=False):
         )
 
 
-class Outcome(Exception):
+class RunOutcome(Exception):
     """A handler's choice of how this run ends. Not an error: let it pass through your `except` clauses."""
 
 
-class RetryLater(Outcome):
+class RetryLater(RunOutcome):
     """Count this run as failed and try again after `delay`, while the job has retries left.
 
     Made for a server's `Retry-After`: the delay replaces that of the retry policy.
@@ -215,7 +215,7 @@ class RetryLater(Outcome):
         return self.reason or f"the handler asked for a retry in {self.delay / 1000:g} s"
 
 
-class Snooze(Outcome):
+class Snooze(RunOutcome):
     """Run again after `delay`, as if this run had not happened: it counts as neither failure nor attempt."""
 
     def __init__(self, delay: Duration) -> None:
@@ -226,7 +226,7 @@ class Snooze(Outcome):
         return f"the handler snoozed for {self.delay / 1000:g} s"
 
 
-class Cancel(Outcome):
+class Cancel(RunOutcome):
     """End the job as cancelled."""
 
     def __init__(self, reason: str = "") -> None:
@@ -237,7 +237,7 @@ class Cancel(Outcome):
         return self.reason or "the handler cancelled its job"
 
 
-class Fail(Outcome):
+class Fail(RunOutcome):
     """End the job as failed, without a retry."""
 
     def __init__(self, reason: str = "") -> None:
