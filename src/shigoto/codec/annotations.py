@@ -157,7 +157,7 @@ def fits(value: object, node: inspect.Type, kinds: Kinds = KINDS) -> bool:
             return True
 
 
-def misfit(value: object, node: inspect.Type) -> str:
+def misfit_reason(value: object, node: inspect.Type) -> str:
     """What is wrong with a value that does not fit: `expected bytes, got str`."""
     return f"expected {_type_name(node)}, got {'None' if value is None else type(value).__qualname__}"
 

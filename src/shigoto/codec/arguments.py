@@ -23,7 +23,7 @@ from msgspec.structs import astuple
 from shigoto.codec.annotations import annotation_text, is_secret
 from shigoto.codec.slot import Adapter, Slot, describe, make_slot, read_foreign, schema_of_foreign
 from shigoto.codec.text import ENCODER, Limits, TooLarge, check_limits, explain, is_json, with_numbers
-from shigoto.codec.values import Unfit, nodes
+from shigoto.codec.values import Misfit, nodes
 from shigoto.model.errors import PayloadInvalid, PayloadTooLarge, ResultInvalid, nearest
 from shigoto.model.text import shown
 
@@ -176,8 +176,8 @@ class Arguments:
             if name in arguments:
                 try:
                     arguments[name] = adapter.read(arguments[name])
-                except Unfit as unfit:
-                    raise unfit.under(name) from unfit
+                except Misfit as misfit:
+                    raise misfit.under(name) from misfit
         return arguments
 
     def _encode_with_care(self, arguments: Mapping[str, object], *, from_outside: bool) -> str:
@@ -213,21 +213,21 @@ class Arguments:
         for name, value in arguments.items():
             try:
                 self.slots[name].check(value, depth=self.limits.depth - 1)
-            except Unfit as unfit:
-                self._refuse_value(name, unfit)
+            except Misfit as misfit:
+                self._refuse_value(name, misfit)
 
     def _check_arrival(self, arguments: Mapping[str, object], arrived: Mapping[str, object]) -> None:
         for name, adapter in self.adapters.items():
             if name in arguments:
                 try:
                     adapter.check_arrival(arguments[name], arrived[name])
-                except Unfit as unfit:
-                    self._refuse_value(name, unfit)
+                except Misfit as misfit:
+                    self._refuse_value(name, misfit)
 
-    def _refuse_value(self, name: str, unfit: Unfit) -> NoReturn:
+    def _refuse_value(self, name: str, misfit: Misfit) -> NoReturn:
         if name in self.secrets:
             self._refuse(f"argument {name!r}: {SECRET}")
-        self._refuse(f"argument {name + unfit.path!r}: {unfit.reason}", unfit)
+        self._refuse(f"argument {name + misfit.path!r}: {misfit.reason}", misfit)
 
     def _refuse_payload(self, error: Exception) -> NoReturn:
         if match := _FIELD.fullmatch(str(error)):

@@ -29,7 +29,7 @@ from msgspec import inspect
 
 from shigoto.codec.annotations import Kinds, annotation_text, kinds_for, mentioned, metadata
 from shigoto.codec.text import ADDRESSES, ENCODER
-from shigoto.codec.values import Arms, Rules, Unfit, check, check_arms, nodes
+from shigoto.codec.values import Arms, Misfit, Rules, check, check_arms, nodes
 from shigoto.model.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ class Adapter:
         return msgspec.Raw(self._types.dump_json(value, by_alias=True, round_trip=True, warnings=False))
 
     def read(self, written: msgspec.Raw) -> Any:
-        """The value in a JSON text. Raises Unfit."""
+        """The value in a JSON text. Raises Misfit."""
         try:
             return self._types.validate_json(bytes(written))
         except ValueError as error:
-            raise unfit(error, msgspec.json.decode(written)) from error
+            raise misfit_of(error, msgspec.json.decode(written)) from error
 
     def check_kind(self, value: object) -> None:
-        """Refuse a value of another type than the annotated ones. Raises Unfit.
+        """Refuse a value of another type than the annotated ones. Raises Misfit.
 
         Read from JSON, much is taken for what it can be turned into; a strict look at the value itself tells.
         """
@@ -68,12 +68,12 @@ class Adapter:
             self._types.validate_python(value, strict=True)
         except ValidationError as error:
             if not all(_is_fine(each) for each in error.errors(include_url=False)):
-                raise unfit(error, value) from error
+                raise misfit_of(error, value) from error
         except Exception:
             return  # from a validator of the user's, which fails again when the value is read
 
     def check_arrival(self, value: object, arrived: object) -> None:
-        """Refuse a value that arrives as a model, or as another member of a union. Raises Unfit."""
+        """Refuse a value that arrives as a model, or as another member of a union. Raises Misfit."""
         check_arms(value, arrived, self._unions)
 
     @property
@@ -158,17 +158,17 @@ def make_adapter(annotation: Any) -> Adapter | str:
         return f"Narrow the annotation, or use a dataclass, a TypedDict or a pydantic model ({reason})."
 
 
-def unfit(error: ValueError, plain: Any) -> Unfit:
+def misfit_of(error: ValueError, plain: Any) -> Misfit:
     """The first of pydantic's complaints, and what else it says about the same place in the decoded JSON."""
     from pydantic import ValidationError
 
     if not isinstance(error, ValidationError):
-        return Unfit(str(error))
+        return Misfit(str(error))
     complaints = error.errors(include_url=False, include_context=False, include_input=False)
     places = [_location(each["loc"], plain, missing=each["type"] == "missing") for each in complaints]
     reasons = [each["msg"] for each, place in zip(complaints, places, strict=True) if place == places[0]]
     reason = "; or ".join(dict.fromkeys(reasons))
-    return Unfit(reason[:1].lower() + reason[1:], places[0])
+    return Misfit(reason[:1].lower() + reason[1:], places[0])
 
 
 def _location(location: tuple[int | str, ...], plain: Any, *, missing: bool) -> list[int | str]:
@@ -232,14 +232,14 @@ class Slot:
         return self.annotation if self.adapter is None else msgspec.Raw
 
     def check(self, value: object, *, depth: int) -> None:
-        """Refuse what JSON would change without a word, and what is not of the annotated type. Raises Unfit."""
+        """Refuse what JSON would change without a word, and what is not of the annotated type. Raises Misfit."""
         rules = Rules(None if self.adapter else ENCODER, self.kinds)
         check(value, node=self.node, depth=depth, rules=rules)
         if self.adapter is not None:
             self.adapter.check_kind(value)
 
     def check_storable(self, value: object, *, depth: int) -> None:
-        """Refuse what JSON would change without a word, whatever its type. Raises Unfit."""
+        """Refuse what JSON would change without a word, whatever its type. Raises Misfit."""
         check(value, node=None, depth=depth, rules=Rules(None if self.adapter else ENCODER))
 
 
@@ -278,7 +278,7 @@ def read_foreign(kind: Any, value: Any) -> Any:
         try:
             return kind.model_validate_json(ENCODER.encode(value))
         except ValueError as error:
-            misfit = unfit(error, value)
+            misfit = misfit_of(error, value)
             raise ValueError(f"{misfit.path} {misfit.reason}".strip(". ")) from None
     if not isinstance(value, str):
         raise ValueError(f"Expected `{kind.__name__}`, got `{type(value).__name__}`")

@@ -8,7 +8,7 @@ from pathlib import PurePath
 import msgspec
 from msgspec import Struct, inspect
 
-from shigoto.codec.values import Rules, Unfit, check, numbers_for_bools
+from shigoto.codec.values import Misfit, Rules, check, numbers_for_bools
 from shigoto.model.errors import PayloadInvalid, PayloadTooLarge
 
 ADDRESSES: Mapping[type, str] = {
@@ -34,7 +34,7 @@ class Limits(Struct, frozen=True):
     depth: int
 
 
-class TooLarge(Unfit):
+class TooLarge(Misfit):
     """The text has more bytes than it may."""
 
 
@@ -53,14 +53,14 @@ def encode_json(value: object, *, what: str, max_bytes: int, max_depth: int) -> 
 
 
 def check_limits(written: bytes, limits: Limits) -> None:
-    """Raises TooLarge, or Unfit for a text that is nested too deeply."""
+    """Raises TooLarge, or Misfit for a text that is nested too deeply."""
     if len(written) > limits.size:
         raise TooLarge(
             f"{len(written):,} bytes of JSON are over the limit of {limits.size:,}; "
             "store the bulk elsewhere and pass a reference"
         )
     if deeper_than(written, limits.depth):
-        raise Unfit(f"nested deeper than {limits.depth} levels; flatten it or pass a reference")
+        raise Misfit(f"nested deeper than {limits.depth} levels; flatten it or pass a reference")
 
 
 def deeper_than(written: bytes, levels: int) -> bool:
@@ -105,7 +105,7 @@ def is_json(value: object, *, depth: int) -> bool:
     """Whether it is a JSON value as it stands, nested in at most so many levels."""
     try:
         _check_free(value, depth)
-    except Unfit:
+    except Misfit:
         return False
     return True
 
@@ -119,7 +119,7 @@ def with_numbers(written: bytes, node: inspect.Type | None) -> bytes:
 
 def explain(error: Exception) -> tuple[str, str]:
     """Why a text could not be written or read, and the path to the place, if known: `.items[2].price`."""
-    if isinstance(error, Unfit):
+    if isinstance(error, Misfit):
         return error.reason, error.path
     if isinstance(error, RecursionError):
         return "nested too deeply, or a value that contains itself; flatten it or pass a reference", ""

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeGuard
 import msgspec
 from msgspec import Struct, inspect
 
-from shigoto.codec.annotations import Kinds, fits, is_any, misfit
+from shigoto.codec.annotations import Kinds, fits, is_any, misfit_reason
 from shigoto.model.text import MAX_SHOWN, shown
 
 Step = str | int
@@ -25,7 +25,7 @@ RECORDS = (inspect.TypedDictType, inspect.DataclassType, inspect.StructType)
 SEQUENCES = (inspect.ListType, inspect.SetType, inspect.FrozenSetType, inspect.VarTupleType)
 
 
-class Unfit(ValueError):
+class Misfit(ValueError):
     """A part of a value cannot be stored; `path` leads to it, `reason` says why."""
 
     def __init__(self, reason: str, steps: Iterable[Step] = ()) -> None:
@@ -59,10 +59,10 @@ class Rules(Struct, frozen=True):
 def check(value: object, *, node: inspect.Type | None, depth: int, rules: Rules) -> None:
     """Refuse what JSON would change: non-finite floats, broken text, masked secrets, values of other types.
 
-    `node` None means that the types are checked by others. Raises Unfit.
+    `node` None means that the types are checked by others. Raises Misfit.
     """
     if node is not None and rules.kinds is not None and not fits(value, node, rules.kinds):
-        raise Unfit(misfit(value, node))
+        raise Misfit(misfit_reason(value, node))
     node = _bare(node, value)
     if is_any(node):
         _check_free(value)
@@ -70,10 +70,10 @@ def check(value: object, *, node: inspect.Type | None, depth: int, rules: Rules)
         _check_text(value)
     elif isinstance(value, float):
         if not isfinite(value):
-            raise Unfit(f"{value!r} has no form in JSON; pass None or a finite number")
+            raise Misfit(f"{value!r} has no form in JSON; pass None or a finite number")
     elif (parts := children(value)) is not None:
         if depth == 0:
-            raise Unfit("nested too deeply, or a value that contains itself; flatten it or pass a reference")
+            raise Misfit("nested too deeply, or a value that contains itself; flatten it or pass a reference")
         _check_parts(value, parts, node=node, depth=depth - 1, rules=rules)
     elif value is not None and not isinstance(value, int):
         _check_leaf(value, rules.probe)
@@ -112,29 +112,29 @@ def numbers_for_bools(plain: Any, node: inspect.Type | None) -> Any:
 
 
 def check_arms(given: object, arrived: object, unions: Collection[Arms]) -> None:
-    """Refuse a value that went in as one member of a union and came out as another. Raises Unfit.
+    """Refuse a value that went in as one member of a union and came out as another. Raises Misfit.
 
     Or that came out as a model of pydantic's but did not go in as one.
     """
     went, came = type(given), type(arrived)
     if went is not came and any(went in union and came in union for union in unions):
-        raise Unfit(
+        raise Misfit(
             f"a {went.__name__} would arrive as {came.__name__}, since JSON cannot tell them apart here; "
             "narrow the annotation to one of them"
         )
     if hasattr(came, "__pydantic_validator__") and not isinstance(given, _model(came)):
-        raise Unfit(f"expected {came.__qualname__}, got {went.__qualname__}")
+        raise Misfit(f"expected {came.__qualname__}, got {went.__qualname__}")
     if isinstance(given, set | frozenset):
         if unions and given != arrived:
-            raise Unfit("a member would arrive as another type of the union; narrow the annotation")
+            raise Misfit("a member would arrive as another type of the union; narrow the annotation")
         return
     inside = dict(children(arrived) or ())
     for step, part in children(given) or ():
         if step in inside:
             try:
                 check_arms(part, inside[step], unions)
-            except Unfit as unfit:
-                raise unfit.under(step) from None
+            except Misfit as misfit:
+                raise misfit.under(step) from None
 
 
 def _model(kind: type) -> type:
@@ -169,9 +169,11 @@ def _check_free(value: object) -> None:
     if is_object(value):
         for key in value:
             if not isinstance(key, str):
-                raise Unfit(f"the key {shown(key)} would arrive as a str; annotate the dict, or use str keys")
+                raise Misfit(
+                    f"the key {shown(key)} would arrive as a str; annotate the dict, or use str keys"
+                )
     elif not (value is None or isinstance(value, str | int | float | list)):
-        raise Unfit(
+        raise Misfit(
             f"{type(value).__qualname__} would arrive as something else, since the annotation here is Any; "
             "annotate it, or pass None, bool, int, float, str, list or dict"
         )
@@ -182,7 +184,7 @@ def _check_text(value: str) -> None:
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise Unfit(
+            raise Misfit(
                 f"the text has a lone surrogate at position {error.start}, which UTF-8 cannot carry; "
                 "pass bytes, or clean the text with errors='replace'"
             ) from None
@@ -206,8 +208,8 @@ def _check_parts(
             continue
         try:
             check(part, node=below, depth=depth, rules=rules)
-        except Unfit as unfit:
-            raise unfit.under(step) from None
+        except Misfit as misfit:
+            raise misfit.under(step) from None
 
 
 def _is_harmless(value: object) -> bool:
@@ -224,27 +226,27 @@ def _check_key(key: object, node: inspect.Type | None, rules: Rules) -> None:
         if is_any(node):
             _check_free({key: None})
         elif not fits(key, node, rules.kinds):
-            raise Unfit(f"the key {shown(key)}: {misfit(key, node)}")
+            raise Misfit(f"the key {shown(key)}: {misfit_reason(key, node)}")
     try:
         if isinstance(key, float) and not isfinite(key):
-            raise Unfit("it has no form in JSON")
+            raise Misfit("it has no form in JSON")
         if isinstance(key, str):
             _check_text(key)
         else:
             _check_leaf({key: None}, rules.probe)
-    except Unfit as unfit:
-        raise Unfit(f"the key {shown(key)} cannot be one in JSON ({unfit.reason})") from None
+    except Misfit as misfit:
+        raise Misfit(f"the key {shown(key)} cannot be one in JSON ({misfit.reason})") from None
 
 
 def _check_leaf(value: object, probe: msgspec.json.Encoder | None) -> None:
     if hasattr(value, "get_secret_value"):
-        raise Unfit("a secret is masked when it is written; store it elsewhere and pass its name")
+        raise Misfit("a secret is masked when it is written; store it elsewhere and pass its name")
     if probe is None:
         return
     try:
         msgspec.json.decode(probe.encode(value))
     except Exception as error:
-        raise Unfit(f"{error}; pass a dataclass, a dict, or another type that JSON can carry") from None
+        raise Misfit(f"{error}; pass a dataclass, a dict, or another type that JSON can carry") from None
 
 
 def _show(step: Step) -> str:
