@@ -22,7 +22,7 @@ from msgspec.structs import astuple
 
 from shigoto.codec.annotations import annotation_text, is_secret
 from shigoto.codec.slot import Adapter, Slot, describe, make_slot, read_foreign, schema_of_foreign
-from shigoto.codec.text import ENCODER, Limits, TooLarge, check_limits, explain, is_json, with_numbers
+from shigoto.codec.text import ENCODER, JsonLimits, TooLarge, check_limits, explain, is_json, with_numbers
 from shigoto.codec.values import Misfit, nodes
 from shigoto.model.errors import PayloadInvalid, PayloadTooLarge, ResultInvalid, nearest
 from shigoto.model.text import shown
@@ -53,14 +53,14 @@ class Arguments:
     secrets: frozenset[str]
     opaque: bool
     quick: int
-    limits: Limits
+    limits: JsonLimits
     harmless: int
     struct: type[msgspec.Struct]
     node: inspect.Type
     decoder: msgspec.json.Decoder[msgspec.Struct]
 
     @classmethod
-    def of(cls, task: str, parameters: Sequence[Parameter], limits: Limits) -> Self:
+    def of(cls, task: str, parameters: Sequence[Parameter], limits: JsonLimits) -> Self:
         """Build the decoder for parameters whose annotations are resolved. Raises DeclarationError."""
         slots = {
             each.name: make_slot(each.annotation, where=f"task {task!r}: parameter {each.name!r}")
@@ -286,11 +286,11 @@ class Result:
 
     task: str
     slot: Slot
-    limits: Limits
+    limits: JsonLimits
     decoder: msgspec.json.Decoder[Any]
 
     @classmethod
-    def of(cls, task: str, slot: Slot, limits: Limits) -> Self:
+    def of(cls, task: str, slot: Slot, limits: JsonLimits) -> Self:
         """Build the decoder for a resolved annotation."""
         return cls(task, slot, limits, msgspec.json.Decoder(slot.stored_as, dec_hook=read_foreign))
 

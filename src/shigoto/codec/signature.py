@@ -15,7 +15,7 @@ from typing import Any, ForwardRef, Never, NoReturn, TypeVar, get_args, get_orig
 
 from shigoto.codec.arguments import Arguments, Result
 from shigoto.codec.slot import make_slot
-from shigoto.codec.text import Limits
+from shigoto.codec.text import JsonLimits
 from shigoto.model.errors import DeclarationError
 
 
@@ -224,7 +224,7 @@ def resolve(
         parameters.append(parameter.replace(annotation=annotation))
     where = f"task {task!r}: the result"
     returned = _awaited(resolve_annotation(raw.return_annotation, fn=fn, where=where))
-    limits = Limits(max_bytes, max_depth)
+    limits = JsonLimits(max_bytes, max_depth)
     return Signature(
         takes_context,
         Arguments.of(task, parameters, limits),

@@ -27,7 +27,7 @@ _AT = re.compile(r"(.*) - at `(key` in `)?\$(.*)`", re.DOTALL)
 _ANY = inspect.AnyType()
 
 
-class Limits(Struct, frozen=True):
+class JsonLimits(Struct, frozen=True):
     """What a JSON text may measure: bytes of UTF-8, and levels of nested arrays and objects."""
 
     size: int
@@ -44,7 +44,7 @@ def encode_json(value: object, *, what: str, max_bytes: int, max_depth: int) -> 
     Raises PayloadInvalid, PayloadTooLarge.
     """
     try:
-        return _encode_free(value, Limits(max_bytes, max_depth)).decode()
+        return _encode_free(value, JsonLimits(max_bytes, max_depth)).decode()
     except TooLarge as error:
         raise PayloadTooLarge(f"{what}: {error.reason}.") from error
     except Exception as error:
@@ -52,7 +52,7 @@ def encode_json(value: object, *, what: str, max_bytes: int, max_depth: int) -> 
         raise PayloadInvalid(f"{what}{path}: {reason}.") from error
 
 
-def check_limits(written: bytes, limits: Limits) -> None:
+def check_limits(written: bytes, limits: JsonLimits) -> None:
     """Raises TooLarge, or Misfit for a text that is nested too deeply."""
     if len(written) > limits.size:
         raise TooLarge(
@@ -135,7 +135,7 @@ def explain(error: Exception) -> tuple[str, str]:
     return reason[:1].lower() + reason[1:], path + (" (a key)" if key else "")
 
 
-def _encode_free(value: object, limits: Limits) -> bytes:
+def _encode_free(value: object, limits: JsonLimits) -> bytes:
     try:
         written = ENCODER.encode(value)
         check_limits(written, limits)
