@@ -8,7 +8,15 @@ from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Registry
 from shigoto.model.errors import JobNotFound
 from shigoto.model.job import Enqueued, Lease, State
-from shigoto.model.service import AUDIT_KEPT_FOR, AUDIT_NAME, AUDIT_TEXT, AuditEntry, Happening, Place, Token
+from shigoto.model.service import (
+    AUDIT_KEPT_FOR,
+    AUDIT_NAME,
+    AUDIT_TEXT,
+    AuditEntry,
+    FeedPosition,
+    Happening,
+    Token,
+)
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, SweepOrder
 
@@ -219,10 +227,10 @@ class TestAudit:
 
 
 def feed(
-    store: EngineUnderTest, after: Place | None = None, until: Millis = FOREVER, limit: int = 1_000
+    store: EngineUnderTest, after: FeedPosition | None = None, until: Millis = FOREVER, limit: int = 1_000
 ) -> list[Happening]:
     """What has happened."""
-    return store.engine.run(registry(store).happened(after or Place(0), until, limit))[0]
+    return store.engine.run(registry(store).happened(after or FeedPosition(0), until, limit))[0]
 
 
 def told(happenings: list[Happening]) -> list[tuple[int, bool, str]]:
@@ -316,8 +324,8 @@ class TestFeed:
         assert [each.place for each in feed(store, places[0])] == places[1:]
         assert [each.place for each in feed(store, places[0], until=places[2].at)] == [places[1]]
         assert [each.place for each in feed(store, places[0], until=places[2].at + 1)] == places[1:3]
-        assert [each.place for each in feed(store, Place(places[1].at))] == places[1:]
-        assert [each.place for each in feed(store, Place(places[1].at + 1))] == places[2:]
+        assert [each.place for each in feed(store, FeedPosition(places[1].at))] == places[1:]
+        assert [each.place for each in feed(store, FeedPosition(places[1].at + 1))] == places[2:]
 
     def test_a_single_instant_is_told_in_pages(self, store: EngineUnderTest) -> None:
         worker = store.announce()
@@ -372,4 +380,7 @@ class TestFeed:
         assert told(feed(store)) == [(before.number, False, "errored"), (after.number, True, "completed")]
 
     def test_it_tells_what_time_it_is(self, store: EngineUnderTest) -> None:
-        assert store.engine.run(registry(store).happened(Place(0), FOREVER, 1)) == ([], store.clock.now)
+        assert store.engine.run(registry(store).happened(FeedPosition(0), FOREVER, 1)) == (
+            [],
+            store.clock.now,
+        )

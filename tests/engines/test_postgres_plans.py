@@ -25,7 +25,7 @@ from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.model.service import AuditEntry, Place
+from shigoto.model.service import AuditEntry, FeedPosition
 from shigoto.model.worker import Announcement, Ending, LogTail, Report, Settlement, SweepOrder, Want
 from tests.postgres_stores import make_store
 from tests.postgres_yard import ALWAYS, Yard
@@ -350,8 +350,11 @@ HOT: dict[str, tuple[Callable[[Store], Op[Any]], str]] = {
     "schedules": (lambda store: store.engine.schedules(names(1, 5)), ""),
     "history": (lambda store: store.engine.history("s000001", before=90, limit=20), ""),
     "workers": (lambda store: store.engine.workers(), ""),
-    "feed of nothing": (lambda store: store.engine.registry.happened(Place(SOON), SOON + 10_000, 100), ""),
-    "feed": (lambda store: store.engine.registry.happened(Place(SOON), SOON + 10_000, 100), ENDED),
+    "feed of nothing": (
+        lambda store: store.engine.registry.happened(FeedPosition(SOON), SOON + 10_000, 100),
+        "",
+    ),
+    "feed": (lambda store: store.engine.registry.happened(FeedPosition(SOON), SOON + 10_000, 100), ENDED),
     "note": (lambda store: store.engine.registry.note([NOTE] * 5), ""),
     "audit": (lambda store: store.engine.registry.noted(before=500, limit=20), ""),
     "audit of one": (lambda store: store.engine.registry.noted(target="q1", limit=10), ""),

@@ -11,7 +11,7 @@ from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.model.service import Place
+from shigoto.model.service import FeedPosition
 from shigoto.queues import storing, ticking
 from shigoto.server.audit import Audited, changing_queue, rerunning
 from shigoto.server.tokens import creating, revoking
@@ -111,7 +111,7 @@ def test_tokens_come_and_go(engine: PostgresEngine) -> None:
     _, token = engine.run(creating(engine, "web", ["submit", "read"], queues=["mail"], expires=60, actor=ME))
 
     assert engine.run(engine.registry.tokens()) == [token]
-    _, now = engine.run(engine.registry.happened(Place(0), 0, 0))
+    _, now = engine.run(engine.registry.happened(FeedPosition(0), 0, 0))
     assert token.expires_at is not None
     assert now - 5_000 <= token.expires_at - 60_000 <= now
     engine.run(revoking(engine, "web", actor=ME))

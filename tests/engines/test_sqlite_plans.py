@@ -24,7 +24,7 @@ from shigoto.filters import Filters
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobFilter, JobSpec, Lease, State
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
-from shigoto.model.service import Place as FeedPlace
+from shigoto.model.service import FeedPosition as FeedPlace
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 
 MANY = 1_000_000

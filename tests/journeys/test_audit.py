@@ -20,7 +20,7 @@ from shigoto.engine.open import open_engine
 from shigoto.model.errors import Unsupported
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter
-from shigoto.model.service import AuditEntry, Place
+from shigoto.model.service import AuditEntry, FeedPosition
 from shigoto.model.worker import Announcement, Ending, Settlement, Want
 from shigoto.server.tokens import creating
 from tests.journeys.yard import SHIGOTO
@@ -232,7 +232,7 @@ def test_nothing_else_of_the_registry_is_to_be_had_from_a_server(store: Store) -
             lambda: registry.add_token(key("admin").token),
             lambda: registry.revoke_token("x"),
             lambda: registry.note([]),
-            lambda: registry.happened(Place(0), 1, 1),
+            lambda: registry.happened(FeedPosition(0), 1, 1),
         ]
         for ask in asked:
             with pytest.raises(Unsupported, match="Name the store itself"):

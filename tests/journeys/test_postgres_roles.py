@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from shigoto import Shigoto, State
-from shigoto.model.service import Place
+from shigoto.model.service import FeedPosition
 from shigoto.server.tokens import creating
 from tests.journeys.ground import MIGRATOR_PASSWORD, RUNTIME_PASSWORD, Ground, opened
 from tests.journeys.yard import ended_within, eventually, runners_of
@@ -61,7 +61,7 @@ def test_everything_works_with_the_least_rights(ground: Ground) -> None:
         registry = app.engine.registry
         _, token = app.engine.run(creating(app.engine, "web", ["read"], actor="app"))
         app.engine.run(registry.watch())
-        told, _ = app.engine.run(registry.happened(Place(0), 2**53, 100))
+        told, _ = app.engine.run(registry.happened(FeedPosition(0), 2**53, 100))
         assert {done.id, apart.id, failed.id} == {each.id for each in told if each.final}
         app.engine.run(registry.revoke_token(token.id))
         assert [entry.action for entry in app.engine.run(registry.noted())] == ["token.create"]

@@ -13,7 +13,7 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Relay
 from shigoto.model.ids import uuid7
-from shigoto.model.service import Happening, Place
+from shigoto.model.service import FeedPosition, Happening
 from shigoto.model.time import Millis
 from shigoto.server import events as module
 from shigoto.server.events import OVERLAP, PAGE, REPLAYED, Feed, Subscription
@@ -41,7 +41,7 @@ class Book(Relay):
     def watch(self) -> Op[None]:
         return _op(lambda: None)
 
-    def happened(self, after: Place, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
+    def happened(self, after: FeedPosition, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
         def look() -> tuple[list[Happening], Millis]:
             self.looks += 1
             if self.away:
@@ -56,7 +56,7 @@ class Book(Relay):
 
     def write(self, number: int, *, late: Millis = 0, final: bool = True) -> Happening:
         """Something happens, and is committed now, `late` milliseconds after the instant it bears."""
-        place = Place(self.clock.now - late, number, 2 + final)
+        place = FeedPosition(self.clock.now - late, number, 2 + final)
         made = Happening(
             place=place, final=final, outcome="completed", id=UUID(int=number), task="t", queue="q", tenant=""
         )
@@ -162,7 +162,7 @@ class TestSubscription:
         book = Book()
 
         async def main(feed: Feed) -> list[int]:
-            begin = Place(book.clock.now)
+            begin = FeedPosition(book.clock.now)
             for number in range(2 * PAGE + 5):
                 book.write(number + 1)
                 if number % 10 == 0:
@@ -176,7 +176,7 @@ class TestSubscription:
     def test_what_is_older_than_an_hour_is_not_told_and_that_is_said(self) -> None:
         book = Book()
 
-        async def main(feed: Feed) -> tuple[list[int], bool, Place]:
+        async def main(feed: Feed) -> tuple[list[int], bool, FeedPosition]:
             old = book.write(1).place
             await asyncio.sleep(1_000)
             book.write(2)
@@ -189,13 +189,13 @@ class TestSubscription:
         told, lost, begin = book.play(main)
 
         assert (told, lost) == ([2, 3], True)
-        assert begin == Place(START + 500_000)
+        assert begin == FeedPosition(START + 500_000)
 
     def test_a_place_in_the_future_is_now(self) -> None:
         book = Book()
 
         async def main(feed: Feed) -> list[int]:
-            subscription = feed.subscribe(Place(book.clock.now + 10**9))
+            subscription = feed.subscribe(FeedPosition(book.clock.now + 10**9))
             await subscription.begin()
             book.write(1)
             return await heard(subscription, 1)
@@ -242,13 +242,13 @@ class TestSubscription:
     def test_the_place_to_come_back_to_moves_on_while_nothing_happens(self) -> None:
         book = Book()
 
-        async def main(feed: Feed) -> Place:
+        async def main(feed: Feed) -> FeedPosition:
             subscription = feed.subscribe(None)
             await subscription.begin()
             await heard(subscription, 7_200)
             return subscription.place
 
-        assert book.play(main) >= Place(START + 7_190_000)
+        assert book.play(main) >= FeedPosition(START + 7_190_000)
 
     @pytest.mark.parametrize("steps", [0, 1, 2, 3, 100])
     def test_closing_the_feed_ends_it(self, steps: int) -> None:

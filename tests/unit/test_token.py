@@ -9,7 +9,7 @@ import pytest
 from msgspec import json, structs
 
 from shigoto import OptionInvalid
-from shigoto.model.service import AuditEntry, Place, Token, mint_token, read_token, token_matches
+from shigoto.model.service import AuditEntry, FeedPosition, Token, mint_token, read_token, token_matches
 from shigoto.server.tokens import creating, revoking
 from tests.unit.shop import Shop, opened_shop
 
@@ -80,12 +80,12 @@ def test_admin_may_read_and_nothing_else_implies_anything() -> None:
 
 
 def test_a_place_in_the_feed_is_read_as_it_was_written_and_nothing_else_is_one() -> None:
-    place = Place(1_777_982_400_000, 42, 7)
+    place = FeedPosition(1_777_982_400_000, 42, 7)
 
     assert str(place) == "1777982400000-42-7"
-    assert Place.read(str(place)) == place
+    assert FeedPosition.read(str(place)) == place
     for text in ("", "1", "1-2", "1-2-3-4", "-1-2-3", "a-b-c", "1-2-", " 1-2-3", "1-2-٣", f"1-2-{10**30}"):
-        assert Place.read(text) is None
+        assert FeedPosition.read(text) is None
 
 
 def test_a_token_is_created_with_what_was_said_and_noted_without_its_secret(shop: Shop) -> None:

@@ -209,7 +209,7 @@ def _opened(ctx: click.Context, store: str | None, *, existing: bool = True) -> 
 
 
 def _now(engine: "Engine") -> int:
-    from shigoto.model.service import Place
+    from shigoto.model.service import FeedPosition
 
-    _, now = engine.run(engine.registry.happened(Place(0), 0, 0))
+    _, now = engine.run(engine.registry.happened(FeedPosition(0), 0, 0))
     return now

@@ -34,7 +34,7 @@ from shigoto.model.job import (
 )
 from shigoto.model.schedule import Change, Due, Entry, Schedule
 from shigoto.model.secrets import Reseal, Sealed
-from shigoto.model.service import AuditEntry, Happening, Place, Token
+from shigoto.model.service import AuditEntry, FeedPosition, Happening, Token
 from shigoto.model.time import Millis
 from shigoto.model.worker import (
     Announcement,
@@ -83,7 +83,7 @@ class Registry(Protocol):
         """Make `happened` cheap from now on, at a price for every job that ends. Idempotent."""
         ...
 
-    def happened(self, after: Place, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
+    def happened(self, after: FeedPosition, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
         """What stands behind `after` and has happened before the instant `until`, in order, at most `limit`; and
         store time now.
 

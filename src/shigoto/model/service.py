@@ -2,7 +2,7 @@
 
 AuditEntry   one action of an operator: who, what, to which, and how it was before and after
 Token        who may ask the service for what; the store has the hash of its secret, never the secret
-Happening    one run or job that ended, at its `Place` in the feed: the order in which all of them did
+Happening    one run or job that ended, at its `FeedPosition` in the feed: the order in which all of them did
 """
 
 from base64 import b32encode, urlsafe_b64encode
@@ -98,7 +98,7 @@ def token_matches(token: Token | None, hash: bytes) -> bool:
     return same and token is not None
 
 
-class Place(Struct, frozen=True, order=True, array_like=True):
+class FeedPosition(Struct, frozen=True, order=True, array_like=True):
     """A position in the feed: no two happenings have the same, and a later one has a greater. Its text is
     `at-number-step`.
 
@@ -113,8 +113,8 @@ class Place(Struct, frozen=True, order=True, array_like=True):
         return f"{self.at}-{self.number}-{self.step}"
 
     @classmethod
-    def read(cls, text: str) -> "Place | None":
-        """The place that a text names, None if it names none."""
+    def read(cls, text: str) -> "FeedPosition | None":
+        """The position that a text names, None if it names none."""
         parts = text.split("-")
         if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
             return None
@@ -125,7 +125,7 @@ class Happening(Struct, frozen=True, kw_only=True):
     """One end. If it is `final`, that of a job, and `outcome` is its state; else that of a run which did not complete,
     after which the job goes on, and `outcome` is that of the attempt."""
 
-    place: Place
+    place: FeedPosition
     final: bool
     outcome: str
     id: UUID

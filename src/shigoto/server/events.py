@@ -28,7 +28,7 @@ from msgspec import Struct, json
 
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import RequestError, RequestInvalid, ServerStopping, StoreError
-from shigoto.model.service import Happening, Place
+from shigoto.model.service import FeedPosition, Happening
 from shigoto.model.time import Millis, Moment, to_datetime
 from shigoto.server.auth import Caller, Reader, the_service
 from shigoto.server.permissions import sees
@@ -60,7 +60,7 @@ class Feed:
         self._closed = False
         self._reached: Millis | None = None  # store time up to which all was seen; None while nobody waits
         self._looked_back: Millis = 0
-        self._seen: set[Place] = set()
+        self._seen: set[FeedPosition] = set()
 
     @property
     def reached(self) -> Millis | None:
@@ -110,7 +110,7 @@ class Feed:
             if not self._waiting[id]:
                 del self._waiting[id]
 
-    def subscribe(self, after: Place | None) -> "Subscription":
+    def subscribe(self, after: FeedPosition | None) -> "Subscription":
         """All that happens from now on, or behind a place; to be closed."""
         return Subscription(self, after)
 
@@ -146,7 +146,7 @@ class Feed:
         """Hand on to it no more."""
         self._joined.discard(subscription)
 
-    async def read(self, after: Place, until: Millis) -> tuple[list[Happening], Millis]:
+    async def read(self, after: FeedPosition, until: Millis) -> tuple[list[Happening], Millis]:
         """A page of what has happened, and store time now."""
         engine = self._opening()
         return await engine.arun(engine.registry.happened(after, until, PAGE))
@@ -169,10 +169,10 @@ class Feed:
 
     async def _look(self) -> None:
         if self._reached is None:
-            _, self._reached = await self.read(Place(0), 0)
+            _, self._reached = await self.read(FeedPosition(0), 0)
             self._looked_back = 0
         thorough = self._reached - self._looked_back >= OVERLAP
-        start = Place(max(0, self._reached - (2 * OVERLAP if thorough else BACK)))
+        start = FeedPosition(max(0, self._reached - (2 * OVERLAP if thorough else BACK)))
         while not self._closed:
             until = start.at + WINDOW
             found, now = await self.read(start, until)
@@ -181,7 +181,7 @@ class Feed:
             if len(found) == PAGE:
                 start = found[-1].place
             elif until <= now:
-                start = Place(until)
+                start = FeedPosition(until)
             else:
                 self._reached = now
                 break
@@ -204,27 +204,27 @@ class Feed:
 class Subscription:
     """What one client hears. It reads from the store what it has missed, and then what the feed hands on."""
 
-    def __init__(self, feed: Feed, after: Place | None) -> None:
+    def __init__(self, feed: Feed, after: FeedPosition | None) -> None:
         self._feed = feed
         self._after = after
-        self._start = self._position = self._place = after or Place(0)
+        self._start = self._position = self._place = after or FeedPosition(0)
         self._window = WINDOW
         self._catching_up = True
         self._joined = False
-        self._given: set[Place] = set()
+        self._given: set[FeedPosition] = set()
         self._queue: deque[Happening] = deque()
         self._arrived = asyncio.Event()
         self.lost = False
         """Whether what it asked for is older than what is told again."""
         self.closed = False
 
-    async def begin(self) -> Place:
+    async def begin(self) -> FeedPosition:
         """Where it begins. Raises StoreError."""
-        _, now = await self._feed.read(Place(0), 0)
+        _, now = await self._feed.read(FeedPosition(0), 0)
         if self._after is None or self._after.at > now:
-            self._place = Place(now)
+            self._place = FeedPosition(now)
         elif self._after.at < now - REPLAYED:
-            self.lost, self._place = True, Place(now - REPLAYED)
+            self.lost, self._place = True, FeedPosition(now - REPLAYED)
         fresh = self._after is None
         self._start = self._position = self._place if fresh else _back(self._place.at)
         return self._place
@@ -249,7 +249,7 @@ class Subscription:
         return self._kept(taken)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> FeedPosition:
         """From where to go on, if the client comes back later. Everything before was given."""
         reached = self._feed.reached
         if self._catching_up or self._queue or reached is None:
@@ -281,7 +281,7 @@ class Subscription:
             if len(found) == PAGE:
                 self._position, self._window = found[-1].place, WINDOW
             elif until <= now:
-                self._position = Place(until)
+                self._position = FeedPosition(until)
                 self._window = WINDOW if found else min(2 * self._window, WIDEST)
             elif self._joined:
                 self._catching_up = False
@@ -307,8 +307,8 @@ class Subscription:
         return fresh
 
 
-def _back(at: Millis) -> Place:
-    return Place(max(0, at - OVERLAP))
+def _back(at: Millis) -> FeedPosition:
+    return FeedPosition(max(0, at - OVERLAP))
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> None:
@@ -377,7 +377,7 @@ async def stream_events(
     be missed.
     """
     known = last_event_id or after
-    place = None if known is None else Place.read(known)
+    place = None if known is None else FeedPosition.read(known)
     if known is not None and place is None:
         raise RequestInvalid(
             "This is the id of no event: it looks like 1767225600000-12-3.",
@@ -417,7 +417,7 @@ class _Ear:
         return self._caller.may("read")
 
 
-async def _lines(subscription: Subscription, begin: Place, ear: _Ear) -> AsyncIterator[bytes]:
+async def _lines(subscription: Subscription, begin: FeedPosition, ear: _Ear) -> AsyncIterator[bytes]:
     time = get_running_loop().time
     told_at = time()
     end = told_at + LONGEST
@@ -454,6 +454,6 @@ def _told(each: Happening) -> bytes:
     return _event("ended" if each.final else "attempt", each.place, event)
 
 
-def _event(name: str, place: Place, data: Struct) -> bytes:
+def _event(name: str, place: FeedPosition, data: Struct) -> bytes:
     """One event. JSON has no line break in it, so its data is one line."""
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (str(place).encode(), name.encode(), json.encode(data))

@@ -12,7 +12,16 @@ from msgspec import json
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import OptionInvalid, nearest
-from shigoto.model.service import ID_BYTES, SCOPES, SECRET_BYTES, AuditEntry, Place, Scope, Token, mint_token
+from shigoto.model.service import (
+    ID_BYTES,
+    SCOPES,
+    SECRET_BYTES,
+    AuditEntry,
+    FeedPosition,
+    Scope,
+    Token,
+    mint_token,
+)
 from shigoto.model.text import shown
 from shigoto.model.time import Millis, milliseconds
 from shigoto.options import MAX_TENANT, check_name, text
@@ -103,7 +112,7 @@ def revoking(engine: Engine, word: str, *, actor: str) -> Op[Token]:
 
 def _now(engine: Engine) -> Steps[Millis]:
     """Store time."""
-    _, now = yield from engine.registry.happened(Place(0), 0, 0).start()
+    _, now = yield from engine.registry.happened(FeedPosition(0), 0, 0).start()
     return now
 
 

@@ -9,7 +9,7 @@ from msgspec import structs
 from shigoto.engine.memory.store import Row, Store, change, read
 from shigoto.engine.op import Op
 from shigoto.model.secrets import Held, Reseal, Sealed, is_sealed, prefix_of
-from shigoto.model.service import AUDIT_NAME, AuditEntry, Happening, Place, Token, bounded_entry
+from shigoto.model.service import AUDIT_NAME, AuditEntry, FeedPosition, Happening, Token, bounded_entry
 from shigoto.model.text import fit
 from shigoto.model.time import Millis, to_millis
 
@@ -144,7 +144,7 @@ class MemoryRegistry:
     def watch(self) -> Op[None]:
         return read(lambda: None)
 
-    def happened(self, after: Place, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
+    def happened(self, after: FeedPosition, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
         def look() -> tuple[list[Happening], Millis]:
             found = (
                 each
@@ -163,12 +163,12 @@ def _happenings(row: Row) -> Iterator[Happening]:
     for attempt in row.attempts:
         at = to_millis(attempt.finished_at)
         if at != ended or attempt.token != row.token:
-            yield _happening(row, Place(at, row.number, 2 * attempt.token), attempt.outcome)
+            yield _happening(row, FeedPosition(at, row.number, 2 * attempt.token), attempt.outcome)
     if ended is not None:
-        yield _happening(row, Place(ended, row.number, 2 * row.token + 1), row.state)
+        yield _happening(row, FeedPosition(ended, row.number, 2 * row.token + 1), row.state)
 
 
-def _happening(row: Row, place: Place, outcome: str) -> Happening:
+def _happening(row: Row, place: FeedPosition, outcome: str) -> Happening:
     final = bool(place.step % 2)
     return Happening(
         place=place,

@@ -32,7 +32,7 @@ from shigoto.model.job import (
 )
 from shigoto.model.schedule import Change, Due, Entry, Firing, Schedule
 from shigoto.model.secrets import Reseal, Sealed
-from shigoto.model.service import AuditEntry, Happening, Place, Token
+from shigoto.model.service import AuditEntry, FeedPosition, Happening, Token
 from shigoto.model.time import Millis, to_millis
 from shigoto.model.worker import (
     CLAIM_DEADLINE,
@@ -109,7 +109,7 @@ class RemoteRegistry:
         """Refuse."""
         self._refuse()
 
-    def happened(self, after: Place, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
+    def happened(self, after: FeedPosition, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
         """Refuse."""
         self._refuse()
 

@@ -10,7 +10,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.sql.commands import Steps, sql, sql_each
 from shigoto.engine.sql.looking import STATES, UNREADABLE
 from shigoto.model.secrets import HELD, PREFIX, Reseal, Sealed, prefix_of
-from shigoto.model.service import AUDIT_NAME, AuditEntry, Happening, Place, Scope, Token, bounded_entry
+from shigoto.model.service import AUDIT_NAME, AuditEntry, FeedPosition, Happening, Scope, Token, bounded_entry
 from shigoto.model.text import fit
 from shigoto.model.time import Millis
 
@@ -74,10 +74,12 @@ class SqlRegistry:
     def watch(self) -> Op[None]:
         return Op(start=self._watch, mode="probe")
 
-    def happened(self, after: Place, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
+    def happened(self, after: FeedPosition, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
         return Op(start=lambda: self._happened(after, until, limit), mode="read")
 
-    def _happened(self, after: Place, until: Millis, limit: int) -> Steps[tuple[list[Happening], Millis]]:
+    def _happened(
+        self, after: FeedPosition, until: Millis, limit: int
+    ) -> Steps[tuple[list[Happening], Millis]]:
         now = yield from self._now()
         values = (after.at, after.number, after.step, until, limit)
         rows = (yield sql("ended_jobs", *values)).fetchall() + (yield sql("ended_runs", *values)).fetchall()
@@ -129,7 +131,7 @@ def _happening(row: tuple[Any, ...]) -> Happening:
     at, number, step, outcome, id, task, queue, tenant, kind = row
     final = bool(step % 2)
     return Happening(
-        place=Place(at, number, step),
+        place=FeedPosition(at, number, step),
         final=final,
         outcome=STATES[outcome].value if final else outcome,
         id=UUID(bytes=id),
