@@ -12,7 +12,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, Job, JobFilter, JobSpec
-from shigoto.model.notice import DELIVER, NOTICE, QUEUE, Failed, Notice, is_silent, of_failures
+from shigoto.model.notice import DELIVER, NOTICE, QUEUE, FailedJob, Notice, is_silent, of_failures
 from shigoto.model.worker import Announcement
 from shigoto.notify import Event, on_dead_worker, on_failure, on_queue_age
 from shigoto.notify.notifier import Notifier
@@ -325,7 +325,7 @@ class TestForwarding:
         assert all(map(is_silent, ours))
         assert not is_silent("bad")
         failed = [
-            Failed(number, uuid7(), task, QUEUE, 1, FailureKind.ERROR)
+            FailedJob(number, uuid7(), task, QUEUE, 1, FailureKind.ERROR)
             for number, task in enumerate([*ours, "bad"])
         ]
         assert len(of_failures(1, failed)) == 1

@@ -49,7 +49,7 @@ def is_silent(task: str) -> bool:
     return task in (NOTICE, DELIVER) or task.startswith(RULES)
 
 
-class Failed(Struct, frozen=True):
+class FailedJob(Struct, frozen=True):
     """A job that has just failed for good, whatever the way; its token tells this failure from an earlier one."""
 
     number: int
@@ -60,7 +60,7 @@ class Failed(Struct, frozen=True):
     kind: FailureKind | None
 
 
-def of_failures(now: Millis, jobs: Iterable[Failed]) -> list[JobSpec]:
+def of_failures(now: Millis, jobs: Iterable[FailedJob]) -> list[JobSpec]:
     """The notices of jobs that have failed, in the order of their numbers. One that fails again, after a retry, has
     another."""
     return [

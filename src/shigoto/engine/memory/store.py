@@ -16,7 +16,7 @@ from msgspec import Struct, field, json
 
 from shigoto.engine.op import Op, Steps
 from shigoto.model.job import Attempt, FailureKind, Job, JobSpec, Lease, LogLine, QueueSettings, State
-from shigoto.model.notice import Failed, of_failures
+from shigoto.model.notice import FailedJob, of_failures
 from shigoto.model.schedule import Entry, Schedule
 from shigoto.model.service import AuditEntry, Token
 from shigoto.model.states import MOVES, Counters, Held, attempt
@@ -349,7 +349,7 @@ class Store:
     def tell_failures(self) -> None:
         """Write the notices of what has failed, in the order of its numbers; at the end of each operation at least."""
         for _, (now, row) in sorted(self._untold.items()):
-            failed = Failed(
+            failed = FailedJob(
                 row.number, row.spec.id, row.spec.task, row.spec.queue, row.token, row.failure_kind
             )
             self.write_notices(of_failures(now, [failed]), now)

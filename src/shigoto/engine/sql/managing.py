@@ -20,7 +20,7 @@ from shigoto.engine.sql.settling import (
 )
 from shigoto.model.errors import JobNotFound, KeyTaken
 from shigoto.model.job import Enqueued, FailureKind, QueueSettings, State
-from shigoto.model.notice import Failed, of_failures
+from shigoto.model.notice import FailedJob, of_failures
 from shigoto.model.states import DELETABLE, Counters, forced, not_retryable, renewed
 from shigoto.model.time import Millis
 
@@ -109,8 +109,8 @@ def _done(
     )  # fmt: skip
 
 
-def _failed(job: Waiting, kind: FailureKind | None) -> Failed:
-    return Failed(job.number, job.id, job.task, job.queue, job.token, kind)
+def _failed(job: Waiting, kind: FailureKind | None) -> FailedJob:
+    return FailedJob(job.number, job.id, job.task, job.queue, job.token, kind)
 
 
 def delete(dialect: Dialect, numbers: Sequence[int], states: Collection[State]) -> Steps[int]:

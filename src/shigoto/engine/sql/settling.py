@@ -19,7 +19,7 @@ from msgspec.structs import astuple
 from shigoto.engine.sql.commands import Dialect, Steps, Submit, sql, sql_each
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES
 from shigoto.model.job import JobSpec, State
-from shigoto.model.notice import SWITCH, Failed, of_failures
+from shigoto.model.notice import SWITCH, FailedJob, of_failures
 from shigoto.model.states import Counters, Held, Move, after
 from shigoto.model.time import Millis
 from shigoto.model.worker import KEPT_RELEASES, Ending, Report, Settlement, Verdict, leaves_a_trace
@@ -286,7 +286,7 @@ def move(submit: Submit, now: Millis, ends: Sequence[tuple[Running, Settlement, 
     later: list[tuple[int, Millis]] = []
     done: list[tuple[object, ...]] = []
     ended: list[tuple[str, State]] = []
-    failed: list[Failed] = []
+    failed: list[FailedJob] = []
     for (row, settlement, settled_token), to in zip(ends, moves, strict=True):
         if to.state is State.PENDING:
             run_at = row.run_at if to.delay is None else now + to.delay
@@ -296,7 +296,7 @@ def move(submit: Submit, now: Millis, ends: Sequence[tuple[Running, Settlement, 
             done.append(_done(now, row, settlement, to, settled_token))
             ended.append((row.queue, to.state))
             if to.state is State.FAILED and row.noticed:
-                failed.append(Failed(row.number, row.id, row.task, row.queue, row.token, to.failure_kind))
+                failed.append(FailedJob(row.number, row.id, row.task, row.queue, row.token, to.failure_kind))
     if later:
         yield sql_each("set_run_at", later)
     yield from wait_again(now, waiting)
