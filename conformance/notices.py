@@ -8,7 +8,7 @@ from conformance.engine_under_test import EngineUnderTest, ended
 from conformance.schedule_fixture import Office
 from shigoto.model.job import FailureKind, Job, JobFilter, State
 from shigoto.model.notice import DELIVER, NOTICE, QUEUE, Notice
-from shigoto.model.schedule import Change, Entry, Firing, TickOutcome
+from shigoto.model.schedule import Change, Firing, TickEntry, TickOutcome
 from shigoto.model.states import MAX_SNOOZES
 from shigoto.model.worker import LEASE, Death, Ending, SweepOrder, Verdict
 
@@ -207,8 +207,10 @@ class TestNotices:
         _switch_on(store)
         office = Office(store)
         schedule = office.add()
-        missed = Entry(at=1_000, until=9_000, count=5, outcome=TickOutcome.MISSED, decided_at=store.clock.now)
-        skipped = Entry(at=20_000, outcome=TickOutcome.SKIPPED, decided_at=store.clock.now)
+        missed = TickEntry(
+            at=1_000, until=9_000, count=5, outcome=TickOutcome.MISSED, decided_at=store.clock.now
+        )
+        skipped = TickEntry(at=20_000, outcome=TickOutcome.SKIPPED, decided_at=store.clock.now)
         firings = (Firing(entry=missed), Firing(entry=skipped))
 
         assert office.tick(Change(schedule=schedule, seen=schedule.revision, firings=firings)) == [True]

@@ -6,7 +6,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from conformance.engine_under_test import EngineUnderTest, SpecOptions
-from shigoto.model.schedule import KEPT, Change, Due, Entry, Firing, Pause, Schedule, TickOutcome
+from shigoto.model.schedule import KEPT, Change, Due, Firing, Pause, Schedule, TickEntry, TickOutcome
 from shigoto.model.time import Millis
 
 
@@ -77,9 +77,9 @@ class Office:
         """A tick, with a job if it fires."""
         now = self.store.clock.now
         if not outcome.fires:
-            return Firing(entry=Entry(at=at, outcome=outcome, decided_at=now))
+            return Firing(entry=TickEntry(at=at, outcome=outcome, decided_at=now))
         spec = replace(self.store.spec(id=schedule.job_id(at)), **options)
-        return Firing(entry=Entry(at=at, outcome=outcome, decided_at=now, job=spec.id), spec=spec)
+        return Firing(entry=TickEntry(at=at, outcome=outcome, decided_at=now, job=spec.id), spec=spec)
 
     def get(self, name: str = "nightly") -> Schedule:
         """The schedule as it stands."""
@@ -94,6 +94,6 @@ class Office:
         """The names of what is due."""
         return [each.schedule.name for each in self.due(*declared, limit=limit).schedules]
 
-    def history(self, name: str = "nightly", *, limit: int = KEPT + 10) -> list[Entry]:
+    def history(self, name: str = "nightly", *, limit: int = KEPT + 10) -> list[TickEntry]:
         """The entries of a schedule, the oldest first."""
         return self.engine.run(self.engine.history(name, limit=limit))[::-1]

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from conformance.engine_under_test import EngineUnderTest
 from conformance.schedule_fixture import Office
-from shigoto.model.schedule import ASTRAY, SOON, Change, Entry, Schedule, TickOutcome
+from shigoto.model.schedule import ASTRAY, SOON, Change, Schedule, TickEntry, TickOutcome
 from shigoto.model.worker import Ending
 
 
@@ -14,7 +14,7 @@ class TestSchedules:
     def test_a_schedule_is_kept_as_it_was_told(self, store: EngineUnderTest) -> None:
         """S4-3, C23: the store is the truth."""
         office = Office(store)
-        stretch = Entry(at=1, until=4, count=3, outcome=TickOutcome.SKIPPED, decided_at=5)
+        stretch = TickEntry(at=1, until=4, count=3, outcome=TickOutcome.SKIPPED, decided_at=5)
         schedule = Schedule(
             id=store.new_id(), name="nightly", definition='{"é": "\\u4ed5\\u4e8b"}', origin="shop.tasks:nightly",
             paused_at=-7, failed=True, held=True, look_at=2**53, decided_to=-5, job=store.new_id(), errors=3,

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from conformance.engine_under_test import EngineUnderTest
 from conformance.schedule_fixture import Office
 from shigoto.model.job import State
-from shigoto.model.schedule import KEPT, Change, Entry, Firing, TickOutcome
+from shigoto.model.schedule import KEPT, Change, Firing, TickEntry, TickOutcome
 from shigoto.model.worker import Ending
 
 
@@ -67,7 +67,7 @@ class TestTick:
         assert schedule.job is not None
         counted = replace(schedule, counts={TickOutcome.FIRED: 4, TickOutcome.MISSED: 2})
         again = office.firing(schedule, 2_000)
-        passed = Firing(entry=Entry(at=500, outcome=TickOutcome.MISSED, decided_at=5_000, count=2))
+        passed = Firing(entry=TickEntry(at=500, outcome=TickOutcome.MISSED, decided_at=5_000, count=2))
         change = Change(
             schedule=counted, seen=schedule.revision, firings=(passed, again), cancel=(schedule.job,)
         )
@@ -125,7 +125,7 @@ class TestTick:
         office.fire(office.add(), 5_000, TickOutcome.BACKFILLED)
         office.fire(office.get(), 6_001, TickOutcome.RUN_NOW)
         seen = office.get()
-        missed = Entry(at=1_000, until=9_000, count=9, outcome=TickOutcome.MISSED, decided_at=11_000)
+        missed = TickEntry(at=1_000, until=9_000, count=9, outcome=TickOutcome.MISSED, decided_at=11_000)
         counted = replace(seen, counts={"backfilled": 1, "run_now": 1, "missed": 9}, stretch=missed)
 
         [done] = office.engine.run(
@@ -147,7 +147,7 @@ class TestTick:
         office = Office(store)
         schedule = office.add()
         entries = [office.firing(schedule, at, TickOutcome.SUPPRESSED) for at in (1_000, 2_000, 4_000)]
-        stretch = Entry(at=5_000, until=9_000, count=5, outcome=TickOutcome.SUPPRESSED, decided_at=11_000)
+        stretch = TickEntry(at=5_000, until=9_000, count=5, outcome=TickOutcome.SUPPRESSED, decided_at=11_000)
         skipped, fired = office.firing(schedule, 4_500, TickOutcome.SKIPPED), office.firing(schedule, 3_000)
         counted = replace(schedule, counts={"suppressed": 8, "skipped": 1, "fired": 1})
         firings = (*entries, skipped, fired, Firing(entry=stretch))
@@ -173,7 +173,7 @@ class TestTick:
         """S4-22: a stretch of which every tick was filled in, and which begins beside all of them."""
         office = Office(store)
         schedule = office.add()
-        missed = Entry(at=1_001, until=3_000, count=2, outcome=TickOutcome.MISSED, decided_at=4_000)
+        missed = TickEntry(at=1_001, until=3_000, count=2, outcome=TickOutcome.MISSED, decided_at=4_000)
         counted = replace(schedule, counts={"fired": 1, "missed": 2})
         firings = (office.firing(schedule, 1_000), Firing(entry=missed))
         office.tick(Change(schedule=counted, seen=schedule.revision, firings=firings))
@@ -236,7 +236,7 @@ class TestTick:
         """S4-22: missed while every scheduler was down, or suppressed, or skipped."""
         office = Office(store)
         schedule = office.add()
-        entry = Entry(at=1_000, until=9_000, count=9, outcome=TickOutcome.MISSED, decided_at=11_000)
+        entry = TickEntry(at=1_000, until=9_000, count=9, outcome=TickOutcome.MISSED, decided_at=11_000)
 
         office.tick(Change(schedule=schedule, seen=1, firings=(Firing(entry=entry),)))
 
@@ -245,7 +245,7 @@ class TestTick:
     def test_a_stretch_is_cut_where_some_of_it_fires_after_all(self, store: EngineUnderTest) -> None:
         """A backfill of two of nine: the history still tells of the others."""
         office = Office(store)
-        missed = Entry(at=1_000, until=9_000, count=9, outcome=TickOutcome.MISSED, decided_at=11_000)
+        missed = TickEntry(at=1_000, until=9_000, count=9, outcome=TickOutcome.MISSED, decided_at=11_000)
         office.tick(Change(schedule=office.add(), seen=1, firings=(Firing(entry=missed),)))
         schedule, left = office.get(), replace(missed, at=3_000, count=7)
         filled = [office.firing(schedule, at, TickOutcome.BACKFILLED) for at in (1_000, 2_000)]
@@ -330,8 +330,8 @@ class TestTick:
         """S4-22: a stretch that began long ago, and has ticks that are newer than all the others."""
         office = Office(store)
         schedule = office.add()
-        long = Entry(at=1, until=KEPT + 7, count=9, outcome=TickOutcome.SUPPRESSED, decided_at=1)
-        over = Entry(at=2, until=5, count=2, outcome=TickOutcome.SUPPRESSED, decided_at=1)
+        long = TickEntry(at=1, until=KEPT + 7, count=9, outcome=TickOutcome.SUPPRESSED, decided_at=1)
+        over = TickEntry(at=2, until=5, count=2, outcome=TickOutcome.SUPPRESSED, decided_at=1)
         later = [office.firing(schedule, at, TickOutcome.MISSED) for at in range(3, KEPT + 8)]
         firings = (Firing(entry=long), Firing(entry=over), *later)
         office.tick(Change(schedule=schedule, seen=1, firings=firings))

@@ -22,7 +22,7 @@ from shigoto.engine.op import Steps
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, State
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Verdict, Want
 from shigoto.testing.virtual_time import VirtualClock
 
@@ -134,7 +134,7 @@ def tick_and_die(path: str, name: str, after: int) -> None:
     engine = SqliteEngine(Path(path), synchronous="off")
     [schedule] = engine.run(engine.schedules([name]))
     spec = JobSpec(id=schedule.job_id(1), task="work", queue="default", payload="{}")
-    entry = Entry(at=1, outcome=TickOutcome.FIRED, decided_at=1, job=spec.id)
+    entry = TickEntry(at=1, outcome=TickOutcome.FIRED, decided_at=1, job=spec.id)
     changed = replace(schedule, decided_to=1)
     op = engine.tick([Change(schedule=changed, seen=1, firings=(Firing(entry=entry, spec=spec),))])
 

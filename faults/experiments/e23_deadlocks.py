@@ -27,7 +27,7 @@ from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.errors import JobError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease, State
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.worker import Ending, SweepOrder, Want
 
 # A circle is looked for after so long a wait: soon, since here is nothing but waiting.
@@ -349,7 +349,9 @@ class Member:
     def _firing(self, schedule: Schedule) -> Firing:
         at = schedule.revision
         spec = structs.replace(self._spec(), id=schedule.job_id(at))
-        return Firing(entry=Entry(at=at, outcome=TickOutcome.FIRED, decided_at=at, job=spec.id), spec=spec)
+        return Firing(
+            entry=TickEntry(at=at, outcome=TickOutcome.FIRED, decided_at=at, job=spec.id), spec=spec
+        )
 
     def _retry(self) -> None:
         for id in self._some_ids():

@@ -18,7 +18,7 @@ from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.errors import JobError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease, State
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.worker import Announcement, Death, Ending, Report, Settlement, SweepOrder, Want
 
 ENDED_WITHIN = 30.0  # seconds: as long as the driver lets an operation take
@@ -207,7 +207,7 @@ class Scene:
     def _firing(self, schedule: Schedule, number: int) -> Firing:
         spec = structs.replace(self._spec(number * 3), id=schedule.job_id(1))
         return Firing(
-            entry=Entry(at=1, outcome=TickOutcome.FIRED, decided_at=1, job=spec.id),
+            entry=TickEntry(at=1, outcome=TickOutcome.FIRED, decided_at=1, job=spec.id),
             spec=structs.replace(spec, key_mode="replace" if number % 2 else "keep"),
         )
 

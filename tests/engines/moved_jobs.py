@@ -11,7 +11,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, Job, JobFilter, JobSpec, Lease, LogLine, QueueSettings, State
 from shigoto.model.record import AttemptRecord, JobRecord, LineRecord
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.worker import Announcement, Ending, LogTail, Report, Settlement, SweepOrder, Verdict, Want
 
 NOW = 1_700_000_000_000
@@ -137,8 +137,12 @@ def plan(engine: Engine, keyed: JobSpec) -> None:
     engine.run(engine.tick([Change(schedule=each, seen=0) for each in (nightly, broken, schedule("plain"))]))
     again = replace(keyed, id=nightly.job_id(NOW))
     entries = (
-        Firing(entry=Entry(at=LONG_AGO, outcome=TickOutcome.MISSED, decided_at=NOW, until=NOW - 1, count=23)),
-        Firing(entry=Entry(at=NOW, outcome=TickOutcome.CAUGHT_UP, decided_at=NOW, job=again.id), spec=again),
+        Firing(
+            entry=TickEntry(at=LONG_AGO, outcome=TickOutcome.MISSED, decided_at=NOW, until=NOW - 1, count=23)
+        ),
+        Firing(
+            entry=TickEntry(at=NOW, outcome=TickOutcome.CAUGHT_UP, decided_at=NOW, job=again.id), spec=again
+        ),
     )
     change = Change(schedule=nightly, seen=1, firings=entries)
     assert engine.run(engine.tick([change])) == [change]

@@ -14,7 +14,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreMoved, StoreMoving, StoreRefused
 from shigoto.model.job import JobSpec, State
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.moving.files import BadLine, Carried, End, Header, Line, encode, export, load
 from shigoto.moving.move import Progress
 from tests.engines.moved_jobs import LATER, NOW, live_through, record, schedule, told
@@ -39,7 +39,9 @@ def fire(engine: Engine, name: str, at: int) -> bool:
     """Fire a tick as a scheduler does that has just seen the schedule."""
     [known] = engine.run(engine.schedules([name]))
     spec = JobSpec(id=known.job_id(at), payload="{}", task="do", queue="work")
-    firing = Firing(entry=Entry(at=at, outcome=TickOutcome.FIRED, decided_at=at + 7, job=spec.id), spec=spec)
+    firing = Firing(
+        entry=TickEntry(at=at, outcome=TickOutcome.FIRED, decided_at=at + 7, job=spec.id), spec=spec
+    )
     counts = {"fired": known.counts.get("fired", 0) + 1}
     changed = replace(known, decided_to=at, look_at=at + SECOND, counts=counts)
     [done] = engine.run(engine.tick([Change(schedule=changed, seen=known.revision, firings=(firing,))]))
@@ -155,7 +157,7 @@ def test_nothing_about_schedules_changes_in_a_store_that_is_closed(
     if gate == "moved":
         mover.run(mover.shut(Gate(kind="moved", move="m", other="elsewhere")))
     [nightly] = engine.run(engine.schedules())
-    missed = Firing(entry=Entry(at=NOW, outcome=TickOutcome.MISSED, decided_at=NOW))
+    missed = Firing(entry=TickEntry(at=NOW, outcome=TickOutcome.MISSED, decided_at=NOW))
 
     changes: list[Op[Any]] = [
         engine.tick([Change(schedule=nightly, seen=1)]),

@@ -24,7 +24,7 @@ from shigoto.engine.postgres.claiming import Place as Mark
 from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.service import AuditEntry, FeedPosition
 from shigoto.model.worker import Announcement, Ending, LogTail, Report, Settlement, SweepOrder, Want
 from tests.postgres_stores import make_store
@@ -234,7 +234,7 @@ def change(number: int, *, revision: int = 1) -> Change:
         id=UUID(int=PLANNED + number), name=f"s{number:06}", definition="{}", revision=revision, look_at=now,
         decided_to=now, created_at=now,
     )  # fmt: skip
-    fired = Entry(at=now, outcome=TickOutcome.FIRED, decided_at=now)
+    fired = TickEntry(at=now, outcome=TickOutcome.FIRED, decided_at=now)
     return Change(schedule=schedule, seen=revision, firings=(Firing(entry=fired, spec=spec()),))
 
 

@@ -10,7 +10,7 @@ from shigoto import JobNotRetryable, QueueFull, State
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.service import FeedPosition
 from shigoto.queues import storing, ticking
 from shigoto.server.audit import Audited, changing_queue, rerunning
@@ -101,7 +101,7 @@ def test_a_queue_is_full_at_its_limit_also_for_ticks(engine: PostgresEngine) -> 
         engine.run(storing(engine, [spec(), spec("small")]))
     now = engine.run(engine.time())
     schedule = Schedule(id=uuid7(), name="often", definition="{}", decided_to=now, created_at=now)
-    fired = Firing(entry=Entry(at=now, outcome=TickOutcome.FIRED, decided_at=now), spec=spec("small"))
+    fired = Firing(entry=TickEntry(at=now, outcome=TickOutcome.FIRED, decided_at=now), spec=spec("small"))
     with pytest.raises(QueueFull):
         engine.run(ticking(engine, [Change(schedule=schedule, seen=0, firings=(fired,))]))
     assert engine.run(engine.schedules()) == []

@@ -25,7 +25,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.sqlite import SqliteEngine, driver, file
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import JobSpec, Lease
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.worker import Announcement, Ending, Settlement, Verdict, Want
 from shigoto.worker import Worker
 
@@ -448,7 +448,7 @@ def planned(engine: SqliteEngine, count: int, *, origin: str = "", look_at: int 
 
 def fired(schedule: Schedule, at: int) -> Change:
     [job] = specs(1)
-    entry = Entry(at=at, outcome=TickOutcome.FIRED, decided_at=at, job=job.id)
+    entry = TickEntry(at=at, outcome=TickOutcome.FIRED, decided_at=at, job=job.id)
     return Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=entry, spec=job),))
 
 

@@ -15,7 +15,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.errors import JobError, StoreError, StoreRefused
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobFilter, JobSpec, QueueSettings, State
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 
 pytestmark = pytest.mark.engine("sqlite")
@@ -254,7 +254,7 @@ def test_schedules_that_cannot_be_read_are_an_error_that_names_them(
     schedule = Schedule(
         id=uuid7(), name="nightly", definition="{}", decided_to=0, look_at=1_000, created_at=0
     )
-    entry = Entry(at=1_000, outcome=TickOutcome.MISSED, decided_at=1_000)
+    entry = TickEntry(at=1_000, outcome=TickOutcome.MISSED, decided_at=1_000)
     engine.run(engine.tick([Change(schedule=schedule, seen=0, firings=(Firing(entry=entry),))]))
     by_hand(tmp_path, f"UPDATE shigoto_{table} SET {change}")
     ops: dict[str, list[Op[Any]]] = {

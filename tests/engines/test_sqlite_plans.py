@@ -23,7 +23,7 @@ from shigoto.engine.sqlite.enqueueing import SHARED, insertion
 from shigoto.filters import Filters
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobFilter, JobSpec, Lease, State
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.service import FeedPosition as FeedPlace
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 
@@ -222,7 +222,7 @@ class TestWithAMillionFinishedAndAMillionScheduled:
         )
         empty.run(empty.tick([Change(schedule=first, seen=0)]))
         now = empty.now()
-        fired = Entry(at=now, outcome=TickOutcome.FIRED, decided_at=now)
+        fired = TickEntry(at=now, outcome=TickOutcome.FIRED, decided_at=now)
         declared = [f"s{number:06}" for number in range(1, 6)]
         makers: tuple[Callable[[SqliteEngine], Op[Any]], ...] = (
             lambda engine: engine.due([], 200),

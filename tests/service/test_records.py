@@ -28,7 +28,7 @@ from shigoto.model.errors import (
 )
 from shigoto.model.job import Counts, JobFilter, JobSpec, Lease, LogLine, QueueSettings, State
 from shigoto.model.notice import DELIVER, NOTICE, QUEUE, RULES
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.worker import (
     Announcement,
     Death,
@@ -595,7 +595,7 @@ def run_of(number: int = 1, token: int = 1) -> dict[str, Any]:
 def change_of(spec: JobSpec | None = None, **fields: Any) -> Change:
     """A change of a schedule that is new."""
     said: dict[str, Any] = {"id": uuid4(), "name": "s", "definition": "{}", "decided_to": 1, "created_at": 1}
-    entry = Entry(at=1, outcome=TickOutcome.FIRED, decided_at=1)
+    entry = TickEntry(at=1, outcome=TickOutcome.FIRED, decided_at=1)
     firings = () if spec is None else (Firing(entry=entry, spec=spec),)
     return Change(schedule=Schedule(**said | fields), seen=0, firings=firings)
 

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.time import to_datetime
 from shigoto.scheduler import SHORT_OUTAGE, SLOW, STUCK, judge
 from shigoto.worker.health import LOCKED, UNWRITTEN
@@ -50,7 +50,7 @@ def change(
     )
     firings = [
         Firing(
-            entry=Entry(at=NOW - late, outcome=outcome, decided_at=NOW, count=1 if outcome.fires else 3),
+            entry=TickEntry(at=NOW - late, outcome=outcome, decided_at=NOW, count=1 if outcome.fires else 3),
             spec=JobSpec(id=uuid7(), task="t", queue="q", payload="{}", priority=priority)
             if outcome.fires
             else None,

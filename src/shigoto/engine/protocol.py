@@ -32,7 +32,7 @@ from shigoto.model.job import (
     QueueSettings,
     State,
 )
-from shigoto.model.schedule import Change, Due, Entry, Schedule
+from shigoto.model.schedule import Change, Due, Schedule, TickEntry
 from shigoto.model.secrets import Reseal, Sealed
 from shigoto.model.service import AuditEntry, FeedPosition, Happening, Token
 from shigoto.model.time import Millis
@@ -414,7 +414,7 @@ class Engine(Transport, Protocol):
         """
         ...
 
-    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[TickEntry]]:
         """The entries of a schedule, the newest first, those before an instant if one is named."""
         ...
 
@@ -554,5 +554,5 @@ class Relay:
     def declare(self, names: Collection[str]) -> Op[int]:
         return self.engine.declare(names)
 
-    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[TickEntry]]:
         return self.engine.history(name, before=before, limit=limit)

@@ -124,7 +124,7 @@ class QueueRecord(
 
 
 class StoredTick(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One line of the history of a schedule, as `model.schedule.Entry` has it."""
+    """One line of the history of a schedule, as `model.schedule.TickEntry` has it."""
 
     at: Instant
     outcome: TickOutcome

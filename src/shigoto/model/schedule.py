@@ -57,7 +57,7 @@ LEADING = frozenset({TickOutcome.FIRED, TickOutcome.CAUGHT_UP})
 FIRING = LEADING | {TickOutcome.BACKFILLED, TickOutcome.RUN_NOW}
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class TickEntry(Struct, frozen=True, kw_only=True):
     """A line of the history: what became of a tick. One that did not fire may stand for `count`, up to `until`."""
 
     at: Millis
@@ -97,7 +97,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     counts: dict[str, int] = {}  # of ticks, by outcome
     created_at: Millis
     declared_at: Millis = 0  # when a process that declares it was last heard of
-    stretch: Entry | None = (
+    stretch: TickEntry | None = (
         None  # the entry of its newest ticks, if none of them fired: the next may join them
     )
     pauses: tuple[
@@ -124,7 +124,7 @@ class Firing(Struct, frozen=True, kw_only=True):
     """An entry to be made, and the job that goes with it. Of its ticks `known` were written down before; then `since`
     is the first of the others."""
 
-    entry: Entry
+    entry: TickEntry
     spec: JobSpec | None = None
     known: int = 0
     since: Millis | None = None
@@ -204,7 +204,7 @@ class DueSchedule(Struct, frozen=True, kw_only=True):
 
     schedule: Schedule
     busy: bool
-    known: tuple[Entry, ...] = ()
+    known: tuple[TickEntry, ...] = ()
 
 
 class Due(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shigoto.model.errors import ScheduleInvalid
-from shigoto.model.schedule import ASTRAY, Change, Entry, Firing, Pause, Schedule, TickOutcome
+from shigoto.model.schedule import ASTRAY, Change, Firing, Pause, Schedule, TickEntry, TickOutcome
 from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 from shigoto.model.time import Millis
 from shigoto.schedule.definition import Definition, read, written
@@ -35,7 +35,7 @@ SHORTEST_LOOK_BACK: Millis = 60_000
 class Decision(Struct, frozen=True, kw_only=True):
     """What becomes of a schedule. `entries` are all that is to be written down; those that fire get a job each."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[TickEntry, ...] = ()
     cancels: bool = False  # the job before makes room for the new one
     held: bool = False
     pauses: tuple[Pause, ...] = ()  # that have ended, and are not yet behind it
@@ -43,7 +43,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     look_at: Millis | None
 
     @property
-    def fires(self) -> tuple[Entry, ...]:
+    def fires(self) -> tuple[TickEntry, ...]:
         """The entries of ticks that get a job."""
         return tuple(entry for entry in self.entries if entry.outcome.fires)
 
@@ -104,7 +104,7 @@ def _decide_to(
 def passed_over(schedule: Schedule, definition: Definition, now: Millis) -> Decision:
     """Nothing fires of all that is due: it is written down."""
     outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
-    after, entries = schedule.decided_to, list[Entry]()
+    after, entries = schedule.decided_to, list[TickEntry]()
     for begin, end in _pauses(schedule, now):
         entries += _unfired(definition, after, begin, now, outcome)
         entries += _unfired(definition, max(after, begin), end, now, TickOutcome.SUPPRESSED)
@@ -133,7 +133,7 @@ def with_pause(pauses: tuple[Pause, ...], pause: Pause, definition: Definition) 
     return (*pauses, (begin, end))
 
 
-def passed_unseen(schedule: Schedule, now: Millis) -> tuple[Entry, ...]:
+def passed_unseen(schedule: Schedule, now: Millis) -> tuple[TickEntry, ...]:
     """The same where nobody can tell which ticks are due: one entry for all of them, if there is one at all."""
     waits = schedule.held or schedule.errors > 0
     first = schedule.decided_to + 1 if waits else schedule.look_at
@@ -162,14 +162,14 @@ def _pauses(schedule: Schedule, now: Millis) -> list[Pause]:
 
 def _unfired(
     definition: Definition, after: Millis, to: Millis, now: Millis, outcome: TickOutcome
-) -> list[Entry]:
+) -> list[TickEntry]:
     """The entries of ticks that do not fire."""
     older, recent = overdue(definition, after, to)
     entries = [replace(entry, outcome=outcome, decided_at=now) for entry in older]
     return entries + [_entry(at, outcome, now) for at in recent]
 
 
-def counted(schedule: Schedule, entries: Iterable[Entry]) -> dict[str, int]:
+def counted(schedule: Schedule, entries: Iterable[TickEntry]) -> dict[str, int]:
     """The counts of the schedule, with those of new entries."""
     counts = Counter(schedule.counts)
     for entry in entries:
@@ -177,7 +177,7 @@ def counted(schedule: Schedule, entries: Iterable[Entry]) -> dict[str, int]:
     return dict(counts)
 
 
-def joined_to(stretch: Entry | None, entry: Entry) -> Entry:
+def joined_to(stretch: TickEntry | None, entry: TickEntry) -> TickEntry:
     """The entry, with the ticks before it that did not fire for the same reason, if there are such."""
     if stretch is None or stretch.outcome is not entry.outcome or stretch.at >= entry.at:
         return entry
@@ -188,8 +188,8 @@ def joined_to(stretch: Entry | None, entry: Entry) -> Entry:
 
 
 def cut_off(
-    definition: Definition, stretch: Entry, to: Millis, fired: Collection[Millis] = ()
-) -> Entry | None:
+    definition: Definition, stretch: TickEntry, to: Millis, fired: Collection[Millis] = ()
+) -> TickEntry | None:
     """What is left of it when the clock has gone back to an instant in it, and its later ticks are decided again: None
     if all of them are later. Those that have `fired` lie in it, but do not count.
 
@@ -204,7 +204,7 @@ def cut_off(
     return replace(stretch, until=to if to > stretch.at else None, count=count) if count else None
 
 
-def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[Entry], list[Millis]]:
+def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[TickEntry], list[Millis]]:
     """The newest ticks that are due, as many as could be caught up, and one entry for whatever is older than these."""
     enough = definition.most if definition.catch_up == "all" else 1
     back, recent = SHORTEST_LOOK_BACK, list[Millis]()
@@ -226,8 +226,8 @@ def overdue(definition: Definition, after: Millis, now: Millis) -> tuple[list[En
 
 
 def left_of(
-    definition: Definition, stretch: Entry, fired: Collection[Millis], before: Collection[Millis] = ()
-) -> list[Entry] | None:
+    definition: Definition, stretch: TickEntry, fired: Collection[Millis], before: Collection[Millis] = ()
+) -> list[TickEntry] | None:
     """What stays written down of ticks that stand in one entry, when some of them fire after all. Those that have fired
     `before` lie in it, but do not count.
 
@@ -288,13 +288,13 @@ def _fired(at: Millis, newest: Millis, now: Millis) -> TickOutcome:
 
 def _entry(
     at: Millis, outcome: TickOutcome, now: Millis, *, until: Millis | None = None, count: int = 1
-) -> Entry:
-    return Entry(at=at, outcome=outcome, decided_at=now, until=until, count=count)
+) -> TickEntry:
+    return TickEntry(at=at, outcome=outcome, decided_at=now, until=until, count=count)
 
 
-def _joined(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def _joined(entries: Iterable[TickEntry]) -> tuple[TickEntry, ...]:
     """The entries, with neighbours that did not fire for the same reason as one."""
-    joined: list[Entry] = []
+    joined: list[TickEntry] = []
     for entry in entries:
         last = joined[-1] if joined else None
         if last is not None and last.outcome is entry.outcome and not entry.outcome.fires:

@@ -10,7 +10,7 @@ from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec
-from shigoto.model.schedule import KEPT, Change, Due, DueSchedule, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import KEPT, Change, Due, DueSchedule, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.time import Millis, to_datetime
 from shigoto.schedule.decide import Decision, counted, cut_off, decide, is_astray, joined_to
 from shigoto.schedule.declare import Declared, Maker, checked_call
@@ -23,7 +23,7 @@ def carried_out(
     definition: Definition,
     decision: Decision,
     maker: Maker | None,
-    known: Sequence[Entry] = (),
+    known: Sequence[TickEntry] = (),
 ) -> Change:
     """The change that a decision makes; `known` is the history, for a clock that has gone back. Whatever `maker` raises
     is for the caller."""
@@ -53,7 +53,7 @@ def carried_out(
     return _gone_back(change, definition, known) if has_gone_back else change
 
 
-def _gone_back(change: Change, definition: Definition, known: Sequence[Entry]) -> Change:
+def _gone_back(change: Change, definition: Definition, known: Sequence[TickEntry]) -> Change:
     """The same with what is left of entries that reach over the time that it is now: one tick has one outcome."""
     schedule, to = change.schedule, change.schedule.decided_to
     over = [each for each in known if not each.outcome.fires and each.at <= to < (each.until or each.at)]
@@ -74,7 +74,7 @@ def _gone_back(change: Change, definition: Definition, known: Sequence[Entry]) -
     )
 
 
-def fired(schedule: Schedule, definition: Definition, entry: Entry, maker: Maker | None) -> Firing:
+def fired(schedule: Schedule, definition: Definition, entry: TickEntry, maker: Maker | None) -> Firing:
     """The entry, with its job if it has one."""
     if not entry.outcome.fires:
         return Firing(entry=entry)
@@ -86,7 +86,7 @@ def fired(schedule: Schedule, definition: Definition, entry: Entry, maker: Maker
     return Firing(entry=replace(entry, job=spec.id), spec=replace(spec, run_at=run_at, delay=0))
 
 
-def _continuing(stretch: Entry | None, firing: Firing) -> Firing:
+def _continuing(stretch: TickEntry | None, firing: Firing) -> Firing:
     entry = joined_to(stretch, firing.entry)
     if entry is firing.entry:
         return firing

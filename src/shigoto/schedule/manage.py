@@ -30,11 +30,11 @@ from shigoto.model.ids import uuid7
 from shigoto.model.schedule import (
     KEPT,
     Change,
-    Entry,
     Firing,
     Schedule,
     ScheduleRecord,
     Status,
+    TickEntry,
     TickOutcome,
     TickRecord,
 )
@@ -207,7 +207,7 @@ def running(engine: Engine, name: str, maker: Maker | None) -> Op[UUID]:
             definition = read(schedule.definition)
             known = yield from engine.history(name, before=now + KEPT, limit=KEPT).start()
             at = _free_from(now, definition, {entry.at for entry in known})
-            entry = Entry(at=at, outcome=TickOutcome.RUN_NOW, decided_at=now)
+            entry = TickEntry(at=at, outcome=TickOutcome.RUN_NOW, decided_at=now)
             change = _with(schedule, [fired(schedule, definition, entry, maker)])
             if all((yield from ticking(engine, [change]).start())):
                 return (yield from _jobs(engine, schedule, [at]))[0]
@@ -234,7 +234,7 @@ def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Mak
             missing = [at for at in wanted if at not in done]
             if not missing:
                 return []
-            entries = [Entry(at=at, outcome=TickOutcome.BACKFILLED, decided_at=now) for at in missing]
+            entries = [TickEntry(at=at, outcome=TickOutcome.BACKFILLED, decided_at=now) for at in missing]
             firings = [fired(schedule, definition, entry, maker) for entry in entries]
             stretches = [each for each in known if each.until and any(map(each.spans, missing))]
             before = {
@@ -255,8 +255,8 @@ def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Mak
 
 
 def _left(
-    definition: Definition, stretch: Entry, missing: Sequence[Millis], before: Collection[Millis]
-) -> list[Entry] | None:
+    definition: Definition, stretch: TickEntry, missing: Sequence[Millis], before: Collection[Millis]
+) -> list[TickEntry] | None:
     """What stays written down of a stretch (`left_of`). None, if it tells of other ticks and stays as it is: but where
     one that is filled in has the place in the history at which it begins, it gives that up."""
     left = left_of(definition, stretch, missing, before)
@@ -266,7 +266,7 @@ def _left(
 
 
 def _undone(
-    known: Sequence[Entry], missing: Sequence[Millis], parts: Mapping[Millis, list[Entry] | None]
+    known: Sequence[TickEntry], missing: Sequence[Millis], parts: Mapping[Millis, list[TickEntry] | None]
 ) -> Counter[str]:
     """How many ticks are no longer what was written down of them, by outcome: those that are filled in, by themselves
     or out of an entry of which `parts` are left."""
@@ -610,7 +610,7 @@ def _status(schedule: Schedule, now: Millis, *, readable: bool) -> Status:
     return "ended" if schedule.look_at is None else "active"
 
 
-def _told(entry: Entry) -> TickRecord:
+def _told(entry: TickEntry) -> TickRecord:
     return TickRecord(
         at=to_datetime(entry.at),
         outcome=entry.outcome,

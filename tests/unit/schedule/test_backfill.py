@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from shigoto import Shigoto, TickOutcome
-from shigoto.model.schedule import Change, Entry, Firing
+from shigoto.model.schedule import Change, Firing, TickEntry
 
 HOUR = timedelta(hours=1)
 
@@ -57,7 +57,7 @@ def test_what_other_times_have_missed_stays_written_down_where_a_tick_is_filled_
 def _miss(app: Shigoto, first: datetime, last: datetime, count: int) -> None:
     """Write down that nobody was there for these ticks."""
     at, until = (round(each.timestamp() * 1000) for each in (first, last))
-    entry = Entry(at=at, until=until, count=count, outcome=TickOutcome.MISSED, decided_at=until)
+    entry = TickEntry(at=at, until=until, count=count, outcome=TickOutcome.MISSED, decided_at=until)
     [schedule] = app.engine.run(app.engine.schedules(["report"]))
     change = Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=entry),))
     assert app.engine.run(app.engine.tick([change])) == [change]

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from shigoto.model.schedule import ASTRAY, Entry, Schedule, TickOutcome
+from shigoto.model.schedule import ASTRAY, Schedule, TickEntry, TickOutcome
 from shigoto.model.time import Millis
 from shigoto.options import CatchUp, Overlap
 from shigoto.schedule.decide import HELD_LOOK, MOST_COUNTED, ON_TIME, Decision, cut_off, decide, left_of
@@ -341,7 +341,9 @@ class TestPausedAndAstray:
 class TestCutOff:
     """A stretch of ticks, and a clock that goes back into it or before it."""
 
-    SUPPRESSED = Entry(at=11_000, until=19_000, count=9, outcome=TickOutcome.SUPPRESSED, decided_at=20_000)
+    SUPPRESSED = TickEntry(
+        at=11_000, until=19_000, count=9, outcome=TickOutcome.SUPPRESSED, decided_at=20_000
+    )
 
     @pytest.mark.parametrize(
         ("to", "left"),
@@ -381,10 +383,10 @@ class TestCutOff:
 class TestLeftOf:
     """A stretch of missed ticks in the history, some of which are filled in later."""
 
-    MISSED = Entry(at=11_000, until=19_000, count=9, outcome=TickOutcome.MISSED, decided_at=20_000)
+    MISSED = TickEntry(at=11_000, until=19_000, count=9, outcome=TickOutcome.MISSED, decided_at=20_000)
 
     def left(
-        self, *fired: Millis, stretch: Entry = MISSED, interval: Millis = SECOND
+        self, *fired: Millis, stretch: TickEntry = MISSED, interval: Millis = SECOND
     ) -> list[tuple[Millis, Millis, int]]:
         parts = left_of(every(interval), stretch, fired)
         return [(each.at, each.until or each.at, each.count) for each in parts or ()]
@@ -416,7 +418,7 @@ class TestLeftOf:
 
     def test_what_was_not_counted_to_its_end_still_ends_there(self) -> None:
         end = 20_000 * SECOND
-        long = Entry(at=SECOND, until=end, count=MOST_COUNTED, outcome=TickOutcome.MISSED, decided_at=end)
+        long = TickEntry(at=SECOND, until=end, count=MOST_COUNTED, outcome=TickOutcome.MISSED, decided_at=end)
 
         assert self.left(SECOND, stretch=long) == [(2 * SECOND, end, MOST_COUNTED)]
 

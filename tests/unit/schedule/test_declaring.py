@@ -24,7 +24,7 @@ from shigoto import (
 )
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.ids import uuid7
-from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
+from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.schedule.declare import HEARD_WITHIN, reconciling
 from shigoto.schedule.tick import takes_tick
 from shigoto.testing.virtual_time import START, VirtualClock
@@ -57,7 +57,7 @@ class Town:
     def write(self, name: str, at: int) -> None:
         """An entry of the history."""
         schedule = self.stored(name)
-        entry = Entry(at=at, outcome=TickOutcome.MISSED, decided_at=at)
+        entry = TickEntry(at=at, outcome=TickOutcome.MISSED, decided_at=at)
         change = Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=entry),))
         self.engine.run(self.engine.tick([change]))
 

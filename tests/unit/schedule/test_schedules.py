@@ -25,7 +25,7 @@ from shigoto import (
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op, Steps
 from shigoto.model.ids import uuid7
-from shigoto.model.schedule import Change, Entry, Firing
+from shigoto.model.schedule import Change, Firing, TickEntry
 from shigoto.model.time import to_datetime, to_millis
 from shigoto.schedule.decide import MOST_PAUSES
 from shigoto.schedule.declare import reconciling
@@ -62,7 +62,7 @@ class Desk:
         """A stretch of ticks that nobody was there for, an hour apart."""
         [schedule] = self.engine.run(self.engine.schedules([name]))
         last = first + (ticks - 1) * HOUR
-        entry = Entry(at=first, outcome=TickOutcome.MISSED, decided_at=last, until=last, count=ticks)
+        entry = TickEntry(at=first, outcome=TickOutcome.MISSED, decided_at=last, until=last, count=ticks)
         change = Change(schedule=schedule, seen=schedule.revision, firings=(Firing(entry=entry),))
         assert self.engine.run(self.engine.tick([change])) == [change]
 

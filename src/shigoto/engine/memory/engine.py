@@ -24,7 +24,7 @@ from shigoto.model.job import (
     QueueSettings,
     State,
 )
-from shigoto.model.schedule import Change, Due, Entry, Schedule
+from shigoto.model.schedule import Change, Due, Schedule, TickEntry
 from shigoto.model.time import Clock, Millis, host_clock
 from shigoto.model.worker import (
     Announcement,
@@ -288,7 +288,7 @@ class MemoryEngine:
         """Say of schedules that a living process declares them."""
         return change(lambda: ticking.declare(self._store, names))
 
-    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[TickEntry]]:
         """The entries of a schedule, the newest first."""
         return read(lambda: ticking.history(self._store, name, before, limit))
 

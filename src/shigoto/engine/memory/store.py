@@ -17,7 +17,7 @@ from msgspec import Struct, field, json
 from shigoto.engine.op import Op, Steps
 from shigoto.model.job import Attempt, FailureKind, Job, JobSpec, Lease, LogLine, QueueSettings, State
 from shigoto.model.notice import FailedJob, of_failures
-from shigoto.model.schedule import Entry, Schedule
+from shigoto.model.schedule import Schedule, TickEntry
 from shigoto.model.service import AuditEntry, Token
 from shigoto.model.states import MOVES, Counters, Held, attempt
 from shigoto.model.time import Clock, Millis, held_back, to_datetime
@@ -297,7 +297,7 @@ class Store:
         self._last_audit_number = 0
         self.notices = False
         self._untold: dict[int, tuple[Millis, Row]] = {}  # has failed in the operation at hand
-        self.histories: dict[UUID, dict[Millis, Entry]] = defaultdict(dict)  # by schedule and instant
+        self.histories: dict[UUID, dict[Millis, TickEntry]] = defaultdict(dict)  # by schedule and instant
 
     def now(self) -> Millis:
         """Store time; read once per operation."""

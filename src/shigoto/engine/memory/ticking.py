@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from shigoto.engine.memory import people, work
 from shigoto.engine.memory.store import Store
 from shigoto.model.notice import of_misses
-from shigoto.model.schedule import ASTRAY, KEPT, Change, Due, DueSchedule, Entry, Schedule, TickOutcome
+from shigoto.model.schedule import ASTRAY, KEPT, Change, Due, DueSchedule, Schedule, TickEntry, TickOutcome
 from shigoto.model.time import Millis
 
 
@@ -66,7 +66,7 @@ def declare(store: Store, names: Collection[str]) -> int:
     return len(known)
 
 
-def history(store: Store, name: str, before: Millis | None, limit: int) -> list[Entry]:
+def history(store: Store, name: str, before: Millis | None, limit: int) -> list[TickEntry]:
     """The entries of a schedule, the newest first."""
     schedule = store.schedules.get(name)
     entries = {} if schedule is None else store.histories[schedule.id]

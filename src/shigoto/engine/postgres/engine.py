@@ -34,7 +34,7 @@ from shigoto.model.job import (
     QueueSettings,
     State,
 )
-from shigoto.model.schedule import Change, Due, Entry, Schedule
+from shigoto.model.schedule import Change, Due, Schedule, TickEntry
 from shigoto.model.time import Millis
 from shigoto.model.worker import (
     Announcement,
@@ -308,7 +308,7 @@ class PostgresEngine:
     def declare(self, names: Collection[str]) -> Op[int]:
         return _timed(lambda now: ticking.declare(now, names))
 
-    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[TickEntry]]:
         return Op(start=lambda: ticking.history(name, before, limit), mode="read")
 
 

@@ -30,7 +30,7 @@ from shigoto.model.job import (
     QueueSettings,
     State,
 )
-from shigoto.model.schedule import Change, Due, Entry, Firing, Schedule
+from shigoto.model.schedule import Change, Due, Firing, Schedule, TickEntry
 from shigoto.model.secrets import Reseal, Sealed
 from shigoto.model.service import AuditEntry, FeedPosition, Happening, Token
 from shigoto.model.time import Millis, to_millis
@@ -356,7 +356,7 @@ class RemoteEngine:
         """Say of schedules that a living process declares them."""
         return _said("declare", list(names))
 
-    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[TickEntry]]:
         """The entries of a schedule, the newest first."""
         return _read("history", name, before, limit)
 

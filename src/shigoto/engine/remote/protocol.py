@@ -27,7 +27,7 @@ from shigoto.model.job import (
     QueueSettings,
     State,
 )
-from shigoto.model.schedule import Change, Due, Entry, Schedule
+from shigoto.model.schedule import Change, Due, Schedule, TickEntry
 from shigoto.model.service import Scope
 from shigoto.model.time import Millis
 from shigoto.model.worker import (
@@ -163,7 +163,7 @@ VERBS: Mapping[str, Verb] = {
     "history": Verb(
         names=("name", "before", "limit"),
         takes=tuple[str, Millis | None, int],
-        gives=list[Entry],
+        gives=list[TickEntry],
         scopes=READ,
     ),
     "cancel": Verb(

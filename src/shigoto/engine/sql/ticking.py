@@ -20,9 +20,9 @@ from shigoto.model.schedule import (
     Change,
     Due,
     DueSchedule,
-    Entry,
     Pause,
     Schedule,
+    TickEntry,
     TickOutcome,
 )
 from shigoto.model.time import Millis
@@ -30,7 +30,7 @@ from shigoto.model.time import Millis
 PRUNE_EVERY = KEPT // 10  # changes, of which each adds
 MOST_UNPRUNED = 2  # entries, or is followed by a cut
 _decode_counts = json.Decoder(dict[str, int]).decode
-_decode_entry = json.Decoder(Entry).decode
+_decode_entry = json.Decoder(TickEntry).decode
 _decode_pauses = json.Decoder(tuple[Pause, ...]).decode
 
 
@@ -122,19 +122,19 @@ def declare(now: Millis, names: Collection[str]) -> Steps[int]:
     return (yield sql("declare_schedules", _names(names), now)).rowcount
 
 
-def history(name: str, before: Millis | None, limit: int) -> Steps[list[Entry]]:
+def history(name: str, before: Millis | None, limit: int) -> Steps[list[TickEntry]]:
     """The entries of a schedule, the newest first."""
     rows = (yield sql("history", name, before, limit)).fetchall()
     return [_entry(name, row) for row in rows]
 
 
-def _entry(name: str, row: Sequence[Any]) -> Entry:
+def _entry(name: str, row: Sequence[Any]) -> TickEntry:
     at, outcome, decided_at, job, until, count = row
     try:
         known, id = TickOutcome(outcome), None if job is None else UUID(job)
     except UNREADABLE as error:
         raise unreadable("tick", f"{name} {at}", error) from error
-    return Entry(at=at, outcome=known, decided_at=decided_at, job=id, until=until, count=count)
+    return TickEntry(at=at, outcome=known, decided_at=decided_at, job=id, until=until, count=count)
 
 
 def _heard(changes: Sequence[Change]) -> Steps[list[bool]]:
@@ -200,7 +200,7 @@ def _fire(dialect: Dialect, now: Millis, news: Sequence[Change]) -> Steps[dict[U
     specs = [firing.spec for _, firing in wanted if firing.spec is not None]
     answers = iter((yield from dialect.submit(now, specs)) if specs else ())
     last: dict[UUID, Enqueued] = {}
-    entries: list[tuple[UUID, Entry]] = []
+    entries: list[tuple[UUID, TickEntry]] = []
     for change, firing in wanted:
         entry = firing.entry
         if firing.spec is not None:
@@ -277,7 +277,7 @@ def _read(row: Sequence[Any]) -> Schedule:
     )
 
 
-def _line(schedule: UUID, entry: Entry) -> tuple[object, ...]:
+def _line(schedule: UUID, entry: TickEntry) -> tuple[object, ...]:
     return schedule, entry.at, entry.outcome, entry.decided_at, entry.job, entry.until, entry.count
 
 

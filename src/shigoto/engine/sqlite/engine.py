@@ -38,7 +38,7 @@ from shigoto.model.job import (
     QueueSettings,
     State,
 )
-from shigoto.model.schedule import Change, Due, Entry, Schedule
+from shigoto.model.schedule import Change, Due, Schedule, TickEntry
 from shigoto.model.text import storable
 from shigoto.model.time import Clock, Millis, host_clock
 from shigoto.model.worker import (
@@ -313,7 +313,7 @@ class SqliteEngine:
     def declare(self, names: Collection[str]) -> Op[int]:
         return Op(start=lambda: ticking.declare(self._clock.now(), names))
 
-    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[Entry]]:
+    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[TickEntry]]:
         return Op(start=lambda: ticking.history(name, before, limit), mode="read")
 
 
