@@ -33,8 +33,8 @@ from uuid import UUID
 
 from shigoto import enqueue
 from shigoto.bulk import (
+    BulkPlan,
     Cancelled,
-    Plan,
     Redriven,
     acarry_out,
     cancelling,
@@ -273,12 +273,12 @@ class Query(ABC):
     def _wanted(self, text: str, filters: Filters) -> JobFilter:
         return wanted(self._meant(text, filters), self.now)
 
-    def _redriving(self, text: str, filters: Filters, *, dry_run: bool) -> Plan[Redriven]:
+    def _redriving(self, text: str, filters: Filters, *, dry_run: bool) -> BulkPlan[Redriven]:
         return redriving(
             self.engine, self._meant(text, filters), dry_run=dry_run, decoder=self.decoder, clock=self.now
         )
 
-    def _cancelling(self, text: str, filters: Filters, *, force: bool, dry_run: bool) -> Plan[Cancelled]:
+    def _cancelling(self, text: str, filters: Filters, *, force: bool, dry_run: bool) -> BulkPlan[Cancelled]:
         engine = self.engine
         chosen = yield from choosing_live(
             engine, self._meant(text, filters), decoder=self.decoder, clock=self.now

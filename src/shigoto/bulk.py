@@ -39,7 +39,7 @@ LOOK = 50_000  # numbers of jobs to delete that are looked up at once: of pendin
 
 LIVE = (State.PENDING, State.BLOCKED, State.PROCESSING)
 
-Plan = Generator[Op[Any], Any, T]  # ops, each run by itself; what one raises is thrown back in
+BulkPlan = Generator[Op[Any], Any, T]  # ops, each run by itself; what one raises is thrown back in
 AfterBatch = Callable[[int], bool]  # hears how many jobs are dealt with, and says whether to go on
 Decoder = Callable[[Job], Decode | None]
 
@@ -58,7 +58,7 @@ class Cancelled:
     gone: list[JobHandle[Any]] = field(default_factory=list[JobHandle[Any]])
 
 
-def carry_out(engine: Engine, plan: Plan[T]) -> T:
+def carry_out(engine: Engine, plan: BulkPlan[T]) -> T:
     """Run the ops of a plan in the calling thread."""
     try:
         op = next(plan)
@@ -74,7 +74,7 @@ def carry_out(engine: Engine, plan: Plan[T]) -> T:
         return result
 
 
-async def acarry_out(engine: Engine, plan: Plan[T]) -> T:
+async def acarry_out(engine: Engine, plan: BulkPlan[T]) -> T:
     """Run the ops of a plan without blocking the event loop."""
     try:
         op = next(plan)
@@ -90,7 +90,7 @@ async def acarry_out(engine: Engine, plan: Plan[T]) -> T:
         return result
 
 
-def counting(engine: Engine, filters: Filters, *, clock: Clock = host_clock) -> Plan[int]:
+def counting(engine: Engine, filters: Filters, *, clock: Clock = host_clock) -> BulkPlan[int]:
     """How many jobs match, at most `limit` of them. Raises OptionInvalid."""
     page, most = page_and_limit(filters, clock)
     return _counting(engine, [page], most)
@@ -103,7 +103,7 @@ def clearing(
     dry_run: bool,
     clock: Clock = host_clock,
     after_batch: AfterBatch = go_on,
-) -> Plan[int]:
+) -> BulkPlan[int]:
     """Delete what matches, oldest first, and count it; only count it in a dry run. Raises OptionInvalid."""
     page, most = page_to_clear(filters, clock)
     if not dry_run:
@@ -125,14 +125,14 @@ def page_to_clear(filters: Filters, clock: Clock = host_clock) -> tuple[JobFilte
     return page, most
 
 
-def _counting(engine: Engine, pages: list[JobFilter], most: int | None) -> Plan[int]:
+def _counting(engine: Engine, pages: list[JobFilter], most: int | None) -> BulkPlan[int]:
     count = 0
     for page in pages:
         count += yield engine.count(page)
     return count if most is None else min(count, most)
 
 
-def _clearing(engine: Engine, page: JobFilter, most: int | None, after_batch: AfterBatch) -> Plan[int]:
+def _clearing(engine: Engine, page: JobFilter, most: int | None, after_batch: AfterBatch) -> BulkPlan[int]:
     newest: list[Job] = yield engine.find(JobFilter(limit=1))
     if not newest:
         return 0
@@ -150,7 +150,7 @@ def _clearing(engine: Engine, page: JobFilter, most: int | None, after_batch: Af
     return deleted
 
 
-def choosing_deletable(engine: Engine, page: JobFilter, most: int | None) -> Plan["array[int]"]:
+def choosing_deletable(engine: Engine, page: JobFilter, most: int | None) -> BulkPlan["array[int]"]:
     """The numbers of what would be deleted now, oldest first: eight bytes each, for whoever asks before it goes on."""
     chosen = array("q")
     while most is None or len(chosen) < most:
@@ -164,7 +164,7 @@ def choosing_deletable(engine: Engine, page: JobFilter, most: int | None) -> Pla
 
 def deleting(
     engine: Engine, chosen: Sequence[int], page: JobFilter, *, after_batch: AfterBatch = go_on
-) -> Plan[int]:
+) -> BulkPlan[int]:
     """Delete what was chosen, as far as it is still in a state that the filter means, and count it."""
     deleted, _ = yield from _deleting(engine, chosen, page, after_batch, 0)
     return deleted
@@ -172,7 +172,7 @@ def deleting(
 
 def _deleting(
     engine: Engine, numbers: Sequence[int], page: JobFilter, after_batch: AfterBatch, before: int
-) -> Plan[tuple[int, bool]]:
+) -> BulkPlan[tuple[int, bool]]:
     """How many were deleted, and whether somebody has ended it."""
     states = DELETABLE if page.state is None else (_whole_state(page.state),)
     deleted = 0
@@ -191,7 +191,7 @@ def _whole_state(state: State | View) -> State:
 
 def choosing_live(
     engine: Engine, filters: Filters, *, decoder: Decoder, clock: Clock = host_clock
-) -> Plan[Cancelled]:
+) -> BulkPlan[Cancelled]:
     """Find what matches and has not ended: what would be cancelled, and what asked to stop. Raises OptionInvalid."""
     page, most = page_and_limit(filters, clock)
     if all(filters.get(name) is None for name in Filters.__annotations__ if name != "limit"):
@@ -206,7 +206,7 @@ def choosing_live(
 
 def _choosing_live(
     engine: Engine, pages: list[JobFilter], most: int | None, decoder: Decoder
-) -> Plan[Cancelled]:
+) -> BulkPlan[Cancelled]:
     found: dict[int, tuple[JobHandle[Any], State]] = {}  # a job may start while this looks, and be met twice
     for page in pages:
         met = 0
@@ -226,7 +226,7 @@ def _choosing_live(
 
 def cancelling(
     engine: Engine, chosen: Cancelled, *, force: bool = False, after_batch: AfterBatch = go_on
-) -> Plan[Cancelled]:
+) -> BulkPlan[Cancelled]:
     """Cancel what was chosen. Those that wait come first, or else they would start where others have stopped."""
     done = Cancelled()
     jobs = [*chosen.cancelled, *chosen.asked]
@@ -246,7 +246,7 @@ def cancelling(
     return done
 
 
-def walking(engine: Engine, page: JobFilter, take: Callable[[Job], bool]) -> Plan[None]:
+def walking(engine: Engine, page: JobFilter, take: Callable[[Job], bool]) -> BulkPlan[None]:
     """Find page by page, newest first, until `take` has enough."""
     while True:
         jobs: list[Job] = yield engine.find(page)
@@ -300,7 +300,7 @@ class Chosen:
 
 def redriving(
     engine: Engine, filters: Filters, *, dry_run: bool, decoder: Decoder, clock: Clock = host_clock
-) -> Plan[Redriven]:
+) -> BulkPlan[Redriven]:
     """Choose, and retry unless it is a dry run."""
     chosen = yield from choosing(engine, filters, decoder=decoder, clock=clock)
     if dry_run:
@@ -312,13 +312,13 @@ def redriving(
 
 def choosing(
     engine: Engine, filters: Filters, *, decoder: Decoder, clock: Clock = host_clock
-) -> Plan[Chosen]:
+) -> BulkPlan[Chosen]:
     """Find what matches. Raises OptionInvalid."""
     page, most = _page_to_redrive(filters, clock)
     return _choosing(engine, page, most, decoder)
 
 
-def _choosing(engine: Engine, page: JobFilter, most: int | None, decoder: Decoder) -> Plan[Chosen]:
+def _choosing(engine: Engine, page: JobFilter, most: int | None, decoder: Decoder) -> BulkPlan[Chosen]:
     chosen = Chosen()
     keys: set[tuple[str, str]] = set()
 
@@ -336,7 +336,7 @@ def _choosing(engine: Engine, page: JobFilter, most: int | None, decoder: Decode
     return chosen
 
 
-def retrying(engine: Engine, chosen: Chosen, *, after_batch: AfterBatch = go_on) -> Plan[Redriven]:
+def retrying(engine: Engine, chosen: Chosen, *, after_batch: AfterBatch = go_on) -> BulkPlan[Redriven]:
     """Retry what was chosen, oldest first.
 
     Rivals come last, the newest first, in case that the one before them is gone.
@@ -351,7 +351,7 @@ def retrying(engine: Engine, chosen: Chosen, *, after_batch: AfterBatch = go_on)
     return redriven
 
 
-def _retrying(engine: Engine, batch: Sequence[JobHandle[Any]], redriven: Redriven) -> Plan[None]:
+def _retrying(engine: Engine, batch: Sequence[JobHandle[Any]], redriven: Redriven) -> BulkPlan[None]:
     try:
         yield engine.retry([handle.id for handle in batch])
     except (KeyTaken, JobNotRetryable, JobNotFound) as error:

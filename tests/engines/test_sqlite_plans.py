@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from shigoto.bulk import BATCH, Plan, clearing
+from shigoto.bulk import BATCH, BulkPlan, clearing
 from shigoto.engine.op import Op, drive
 from shigoto.engine.sql import looking
 from shigoto.engine.sql.commands import Place, Statement
@@ -131,7 +131,7 @@ def steps_of(engine: SqliteEngine, op: Op[Any]) -> int:
     return steps * 100
 
 
-def costs_of_writes(engine: SqliteEngine, plan: Plan[Any]) -> list[int]:
+def costs_of_writes(engine: SqliteEngine, plan: BulkPlan[Any]) -> list[int]:
     """How many virtual machine steps each write of a plan takes; nothing is committed."""
     connection = file.connect(engine.path, synchronous="normal")
     costs: list[int] = []

@@ -16,9 +16,9 @@ from msgspec import structs
 from shigoto.bulk import (
     BATCH,
     PAGE,
+    BulkPlan,
     Cancelled,
     Chosen,
-    Plan,
     Redriven,
     cancelling,
     carry_out,
@@ -294,7 +294,7 @@ def _clear(
     meant: Terms,
     page: JobFilter,
     whole: int,
-    plan: Callable[..., Plan[int]],
+    plan: Callable[..., BulkPlan[int]],
     *,
     warned: bool,
 ) -> int:

@@ -16,7 +16,7 @@ from msgspec import UNSET, DecodeError, Struct, json, structs
 from shigoto.app import expect_searchable
 from shigoto.bulk import (
     BATCH,
-    Plan,
+    BulkPlan,
     acarry_out,
     choosing,
     choosing_deletable,
@@ -578,7 +578,7 @@ class _Chosen(Struct, frozen=True):
 
 def _cancel(
     service: Service, caller: Caller, action: Action, filters: Filters, patience: Patience
-) -> Plan[ActedOn]:
+) -> BulkPlan[ActedOn]:
     engine = service.engine
     chosen = yield from choosing_live(
         engine, _bounded(filters), decoder=service.app.decoder, clock=service.app.now
@@ -594,7 +594,7 @@ def _cancel(
 
 def _retry(
     service: Service, caller: Caller, action: Action, filters: Filters, patience: Patience
-) -> Plan[ActedOn]:
+) -> BulkPlan[ActedOn]:
     engine = service.engine
     chosen = yield from choosing(
         engine, _bounded(filters), decoder=service.app.decoder, clock=service.app.now
@@ -610,7 +610,7 @@ def _retry(
 
 def _delete(
     service: Service, caller: Caller, action: Action, filters: Filters, patience: Patience
-) -> Plan[ActedOn]:
+) -> BulkPlan[ActedOn]:
     engine = service.engine
     page, most = page_to_clear(_bounded(filters), service.app.now)
     numbers = yield from choosing_deletable(engine, page, most)
