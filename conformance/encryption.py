@@ -4,7 +4,7 @@ from msgspec import structs
 
 from conformance.engine_under_test import EngineUnderTest
 from shigoto.model.job import Enqueued, Lease, LogLine
-from shigoto.model.secrets import Envelope, Held, Reseal, Sealed, write_envelope
+from shigoto.model.secrets import EncryptedText, Envelope, Held, ReencryptedText, write_envelope
 from shigoto.model.worker import Ending, LogTail
 
 
@@ -13,12 +13,14 @@ def envelope(key: str, value: str = "value") -> str:
     return write_envelope(Envelope(k=key, v=value.encode()))
 
 
-def sealed(store: EngineUnderTest, current: str = "new", *, after: int = 0, limit: int = 100) -> list[Sealed]:
+def sealed(
+    store: EngineUnderTest, current: str = "new", *, after: int = 0, limit: int = 100
+) -> list[EncryptedText]:
     """What other keys than the current one have encrypted."""
     return store.engine.run(store.engine.registry.sealed(current, after=after, limit=limit))[0]
 
 
-def reseal(store: EngineUnderTest, *changes: Reseal) -> int:
+def reseal(store: EngineUnderTest, *changes: ReencryptedText) -> int:
     """Put other envelopes there."""
     return store.engine.run(store.engine.registry.reseal(changes))
 
@@ -107,7 +109,7 @@ class TestSealed:
 
     def test_other_envelopes_stand_there_afterwards(self, store: EngineUnderTest) -> None:
         job, _ = run_once(store)
-        changes = [Reseal(each, envelope("new", f"{each.held} anew")) for each in sealed(store)]
+        changes = [ReencryptedText(each, envelope("new", f"{each.held} anew")) for each in sealed(store)]
 
         assert reseal(store, *changes) == len(changes)
 
@@ -134,7 +136,7 @@ class TestSealed:
         [before] = store.engine.run(store.engine.get([job.id]))
         [payload] = [each for each in sealed(store) if each.held == "payload"]
 
-        reseal(store, Reseal(payload, envelope("new")))
+        reseal(store, ReencryptedText(payload, envelope("new")))
 
         [after] = store.engine.run(store.engine.get([job.id]))
         assert before is not None
@@ -145,7 +147,7 @@ class TestSealed:
         [seen] = sealed(store)
         store.enqueue(payload=envelope("newest"), key="k", key_mode="replace")
 
-        assert reseal(store, Reseal(seen, envelope("new"))) == 0
+        assert reseal(store, ReencryptedText(seen, envelope("new"))) == 0
 
         [stored] = store.engine.run(store.engine.get([job.id]))
         assert stored is not None
@@ -157,7 +159,7 @@ class TestSealed:
         held: list[Held] = ["payload", "result", "log"]
         gone = [structs.replace(seen, number=seen.number + 1, held=each, token=1, line=1) for each in held]
 
-        assert reseal(store, *(Reseal(each, envelope("new")) for each in gone)) == 0
+        assert reseal(store, *(ReencryptedText(each, envelope("new")) for each in gone)) == 0
         assert reseal(store) == 0
 
     def test_a_running_job_is_settled_as_usual(self, store: EngineUnderTest) -> None:
@@ -166,7 +168,7 @@ class TestSealed:
         [lease] = store.claim(worker)
         [seen] = sealed(store)
 
-        assert reseal(store, Reseal(seen, envelope("new"))) == 1
+        assert reseal(store, ReencryptedText(seen, envelope("new"))) == 1
         store.settle(worker, lease, Ending.COMPLETED, result=envelope("new"))
 
         [stored] = store.engine.run(store.engine.get([job.id]))

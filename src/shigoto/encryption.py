@@ -27,7 +27,7 @@ from msgspec import Struct, structs
 
 from shigoto.model.errors import DeclarationError, EncryptionKeyMissing, PayloadTooLarge, ResultInvalid
 from shigoto.model.job import Lease
-from shigoto.model.secrets import KEY_ID, Envelope, hider, is_sealed, read_envelope, write_envelope
+from shigoto.model.secrets import KEY_ID, Envelope, hider, is_encrypted, read_envelope, write_envelope
 from shigoto.model.text import fit
 from shigoto.model.worker import Ending, Settlement
 
@@ -96,7 +96,7 @@ class Encryption:
         """The ids of all keys."""
         return tuple(self._keys)
 
-    def seal(self, text: str, whose: Whose, field: Field, *, about: str | None = None) -> str:
+    def encrypt(self, text: str, whose: Whose, field: Field, *, about: str | None = None) -> str:
         """The text as an envelope; `about` is said in clear: the type of an error."""
         chance = os.urandom(SALT + NONCE)
         cipher = self._derived(self._keys[self.current], chance[:SALT])
@@ -107,7 +107,7 @@ class Encryption:
 
     def open(self, text: str, whose: Whose, field: Field) -> str:
         """What the envelope holds; any other text as it is. Raises EncryptionKeyMissing."""
-        if not is_sealed(text):
+        if not is_encrypted(text):
             return text
         envelope = read_envelope(text)
         if envelope is None or len(envelope.v) < SALT + NONCE:
@@ -121,12 +121,12 @@ class Encryption:
         id = envelope.id if field == "payload" and envelope.id is not None else whose.id
         return self._decrypted(key, envelope, _bound(whose.tenant, whose.task, id, field), whose, field)
 
-    def resealed(self, text: str, whose: Whose, field: Field) -> str:
+    def reencrypted(self, text: str, whose: Whose, field: Field) -> str:
         """The same in an envelope of the current key. Raises EncryptionKeyMissing."""
         plain, envelope = self.open(text, whose, field), read_envelope(text)
         if envelope is not None and envelope.id is not None:
             whose = _Other(envelope.id, whose.tenant, whose.task)
-        return self.seal(plain, whose, field, about=None if envelope is None else envelope.t)
+        return self.encrypt(plain, whose, field, about=None if envelope is None else envelope.t)
 
     def _decrypted(self, key: bytes, envelope: Envelope, bound: bytes, whose: Whose, field: Field) -> str:
         from cryptography.exceptions import InvalidTag
@@ -151,9 +151,9 @@ class Box(Struct, frozen=True):
     keys: Encryption
     whose: Any  # a `Whose`
 
-    def seal(self, field: Field, text: str, about: str | None = None) -> str:
+    def encrypt(self, field: Field, text: str, about: str | None = None) -> str:
         """The text as an envelope."""
-        return self.keys.seal(text, self.whose, field, about=about)
+        return self.keys.encrypt(text, self.whose, field, about=about)
 
     def open(self, field: Field, text: str) -> str:
         """What was in the envelope, if it is one. Raises EncryptionKeyMissing."""
@@ -162,7 +162,7 @@ class Box(Struct, frozen=True):
 
 def opened(keys: Encryption | None, text: str, whose: Whose, field: Field) -> str:
     """What the envelope holds, if it is one. Raises EncryptionKeyMissing, also if there are no keys at all."""
-    if not is_sealed(text):
+    if not is_encrypted(text):
         return text
     if keys is None:
         raise EncryptionKeyMissing(
@@ -267,7 +267,7 @@ class Redaction(Struct, frozen=True):
     def said(self, field: Field, text: str, about: str | None = None) -> str:
         """Words for people: errors, progress."""
         text = self.hidden(text)
-        return text if self.box is None else self.box.seal(field, text, about)
+        return text if self.box is None else self.box.encrypt(field, text, about)
 
     def lines(self, text: str) -> Iterator[str]:
         """Lines for the log of the job."""
@@ -280,27 +280,27 @@ class Redaction(Struct, frozen=True):
         return self._kept(self.hidden(text))
 
     def _kept(self, line: str) -> str:
-        return line if self.box is None else self.box.seal("log", fit(line, MAX_LINE))
+        return line if self.box is None else self.box.encrypt("log", fit(line, MAX_LINE))
 
     def checkpoint(self, written: str, most: int) -> str:
         """A checkpoint, for the next run. Raises PayloadTooLarge."""
         if self.box is None:
             return written
-        sealed = self.box.seal("checkpoint", written)
-        if len(sealed) > most:
+        encrypted = self.box.encrypt("checkpoint", written)
+        if len(encrypted) > most:
             raise PayloadTooLarge(
-                f"The checkpoint has {len(sealed):,} bytes when it is encrypted, of {most:,}."
+                f"The checkpoint has {len(encrypted):,} bytes when it is encrypted, of {most:,}."
             )
-        return sealed
+        return encrypted
 
     def result(self, written: str, most: int) -> str:
         """What the run returns. Raises ResultInvalid."""
         if self.box is None:
             return written
-        sealed = self.box.seal("result", written)
-        if len(sealed) > most:
-            raise ResultInvalid(f"The result has {len(sealed):,} bytes when it is encrypted, of {most:,}.")
-        return sealed
+        encrypted = self.box.encrypt("result", written)
+        if len(encrypted) > most:
+            raise ResultInvalid(f"The result has {len(encrypted):,} bytes when it is encrypted, of {most:,}.")
+        return encrypted
 
     def settlement(self, settlement: Settlement, most: int, *, typed: bool = True) -> Settlement:
         """The end of the run; its progress and log lines were redacted before. Errors begin with their type if they are
@@ -329,7 +329,7 @@ def unredacted(
     Raises EncryptionKeyMissing. Without any keys an envelope stays one.
     """
     box = None
-    if keys is not None and (encrypts or is_sealed(lease.payload) or is_sealed(lease.checkpoint)):
+    if keys is not None and (encrypts or is_encrypted(lease.payload) or is_encrypted(lease.checkpoint)):
         box = Box(keys, lease)
     payload = lease.payload if box is None else box.open("payload", lease.payload)
     hide = hider(payload, secrets, defaults) if secrets else None

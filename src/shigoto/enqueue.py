@@ -98,12 +98,12 @@ class Call(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
             if route.must:
                 expect_keys(route)
             return spec
-        return sealed(spec, keys) if route.encrypts else spec
+        return encrypted(spec, keys) if route.encrypts else spec
 
 
-def sealed(spec: JobSpec, keys: Encryption) -> JobSpec:
+def encrypted(spec: JobSpec, keys: Encryption) -> JobSpec:
     """The job with its arguments encrypted. Raises PayloadTooLarge: limits hold for what is stored."""
-    payload = keys.seal(spec.payload, spec, "payload")
+    payload = keys.encrypt(spec.payload, spec, "payload")
     if len(payload) > MAX_PAYLOAD:
         raise PayloadTooLarge(
             f"task {spec.task!r}: the arguments: {len(payload):,} bytes when encrypted are over the limit of"

@@ -1,6 +1,6 @@
 """Rotation of encryption keys: stored texts are encrypted anew by the current key, while work goes on.
 
-    for each page of jobs: read what other keys have encrypted → open, seal → put it there, if it has not changed since
+    for each page of jobs: read what other keys have encrypted → encrypt → put it there, if it has not changed since
 
 Each page is two short transactions. Whatever a worker, an operator or a sweep writes meanwhile wins: an envelope is
 only replaced if it still stands where it was seen. So a rotation can be interrupted, begun again, and run twice at a
@@ -21,7 +21,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.errors import EncryptionKeyMissing, ScheduleInvalid, StoreUnavailable
 from shigoto.model.job import JobFilter
 from shigoto.model.schedule import Change, Schedule
-from shigoto.model.secrets import Reseal, Sealed, is_sealed, prefix_of, read_envelope
+from shigoto.model.secrets import EncryptedText, ReencryptedText, is_encrypted, prefix_of, read_envelope
 from shigoto.schedule.definition import read as read_definition
 from shigoto.schedule.definition import written
 
@@ -91,12 +91,14 @@ class Rotation:
         self._to = newest[0].number if newest else 0
         registry = self._engine.registry
         while True:
-            found, to = self._patiently(registry.sealed(self._keys.current, after=self._at, limit=self._page))
+            found, to = self._patiently(
+                registry.encrypted(self._keys.current, after=self._at, limit=self._page)
+            )
             if to is None:
                 break
             for portion in _portions(self._anew(found)):
                 met = True
-                self._changed += self._patiently(registry.reseal(portion))
+                self._changed += self._patiently(registry.reencrypt(portion))
             self._page = _next_page(self._page, sum(len(each.text) for each in found), self._most)
             self._at = to
             self._tell(self._told())
@@ -112,12 +114,12 @@ class Rotation:
             restless=self._restless,
         )
 
-    def _anew(self, found: Iterable[Sealed]) -> Iterator[Reseal]:
-        for sealed in found:
-            field: Field = "error" if sealed.held == "failure" else sealed.held
-            text = self._resealed(sealed.text, sealed, field)
+    def _anew(self, found: Iterable[EncryptedText]) -> Iterator[ReencryptedText]:
+        for encrypted in found:
+            field: Field = "error" if encrypted.held == "failure" else encrypted.held
+            text = self._reencrypted(encrypted.text, encrypted, field)
             if text is not None:
-                yield Reseal(sealed, text)
+                yield ReencryptedText(encrypted, text)
 
     def _rotate_schedules(self) -> None:
         """The arguments of schedules that were added at run time stand in their definitions. One that ticks meanwhile
@@ -143,9 +145,9 @@ class Rotation:
                 self._unreadable["?"] += 1
                 continue
             job = definition.job
-            if job is None or not is_sealed(job.payload) or job.payload.startswith(self._prefix):
+            if job is None or not is_encrypted(job.payload) or job.payload.startswith(self._prefix):
                 continue
-            payload = self._resealed(job.payload, job.spec(schedule.id), "payload")
+            payload = self._reencrypted(job.payload, job.spec(schedule.id), "payload")
             if payload is not None:
                 anew = structs.replace(definition, job=structs.replace(job, payload=payload))
                 yield Change(
@@ -156,9 +158,9 @@ class Rotation:
     def _prefix(self) -> str:
         return prefix_of(self._keys.current)
 
-    def _resealed(self, text: str, whose: Whose, field: Field) -> str | None:
+    def _reencrypted(self, text: str, whose: Whose, field: Field) -> str | None:
         try:
-            return self._keys.resealed(text, whose, field)
+            return self._keys.reencrypted(text, whose, field)
         except EncryptionKeyMissing:
             envelope = read_envelope(text)
             self._unreadable["?" if envelope is None else envelope.k] += 1
@@ -174,9 +176,9 @@ class Rotation:
         return self._engine.run(op)
 
 
-def _portions(changes: Iterable[Reseal]) -> Iterator[list[Reseal]]:
+def _portions(changes: Iterable[ReencryptedText]) -> Iterator[list[ReencryptedText]]:
     """What is written at once: as much as there is room for, and at least one."""
-    portion: list[Reseal] = []
+    portion: list[ReencryptedText] = []
     size = 0
     for change in changes:
         size += len(change.text)

@@ -10,7 +10,7 @@ import pytest
 
 from shigoto import State
 from shigoto.encryption import KEYS, new_key
-from shigoto.model.secrets import is_sealed
+from shigoto.model.secrets import is_encrypted
 from shigoto.observe.log import configure_logging
 from tests.fundamentals.nursery import Nursery, make
 
@@ -60,8 +60,8 @@ def test_a_child_has_the_keys_and_its_words_are_encrypted(nursery: Nursery) -> N
     assert pid != os.getpid()
     assert (word, resumed) == (CANARY, {"at": CANARY})
     now = job.job()
-    assert all(is_sealed(text) for text in (now.payload, now.result, now.progress_text))
-    assert [is_sealed(line) for line in nursery.lines(job)] == [True]
+    assert all(is_encrypted(text) for text in (now.payload, now.result, now.progress_text))
+    assert [is_encrypted(line) for line in nursery.lines(job)] == [True]
 
 
 def test_what_is_told_of_a_failure_and_of_a_crash_has_nothing_of_it(nursery: Nursery) -> None:
@@ -74,7 +74,7 @@ def test_what_is_told_of_a_failure_and_of_a_crash_has_nothing_of_it(nursery: Nur
 
     assert failed.status() is State.FAILED
     [attempt] = nursery.attempts(failed)
-    assert is_sealed(attempt.error)
+    assert is_encrypted(attempt.error)
     death = nursery.attempts(crashed)[0]
     assert "signal 9" in (death.error or "") or "SIGKILL" in (death.error or "")
     assert CANARY not in f"{death.error}{death.traceback}{stream.getvalue()}{nursery.told}"

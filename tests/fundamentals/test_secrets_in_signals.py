@@ -23,7 +23,7 @@ from shigoto import (
     Traces,
 )
 from shigoto.model.job import Attempt
-from shigoto.model.secrets import is_sealed
+from shigoto.model.secrets import is_encrypted
 from shigoto.model.worker import Rescued
 from shigoto.notify import Event, on_failure
 from shigoto.notify.mail import settings_of
@@ -111,7 +111,7 @@ def test_sentry_is_told_the_type_of_an_encrypted_error_that_it_looks_up() -> Non
     drain(app)
     now = job.job()
 
-    assert is_sealed(now.error)
+    assert is_encrypted(now.error)
     failure = failure_of_job(Rescued(now.id, now.number, now.task, State.FAILED), now)
     assert failure.error == "ValueError (encrypted)"
 

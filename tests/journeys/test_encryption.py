@@ -13,7 +13,7 @@ from msgspec import json
 from shigoto import Encryption, EncryptionKeyMissing, Job, JobFailed, OptionInvalid, Shigoto, State
 from shigoto.engine.open import open_engine
 from shigoto.model.job import JobFilter, KeyMode
-from shigoto.model.secrets import is_sealed
+from shigoto.model.secrets import is_encrypted
 from shigoto.rotation import Rotation
 from shigoto.worker import Worker
 from tests.journeys.encrypted import CANARY, DURABLE, NEW, OLD, STORES, Shop, connect, dumped, opened
@@ -72,8 +72,8 @@ def test_a_run_has_its_arguments_and_what_it_says_is_encrypted(shop: Shop) -> No
 
     now = job.job()
     assert now.state is State.COMPLETED
-    assert all(is_sealed(text) for text in (now.payload, now.result, now.progress_text))
-    assert [is_sealed(line.text) for line in job.logs()] == [True, True]
+    assert all(is_encrypted(text) for text in (now.payload, now.result, now.progress_text))
+    assert [is_encrypted(line.text) for line in job.logs()] == [True, True]
     assert job.result() == {"said": CANARY}
     assert shop.app.job(job.id).result() == {"said": CANARY}
 
@@ -84,8 +84,8 @@ def test_a_failure_is_told_by_its_type_and_in_full_to_who_has_the_key(shop: Shop
     shop.drain()
 
     [attempt] = job.attempts()
-    assert is_sealed(attempt.error)
-    assert is_sealed(attempt.traceback)
+    assert is_encrypted(attempt.error)
+    assert is_encrypted(attempt.traceback)
     assert json.decode(attempt.error or "")["t"] == "ValueError"
     with pytest.raises(JobFailed, match=f"ValueError: no {CANARY}"):
         job.result()
@@ -113,7 +113,7 @@ def test_the_result_of_a_transaction_is_encrypted(durable: Shop) -> None:
 
     durable.drain()
 
-    assert is_sealed(job.job().result)
+    assert is_encrypted(job.job().result)
     assert job.result() == CANARY
 
 
@@ -181,7 +181,7 @@ def test_a_joined_transaction_has_encrypted_jobs(durable: Shop) -> None:
 
     durable.drain()
 
-    assert is_sealed(job.job().payload)
+    assert is_encrypted(job.job().payload)
     assert job.result() == {"said": CANARY}
 
 

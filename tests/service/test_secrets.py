@@ -11,7 +11,7 @@ from msgspec import json
 from shigoto import Context, Encryption, OptionInvalid, Secret, Shigoto, StoreRefused
 from shigoto.encryption import opened
 from shigoto.model.errors import Forbidden
-from shigoto.model.secrets import is_sealed
+from shigoto.model.secrets import is_encrypted
 from shigoto.model.worker import Ending
 from shigoto.options import MAX_PAYLOAD
 from shigoto.worker import Worker
@@ -84,7 +84,7 @@ def test_the_server_encrypts_what_is_submitted_and_checks_it_before(
     assert made.status == 201
     assert wrong.json["code"] == "JOB.PAYLOAD_INVALID"
     job = app.job(made.json["id"]).job()
-    assert is_sealed(job.payload)
+    assert is_encrypted(job.payload)
     assert keys.open(job.payload, job, "payload") == json.encode({"name": CANARY}).decode()
     told = server.ask("GET", f"/jobs/{job.id}", token=READ)
     assert told.json["payload"] == "encrypted"
@@ -109,8 +109,8 @@ def test_the_same_request_is_the_same_job_although_no_two_envelopes_are(
 def test_encrypted_errors_and_lines_are_told_to_be_so(server: Served, app: Shigoto, keys: Encryption) -> None:
     made = submit(server, {"name": "Ada"}).json
     job = app.job(made["id"]).job()
-    error = keys.seal(f"ValueError: {CANARY}", job, "error", about="ValueError")
-    trace = keys.seal(f"Traceback {CANARY}", job, "traceback")
+    error = keys.encrypt(f"ValueError: {CANARY}", job, "error", about="ValueError")
+    trace = keys.encrypt(f"Traceback {CANARY}", job, "traceback")
     work_off(app, ending=Ending.FAILED, error=error, traceback=trace)
 
     told = server.ask("GET", f"/jobs/{job.id}", token=READ).json
@@ -132,7 +132,7 @@ def test_a_shell_worker_gets_the_envelope_and_its_result_is_encrypted(
 
     assert lease["payload"]["$shigoto"] == "enc"
     job = app.job(made["id"]).job()
-    assert is_sealed(job.result)
+    assert is_encrypted(job.result)
     assert app.job(made["id"]).result() == CANARY
     assert server.ask("GET", f"/jobs/{job.id}", token=READ).json["result"] == "encrypted"
 
@@ -211,7 +211,7 @@ def test_a_worker_over_http_opens_what_the_server_cannot_read(
     asyncio.run(Worker(far, drain=True).run())
 
     job = app.job(handle.id).job()
-    assert all(is_sealed(text) for text in (job.payload, job.result, job.progress_text))
+    assert all(is_encrypted(text) for text in (job.payload, job.result, job.progress_text))
     assert handle.result() == CANARY
     far.close()
 
@@ -284,7 +284,7 @@ def test_the_error_of_a_shell_worker_tells_nothing_of_an_encrypted_job(
     server.ask("POST", f"/workers/{worker}/jobs/{lease['id']}/settle", end, token=WORK)
 
     job = app.job(made["id"]).job()
-    assert is_sealed(job.error)
+    assert is_encrypted(job.error)
     assert CANARY[:6] not in (job.error or "")
 
 
@@ -302,8 +302,8 @@ def test_what_a_shell_worker_says_of_an_encrypted_job_is_encrypted(
 
     handle, engine = app.job(lease["id"]), app.engine
     job, lines = handle.job(), engine.run(engine.logs(handle.id))
-    assert is_sealed(job.progress_text)
-    assert [is_sealed(line.text) for line in lines] == [True, True]
+    assert is_encrypted(job.progress_text)
+    assert [is_encrypted(line.text) for line in lines] == [True, True]
     assert opened(keys, lines[0].text, job, "log") == CANARY
     server.ask("POST", f"{place}/settle", {**token, "outcome": "released"}, token=WORK)
     [again] = server.ask("POST", f"/workers/{worker}/claim", {}, token=WORK).json["jobs"]

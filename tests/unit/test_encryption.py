@@ -18,7 +18,7 @@ from shigoto import (
     Shigoto,
 )
 from shigoto.encryption import KEY_FILE, KEYS, keys_from_environment, new_key
-from shigoto.model.secrets import Envelope, is_sealed, read_envelope, without_key, write_envelope
+from shigoto.model.secrets import Envelope, is_encrypted, read_envelope, without_key, write_envelope
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 
@@ -36,51 +36,51 @@ def test_s0_67_what_was_sealed_is_opened_by_the_same_key() -> None:
     keys, job = Encryption({"2026": KEY}), Whose(uuid4())
 
     for text in ("", "{}", "Bücher 🐟 \\u0000", "x" * 100_000):
-        sealed = keys.seal(text, job, "payload")
-        assert is_sealed(sealed)
-        assert json.decode(sealed)["k"] == "2026"
-        assert text == "" or text not in sealed
-        assert keys.open(sealed, job, "payload") == text
+        encrypted = keys.encrypt(text, job, "payload")
+        assert is_encrypted(encrypted)
+        assert json.decode(encrypted)["k"] == "2026"
+        assert text == "" or text not in encrypted
+        assert keys.open(encrypted, job, "payload") == text
 
 
 def test_no_two_envelopes_of_a_text_are_the_same() -> None:
     keys, job = Encryption({"a": KEY}), Whose(uuid4())
 
-    assert len({keys.seal("same", job, "result") for _ in range(100)}) == 100
+    assert len({keys.encrypt("same", job, "result") for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize("field", ["payload", "result"])
 @pytest.mark.parametrize("other", [{"tenant": "other"}, {"task": "refund"}])
 def test_an_envelope_opens_for_its_own_tenant_and_task_alone(field: str, other: dict[str, str]) -> None:
     keys, job = Encryption({"a": KEY}), Whose(uuid4())
-    sealed = keys.seal("text", job, field)  # type: ignore[arg-type]
+    encrypted = keys.encrypt("text", job, field)  # type: ignore[arg-type]
 
     with pytest.raises(EncryptionKeyMissing, match="cannot be decrypted"):
-        keys.open(sealed, replace(job, **other), field)  # type: ignore[arg-type]
+        keys.open(encrypted, replace(job, **other), field)  # type: ignore[arg-type]
 
 
 def test_a_result_cannot_be_put_into_the_place_of_another_and_no_field_is_another() -> None:
     keys, job = Encryption({"a": KEY}), Whose(uuid4())
-    sealed = keys.seal("text", job, "result")
+    encrypted = keys.encrypt("text", job, "result")
 
     with pytest.raises(EncryptionKeyMissing):
-        keys.open(sealed, replace(job, id=uuid4()), "result")
+        keys.open(encrypted, replace(job, id=uuid4()), "result")
     with pytest.raises(EncryptionKeyMissing):
-        keys.open(sealed, job, "checkpoint")
+        keys.open(encrypted, job, "checkpoint")
 
 
 def test_arguments_go_on_to_another_job_of_the_same_tenant_and_task() -> None:
     """A rerun has them, and the job whose key a new one takes."""
     keys, job = Encryption({"a": KEY}), Whose(uuid4())
-    sealed = keys.seal("text", job, "payload")
+    encrypted = keys.encrypt("text", job, "payload")
 
-    assert keys.open(sealed, replace(job, id=uuid4()), "payload") == "text"
+    assert keys.open(encrypted, replace(job, id=uuid4()), "payload") == "text"
 
 
 def test_whoever_changes_a_letter_is_noticed() -> None:
     keys, job = Encryption({"a": KEY}), Whose(uuid4())
-    sealed = keys.seal("text", job, "payload")
-    envelope = read_envelope(sealed)
+    encrypted = keys.encrypt("text", job, "payload")
+    envelope = read_envelope(encrypted)
     assert envelope is not None
 
     for changed in (
@@ -88,7 +88,7 @@ def test_whoever_changes_a_letter_is_noticed() -> None:
         write_envelope(replace(envelope, v=b"\0" + envelope.v[1:])),
         write_envelope(replace(envelope, id=uuid4())),
         write_envelope(replace(envelope, v=b"short")),
-        sealed[:-3],
+        encrypted[:-3],
     ):
         with pytest.raises(EncryptionKeyMissing):
             keys.open(changed, job, "payload")
@@ -96,7 +96,7 @@ def test_whoever_changes_a_letter_is_noticed() -> None:
 
 def test_old_keys_read_and_the_current_one_writes() -> None:
     job = Whose(uuid4())
-    old = Encryption({"old": KEY}).seal("text", job, "payload")
+    old = Encryption({"old": KEY}).encrypt("text", job, "payload")
     keys = Encryption({"old": KEY, "new": OTHER}, current="new")
 
     assert keys.open(old, job, "payload") == "text"
@@ -108,10 +108,10 @@ def test_old_keys_read_and_the_current_one_writes() -> None:
 
 def test_a_missing_key_is_named_and_so_are_those_that_are_there() -> None:
     job = Whose(uuid4())
-    sealed = Encryption({"2031": KEY}).seal("text", job, "result")
+    encrypted = Encryption({"2031": KEY}).encrypt("text", job, "result")
 
     with pytest.raises(EncryptionKeyMissing, match=r"the key '2031', and only 'a' are known here") as caught:
-        Encryption({"a": OTHER}).open(sealed, job, "result")
+        Encryption({"a": OTHER}).open(encrypted, job, "result")
     assert caught.value.code == "JOB.KEY_MISSING"
 
 
@@ -221,8 +221,8 @@ class TestWhatIsEncrypted:
         def open_secret(word: Secret[str]) -> None: ...
 
         for task, expected in ((plain, False), (asked, True), (secret, True), (open_secret, False)):
-            assert is_sealed(task.enqueue("x").job().payload) is expected
-            assert is_sealed(task.using(encrypt=not expected).enqueue("x").job().payload) is not expected
+            assert is_encrypted(task.enqueue("x").job().payload) is expected
+            assert is_encrypted(task.using(encrypt=not expected).enqueue("x").job().payload) is not expected
 
     def test_without_a_word_all_of_it_is(self) -> None:
         app = Shigoto("memory:", encryption=Encryption({"a": KEY}))
@@ -233,7 +233,7 @@ class TestWhatIsEncrypted:
         many = app.enqueue_many(plain.call(word) for word in "abc")
         other = app.enqueue_by_name("elsewhere", {"word": "x"}, allow_unknown=True)
 
-        assert all(is_sealed(each.job().payload) for each in (*many, other, plain.enqueue("d")))
+        assert all(is_encrypted(each.job().payload) for each in (*many, other, plain.enqueue("d")))
 
     def test_who_asks_for_it_and_has_no_key_is_refused(self) -> None:
         app = Shigoto("memory:")
@@ -261,7 +261,7 @@ class TestWhatIsEncrypted:
             jobs.run_all()
             assert handle.job().payload == '{"word":"x"}'
             assert handle.result() == "x"
-        assert is_sealed(plain.enqueue("x").job().payload)
+        assert is_encrypted(plain.enqueue("x").job().payload)
 
     def test_limits_hold_for_what_is_stored(self) -> None:
         app = Shigoto("memory:", encryption=Encryption({"a": KEY}))
@@ -290,6 +290,8 @@ def test_an_error_is_shown_by_its_type() -> None:
     job = Whose(uuid4())
     keys = Encryption({"a": KEY})
 
-    assert without_key(keys.seal("KeyError: 'x'", job, "error", about="KeyError")) == "KeyError (encrypted)"
-    assert without_key(keys.seal("x", job, "log")) == "encrypted"
+    assert (
+        without_key(keys.encrypt("KeyError: 'x'", job, "error", about="KeyError")) == "KeyError (encrypted)"
+    )
+    assert without_key(keys.encrypt("x", job, "log")) == "encrypted"
     assert without_key("plain") == "plain"

@@ -33,7 +33,7 @@ from shigoto.model.job import (
     State,
 )
 from shigoto.model.schedule import Change, Due, Schedule, TickEntry
-from shigoto.model.secrets import Reseal, Sealed
+from shigoto.model.secrets import EncryptedText, ReencryptedText
 from shigoto.model.service import AuditEntry, FeedPosition, Happening, Token
 from shigoto.model.time import Millis
 from shigoto.model.worker import (
@@ -92,12 +92,14 @@ class Registry(Protocol):
         """
         ...
 
-    def sealed(self, current: str, *, after: int, limit: int) -> Op[tuple[list[Sealed], int | None]]:
+    def encrypted(
+        self, current: str, *, after: int, limit: int
+    ) -> Op[tuple[list[EncryptedText], int | None]]:
         """What is encrypted by any key but the one with the id `current`, of the first `limit` jobs with a number above
         `after`; and the number of the last of these jobs, None if there is none."""
         ...
 
-    def reseal(self, changes: Sequence[Reseal]) -> Op[int]:
+    def reencrypt(self, changes: Sequence[ReencryptedText]) -> Op[int]:
         """Put other envelopes into the places of these, and count them: each only if what was seen still stands there.
 
         The one way in which the arguments of a stored job are written anew; nothing else of it changes.

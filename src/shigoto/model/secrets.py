@@ -42,7 +42,7 @@ from shigoto.model.text import HIDDEN
 
 ENVELOPE_MARK = "$shigoto"
 PREFIX = f'{{"{ENVELOPE_MARK}":"enc",'
-SHOWN = "encrypted"
+ENCRYPTED = "encrypted"
 
 KEY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 
@@ -62,14 +62,14 @@ _encoder = json.Encoder()
 _decoder = json.Decoder(Envelope)
 
 
-def is_sealed(text: str | None) -> bool:
+def is_encrypted(text: str | None) -> bool:
     """Whether the text is an envelope."""
     return text is not None and text.startswith(PREFIX)
 
 
-def unless_sealed(text: str | None) -> str | None:
+def unless_encrypted(text: str | None) -> str | None:
     """The text, None if it is an envelope: for those who tell the world and have no key."""
-    return None if is_sealed(text) else text
+    return None if is_encrypted(text) else text
 
 
 def write_envelope(envelope: Envelope) -> str:
@@ -92,10 +92,10 @@ def prefix_of(key: str) -> str:
 
 def without_key(text: str) -> str:
     """The text as people see it, who have no key: of an envelope, that it is one, and of an error its type."""
-    if not is_sealed(text):
+    if not is_encrypted(text):
         return text
     kind = type_of(text)
-    return SHOWN if kind is None else f"{kind} ({SHOWN})"
+    return ENCRYPTED if kind is None else f"{kind} ({ENCRYPTED})"
 
 
 def type_of(text: str) -> str | None:
@@ -110,7 +110,7 @@ HELD: tuple[Held, ...] = (
 )  # fmt: skip
 
 
-class Sealed(Struct, frozen=True, kw_only=True):
+class EncryptedText(Struct, frozen=True, kw_only=True):
     """One envelope in a store: of which job it is, and where it is `held`.
 
     `failure` is why the job failed, `error` and `traceback` are those of the run with this token, `log` a line of it.
@@ -126,10 +126,10 @@ class Sealed(Struct, frozen=True, kw_only=True):
     line: int = 0
 
 
-class Reseal(Struct, frozen=True):
+class ReencryptedText(Struct, frozen=True):
     """An envelope and what is to stand there instead."""
 
-    sealed: Sealed
+    encrypted: EncryptedText
     text: str
 
 
@@ -241,8 +241,8 @@ def masked_payload(payload: str, meta: str | None) -> str:
 def masked(written: str, names: frozenset[str] = frozenset()) -> str:
     """A JSON text as it may be shown: what is secret by its name is left out, at the top also what has one of `names`.
     Of an envelope only that it is one. What is no JSON is shown as it is."""
-    if is_sealed(written):
-        return f'"{SHOWN}"'
+    if is_encrypted(written):
+        return f'"{ENCRYPTED}"'
     if '"' not in written:
         return written
     try:
@@ -388,7 +388,7 @@ def presented(job: Job) -> Job:
         payload=masked_payload(job.payload, job.meta),
         meta=without_mark(job.meta),
         progress_text=_shown_text(job.progress_text),
-        result=f'"{without_key(result)}"' if result is not None and is_sealed(result) else result,
+        result=f'"{without_key(result)}"' if result is not None and is_encrypted(result) else result,
         error=_shown_text(job.error),
     )
 
@@ -399,7 +399,7 @@ def presented_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
         structs.replace(
             each,
             error=_shown_text(each.error),
-            traceback=None if is_sealed(each.traceback) else each.traceback,
+            traceback=None if is_encrypted(each.traceback) else each.traceback,
         )
         for each in attempts
     ]
@@ -408,7 +408,8 @@ def presented_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
 def presented_lines(lines: Sequence[LoggedLine]) -> list[LoggedLine]:
     """Its lines as they may be shown."""
     return [
-        structs.replace(each, text=without_key(each.text)) if is_sealed(each.text) else each for each in lines
+        structs.replace(each, text=without_key(each.text)) if is_encrypted(each.text) else each
+        for each in lines
     ]
 
 

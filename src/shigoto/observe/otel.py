@@ -50,7 +50,7 @@ from opentelemetry.trace import (
 
 from shigoto.model.errors import DeclarationError
 from shigoto.model.job import JobSpec, Lease, State
-from shigoto.model.secrets import SHOWN, is_sealed, type_of, unless_sealed, without_key
+from shigoto.model.secrets import ENCRYPTED, is_encrypted, type_of, unless_encrypted, without_key
 from shigoto.model.states import Counters, Held, after
 from shigoto.model.text import HIDDEN
 from shigoto.model.time import Millis
@@ -385,10 +385,10 @@ def _told_of(lease: Lease) -> Attributes:
 def _tell_error(span: Span, error: str, trace: str | None) -> None:
     """Of an error that is encrypted, its type."""
     kind, _, message = error.partition(": ")
-    if is_sealed(error):
-        kind, message = type_of(error) or "", SHOWN
+    if is_encrypted(error):
+        kind, message = type_of(error) or "", ENCRYPTED
     told = {"exception.type": kind, "exception.message": message}
-    trace = unless_sealed(trace)
+    trace = unless_encrypted(trace)
     span.add_event("exception", told if trace is None else {**told, "exception.stacktrace": trace})
     span.set_status(Status(StatusCode.ERROR, without_key(error)))
 

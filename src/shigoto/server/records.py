@@ -16,7 +16,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.engine.remote.protocol import MEDIA_TYPE, PROTOCOL, VERBS, Hello, asked, decode_args, encode
 from shigoto.model.errors import Forbidden, OptionInvalid, RequestInvalid, RequestNotFound
 from shigoto.model.job import Job, JobFilter, JobSpec
-from shigoto.model.secrets import is_sealed, masked_payload
+from shigoto.model.secrets import is_encrypted, masked_payload
 from shigoto.model.version import VERSION
 from shigoto.model.worker import UNTOLD, Announcement, Death, Report, Settlement, Want
 from shigoto.queues import expect_settings, storing, ticking
@@ -180,7 +180,7 @@ def _storable(said: News) -> News:
 
 def _submitted(caller: Caller, spec: JobSpec) -> JobSpec:
     tenant = submittable(caller, spec.task, spec.queue, spec.tenant or None)
-    if tenant != spec.tenant and is_sealed(spec.payload):
+    if tenant != spec.tenant and is_encrypted(spec.payload):
         raise OptionInvalid(
             f"The token is for the tenant {tenant!r}, and the arguments are encrypted for nobody in particular: say"
             " using(tenant=…) where the job is enqueued."

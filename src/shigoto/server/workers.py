@@ -25,10 +25,10 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import Job, JobFilter, Lease, State
 from shigoto.model.secrets import (
     hider,
-    is_sealed,
+    is_encrypted,
     scrubbed,
     secrets_in,
-    unless_sealed,
+    unless_encrypted,
     without_key,
     without_mark,
 )
@@ -168,7 +168,7 @@ async def store_checkpoint(request: Request, worker: UUID, id: UUID, caller: Wor
     service, said = the_service(request), await body(request, CheckpointReport)
     job = await _job(service, caller, worker, id)
     text = encode_json(said.checkpoint, what="The checkpoint", max_bytes=MAX_CHECKPOINT, max_depth=MAX_DEPTH)
-    if not is_sealed(text):  # a worker that has the key may have done it
+    if not is_encrypted(text):  # a worker that has the key may have done it
         text = _redaction_of(service, job).checkpoint(text, MAX_CHECKPOINT)
     return await _reported(service, worker, Report(number=job.number, token=said.token, checkpoint=text), id)
 
@@ -323,7 +323,7 @@ def _tell_failed(service: "Service", worker: UUID, job: Job, settlement: Settlem
     named = (job.id, job.number, job.task, job.queue, job.tenant, job.attempt)
     error = str(kind) if job.error is None else without_key(job.error)
     service.app.bus.publish(
-        JobFailed(str(worker), *named, seconds, kind, error, unless_sealed(settlement.traceback))
+        JobFailed(str(worker), *named, seconds, kind, error, unless_encrypted(settlement.traceback))
     )
 
 
@@ -396,7 +396,7 @@ def _redaction_of(service: "Service", job: Job) -> Redaction:
     """What keeps the secrets of a job out of what its worker says, and encrypts that if the job is, as far as the keys
     are here."""
     keys, secrets = service.app.encryption, secrets_in(job.meta)
-    box = Box(keys, job) if keys is not None and is_sealed(job.payload) else None
+    box = Box(keys, job) if keys is not None and is_encrypted(job.payload) else None
     if not secrets:
         return Redaction(box, None)
     try:

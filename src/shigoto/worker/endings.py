@@ -34,7 +34,7 @@ from msgspec import structs
 from shigoto.context import Cancel, Fail, RetryLater, Signals, Snooze
 from shigoto.model.errors import EncryptionKeyMissing, OptionInvalid
 from shigoto.model.job import FailureKind, Lease, LogLine
-from shigoto.model.secrets import is_sealed, scrubbed, without_key
+from shigoto.model.secrets import is_encrypted, scrubbed, without_key
 from shigoto.model.states import CRASH_DELAY
 from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 from shigoto.model.time import LONGEST, Millis
@@ -178,7 +178,7 @@ def crashed(lease: Lease, error: str, stack: str, lines: Iterable[LogLine]) -> S
 
 def last_words(error: str, stack: str, lines: Iterable[LogLine]) -> str | None:
     """What is known of a process that is gone: where it was, and what it has written last; None if nothing is."""
-    written = [f"{line.level}: {line.text}" for line in lines if not is_sealed(line.text)]
+    written = [f"{line.level}: {line.text}" for line in lines if not is_encrypted(line.text)]
     parts = [stack.rstrip()] if stack.strip() else []
     parts += ["\n".join(["last log lines:", *written])] if written else []
     return fit("\n\n".join(parts), DETAILS_LIMIT - len(error.encode()), keep_end=True) if parts else None

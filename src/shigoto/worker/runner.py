@@ -54,7 +54,7 @@ from shigoto.model.errors import (
     StoreUnavailable,
 )
 from shigoto.model.job import FailureKind, Lease
-from shigoto.model.secrets import is_sealed
+from shigoto.model.secrets import is_encrypted
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.tracing import Resting, Tracing
@@ -305,7 +305,7 @@ class Runner:
         return self._returned(lease, plan, value)
 
     def _undecoded(self, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
-        keyless = is_sealed(lease.payload) and plan.keys is None
+        keyless = is_encrypted(lease.payload) and plan.keys is None
         if keyless or isinstance(error, EncryptionKeyMissing):
             return endings.keyless(lease, error)
         if isinstance(error, PayloadInvalid):

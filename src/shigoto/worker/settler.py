@@ -30,7 +30,7 @@ from contextvars import copy_context
 
 from shigoto.model.errors import StoreBusy, StoreError
 from shigoto.model.job import FailureKind, Job, Lease, State
-from shigoto.model.secrets import unless_sealed, without_key
+from shigoto.model.secrets import unless_encrypted, without_key
 from shigoto.model.states import Counters, Held, after
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement, Verdict
@@ -385,14 +385,14 @@ def event_of(
         return events.JobCompleted(*job, seconds)
     if fate is not None and fate.failure_kind is FailureKind.CRASH_LOOP:
         return events.JobFailed(
-            *job, seconds, FailureKind.CRASH_LOOP, _said(settlement), unless_sealed(settlement.traceback)
+            *job, seconds, FailureKind.CRASH_LOOP, _said(settlement), unless_encrypted(settlement.traceback)
         )
     counters = Counters(failures=lease.failures, snoozes=lease.snoozes)
     move = after(Held(counters, lease.max_failures, max_crashes=None), settlement)
     if move.state is State.FAILED:
         kind = move.failure_kind or settlement.failure_kind
         return events.JobFailed(
-            *job, seconds, kind, _said(settlement) or str(kind), unless_sealed(settlement.traceback)
+            *job, seconds, kind, _said(settlement) or str(kind), unless_encrypted(settlement.traceback)
         )
     if move.state is State.CANCELLED or (fate is not None and fate.state is State.CANCELLED):
         return events.JobCancelled(*job, seconds)

@@ -8,17 +8,17 @@ from msgspec import structs
 
 from shigoto.engine.memory.store import Row, Store, change, read
 from shigoto.engine.op import Op
-from shigoto.model.secrets import Held, Reseal, Sealed, is_sealed, prefix_of
+from shigoto.model.secrets import EncryptedText, Held, ReencryptedText, is_encrypted, prefix_of
 from shigoto.model.service import AUDIT_NAME, AuditEntry, FeedPosition, Happening, Token, bounded_entry
 from shigoto.model.text import fit
 from shigoto.model.time import Millis, to_millis
 
 
-def envelopes(row: Row) -> list[Sealed]:
+def envelopes(row: Row) -> list[EncryptedText]:
     """All that is encrypted of a job."""
     spec = row.spec
     return [
-        Sealed(
+        EncryptedText(
             number=row.number,
             held=held,
             token=token,
@@ -29,11 +29,11 @@ def envelopes(row: Row) -> list[Sealed]:
             task=spec.task,
         )
         for held, token, line, text in _texts(row)
-        if text is not None and is_sealed(text)
+        if text is not None and is_encrypted(text)
     ]
 
 
-def put_envelope(row: Row, seen: Sealed, text: str) -> None:
+def put_envelope(row: Row, seen: EncryptedText, text: str) -> None:
     """Put another envelope into the place of one."""
     match seen.held:
         case "payload":
@@ -102,18 +102,20 @@ class MemoryRegistry:
         self._store.tokens[id] = structs.replace(token, revoked_at=self._store.now())
         return True
 
-    def sealed(self, current: str, *, after: int, limit: int) -> Op[tuple[list[Sealed], int | None]]:
-        return read(lambda: self._sealed(prefix_of(current), after, limit))
+    def encrypted(
+        self, current: str, *, after: int, limit: int
+    ) -> Op[tuple[list[EncryptedText], int | None]]:
+        return read(lambda: self._encrypted(prefix_of(current), after, limit))
 
-    def _sealed(self, current: str, after: int, limit: int) -> tuple[list[Sealed], int | None]:
+    def _encrypted(self, current: str, after: int, limit: int) -> tuple[list[EncryptedText], int | None]:
         page = sorted(number for number in self._store.rows if number > after)[:limit]
         found = [each for number in page for each in envelopes(self._store.rows[number])]
         return [each for each in found if not each.text.startswith(current)], page[-1] if page else None
 
-    def reseal(self, changes: Sequence[Reseal]) -> Op[int]:
-        return change(lambda: sum(self._resealed(each.sealed, each.text) for each in changes))
+    def reencrypt(self, changes: Sequence[ReencryptedText]) -> Op[int]:
+        return change(lambda: sum(self._reencrypted(each.encrypted, each.text) for each in changes))
 
-    def _resealed(self, seen: Sealed, text: str) -> bool:
+    def _reencrypted(self, seen: EncryptedText, text: str) -> bool:
         row = self._store.rows.get(seen.number)
         if row is None or seen not in envelopes(row):
             return False

@@ -31,7 +31,7 @@ from shigoto.model.job import (
     State,
 )
 from shigoto.model.schedule import Change, Due, Firing, Schedule, TickEntry
-from shigoto.model.secrets import Reseal, Sealed
+from shigoto.model.secrets import EncryptedText, ReencryptedText
 from shigoto.model.service import AuditEntry, FeedPosition, Happening, Token
 from shigoto.model.time import Millis, to_millis
 from shigoto.model.worker import (
@@ -113,11 +113,13 @@ class RemoteRegistry:
         """Refuse."""
         self._refuse()
 
-    def sealed(self, current: str, *, after: int, limit: int) -> Op[tuple[list[Sealed], int | None]]:
+    def encrypted(
+        self, current: str, *, after: int, limit: int
+    ) -> Op[tuple[list[EncryptedText], int | None]]:
         """Refuse: a rotation is for whoever is at the store itself."""
         self._refuse()
 
-    def reseal(self, changes: Sequence[Reseal]) -> Op[int]:
+    def reencrypt(self, changes: Sequence[ReencryptedText]) -> Op[int]:
         """Refuse."""
         self._refuse()
 

@@ -9,7 +9,7 @@ from msgspec import json
 from shigoto.engine.op import Op
 from shigoto.engine.sql.commands import Steps, sql, sql_each
 from shigoto.engine.sql.looking import STATES, UNREADABLE
-from shigoto.model.secrets import HELD, PREFIX, Reseal, Sealed, prefix_of
+from shigoto.model.secrets import HELD, PREFIX, EncryptedText, ReencryptedText, prefix_of
 from shigoto.model.service import AUDIT_NAME, AuditEntry, FeedPosition, Happening, Scope, Token, bounded_entry
 from shigoto.model.text import fit
 from shigoto.model.time import Millis
@@ -49,11 +49,13 @@ class SqlRegistry:
         now = yield from self._now()
         return (yield sql("revoke_token", id, now)).rowcount == 1
 
-    def sealed(self, current: str, *, after: int, limit: int) -> Op[tuple[list[Sealed], int | None]]:
-        return Op(start=lambda: _sealed(current, after, limit), mode="read")
+    def encrypted(
+        self, current: str, *, after: int, limit: int
+    ) -> Op[tuple[list[EncryptedText], int | None]]:
+        return Op(start=lambda: _encrypted(current, after, limit), mode="read")
 
-    def reseal(self, changes: Sequence[Reseal]) -> Op[int]:
-        return Op(start=lambda: _reseal(changes))
+    def reencrypt(self, changes: Sequence[ReencryptedText]) -> Op[int]:
+        return Op(start=lambda: _reencrypt(changes))
 
     def note(self, entries: Sequence[AuditEntry]) -> Op[None]:
         return Op(start=lambda: self._note(entries))
@@ -142,26 +144,26 @@ def _happening(row: tuple[Any, ...]) -> Happening:
     )
 
 
-def _sealed(current: str, after: int, limit: int) -> Steps[tuple[list[Sealed], int | None]]:
+def _encrypted(current: str, after: int, limit: int) -> Steps[tuple[list[EncryptedText], int | None]]:
     [to] = (yield sql("sealed_to", after, limit)).fetchone()
     if to is None:
         return [], None
     rows = (yield sql("sealed", after, to, PREFIX, prefix_of(current))).fetchall()
     return [
-        Sealed(
+        EncryptedText(
             number=number, held=held, token=token, line=line, text=text, id=UUID(bytes=id), tenant=tenant, task=task
         )
         for number, held, token, line, text, id, tenant, task in rows
     ], to  # fmt: skip
 
 
-def _reseal(changes: Sequence[Reseal]) -> Steps[int]:
+def _reencrypt(changes: Sequence[ReencryptedText]) -> Steps[int]:
     count = 0
     for held in HELD:
         rows = [
-            (each.sealed.number, each.sealed.token, each.sealed.line, each.sealed.text, each.text)
+            (each.encrypted.number, each.encrypted.token, each.encrypted.line, each.encrypted.text, each.text)
             for each in changes
-            if each.sealed.held == held
+            if each.encrypted.held == held
         ]
         if rows:
             count += (yield sql_each(f"reseal_{held}", rows)).rowcount
