@@ -133,17 +133,17 @@ class ReencryptedText(Struct, frozen=True):
     text: str
 
 
-VARIABLE = "SHIGOTO_REDACT"
+REDACT_VARIABLE = "SHIGOTO_REDACT"
 SECRETS_MARK = "$secret"  # in a job's meta: the names of its secret parameters
 SHORTEST = 4  # letters of a value that is looked for in texts: a shorter one stands everywhere
 SHORTEST_LINE = 8  # and of a line of one that has several
 
-NAMES = (
+SECRET_NAMES = (
     "*password*", "*passwd*", "*passphrase*", "pwd", "*_pwd", "*secret*", "*token*", "*api_key*", "*apikey*",
     "*access_key*", "*private_key*", "*credential*", "*authorization*", "cookie", "set_cookie", "*dsn*", "*cvv*",
 )  # fmt: skip
 # The habit is to keep the secret elsewhere and to pass an id; and tokens of texts are counted.
-HARMLESS = ("*_id", "*_ids", "*_count", "max_tokens")
+HARMLESS_NAMES = ("*_id", "*_ids", "*_count", "max_tokens")
 
 # Behind anything, as in PGPASSWORD; but for words that others end in, such as compass.
 _WORDS = (
@@ -282,12 +282,17 @@ def rules() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Which names are hidden, and which are not although they look so: ours, and those of $SHIGOTO_REDACT, where
     `!name` is one that is not."""
     words = [
-        word.lower().replace("-", "_") for word in re.split(r"[\s,]+", os.environ.get(VARIABLE, "")) if word
+        word.lower().replace("-", "_")
+        for word in re.split(r"[\s,]+", os.environ.get(REDACT_VARIABLE, ""))
+        if word
     ]
     own = tuple(word for word in words if not word.startswith("!"))
     harmless = tuple(word[1:] for word in words if word.startswith("!"))
     # Whoever names a thing means it, also if it ends in _id.
-    return (*NAMES, *own), (*(each for each in HARMLESS if not own or each not in own), *harmless)
+    return (*SECRET_NAMES, *own), (
+        *(each for each in HARMLESS_NAMES if not own or each not in own),
+        *harmless,
+    )
 
 
 def hider(

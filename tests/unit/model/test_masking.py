@@ -71,7 +71,7 @@ def test_secret_parameters_are_known_without_the_code_that_declares_them() -> No
 
 
 def test_rules_can_be_added_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(secrets.VARIABLE, "*iban*, !session_token")
+    monkeypatch.setenv(secrets.REDACT_VARIABLE, "*iban*, !session_token")
     secrets.rules.cache_clear()
     secrets.hides.cache_clear()
     try:
