@@ -118,7 +118,7 @@ def _length(kept: Millis | None) -> timedelta | None:
 MOST_KEYS = 100  # that are looked at for a batch: others want to write, too
 
 
-def storing(
+def store_within_limits(
     engine: Engine, specs: Sequence[JobSpec], limits: Mapping[str, int] | None = None
 ) -> Op[list[Enqueued]]:
     """Store the jobs, all or none, if there is room for them. Raises QueueFull.
@@ -138,7 +138,7 @@ def storing(
     return extended(inner, steps)
 
 
-def ticking(engine: Engine, changes: Sequence[Change]) -> Op[list[Change | None]]:
+def tick_within_limits(engine: Engine, changes: Sequence[Change]) -> Op[list[Change | None]]:
     """Change schedules, if there is room for their jobs, be it those of ticks or those that somebody asks for. Raises
     QueueFull."""
     inner = engine.tick(changes)

@@ -12,7 +12,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.service import FeedPosition
-from shigoto.queues import storing, ticking
+from shigoto.queues import store_within_limits, tick_within_limits
 from shigoto.server.audit import Audited, changing_queue, rerunning
 from shigoto.server.tokens import creating, revoking
 
@@ -87,7 +87,7 @@ def test_a_queue_is_full_at_its_limit_also_for_ticks(engine: PostgresEngine) -> 
 
     def store(_: int) -> bool:
         try:
-            engine.run(storing(engine, [spec("small")]))
+            engine.run(store_within_limits(engine, [spec("small")]))
         except QueueFull:
             return False
         return True
@@ -98,12 +98,12 @@ def test_a_queue_is_full_at_its_limit_also_for_ticks(engine: PostgresEngine) -> 
     assert 10 <= stored <= 13
     assert engine.run(engine.stats())["small"].pending == stored
     with pytest.raises(QueueFull):
-        engine.run(storing(engine, [spec(), spec("small")]))
+        engine.run(store_within_limits(engine, [spec(), spec("small")]))
     now = engine.run(engine.time())
     schedule = Schedule(id=uuid7(), name="often", definition="{}", decided_to=now, created_at=now)
     fired = Firing(entry=TickEntry(at=now, outcome=TickOutcome.FIRED, decided_at=now), spec=spec("small"))
     with pytest.raises(QueueFull):
-        engine.run(ticking(engine, [Change(schedule=schedule, seen=0, firings=(fired,))]))
+        engine.run(tick_within_limits(engine, [Change(schedule=schedule, seen=0, firings=(fired,))]))
     assert engine.run(engine.schedules()) == []
 
 

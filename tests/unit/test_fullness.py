@@ -13,7 +13,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import Enqueued, JobSpec, KeyMode, QueueSettings
 from shigoto.model.time import to_datetime
 from shigoto.model.worker import Ending
-from shigoto.queues import limits_of, storing
+from shigoto.queues import limits_of, store_within_limits
 from tests.unit.shop import Shop, opened_shop
 
 
@@ -32,7 +32,7 @@ def spec(queue: str = "default", **more: Any) -> JobSpec:
 
 
 def store(shop: Shop, *specs: JobSpec) -> list[Enqueued]:
-    return shop.engine.run(storing(shop.engine, specs))
+    return shop.engine.run(store_within_limits(shop.engine, specs))
 
 
 def pending(shop: Shop, queue: str = "default") -> int:
@@ -113,11 +113,11 @@ def test_where_no_limit_is_known_nothing_is_looked_at(shop: Shop) -> None:
     limit(shop, "default", 1)
     plain = shop.engine.enqueue_many([spec("other")])
 
-    op = storing(shop.engine, [spec("other")], {"default": 1})
+    op = store_within_limits(shop.engine, [spec("other")], {"default": 1})
 
     assert (op.direct is None, op.several is None) == (plain.direct is None, plain.several is None)
     with pytest.raises(QueueFull):
-        shop.engine.run(storing(shop.engine, [spec(), spec()], {"default": 1}))
+        shop.engine.run(store_within_limits(shop.engine, [spec(), spec()], {"default": 1}))
 
 
 def test_an_application_that_enqueues_on_its_own_store_is_not_limited(shop: Shop) -> None:
@@ -147,7 +147,7 @@ def test_what_somebody_wants_of_a_schedule_takes_room_too(shop: Shop) -> None:
 
 def test_it_rings_for_new_jobs(shop: Shop) -> None:
     limit(shop, "default", 5)
-    op = storing(shop.engine, [spec()])
+    op = store_within_limits(shop.engine, [spec()])
 
     assert op.rings is not None
     assert op.rings(shop.engine.run(op))
@@ -161,7 +161,7 @@ def test_a_store_that_is_a_server_checks_for_itself() -> None:
 
     with opened_shop("memory", Path()) as shop:
         limit(shop, "default", 1)
-        shop.engine.run(storing(Served(shop.engine), [spec(), spec()]))
+        shop.engine.run(store_within_limits(Served(shop.engine), [spec(), spec()]))
 
         assert pending(shop) == 2
 

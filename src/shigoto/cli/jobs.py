@@ -135,11 +135,11 @@ def _stored(app: "Shigoto", call: "Call[Any]") -> "JobHandle[Any]":
     from shigoto.handle import JobHandle
     from shigoto.model.ids import uuid7
     from shigoto.observe import tracing
-    from shigoto.queues import storing
+    from shigoto.queues import store_within_limits
 
     engine = app.engine
     with tracing.storing(app.tracing, [call.spec(uuid7())]) as specs:
-        [made] = engine.run(storing(engine, specs))
+        [made] = engine.run(store_within_limits(engine, specs))
     return JobHandle(engine, made.id, made.number, made.status, None)
 
 

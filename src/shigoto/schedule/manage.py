@@ -42,7 +42,7 @@ from shigoto.model.secrets import masked_payload
 from shigoto.model.text import plain_moment, plain_text, plain_whole, shown
 from shigoto.model.time import Duration, Millis, to_datetime, to_millis
 from shigoto.options import ScheduleOptions, check_name
-from shigoto.queues import ticking
+from shigoto.queues import tick_within_limits
 from shigoto.schedule.decide import counted, left_of, passed_over, redefined, waits_for_pause, with_pause
 from shigoto.schedule.declare import HEARD_WITHIN, Declared, Maker, checked_call
 from shigoto.schedule.definition import (
@@ -209,7 +209,7 @@ def running(engine: Engine, name: str, maker: Maker | None) -> Op[UUID]:
             at = _free_from(now, definition, {entry.at for entry in known})
             entry = TickEntry(at=at, outcome=TickOutcome.RUN_NOW, decided_at=now)
             change = _with(schedule, [fired(schedule, definition, entry, maker)])
-            if all((yield from ticking(engine, [change]).start())):
+            if all((yield from tick_within_limits(engine, [change]).start())):
                 return (yield from _jobs(engine, schedule, [at]))[0]
         raise contended(name)
 
@@ -247,7 +247,7 @@ def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Mak
                 _with(replace(schedule, stretch=None, counts=dict(counts)), firings, left),
                 forgets=tuple(at for at, some in parts.items() if some == [] and at not in missing),
             )
-            if all((yield from ticking(engine, [change]).start())):
+            if all((yield from tick_within_limits(engine, [change]).start())):
                 return (yield from _jobs(engine, schedule, missing))
         raise contended(name)
 

@@ -18,7 +18,7 @@ from shigoto.handle import rerunning as again
 from shigoto.model.job import Enqueued, QueueSettings, State
 from shigoto.model.schedule import Change, Schedule, TickOutcome
 from shigoto.model.service import AuditEntry
-from shigoto.queues import changing, storing
+from shigoto.queues import changing, store_within_limits
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def rerunning(engine: Engine, id: UUID, *, actor: str, named: UUID | None = None
             after=said({"id": str(made.id), "number": made.number}),
         )
 
-    return noted(engine, again(engine, id, named=named, store=partial(storing, engine)), entry)
+    return noted(engine, again(engine, id, named=named, store=partial(store_within_limits, engine)), entry)
 
 
 def deleting(

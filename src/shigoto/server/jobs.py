@@ -52,7 +52,7 @@ from shigoto.model.job import Enqueued, Job, JobSpec, State
 from shigoto.model.time import Millis, to_millis
 from shigoto.observe import tracing
 from shigoto.options import CallOptions
-from shigoto.queues import storing
+from shigoto.queues import store_within_limits
 from shigoto.server.audit import Audited, cancelling, rerunning
 from shigoto.server.auth import ASKERS, Admin, Asker, Caller, Reader, Submitter, allowed, the_service
 from shigoto.server.job_models import (
@@ -350,7 +350,7 @@ def _submitting(
     """Store the jobs. One that is stored already must be the same job, and be seen by whoever asks; else none is.
     `beyond` is the id that the next job of a longer request with the same key would have."""
     specs = [each.spec for each in wanted]
-    plain = within(caller, engine, specs, storing(engine, specs, limits))
+    plain = within(caller, engine, specs, store_within_limits(engine, specs, limits))
     named = [each for each in wanted if each.named]
     if not named:
         return plain

@@ -19,7 +19,7 @@ from shigoto.model.job import Job, JobFilter, JobSpec
 from shigoto.model.secrets import is_encrypted, masked_payload
 from shigoto.model.version import VERSION
 from shigoto.model.worker import UNTOLD, Announcement, Death, Report, Settlement, Want
-from shigoto.queues import expect_settings, storing, ticking
+from shigoto.queues import expect_settings, store_within_limits, tick_within_limits
 from shigoto.schedule.definition import masked as masked_definition
 from shigoto.server.audit import Audited
 from shigoto.server.auth import Caller, the_service
@@ -101,12 +101,12 @@ async def _answered(service: "Service", caller: Caller, name: str, args: tuple[A
     if name == "announce":
         args = (await service.roster.owned(caller, args[0]),)
     if name == "enqueue_many":
-        stored = storing(engine, args[0], await service.limits())
+        stored = store_within_limits(engine, args[0], await service.limits())
         return await engine.arun(within(caller, engine, args[0], stored))
     if name == "find":
         return [_without_secrets(caller, job) for job in await _found(engine, args[0])]
     asked_of = Audited(engine, caller.actor) if name in BY_OPERATORS else engine
-    op: Op[Any] = ticking(asked_of, args[0]) if name == "tick" else asked(asked_of, name, args)
+    op: Op[Any] = tick_within_limits(asked_of, args[0]) if name == "tick" else asked(asked_of, name, args)
     value = await (looked(engine, op) if name in LOOKS else engine.arun(op))
     if name == "configure":
         service.limits_changed()

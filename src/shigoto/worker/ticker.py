@@ -41,7 +41,7 @@ from shigoto.observe.events import (
     TickPassed,
 )
 from shigoto.observe.tracing import Tracing, storing
-from shigoto.queues import ticking
+from shigoto.queues import tick_within_limits
 from shigoto.schedule.decide import after_failure
 from shigoto.schedule.declare import Declared, reconciling
 from shigoto.schedule.fire import AT_ONCE, MOST_JOBS, PORTION, looked_at, looking
@@ -280,7 +280,7 @@ class Ticker:
         engine = self._station.engine
         made = [firing.spec for change in changes for firing in change.firings if firing.spec is not None]
         with storing(self._tracing, made) as specs:
-            return await self._station.ask("tick", ticking(engine, _marked(changes, specs)))
+            return await self._station.ask("tick", tick_within_limits(engine, _marked(changes, specs)))
 
     def _tell(self, step: Step, change: Change | None) -> None:
         """Tell what was done; None if another was first."""
