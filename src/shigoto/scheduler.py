@@ -53,7 +53,7 @@ from shigoto.worker.state import Station, lease_clock
 from shigoto.worker.stopping import LEAST_PATIENCE, Service
 from shigoto.worker.ticker import Figures, Rates, ScheduleFigures, Spread, Ticker
 
-__all__ = ["Ended", "Figures", "Health", "Rates", "ScheduleFigures", "Scheduler", "Spread"]
+__all__ = ["Figures", "Health", "Rates", "ScheduleFigures", "Scheduler", "SchedulerExit", "Spread"]
 
 State = Literal["new", "running", "stopping", "stopped"]
 Status = Literal["OK", "Warning", "Error"]
@@ -143,7 +143,7 @@ def _health(status: Status, details: tuple[str, ...], figures: Figures | None, s
 logger = logging.getLogger("shigoto.worker")
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class SchedulerExit(Struct, frozen=True, kw_only=True):
     """How a scheduler ended: it was stopped, or its store is lost to it for good. `running` parts had to be cut off."""
 
     reason: Literal["stopped", "lost"]
@@ -155,7 +155,7 @@ class Ended(Struct, frozen=True, kw_only=True):
         return 1 if self.running or self.reason == "lost" else 0
 
 
-class Scheduler(Service[Ended]):
+class Scheduler(Service[SchedulerExit]):
     """Ticks, promotes and sweeps for the store of an app. Made once, run once.
 
     It tests the connection before anything else. Made where no event loop runs, it does so at once, and there is no
@@ -241,10 +241,10 @@ class Scheduler(Service[Ended]):
             await want_notices(engine, (self.kind, self.name), self._random)
         self._state = "running"
 
-    async def _serve(self) -> Ended:
+    async def _serve(self) -> SchedulerExit:
         if self._state != "running":
             self._state = "stopped"
-            return Ended(reason="stopped")
+            return SchedulerExit(reason="stopped")
         bus = self._app.bus
         log_events(bus)
         self._app.outward.begin()
@@ -283,7 +283,7 @@ class Scheduler(Service[Ended]):
         for part in (ear, *parts):
             if part.done() and not part.cancelled():
                 part.result()  # whatever ended it by itself is for the caller
-        return Ended(reason="stopped" if self._lost is None else "lost", running=running)
+        return SchedulerExit(reason="stopped" if self._lost is None else "lost", running=running)
 
     def lost(self, error: StoreError) -> None:
         """The ticker has found that the store does not answer; told once."""

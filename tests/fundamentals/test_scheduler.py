@@ -15,7 +15,7 @@ from shigoto.model.schedule import Change, Due
 from shigoto.model.time import Millis
 from shigoto.model.worker import Announcement
 from shigoto.observe import events
-from shigoto.scheduler import Ended, Scheduler
+from shigoto.scheduler import Scheduler, SchedulerExit
 from shigoto.testing.virtual_time import VirtualClock
 from tests.fundamentals.stage import Stage
 
@@ -78,7 +78,7 @@ def test_it_fires_and_promotes_and_sweeps_but_claims_nothing(stage: Stage) -> No
 def test_it_says_when_it_begins_and_ends(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     """S4-16: initiated, then finished, then published as stopped, then logged as completed; nothing active: at once."""
 
-    async def main() -> Ended:
+    async def main() -> SchedulerExit:
         async with scheduler(stage) as running:
             await stage.until(events.TickFired)
             began = stage.now
@@ -90,7 +90,7 @@ def test_it_says_when_it_begins_and_ends(stage: Stage, caplog: pytest.LogCapture
     with caplog.at_level(logging.INFO, "shigoto.worker"):
         ended = stage.play(main)
 
-    assert (ended, ended.exit_code) == (Ended(reason="stopped"), 0)
+    assert (ended, ended.exit_code) == (SchedulerExit(reason="stopped"), 0)
     assert stage.all(events.SchedulerStopped) == [events.SchedulerStopped("clock", "stopped", 0)]
     said = [message for message in caplog.messages if message.startswith("Scheduler")]
     assert said == [
@@ -120,7 +120,7 @@ def test_a_stop_lets_the_cycle_at_hand_finish_but_not_for_ever(
     stage = Stage(lambda clock: Slow(clock=clock))
     plan(stage)
 
-    async def main() -> tuple[Ended, float]:
+    async def main() -> tuple[SchedulerExit, float]:
         running = scheduler(stage, stop_timeout=stop_timeout)
         task = asyncio.create_task(running.run())
         await stage.until(events.SchedulerStarted)
@@ -133,7 +133,7 @@ def test_a_stop_lets_the_cycle_at_hand_finish_but_not_for_ever(
         ended, seconds = stage.play(main)
 
     if stop_timeout > Slow.seconds:
-        assert (ended, ended.exit_code) == (Ended(reason="stopped"), 0)
+        assert (ended, ended.exit_code) == (SchedulerExit(reason="stopped"), 0)
         assert len(stage.all(events.TickFired)) == 1
         assert seconds <= Slow.seconds
     else:
@@ -147,7 +147,7 @@ def test_a_second_request_makes_it_hurry() -> None:
     stage = Stage(lambda clock: Slow(clock=clock))
     plan(stage)
 
-    async def main() -> tuple[Ended, float]:
+    async def main() -> tuple[SchedulerExit, float]:
         running = scheduler(stage)
         task = asyncio.create_task(running.run())
         await stage.until(events.SchedulerStarted)
@@ -216,7 +216,7 @@ def test_a_store_that_is_gone_for_good_ends_it(caplog: pytest.LogCaptureFixture)
     engine = stage.engine
     assert isinstance(engine, Shaky)
 
-    async def main() -> Ended:
+    async def main() -> SchedulerExit:
         async with scheduler(stage) as running:
             await stage.until(events.TickFired)
             engine.moved = True
@@ -307,12 +307,12 @@ def test_a_name_that_somebody_else_has_keeps_it_from_beginning(stage: Stage) -> 
 
 
 def test_one_that_is_stopped_before_it_begins_does_nothing(stage: Stage) -> None:
-    async def main() -> Ended:
+    async def main() -> SchedulerExit:
         made = scheduler(stage)
         made.stop()
         return await made.run()
 
-    assert stage.play(main) == Ended(reason="stopped")
+    assert stage.play(main) == SchedulerExit(reason="stopped")
     assert stage.told == []
 
 
