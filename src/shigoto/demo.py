@@ -277,7 +277,7 @@ async def demo_reminder(text: str) -> str:
     return text
 
 
-class Acts:
+class DemoTasks:
     """The demo's tasks, declared on one app."""
 
     def __init__(self, app: Shigoto) -> None:
@@ -317,5 +317,5 @@ def app(url: str | None = None) -> Shigoto:
 def stage(url: str | None = None) -> Shigoto:
     """An app with the tasks of `shigoto demo`."""
     made = Shigoto(url)
-    Acts(made)
+    DemoTasks(made)
     return made

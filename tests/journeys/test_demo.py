@@ -18,7 +18,7 @@ import pytest
 
 from shigoto import Shigoto
 from shigoto.cli.demo import Rate, Show, Snapshot, Stories, Troupe
-from shigoto.demo import Acts
+from shigoto.demo import DemoTasks
 from shigoto.engine.open import open_engine
 from shigoto.model.ids import uuid7
 from shigoto.model.worker import Announcement, Want
@@ -164,7 +164,7 @@ def ignore(_: Snapshot) -> None: ...
 def show_without_workers(tmp_path: Path) -> tuple[Shigoto, Show]:
     app = Shigoto(str(tmp_path / "jobs.db"))
     troupe = Troupe("shigoto.demo:stage", str(tmp_path / "jobs.db"), count=0, folder=tmp_path)
-    return app, Show(app, Acts(app), troupe, tmp_path / "jobs.db")
+    return app, Show(app, DemoTasks(app), troupe, tmp_path / "jobs.db")
 
 
 def test_jobs_that_still_wait_are_not_lost_but_no_good_end_either(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_workers_are_stopped_even_if_the_show_breaks(tmp_path: Path) -> None:
 
 def test_stories_tell_of_failure_retry_and_end(tmp_path: Path) -> None:
     app = Shigoto(str(tmp_path / "jobs.db"))
-    handle = Acts(app).reminder.using(delay=1.5).enqueue("tea")
+    handle = DemoTasks(app).reminder.using(delay=1.5).enqueue("tea")
     stories = Stories()
     stories.follow(handle.id)
 

@@ -34,7 +34,7 @@ from shigoto.cli import output
 from shigoto.cli.daemon import signals_interrupt
 from shigoto.cli.output import bar, clip, one_line, total
 from shigoto.cli.watch import Canvas, filled
-from shigoto.demo import BEAT, Acts
+from shigoto.demo import BEAT, DemoTasks
 from shigoto.engine.protocol import Engine
 from shigoto.model.job import Counts, Job, JobFilter, State
 from shigoto.model.secrets import without_key
@@ -203,7 +203,7 @@ def put_on(folder: Path, *, seconds: float, watch: Watch, complain: Callable[[st
     """Produce jobs for so many seconds with two worker processes at work, and tell what became of them."""
     store = folder / "jobs.db"
     app = Shigoto(str(store))
-    acts = Acts(app)
+    acts = DemoTasks(app)
     app.engine.migrate()
     troupe = Troupe("shigoto.demo:stage", str(store), count=WORKERS, folder=folder, options=SLOTS)
     try:
@@ -221,7 +221,7 @@ def put_on(folder: Path, *, seconds: float, watch: Watch, complain: Callable[[st
 class Show:
     """One performance."""
 
-    def __init__(self, app: Shigoto, acts: Acts, troupe: Troupe, store: Path) -> None:
+    def __init__(self, app: Shigoto, acts: DemoTasks, troupe: Troupe, store: Path) -> None:
         self._app = app
         self._acts = acts
         self._troupe = troupe
