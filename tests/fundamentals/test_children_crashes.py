@@ -131,7 +131,7 @@ def test_a_job_that_kills_its_process_is_put_away_after_so_many_crashes_and_nobo
             await kids.until(events.JobCrashed)
             assert poison.job().state is State.PENDING
             kids.module.ahead += 10_000
-            await kids.until(events.JobFailed)
+            await kids.until(events.JobFailedEvent)
             (kids.folder / "go").touch()
             await kids.until(events.JobCompleted, 3)
         for handle in bystanders:
@@ -147,7 +147,7 @@ def test_a_job_that_kills_its_process_is_put_away_after_so_many_crashes_and_nobo
         2,
         0,
     )
-    assert [event.kind for event in kids.all(events.JobFailed)] == [FailureKind.CRASH_LOOP]
+    assert [event.kind for event in kids.all(events.JobFailedEvent)] == [FailureKind.CRASH_LOOP]
     for attempt in kids.attempts(poison):
         assert text in (attempt.error or "")
         trace = attempt.traceback or ""
@@ -174,7 +174,7 @@ def test_a_suspect_runs_alone_in_a_child_and_a_clean_run_clears_it(kids: Nursery
             if dies:
                 await kids.until(events.JobCrashed)
                 kids.module.ahead += 10_000
-                await kids.until(events.JobFailed)
+                await kids.until(events.JobFailedEvent)
             else:
                 await kids.until(events.JobCompleted)
 
@@ -206,7 +206,7 @@ def test_what_a_crashed_handler_has_started_is_killed_with_it(kids: Nursery) -> 
     async def main() -> None:
         async with kids.working():
             pid = int(await kids.noted("left"))
-            await kids.until(events.JobFailed)
+            await kids.until(events.JobFailedEvent)
             await until_gone(pid)
 
     kids.play(main)
@@ -219,7 +219,7 @@ def test_a_child_that_can_no_longer_be_understood_is_killed(kids: Nursery, task:
 
     async def main() -> None:
         async with kids.working():
-            await kids.until(events.JobFailed)
+            await kids.until(events.JobFailedEvent)
 
     kids.play(main)
     assert handle.job().failure_kind is FailureKind.CRASH_LOOP

@@ -51,7 +51,7 @@ class Witness:
     def __init__(self, kids: Nursery) -> None:
         self.kids = kids
         self.left: list[int] | None = None
-        told = (events.JobRetried, events.JobCancelled, events.JobReleased)
+        told = (events.JobRetried, events.JobCancelledEvent, events.JobReleased)
         for kind in told:
             kids.app.bus.subscribe(self._look, kind)
 
@@ -96,7 +96,7 @@ def test_a_run_that_gave_in_to_a_cancel_or_a_stop_is_told_of_when_nothing_of_it_
         await until((kids.folder / "left").exists)
         if why == "cancel":
             await handle.acancel()
-            await kids.until(events.JobCancelled)
+            await kids.until(events.JobCancelledEvent)
         worker.stop()
         await run
 

@@ -214,7 +214,7 @@ def test_a_cancelled_run_is_told_and_then_killed_and_counts_as_nothing(
         async with kids.working():
             pid = int(await kids.noted("began"))
             await handle.acancel()
-            await kids.until(events.JobCancelled)
+            await kids.until(events.JobCancelledEvent)
             if stubborn:
                 await until_gone(pid)
 
@@ -231,7 +231,7 @@ def test_a_cancel_that_comes_before_the_child_is_ready_ends_the_job_at_once(kids
         async with kids.working():
             await until(lambda: handle.job().state is not State.PENDING)
             await handle.acancel()
-            await kids.until(events.JobCancelled)
+            await kids.until(events.JobCancelledEvent)
         assert not kids.all(events.JobStarted)
 
     kids.play(main)
@@ -247,7 +247,7 @@ def test_a_run_whose_lease_was_taken_by_force_is_killed(kids: Nursery) -> None:
             pid = int(await kids.noted("began"))
             assert await engine.arun(engine.cancel([handle.id], force=True)) == [State.CANCELLED]
             await until_gone(pid)
-            await kids.until(events.LeaseLost)
+            await kids.until(events.LeaseLostEvent)
 
     kids.play(main)
     assert handle.job().state is State.CANCELLED

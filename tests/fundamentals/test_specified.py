@@ -276,7 +276,7 @@ def test_a_job_that_fails_with_five_retries_used_has_failed(stage: Stage) -> Non
     stage.drain()
 
     assert [event.attempt for event in stage.all(events.JobRetried)] == [1, 2, 3, 4, 5]
-    [failed] = stage.all(events.JobFailed)
+    [failed] = stage.all(events.JobFailedEvent)
     assert (failed.job_id, failed.attempt, failed.error) == (
         handle.id,
         6,

@@ -320,7 +320,7 @@ def test_a_failing_job_runs_again_after_exactly_the_delays_of_its_policy(
     async def main() -> None:
         fail.enqueue()
         async with stage.working(lease=HOUR, poll=HOUR):
-            await stage.until(events.JobFailed)
+            await stage.until(events.JobFailedEvent)
 
     stage.play(main)
 
@@ -341,7 +341,7 @@ def test_the_default_policy_waits_between_half_and_all_of_its_curve(stage: Stage
     async def main() -> None:
         fail.enqueue()
         async with stage.working(lease=HOUR, poll=HOUR):
-            await stage.until(events.JobFailed)
+            await stage.until(events.JobFailedEvent)
 
     stage.play(main)
 
@@ -359,7 +359,7 @@ def test_a_policy_given_for_one_job_wins_over_that_of_the_task(stage: Stage) -> 
     async def main() -> None:
         fail.using(retry=Retry.linear(seconds=7, retries=2)).enqueue()
         async with stage.working(lease=HOUR, poll=HOUR):
-            await stage.until(events.JobFailed)
+            await stage.until(events.JobFailedEvent)
 
     stage.play(main)
 
@@ -377,7 +377,7 @@ def test_a_broken_policy_does_not_cost_the_job_its_retries(stage: Stage) -> None
     async def main() -> None:
         fail.enqueue()
         async with stage.working(lease=HOUR, poll=HOUR):
-            await stage.until(events.JobFailed)
+            await stage.until(events.JobFailedEvent)
 
     stage.play(main)
 

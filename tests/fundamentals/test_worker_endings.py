@@ -47,7 +47,7 @@ def test_retry_later_counts_as_a_failure_and_waits_as_long_as_it_says(stage: Sta
     async def main() -> None:
         busy.enqueue()
         async with stage.working(lease=HOUR, poll=HOUR):
-            await stage.until(events.JobFailed)
+            await stage.until(events.JobFailedEvent)
 
     stage.play(main)
 
@@ -276,7 +276,7 @@ def test_an_async_job_that_takes_too_long_is_cancelled_and_has_failed(stage: Sta
     async def main() -> None:
         hang.enqueue()
         async with stage.working():
-            await stage.until(events.JobFailed)
+            await stage.until(events.JobFailedEvent)
 
     stage.play(main)
 
@@ -296,7 +296,7 @@ def test_limits_of_many_jobs_are_each_kept(stage: Stage) -> None:
         hang.using(timeout=limit).enqueue()
     stage.drain()
 
-    assert stage.times(events.JobFailed) == sorted(limit * 1_000 for limit in limits)
+    assert stage.times(events.JobFailedEvent) == sorted(limit * 1_000 for limit in limits)
 
 
 def test_a_time_out_inside_the_handler_is_its_own_affair(stage: Stage) -> None:
@@ -437,7 +437,7 @@ def test_a_running_async_job_is_cancelled_and_its_strand_lives_on(stage: Stage) 
             await stage.until(events.JobStarted)
             await asyncio.sleep(3)
             await job.acancel()
-            await stage.until(events.JobCancelled)
+            await stage.until(events.JobCancelledEvent)
             await after.aenqueue()
             await stage.until(events.JobCompleted)
 
@@ -446,7 +446,7 @@ def test_a_running_async_job_is_cancelled_and_its_strand_lives_on(stage: Stage) 
     assert cleaned == ["cleaned up"]
     assert stage.job(1).state is State.CANCELLED
     # The doorbell brings the request at once; the handler took five seconds to clean up, undisturbed.
-    assert stage.times(events.JobCancelled) == [8_000]
+    assert stage.times(events.JobCancelledEvent) == [8_000]
 
 
 def test_success_wins_over_a_cancel_that_came_too_late(stage: Stage) -> None:
@@ -487,9 +487,9 @@ def test_a_handler_in_a_thread_sees_that_it_is_cancelled(stage: Stage, way_out: 
         async with Worker(stage.app):
             await asyncio.to_thread(started.wait, 5)
             await job.acancel()
-            await stage.until(events.JobCancelled)
+            await stage.until(events.JobCancelledEvent)
 
     asyncio.run(main())
 
     assert stage.job().state is State.CANCELLED
-    assert stage.all(events.JobFailed) + stage.all(events.JobRetried) == []
+    assert stage.all(events.JobFailedEvent) + stage.all(events.JobRetried) == []

@@ -211,7 +211,7 @@ def test_a_run_that_does_not_give_in_to_a_cancel_is_told_again(stage: Stage, *, 
         async with stage.working():
             await stage.until(events.JobStarted)
             await stage.engine.arun(stage.engine.cancel([handle.id], force=force))
-            await stage.until(events.LeaseLost if force else events.JobCancelled)
+            await stage.until(events.LeaseLostEvent if force else events.JobCancelledEvent)
 
     stage.play(main)
 
@@ -277,7 +277,7 @@ def test_a_cancelled_job_that_a_stop_has_cut_short_is_told_of_as_cancelled(stage
     go.set()
 
     assert stage.job().state is State.CANCELLED
-    assert len(stage.all(events.JobCancelled)) == 1
+    assert len(stage.all(events.JobCancelledEvent)) == 1
     assert not stage.all(events.JobReleased)
 
 
@@ -313,4 +313,4 @@ def test_what_ended_in_a_fenced_worker_is_told_of_as_lost(stage: Stage) -> None:
         return await run
 
     assert stage.play(main) == Stopped(reason="fenced")
-    assert sorted(lost.task for lost in stage.all(events.LeaseLost)) == ["ends_after", "ends_before"]
+    assert sorted(lost.task for lost in stage.all(events.LeaseLostEvent)) == ["ends_after", "ends_before"]

@@ -44,7 +44,7 @@ def test_a_job_cancelled_by_force_is_cancelled_here_within_a_beat_and_its_outcom
             await stage.until(events.JobStarted)
             await stage.engine.arun(stage.engine.cancel([handle.id], force=True))
             assert stage.job().state is State.CANCELLED
-            await stage.until(events.LeaseLost)
+            await stage.until(events.LeaseLostEvent)
 
     stage.play(main)
 
@@ -69,7 +69,7 @@ def test_a_thread_whose_job_was_taken_by_force_can_see_it(stage: Stage) -> None:
         async with stage.worker(beats="thread", lease=1.0):
             await asyncio.to_thread(started.wait, 5)
             await stage.engine.arun(stage.engine.cancel([handle.id], force=True))
-            await stage.until(events.LeaseLost)
+            await stage.until(events.LeaseLostEvent)
 
     asyncio.run(asyncio.wait_for(main(), 20))
     assert stage.job().state is State.CANCELLED
@@ -179,8 +179,8 @@ def test_a_failure_whose_answer_was_lost_is_told_as_what_it_was() -> None:
     async def main() -> None:
         await work.aenqueue()
         async with stage.working(random=Random(3)):
-            await stage.until(events.JobFailed)
+            await stage.until(events.JobFailedEvent)
 
     stage.play(main)
-    assert len(stage.all(events.JobFailed)) == 1
+    assert len(stage.all(events.JobFailedEvent)) == 1
     assert not stage.all(events.JobCompleted)

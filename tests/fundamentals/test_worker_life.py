@@ -519,7 +519,7 @@ def test_with_a_connection_of_the_callers_the_store_knows_whether_it_was_committ
         assert isinstance(told, events.JobCompleted)
         assert (job.state, handle.result()) == (State.COMPLETED, "paid")
     else:
-        assert isinstance(told, events.JobFailed)
+        assert isinstance(told, events.JobFailedEvent)
         assert job.error == "the transaction that finished this job was not committed"
 
 

@@ -196,7 +196,7 @@ def test_a_settlement_that_cannot_be_stored_fails_its_job_and_no_other(picky: St
     assert "OverflowError" in error
     assert "ValueError: three" in error
     assert len(picky.all(events.JobCompleted)) == 4
-    assert len(picky.all(events.JobFailed)) == 1
+    assert len(picky.all(events.JobFailedEvent)) == 1
 
 
 def test_a_result_that_cannot_be_stored_is_not_run_for_again(picky: Stage) -> None:

@@ -169,7 +169,7 @@ def test_a_settlement_whose_answer_was_lost_is_sent_again_and_recognised(shaky: 
 
     shaky.play(main)
 
-    assert not shaky.all(events.LeaseLost)
+    assert not shaky.all(events.LeaseLostEvent)
     assert [job.state for job in shaky.app.find()] == [State.COMPLETED] * 5
     first, *others = store(shaky).settled
     assert all(batch == first for batch in others[:3])
@@ -271,7 +271,7 @@ def test_that_the_store_cannot_tell_what_became_of_a_job_keeps_nobody_from_heari
     store(shaky).lose = 1
 
     assert shaky.drain() == Stopped(reason="drained")
-    [told] = shaky.all(events.JobFailed)
+    [told] = shaky.all(events.JobFailedEvent)
     assert told.error == "RuntimeError: as always"
 
 
@@ -297,8 +297,8 @@ def test_a_drain_is_not_over_before_the_store_has_told_what_became_of_every_job(
 
     assert shaky.drain() == Stopped(reason="drained")
     assert asked
-    assert len(shaky.all(events.JobFailed)) == 1
-    assert shaky.times(events.JobFailed)[0] >= asked[0] + 60_000
+    assert len(shaky.all(events.JobFailedEvent)) == 1
+    assert shaky.times(events.JobFailedEvent)[0] >= asked[0] + 60_000
 
 
 def test_a_worker_out_of_touch_claims_no_more_but_runs_on(shaky: Stage) -> None:
@@ -512,7 +512,7 @@ def test_a_zombie_loses_what_somebody_else_has_taken() -> None:
         async with stage.working() as worker:
             await stage.until(events.JobStarted)
             fence(stage, worker.id)
-            await stage.until(events.LeaseLost)
+            await stage.until(events.LeaseLostEvent)
 
     stage.play(main)
 

@@ -31,7 +31,7 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 from shigoto import Context, Retry, Shigoto
-from shigoto.observe.events import JobCompleted, JobEvent, JobFailed
+from shigoto.observe.events import JobCompleted, JobEvent, JobFailedEvent
 
 app = Shigoto("sqlite:///workers.db")
 ended = Counter()
@@ -70,7 +70,7 @@ def fail(event: JobEvent) -> None:
     raise RuntimeError("nobody's business")
 
 app.bus.subscribe(fail, JobEvent)
-app.bus.subscribe(audit, JobCompleted, JobFailed)
+app.bus.subscribe(audit, JobCompleted, JobFailedEvent)
 """
 
 
@@ -431,9 +431,9 @@ def test_completion_and_failure_are_heard_by_whoever_keeps_an_audit_log_or_metri
     assert sorted(audit) == [
         "1 count_to JobCompleted 1",
         "2 count_to JobCompleted 1",
-        "3 count_to JobFailed 1",
+        "3 count_to JobFailedEvent 1",
     ]
-    assert sorted(metrics) == ["count_to JobCompleted 2", "count_to JobFailed 1"]
+    assert sorted(metrics) == ["count_to JobCompleted 2", "count_to JobFailedEvent 1"]
     assert [row["status"] for row in folder.rows()] == ["completed", "completed", "failed"]
 
 

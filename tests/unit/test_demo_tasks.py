@@ -171,7 +171,7 @@ def test_what_may_pass_by_itself_is_tried_again_after_5_10_and_15_minutes_and_th
                 await stage.until(events.JobRetried, failures)
                 job = handle.job()
                 seen.append((job.state, job.failures, job.error))
-            await stage.until(events.JobFailed)
+            await stage.until(events.JobFailedEvent)
 
     stage.play(until_it_has_failed)
 

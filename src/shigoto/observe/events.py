@@ -7,16 +7,16 @@
     ├── WorkerStopped      it has left
     ├── JobsClaimed        it has taken jobs, all of one claim; not written to the log, like StoreAnswered
     ├── JobEvent           one job: id, number, task, queue, tenant, attempt
-    │   ├── JobStarted     the handler is about to be called
-    │   ├── JobCompleted   ┐
-    │   ├── JobRetried     │
-    │   ├── JobFailed      │ told after the store has accepted the outcome,
-    │   ├── JobSnoozed     │ so what is told has happened
-    │   ├── JobReleased    │
-    │   ├── JobCancelled   │
-    │   ├── JobCrashed     ┘
-    │   ├── JobStuck       it still runs, although it should have ended
-    │   └── LeaseLost      the outcome was refused: the job is no longer this worker's
+    │   ├── JobStarted        the handler is about to be called
+    │   ├── JobCompleted      ┐
+    │   ├── JobRetried        │
+    │   ├── JobFailedEvent    │ told after the store has accepted the outcome,
+    │   ├── JobSnoozed        │ so what is told has happened
+    │   ├── JobReleased       │
+    │   ├── JobCancelledEvent │
+    │   ├── JobCrashed        ┘
+    │   ├── JobStuck          it still runs, although it should have ended
+    │   └── LeaseLostEvent    the outcome was refused: the job is no longer this worker's
     ├── WorkersFenced      workers that are gone lost the right to settle
     ├── JobsRescued        jobs of workers that are gone are free again, or have failed
     ├── TasksUnknown       jobs have failed because nobody knows their task
@@ -141,7 +141,7 @@ class JobRetried(JobEvent, frozen=True, gc=False):
     error: str
 
 
-class JobFailed(JobEvent, frozen=True, gc=False):
+class JobFailedEvent(JobEvent, frozen=True, gc=False):
     """The job has failed for good. The `traceback` is what the store keeps of it; the log leaves it out."""
 
     duration: float
@@ -163,7 +163,7 @@ class JobReleased(JobEvent, frozen=True, gc=False):
     duration: float
 
 
-class JobCancelled(JobEvent, frozen=True, gc=False):
+class JobCancelledEvent(JobEvent, frozen=True, gc=False):
     """The run was stopped by a cancel, or the handler asked for one."""
 
     duration: float
@@ -172,7 +172,7 @@ class JobCancelled(JobEvent, frozen=True, gc=False):
 class JobCrashed(JobEvent, frozen=True, gc=False):
     """The process of the job died under it, with nobody else inside; the job will run again, alone, after `delay`.
 
-    After too many of these it has failed, and JobFailed is told instead, with the kind crash_loop.
+    After too many of these it has failed, and JobFailedEvent is told instead, with the kind crash_loop.
     """
 
     duration: float
@@ -192,7 +192,7 @@ class JobStuck(JobEvent, frozen=True, gc=False):
     why: str = "soft limit"
 
 
-class LeaseLost(JobEvent, frozen=True, gc=False):
+class LeaseLostEvent(JobEvent, frozen=True, gc=False):
     """The outcome was refused and dropped, because the job belongs to somebody else by now."""
 
     duration: float

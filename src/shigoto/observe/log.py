@@ -200,7 +200,7 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
         lambda e: f"Worker {e.worker}: Job {e.number} completed successfully",
     ),
     events.JobRetried: (logging.WARNING, lambda e: f"Worker {e.worker}: Job {e.number} failed: {e.error}"),
-    events.JobFailed: (logging.ERROR, lambda e: f"Worker {e.worker}: Job {e.number} failed: {e.error}"),
+    events.JobFailedEvent: (logging.ERROR, lambda e: f"Worker {e.worker}: Job {e.number} failed: {e.error}"),
     events.JobSnoozed: (
         logging.INFO,
         lambda e: f"Worker {e.worker}: Job {e.number} snoozed for {_seconds(e.delay / 1000)}",
@@ -209,7 +209,7 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
         logging.INFO,
         lambda e: f"Worker {e.worker}: Job {e.number} given back; another worker can take it at once",
     ),
-    events.JobCancelled: (logging.INFO, lambda e: f"Worker {e.worker}: Job {e.number} cancelled"),
+    events.JobCancelledEvent: (logging.INFO, lambda e: f"Worker {e.worker}: Job {e.number} cancelled"),
     events.JobCrashed: (
         logging.ERROR,
         lambda e: (
@@ -222,7 +222,7 @@ _SENTENCES: dict[type[Event], tuple[int, _Sentence]] = {
             f"Worker {e.worker}: Job {e.number} {_STUCK[e.why].format(_seconds((e.limit or 0) / 1000))}"
         ),
     ),
-    events.LeaseLost: (
+    events.LeaseLostEvent: (
         logging.WARNING,
         lambda e: (
             f"Worker {e.worker}: Job {e.number} is no longer held by this worker; its outcome is dropped"

@@ -146,7 +146,7 @@ class Meters:
             events.JobsClaimed: self._claimed,
             events.JobStarted: self._started,
             **dict.fromkeys(OUTCOMES, self._ended),
-            events.LeaseLost: self._lost,
+            events.LeaseLostEvent: self._lost,
             events.StoreAnswered: self._answered,
             **dict.fromkeys(RARE, self._rare),
             events.TickFired: self._fired,
@@ -191,7 +191,7 @@ class Meters:
             runs.durations[bisect_left(DURATIONS, event.duration)] += 1
             runs.durations[-1] += event.duration
 
-    def _lost(self, event: events.LeaseLost) -> None:
+    def _lost(self, event: events.LeaseLostEvent) -> None:
         self._runs_of(event.task, event.queue).lost += 1
 
     def _answered(self, event: events.StoreAnswered) -> None:
@@ -243,10 +243,10 @@ KEPT = {"jobs_ended": 1, "ticks": 1}  # labels at the end that are such words
 
 OUTCOMES: dict[type[Event], str] = {
     events.JobRetried: "retried",
-    events.JobFailed: "failed",
+    events.JobFailedEvent: "failed",
     events.JobSnoozed: "snoozed",
     events.JobReleased: "released",
-    events.JobCancelled: "cancelled",
+    events.JobCancelledEvent: "cancelled",
     events.JobCrashed: "crashed",
 }
 

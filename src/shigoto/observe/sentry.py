@@ -3,7 +3,7 @@
 Whoever makes the transition tells of it, so it is told once: the worker that settles the last run, the supervisor or
 the sweeper that finds a crash too many, the server that settles for a worker in another language.
 
-    JobFailed, JobsRescued, TasksUnknown ──► queue ──► thread: client of our own ──► Sentry
+    JobFailedEvent, JobsRescued, TasksUnknown ──► queue ──► thread: client of our own ──► Sentry
 
 The program's own Sentry, if it has one, is left alone. The SDK takes half a second to import, so that, too, is done in
 the thread. An event has what the store keeps of an error: never arguments, never what variables of the handler held.
@@ -30,7 +30,7 @@ from shigoto.model.job import Job, State
 from shigoto.model.secrets import without_key
 from shigoto.model.worker import Rescued
 from shigoto.observe.bus import Bus
-from shigoto.observe.events import JobFailed, JobsRescued, TasksUnknown
+from shigoto.observe.events import JobFailedEvent, JobsRescued, TasksUnknown
 from shigoto.observe.settings import Sentry
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ SENDERS = "sentry-sdk."  # how the threads of the SDK are called
 
 logger = logging.getLogger("shigoto.observe")
 
-Told = JobFailed | JobsRescued | TasksUnknown
+Told = JobFailedEvent | JobsRescued | TasksUnknown
 Jobs = Callable[[Sequence[UUID]], Sequence[Job | None]]
 
 
@@ -160,7 +160,7 @@ class Reporter:
     def watch(self, bus: Bus) -> None:
         """Tell of what this bus tells; asked for twice, once."""
         if not bus.hears(self._hear):
-            for kind in (JobFailed, JobsRescued, TasksUnknown):
+            for kind in (JobFailedEvent, JobsRescued, TasksUnknown):
                 bus.subscribe(self._hear, kind)
 
     def flush(self, seconds: float) -> None:
@@ -208,7 +208,7 @@ class Reporter:
         _adopt_threads()
 
     def _failures(self, told: Told) -> list[Failure]:
-        if isinstance(told, JobFailed):
+        if isinstance(told, JobFailedEvent):
             return [
                 Failure(
                     task=told.task,

@@ -35,7 +35,7 @@ from shigoto.model.secrets import (
 from shigoto.model.text import storable
 from shigoto.model.time import to_datetime
 from shigoto.model.worker import Announcement, LogTail, Orders, Report, Settlement, Verdict, Want
-from shigoto.observe.events import JobFailed
+from shigoto.observe.events import JobFailedEvent
 from shigoto.options import MAX_DEPTH, MAX_PAYLOAD
 from shigoto.retry import Retry
 from shigoto.server import worker_models
@@ -323,7 +323,7 @@ def _tell_failed(service: "Service", worker: UUID, job: Job, settlement: Settlem
     named = (job.id, job.number, job.task, job.queue, job.tenant, job.attempt)
     error = str(kind) if job.error is None else without_key(job.error)
     service.app.bus.publish(
-        JobFailed(str(worker), *named, seconds, kind, error, unless_encrypted(settlement.traceback))
+        JobFailedEvent(str(worker), *named, seconds, kind, error, unless_encrypted(settlement.traceback))
     )
 
 

@@ -6,7 +6,7 @@ answered, and later ones wait behind it; that is safe, because the store recogni
 already accepted.
 
     runner ──► waiting ──► on its way ──► ACCEPTED, REPEATED   told as an event; the lease is no longer held
-                               │                 LOST          told as LeaseLost; somebody else has the job
+                               │                 LOST          told as LeaseLostEvent; somebody else has the job
                                │                 BUSY          waits alone, and holds up nobody; see `_outwait`
                                ├── StoreError: back off, then the same batch again
                                └── any other error: one of them cannot be written. Each by itself, and that
@@ -190,7 +190,7 @@ class Settler:
         name = self._station.name
         for lease, settlement, seconds in dropped:
             if settlement.ending is not Ending.RELEASED:
-                lost = events.LeaseLost(*named(name, lease), seconds)
+                lost = events.LeaseLostEvent(*named(name, lease), seconds)
                 self._variables.copy().run(self._station.bus.publish, lost)  # not with those of the run
 
     def _must_not_tell(self, lease: Lease, settlement: Settlement, seconds: float) -> bool:
@@ -317,7 +317,7 @@ class Settler:
             if held.get(lease.number) is lease:
                 del held[lease.number]
             if verdict is Verdict.LOST:
-                bus.publish(events.LeaseLost(*named(name, lease), seconds))
+                bus.publish(events.LeaseLostEvent(*named(name, lease), seconds))
             elif settlement.ending is not Ending.COMPLETED:
                 if settlement.ending is Ending.RELEASED:
                     self.ended -= 1
@@ -384,18 +384,18 @@ def event_of(
     if fate is not None and fate.state is State.COMPLETED:
         return events.JobCompleted(*job, seconds)
     if fate is not None and fate.failure_kind is FailureKind.CRASH_LOOP:
-        return events.JobFailed(
+        return events.JobFailedEvent(
             *job, seconds, FailureKind.CRASH_LOOP, _said(settlement), unless_encrypted(settlement.traceback)
         )
     counters = Counters(failures=lease.failures, snoozes=lease.snoozes)
     move = after(Held(counters, lease.max_failures, max_crashes=None), settlement)
     if move.state is State.FAILED:
         kind = move.failure_kind or settlement.failure_kind
-        return events.JobFailed(
+        return events.JobFailedEvent(
             *job, seconds, kind, _said(settlement) or str(kind), unless_encrypted(settlement.traceback)
         )
     if move.state is State.CANCELLED or (fate is not None and fate.state is State.CANCELLED):
-        return events.JobCancelled(*job, seconds)
+        return events.JobCancelledEvent(*job, seconds)
     if settlement.ending is Ending.RELEASED:
         return events.JobReleased(*job, seconds)
     if settlement.ending is Ending.CRASHED:

@@ -51,7 +51,9 @@ SENTENCES: dict[Event, str] = {
     events.JobRetried(
         *JOB, 0.5, 300_000, FailureKind.ERROR, "OSError: disk"
     ): "Worker 2: Job 42 failed: OSError: disk",
-    events.JobFailed(*JOB, 0.5, FailureKind.TIMEOUT, "TimeoutError"): "Worker 2: Job 42 failed: TimeoutError",
+    events.JobFailedEvent(
+        *JOB, 0.5, FailureKind.TIMEOUT, "TimeoutError"
+    ): "Worker 2: Job 42 failed: TimeoutError",
     events.JobSnoozed(*JOB, 0.5, 90_000): "Worker 2: Job 42 snoozed for 90 s",
 }
 
@@ -339,8 +341,8 @@ def test_every_event_has_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
 
     rare: list[Event] = [
         events.JobReleased(*JOB, 0.0),
-        events.JobCancelled(*JOB, 0.0),
-        events.LeaseLost(*JOB, 0.0),
+        events.JobCancelledEvent(*JOB, 0.0),
+        events.LeaseLostEvent(*JOB, 0.0),
         events.WorkersFenced("2", (ID,)),
         events.JobsRescued("2", (Rescued(ID, 42, "resize", State.PENDING),)),
         events.TasksUnknown("2", ("resize",)),
@@ -435,7 +437,7 @@ def test_lines_that_are_off_cost_no_event() -> None:
 
     assert not bus.wants(events.JobStarted)
     assert not bus.wants(events.JobCompleted)
-    assert bus.wants(events.JobFailed)
+    assert bus.wants(events.JobFailedEvent)
     assert bus.wants(events.StoreTrouble)
 
 
@@ -455,7 +457,7 @@ def test_json_lines_carry_task_job_tenant_and_attempt(stream: io.StringIO) -> No
     bus = Bus()
     log_events(bus)
 
-    bus.publish(events.JobFailed(*JOB, 0.25, FailureKind.ERROR, 'ValueError: "x"\ny'))
+    bus.publish(events.JobFailedEvent(*JOB, 0.25, FailureKind.ERROR, 'ValueError: "x"\ny'))
 
     [line] = stream.getvalue().splitlines()
     fields = json.loads(line)
@@ -482,7 +484,7 @@ def test_text_lines_are_one_line_of_a_sentence_and_pairs(stream: io.StringIO) ->
     bus = Bus()
     log_events(bus)
 
-    bus.publish(events.JobFailed(*JOB, 0.25, FailureKind.ERROR, 'ValueError: "x"\ny'))
+    bus.publish(events.JobFailedEvent(*JOB, 0.25, FailureKind.ERROR, 'ValueError: "x"\ny'))
 
     [line] = stream.getvalue().splitlines()
     assert " ERROR   shigoto.worker Worker 2: Job 42 failed: " in line

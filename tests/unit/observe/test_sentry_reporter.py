@@ -16,7 +16,7 @@ from shigoto.model.job import Job
 from shigoto.model.worker import Rescued
 from shigoto.observe import sentry as reporting
 from shigoto.observe.bus import Bus
-from shigoto.observe.events import JobFailed, JobsRescued, TasksUnknown
+from shigoto.observe.events import JobFailedEvent, JobsRescued, TasksUnknown
 from shigoto.observe.sentry import MOST_WAITING, Failure, Reporter, event_of, frames_of
 from shigoto.observe.settings import chosen_sentry
 from tests.service.ground import served
@@ -49,7 +49,7 @@ def nobody(ids: Sequence[UUID]) -> list[Job | None]:
     return [None for _ in ids]
 
 
-def failed(**fields: Any) -> JobFailed:
+def failed(**fields: Any) -> JobFailedEvent:
     told: dict[str, Any] = {
         "worker": "1",
         "job_id": uuid7(),
@@ -63,7 +63,7 @@ def failed(**fields: Any) -> JobFailed:
         "error": "ConnectionError: away",
         "traceback": TRACEBACK,
     }
-    return JobFailed(**told | fields)
+    return JobFailedEvent(**told | fields)
 
 
 def test_a_final_failure_is_one_event(heard: Sink) -> None:
