@@ -24,7 +24,7 @@ from uuid import uuid4
 from msgspec import Struct, json
 
 from shigoto.model.time import host_clock, to_datetime
-from shigoto.notify import Event, Webhook, egress
+from shigoto.notify import Notification, Webhook, egress
 from shigoto.notify import webhook as webhooks
 
 PORTS = (80, 443, 8080, 8443)
@@ -159,7 +159,7 @@ def careless(
 
 def deliver(world: World, said: dict[str, Any]) -> Reached:
     """One delivery, by the code that is shipped."""
-    event = Event(id=uuid4(), kind="test", rule="e52", subject="e52", at=to_datetime(host_clock()))
+    event = Notification(id=uuid4(), kind="test", rule="e52", subject="e52", at=to_datetime(host_clock()))
     try:
         Webhook(**said).deliver(event)
         ended = "delivered"

@@ -14,7 +14,7 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Job, JobFilter, JobSpec
 from shigoto.model.notice import DELIVER, NOTICE, QUEUE, Notice
-from shigoto.notify import Event, Log, on_dead_worker, on_failure, on_missed_schedule, on_queue_age
+from shigoto.notify import Log, Notification, on_dead_worker, on_failure, on_missed_schedule, on_queue_age
 from shigoto.notify.rules import Rule
 from shigoto.options import TaskOptions
 from shigoto.scheduler import Scheduler
@@ -28,11 +28,11 @@ class Ear:
     """What was told, and an app whose rules tell it."""
 
     def __init__(self, *rules: Rule, **options: Any) -> None:
-        self.told: list[Event] = []
+        self.told: list[Notification] = []
         self.broken = 0
         self.app = Shigoto(options.pop("url", None) or "memory:", notify=rules, **options)
 
-    def hear(self, event: Event) -> None:
+    def hear(self, event: Notification) -> None:
         if self.broken:
             self.broken -= 1
             raise ConnectionError("nobody there")
@@ -52,11 +52,11 @@ class Ear:
 ears: list[Ear] = []  # the newest is the one of the test
 
 
-def hear(event: Event) -> None:
+def hear(event: Notification) -> None:
     ears[-1].hear(event)
 
 
-async def hear_later(event: Event) -> None:
+async def hear_later(event: Notification) -> None:
     await asyncio.sleep(0)
     ears[-1].hear(event)
 
@@ -170,7 +170,7 @@ async def test_a_delivery_that_fails_is_tried_again_and_triggers_nothing(ear: Ca
 async def test_a_target_that_can_never_be_reached_ends_its_job_as_failed_and_nobody_is_told(
     ear: Callable[..., Ear],
 ) -> None:
-    def refuse(event: Event) -> None:
+    def refuse(event: Notification) -> None:
         raise Fail("no such place")
 
     it = ear(on_failure(to=[refuse]))

@@ -14,7 +14,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, Job, JobFilter, JobSpec
 from shigoto.model.notice import DELIVER, NOTICE, QUEUE, FailedJob, Notice, is_silent, of_failures
 from shigoto.model.worker import Announcement
-from shigoto.notify import Event, on_dead_worker, on_failure, on_queue_age
+from shigoto.notify import Notification, on_dead_worker, on_failure, on_queue_age
 from shigoto.notify.notifier import Notifier
 from shigoto.notify.rules import Rule
 from shigoto.testing.virtual_time import VirtualClock
@@ -23,14 +23,14 @@ from shigoto.worker import Worker
 TRIES = 2_000  # of a hundredth of a second
 DAY = 86_400_000
 
-told: dict[str, list[Event]] = {}
+told: dict[str, list[Notification]] = {}
 
 
-def first(event: Event) -> None:
+def first(event: Notification) -> None:
     told["first"].append(event)
 
 
-def second(event: Event) -> None:
+def second(event: Notification) -> None:
     told["second"].append(event)
 
 

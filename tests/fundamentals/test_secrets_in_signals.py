@@ -25,7 +25,7 @@ from shigoto import (
 from shigoto.model.job import Attempt
 from shigoto.model.secrets import is_encrypted
 from shigoto.model.worker import Rescued
-from shigoto.notify import Event, on_failure
+from shigoto.notify import Notification, on_failure
 from shigoto.notify.mail import settings_of
 from shigoto.observe.log import configure_logging
 from shigoto.observe.sentry import failure_of_job
@@ -59,10 +59,10 @@ def log(request: pytest.FixtureRequest) -> StringIO:
     return stream
 
 
-told: list[Event] = []
+told: list[Notification] = []
 
 
-def hear(event: Event) -> None:
+def hear(event: Notification) -> None:
     told.append(event)
 
 

@@ -117,9 +117,11 @@ def _rules(ctx: click.Context, names: tuple[str, ...]) -> "tuple[Rule, ...]":
 
 
 def _send(rule: "Rule", target: "Target") -> Sent:
-    from shigoto.notify.notification import Event
+    from shigoto.notify.notification import Notification
 
-    event = Event(id=uuid7(), kind="test", rule=rule.name, subject=rule.name, at=to_datetime(host_clock()))
+    event = Notification(
+        id=uuid7(), kind="test", rule=rule.name, subject=rule.name, at=to_datetime(host_clock())
+    )
     try:
         target.check()
         target.deliver(event)

@@ -7,15 +7,15 @@
 Imported by whoever uses it: an app without rules does not pay for it.
 """
 
-from shigoto.notify.notification import Event
+from shigoto.notify.notification import Notification
 from shigoto.notify.rules import on_dead_worker, on_failure, on_missed_schedule, on_queue_age
 from shigoto.notify.signature import SignatureInvalid, sign_webhook, verify_webhook
 from shigoto.notify.targets import Log, Mail, Webhook
 
 __all__ = [
-    "Event",
     "Log",
     "Mail",
+    "Notification",
     "SignatureInvalid",
     "Webhook",
     "on_dead_worker",

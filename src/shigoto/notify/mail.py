@@ -24,7 +24,7 @@ from msgspec import Struct
 from shigoto.model.errors import DeclarationError
 from shigoto.model.text import shown
 from shigoto.notify.egress import by, connect, cut_at
-from shigoto.notify.notification import Event
+from shigoto.notify.notification import Notification
 from shigoto.notify.targets import MAIL_TO, Undeliverable, Undelivered, is_list
 
 MAIL_FROM, SMTP_URL, SMTP_PASSWORD = "SHIGOTO_MAIL_FROM", "SHIGOTO_SMTP_URL", "SHIGOTO_SMTP_PASSWORD"
@@ -52,9 +52,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         return f"Settings({self.host}:{self.port})"
 
 
-def send(event: Event, settings: Settings) -> None:
-    """Send the message of an event. Raises Undelivered, Undeliverable."""
-    message = compose(event, settings)
+def send(notification: Notification, settings: Settings) -> None:
+    """Send the message of a notification. Raises Undelivered, Undeliverable."""
+    message = compose(notification, settings)
     try:
         refused = _sent(message, settings, monotonic() + LONGEST)
     except smtplib.SMTPRecipientsRefused as error:
@@ -78,17 +78,17 @@ def send(event: Event, settings: Settings) -> None:
         raise Undeliverable(f"The mail server refused {len(refused)} of {len(settings.to)} recipients.")
 
 
-def compose(event: Event, settings: Settings) -> EmailMessage:
-    """The message. Its id is that of the event, so that one who gets it twice can tell."""
+def compose(notification: Notification, settings: Settings) -> EmailMessage:
+    """The message. Its id is that of the notification, so that one who gets it twice can tell."""
     message = EmailMessage(policy=POLICY)
     # What looks like an encoded word would be decoded on its way out, with whatever line breaks are in it.
-    message["Subject"] = event.title.replace("=?", "= ?")
+    message["Subject"] = notification.title.replace("=?", "= ?")
     message["From"] = Address(addr_spec=settings.sender)
     message["To"] = tuple(Address(addr_spec=address) for address in settings.to)
-    message["Date"] = format_datetime(event.at)
-    message["Message-ID"] = f"<{event.id}@{settings.sender.rpartition('@')[2]}>"
+    message["Date"] = format_datetime(notification.at)
+    message["Message-ID"] = f"<{notification.id}@{settings.sender.rpartition('@')[2]}>"
     message["Auto-Submitted"] = "auto-generated"
-    message.set_content(event.text)
+    message.set_content(notification.text)
     return message
 
 

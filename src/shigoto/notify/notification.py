@@ -15,10 +15,10 @@ MAX_NAME = 100
 MAX_ERROR = 1_000
 MAX_SUBJECT = 200
 
-EventKind = Literal["failed", "fenced", "missed", "old", "test"]
+NotificationKind = Literal["failed", "fenced", "missed", "old", "test"]
 
 
-class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Notification(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that happened, or several of a kind, as a target is told of it.
 
     `id` is the same whenever it is told again. `subject` names the task that failed, the worker that died, the schedule
@@ -27,7 +27,7 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     id: UUID
-    kind: EventKind
+    kind: NotificationKind
     rule: str
     subject: str
     at: datetime
@@ -53,51 +53,51 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return "\n".join([f"{_line(_said(self), MAX_SUBJECT)}.", "", *_facts(self)]) + "\n"
 
 
-def _said(event: Event) -> str:
-    subject = _line(event.subject, MAX_NAME)
-    match event.kind:
-        case "failed" if event.tasks:
-            return f"{_times(event.count, 'job')} of {_times(len(event.tasks), 'task')} failed"
-        case "failed" if event.until is not None:
-            return f"{_times(event.count, 'more job')} of {subject} failed"
+def _said(notification: Notification) -> str:
+    subject = _line(notification.subject, MAX_NAME)
+    match notification.kind:
+        case "failed" if notification.tasks:
+            return f"{_times(notification.count, 'job')} of {_times(len(notification.tasks), 'task')} failed"
+        case "failed" if notification.until is not None:
+            return f"{_times(notification.count, 'more job')} of {subject} failed"
         case "failed":
             return f"A job of {subject} failed for good"
         case "fenced":
             return f"Worker {subject} died"
         case "missed":
-            return f"Schedule {subject} missed {_times(event.count, 'tick')}"
+            return f"Schedule {subject} missed {_times(notification.count, 'tick')}"
         case "old":
-            return f"Queue {subject} waits{_for(event)}"
+            return f"Queue {subject} waits{_for(notification)}"
         case "test":
             return "This is a test"
 
 
-def _for(event: Event) -> str:
-    if event.since is None:
+def _for(notification: Notification) -> str:
+    if notification.since is None:
         return ""
-    waited = timedelta(seconds=round((event.at - event.since).total_seconds()))
+    waited = timedelta(seconds=round((notification.at - notification.since).total_seconds()))
     return f" for {write_duration(max(waited, timedelta()))}"
 
 
-def _facts(event: Event) -> list[str]:
+def _facts(notification: Notification) -> list[str]:
     facts: list[tuple[str, object]] = [
-        ("job", event.job),
-        ("queue", event.queue),
-        ("tenant", event.tenant),
-        ("attempt", event.attempt),
-        ("kind", event.failure),
-        ("at", _when(event.at)),
-        ("since", _when(event.since)),
-        ("until", _when(event.until)),
-        ("rule", event.rule),
-        ("event", event.id),
+        ("job", notification.job),
+        ("queue", notification.queue),
+        ("tenant", notification.tenant),
+        ("attempt", notification.attempt),
+        ("kind", notification.failure),
+        ("at", _when(notification.at)),
+        ("since", _when(notification.since)),
+        ("until", _when(notification.until)),
+        ("rule", notification.rule),
+        ("event", notification.id),
     ]
     lines = [
         f"{name:<8} {_line(str(value), MAX_SUBJECT)}" for name, value in facts if value not in (None, "")
     ]
-    lines += [f"{count:>8} {_line(task, MAX_NAME)}" for task, count in sorted(event.tasks.items())]
-    if event.error:
-        lines += ["", *(f"    {line}" for line in cut(event.error).splitlines())]
+    lines += [f"{count:>8} {_line(task, MAX_NAME)}" for task, count in sorted(notification.tasks.items())]
+    if notification.error:
+        lines += ["", *(f"    {line}" for line in cut(notification.error).splitlines())]
     return lines
 
 

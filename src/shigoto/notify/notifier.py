@@ -34,7 +34,7 @@ from shigoto.model.job import FailureKind, Job, JobFilter, JobSpec
 from shigoto.model.notice import DELIVER, MAX_FAILURES, NOTICE, QUEUE, RULES, Kind, Notice, as_job
 from shigoto.model.secrets import without_key
 from shigoto.model.time import Millis, to_datetime
-from shigoto.notify.notification import Event, cut
+from shigoto.notify.notification import Notification, cut
 from shigoto.notify.rules import Rule, checked_rules, fingerprint_of
 from shigoto.notify.targets import AskedToWait, Target, Undeliverable, Undelivered
 from shigoto.options import TaskOptions
@@ -210,14 +210,14 @@ class Notifier:
                     min(LATEST_LEFT, max(SOONEST_LEFT, (now - due) / SHARE_LEFT)) * uniform(1.0, 2.0)
                 )
 
-    def _event(self, id: UUID, rule: Rule, notice: Notice, span: Span | None) -> Event | None:
+    def _event(self, id: UUID, rule: Rule, notice: Notice, span: Span | None) -> Notification | None:
         if span is None:
             return self._told(id, rule, notice)
         counts = Counter(each.subject for each in self._seen(rule, span))
         total = counts.total() - span.beyond
         if total <= 0:
             return None
-        return Event(
+        return Notification(
             id=id,
             kind=rule.kind,
             rule=rule.name,
@@ -229,9 +229,9 @@ class Notifier:
             tasks={} if span.subject is not None else dict(counts),
         )
 
-    def _told(self, id: UUID, rule: Rule, notice: Notice) -> Event:
+    def _told(self, id: UUID, rule: Rule, notice: Notice) -> Notification:
         job = self._job(notice.job)
-        return Event(
+        return Notification(
             id=id,
             kind=rule.kind,
             rule=rule.name,

@@ -22,7 +22,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from shigoto.model.errors import DeclarationError
-from shigoto.notify.notification import Event
+from shigoto.notify.notification import Notification
 
 MAIL_TO, WEBHOOK_SECRET = "SHIGOTO_MAIL_TO", "SHIGOTO_WEBHOOK_SECRET"
 USUAL_PORTS = (443,)
@@ -48,7 +48,7 @@ class Undeliverable(Exception):
 
 @runtime_checkable
 class Target(Protocol):
-    """Somewhere to tell of an event."""
+    """Somewhere to send notifications to."""
 
     @property
     def key(self) -> str:
@@ -59,7 +59,7 @@ class Target(Protocol):
         """Raise DeclarationError if what it needs of the environment is missing or wrong. Reaches nobody."""
         ...
 
-    def deliver(self, event: Event) -> None:
+    def deliver(self, notification: Notification) -> None:
         """Tell of it. Raises Undelivered or Undeliverable."""
         ...
 
@@ -83,14 +83,14 @@ class Mail(Struct, frozen=True):
 
         settings_of(self.to, os.environ)
 
-    def deliver(self, event: Event) -> None:
+    def deliver(self, notification: Notification) -> None:
         from shigoto.notify.mail import send, settings_of
 
-        send(event, settings_of(self.to, os.environ))
+        send(notification, settings_of(self.to, os.environ))
 
 
 class Webhook(Struct, frozen=True):
-    """A signed POST of the event as JSON. Where `url` is `$NAME`, it is in the variable of that name.
+    """A signed POST of the notification as JSON. Where `url` is `$NAME`, it is in the variable of that name.
 
     `secret` is the name of the variable that has the key. Only to `https`, to port 443, and to public addresses, unless
     it is `internal`: then also to `http`, to any port, and to networks of one's own. Where `ports` are given, only to
@@ -120,10 +120,10 @@ class Webhook(Struct, frozen=True):
 
         settings_of(self, os.environ)
 
-    def deliver(self, event: Event) -> None:
+    def deliver(self, notification: Notification) -> None:
         from shigoto.notify.webhook import post, settings_of
 
-        post(event, settings_of(self, os.environ))
+        post(notification, settings_of(self, os.environ))
 
 
 class Log(Struct, frozen=True):
@@ -136,23 +136,23 @@ class Log(Struct, frozen=True):
     def check(self) -> None:
         pass
 
-    def deliver(self, event: Event) -> None:
+    def deliver(self, notification: Notification) -> None:
         # A line that names a job is not given the one that runs here, which is the delivery; one that names none is, so
         # that nothing of another is mixed into it.
-        about = {} if event.job is None else _about(event, event.job)
+        about = {} if notification.job is None else _about(notification, notification.job)
         fields = about | {
-            "event_id": str(event.id),
-            "event_kind": event.kind,
-            "rule": event.rule,
-            "count": event.count,
+            "event_id": str(notification.id),
+            "event_kind": notification.kind,
+            "rule": notification.rule,
+            "count": notification.count,
         }
-        logger.error("%s", event.title.removeprefix("[shigoto] "), extra={"shigoto": fields})
+        logger.error("%s", notification.title.removeprefix("[shigoto] "), extra={"shigoto": fields})
 
 
 class Hook(Struct, frozen=True):
-    """A function of the user's own, called with the event; a coroutine that it returns is awaited."""
+    """A function of the user's own, called with the notification; a coroutine that it returns is awaited."""
 
-    fn: Callable[[Event], Any]
+    fn: Callable[[Notification], Any]
 
     @property
     def key(self) -> str:
@@ -161,15 +161,15 @@ class Hook(Struct, frozen=True):
     def check(self) -> None:
         pass
 
-    def deliver(self, event: Event) -> None:
+    def deliver(self, notification: Notification) -> None:
         from asyncio import iscoroutine, run
 
-        ended = self.fn(event)
+        ended = self.fn(notification)
         if iscoroutine(ended):
             run(ended)
 
 
-To = Sequence[Target | Callable[[Event], Any]]
+To = Sequence[Target | Callable[[Notification], Any]]
 
 
 def targets_of(where: str, given: object) -> tuple[Target, ...]:
@@ -195,15 +195,15 @@ def sort_of(given: object) -> str:
     return f"an empty {sort}" if is_list(given) and not given else f"a value of type {sort}"
 
 
-def _about(event: Event, job: UUID) -> dict[str, object]:
-    """The job that an event is about, by the keys of every line about it; without what is not known of one that is
-    gone."""
+def _about(notification: Notification, job: UUID) -> dict[str, object]:
+    """The job that a notification is about, by the keys of every line about it; without what is not known of one that
+    is gone."""
     known = {
         "job_id": str(job),
-        "task": event.subject,
-        "queue": event.queue,
-        "tenant": event.tenant or "",
-        "attempt": event.attempt,
+        "task": notification.subject,
+        "queue": notification.queue,
+        "tenant": notification.tenant or "",
+        "attempt": notification.attempt,
     }
     return {key: value for key, value in known.items() if value is not None}
 
@@ -220,7 +220,7 @@ def _target(where: str, given: object) -> Target:
     )
 
 
-def _is_hook(given: object) -> TypeGuard[Callable[[Event], Any]]:
+def _is_hook(given: object) -> TypeGuard[Callable[[Notification], Any]]:
     return callable(given) and hasattr(given, "__qualname__") and hasattr(given, "__module__")
 
 

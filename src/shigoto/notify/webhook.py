@@ -1,4 +1,4 @@
-"""Webhook deliveries: the event as signed JSON, in one POST to an address that is allowed.
+"""Webhook deliveries: a notification as signed JSON, in one POST to an address that is allowed.
 
 At most five seconds for all of it, from the look-up of the name to the answer, of which 64 KiB are read and only the
 status counts: a body that breaks off after it changes nothing. A redirect is not followed: it would lead past
@@ -24,7 +24,7 @@ from shigoto.model.errors import DeclarationError
 from shigoto.model.text import shown
 from shigoto.model.version import VERSION
 from shigoto.notify.egress import Resolve, connect, cut_at, resolve
-from shigoto.notify.notification import Event
+from shigoto.notify.notification import Notification
 from shigoto.notify.signature import key_of, sign_webhook
 from shigoto.notify.targets import USUAL_PORTS, AskedToWait, Undeliverable, Undelivered, is_list
 
@@ -104,14 +104,14 @@ def settings_of(webhook: "Webhook", environment: Mapping[str, str]) -> Settings:
     )
 
 
-def post(event: Event, settings: Settings, *, resolving: Resolve = resolve) -> None:
-    """Send the event. Raises Undelivered, of which AskedToWait is one, and Undeliverable."""
-    body = json.encode(event)
+def post(notification: Notification, settings: Settings, *, resolving: Resolve = resolve) -> None:
+    """Send the notification. Raises Undelivered, of which AskedToWait is one, and Undeliverable."""
+    body = json.encode(notification)
     headers = {
         "Content-Type": "application/json",
         "User-Agent": f"shigoto/{VERSION}",
         "Connection": "close",
-        **sign_webhook(str(event.id), body, settings.secrets),
+        **sign_webhook(str(notification.id), body, settings.secrets),
     }
     deadline = time.monotonic() + PATIENCE
     line = connect(

@@ -18,9 +18,9 @@ from shigoto.model.job import JobSpec
 from shigoto.model.notice import DELIVER, NOTICE, QUEUE, Notice, of_fences
 from shigoto.model.time import to_datetime
 from shigoto.notify import (
-    Event,
     Log,
     Mail,
+    Notification,
     Webhook,
     on_dead_worker,
     on_failure,
@@ -71,11 +71,11 @@ def anything(value: object) -> Any:
     return value
 
 
-def hook(event: Event) -> None:
+def hook(event: Notification) -> None:
     """A function of a user."""
 
 
-def told(**said: Any) -> Event:
+def told(**said: Any) -> Notification:
     usual: dict[str, Any] = {
         "id": ID,
         "kind": "failed",
@@ -83,7 +83,7 @@ def told(**said: Any) -> Event:
         "subject": "resize",
         "at": to_datetime(AT),
     }
-    return Event(**usual | said)
+    return Notification(**usual | said)
 
 
 def messages(rule: Rule, notice: Notice, id: UUID = ID) -> list[JobSpec]:
@@ -298,7 +298,7 @@ class TestMessages:
 class TestMail:
     """E54's mail part, S28: whatever a name or an error is made of, it is text and never a header."""
 
-    def composed(self, event: Event, environment: Mapping[str, str] = MAIL) -> EmailMessage:
+    def composed(self, event: Notification, environment: Mapping[str, str] = MAIL) -> EmailMessage:
         written = mailing.compose(event, mailing.settings_of((), environment)).as_bytes()
         read = email.message_from_bytes(written, policy=email.policy.SMTP)
         assert isinstance(read, EmailMessage)

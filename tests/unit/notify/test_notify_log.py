@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from shigoto.model.time import to_datetime
-from shigoto.notify import Event, Log
+from shigoto.notify import Log, Notification
 from shigoto.observe.log_format import JsonFormatter, LogHandler, TextFormatter
 
 ID, JOB = UUID("018f0000-0000-7000-8000-000000000001"), UUID("018f0000-0000-7000-8000-000000000002")
@@ -23,7 +23,7 @@ DELIVERY: dict[str, object] = {
 }
 
 
-def written(event: Event, formatter: logging.Formatter) -> str:
+def written(event: Notification, formatter: logging.Formatter) -> str:
     """The line, as a worker that runs the delivery writes it."""
     stream, logger = io.StringIO(), logging.getLogger("shigoto.notify")
     handler = LogHandler(stream, lambda: DELIVERY)
@@ -36,12 +36,12 @@ def written(event: Event, formatter: logging.Formatter) -> str:
     return stream.getvalue()
 
 
-def told(**said: Any) -> Event:
+def told(**said: Any) -> Notification:
     usual: dict[str, Any] = {"id": ID, "kind": "failed", "rule": "failure", "subject": "resize"}
-    return Event(**usual | {"at": to_datetime(1_700_000_000_000)} | said)
+    return Notification(**usual | {"at": to_datetime(1_700_000_000_000)} | said)
 
 
-def facts(event: Event) -> dict[str, object]:
+def facts(event: Notification) -> dict[str, object]:
     line: dict[str, object] = json.loads(written(event, JsonFormatter()))
     return {key: value for key, value in line.items() if key not in ("time", "level", "logger", "message")}
 

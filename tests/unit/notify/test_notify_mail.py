@@ -13,12 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from shigoto.model.time import to_datetime
-from shigoto.notify import Event, egress, mail
+from shigoto.notify import Notification, egress, mail
 from shigoto.notify.mail import Settings, send
 from shigoto.notify.targets import Undeliverable, Undelivered
 
 HOST = "127.0.0.1"
-EVENT = Event(
+EVENT = Notification(
     id=UUID("018f0000-0000-7000-8000-000000000001"),
     kind="failed",
     rule="failure",

@@ -17,13 +17,13 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult
 
 from shigoto.model.time import to_datetime
-from shigoto.notify import Event, Mail, Webhook, verify_webhook
+from shigoto.notify import Mail, Notification, Webhook, verify_webhook
 from shigoto.notify.targets import Undeliverable, Undelivered
 from tests.certificates import Authority
 
 HOST = "127.0.0.1"
 SECRET = "a-secret-that-only-the-test-has"
-EVENT = Event(
+EVENT = Notification(
     id=UUID("018f0000-0000-7000-8000-000000000001"),
     kind="failed",
     rule="failure",

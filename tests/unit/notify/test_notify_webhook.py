@@ -16,14 +16,14 @@ import pytest
 from shigoto import RetryLater, Shigoto
 from shigoto.model.notice import Notice
 from shigoto.model.time import to_datetime
-from shigoto.notify import Event, Webhook, on_failure, webhook
+from shigoto.notify import Notification, Webhook, on_failure, webhook
 from shigoto.notify.notifier import PATIENTLY, Message, Notifier
 from shigoto.notify.targets import AskedToWait, Undelivered
 
 HOST = "127.0.0.1"
 ID = UUID("018f0000-0000-7000-8000-000000000001")
 AT = 1_700_000_000_000
-EVENT = Event(id=ID, kind="failed", rule="failure", subject="resize", at=to_datetime(AT))
+EVENT = Notification(id=ID, kind="failed", rule="failure", subject="resize", at=to_datetime(AT))
 RESET = struct.pack("ii", 1, 0)  # close at once, and let the other side know that it was not in peace
 
 
