@@ -13,7 +13,7 @@ a new release is rolled out. So each set of rules has a task of its own, named a
 tell that they have it. Whoever takes a notice hands it to all other sets that are there. Messages are not named after
 the set: a rule that two of them have tells once.
 
-Few deliveries at a time go to one target (`Gate`): one that is slow, or silent, must not keep the threads of a worker
+Few deliveries at a time go to one target (`DeliverySlots`): one that is slow, or silent, must not keep the threads of a worker
 from its jobs.
 """
 
@@ -96,7 +96,7 @@ class Notifier:
         self.task = f"{RULES}{self.fingerprint}"
         self._by_name = {rule.name: rule for rule in self.rules}
         self._by_fingerprint = {rule.fingerprint: rule for rule in self.rules}
-        self._gates = {target.key: Gate() for rule in self.rules for target in rule.targets}
+        self._slots = {target.key: DeliverySlots() for rule in self.rules for target in rule.targets}
         _declare(app, self)
 
     def check(self) -> None:
@@ -140,7 +140,7 @@ class Notifier:
         if event is None:
             return "nothing more to tell"
         try:
-            with self._gates[message.target].entered():
+            with self._slots[message.target].entered():
                 to.deliver(event)
         except Undeliverable as error:
             raise Fail(str(error)) from None
@@ -387,7 +387,7 @@ REST_TIMES = 4.0  # times that a delivery took which has failed
 SOONEST, LATEST = 2.0, 300.0
 
 
-class Gate:
+class DeliverySlots:
     """The deliveries of this process to one target: which of them may go now. Safe across threads.
 
     Deliveries are jobs like any other. If a server takes a connection and says nothing, each of them holds a thread
@@ -400,7 +400,7 @@ class Gate:
     Whoever is not let in comes again later, which counts as no failure; but no job is put off more than a thousand
     times, and one that is has failed (snoozed_out). So each is told to come when those before it will be through, by
     what the last delivery took. 5 000 messages that come at once, to a target that takes 0.3 s, are a line of 750 s:
-    in a simulation where nobody waits at the gate each is put off four times, and the unluckiest nine. A target may
+    in a simulation where nobody waits for a slot each is put off four times, and the unluckiest nine. A target may
     become faster meanwhile, so nobody is sent away for more than five minutes: at 3 s each (two hours) the unluckiest
     is put off fifty times, and at 30 s (a day), the longest that mail may take, 370 times.
     """

@@ -12,7 +12,7 @@ import pytest
 from shigoto import Snooze
 from shigoto.model.states import MAX_SNOOZES
 from shigoto.notify import notifier
-from shigoto.notify.notifier import LATEST, MOST_AT_ONCE, MOST_WAITING, Gate
+from shigoto.notify.notifier import LATEST, MOST_AT_ONCE, MOST_WAITING, DeliverySlots
 from shigoto.notify.targets import Undelivered
 
 MANY = 20
@@ -34,7 +34,7 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
 class Crowd:
     """Many threads at a door: who is let in stays until the release, and each says what has become of it."""
 
-    def __init__(self, door: Gate) -> None:
+    def __init__(self, door: DeliverySlots) -> None:
         self.ends: SimpleQueue[str] = SimpleQueue()
         self.release = Event()
         self._door = door
@@ -58,7 +58,7 @@ class Crowd:
 
 
 def test_no_more_than_a_few_are_held_up_by_one_target_and_the_others_come_again() -> None:
-    door, held, release = Gate(), [Event() for _ in range(MOST_AT_ONCE)], Event()
+    door, held, release = DeliverySlots(), [Event() for _ in range(MOST_AT_ONCE)], Event()
 
     def deliver(inside: Event) -> None:
         with door.entered():
@@ -85,7 +85,7 @@ def test_one_that_has_failed_is_left_alone_for_as_long_as_that_was_costly(
 ) -> None:
     now = 1_000.0
     monkeypatch.setattr(notifier, "monotonic", lambda: now)
-    door = Gate()
+    door = DeliverySlots()
     with suppress(Undelivered), door.entered():
         now += 10
         raise Undelivered("nobody there")
@@ -107,7 +107,7 @@ def test_at_a_slow_target_few_wait_and_all_others_are_turned_away_at_once(
 ) -> None:
     """Each that waits holds a thread, which a job of the worker wants."""
     monkeypatch.setattr(notifier, "LONGEST_WAIT", 30.0)
-    door = Gate()
+    door = DeliverySlots()
     with door.entered():
         hands.now += 0.3
     crowd = Crowd(door)
@@ -123,7 +123,7 @@ def test_at_a_slow_target_few_wait_and_all_others_are_turned_away_at_once(
 def test_at_one_that_answers_at_once_a_crowd_may_wait(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
     """To come again a second later would be slower than to wait for all that are before."""
     monkeypatch.setattr(notifier, "SHORT_WAIT", 30.0)
-    door = Gate()
+    door = DeliverySlots()
     with door.entered():
         hands.now += 0.001
 
@@ -131,7 +131,7 @@ def test_at_one_that_answers_at_once_a_crowd_may_wait(hands: Hands, monkeypatch:
 
 
 def test_who_is_turned_away_comes_again_the_later_the_more_are_before(hands: Hands) -> None:
-    door, pauses = Gate(), []
+    door, pauses = DeliverySlots(), []
     with door.entered():
         hands.now += 1.0
     with door.entered(), door.entered():
@@ -155,7 +155,7 @@ def test_in_a_storm_of_five_thousand_nobody_is_put_off_too_often(
     To one that takes 30 s, the longest that mail may, it is 370 times at most; that is too long for a test."""
     monkeypatch.setattr(notifier, "MOST_WAITING", 0)
     monkeypatch.setattr(notifier, "SHORT_WAIT", 0.0)
-    door, order, storm = Gate(), count(), 5_000
+    door, order, storm = DeliverySlots(), count(), 5_000
     begun, put_off = hands.now, Counter[int]()
     steps: list[tuple[float, int, int, AbstractContextManager[None] | None]] = [
         (hands.now, next(order), message, None) for message in range(storm)
