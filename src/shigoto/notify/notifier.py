@@ -66,7 +66,7 @@ EXPIRES: Millis = 86_400_000
 SOONEST_LEFT, LATEST_LEFT, SHARE_LEFT = 1.0, 60.0, 20_000
 
 
-class Span(Struct, frozen=True):
+class DigestWindow(Struct, frozen=True):
     """A window that is told of as a whole; `beyond` is how many of it were told before."""
 
     start: Millis
@@ -81,7 +81,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rule: str
     target: str
     notice: Notice
-    span: Span | None = None
+    span: DigestWindow | None = None
     fingerprint: str = ""
     rules: str = ""
 
@@ -210,7 +210,7 @@ class Notifier:
                     min(LATEST_LEFT, max(SOONEST_LEFT, (now - due) / SHARE_LEFT)) * uniform(1.0, 2.0)
                 )
 
-    def _event(self, id: UUID, rule: Rule, notice: Notice, span: Span | None) -> Notification | None:
+    def _event(self, id: UUID, rule: Rule, notice: Notice, span: DigestWindow | None) -> Notification | None:
         if span is None:
             return self._told(id, rule, notice)
         counts = Counter(each.subject for each in self._seen(rule, span))
@@ -254,7 +254,7 @@ class Notifier:
         [job] = engine.run(engine.get([id]))
         return job
 
-    def _seen(self, rule: Rule, span: Span) -> Iterator[Notice]:
+    def _seen(self, rule: Rule, span: DigestWindow) -> Iterator[Notice]:
         """What the rule is about of all that happened in the span."""
         engine, before = self._app.engine, None
         while True:
@@ -302,7 +302,7 @@ def _declare(app: "Shigoto", notifier: Notifier) -> None:
         rule: str,
         target: str,
         notice: Notice,
-        span: Span | None = None,
+        span: DigestWindow | None = None,
         fingerprint: str = "",
         rules: str = "",
     ) -> str:
@@ -334,7 +334,9 @@ def messages(rule: Rule, id: UUID, notice: Notice, rules: str) -> Iterator[JobSp
             yield from _jobs(rule, notice, _window(notice.at, rule.window, notice.subject, 1), rules=rules)
 
 
-def _jobs(rule: Rule, notice: Notice, span: Span | None, *, rules: str, event: str = "") -> Iterator[JobSpec]:
+def _jobs(
+    rule: Rule, notice: Notice, span: DigestWindow | None, *, rules: str, event: str = ""
+) -> Iterator[JobSpec]:
     """With what it chooses among: two rules of one name may count different things in one window."""
     what = event if span is None else f"{span.subject}\0{span.start}\0{span.end}\0{rule.choice}"
     for target in rule.targets:
@@ -356,9 +358,9 @@ def _jobs(rule: Rule, notice: Notice, span: Span | None, *, rules: str, event: s
         )
 
 
-def _window(at: Millis, length: Millis, subject: str | None, beyond: int) -> Span:
+def _window(at: Millis, length: Millis, subject: str | None, beyond: int) -> DigestWindow:
     start = at - at % length
-    return Span(start, start + length, subject, beyond)
+    return DigestWindow(start, start + length, subject, beyond)
 
 
 def _read(payload: str) -> Notice | None:
