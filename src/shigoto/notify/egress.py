@@ -39,7 +39,7 @@ NAT64 = IPv6Network("64:ff9b::/96")
 T = TypeVar("T")
 
 
-class Place(NamedTuple):
+class RemoteAddress(NamedTuple):
     """One address of a host; `scope` is the link that it is on, of IPv6."""
 
     family: socket.AddressFamily
@@ -47,19 +47,19 @@ class Place(NamedTuple):
     scope: int = 0
 
 
-Resolve = Callable[[str, int], Sequence[Place]]
+Resolve = Callable[[str, int], Sequence[RemoteAddress]]
 
 
-def resolve(host: str, port: int) -> list[Place]:
+def resolve(host: str, port: int) -> list[RemoteAddress]:
     """All addresses of a host, as the system knows them."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    places: list[Place] = []
+    addresses: list[RemoteAddress] = []
     for family, _, _, _, address in found:
         if family is socket.AF_INET:
-            places.append(Place(family, str(address[0])))
+            addresses.append(RemoteAddress(family, str(address[0])))
         elif family is socket.AF_INET6:
-            places.append(Place(family, str(address[0]), int(address[-1])))
-    return places
+            addresses.append(RemoteAddress(family, str(address[0]), int(address[-1])))
+    return addresses
 
 
 def connect(
@@ -70,26 +70,26 @@ def connect(
     Raises Undeliverable if one is not, Undelivered if nobody answers.
     """
     try:
-        places = by(deadline, lambda: list(resolving(host, port)))
+        addresses = by(deadline, lambda: list(resolving(host, port)))
     except TimeoutError:
         raise Undelivered("The address of the host was not found in time.") from None
     except (OSError, UnicodeError) as error:
         raise Undelivered(f"The host has no address: {type(error).__name__}.") from None
-    if not places:
+    if not addresses:
         raise Undelivered("The host has no address.")
-    for place in places:
-        if not internal and is_forbidden(place.host):
+    for address in addresses:
+        if not internal and is_forbidden(address.host):
             raise Undeliverable("The host has an address in a network that is not public.")
     trouble: OSError | None = None
-    for tried, place in enumerate(places):
+    for tried, address in enumerate(addresses):
         # An address that swallows everything leaves the others their share.
-        patience = (deadline - time.monotonic()) / (len(places) - tried)
+        patience = (deadline - time.monotonic()) / (len(addresses) - tried)
         if patience <= 0:
             break
-        connection = socket.socket(place.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        connection = socket.socket(address.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             connection.settimeout(patience)
-            connection.connect(_address(place, port))
+            connection.connect(_address(address, port))
         except OSError as error:
             connection.close()
             trouble = error
@@ -133,8 +133,10 @@ def _cut(line: socket.socket) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
-def _address(place: Place, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
-    return (place.host, port, 0, place.scope) if place.family is socket.AF_INET6 else (place.host, port)
+def _address(address: RemoteAddress, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
+    return (
+        (address.host, port, 0, address.scope) if address.family is socket.AF_INET6 else (address.host, port)
+    )
 
 
 def is_forbidden(text: str) -> bool:

@@ -207,7 +207,7 @@ def test_a_name_that_nobody_answers_for_costs_no_more_than_the_time_there_is() -
     """The system's resolver takes no time limit, so it is left to itself."""
     held = Signal()
 
-    def slow(host: str, port: int) -> list[egress.Place]:
+    def slow(host: str, port: int) -> list[egress.RemoteAddress]:
         held.wait(30)
         return []
 
