@@ -37,7 +37,7 @@ PORTS = {"smtp": 587, "smtps": 465}
 Protection = Literal["starttls", "tls", "none"]
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class MailSettings(Struct, frozen=True, kw_only=True):
     """Who gets it, from whom, and by which server."""
 
     to: tuple[str, ...]
@@ -52,7 +52,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return f"Settings({self.host}:{self.port})"
 
 
-def send(notification: Notification, settings: Settings) -> None:
+def send(notification: Notification, settings: MailSettings) -> None:
     """Send the message of a notification. Raises Undelivered, Undeliverable."""
     message = compose(notification, settings)
     try:
@@ -78,7 +78,7 @@ def send(notification: Notification, settings: Settings) -> None:
         raise Undeliverable(f"The mail server refused {len(refused)} of {len(settings.to)} recipients.")
 
 
-def compose(notification: Notification, settings: Settings) -> EmailMessage:
+def compose(notification: Notification, settings: MailSettings) -> EmailMessage:
     """The message. Its id is that of the notification, so that one who gets it twice can tell."""
     message = EmailMessage(policy=POLICY)
     # What looks like an encoded word would be decoded on its way out, with whatever line breaks are in it.
@@ -92,7 +92,7 @@ def compose(notification: Notification, settings: Settings) -> EmailMessage:
     return message
 
 
-def settings_of(to: str | Sequence[str], environment: Mapping[str, str]) -> Settings:
+def settings_of(to: str | Sequence[str], environment: Mapping[str, str]) -> MailSettings:
     """What the target and the environment say together. Raises DeclarationError that names what is missing."""
     addresses = _several(to) or _several(environment.get(MAIL_TO, ""))
     if not addresses:
@@ -119,7 +119,7 @@ def expect_addresses(where: str, given: object) -> None:
             )
 
 
-def _settings(to: tuple[str, ...], sender: str, url: str, password: str | None) -> Settings:
+def _settings(to: tuple[str, ...], sender: str, url: str, password: str | None) -> MailSettings:
     try:
         split = urlsplit(url)
         port = split.port
@@ -140,7 +140,7 @@ def _settings(to: tuple[str, ...], sender: str, url: str, password: str | None) 
         raise DeclarationError(f"${SMTP_URL} names a user: set ${SMTP_PASSWORD}.")
     if user is not None and protection == "none" and not _is_loopback(split.hostname):
         raise _bad_url("a password must not be sent over a line that is not encrypted; leave ?tls=off out")
-    return Settings(
+    return MailSettings(
         to=to,
         sender=sender,
         host=split.hostname,
@@ -160,7 +160,7 @@ def _account(split: SplitResult, password: str | None) -> tuple[str | None, str 
 class _Conversation(smtplib.SMTP):
     """SMTP on a line that somebody else has opened, and will cut when it is time."""
 
-    def __init__(self, line: socket.socket, settings: Settings, name: str) -> None:
+    def __init__(self, line: socket.socket, settings: MailSettings, name: str) -> None:
         self._line = line
         super().__init__(settings.host, settings.port, local_hostname=name, timeout=PATIENCE)
 
@@ -168,7 +168,7 @@ class _Conversation(smtplib.SMTP):
         return self._line
 
 
-def _sent(message: EmailMessage, settings: Settings, deadline: float) -> Mapping[str, object]:
+def _sent(message: EmailMessage, settings: MailSettings, deadline: float) -> Mapping[str, object]:
     """Send it, and tell who of several was refused."""
     line = connect(settings.host, settings.port, deadline=deadline, internal=True)
     with closing(line), cut_at(deadline, line):
@@ -183,7 +183,7 @@ def _sent(message: EmailMessage, settings: Settings, deadline: float) -> Mapping
             server.close()
 
 
-def _given(server: smtplib.SMTP, message: EmailMessage, settings: Settings) -> Mapping[str, object]:
+def _given(server: smtplib.SMTP, message: EmailMessage, settings: MailSettings) -> Mapping[str, object]:
     try:
         return server.send_message(message, settings.sender, list(settings.to))
     except smtplib.SMTPNotSupportedError:
@@ -192,7 +192,7 @@ def _given(server: smtplib.SMTP, message: EmailMessage, settings: Settings) -> M
         ) from None
 
 
-def _greeted(line: socket.socket, settings: Settings, name: str) -> smtplib.SMTP:
+def _greeted(line: socket.socket, settings: MailSettings, name: str) -> smtplib.SMTP:
     """The server, when it has greeted and nobody else can read on the line, unless that was not wanted."""
     line.settimeout(PATIENCE)
     context = ssl.create_default_context()

@@ -43,7 +43,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNFIT = re.compile(r"[\x00-\x20\x7f-\U0010ffff\\]")
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class WebhookSettings(Struct, frozen=True, kw_only=True):
     """Where it goes, and what it is signed with."""
 
     split: SplitResult
@@ -86,7 +86,7 @@ def _is_port(port: object) -> bool:
     return isinstance(port, int) and 0 < port < 65536
 
 
-def settings_of(webhook: "Webhook", environment: Mapping[str, str]) -> Settings:
+def settings_of(webhook: "Webhook", environment: Mapping[str, str]) -> WebhookSettings:
     """What the target and the environment say together. Raises DeclarationError."""
     url, named = webhook.url, _NAME.fullmatch(webhook.url)
     if named:
@@ -95,7 +95,7 @@ def settings_of(webhook: "Webhook", environment: Mapping[str, str]) -> Settings:
             raise DeclarationError(f"The address of a Webhook is in ${named[1]}, which is not set.")
     split, host, port = _place(webhook, url)
     _expect_allowed(host, environment.get(EGRESS, ""))
-    return Settings(
+    return WebhookSettings(
         split=split,
         host=host,
         port=port,
@@ -104,7 +104,7 @@ def settings_of(webhook: "Webhook", environment: Mapping[str, str]) -> Settings:
     )
 
 
-def post(notification: Notification, settings: Settings, *, resolving: Resolve = resolve) -> None:
+def post(notification: Notification, settings: WebhookSettings, *, resolving: Resolve = resolve) -> None:
     """Send the notification. Raises Undelivered, of which AskedToWait is one, and Undeliverable."""
     body = json.encode(notification)
     headers = {
@@ -126,7 +126,7 @@ def post(notification: Notification, settings: Settings, *, resolving: Resolve =
 
 
 def _asked(
-    line: socket.socket, settings: Settings, body: bytes, headers: Mapping[str, str], deadline: float
+    line: socket.socket, settings: WebhookSettings, body: bytes, headers: Mapping[str, str], deadline: float
 ) -> tuple[int, float | None]:
     line.settimeout(max(0.01, deadline - time.monotonic()))
     secure = settings.split.scheme == "https"

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from shigoto.model.time import to_datetime
 from shigoto.notify import Notification, egress, mail
-from shigoto.notify.mail import Settings, send
+from shigoto.notify.mail import MailSettings, send
 from shigoto.notify.targets import Undeliverable, Undelivered
 
 HOST = "127.0.0.1"
@@ -44,8 +44,8 @@ class PostOffice:
         self._thread.start()
 
     @property
-    def settings(self) -> Settings:
-        return Settings(
+    def settings(self) -> MailSettings:
+        return MailSettings(
             to=("ops@example.org",),
             sender="jobs@example.org",
             host=HOST,
