@@ -17,7 +17,7 @@ from shigoto.model.time import host_clock, to_datetime
 
 if TYPE_CHECKING:
     from shigoto.notify.rules import Rule
-    from shigoto.notify.targets import Target
+    from shigoto.notify.targets import DeliveryTarget
 
 
 class Sent(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -116,7 +116,7 @@ def _rules(ctx: click.Context, names: tuple[str, ...]) -> "tuple[Rule, ...]":
     return tuple(rule for rule in rules if not names or rule.name in names)
 
 
-def _send(rule: "Rule", target: "Target") -> Sent:
+def _send(rule: "Rule", target: "DeliveryTarget") -> Sent:
     from shigoto.notify.notification import Notification
 
     event = Notification(

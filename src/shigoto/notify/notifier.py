@@ -36,7 +36,7 @@ from shigoto.model.secrets import without_key
 from shigoto.model.time import Millis, to_datetime
 from shigoto.notify.notification import Notification, cut
 from shigoto.notify.rules import Rule, checked_rules, fingerprint_of
-from shigoto.notify.targets import AskedToWait, Target, Undeliverable, Undelivered
+from shigoto.notify.targets import AskedToWait, DeliveryTarget, Undeliverable, Undelivered
 from shigoto.options import TaskOptions
 from shigoto.retry import Retry
 
@@ -376,7 +376,7 @@ def _pause(asked: float, failures: int) -> float:
     return max(asked, (PATIENTLY.delay(failures, None, Random()) or 0) / 1000)
 
 
-def _find(rule: Rule, key: str) -> Target | None:
+def _find(rule: Rule, key: str) -> DeliveryTarget | None:
     return next((target for target in rule.targets if target.key == key), None)
 
 

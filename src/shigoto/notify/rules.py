@@ -17,7 +17,7 @@ from shigoto.model.notice import Kind, Notice
 from shigoto.model.text import shown, storable
 from shigoto.model.time import Duration, Millis, milliseconds
 from shigoto.model.worker import SweepOrder
-from shigoto.notify.targets import Target, To, is_list, sort_of, targets_of
+from shigoto.notify.targets import DeliveryTarget, To, is_list, sort_of, targets_of
 from shigoto.options import check_name
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     name: str
     kind: Kind
-    targets: tuple[Target, ...]
+    targets: tuple[DeliveryTarget, ...]
     window: Millis = 0
     digest: Millis | None = None
     limit: Millis = 0

@@ -47,7 +47,7 @@ class Undeliverable(Exception):
 
 
 @runtime_checkable
-class Target(Protocol):
+class DeliveryTarget(Protocol):
     """Somewhere to send notifications to."""
 
     @property
@@ -169,10 +169,10 @@ class Hook(Struct, frozen=True):
             run(ended)
 
 
-To = Sequence[Target | Callable[[Notification], Any]]
+To = Sequence[DeliveryTarget | Callable[[Notification], Any]]
 
 
-def targets_of(where: str, given: object) -> tuple[Target, ...]:
+def targets_of(where: str, given: object) -> tuple[DeliveryTarget, ...]:
     """The targets of a rule. Raises DeclarationError."""
     if not is_list(given) or not given:
         raise DeclarationError(
@@ -208,10 +208,10 @@ def _about(notification: Notification, job: UUID) -> dict[str, object]:
     return {key: value for key, value in known.items() if value is not None}
 
 
-def _target(where: str, given: object) -> Target:
+def _target(where: str, given: object) -> DeliveryTarget:
     if isinstance(given, type):
         raise DeclarationError(f"{where}: to takes {given.__name__}(…), not the class itself.")
-    if isinstance(given, Target):
+    if isinstance(given, DeliveryTarget):
         return given
     if _is_hook(given):
         return Hook(given)
