@@ -58,7 +58,9 @@ OPTIONS = TaskOptions(
     exclusive=False,
     encrypt=False,
 )
-STRANGE = 9  # attempts for which a rule that is not known here may be known to others: about twenty minutes
+UNKNOWN_RULE_ATTEMPTS = (
+    9  # attempts for which a rule that is not known here may be known to others: about twenty minutes
+)
 # For a worker that has the rules to come back; what a release that is gone was to be told must not wait for ever.
 EXPIRES: Millis = 86_400_000
 # Seconds for which a message is left to those who have its rule: a twentieth of its age. A thousand times is the most
@@ -131,7 +133,7 @@ class Notifier:
         declared = self._declared(message)
         to = None if declared is None else _find(declared, message.target)
         if declared is None or to is None:
-            if attempt < STRANGE:
+            if attempt < UNKNOWN_RULE_ATTEMPTS:
                 raise Undelivered(
                     f"This worker's app does not have the rule {message.rule!r} with this target."
                 )
