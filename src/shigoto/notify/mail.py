@@ -49,7 +49,7 @@ class MailSettings(Struct, frozen=True, kw_only=True):
     password: str | None
 
     def __repr__(self) -> str:
-        return f"Settings({self.host}:{self.port})"
+        return f"MailSettings({self.host}:{self.port})"
 
 
 def send(notification: Notification, settings: MailSettings) -> None:

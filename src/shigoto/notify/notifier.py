@@ -10,11 +10,11 @@ and what it tells of, which is one event, or all of a subject in one window. Sto
 
 Any worker whose app has rules takes a notice, and apps that share a store may have different ones, as an app has while
 a new release is rolled out. So each set of rules has a task of its own, named after its fingerprint, by which workers
-tell that they have it. Whoever takes a notice hands it to all other sets that are there. Messages are not named after
-the set: a rule that two of them have tells once.
+tell that they have it. Whoever takes a notice forwards it to all other sets that are there. Messages are not named
+after the set: a rule that two of them have tells once.
 
-Few deliveries at a time go to one target (`DeliverySlots`): one that is slow, or silent, must not keep the threads of a worker
-from its jobs.
+Few deliveries at a time go to one target (`DeliverySlots`): one that is slow, or silent, must not keep the threads of a
+worker from its jobs.
 """
 
 from collections import Counter
@@ -116,10 +116,10 @@ class Notifier:
     def notice(self, id: UUID, told: Notice) -> int:
         """See which rules the notice of this id meets, store a job for each message, and hand it to all other sets of
         rules; how many messages there are."""
-        return self._store(self.messages(id, told), self._handed_on(id, told))
+        return self._store(self.messages(id, told), self._forwarded(id, told))
 
     def meet(self, id: UUID, told: Notice) -> int:
-        """The same for a notice that was handed on: these rules alone are asked."""
+        """The same for a notice that was forwarded: these rules alone are asked."""
         return self._store(self.messages(id, told), [])
 
     def messages(self, id: UUID, told: Notice) -> list[JobSpec]:
@@ -167,13 +167,13 @@ class Notifier:
         """How soon a queue may be too old, for whoever looks; None if nobody wants to know."""
         return min((rule.limit for rule in self.rules if rule.kind == "old"), default=None)
 
-    def _store(self, told: list[JobSpec], handed_on: list[JobSpec]) -> int:
+    def _store(self, told: list[JobSpec], forwarded: list[JobSpec]) -> int:
         """All in one transaction: a notice that runs again finds all of it, or nothing."""
-        if told or handed_on:
-            self._app.engine.run(self._app.engine.enqueue_many([*told, *handed_on]))
+        if told or forwarded:
+            self._app.engine.run(self._app.engine.enqueue_many([*told, *forwarded]))
         return len(told)
 
-    def _handed_on(self, id: UUID, told: Notice) -> list[JobSpec]:
+    def _forwarded(self, id: UUID, told: Notice) -> list[JobSpec]:
         """One job for each other set of rules that a worker has, named after the notice and the set."""
         engine = self._app.engine
         tasks = {task for worker in engine.run(engine.workers()) for task in worker.tasks}

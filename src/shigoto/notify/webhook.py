@@ -53,7 +53,7 @@ class WebhookSettings(Struct, frozen=True, kw_only=True):
     internal: bool
 
     def __repr__(self) -> str:
-        return f"Settings({self.host}:{self.port})"
+        return f"WebhookSettings({self.host}:{self.port})"
 
     @property
     def path(self) -> str:
