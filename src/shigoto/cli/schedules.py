@@ -28,7 +28,7 @@ from shigoto.model.schedule import ScheduleRecord, TickOutcome, TickRecord
 from shigoto.model.time import Millis, host_clock, to_millis
 from shigoto.options import CatchUp, Fold, Gap, Overlap, WhenFailed
 from shigoto.schedule.definition import Definition, define
-from shigoto.schedule.manage import defining
+from shigoto.schedule.manage import definition_op
 from shigoto.schedule.preview import ClockChange, clock_changes, upcoming
 from shigoto.schedule.recurrence import FIRST_YEAR, LAST_YEAR, zone_called
 
@@ -559,7 +559,7 @@ def history(
 def _definition(ctx: click.Context, store: str | None, name: str) -> tuple[Definition, Millis]:
     """What was said about a schedule, and what time it is for its store, which judges what is due."""
     with closing(target_of(ctx).existing_store(store)) as engine:
-        return engine.run(defining(engine, name)), engine.run(engine.time())
+        return engine.run(definition_op(engine, name)), engine.run(engine.time())
 
 
 @click.command()

@@ -153,7 +153,7 @@ def _expect_tick(task: str, name: str, annotation: object) -> None:
         )
 
 
-def reconciling(
+def declare_op(
     engine: Engine,
     declared: Mapping[str, Declared],
     new_id: Callable[[], UUID],

@@ -131,7 +131,7 @@ PORTION = 100
 """Jobs of a schedule that is behind, at least, if there is room for any: each look begins with finding its ticks."""
 
 
-def looking(engine: Engine, declared: Collection[str], limit: int) -> Op[Due]:
+def due_op(engine: Engine, declared: Collection[str], limit: int) -> Op[Due]:
     """What somebody has to look at (`engine.due`), with all that whoever looks must know."""
 
     op = engine.due(declared, limit)

@@ -67,7 +67,7 @@ Alter = Callable[[Schedule, Millis], Change | None]
 """What becomes of a schedule as of now; None if it stays as it is."""
 
 
-def adding(engine: Engine, name: str, definition: Definition, id: UUID) -> Op[Schedule]:
+def add_op(engine: Engine, name: str, definition: Definition, id: UUID) -> Op[Schedule]:
     """Store a new schedule, due from now on. Raises ScheduleTaken, ScheduleInvalid."""
 
     def steps() -> Steps[Schedule]:
@@ -87,7 +87,7 @@ def adding(engine: Engine, name: str, definition: Definition, id: UUID) -> Op[Sc
     return Op(start=steps, rings=lambda _: True)
 
 
-def altering(engine: Engine, name: str, alter: Alter) -> Op[Schedule]:
+def alter_op(engine: Engine, name: str, alter: Alter) -> Op[Schedule]:
     """Change a schedule as it is at that moment. Raises ScheduleNotFound, and whatever `alter` does."""
 
     def steps() -> Steps[Schedule]:
@@ -130,7 +130,7 @@ def _name(given: object) -> str | None:
         return None
 
 
-def defining(engine: Engine, name: str) -> Op[Definition]:
+def definition_op(engine: Engine, name: str) -> Op[Definition]:
     """All that was said about a schedule. Raises ScheduleNotFound."""
 
     def steps() -> Steps[Definition]:
@@ -139,7 +139,7 @@ def defining(engine: Engine, name: str) -> Op[Definition]:
     return Op(start=steps, mode="read")
 
 
-def removing(engine: Engine, name: str) -> Op[None]:
+def remove_op(engine: Engine, name: str) -> Op[None]:
     """Forget a schedule with its history. Raises ScheduleNotFound, or ScheduleTaken if living code declares it."""
 
     def steps() -> Steps[None]:
@@ -196,7 +196,7 @@ def resumed(schedule: Schedule, now: Millis) -> Change | None:
 MOST_BACKFILLED = 1_000
 
 
-def running(engine: Engine, name: str, maker: Maker | None) -> Op[UUID]:
+def run_now_op(engine: Engine, name: str, maker: Maker | None) -> Op[UUID]:
     """Store a job now, beside the ticks, and tell its id. Raises ScheduleNotFound, ScheduleInvalid, or
     QueueFull."""
 
@@ -216,7 +216,7 @@ def running(engine: Engine, name: str, maker: Maker | None) -> Op[UUID]:
     return Op(start=steps, rings=lambda _: True)
 
 
-def backfilling(engine: Engine, name: str, since: Millis, to: Millis, maker: Maker | None) -> Op[list[UUID]]:
+def backfill_op(engine: Engine, name: str, since: Millis, to: Millis, maker: Maker | None) -> Op[list[UUID]]:
     """Fire what has not fired of the ticks from `since` to `to`, both included, and tell the jobs.
 
     Asked for again, it does nothing more, as far back as there are entries, or jobs are kept. Raises ScheduleNotFound,
@@ -366,11 +366,11 @@ class Schedules:
 
     def remove(self, name: str) -> None:
         """Forget a schedule with its history; its jobs stay."""
-        self._engine.run(removing(self._engine, name))
+        self._engine.run(remove_op(self._engine, name))
 
     async def aremove(self, name: str) -> None:
         """Forget a schedule; see `remove`."""
-        await self._engine.arun(removing(self._engine, name))
+        await self._engine.arun(remove_op(self._engine, name))
 
     def pause(self, name: str) -> ScheduleRecord:
         """Suppress its ticks from now until it is resumed; they are written down, and not made up for."""
@@ -448,7 +448,7 @@ class Schedules:
     def _adding(self, name: str, call: Call[Any], **words: Any) -> Op[ScheduleRecord]:
         name = check_name(name, "The schedule")
         new = define(f"schedule {name!r}", **self._job_of(name, call), **words)
-        return _shown(self._engine, adding(self._engine, name, new, uuid7()))
+        return _shown(self._engine, add_op(self._engine, name, new, uuid7()))
 
     def _updating(self, name: str, call: Call[Any] | None, **words: Any) -> Op[ScheduleRecord]:
         said = {word: value for word, value in words.items() if value is not None or word not in TIMES}
@@ -466,10 +466,10 @@ class Schedules:
         return self._altering(name, alter)
 
     def _altering(self, name: str, alter: Alter) -> Op[ScheduleRecord]:
-        return _shown(self._engine, altering(self._engine, name, alter))
+        return _shown(self._engine, alter_op(self._engine, name, alter))
 
     def _running(self, name: str) -> Op[UUID]:
-        return running(self._engine, name, self._maker(name))
+        return run_now_op(self._engine, name, self._maker(name))
 
     def _backfilling(self, name: str, since: datetime, to: datetime) -> Op[list[UUID]]:
         first, last = _instant("since", since), _instant("to", to)
@@ -478,7 +478,7 @@ class Schedules:
                 f"to must not lie before since, but {to.isoformat()} lies before {since.isoformat()}. Swap them.",
                 "to",
             )
-        return backfilling(self._engine, name, first, last, self._maker(name))
+        return backfill_op(self._engine, name, first, last, self._maker(name))
 
     def _getting(self, name: str) -> Op[ScheduleRecord]:
         def steps() -> Steps[ScheduleRecord]:

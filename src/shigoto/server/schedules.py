@@ -217,7 +217,7 @@ class _Pausing(Relay):
     async def arun(self, op: Op[T]) -> T:
         def steps() -> Steps[T]:
             value = yield from op.start()
-            yield from manage.altering(self.engine, self._name, manage.paused).start()
+            yield from manage.alter_op(self.engine, self._name, manage.paused).start()
             return value
 
         return await self.engine.arun(extended(op, steps))

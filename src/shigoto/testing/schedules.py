@@ -12,8 +12,8 @@ from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Due, DueSchedule
 from shigoto.model.time import Millis
 from shigoto.schedule.decide import after_failure
-from shigoto.schedule.declare import Declared, reconciling
-from shigoto.schedule.fire import AT_ONCE, looked_at, looking
+from shigoto.schedule.declare import Declared, declare_op
+from shigoto.schedule.fire import AT_ONCE, due_op, looked_at
 from shigoto.schedule.recurrence import ZoneMissing
 from shigoto.testing.store import OwnStore
 
@@ -52,7 +52,7 @@ class Ticks:
             fired += len(some)
 
     def _due(self, limit: int) -> Due:
-        return self._store.quietly(looking(self._store.engine, list(self._declared), limit))
+        return self._store.quietly(due_op(self._store.engine, list(self._declared), limit))
 
     def next_in(self) -> Millis | None:
         """In how many milliseconds something is due; None if never."""
@@ -69,7 +69,7 @@ class Ticks:
     def _declare(self, declared: Mapping[str, Declared]) -> None:
         engine = self._store.engine
         if self._declared != declared:
-            self._store.quietly(reconciling(engine, declared, uuid7))
+            self._store.quietly(declare_op(engine, declared, uuid7))
             self._declared = dict(declared)
         elif declared:
             self._store.quietly(engine.declare(list(declared)))

@@ -26,7 +26,7 @@ from shigoto.model.notice import QUEUE
 from shigoto.model.text import plain_number, shown
 from shigoto.model.worker import Announcement
 from shigoto.options import check_name, several
-from shigoto.schedule.declare import Declared, reconciling
+from shigoto.schedule.declare import Declared, declare_op
 from shigoto.worker.endings import describe
 from shigoto.worker.process import Slate
 
@@ -160,7 +160,7 @@ async def declare(
     """
 
     async def tell() -> list[str]:
-        return await engine.arun(reconciling(engine, declared, uuid7, logger.warning))
+        return await engine.arun(declare_op(engine, declared, uuid7, logger.warning))
 
     return await _patiently(tell, who, "declare its schedules", random)
 

@@ -43,8 +43,8 @@ from shigoto.observe.events import (
 from shigoto.observe.tracing import Tracing, storing
 from shigoto.queues import tick_within_limits
 from shigoto.schedule.decide import after_failure
-from shigoto.schedule.declare import Declared, reconciling
-from shigoto.schedule.fire import AT_ONCE, MOST_JOBS, PORTION, looked_at, looking
+from shigoto.schedule.declare import Declared, declare_op
+from shigoto.schedule.fire import AT_ONCE, MOST_JOBS, PORTION, due_op, looked_at
 from shigoto.schedule.recurrence import ZoneMissing
 from shigoto.worker.state import Station, Trouble
 from shigoto.worker.stopping import Wakeup
@@ -161,7 +161,7 @@ class Ticker:
             return
         logger.warning("%s: %d of its schedules are gone from the store, and declared again", name, len(gone))
         try:
-            changed = await engine.arun(reconciling(engine, gone, uuid7))
+            changed = await engine.arun(declare_op(engine, gone, uuid7))
         except ScheduleTaken as error:  # a moment ago
             logger.error("%s: %s", name, error)
         else:
@@ -173,7 +173,7 @@ class Ticker:
         left_alone = self.tally.left_alone
         limit = AT_ONCE + len(left_alone | self._behind)  # which stay due here, and take nobody's place
         self.tally.look()
-        due = await self._station.ask("due", looking(engine, list(self._declared), limit))
+        due = await self._station.ask("due", due_op(engine, list(self._declared), limit))
         if len(due.schedules) < limit:  # whoever is not among them was mended by somebody, or removed
             left_alone.intersection_update(each.schedule.name for each in due.schedules)
         steps, all_of_them = await self._decided(due)

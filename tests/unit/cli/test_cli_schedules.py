@@ -63,10 +63,10 @@ def declared(shigoto: Command) -> None:
     """Bring what the shop declares into the store, as a worker does."""
     from shigoto.app import load_app
     from shigoto.model.ids import uuid7
-    from shigoto.schedule.declare import reconciling
+    from shigoto.schedule.declare import declare_op
 
     app: Shigoto = load_app("schedule_shop:app")
-    app.engine.run(reconciling(app.engine, app.declared, uuid7))
+    app.engine.run(declare_op(app.engine, app.declared, uuid7))
     app.close()
     sys.modules.pop("schedule_shop")
 

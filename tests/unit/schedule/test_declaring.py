@@ -25,7 +25,7 @@ from shigoto import (
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
-from shigoto.schedule.declare import HEARD_WITHIN, reconciling
+from shigoto.schedule.declare import HEARD_WITHIN, declare_op
 from shigoto.schedule.tick import takes_tick
 from shigoto.testing.virtual_time import START, VirtualClock
 
@@ -45,7 +45,7 @@ class Town:
 
     def start(self, app: Shigoto) -> list[str]:
         """What a worker of the app does first."""
-        return self.engine.run(reconciling(self.engine, app.declared, uuid7, self.warnings.append))
+        return self.engine.run(declare_op(self.engine, app.declared, uuid7, self.warnings.append))
 
     def stored(self, name: str) -> Schedule:
         [schedule] = self.engine.run(self.engine.schedules([name]))

@@ -28,8 +28,8 @@ from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Firing, TickEntry
 from shigoto.model.time import to_datetime, to_millis
 from shigoto.schedule.decide import MOST_PAUSES
-from shigoto.schedule.declare import reconciling
-from shigoto.schedule.fire import looked_at, looking
+from shigoto.schedule.declare import declare_op
+from shigoto.schedule.fire import due_op, looked_at
 from shigoto.testing.virtual_time import START, VirtualClock
 
 HOUR = 3_600_000
@@ -75,7 +75,7 @@ class Desk:
 
     def looked(self, most: int = 1_000) -> list[tuple[str, int, int]]:
         """What became of ticks, once somebody has looked at all that is due, for so many jobs."""
-        due = self.engine.run(looking(self.engine, (), 100))
+        due = self.engine.run(due_op(self.engine, (), 100))
         self.engine.run(self.engine.tick([looked_at(each, {}, due.now, most=most) for each in due.schedules]))
         return self.history()
 
@@ -218,7 +218,7 @@ async def test_what_the_code_of_a_schedule_raises_is_told_as_such(desk: Desk, do
         raise ConnectionError("no customers today")
 
     desk.app.schedule("mails", every="1h", call=maker)
-    desk.engine.run(reconciling(desk.engine, desk.app.declared, uuid7))
+    desk.engine.run(declare_op(desk.engine, desk.app.declared, uuid7))
     desk.clock.advance(2 * HOUR)
     words = {"since": desk.now - timedelta(hours=1), "to": desk.now} if verb == "backfill" else {}
 
@@ -735,7 +735,7 @@ async def test_the_job_of_a_declared_schedule_is_made_by_its_code(desk: Desk, do
     @desk.app.cron("0 3 * * *", tz="Asia/Tokyo")
     def aggregate(tick: Tick) -> None: ...
 
-    desk.engine.run(reconciling(desk.engine, desk.app.declared, uuid7))
+    desk.engine.run(declare_op(desk.engine, desk.app.declared, uuid7))
 
     job = desk.app.job(await do("run_now", "aggregate")).job()
 
@@ -749,7 +749,7 @@ async def test_what_is_declared_by_living_code_is_changed_there(desk: Desk, do: 
     @desk.app.cron("@daily")
     def aggregate() -> None: ...
 
-    desk.engine.run(reconciling(desk.engine, desk.app.declared, uuid7))
+    desk.engine.run(declare_op(desk.engine, desk.app.declared, uuid7))
 
     for verb, words in (("remove", {}), ("update", {"every": "5m"})):
         with pytest.raises(ScheduleTaken, match="is declared by"):
