@@ -101,7 +101,7 @@ def _decide_to(
     return Decision(entries=_joined(entries), cancels=cancels, decided_to=end, look_at=following)
 
 
-def passed_over(schedule: Schedule, definition: Definition, now: Millis) -> Decision:
+def skipped(schedule: Schedule, definition: Definition, now: Millis) -> Decision:
     """Nothing fires of all that is due: it is written down."""
     outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
     after, entries = schedule.decided_to, list[TickEntry]()
@@ -133,7 +133,7 @@ def with_pause(pauses: tuple[Pause, ...], pause: Pause, definition: Definition) 
     return (*pauses, (begin, end))
 
 
-def passed_unseen(schedule: Schedule, now: Millis) -> tuple[TickEntry, ...]:
+def skipped_unread(schedule: Schedule, now: Millis) -> tuple[TickEntry, ...]:
     """The same where nobody can tell which ticks are due: one entry for all of them, if there is one at all."""
     waits = schedule.held or schedule.errors > 0
     first = schedule.decided_to + 1 if waits else schedule.look_at
@@ -316,9 +316,9 @@ def redefined(schedule: Schedule, definition: Definition, now: Millis) -> Change
         look_at = definition.next_after(min(schedule.decided_to, now))
         return Change(schedule=replace(changed, look_at=look_at), seen=schedule.revision)
     try:
-        entries = passed_over(schedule, before, now).entries
+        entries = skipped(schedule, before, now).entries
     except ZoneMissing:
-        entries = passed_unseen(schedule, now)
+        entries = skipped_unread(schedule, now)
     return Change(
         schedule=replace(
             changed,

@@ -43,7 +43,7 @@ from shigoto.model.text import plain_moment, plain_text, plain_whole, shown
 from shigoto.model.time import Duration, Millis, to_datetime, to_millis
 from shigoto.options import ScheduleOptions, check_name
 from shigoto.queues import tick_within_limits
-from shigoto.schedule.decide import counted, left_of, passed_over, redefined, waits_for_pause, with_pause
+from shigoto.schedule.decide import counted, left_of, redefined, skipped, waits_for_pause, with_pause
 from shigoto.schedule.declare import HEARD_WITHIN, Declared, Maker, checked_call
 from shigoto.schedule.definition import (
     UNREADABLE,
@@ -186,7 +186,7 @@ def resumed(schedule: Schedule, now: Millis) -> Change | None:
     if schedule.paused_at is not None and waits_for_pause(schedule, definition, now):
         going = replace(going, pauses=with_pause(schedule.pauses, (schedule.paused_at, now), definition))
     elif schedule.paused:
-        passed = passed_over(schedule, definition, now)
+        passed = skipped(schedule, definition, now)
         if passed.entries:
             return carried_out(going, definition, passed, None)
     look_at = definition.next_after(min(schedule.decided_to, now))
