@@ -50,7 +50,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: bool) -> Decision:
     """Decide everything that is due by now; `busy` says that the job of the last tick has not ended."""
-    if is_astray(schedule, now):
+    if clock_jumped_back(schedule, now):
         # Ticks that did fire are in the history, which keeps them from firing again.
         return Decision(decided_to=now, look_at=definition.next_after(now))
     ended, pauses = _ended(schedule, now), _pauses(schedule, now)
@@ -68,7 +68,7 @@ def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: boo
     return decision
 
 
-def is_astray(schedule: Schedule, now: Millis) -> bool:
+def clock_jumped_back(schedule: Schedule, now: Millis) -> bool:
     """Whether it is decided further than it can be: the clock has gone back."""
     return schedule.decided_to > now + ASTRAY
 

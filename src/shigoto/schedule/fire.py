@@ -12,7 +12,7 @@ from shigoto.model.errors import ScheduleInvalid
 from shigoto.model.job import JobSpec
 from shigoto.model.schedule import KEPT, Change, Due, DueSchedule, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.time import Millis, to_datetime
-from shigoto.schedule.decide import Decision, counted, cut_off, decide, is_astray, joined_to
+from shigoto.schedule.decide import Decision, clock_jumped_back, counted, cut_off, decide, joined_to
 from shigoto.schedule.declare import Declared, Maker, checked_call
 from shigoto.schedule.definition import Definition, read
 from shigoto.schedule.tick import Tick
@@ -140,7 +140,7 @@ def due_op(engine: Engine, declared: Collection[str], limit: int) -> Op[Due]:
         due = yield from op.start()
         known: list[DueSchedule] = []
         for each in due.schedules:
-            if is_astray(each.schedule, due.now):
+            if clock_jumped_back(each.schedule, due.now):
                 entries = yield from engine.history(each.schedule.name, limit=2 * KEPT).start()
                 each = replace(each, known=tuple(entries))
             known.append(each)
