@@ -180,7 +180,7 @@ def declare_op(
             changed += names
             for name in names:
                 if name in known and _is_anothers(declared[name], known[name], now):
-                    warn(_took_over(declared[name], known[name]))
+                    warn(_adopted(declared[name], known[name]))
         yield from engine.declare(list(declared)).start()
         return changed
 
@@ -229,7 +229,7 @@ def _is_anothers(each: Declared, known: Schedule, now: Millis) -> bool:
     return task is None or task != each.definition.task
 
 
-def _took_over(each: Declared, known: Schedule) -> str:
+def _adopted(each: Declared, known: Schedule) -> str:
     return (
         f"The schedule {each.name!r} was declared by {known.origin} until now, and is declared by {each.origin} from"
         " now on. If that is not the same code at another place, rename one of them: each would make jobs of its own."
