@@ -69,10 +69,10 @@ class Outward:
     def _count(self, traces: Traces) -> "OtlpMetrics":
         from shigoto.observe.metrics import Meters
         from shigoto.observe.otlp_metrics import OtlpMetrics
-        from shigoto.observe.store_gauges import StoreLook
+        from shigoto.observe.store_gauges import StoreGauges
 
         meters = Meters()
-        metrics = OtlpMetrics(traces, meters, StoreLook(self._engine))
+        metrics = OtlpMetrics(traces, meters, StoreGauges(self._engine))
         meters.watch(self._bus)
         atexit.register(metrics.flush, FLUSHED_WITHIN)
         return metrics

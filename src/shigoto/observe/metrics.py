@@ -36,7 +36,7 @@ from shigoto.model.version import VERSION
 from shigoto.observe import events
 from shigoto.observe.bus import Bus, Unsubscribe
 from shigoto.observe.events import Event
-from shigoto.observe.store_gauges import OTHER, Reading, StoreLook
+from shigoto.observe.store_gauges import OTHER, Reading, StoreGauges
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -402,7 +402,7 @@ class Metrics:
             raise DeclarationError(MISSING)
         self._meters = Meters()
         self._stop: Unsubscribe | None = None if bus is None else self._meters.watch(bus)
-        self._look = None if engine is None else StoreLook(engine)
+        self._gauges = None if engine is None else StoreGauges(engine)
         self._more = more
 
     def add(self, samples: Iterable[Sample]) -> None:
@@ -418,7 +418,7 @@ class Metrics:
         """What there is, for a registry of prometheus-client: `REGISTRY.register(metrics)`. Asks the store in the
         calling thread."""
         return families(
-            self._meters.samples(), self._readings([] if self._look is None else self._look.look_now())
+            self._meters.samples(), self._readings([] if self._gauges is None else self._gauges.read_now())
         )
 
     async def scrape(self, accept: str = "") -> tuple[bytes, str]:
@@ -426,7 +426,7 @@ class Metrics:
         request, asks for it, else the text format of Prometheus."""
         from prometheus_client.exposition import choose_encoder
 
-        readings = self._readings([] if self._look is None else await self._look.look())
+        readings = self._readings([] if self._gauges is None else await self._gauges.read())
         try:
             encode, content_type = choose_encoder(accept)
         except Exception:  # it does not take every header that there can be

@@ -31,7 +31,7 @@ from opentelemetry.sdk.metrics.export import (
 from shigoto.observe.metrics import FAMILIES, Family, Meters, Series, series_of
 from shigoto.observe.otel import SCOPE, endpoint_of, resource_of
 from shigoto.observe.settings import Traces
-from shigoto.observe.store_gauges import Reading, StoreLook
+from shigoto.observe.store_gauges import Reading, StoreGauges
 
 EVERY = 60.0  # seconds
 SECONDS = "_seconds"
@@ -75,9 +75,9 @@ class Exporter(Protocol):
 class OtlpMetrics:
     """Sends what meters have counted, and what a look at the store shows, until its process ends."""
 
-    def __init__(self, settings: Traces, meters: Meters, look: StoreLook) -> None:
+    def __init__(self, settings: Traces, meters: Meters, gauges: StoreGauges) -> None:
         self._meters = meters
-        self._look = look
+        self._gauges = gauges
         self._resource = resource_of(settings)
         self._exporter: Exporter = OTLPMetricExporter(endpoint=endpoint_of(settings, "metrics"))
         self._every = _interval()
@@ -115,7 +115,7 @@ class OtlpMetrics:
 
     def _readings(self) -> list[Reading]:
         try:
-            return self._look.look_now()
+            return self._gauges.read_now()
         except Exception as error:
             logger.warning("What the store holds could not be asked of it: %s", error)
             return []

@@ -32,7 +32,7 @@ class Reading(Struct, frozen=True, array_like=True):
     value: float
 
 
-class Sight(Struct, frozen=True, kw_only=True):
+class StoreSnapshot(Struct, frozen=True, kw_only=True):
     """What there was at one moment. `workers` are those whose lease is good, `slots` theirs together."""
 
     now: Millis
@@ -43,7 +43,7 @@ class Sight(Struct, frozen=True, kw_only=True):
     slots: int
 
 
-class StoreLook:
+class StoreGauges:
     """Looks at a store; `engine` is called when it is first needed. For one event loop, or for threads."""
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
@@ -52,7 +52,7 @@ class StoreLook:
         self._read_at = float("-inf")
         self._asking: asyncio.Task[None] | None = None
 
-    async def look(self) -> list[Reading]:
+    async def read(self) -> list[Reading]:
         """What it shows now, or a moment ago. Never raises for a store that does not answer: then that is shown."""
         if monotonic() - self._read_at >= FRESH_FOR:
             if self._asking is None or self._asking.done():
@@ -60,12 +60,12 @@ class StoreLook:
             await asyncio.shield(self._asking)
         return self._readings
 
-    def look_now(self) -> list[Reading]:
+    def read_now(self) -> list[Reading]:
         """The same in the calling thread."""
         if monotonic() - self._read_at >= FRESH_FOR:
             try:
                 engine = self._engine()
-                self._keep(readings_of(engine.run(structs.replace(looking(engine), deadline=PATIENCE))))
+                self._keep(readings_of(engine.run(structs.replace(read_op(engine), deadline=PATIENCE))))
             except StoreRefused:
                 self._keep([])
             except StoreError:
@@ -76,8 +76,8 @@ class StoreLook:
         try:
             engine = self._engine()
             async with asyncio.timeout(PATIENCE + 1.0):
-                sight = await engine.arun(structs.replace(looking(engine), deadline=PATIENCE))
-            self._keep(readings_of(sight))
+                snapshot = await engine.arun(structs.replace(read_op(engine), deadline=PATIENCE))
+            self._keep(readings_of(snapshot))
         except StoreRefused:  # it is there, but does not tell us
             self._keep([])
         except (StoreError, TimeoutError):
@@ -87,16 +87,16 @@ class StoreLook:
         self._readings, self._read_at = readings, monotonic()
 
 
-def looking(engine: Engine) -> Op[Sight]:
+def read_op(engine: Engine) -> Op[StoreSnapshot]:
     """One look, as of one moment."""
 
-    def steps() -> Steps[Sight]:
+    def steps() -> Steps[StoreSnapshot]:
         # Whoever only works for a server may not ask it for these.
         settings = [] if engine.capabilities.served else (yield from engine.settings().start())
         counts = yield from engine.stats().start()
         oldest = yield from engine.oldest().start()
         workers = yield from engine.workers().start()
-        return Sight(
+        return StoreSnapshot(
             now=(yield from engine.time().start()),
             queues={each.name: counts.get(each.name, Counts()) for each in settings} | counts,
             oldest=oldest,
@@ -108,26 +108,26 @@ def looking(engine: Engine) -> Op[Sight]:
     return Op(start=steps, mode="read")
 
 
-def readings_of(sight: Sight) -> list[Reading]:
+def readings_of(snapshot: StoreSnapshot) -> list[Reading]:
     """What is shown of it."""
     readings = [
         Reading("store_up", (), 1),
-        Reading("workers", (), sight.workers),
-        Reading("worker_slots", (), sight.slots),
+        Reading("workers", (), snapshot.workers),
+        Reading("worker_slots", (), snapshot.slots),
     ]
     jobs: dict[tuple[str, str], int] = {}
     ages: dict[str, float] = {}
     paused: dict[str, float] = {}
-    named = _named(sight.queues)
-    for queue, counts in sight.queues.items():
+    named = _named(snapshot.queues)
+    for queue, counts in snapshot.queues.items():
         label = queue if queue in named else OTHER
         held = structs.asdict(counts)
         held["ready"] = held.pop("pending") - counts.scheduled
         for state in STATES:
             jobs[label, state] = jobs.get((label, state), 0) + held[state]
-        age = max(0, sight.now - sight.oldest.get(queue, sight.now)) / 1000
+        age = max(0, snapshot.now - snapshot.oldest.get(queue, snapshot.now)) / 1000
         ages[label] = max(ages.get(label, 0.0), age)
-        paused[label] = max(paused.get(label, 0.0), float(queue in sight.paused))
+        paused[label] = max(paused.get(label, 0.0), float(queue in snapshot.paused))
     readings += [Reading("queue_jobs", labels, count) for labels, count in jobs.items()]
     readings += [Reading("queue_oldest", (queue,), age) for queue, age in ages.items()]
     readings += [Reading("queue_paused", (queue,), value) for queue, value in paused.items()]

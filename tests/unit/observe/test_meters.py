@@ -20,7 +20,7 @@ from shigoto.model.job import Counts, FailureKind, JobSpec, Lease, QueueSettings
 from shigoto.observe import events, metrics, store_gauges
 from shigoto.observe.bus import Bus
 from shigoto.observe.metrics import FAMILIES, MOST_SERIES, Meters, Metrics, Sample
-from shigoto.observe.store_gauges import MOST_QUEUES, Reading, Sight, readings_of
+from shigoto.observe.store_gauges import MOST_QUEUES, Reading, StoreSnapshot, readings_of
 
 ID = UUID(int=7)
 JOB = ("2", ID, 42, "resize", "images", "acme", 3)
@@ -319,7 +319,7 @@ async def test_a_store_that_does_not_tell_us_is_not_down(store: Asked) -> None:
 def test_of_very_many_queues_the_busiest_are_told_one_by_one() -> None:
     """S35."""
     queues = {f"q{number:04}": Counts(pending=number) for number in range(1_000)}
-    sight = Sight(
+    snapshot = StoreSnapshot(
         now=10_000,
         queues=queues,
         oldest={"q0000": 1_000, "q0999": 9_000},
@@ -328,7 +328,7 @@ def test_of_very_many_queues_the_busiest_are_told_one_by_one() -> None:
         slots=8,
     )
 
-    told = readings_of(sight)
+    told = readings_of(snapshot)
 
     ready = {reading.labels[0]: reading.value for reading in told if reading.labels[1:] == ("ready",)}
     assert len(ready) == MOST_QUEUES
@@ -342,8 +342,8 @@ def test_all_that_is_read_and_counted_has_a_place_in_the_table(counted: Metrics)
     names = {"info", "ready", "scheduler_status", "scheduler_errors", "scheduler_last_tick"}
     names |= {name for name, _ in metrics.RARE.values()}
     names |= {sample.name for sample in counted._meters.samples()}
-    sight = Sight(now=1, queues={"a": Counts()}, oldest={}, paused=frozenset(), workers=1, slots=8)
-    names |= {reading.name for reading in readings_of(sight)}
+    snapshot = StoreSnapshot(now=1, queues={"a": Counts()}, oldest={}, paused=frozenset(), workers=1, slots=8)
+    names |= {reading.name for reading in readings_of(snapshot)}
 
     assert names == set(FAMILIES)
     assert all(isinstance(metric, Metric) for metric in counted.collect())
