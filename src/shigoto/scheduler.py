@@ -44,7 +44,7 @@ from shigoto.observe.events import (
     SchedulesDeclared,
 )
 from shigoto.observe.log import log_events, some_of
-from shigoto.observe.store_gauges import Reading
+from shigoto.observe.store_gauges import GaugeValue
 from shigoto.worker.claimer import Listener
 from shigoto.worker.health import LOCKED, UNWRITTEN
 from shigoto.worker.maintenance import Promoter, Sweeper, lookout_of
@@ -118,12 +118,12 @@ def judge(figures: Figures | None, state: State, poll: float, overdue: float = 0
     return _health(status, (*errors, *warnings), figures, state)
 
 
-def readings(health: Health) -> list[Reading]:
+def readings(health: Health) -> list[GaugeValue]:
     """What Prometheus is shown of it (S4-18)."""
-    told = [Reading("scheduler_status", (status,), float(status == health.status)) for status in STATUSES]
-    told.append(Reading("scheduler_errors", (), health.error_rate))
+    told = [GaugeValue("scheduler_status", (status,), float(status == health.status)) for status in STATUSES]
+    told.append(GaugeValue("scheduler_errors", (), health.error_rate))
     if health.last_tick is not None:
-        told.append(Reading("scheduler_last_tick", (), health.last_tick.timestamp()))
+        told.append(GaugeValue("scheduler_last_tick", (), health.last_tick.timestamp()))
     return told
 
 

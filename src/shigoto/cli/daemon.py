@@ -27,7 +27,7 @@ from shigoto.model.text import without_secrets
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
-    from shigoto.observe.store_gauges import Reading
+    from shigoto.observe.store_gauges import GaugeValue
     from shigoto.scheduler import Scheduler
     from shigoto.worker import Worker
     from shigoto.worker.health import Probe, Readiness
@@ -163,7 +163,7 @@ def _telling(
     place: tuple[str, int],
     app: "Shigoto",
     ready: "Callable[[Probe], Readiness]",
-    more: "Callable[[], list[Reading]]",
+    more: "Callable[[], list[GaugeValue]]",
 ) -> Beside:
     from asyncio import gather
 

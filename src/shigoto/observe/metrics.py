@@ -36,7 +36,7 @@ from shigoto.model.version import VERSION
 from shigoto.observe import events
 from shigoto.observe.bus import Bus, Unsubscribe
 from shigoto.observe.events import Event
-from shigoto.observe.store_gauges import OTHER, Reading, StoreGauges
+from shigoto.observe.store_gauges import OTHER, GaugeValue, StoreGauges
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -396,7 +396,7 @@ class Metrics:
         bus: Bus | None = None,
         engine: Callable[[], Engine] | None = None,
         *,
-        more: Callable[[], Iterable[Reading]] = tuple,
+        more: Callable[[], Iterable[GaugeValue]] = tuple,
     ) -> None:
         if not can_show():
             raise DeclarationError(MISSING)
@@ -433,12 +433,12 @@ class Metrics:
             encode, content_type = choose_encoder("")
         return encode(_Collected(list(families(self._meters.samples(), readings)))), content_type
 
-    def _readings(self, seen: Iterable[Reading]) -> list[Reading]:
-        return [*seen, *self._more(), Reading("info", (VERSION,), 1)]
+    def _readings(self, seen: Iterable[GaugeValue]) -> list[GaugeValue]:
+        return [*seen, *self._more(), GaugeValue("info", (VERSION,), 1)]
 
 
 def metrics_if_shown(
-    bus: Bus, engine: Callable[[], Engine], *, more: Callable[[], Iterable[Reading]]
+    bus: Bus, engine: Callable[[], Engine], *, more: Callable[[], Iterable[GaugeValue]]
 ) -> Metrics | None:
     """What is counted from now on; None if nobody could show it, and so nothing need be counted."""
     return Metrics(bus, engine, more=more) if can_show() else None
@@ -459,7 +459,7 @@ def can_show() -> bool:
     return find_spec(NEEDED) is not None
 
 
-def families(samples: Iterable[Sample], readings: Iterable[Reading]) -> "Iterator[Metric]":
+def families(samples: Iterable[Sample], readings: Iterable[GaugeValue]) -> "Iterator[Metric]":
     """All of it as metrics of prometheus-client; those without a value are left out."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
@@ -481,7 +481,7 @@ def families(samples: Iterable[Sample], readings: Iterable[Reading]) -> "Iterato
             yield metric
 
 
-def series_of(samples: Iterable[Sample], readings: Iterable[Reading]) -> dict[str, list[Series]]:
+def series_of(samples: Iterable[Sample], readings: Iterable[GaugeValue]) -> dict[str, list[Series]]:
     """All of it by the name that it has in `FAMILIES`."""
     values: dict[str, list[Series]] = {}
     for sample in samples:

@@ -31,7 +31,7 @@ from opentelemetry.sdk.metrics.export import (
 from shigoto.observe.metrics import FAMILIES, Family, Meters, Series, series_of
 from shigoto.observe.otel import SCOPE, endpoint_of, resource_of
 from shigoto.observe.settings import Traces
-from shigoto.observe.store_gauges import Reading, StoreGauges
+from shigoto.observe.store_gauges import GaugeValue, StoreGauges
 
 EVERY = 60.0  # seconds
 SECONDS = "_seconds"
@@ -113,7 +113,7 @@ class OtlpMetrics:
         scope = ScopeMetrics(SCOPE, metrics, "")
         return MetricsData([ResourceMetrics(self._resource, [scope], "")])
 
-    def _readings(self) -> list[Reading]:
+    def _readings(self) -> list[GaugeValue]:
         try:
             return self._gauges.read_now()
         except Exception as error:

@@ -24,7 +24,7 @@ OTHER = "other"  # what stands for all that has no series of its own
 STATES = ("ready", "scheduled", "processing", "blocked", "completed", "failed", "cancelled")
 
 
-class Reading(Struct, frozen=True, array_like=True):
+class GaugeValue(Struct, frozen=True, array_like=True):
     """What a gauge shows."""
 
     name: str
@@ -48,11 +48,11 @@ class StoreGauges:
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = engine
-        self._readings: list[Reading] = []
+        self._readings: list[GaugeValue] = []
         self._read_at = float("-inf")
         self._asking: asyncio.Task[None] | None = None
 
-    async def read(self) -> list[Reading]:
+    async def read(self) -> list[GaugeValue]:
         """What it shows now, or a moment ago. Never raises for a store that does not answer: then that is shown."""
         if monotonic() - self._read_at >= FRESH_FOR:
             if self._asking is None or self._asking.done():
@@ -60,12 +60,12 @@ class StoreGauges:
             await asyncio.shield(self._asking)
         return self._readings
 
-    def read_now(self) -> list[Reading]:
+    def read_now(self) -> list[GaugeValue]:
         """The same in the calling thread."""
         if monotonic() - self._read_at >= FRESH_FOR:
             try:
                 engine = self._engine()
-                self._keep(readings_of(engine.run(structs.replace(read_op(engine), deadline=PATIENCE))))
+                self._keep(gauges_of(engine.run(structs.replace(read_op(engine), deadline=PATIENCE))))
             except StoreRefused:
                 self._keep([])
             except StoreError:
@@ -77,13 +77,13 @@ class StoreGauges:
             engine = self._engine()
             async with asyncio.timeout(PATIENCE + 1.0):
                 snapshot = await engine.arun(structs.replace(read_op(engine), deadline=PATIENCE))
-            self._keep(readings_of(snapshot))
+            self._keep(gauges_of(snapshot))
         except StoreRefused:  # it is there, but does not tell us
             self._keep([])
         except (StoreError, TimeoutError):
             self._keep(DOWN)
 
-    def _keep(self, readings: list[Reading]) -> None:
+    def _keep(self, readings: list[GaugeValue]) -> None:
         self._readings, self._read_at = readings, monotonic()
 
 
@@ -108,12 +108,12 @@ def read_op(engine: Engine) -> Op[StoreSnapshot]:
     return Op(start=steps, mode="read")
 
 
-def readings_of(snapshot: StoreSnapshot) -> list[Reading]:
+def gauges_of(snapshot: StoreSnapshot) -> list[GaugeValue]:
     """What is shown of it."""
     readings = [
-        Reading("store_up", (), 1),
-        Reading("workers", (), snapshot.workers),
-        Reading("worker_slots", (), snapshot.slots),
+        GaugeValue("store_up", (), 1),
+        GaugeValue("workers", (), snapshot.workers),
+        GaugeValue("worker_slots", (), snapshot.slots),
     ]
     jobs: dict[tuple[str, str], int] = {}
     ages: dict[str, float] = {}
@@ -128,9 +128,9 @@ def readings_of(snapshot: StoreSnapshot) -> list[Reading]:
         age = max(0, snapshot.now - snapshot.oldest.get(queue, snapshot.now)) / 1000
         ages[label] = max(ages.get(label, 0.0), age)
         paused[label] = max(paused.get(label, 0.0), float(queue in snapshot.paused))
-    readings += [Reading("queue_jobs", labels, count) for labels, count in jobs.items()]
-    readings += [Reading("queue_oldest", (queue,), age) for queue, age in ages.items()]
-    readings += [Reading("queue_paused", (queue,), value) for queue, value in paused.items()]
+    readings += [GaugeValue("queue_jobs", labels, count) for labels, count in jobs.items()]
+    readings += [GaugeValue("queue_oldest", (queue,), age) for queue, age in ages.items()]
+    readings += [GaugeValue("queue_paused", (queue,), value) for queue, value in paused.items()]
     return readings
 
 
@@ -142,4 +142,4 @@ def _named(queues: Mapping[str, Counts]) -> frozenset[str]:
     return frozenset(busiest[: MOST_QUEUES - 1])
 
 
-DOWN = [Reading("store_up", (), 0)]
+DOWN = [GaugeValue("store_up", (), 0)]

@@ -28,7 +28,7 @@ from shigoto.model.errors import (
     StoreRefused,
 )
 from shigoto.observe.metrics import MISSING, Metrics, metrics_if_shown
-from shigoto.observe.store_gauges import Reading
+from shigoto.observe.store_gauges import GaugeValue
 from shigoto.scheduler import readings
 from shigoto.server.auth import Reader, the_service
 from shigoto.server.routing import answer, spec
@@ -175,8 +175,8 @@ async def metrics(request: Request, caller: Reader) -> Response:
 def metrics_of(service: "Service") -> Metrics | None:
     """What is counted of a service from now on; None if nobody could show it."""
 
-    def more() -> list[Reading]:
-        told = [Reading("ready", (), float(not service.pulse.reasons()))]
+    def more() -> list[GaugeValue]:
+        told = [GaugeValue("ready", (), float(not service.pulse.reasons()))]
         health = None if service.housekeeping is None else service.housekeeping.health()
         return told if health is None else [*told, *readings(health)]
 

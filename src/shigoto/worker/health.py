@@ -28,7 +28,7 @@ from msgspec import Struct, json, structs
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import OptionInvalid, StoreError, StoreUnavailable
 from shigoto.observe.metrics import MISSING, Metrics
-from shigoto.observe.store_gauges import Reading
+from shigoto.observe.store_gauges import GaugeValue
 from shigoto.worker.starting import probing
 
 SILENT = 10.0  # seconds without an answer of the store
@@ -248,9 +248,9 @@ class HealthPort:
         return (200 if ready else 503), {"ready": ready, "reasons": reasons}
 
 
-def ready_of(readiness: Readiness) -> list[Reading]:
+def ready_of(readiness: Readiness) -> list[GaugeValue]:
     """Whether it is ready, for the metrics."""
-    return [Reading("ready", (), float(readiness[0]))]
+    return [GaugeValue("ready", (), float(readiness[0]))]
 
 
 def _header(headers: bytes, name: bytes) -> str:

@@ -20,7 +20,7 @@ from shigoto.model.job import Counts, FailureKind, JobSpec, Lease, QueueSettings
 from shigoto.observe import events, metrics, store_gauges
 from shigoto.observe.bus import Bus
 from shigoto.observe.metrics import FAMILIES, MOST_SERIES, Meters, Metrics, Sample
-from shigoto.observe.store_gauges import MOST_QUEUES, Reading, StoreSnapshot, readings_of
+from shigoto.observe.store_gauges import MOST_QUEUES, GaugeValue, StoreSnapshot, gauges_of
 
 ID = UUID(int=7)
 JOB = ("2", ID, 42, "resize", "images", "acme", 3)
@@ -328,14 +328,14 @@ def test_of_very_many_queues_the_busiest_are_told_one_by_one() -> None:
         slots=8,
     )
 
-    told = readings_of(snapshot)
+    told = gauges_of(snapshot)
 
     ready = {reading.labels[0]: reading.value for reading in told if reading.labels[1:] == ("ready",)}
     assert len(ready) == MOST_QUEUES
     assert ready["q0999"] == 999
     assert sum(ready.values()) == sum(range(1_000))
-    assert Reading("queue_oldest", ("other",), 9.0) in told
-    assert Reading("queue_oldest", ("q0999",), 1.0) in told
+    assert GaugeValue("queue_oldest", ("other",), 9.0) in told
+    assert GaugeValue("queue_oldest", ("q0999",), 1.0) in told
 
 
 def test_all_that_is_read_and_counted_has_a_place_in_the_table(counted: Metrics) -> None:
@@ -343,7 +343,7 @@ def test_all_that_is_read_and_counted_has_a_place_in_the_table(counted: Metrics)
     names |= {name for name, _ in metrics.RARE.values()}
     names |= {sample.name for sample in counted._meters.samples()}
     snapshot = StoreSnapshot(now=1, queues={"a": Counts()}, oldest={}, paused=frozenset(), workers=1, slots=8)
-    names |= {reading.name for reading in readings_of(snapshot)}
+    names |= {reading.name for reading in gauges_of(snapshot)}
 
     assert names == set(FAMILIES)
     assert all(isinstance(metric, Metric) for metric in counted.collect())
