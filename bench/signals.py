@@ -42,7 +42,7 @@ from bench.http import ROOT, Setting, environment, fill
 from bench.stores import TITLES, software, store
 from shigoto import Shigoto
 from shigoto.observe.log import configure_logging
-from shigoto.observe.metrics import Meters
+from shigoto.observe.metrics import EventCounters
 from shigoto.observe.settings import Traces
 from shigoto.worker import Worker
 from shigoto.worker.process import encode
@@ -216,11 +216,11 @@ async def _drain(app: Shigoto, signals: Sequence[str]) -> Drained:
 @asynccontextmanager
 async def metered(app: Shigoto, counted: list[float]) -> AsyncIterator[None]:
     """Count as a runner process does for its supervisor."""
-    meters = Meters()
-    meters.watch(app.bus)
+    counters = EventCounters()
+    counters.watch(app.bus)
 
     def send() -> None:
-        samples = meters.take()
+        samples = counters.take()
         encode(Counted(samples))
         counted.extend(
             each.values[0] for each in samples if each.name == "jobs_ended" and each.labels[-1] == "completed"

@@ -67,13 +67,13 @@ class Outward:
             atexit.unregister(self._metrics.flush)
 
     def _count(self, traces: Traces) -> "OtlpMetrics":
-        from shigoto.observe.metrics import Meters
+        from shigoto.observe.metrics import EventCounters
         from shigoto.observe.otlp_metrics import OtlpMetrics
         from shigoto.observe.store_gauges import StoreGauges
 
-        meters = Meters()
-        metrics = OtlpMetrics(traces, meters, StoreGauges(self._engine))
-        meters.watch(self._bus)
+        counters = EventCounters()
+        metrics = OtlpMetrics(traces, counters, StoreGauges(self._engine))
+        counters.watch(self._bus)
         atexit.register(metrics.flush, FLUSHED_WITHIN)
         return metrics
 

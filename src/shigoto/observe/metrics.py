@@ -103,7 +103,7 @@ class Runs:
                 yield Sample(name, labels, list(values))
 
 
-class Meters:
+class EventCounters:
     """Counts the events of a bus, on its event loop. What they have come to may be read from any thread."""
 
     def __init__(self) -> None:
@@ -400,14 +400,14 @@ class Metrics:
     ) -> None:
         if not can_show():
             raise DeclarationError(MISSING)
-        self._meters = Meters()
-        self._stop: Unsubscribe | None = None if bus is None else self._meters.watch(bus)
+        self._counters = EventCounters()
+        self._stop: Unsubscribe | None = None if bus is None else self._counters.watch(bus)
         self._gauges = None if engine is None else StoreGauges(engine)
         self._more = more
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Count what another process has counted."""
-        self._meters.add(samples)
+        self._counters.add(samples)
 
     def close(self) -> None:
         """Count no more. Closing twice is fine."""
@@ -418,7 +418,7 @@ class Metrics:
         """What there is, for a registry of prometheus-client: `REGISTRY.register(metrics)`. Asks the store in the
         calling thread."""
         return families(
-            self._meters.samples(), self._readings([] if self._gauges is None else self._gauges.read_now())
+            self._counters.samples(), self._readings([] if self._gauges is None else self._gauges.read_now())
         )
 
     async def scrape(self, accept: str = "") -> tuple[bytes, str]:
@@ -431,7 +431,7 @@ class Metrics:
             encode, content_type = choose_encoder(accept)
         except Exception:  # it does not take every header that there can be
             encode, content_type = choose_encoder("")
-        return encode(_Collected(list(families(self._meters.samples(), readings)))), content_type
+        return encode(_Collected(list(families(self._counters.samples(), readings)))), content_type
 
     def _readings(self, seen: Iterable[GaugeValue]) -> list[GaugeValue]:
         return [*seen, *self._more(), GaugeValue("info", (VERSION,), 1)]

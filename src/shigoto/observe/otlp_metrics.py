@@ -28,7 +28,7 @@ from opentelemetry.sdk.metrics.export import (
     Sum,
 )
 
-from shigoto.observe.metrics import FAMILIES, Family, Meters, Series, series_of
+from shigoto.observe.metrics import FAMILIES, EventCounters, Family, Series, series_of
 from shigoto.observe.otel import SCOPE, endpoint_of, resource_of
 from shigoto.observe.settings import Traces
 from shigoto.observe.store_gauges import GaugeValue, StoreGauges
@@ -75,8 +75,8 @@ class Exporter(Protocol):
 class OtlpMetrics:
     """Sends what meters have counted, and what a look at the store shows, until its process ends."""
 
-    def __init__(self, settings: Traces, meters: Meters, gauges: StoreGauges) -> None:
-        self._meters = meters
+    def __init__(self, settings: Traces, counters: EventCounters, gauges: StoreGauges) -> None:
+        self._counters = counters
         self._gauges = gauges
         self._resource = resource_of(settings)
         self._exporter: Exporter = OTLPMetricExporter(endpoint=endpoint_of(settings, "metrics"))
@@ -108,7 +108,7 @@ class OtlpMetrics:
                 self._changed.notify_all()
 
     def _data(self) -> MetricsData:
-        series = series_of(self._meters.samples(), self._readings())
+        series = series_of(self._counters.samples(), self._readings())
         metrics = metrics_of(series, self._since, time.time_ns())
         scope = ScopeMetrics(SCOPE, metrics, "")
         return MetricsData([ResourceMetrics(self._resource, [scope], "")])

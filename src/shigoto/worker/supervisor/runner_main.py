@@ -33,7 +33,7 @@ from shigoto.engine.open import expect_shared, name_of_store
 from shigoto.model.errors import ShigotoError
 from shigoto.observe.events import WorkerLeaving, WorkerStarted, WorkerStopping
 from shigoto.observe.log import configure_logging, some_of
-from shigoto.observe.metrics import Meters
+from shigoto.observe.metrics import EventCounters
 from shigoto.worker.process import (
     ORPHANED,
     Inbox,
@@ -129,7 +129,7 @@ class Program:
         self._worker: Worker | None = None
         self._brake: Brake | None = None
         self._begun = False
-        self._meters = Meters()
+        self._counters = EventCounters()
 
     def run(self) -> int:
         """Run the worker to its end; a failure to begin is told to the supervisor."""
@@ -196,7 +196,7 @@ class Program:
             ticks=start.ticks,
         )
         if start.tell_counts:
-            self._meters.watch(app.bus)
+            self._counters.watch(app.bus)
         app.bus.subscribe(self._ready, WorkerStarted)
         app.bus.subscribe(self._stopping, WorkerStopping)
         app.bus.subscribe(lambda _: self._slate.mark(Mark.LEAVING), WorkerLeaving)
@@ -278,7 +278,7 @@ class Program:
         self._wire.send(failed)
 
     def _tell_counts(self) -> None:
-        if counted := self._meters.take():
+        if counted := self._counters.take():
             self._wire.send(Counted(counted))
 
     def _tell_files(self, files: set[Path]) -> None:

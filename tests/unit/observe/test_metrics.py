@@ -19,7 +19,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import Counts, FailureKind, JobSpec, Lease, QueueSettings
 from shigoto.observe import events, metrics, store_gauges
 from shigoto.observe.bus import Bus
-from shigoto.observe.metrics import FAMILIES, MOST_SERIES, Meters, Metrics, Sample
+from shigoto.observe.metrics import FAMILIES, MOST_SERIES, EventCounters, Metrics, Sample
 from shigoto.observe.store_gauges import MOST_QUEUES, GaugeValue, StoreSnapshot, gauges_of
 
 ID = UUID(int=7)
@@ -93,7 +93,7 @@ def test_every_outcome_is_counted_by_task_and_queue(counted: Metrics) -> None:
 
 
 def test_a_batch_of_several_tasks_is_counted_by_each() -> None:
-    bus, counted = Bus(), Meters()
+    bus, counted = Bus(), EventCounters()
     counted.watch(bus)
     places = [("resize", "images"), ("send", "images"), ("send", "mail"), ("resize", "images")]
     bus.publish_all([events.JobCompleted("2", ID, 1, task, queue, "", 1, 0.25) for task, queue in places])
@@ -174,9 +174,9 @@ def test_every_metric_has_our_prefix_a_help_and_labels_that_are_bounded(counted:
 
 def test_more_tasks_and_queues_than_fit_are_counted_as_others() -> None:
     """S35."""
-    bus, counting = Bus(), Meters()
+    bus, counting = Bus(), EventCounters()
     counting.watch(bus)
-    supervisor = Meters()
+    supervisor = EventCounters()
     for number in range(MOST_SERIES + 50):
         bus.publish(events.JobStarted("2", ID, 1, f"task-{number}", "images", "", 1))
         bus.publish(events.JobCompleted("2", ID, 1, f"task-{number}", "images", "", 1, 0.1))
@@ -200,7 +200,7 @@ def test_more_tasks_and_queues_than_fit_are_counted_as_others() -> None:
 
 
 def test_what_is_taken_is_counted_once_and_adds_up_elsewhere() -> None:
-    bus, runner, supervisor = Bus(), Meters(), Metrics()
+    bus, runner, supervisor = Bus(), EventCounters(), Metrics()
     runner.watch(bus)
     for _ in range(2):
         for event in EVENTS:
@@ -341,7 +341,7 @@ def test_of_very_many_queues_the_busiest_are_told_one_by_one() -> None:
 def test_all_that_is_read_and_counted_has_a_place_in_the_table(counted: Metrics) -> None:
     names = {"info", "ready", "scheduler_status", "scheduler_errors", "scheduler_last_tick"}
     names |= {name for name, _ in metrics.RARE.values()}
-    names |= {sample.name for sample in counted._meters.samples()}
+    names |= {sample.name for sample in counted._counters.samples()}
     snapshot = StoreSnapshot(now=1, queues={"a": Counts()}, oldest={}, paused=frozenset(), workers=1, slots=8)
     names |= {reading.name for reading in gauges_of(snapshot)}
 
