@@ -21,7 +21,7 @@ from msgspec import to_builtins
 
 from shigoto.observe.events import Event, JobCompleted, JobStarted
 from shigoto.observe.log_format import LogHandler, time_text
-from shigoto.observe.log_writer import MOST_LINES, Gatherer
+from shigoto.observe.log_writer import MOST_LINES, LosslessWriter
 
 logger = logging.getLogger("shigoto.observe")
 
@@ -72,7 +72,7 @@ class JobLines:
         self._since = self._until = 0.0  # the millisecond at hand
         self._time = ""
         self._shows_time = True
-        self._gatherer: Gatherer | None = None
+        self._writer: LosslessWriter | None = None
         self._formatter: logging.Formatter | None = None
         self._terminator = ""
         self._started: dict[Key, Pieces] = {}
@@ -83,32 +83,32 @@ class JobLines:
         """A handler is about to be called."""
         if not self._since <= (now := time()) < self._until:
             self._look(now)
-        gatherer = self._gatherer
+        writer = self._writer
         key = event.worker, event.task, event.queue, event.tenant
         pieces = self._started.get(key)
         if pieces is None:
             pieces = self._learn(self._started, key, JobStarted(*_sample(key)), DIFFERENT)
-        if gatherer is None or not pieces:
+        if writer is None or not pieces:
             self._write(event)
             return
         first, second, third, fourth, fifth, last = pieces
         number, id = str(event.number), to_builtins(event.job_id)
-        gatherer.lines.append(
+        writer.lines.append(
             f"{first}{self._time}{second}{number}{third}{id}{fourth}{number}{fifth}{event.attempt}{last}"
         )
-        if gatherer.asleep:
-            gatherer.wake()
+        if writer.asleep:
+            writer.wake()
 
     def completed(self, batch: Sequence[JobCompleted]) -> None:
         """They have returned, and their results are stored."""
         if not self._since <= (now := time()) < self._until:
             self._look(now)
-        gatherer, shown, known, durations = self._gatherer, self._time, self._completed, self._durations
-        if gatherer is None:
+        writer, shown, known, durations = self._writer, self._time, self._completed, self._durations
+        if writer is None:
             for event in batch:
                 self._write_safely(event)
             return
-        add = gatherer.lines.append
+        add = writer.lines.append
         ids: list[str] = to_builtins([event.job_id for event in batch])
         for event, id in zip(batch, ids, strict=True):
             key = event.worker, event.task, event.queue, event.tenant
@@ -126,8 +126,8 @@ class JobLines:
                 f"{first}{shown}{second}{number}{third}{id}{fourth}{number}{fifth}{event.attempt}{sixth}"
                 f"{duration}{last}"
             )
-        if gatherer.asleep:
-            gatherer.wake()
+        if writer.asleep:
+            writer.wake()
 
     def _write_safely(self, event: JobCompleted) -> None:
         """The long way, which may lead past code of others."""
@@ -149,8 +149,8 @@ class JobLines:
         self._since, self._until = millis / 1000, (millis + 1) / 1000
         handler = _only_handler(self._logger)
         stream = None if handler is None else handler.stream
-        if handler is None or not isinstance(stream, Gatherer) or stream.is_forked:
-            self._gatherer = None
+        if handler is None or not isinstance(stream, LosslessWriter) or stream.is_forked:
+            self._writer = None
             return
         if handler.formatter is not self._formatter or handler.terminator != self._terminator:
             self._formatter, self._terminator = handler.formatter, handler.terminator
@@ -158,7 +158,7 @@ class JobLines:
             self._completed.clear()
             self._shows_time = TIME in self._line(JobStarted(*_sample(("", "", "", ""))))
         self._time = time_text(now) if self._shows_time else ""
-        self._gatherer = stream
+        self._writer = stream
         if len(stream.lines) > MOST_LINES:
             stream.drain()
 

@@ -23,7 +23,7 @@ from shigoto.observe.bus import Bus
 from shigoto.observe.events import Event
 from shigoto.observe.job_lines import JobLines
 from shigoto.observe.log_format import Fields, Hide, JsonFormatter, LogHandler, formatter_for
-from shigoto.observe.log_writer import Gatherer, Outlet, Stream
+from shigoto.observe.log_writer import DroppingWriter, LosslessWriter, Stream
 
 logger = logging.getLogger("shigoto.worker")
 
@@ -70,10 +70,12 @@ def configure_logging(
     The level is that of what is written there. Records of others down to INFO are made in any case, because the
     logs of jobs have them; our own, one or two per job, only if they are written.
     """
-    outlet: Stream | None = None
+    writer: Stream | None = None
     if stream is None and (never_wait or gather):
-        outlet = Outlet.instead_of(sys.stderr) if never_wait else Gatherer.instead_of(sys.stderr)
-    handler = LogHandler(outlet or stream or sys.stderr, fields)
+        writer = (
+            DroppingWriter.instead_of(sys.stderr) if never_wait else LosslessWriter.instead_of(sys.stderr)
+        )
+    handler = LogHandler(writer or stream or sys.stderr, fields)
     handler.setLevel(level)
     handler.setFormatter(formatter_for(format, sys.stderr if stream is None else None, hide))
     root = logging.getLogger()

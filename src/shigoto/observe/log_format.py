@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Literal, TextIO, cast
 
 from shigoto.model.secrets import scrubbed
-from shigoto.observe.log_writer import Gatherer, Outlet, Stream
+from shigoto.observe.log_writer import DroppingWriter, LosslessWriter, Stream
 
 Fields = Mapping[str, object]
 Hide = Callable[[str], str]
@@ -205,7 +205,7 @@ class LogHandler(logging.StreamHandler[Stream]):
 
     def close(self) -> None:
         """Write what waits."""
-        if isinstance(self.stream, Outlet | Gatherer):
+        if isinstance(self.stream, DroppingWriter | LosslessWriter):
             self.stream.drain()
         super().close()
 

@@ -3,11 +3,11 @@
 A line that is written by itself has its price: a system call, at which a thread gives way to all others and waits for
 its turn again. A thread that takes all lines that wait, and writes them together, is cheaper.
 
-    Outlet      drops lines for which there is no room: standard error is often a pipe, and when its reader stops,
-                whoever writes there is held up for ever, and would do nothing else any more
-    Gatherer    drops none, and lets its callers wait for whoever reads. The lines of jobs that go well, and no others,
-                wait a hundredth of a second for each other. Whatever else is logged is written at once, behind them:
-                what a handler has said last is there, whatever becomes of its process
+    DroppingWriter  drops lines for which there is no room: standard error is often a pipe, and when its reader stops,
+                    whoever writes there is held up for ever, and would do nothing else any more
+    LosslessWriter  drops none, and lets its callers wait for whoever reads. The lines of jobs that go well, and no
+                    others, wait a hundredth of a second for each other. Whatever else is logged is written at once,
+                    behind them: what a handler has said last is there, whatever becomes of its process
 """
 
 import io
@@ -43,7 +43,7 @@ class Stream(Protocol):
         ...
 
 
-class Outlet:
+class DroppingWriter:
     """Something to write to that takes no time. Lines wait while nobody reads, and are dropped when too many wait."""
 
     def __init__(self, fd: int, *, most: int = MOST_WAITING) -> None:
@@ -59,7 +59,7 @@ class Outlet:
         threading.Thread(target=self._run, name="shigoto-log", daemon=True).start()
 
     @classmethod
-    def instead_of(cls, stream: TextIO | None) -> "Outlet | None":
+    def instead_of(cls, stream: TextIO | None) -> "DroppingWriter | None":
         """An outlet to the same open file, None if the stream has none.
 
         The file is written past the stream: its locks would be held by a writer that is stuck.
@@ -176,7 +176,7 @@ PAUSE = 0.010  # seconds for which lines wait for each other; with 0.002 a line 
 MOST_LINES = 4096  # that may wait
 
 
-class Gatherer:
+class LosslessWriter:
     """Something to write to that loses nothing. Safe from any thread.
 
     Whoever has a line that may wait appends it to `lines`, and calls `wake` if it is `asleep`; that is all, for each
@@ -195,7 +195,7 @@ class Gatherer:
         threading.Thread(target=self._run, name="shigoto-log", daemon=True).start()
 
     @classmethod
-    def instead_of(cls, stream: TextIO | None) -> "Gatherer | None":
+    def instead_of(cls, stream: TextIO | None) -> "LosslessWriter | None":
         """One that writes to the same open file, past the stream; None if the stream has none."""
         fd = number_of(stream)
         return None if fd is None else cls(fd)

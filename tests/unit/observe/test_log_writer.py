@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from shigoto.observe.log_writer import Outlet
+from shigoto.observe.log_writer import DroppingWriter
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks for the room in a pipe")
 
@@ -56,7 +56,7 @@ def pipe() -> Iterator[Pipe]:
 
 
 def test_lines_arrive_in_their_order(pipe: Pipe) -> None:
-    outlet = Outlet(pipe.writer)
+    outlet = DroppingWriter(pipe.writer)
 
     for number in range(100):
         outlet.write(f"{number} ä\n")
@@ -79,7 +79,7 @@ def told() -> Iterator[SimpleQueue[logging.LogRecord]]:
 
 def test_what_finds_no_room_is_dropped_and_counted(pipe: Pipe, told: SimpleQueue[logging.LogRecord]) -> None:
     pipe.fill()
-    outlet = Outlet(pipe.writer, most=10_000)
+    outlet = DroppingWriter(pipe.writer, most=10_000)
 
     began = time.monotonic()
     for number in range(100):
@@ -95,7 +95,7 @@ def test_what_finds_no_room_is_dropped_and_counted(pipe: Pipe, told: SimpleQueue
 
 def test_a_file_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
     os.set_blocking(pipe.writer, False)
-    outlet = Outlet(pipe.writer)
+    outlet = DroppingWriter(pipe.writer)
 
     for _ in range(20):
         outlet.write("x" * 999 + "\n")
@@ -104,7 +104,7 @@ def test_a_file_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
 
 
 def test_a_reader_that_is_gone_harms_nobody(pipe: Pipe) -> None:
-    outlet = Outlet(pipe.writer)
+    outlet = DroppingWriter(pipe.writer)
     os.close(pipe.reader)
 
     began = time.monotonic()
@@ -116,8 +116,8 @@ def test_a_reader_that_is_gone_harms_nobody(pipe: Pipe) -> None:
 
 
 def test_a_stream_without_an_open_file_has_no_outlet() -> None:
-    assert Outlet.instead_of(io.StringIO()) is None
-    assert Outlet.instead_of(None) is None
+    assert DroppingWriter.instead_of(io.StringIO()) is None
+    assert DroppingWriter.instead_of(None) is None
 
 
 def test_the_last_lines_are_written_before_the_process_ends() -> None:
@@ -137,7 +137,7 @@ def test_the_last_lines_are_written_before_the_process_ends() -> None:
 def test_lines_that_wait_are_written_together_but_never_torn_apart(pipe: Pipe) -> None:
     """Other processes write to the same pipe, and only so much is kept together there."""
     pipe.fill()
-    outlet = Outlet(pipe.writer)
+    outlet = DroppingWriter(pipe.writer)
     lines = [f"{number:0>{number % 300 + 9}}" for number in range(500)]
 
     for line in lines:
@@ -153,7 +153,7 @@ def test_lines_that_wait_are_written_together_but_never_torn_apart(pipe: Pipe) -
 
 
 def test_a_line_longer_than_what_is_written_at_once_arrives_whole(pipe: Pipe) -> None:
-    outlet = Outlet(pipe.writer)
+    outlet = DroppingWriter(pipe.writer)
 
     for letter in "abc":
         outlet.write(letter * 100_000 + "\n")
@@ -162,7 +162,7 @@ def test_a_line_longer_than_what_is_written_at_once_arrives_whole(pipe: Pipe) ->
 
 
 def test_many_threads_lose_no_line_and_keep_their_own_order(pipe: Pipe) -> None:
-    outlet = Outlet(pipe.writer)
+    outlet = DroppingWriter(pipe.writer)
 
     def write(name: str) -> None:
         for number in range(500):
@@ -180,7 +180,7 @@ def test_many_threads_lose_no_line_and_keep_their_own_order(pipe: Pipe) -> None:
 
 
 def test_a_single_line_does_not_wait_for_others(pipe: Pipe) -> None:
-    outlet = Outlet(pipe.writer)
+    outlet = DroppingWriter(pipe.writer)
 
     for number in range(20):
         outlet.write(f"{number}\n")
@@ -189,7 +189,7 @@ def test_a_single_line_does_not_wait_for_others(pipe: Pipe) -> None:
 
 def test_a_file_has_all_lines_in_their_order(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as file:
-        outlet = Outlet(file.fileno())
+        outlet = DroppingWriter(file.fileno())
         for number in range(5000):
             outlet.write(f"{number:099}\n")
         outlet.drain(PATIENCE)

@@ -26,7 +26,7 @@ from shigoto.observe.log_format import (
     LogHandler,
     TextFormatter,
 )
-from shigoto.observe.log_writer import MOST_LINES, Gatherer
+from shigoto.observe.log_writer import MOST_LINES, LosslessWriter
 from shigoto.worker.reporting import Capture
 from tests.journeys.yard import eventually
 
@@ -43,7 +43,7 @@ class Log:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = path.open("wb")
-        self.gatherer = Gatherer(self._file.fileno())
+        self.gatherer = LosslessWriter(self._file.fileno())
         self.handler = LogHandler(self.gatherer, None)
         self.handler.setLevel(logging.INFO)
         self.handler.setFormatter(JsonFormatter())
