@@ -17,7 +17,7 @@ from shigoto.observe.settings import Sentry, Traces
 
 if TYPE_CHECKING:
     from shigoto.observe.otlp_metrics import OtlpMetrics
-    from shigoto.observe.sentry import Reporter
+    from shigoto.observe.sentry import SentryReporter
 
 FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
 
@@ -34,15 +34,15 @@ class Outward:
         self._engine = engine
         self._sentry = sentry
         self._traces = traces if traces is not None and traces.metrics else None
-        self._reporter: Reporter | None = None
+        self._reporter: SentryReporter | None = None
         self._metrics: OtlpMetrics | None = None
 
     def begin(self) -> None:
         """Tell from now on; a second call changes nothing."""
         if self._sentry is not None and self._reporter is None:
-            from shigoto.observe.sentry import Reporter
+            from shigoto.observe.sentry import SentryReporter
 
-            self._reporter = Reporter(self._sentry, self._jobs)
+            self._reporter = SentryReporter(self._sentry, self._jobs)
             self._reporter.watch(self._bus)
         if self._traces is not None and self._metrics is None:
             try:

@@ -147,7 +147,7 @@ Told = JobFailedEvent | JobsRescued | TasksUnknown
 Jobs = Callable[[Sequence[UUID]], Sequence[Job | None]]
 
 
-class Reporter:
+class SentryReporter:
     """Tells Sentry what the buses of this process tell of. `jobs` looks up those of which an event has only the id."""
 
     def __init__(self, settings: Sentry, jobs: Jobs) -> None:

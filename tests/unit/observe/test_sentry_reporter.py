@@ -17,7 +17,7 @@ from shigoto.model.worker import Rescued
 from shigoto.observe import sentry as reporting
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import JobFailedEvent, JobsRescued, TasksUnknown
-from shigoto.observe.sentry import MOST_WAITING, Failure, Reporter, event_of, frames_of
+from shigoto.observe.sentry import MOST_WAITING, Failure, SentryReporter, event_of, frames_of
 from shigoto.observe.settings import chosen_sentry
 from tests.service.ground import served
 from tests.service.hands import Hand
@@ -68,7 +68,7 @@ def failed(**fields: Any) -> JobFailedEvent:
 
 def test_a_final_failure_is_one_event(heard: Sink) -> None:
     """S3-15, S3-62 = GWT-10: also if two parts of a program have begun to watch the same bus."""
-    bus, reporter = Bus(), Reporter(Sentry(dsn=heard.dsn, release="1.2"), nobody)
+    bus, reporter = Bus(), SentryReporter(Sentry(dsn=heard.dsn, release="1.2"), nobody)
     reporter.watch(bus)
     reporter.watch(bus)
     told = failed()
@@ -109,7 +109,7 @@ def test_a_crash_that_a_sweep_or_a_burial_finds_is_told_with_what_the_store_know
 
 
 def test_tasks_that_nobody_knows_are_one_event_each(heard: Sink) -> None:
-    bus, reporter = Bus(), Reporter(Sentry(dsn=heard.dsn), nobody)
+    bus, reporter = Bus(), SentryReporter(Sentry(dsn=heard.dsn), nobody)
     reporter.watch(bus)
     bus.publish(TasksUnknown("1", ("old", "older")))
     reporter.flush(10)
@@ -139,7 +139,7 @@ def test_a_worker_in_another_language_fails_for_good_and_the_server_tells(
 
 
 def test_the_programs_own_sentry_is_not_touched(heard: Sink) -> None:
-    bus, reporter = Bus(), Reporter(Sentry(dsn=heard.dsn), nobody)
+    bus, reporter = Bus(), SentryReporter(Sentry(dsn=heard.dsn), nobody)
     reporter.watch(bus)
     bus.publish(failed())
     reporter.flush(10)
@@ -161,7 +161,7 @@ def test_a_sentry_that_is_too_slow_costs_failures_and_no_time(
         raise ConnectionError("away")
 
     monkeypatch.setattr("shigoto.observe.sentry._client", late)
-    bus, reporter = Bus(), Reporter(Sentry(dsn=heard.dsn), nobody)
+    bus, reporter = Bus(), SentryReporter(Sentry(dsn=heard.dsn), nobody)
     reporter.watch(bus)
     for _ in range(MOST_WAITING + 5):
         bus.publish(failed())
@@ -184,7 +184,7 @@ def test_a_burst_of_failures_is_told_one_by_one(
         return client(settings)
 
     monkeypatch.setattr("shigoto.observe.sentry._client", late)
-    bus, reporter = Bus(), Reporter(Sentry(dsn=heard.dsn), nobody)
+    bus, reporter = Bus(), SentryReporter(Sentry(dsn=heard.dsn), nobody)
     reporter.watch(bus)
     told = [failed() for _ in range(burst)]
     for each in told:

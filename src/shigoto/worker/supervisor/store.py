@@ -33,7 +33,7 @@ from shigoto.model.time import Millis
 from shigoto.model.worker import Death
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import JobsRescued, RunnerPaused
-from shigoto.observe.sentry import Reporter
+from shigoto.observe.sentry import SentryReporter
 from shigoto.worker.health import Probe, StoreSigns
 from shigoto.worker.maintenance import Sweeper
 from shigoto.worker.process import Mark, how_it_ended
@@ -71,7 +71,7 @@ class Office:
         self._unknown_after: dict[str, Millis | None] = {}
         self._beside: list[asyncio.Task[None]] = []
         self._burials: set[asyncio.Task[None]] = set()
-        self._reporter: Reporter | None = None
+        self._reporter: SentryReporter | None = None
 
     def station(self, hello: Hello) -> Station:
         """The station at this runner's store, which is swept from now on."""
@@ -84,7 +84,7 @@ class Office:
         """The same for a runner that is at work: from now on the store is swept as this one's app wants it."""
         self._unknown_after[hello.url] = hello.unknown_after
         if hello.sentry is not None and self._reporter is None:
-            self._reporter = Reporter(hello.sentry, self._jobs)
+            self._reporter = SentryReporter(hello.sentry, self._jobs)
             self._reporter.watch(self._bus)
         self._newest = self.station(hello)
         return self._newest
