@@ -232,7 +232,7 @@ class Storing:
             span.end()
 
 
-class Run:
+class RunSpan:
     """The span of a handler, current in it until it has `ended`."""
 
     __slots__ = ("_span", "_token")
@@ -282,12 +282,12 @@ class Spans:
             spans.append(span)
         return Storing(made, spans)
 
-    def running(self, lease: Lease, carrier: Carrier) -> Run:
+    def running(self, lease: Lease, carrier: Carrier) -> RunSpan:
         """The wait of a job that is over, and its run that begins now, in this thread or task."""
         asked = _remote(carrier)
         parent = set_span_in_context(asked, Context())
         if not carrier.sampled:
-            return Run(asked, contexts.attach(parent))
+            return RunSpan(asked, contexts.attach(parent))
         told = _told_of(lease)
         wait = self._otel.over(
             f"wait {lease.task}",
@@ -307,7 +307,7 @@ class Spans:
                 "shigoto.job.number": lease.number,
             },
         )
-        return Run(run, contexts.attach(set_span_in_context(run, parent)))
+        return RunSpan(run, contexts.attach(set_span_in_context(run, parent)))
 
     def _asked(self, asked: Asked) -> Span:
         parent = Context() if asked.parent is None else set_span_in_context(_remote(asked.parent), Context())

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import SpanContext
 
-    from shigoto.observe.otel import Run, Spans, Storing
+    from shigoto.observe.otel import RunSpan, Spans, Storing
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 MARK = f'"{TRACEPARENT}"'  # in every `meta` that has one, and in hardly any other
@@ -214,7 +214,7 @@ class Tracing:
         current.set(self._unrecorded)
         return Resting(current, self._unrecorded, Context() if before is None else before)
 
-    def enter(self, lease: Lease) -> "Run | Token[Context] | None":
+    def enter(self, lease: Lease) -> "RunSpan | Token[Context] | None":
         """A handler is about to be called, in this thread or task: from now on its spans are below that of the run."""
         if self._current is None and CONTEXT in sys.modules:
             self._find_current()
@@ -233,7 +233,7 @@ class Tracing:
             self._complain(error)
             return None
 
-    def leave(self, entered: "Run | Token[Context]", lease: Lease, settlement: Settlement) -> None:
+    def leave(self, entered: "RunSpan | Token[Context]", lease: Lease, settlement: Settlement) -> None:
         """The handler that `enter` was told of has ended so."""
         try:
             if isinstance(entered, Token) and self._current is not None:
