@@ -28,7 +28,7 @@ QUIET = "_SUPPRESS_INSTRUMENTATION_KEY"  # private in name only: whoever instrum
 logger = logging.getLogger("shigoto.observe")
 
 
-class Exporter(Protocol):
+class SpanSender(Protocol):
     """Sends spans; takes as long as it takes."""
 
     def export(self, spans: Sequence[ReadableSpan], /) -> object:
@@ -39,7 +39,7 @@ class Exporter(Protocol):
 class Batches(SpanProcessor):
     """Gathers the spans of this process, and of each that is forked from it anew."""
 
-    def __init__(self, exporter: Exporter) -> None:
+    def __init__(self, exporter: SpanSender) -> None:
         self._exporter = exporter
         self._delay = _setting("OTEL_BSP_SCHEDULE_DELAY", DELAY * 1000) / 1000
         self._most = max(1, int(_setting("OTEL_BSP_MAX_QUEUE_SIZE", MOST_WAITING)))

@@ -56,7 +56,7 @@ from shigoto.model.text import HIDDEN
 from shigoto.model.time import Millis
 from shigoto.model.version import VERSION
 from shigoto.model.worker import Ending, Settlement
-from shigoto.observe.batches import Batches, Exporter
+from shigoto.observe.batches import Batches, SpanSender
 from shigoto.observe.settings import Traces
 from shigoto.observe.tracing import Asked, Carrier, stamped
 
@@ -179,7 +179,7 @@ def endpoint_of(settings: Traces, signal: str) -> str | None:
     return told
 
 
-def _exporter(settings: Traces) -> Exporter | None:
+def _exporter(settings: Traces) -> SpanSender | None:
     kind = os.environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "otlp"
     if kind == "none":
         return None

@@ -64,7 +64,7 @@ NAMES = {
 logger = logging.getLogger("shigoto.observe")
 
 
-class Exporter(Protocol):
+class MetricsExporter(Protocol):
     """Sends metrics; takes as long as it takes."""
 
     def export(self, metrics_data: MetricsData, /) -> object:
@@ -79,7 +79,7 @@ class OtlpMetrics:
         self._counters = counters
         self._gauges = gauges
         self._resource = resource_of(settings)
-        self._exporter: Exporter = OTLPMetricExporter(endpoint=endpoint_of(settings, "metrics"))
+        self._exporter: MetricsExporter = OTLPMetricExporter(endpoint=endpoint_of(settings, "metrics"))
         self._every = _interval()
         self._since = time.time_ns()
         self._changed = threading.Condition()
