@@ -64,7 +64,7 @@ from shigoto.model.text import shown, storable, without_secrets
 from shigoto.model.time import Duration, Millis, host_clock
 from shigoto.model.worker import WorkerRecord
 from shigoto.observe.bus import Bus
-from shigoto.observe.exporters import Outward
+from shigoto.observe.exporters import Exporters
 from shigoto.observe.settings import Sentry, Traces, chosen_sentry, chosen_traces
 from shigoto.observe.tracing import Tracing
 from shigoto.options import (
@@ -429,7 +429,7 @@ class Shigoto(Query, Planning):
         recorded = chosen_traces(traces)
         self.tracing = None if recorded is None else Tracing(recorded)
         self.sentry = chosen_sentry(sentry)
-        self.outward = Outward(self.bus, self.sentry, recorded, lambda: self.engine)
+        self.exporters = Exporters(self.bus, self.sentry, recorded, lambda: self.engine)
         self.encryption = keys_from_environment() if encryption is None else encryption
         self.unknown_after = check_patience(unknown_after)
         self.options = check_defaults(defaults or {})
@@ -661,7 +661,7 @@ class Shigoto(Query, Planning):
         until = monotonic() + seconds
         if self.tracing is not None:
             self.tracing.flush(seconds / 2)
-        self.outward.flush(max(0.0, until - monotonic()))
+        self.exporters.flush(max(0.0, until - monotonic()))
 
     def close(self) -> None:
         """Release the store. Closing twice is fine; a later use opens it again."""

@@ -247,7 +247,7 @@ class Scheduler(Service[SchedulerExit]):
             return SchedulerExit(reason="stopped")
         bus = self._app.bus
         log_events(bus)
-        self._app.outward.begin()
+        self._app.exporters.begin()
         bus.publish(SchedulerStarted(self.name, tuple(self._app.declared)))
         if self._declared:
             bus.publish(SchedulesDeclared(self.name, tuple(self._declared)))

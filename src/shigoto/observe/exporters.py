@@ -24,7 +24,7 @@ FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
 logger = logging.getLogger("shigoto.observe")
 
 
-class Outward:
+class Exporters:
     """Tells others what a bus tells. Made once for an app; begun by everybody who runs something of it."""
 
     def __init__(

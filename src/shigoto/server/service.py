@@ -185,7 +185,7 @@ class Service:
         if parts is not None:  # of a loop that has ended, and took them with it
             self._renew()
         self.app.load()
-        self.app.outward.begin()
+        self.app.exporters.begin()
         if self.app.tracing is not None:
             self.app.tracing.prepare()
         works: dict[str, Callable[[], Awaitable[None]]] = {

@@ -180,7 +180,7 @@ class Child:
                 self._serve(app, runner)
             loop.run_until_complete(lifespan.exit(FAREWELL))
         app.flush(FLUSHED_WITHIN)
-        app.outward.end()
+        app.exporters.end()
         app.close()
         return 0
 

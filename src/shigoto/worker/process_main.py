@@ -276,7 +276,7 @@ async def _work(
     if not stopped.running:
         # The event loop has nothing left to do, so it may as well wait here.
         app.flush(FLUSHED_WITHIN)
-        app.outward.end()
+        app.exporters.end()
     if stopped.running or not await _tidy():
         # They would keep the process alive, at work on jobs that are no longer its own.
         leave_now(watchdog.code)

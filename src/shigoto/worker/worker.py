@@ -304,7 +304,7 @@ class Worker(Service[Stopped]):
             slate=self._slate,
         )
         log_events(bus)
-        self._app.outward.begin()
+        self._app.exporters.begin()
         if self._app.tracing is not None:
             self._app.tracing.prepare()
         self._tell_started()

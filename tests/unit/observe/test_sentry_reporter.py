@@ -92,7 +92,7 @@ def test_a_crash_that_a_sweep_or_a_burial_finds_is_told_with_what_the_store_know
     """S3-43: of the jobs that were rescued, those that have failed."""
     app = Shigoto(tmp_path / "jobs.db", sentry=Sentry(dsn=heard.dsn))
     job = app.enqueue_by_name("charge", {}, allow_unknown=True, tenant="store-1")
-    app.outward.begin()
+    app.exporters.begin()
     bad = Rescued(job.id, job.number, "charge", State.FAILED)
     gone = Rescued(uuid7(), 99, "other", State.FAILED)
     free = Rescued(uuid7(), 100, "free", State.PENDING)
