@@ -89,7 +89,7 @@ def chosen_traces(given: Traces | None, environment: Mapping[str, str] = os.envi
 
 
 def _traces_from(environment: Mapping[str, str]) -> Traces | None:
-    metrics = is_on(OTLP_METRICS, environment)
+    metrics = is_enabled(OTLP_METRICS, environment)
     word = word_of(TRACES, environment)
     if isinstance(word, bool):
         return Traces(metrics=metrics) if word else None
@@ -143,7 +143,7 @@ def chosen_sentry(given: Sentry | None, environment: Mapping[str, str] = os.envi
     """What holds for an app: what its code says, or else the environment; None if nothing is to be sent. Raises
     DeclarationError for what cannot be, and if the SDK is not installed."""
     _expect_sentry(given)
-    chosen = Sentry() if given is None and is_on(SENTRY, environment) else given
+    chosen = Sentry() if given is None and is_enabled(SENTRY, environment) else given
     if chosen is None:
         return None
     dsn = chosen.dsn or environment.get(SENTRY_DSN, "").strip()
@@ -185,7 +185,7 @@ def word_of(name: str, environment: Mapping[str, str]) -> str | bool:
     return text in ON if text in (*ON, *OFF) else text
 
 
-def is_on(name: str, environment: Mapping[str, str]) -> bool:
+def is_enabled(name: str, environment: Mapping[str, str]) -> bool:
     """Whether the variable says on. Raises DeclarationError if it says neither."""
     word = word_of(name, environment)
     if isinstance(word, str):
