@@ -13,7 +13,7 @@ from shigoto.model.worker import LEASE, SweepOrder
 from shigoto.options import choice
 from shigoto.task import Task
 from shigoto.testing.store import OwnStore
-from shigoto.testing.worker import Puppet, Round
+from shigoto.testing.worker import ManualWorker, Round
 
 When = Literal["before", "during", "after"]
 Victim = Job | JobHandle[Any] | Task[..., Any]
@@ -29,7 +29,7 @@ class Crash:
         self._app = app
         self._store = store
         self._when = when
-        self._worker = Puppet(app, store, mode="drain", state=state, doomed=variables)
+        self._worker = ManualWorker(app, store, mode="drain", state=state, doomed=variables)
         self._lease = self._claimed(victim)
         if when == "during":
             store.dying.add(self._worker.id)

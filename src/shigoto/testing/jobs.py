@@ -21,7 +21,7 @@ from shigoto.testing.expectations import Compared, Search, Sought, Target, compa
 from shigoto.testing.runs import Ran, Run
 from shigoto.testing.schedules import Ticks
 from shigoto.testing.store import OwnStore, StoreInFile, StoreInMemory
-from shigoto.testing.worker import MOST_RUNS, Mode, Puppet, Round
+from shigoto.testing.worker import MOST_RUNS, ManualWorker, Mode, Round
 
 HIGHEST = 10**9
 SWEEP_EVERY: Millis = 5_000
@@ -90,7 +90,7 @@ class Jobs:
         self._mode = mode
         self._state: Any = options.get("state", UNSET)
         self._store = _store(app, options)
-        self._puppet = self._store.attendant = Puppet(app, self._store, mode=mode, state=self._state)
+        self._worker = self._store.attendant = ManualWorker(app, self._store, mode=mode, state=self._state)
         self._ticks = Ticks(app, self._store, on=options.get("ticks", True))
         self._stack = ExitStack()
         self._used = False
@@ -104,11 +104,11 @@ class Jobs:
         with ExitStack() as stack:
             stack.enter_context(self._app.lend(self._store, self._store.url))
             stack.callback(self._store.end)
-            stack.callback(self._puppet.close)
+            stack.callback(self._worker.close)
             self._store.begin()
             self._ticks.begin()
             self._stack = stack.pop_all()
-        self._puppet.variables = copy_context()
+        self._worker.variables = copy_context()
         self._used = self._open = True
         return self
 
@@ -128,7 +128,7 @@ class Jobs:
 
     def __repr__(self) -> str:
         return (
-            f"<Jobs {len(self._store.everything())} enqueued, {len(self._puppet.runs)} runs, at {self.now}>"
+            f"<Jobs {len(self._store.everything())} enqueued, {len(self._worker.runs)} runs, at {self.now}>"
         )
 
     @property
@@ -139,7 +139,7 @@ class Jobs:
     @property
     def runs(self) -> Ran:
         """Everything that has run so far, inline or told to."""
-        return Ran(self._puppet.runs)
+        return Ran(self._worker.runs)
 
     def run_all(self, *, raise_errors: bool = False, limit: int = MOST_RUNS) -> Ran:
         """Run everything that is due, and what that enqueues, until nothing is; best first, one after the other.
@@ -149,11 +149,11 @@ class Jobs:
         job is settled before. `RetryLater`, `Snooze` and `Cancel` are no errors. What the code of a schedule has raised
         is raised, too. RuntimeError after `limit` runs.
         """
-        return self._puppet.play(self._round("arun_all", raise_errors, limit))
+        return self._worker.play(self._round("arun_all", raise_errors, limit))
 
     async def arun_all(self, *, raise_errors: bool = False, limit: int = MOST_RUNS) -> Ran:
         """Run everything that is due, async jobs on the running event loop; see `run_all`."""
-        return await self._puppet.aplay(self._round(None, raise_errors, limit))
+        return await self._worker.aplay(self._round(None, raise_errors, limit))
 
     def advance(self, by: Duration = 0, /, *, outage: bool = False, **span: Unpack[Span]) -> Ran:
         """Move the clock: `advance(hours=2)`, `advance(timedelta(days=1))`, `advance(90)` for seconds.
@@ -168,7 +168,7 @@ class Jobs:
         self._expect_open("aadvance" if self._mode == "inline" else None)
         ran: list[Run] = []
         for _ in self._instants(_span(by, span), outage=outage):
-            ran += self._puppet.play(self._due_now(len(ran)))
+            ran += self._worker.play(self._due_now(len(ran)))
         return Ran(ran)
 
     async def aadvance(self, by: Duration = 0, /, *, outage: bool = False, **span: Unpack[Span]) -> Ran:
@@ -176,7 +176,7 @@ class Jobs:
         self._expect_open(None)
         ran: list[Run] = []
         for _ in self._instants(_span(by, span), outage=outage):
-            ran += await self._puppet.aplay(self._due_now(len(ran)))
+            ran += await self._worker.aplay(self._due_now(len(ran)))
         return Ran(ran)
 
     def advance_to_next(self) -> Ran:
@@ -256,35 +256,35 @@ class Jobs:
 
     def _round(self, instead: str | None, raise_errors: bool, limit: int) -> Round:
         self._expect_open(instead)
-        self._puppet.tidy()
+        self._worker.tidy()
         self._ticks.fire()
         errors = self._ticks.taken_errors()
         if raise_errors and errors:
             raise errors[0]
         bound = whole("limit", limit, 0, HIGHEST)
         remedy = "run_all(limit=…) allows more."
-        return Round(self._puppet, (), self._best, bound=bound, remedy=remedy, raise_errors=raise_errors)
+        return Round(self._worker, (), self._best, bound=bound, remedy=remedy, raise_errors=raise_errors)
 
     def _crash(self, victim: Victim, when: When) -> Crash:
-        self._puppet.announce()
-        variables = self._puppet.variables
+        self._worker.announce()
+        variables = self._worker.variables
         return Crash(self._app, self._store, victim, when=when, state=self._state, variables=variables)
 
     def _best(self) -> list[Lease]:
-        return self._puppet.claim(1)
+        return self._worker.claim(1)
 
     def _due_now(self, so_far: int) -> Round:
         """What has become due, if jobs run by themselves."""
         more = self._best if self._mode == "inline" else list
         return Round(
-            self._puppet, (), more, before=so_far, remedy="Move the clock in smaller steps to allow more."
+            self._worker, (), more, before=so_far, remedy="Move the clock in smaller steps to allow more."
         )
 
     def _instants(self, span: Millis, *, outage: bool) -> Iterator[None]:
         """Move the clock to the end; if something is to be done there, by way of all instants at which jobs are due,
         or schedules."""
         store, until = self._store, self._store.clock.now + span
-        self._puppet.tidy()  # some patience begins when a sweep first sees a reason for it
+        self._worker.tidy()  # some patience begins when a sweep first sees a reason for it
         self._ticks.fire()
         counts = self._app.unknown_after is not None
         jobs_count = self._mode == "inline" or counts
@@ -298,14 +298,14 @@ class Jobs:
                 break
             store.move(store.clock.now + wait)
             if store.clock.now >= tidy_at:
-                self._puppet.tidy()
+                self._worker.tidy()
                 tidy_at = store.clock.now + every
             ticks += self._ticks.fire()
             if ticks > MOST_TICKS:
                 raise RuntimeError(TOO_MANY)
             yield
         store.move(until)
-        self._puppet.tidy()
+        self._worker.tidy()
         self._ticks.fire()
         yield
 

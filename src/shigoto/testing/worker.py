@@ -354,7 +354,7 @@ FAREWELL = 10.0  # seconds for the app's lifespan to end
 Mode = Literal["drain", "inline"]
 
 
-class Puppet:
+class ManualWorker:
     """One worker of a test. `runs` has what it has run; a doomed one never comes to tell the store of it.
 
     Handlers see the context variables as they were before the test began: what a request sets in the code under test
