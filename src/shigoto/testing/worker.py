@@ -116,7 +116,7 @@ def _apart(work: Callable[[], T]) -> T:
 LOOP_GRACE = 2.0  # seconds from one cancel of a run to the next
 
 
-class Hand:
+class JobRun:
     """The job in hand: in the calling thread if it is sync, in a task of its own if it is async.
 
     Time limits count real seconds. A sync handler is only told of its soft one: nothing can stop what runs in the
@@ -229,10 +229,10 @@ HANDLERS_OWN = (Exception, SystemExit, asyncio.CancelledError, Died)
 class Holder(Protocol):
     """Who has claimed the jobs. Handlers see its context variables: no caller's, as at a worker."""
 
-    hands: dict[int, Hand]
+    job_runs: dict[int, JobRun]
     variables: Variables
 
-    def settle(self, lease: Lease, hand: Hand) -> Run | None:
+    def settle(self, lease: Lease, job_run: JobRun) -> Run | None:
         """Tell the store how a run ended."""
         ...
 
@@ -267,7 +267,7 @@ class Round:
         self._remedy = remedy
         self._raise_errors = raise_errors
         self._current: Lease | None = None
-        self._hand: Hand | None = None
+        self._job_run: JobRun | None = None
         self._open = True
         self._stack = ExitStack()
         self.runner: Runner | None = None
@@ -298,10 +298,10 @@ class Round:
             self._current = self._waiting.popleft()
             yield self._current
 
-    def take(self, lease: Lease) -> tuple[Hand, Variables]:
+    def take(self, lease: Lease) -> tuple[JobRun, Variables]:
         """Begin a run: where it takes place, and the context variables it sees."""
-        hand = self._hand = self._holder.hands[lease.number] = Hand()
-        return hand, self.variables()
+        job_run = self._job_run = self._holder.job_runs[lease.number] = JobRun()
+        return job_run, self.variables()
 
     def variables(self) -> Variables:
         """Context variables for what belongs to this round: a run, or the app's lifespan."""
@@ -331,11 +331,11 @@ class Round:
         )
 
     def _settle(self) -> Run | None:
-        lease, hand = self._current, self._hand
-        if lease is None or hand is None:
+        lease, job_run = self._current, self._job_run
+        if lease is None or job_run is None:
             return None
-        self._current = self._hand = None
-        run = self._holder.settle(lease, hand)
+        self._current = self._job_run = None
+        run = self._holder.settle(lease, job_run)
         if run is not None:
             self.runs.append(run)
         return run
@@ -376,7 +376,7 @@ class ManualWorker:
         self._made: tuple[dict[str, Task[..., Any]], Any, Runner] | None = None
         self.id = uuid7()
         self.variables = copy_context() if doomed is None else doomed
-        self.hands: dict[int, Hand] = {}
+        self.job_runs: dict[int, JobRun] = {}
         self.runs: list[Run] = []
         store.ours.add(self.id)
 
@@ -423,11 +423,11 @@ class ManualWorker:
             for lease in round:
                 if round.runner is None:
                     round.runner = self._runner(self._entered(round, loop, stack))
-                hand, variables = round.take(lease)
+                job_run, variables = round.take(lease)
                 if self._is_async(lease):
-                    loop.run(hand.perform(round.runner, lease, variables), variables)
+                    loop.run(job_run.perform(round.runner, lease, variables), variables)
                 else:
-                    hand.call(round.runner, lease, variables)
+                    job_run.call(round.runner, lease, variables)
                 round.ended()
         return Ran(round.runs)
 
@@ -442,23 +442,23 @@ class ManualWorker:
                     if round.runner is None:
                         lifespan = self._lifespan()
                         round.runner = self._runner(await _aentered(lifespan, round))
-                    hand, variables = round.take(lease)
+                    job_run, variables = round.take(lease)
                     if self._is_async(lease):
-                        await hand.perform(round.runner, lease, variables)
+                        await job_run.perform(round.runner, lease, variables)
                     else:
-                        hand.call(round.runner, lease, variables)
+                        job_run.call(round.runner, lease, variables)
                     round.ended()
             finally:
                 if lifespan is not None:
                     await lifespan.exit(FAREWELL)
         return Ran(round.runs)
 
-    def settle(self, lease: Lease, hand: Hand) -> Run | None:
+    def settle(self, lease: Lease, job_run: JobRun) -> Run | None:
         """Tell the store how a run ended; None if the job is not even there any more."""
         error = self._errors.pop(lease.number, None)
-        self.hands.pop(lease.number, None)
+        self.job_runs.pop(lease.number, None)
         self._held.pop(lease.number, None)
-        settlement = hand.settlement or endings.released(lease)
+        settlement = job_run.settlement or endings.released(lease)
         if self._doomed:
             job = self._store.read(lease.id)
             run = None if job is None else Run(job, "lost", error)
@@ -498,16 +498,16 @@ class ManualWorker:
 
     def obey(self) -> None:
         """Let running jobs know that somebody wants them to stop, or has taken them away."""
-        if not self.hands:
+        if not self.job_runs:
             return
         held = [(lease.number, lease.token) for lease in list(self._held.values())]
         orders = self._store.quietly(self._store.engine.beat(self.id, held))
         for number, _ in orders.cancels:
-            if (hand := self.hands.get(number)) is not None:
-                hand.cancel()
+            if (job_run := self.job_runs.get(number)) is not None:
+                job_run.cancel()
         for number, _ in orders.lost:
-            if (hand := self.hands.get(number)) is not None:
-                hand.lose()
+            if (job_run := self.job_runs.get(number)) is not None:
+                job_run.lose()
 
     def awaited(self, job: Job) -> list[Lease]:
         """A job that is waited for inside of another one runs now; one that nobody will run is an error."""
