@@ -13,7 +13,7 @@ from shigoto.model.worker import LEASE, SweepOrder
 from shigoto.options import choice
 from shigoto.task import Task
 from shigoto.testing.store import OwnStore
-from shigoto.testing.worker import ManualWorker, Round
+from shigoto.testing.worker import ManualWorker, RunLoop
 
 When = Literal["before", "during", "after"]
 Victim = Job | JobHandle[Any] | Task[..., Any]
@@ -38,7 +38,7 @@ class Crash:
         """Let the worker run the job, as far as it gets, and die; then let the others notice."""
         try:
             if self._when != "before":
-                self._worker.play(self._round())
+                self._worker.play(self._run_loop())
         finally:
             self._worker.close()
         return self._rescued()
@@ -46,11 +46,11 @@ class Crash:
     async def ahappen(self) -> Job:
         """The same on the running event loop."""
         if self._when != "before":
-            await self._worker.aplay(self._round())
+            await self._worker.aplay(self._run_loop())
         return self._rescued()
 
-    def _round(self) -> Round:
-        return Round(self._worker, [self._lease], list)
+    def _run_loop(self) -> RunLoop:
+        return RunLoop(self._worker, [self._lease], list)
 
     def _rescued(self) -> Job:
         """The lease runs out, the sweep frees the job, and however long that takes, it is due again."""

@@ -21,7 +21,7 @@ from shigoto.testing.expectations import Compared, Search, Sought, Target, compa
 from shigoto.testing.runs import Ran, Run
 from shigoto.testing.schedules import Ticks
 from shigoto.testing.store import OwnStore, StoreInFile, StoreInMemory
-from shigoto.testing.worker import MOST_RUNS, ManualWorker, Mode, Round
+from shigoto.testing.worker import MOST_RUNS, ManualWorker, Mode, RunLoop
 
 HIGHEST = 10**9
 SWEEP_EVERY: Millis = 5_000
@@ -149,11 +149,11 @@ class Jobs:
         job is settled before. `RetryLater`, `Snooze` and `Cancel` are no errors. What the code of a schedule has raised
         is raised, too. RuntimeError after `limit` runs.
         """
-        return self._worker.play(self._round("arun_all", raise_errors, limit))
+        return self._worker.play(self._run_loop("arun_all", raise_errors, limit))
 
     async def arun_all(self, *, raise_errors: bool = False, limit: int = MOST_RUNS) -> Ran:
         """Run everything that is due, async jobs on the running event loop; see `run_all`."""
-        return await self._worker.aplay(self._round(None, raise_errors, limit))
+        return await self._worker.aplay(self._run_loop(None, raise_errors, limit))
 
     def advance(self, by: Duration = 0, /, *, outage: bool = False, **span: Unpack[Span]) -> Ran:
         """Move the clock: `advance(hours=2)`, `advance(timedelta(days=1))`, `advance(90)` for seconds.
@@ -254,7 +254,7 @@ class Jobs:
         wanted = search(self._app, self._store, target, sought)
         return wanted, compared(self._store, wanted)
 
-    def _round(self, instead: str | None, raise_errors: bool, limit: int) -> Round:
+    def _run_loop(self, instead: str | None, raise_errors: bool, limit: int) -> RunLoop:
         self._expect_open(instead)
         self._worker.tidy()
         self._ticks.fire()
@@ -263,7 +263,7 @@ class Jobs:
             raise errors[0]
         bound = whole("limit", limit, 0, HIGHEST)
         remedy = "run_all(limit=…) allows more."
-        return Round(self._worker, (), self._best, bound=bound, remedy=remedy, raise_errors=raise_errors)
+        return RunLoop(self._worker, (), self._best, bound=bound, remedy=remedy, raise_errors=raise_errors)
 
     def _crash(self, victim: Victim, when: When) -> Crash:
         self._worker.announce()
@@ -273,10 +273,10 @@ class Jobs:
     def _best(self) -> list[Lease]:
         return self._worker.claim(1)
 
-    def _due_now(self, so_far: int) -> Round:
+    def _due_now(self, so_far: int) -> RunLoop:
         """What has become due, if jobs run by themselves."""
         more = self._best if self._mode == "inline" else list
-        return Round(
+        return RunLoop(
             self._worker, (), more, before=so_far, remedy="Move the clock in smaller steps to allow more."
         )
 

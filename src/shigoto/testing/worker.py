@@ -5,7 +5,7 @@
 
 How a job runs, what its end means and when it runs again is the real worker's affair: `worker/runner.py`.
 
-A call that runs jobs is a `Round`: a job that enqueues another one inline does not wait for it, the round goes on with
+A call that runs jobs is a `RunLoop`: a job that enqueues another one inline does not wait for it, the loop goes on with
 it. So a chain of jobs, however long, is a loop and not a tower of calls.
 """
 
@@ -241,7 +241,7 @@ class Holder(Protocol):
         ...
 
 
-class Round:
+class RunLoop:
     """The runs of one call; what a job has enqueued meanwhile is part of it, and what the app's lifespan has.
 
     However it ends, nothing is left half done: a run that was begun is settled, the rest is given back. Of `bound` runs
@@ -273,7 +273,7 @@ class Round:
         self.runner: Runner | None = None
         self.runs: list[Run] = []
 
-    def __enter__(self) -> "Round":
+    def __enter__(self) -> "RunLoop":
         self._stack.enter_context(capturing())
         return self
 
@@ -304,7 +304,7 @@ class Round:
         return job_run, self.variables()
 
     def variables(self) -> Variables:
-        """Context variables for what belongs to this round: a run, or the app's lifespan."""
+        """Context variables for what belongs to this loop: a run, or the app's lifespan."""
         variables = self._holder.variables.copy()
         variables.run(_inside.set, self)
         return variables
@@ -341,11 +341,11 @@ class Round:
         return run
 
 
-_inside: ContextVar[Round | None] = ContextVar("shigoto_test_round", default=None)
+_inside: ContextVar[RunLoop | None] = ContextVar("shigoto_test_round", default=None)
 
 
-def inside() -> Round | None:
-    """The round that has called the code that calls this."""
+def inside() -> RunLoop | None:
+    """The loop that has called the code that calls this."""
     return _inside.get()
 
 
@@ -417,41 +417,41 @@ class ManualWorker:
         for lease in leases:
             self._held.pop(lease.number, None)
 
-    def play(self, round: Round) -> Ran:
-        """Run the jobs of a round, in the calling thread."""
-        with round, self._loops.lend() as loop, ExitStack() as stack:
-            for lease in round:
-                if round.runner is None:
-                    round.runner = self._runner(self._entered(round, loop, stack))
-                job_run, variables = round.take(lease)
+    def play(self, run_loop: RunLoop) -> Ran:
+        """Run the jobs of a loop, in the calling thread."""
+        with run_loop, self._loops.lend() as loop, ExitStack() as stack:
+            for lease in run_loop:
+                if run_loop.runner is None:
+                    run_loop.runner = self._runner(self._entered(run_loop, loop, stack))
+                job_run, variables = run_loop.take(lease)
                 if self._is_async(lease):
-                    loop.run(job_run.perform(round.runner, lease, variables), variables)
+                    loop.run(job_run.perform(run_loop.runner, lease, variables), variables)
                 else:
-                    job_run.call(round.runner, lease, variables)
-                round.ended()
-        return Ran(round.runs)
+                    job_run.call(run_loop.runner, lease, variables)
+                run_loop.ended()
+        return Ran(run_loop.runs)
 
-    async def aplay(self, round: Round) -> Ran:
-        """Run the jobs of a round, on the running event loop."""
+    async def aplay(self, run_loop: RunLoop) -> Ran:
+        """Run the jobs of a loop, on the running event loop."""
         if not on_event_loop():
             raise DeclarationError("Jobs run on asyncio's event loop, and this one is none, or another's.")
         lifespan: Lifespan | None = None
-        with round:
+        with run_loop:
             try:
-                for lease in round:
-                    if round.runner is None:
+                for lease in run_loop:
+                    if run_loop.runner is None:
                         lifespan = self._lifespan()
-                        round.runner = self._runner(await _aentered(lifespan, round))
-                    job_run, variables = round.take(lease)
+                        run_loop.runner = self._runner(await _aentered(lifespan, run_loop))
+                    job_run, variables = run_loop.take(lease)
                     if self._is_async(lease):
-                        await job_run.perform(round.runner, lease, variables)
+                        await job_run.perform(run_loop.runner, lease, variables)
                     else:
-                        job_run.call(round.runner, lease, variables)
-                    round.ended()
+                        job_run.call(run_loop.runner, lease, variables)
+                    run_loop.ended()
             finally:
                 if lifespan is not None:
                     await lifespan.exit(FAREWELL)
-        return Ran(round.runs)
+        return Ran(run_loop.runs)
 
     def settle(self, lease: Lease, job_run: JobRun) -> Run | None:
         """Tell the store how a run ended; None if the job is not even there any more."""
@@ -482,9 +482,9 @@ class ManualWorker:
     # What the store asks for.
 
     def claim_ready(self) -> list[Lease]:
-        """Everything that is ready, if jobs run inline; what a job makes ready is left to the round that runs it."""
-        round = inside()
-        if self._mode == "drain" or (round is not None and round.is_open(self)):
+        """Everything that is ready, if jobs run inline; what a job makes ready is left to the loop that runs it."""
+        run_loop = inside()
+        if self._mode == "drain" or (run_loop is not None and run_loop.is_open(self)):
             return []
         return self._ready()
 
@@ -525,9 +525,9 @@ class ManualWorker:
             f"Job #{job.number} ({job.task}) {_so_far(job)}, and to wait for it is in vain: {self._remedy(job)}"
         )
 
-    def _inline(self, leases: Sequence[Lease]) -> Round:
+    def _inline(self, leases: Sequence[Lease]) -> RunLoop:
         more = partial(self._store.between_commits, self._ready)
-        return Round(self, leases, more, bound=max(MOST_RUNS, 2 * len(leases)))
+        return RunLoop(self, leases, more, bound=max(MOST_RUNS, 2 * len(leases)))
 
     def _remedy(self, job: Job) -> str:
         later = to_millis(job.run_at) - self._store.clock.now
@@ -552,11 +552,11 @@ class ManualWorker:
             return None
         return Lifespan(self._app.enter_lifespan, lambda: None)
 
-    def _entered(self, round: Round, loop: PrivateLoop, stack: ExitStack) -> Any:
+    def _entered(self, run_loop: RunLoop, loop: PrivateLoop, stack: ExitStack) -> Any:
         lifespan = self._lifespan()
         if lifespan is None:
             return None
-        variables = round.variables()  # what it enqueues is left to the round, or to the next one
+        variables = run_loop.variables()  # what it enqueues is left to the loop, or to the next one
         stack.callback(lambda: loop.run(lifespan.exit(FAREWELL), variables))
         return loop.run(lifespan.enter(), variables)
 
@@ -577,11 +577,11 @@ class ManualWorker:
         self._errors[lease.number] = error
 
 
-async def _aentered(lifespan: Lifespan | None, round: Round) -> Any:
+async def _aentered(lifespan: Lifespan | None, run_loop: RunLoop) -> Any:
     """Enter a lifespan in a task of its own, for the sake of the context variables; it is ended in that of its own."""
     if lifespan is None:
         return None
-    return await asyncio.create_task(lifespan.enter(), name="shigoto-enter", context=round.variables())
+    return await asyncio.create_task(lifespan.enter(), name="shigoto-enter", context=run_loop.variables())
 
 
 def _so_far(job: Job) -> str:
