@@ -90,7 +90,7 @@ class Jobs:
         self._mode = mode
         self._state: Any = options.get("state", UNSET)
         self._store = _store(app, options)
-        self._worker = self._store.attendant = ManualWorker(app, self._store, mode=mode, state=self._state)
+        self._worker = self._store.job_runner = ManualWorker(app, self._store, mode=mode, state=self._state)
         self._ticks = Ticks(app, self._store, on=options.get("ticks", True))
         self._stack = ExitStack()
         self._used = False

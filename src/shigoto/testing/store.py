@@ -48,7 +48,7 @@ class Died(BaseException):
     """The process of a run has died, right after a checkpoint; no handler should be able to catch that."""
 
 
-class Attendant(Protocol):
+class JobRunner(Protocol):
     """Whoever runs jobs in a test, as its store sees it."""
 
     def claim_ready(self) -> list[Lease]:
@@ -80,7 +80,7 @@ class OwnStore(Relay):
     from handlers.
     """
 
-    attendant: Attendant
+    job_runner: JobRunner
 
     def __init__(self, engine: Engine, clock: VirtualClock, *, follows_host: bool) -> None:
         super().__init__(engine)
@@ -119,14 +119,14 @@ class OwnStore(Relay):
         """Run an op in the calling thread, and then what it has made ready, if jobs run inline."""
         value, leases = self._commit(op)
         if leases:
-            self.attendant.run_ready(leases)
+            self.job_runner.run_ready(leases)
         return value
 
     async def arun(self, op: Op[T]) -> T:
         """Run an op, and then what it has made ready, if jobs run inline, on the running event loop."""
         value, leases = self._commit(op)
         if leases:
-            await self.attendant.arun_ready(leases)
+            await self.job_runner.arun_ready(leases)
         return value
 
     def between_commits(self, claim: Callable[[], list[Lease]]) -> list[Lease]:
@@ -229,12 +229,12 @@ class OwnStore(Relay):
     def expect_end(self, job_id: UUID) -> None:
         """Let the job get on. Raises ResultTimeout if nobody will run it while somebody waits for it."""
         if leases := self._awaited(job_id):
-            self.attendant.run_ready(leases)
+            self.job_runner.run_ready(leases)
 
     async def aexpect_end(self, job_id: UUID) -> None:
         """The same on the running event loop."""
         if leases := self._awaited(job_id):
-            await self.attendant.arun_ready(leases)
+            await self.job_runner.arun_ready(leases)
 
     def everything(self) -> list[Job]:
         """Every job that was enqueued, in order; of those that are gone from the store, what was last seen of them."""
@@ -272,8 +272,8 @@ class OwnStore(Relay):
             value = self.engine.run(op)
             if op.rings is None or not op.rings(value):
                 return value, []
-            self.attendant.obey()
-            return value, self.attendant.claim_ready()
+            self.job_runner.obey()
+            return value, self.job_runner.claim_ready()
 
     def _expect_open(self, op: Op[Any]) -> None:
         if not self.is_open and (op.mode != "read" or self.capabilities.durable):
@@ -285,7 +285,7 @@ class OwnStore(Relay):
             return []
         if not self.is_open:
             raise ResultTimeout(f"{OVER} Job #{job.number} ({job.task}) was {job.state} at its end.")
-        return self.attendant.awaited(job)
+        return self.job_runner.awaited(job)
 
     def _noting(self, op: Op[Any]) -> Steps[None]:
         jobs: list[Job | None] = yield from op.start()
