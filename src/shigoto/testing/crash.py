@@ -29,10 +29,10 @@ class Crash:
         self._app = app
         self._store = store
         self._when = when
-        self._worker = ManualWorker(app, store, mode="drain", state=state, doomed=variables)
+        self._worker = ManualWorker(app, store, mode="drain", state=state, crashing=variables)
         self._lease = self._claimed(victim)
         if when == "during":
-            store.dying.add(self._worker.id)
+            store.crashing.add(self._worker.id)
 
     def happen(self) -> Job:
         """Let the worker run the job, as far as it gets, and die; then let the others notice."""
@@ -61,8 +61,8 @@ class Crash:
         if job.state is State.PENDING:
             store.move(to_millis(job.run_at))
             store.promote_due()
-        if worker in store.dying:
-            store.dying.remove(worker)
+        if worker in store.crashing:
+            store.crashing.remove(worker)
             raise JobError(
                 f"Job #{job.number} ({job.task}) was to die at its first checkpoint, and made none."
                 " Call ctx.checkpoint() in it, or say when='after'."

@@ -44,7 +44,7 @@ BATCH = 1_000
 OVER = "This job lives in an app.test() whose block is over."
 
 
-class Died(BaseException):
+class ProcessDied(BaseException):
     """The process of a run has died, right after a checkpoint; no handler should be able to catch that."""
 
 
@@ -74,7 +74,7 @@ class JobRunner(Protocol):
 
 class OwnStore(Relay):
     """The jobs of one test. `asked` has each job as it was when it was enqueued; `ours` are the workers of the test,
-    and `dying` those of them that die at their next checkpoint.
+    and `crashing` those of them that die at their next checkpoint.
 
     Its worker uses `engine` itself: what comes by way of this one comes from the test, from the code under test or
     from handlers.
@@ -91,7 +91,7 @@ class OwnStore(Relay):
         self._noted: dict[UUID, Job] = {}
         self.asked: dict[UUID, Job] = {}
         self.ours: set[UUID] = set()
-        self.dying: set[UUID] = set()
+        self.crashing: set[UUID] = set()
         self.is_open = False
 
     @property
@@ -190,7 +190,7 @@ class OwnStore(Relay):
     def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
         """T3; a worker that is to die at a checkpoint does so when that is committed."""
         op = self.engine.report(worker, reports)
-        fatal = worker in self.dying and any(report.checkpoint is not None for report in reports)
+        fatal = worker in self.crashing and any(report.checkpoint is not None for report in reports)
         return structs.replace(op, committed=partial(self._die, worker)) if fatal else op
 
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
@@ -297,8 +297,8 @@ class OwnStore(Relay):
             self.clock.now = max(self.clock.now, host_clock() + self._moved)
 
     def _die(self, worker: UUID, _: object) -> NoReturn:
-        self.dying.discard(worker)
-        raise Died
+        self.crashing.discard(worker)
+        raise ProcessDied
 
 
 POSTGRES = ("postgresql:", "postgres:")

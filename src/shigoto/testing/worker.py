@@ -35,7 +35,7 @@ from shigoto.model.time import Millis, to_millis
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
 from shigoto.task import Task
 from shigoto.testing.runs import Ran, Run, outcome_of, surprising
-from shigoto.testing.store import EVERYTHING, Died, OwnStore
+from shigoto.testing.store import EVERYTHING, OwnStore, ProcessDied
 from shigoto.worker import endings
 from shigoto.worker.reporting import capturing
 from shigoto.worker.runner import Runner
@@ -223,7 +223,7 @@ class JobRun:
 MOST_RUNS = 10_000
 
 # What a handler may raise without stopping the test. Anything else means the test itself: Ctrl-C, pytest.fail().
-HANDLERS_OWN = (Exception, SystemExit, asyncio.CancelledError, Died)
+HANDLERS_OWN = (Exception, SystemExit, asyncio.CancelledError, ProcessDied)
 
 
 class Holder(Protocol):
@@ -355,27 +355,27 @@ Mode = Literal["drain", "inline"]
 
 
 class ManualWorker:
-    """One worker of a test. `runs` has what it has run; a doomed one never comes to tell the store of it.
+    """One worker of a test. `runs` has what it has run; one that is crashing never comes to tell the store of it.
 
     Handlers see the context variables as they were before the test began: what a request sets in the code under test
     does not reach a worker either.
     """
 
     def __init__(
-        self, app: Shigoto, store: OwnStore, *, mode: Mode, state: Any, doomed: Variables | None = None
+        self, app: Shigoto, store: OwnStore, *, mode: Mode, state: Any, crashing: Variables | None = None
     ) -> None:
         self._app = app
         self._store = store
         self._mode = mode
         self._state = state
-        self._doomed = doomed is not None
+        self._crashing = crashing is not None
         self._loops = PrivateLoops()
         self._random = Random(0)  # so that a test sees the same delays every time
         self._held: dict[int, Lease] = {}
         self._errors: dict[int, BaseException] = {}
         self._made: tuple[dict[str, Task[..., Any]], Any, Runner] | None = None
         self.id = uuid7()
-        self.variables = copy_context() if doomed is None else doomed
+        self.variables = copy_context() if crashing is None else crashing
         self.job_runs: dict[int, JobRun] = {}
         self.runs: list[Run] = []
         store.ours.add(self.id)
@@ -459,7 +459,7 @@ class ManualWorker:
         self.job_runs.pop(lease.number, None)
         self._held.pop(lease.number, None)
         settlement = job_run.settlement or endings.released(lease)
-        if self._doomed:
+        if self._crashing:
             job = self._store.read(lease.id)
             run = None if job is None else Run(job, "lost", error)
         else:
