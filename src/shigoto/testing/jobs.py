@@ -49,7 +49,7 @@ class JobsOptions(TypedDict, total=False):
     ticks: bool
 
 
-class Span(TypedDict, total=False):
+class ClockMove(TypedDict, total=False):
     """How far to move the clock."""
 
     days: float
@@ -155,7 +155,7 @@ class Jobs:
         """Run everything that is due, async jobs on the running event loop; see `run_all`."""
         return await self._worker.aplay(self._run_loop(None, raise_errors, limit))
 
-    def advance(self, by: Duration = 0, /, *, outage: bool = False, **span: Unpack[Span]) -> Ran:
+    def advance(self, by: Duration = 0, /, *, outage: bool = False, **span: Unpack[ClockMove]) -> Ran:
         """Move the clock: `advance(hours=2)`, `advance(timedelta(days=1))`, `advance(90)` for seconds.
 
         Jobs become due, expire, and are deleted when their retention is over. Schedules fire at each instant at which
@@ -171,7 +171,7 @@ class Jobs:
             ran += self._worker.play(self._due_now(len(ran)))
         return Ran(ran)
 
-    async def aadvance(self, by: Duration = 0, /, *, outage: bool = False, **span: Unpack[Span]) -> Ran:
+    async def aadvance(self, by: Duration = 0, /, *, outage: bool = False, **span: Unpack[ClockMove]) -> Ran:
         """Move the clock; what runs inline, runs on the running event loop; see `advance`."""
         self._expect_open(None)
         ran: list[Run] = []
@@ -333,10 +333,10 @@ class Jobs:
             )
 
 
-def _span(by: Duration, span: Span) -> Millis:
+def _span(by: Duration, span: ClockMove) -> Millis:
     for name in span:
-        if name not in Span.__annotations__:
-            raise OptionInvalid(f"advance takes {', '.join(Span.__annotations__)}, not {name!r}.")
+        if name not in ClockMove.__annotations__:
+            raise OptionInvalid(f"advance takes {', '.join(ClockMove.__annotations__)}, not {name!r}.")
     return duration(by, "advance") + duration(timedelta(**span), "advance")
 
 
