@@ -50,7 +50,7 @@ def test_a_worker_that_waits_gets_no_job_any_more(monkeypatch: pytest.MonkeyPatc
     app = Shigoto("memory:")
     with served(app, tokens=[ASKS, STAYS], housekeeping=False) as server:
         hand, other = Hand(server, token=ASKS, lease=300), Hand(server, token=STAYS)
-        begun = waiting(server.service.fan, "wait", monkeypatch)
+        begun = waiting(server.service.waiters, "wait", monkeypatch)
         claim = Waiter(lambda: hand.ask("POST", "/claim", {"wait": 20}))
         assert begun.wait(10)
 
@@ -87,7 +87,7 @@ def test_who_waits_for_the_bell_is_sent_away(monkeypatch: pytest.MonkeyPatch) ->
     app = Shigoto("memory:")
     with served(app, tokens=[ASKS, STAYS], housekeeping=False) as server:
         rung = server.ask("GET", "/doorbell", token=ASKS).json["rung"]
-        begun = waiting(server.service.fan, "rings", monkeypatch)
+        begun = waiting(server.service.waiters, "rings", monkeypatch)
         asking = Waiter(lambda: server.ask("GET", f"/doorbell?wait=20&seen={rung}", token=ASKS))
         assert begun.wait(10)
 

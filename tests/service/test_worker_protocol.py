@@ -408,7 +408,7 @@ def test_a_claim_that_waits_is_answered_when_work_comes(ground: Ground) -> None:
     got: list[dict[str, Any]] = []
     waiting = threading.Thread(target=lambda: got.extend(hand.claim(wait=10)))
     waiting.start()
-    eventually(lambda: ground.server.service.fan._lines != {})  # it waits
+    eventually(lambda: ground.server.service.waiters._lines != {})  # it waits
     id = ground.submit()
     began = time.monotonic()
     waiting.join(10)
@@ -422,14 +422,14 @@ def test_who_hangs_up_is_noticed_also_with_a_request_behind(
 ) -> None:
     """Nobody is given a job who is not there; and to hang up is no error."""
     hand, other = Hand(ground.server), Hand(ground.server)
-    fan, parts = ground.server.service.fan, urlsplit(ground.server.url)
+    waiters, parts = ground.server.service.waiters, urlsplit(ground.server.url)
     body = b'{"wait": 10}'
     head = f"POST /api/v1/workers/{hand.id}/claim HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     behind = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.create_connection((parts.hostname, parts.port), 10) as wire:
         wire.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body + behind + behind)
-        eventually(lambda: len(fan._lines) == 1)
-    eventually(lambda: not fan._lines)
+        eventually(lambda: len(waiters._lines) == 1)
+    eventually(lambda: not waiters._lines)
 
     id = ground.submit()
 

@@ -39,7 +39,7 @@ PAUSE = 1.0  # seconds after trouble with the bell
 SAME_COUNT = 1_000_000
 
 
-class Fan:
+class WorkWaiters:
     """Wakes those who wait for work. For one event loop; `rung` counts the rings, from some number on."""
 
     def __init__(self, opening: Callable[[], Engine], *, first: int | None = None) -> None:
@@ -178,24 +178,24 @@ async def leases_for(
 
 async def _sought(service: "Service", worker: UUID, want: Want, wait: float) -> list[Lease]:
     """Jobs for the worker; none if there are none in time."""
-    engine, fan = service.engine, service.fan
+    engine, waiters = service.engine, service.waiters
     until = asyncio.get_running_loop().time() + wait
     interest = (want.tasks, want.queues, want.alone)
     again = False
     while True:
-        seen = fan.rung
+        seen = waiters.rung
         looking = asyncio.ensure_future(engine.arun(engine.claim(worker, [want])))
         try:
             leases = await asyncio.shield(looking)
         except asyncio.CancelledError:
             # Somebody has hung up meanwhile: what the store has given out goes back, and the next one looks.
             _give_back_later(service, worker, looking)
-            fan.passed_on(interest)
+            waiters.passed_on(interest)
             raise
         if leases:
-            fan.passed_on(interest)
+            waiters.passed_on(interest)
             return leases
-        if not await fan.wait(interest, until, seen=seen, again=again):
+        if not await waiters.wait(interest, until, seen=seen, again=again):
             return []
         again = True
 

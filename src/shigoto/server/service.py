@@ -36,7 +36,7 @@ from shigoto.scheduler import Health, Scheduler
 from shigoto.server.auth import Auth, heard
 from shigoto.server.events import Feed
 from shigoto.server.health import Pulse, metrics_of
-from shigoto.server.long_poll import Fan
+from shigoto.server.long_poll import WorkWaiters
 from shigoto.server.problems import handle_all
 from shigoto.server.remote_workers import Roster
 from shigoto.server.request_limits import Limits
@@ -81,7 +81,7 @@ class Service:
         self._limits = Remembered(self._read_limits)
         self._tasks = Remembered(self._read_tasks)
         self.is_stopping = False
-        self.fan: Fan
+        self.waiters: WorkWaiters
         self.feed: Feed
         self.auth: Auth
         self.pulse: Pulse
@@ -189,7 +189,7 @@ class Service:
         if self.app.tracing is not None:
             self.app.tracing.prepare()
         works: dict[str, Callable[[], Awaitable[None]]] = {
-            "fan": self.fan.run,
+            "fan": self.waiters.run,
             "feed": self.feed.run,
             "pulse": self.pulse.run,
         }
@@ -210,7 +210,7 @@ class Service:
         self._renew()
 
     def _let_go(self) -> None:
-        self.fan.close()
+        self.waiters.close()
         self.feed.close()
         self.pulse.close()
         if self.housekeeping is not None:
@@ -221,7 +221,7 @@ class Service:
         self._parts = None
         self._errands = set()
         self.is_stopping = False
-        self.fan, self.feed = Fan(lambda: self.engine), Feed(lambda: self.engine)
+        self.waiters, self.feed = WorkWaiters(lambda: self.engine), Feed(lambda: self.engine)
         self.roster = Roster(lambda: self.engine, _loop_time)
         self.housekeeping = Housekeeping(self) if self._housekeeps else None
         self.pulse = Pulse(self)

@@ -223,12 +223,12 @@ async def doorbell(
     seen: Annotated[int | None, Query(ge=0, le=2**53)] = None,
 ) -> Response:
     """Wait until work may be ready for somebody: until the bell has rung since it was `seen`, or the wait is over."""
-    fan = the_service(request).fan
+    waiters = the_service(request).waiters
     if seen is not None and wait:
         until = asyncio.get_running_loop().time() + wait
-        await unless_gone(request, fan.rings(seen, until))
+        await unless_gone(request, waiters.rings(seen, until))
         await allowed(request, "work")
-    return answer(DoorbellAnswer(fan.rung))
+    return answer(DoorbellAnswer(waiters.rung))
 
 
 async def _registered(service: "Service", worker: UUID, said: ClaimRequest) -> Entry:

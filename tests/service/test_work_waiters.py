@@ -18,7 +18,7 @@ from shigoto.model.errors import StoreUnavailable
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import Announcement, Want
 from shigoto.server import long_poll
-from shigoto.server.long_poll import Fan
+from shigoto.server.long_poll import WorkWaiters
 from shigoto.server.service import Service
 
 T = TypeVar("T")
@@ -56,15 +56,15 @@ class Belled(Relay):
 
 
 @asynccontextmanager
-async def fanned() -> AsyncIterator[tuple[Fan, Hand]]:
+async def fanned() -> AsyncIterator[tuple[WorkWaiters, Hand]]:
     """A fan that listens, and the bell."""
     bell = Hand()
     engine = Belled(lambda: bell)
-    fan = Fan(lambda: engine, first=5)
-    running = asyncio.create_task(fan.run())
+    waiters = WorkWaiters(lambda: engine, first=5)
+    running = asyncio.create_task(waiters.run())
     await bell.begun.wait()
-    yield fan, bell
-    fan.close()
+    yield waiters, bell
+    waiters.close()
     await asyncio.wait_for(running, PATIENCE)
     assert bell.closed
 
@@ -80,9 +80,9 @@ async def settle() -> None:
 
 
 async def test_a_ring_wakes_the_first_of_every_line_and_he_the_next() -> None:
-    async with fanned() as (fan, bell):
+    async with fanned() as (waiters, bell):
         lines = {
-            name: [asyncio.create_task(fan.wait(name, until())) for _ in range(3)] for name in ("a", "b")
+            name: [asyncio.create_task(waiters.wait(name, until())) for _ in range(3)] for name in ("a", "b")
         }
         await settle()
 
@@ -90,11 +90,11 @@ async def test_a_ring_wakes_the_first_of_every_line_and_he_the_next() -> None:
         await settle()
 
         assert [[task.done() for task in line] for line in lines.values()] == [[True, False, False]] * 2
-        fan.passed_on("a")
+        waiters.passed_on("a")
         await settle()
         assert [task.done() for task in lines["a"]] == [True, True, False]
         assert [task.done() for task in lines["b"]] == [True, False, False]
-        fan.close()
+        waiters.close()
         assert [await task for line in lines.values() for task in line] == [
             True,
             True,
@@ -106,19 +106,19 @@ async def test_a_ring_wakes_the_first_of_every_line_and_he_the_next() -> None:
 
 
 async def test_a_ring_between_the_look_and_the_wait_is_not_missed() -> None:
-    async with fanned() as (fan, bell):
-        seen = fan.rung
+    async with fanned() as (waiters, bell):
+        seen = waiters.rung
         bell.rung.set()
         await settle()
 
-        assert await fan.wait("a", until(), seen=seen)
+        assert await waiters.wait("a", until(), seen=seen)
 
 
 async def test_who_has_looked_in_vain_is_the_first_still() -> None:
-    async with fanned() as (fan, bell):
-        other = asyncio.create_task(fan.wait("a", until()))
+    async with fanned() as (waiters, bell):
+        other = asyncio.create_task(waiters.wait("a", until()))
         await settle()
-        again = asyncio.create_task(fan.wait("a", until(), seen=fan.rung, again=True))
+        again = asyncio.create_task(waiters.wait("a", until(), seen=waiters.rung, again=True))
         await settle()
         bell.rung.set()
         await settle()
@@ -127,29 +127,29 @@ async def test_who_has_looked_in_vain_is_the_first_still() -> None:
 
 
 async def test_who_goes_away_does_not_keep_the_ring_to_himself() -> None:
-    async with fanned() as (fan, _):
-        gone, next_ = (asyncio.create_task(fan.wait("a", until())) for _ in range(2))
+    async with fanned() as (waiters, _):
+        gone, next_ = (asyncio.create_task(waiters.wait("a", until())) for _ in range(2))
         await settle()
-        fan.passed_on("a")
+        waiters.passed_on("a")
         gone.cancel()
         await settle()
 
         assert next_.done()
-        assert fan._lines == {}
+        assert waiters._lines == {}
 
 
 async def test_time_that_is_over_ends_the_wait() -> None:
-    async with fanned() as (fan, _):
-        assert not await fan.wait("a", asyncio.get_running_loop().time() + 0.01)
-        assert fan._lines == {}
+    async with fanned() as (waiters, _):
+        assert not await waiters.wait("a", asyncio.get_running_loop().time() + 0.01)
+        assert waiters._lines == {}
 
 
 async def test_rings_are_counted_for_those_who_listen_from_afar() -> None:
-    async with fanned() as (fan, bell):
-        assert fan.rung == 5
-        await asyncio.wait_for(fan.rings(4, until()), PATIENCE)  # it has rung since
-        one = asyncio.create_task(fan.rings(5, until()))
-        stranger = asyncio.create_task(fan.rings(123_456_789, until()))  # of another server
+    async with fanned() as (waiters, bell):
+        assert waiters.rung == 5
+        await asyncio.wait_for(waiters.rings(4, until()), PATIENCE)  # it has rung since
+        one = asyncio.create_task(waiters.rings(5, until()))
+        stranger = asyncio.create_task(waiters.rings(123_456_789, until()))  # of another server
         await settle()
         assert not any((one.done(), stranger.done()))
         bell.rung.set()
@@ -157,7 +157,7 @@ async def test_rings_are_counted_for_those_who_listen_from_afar() -> None:
 
         assert one.done()
         assert stranger.done()
-        assert fan.rung == 6
+        assert waiters.rung == 6
 
 
 async def test_a_bell_that_breaks_is_hung_anew() -> None:
@@ -169,12 +169,12 @@ async def test_a_bell_that_breaks_is_hung_anew() -> None:
             raise StoreUnavailable("no")
 
     engine = Belled(Broken)
-    fan = Fan(lambda: engine)
-    running = asyncio.create_task(fan.run())
-    waiting = asyncio.create_task(fan.wait("a", until()))
+    waiters = WorkWaiters(lambda: engine)
+    running = asyncio.create_task(waiters.run())
+    waiting = asyncio.create_task(waiters.wait("a", until()))
 
     assert await asyncio.wait_for(waiting, PATIENCE)  # to look by himself
-    fan.close()
+    waiters.close()
     await asyncio.wait_for(running, PATIENCE)
     assert heard
 
@@ -211,7 +211,7 @@ async def test_a_thousand_who_wait_for_the_same_cost_one_look_per_ring() -> None
         await settle()
 
         assert engine.claims <= 1_010  # three find one each, and the fourth nothing; a second may have passed
-        service.fan.close()
+        service.waiters.close()
         assert sum(len(leases) for leases in await asyncio.gather(*found)) == 3
 
 
