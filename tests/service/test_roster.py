@@ -10,7 +10,7 @@ from shigoto.engine.op import Op
 from shigoto.model.errors import StoreUnavailable
 from shigoto.model.worker import Announcement
 from shigoto.server.auth import Caller
-from shigoto.server.remote_workers import Roster
+from shigoto.server.remote_workers import RemoteWorkers
 from tests.service.ground import key
 
 
@@ -35,15 +35,15 @@ async def test_a_reading_that_fails_when_all_have_gone_is_heard() -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
     engine = Slow(fails=True)
-    roster = Roster(lambda: engine, asyncio.get_running_loop().time)
-    asking = asyncio.create_task(roster.entry(uuid4()))
+    remote_workers = RemoteWorkers(lambda: engine, asyncio.get_running_loop().time)
+    asking = asyncio.create_task(remote_workers.entry(uuid4()))
     await engine.asked.wait()
     asking.cancel()
     await asyncio.wait((asking,))
     engine.go.set()
     [reading] = asyncio.all_tasks() - {cast("asyncio.Task[Any]", asyncio.current_task())}
     await asyncio.wait((reading,))
-    del reading, asking, roster
+    del reading, asking, remote_workers
     gc.collect()
 
     assert complaints == []
@@ -52,14 +52,14 @@ async def test_a_reading_that_fails_when_all_have_gone_is_heard() -> None:
 async def test_a_reading_that_began_earlier_says_nothing_of_a_newcomer() -> None:
     """Else who knows its id in that moment could take it for its own."""
     engine, mine = Slow(), Caller(key("work").token, "me")
-    roster = Roster(lambda: engine, asyncio.get_running_loop().time)
-    early = asyncio.create_task(roster.owns(mine, uuid4()))
+    remote_workers = RemoteWorkers(lambda: engine, asyncio.get_running_loop().time)
+    early = asyncio.create_task(remote_workers.owns(mine, uuid4()))
     await engine.asked.wait()
     worker, token = uuid4(), mine.token
     assert token is not None
     said = Announcement(id=worker, name="w", tasks=(), queues=None, slots=1, version="1", owner=token.id)
     engine.run(engine.announce(said))
-    late = asyncio.create_task(roster.owns(mine, worker))
+    late = asyncio.create_task(remote_workers.owns(mine, worker))
     await asyncio.sleep(0)
     engine.go.set()
 

@@ -93,13 +93,13 @@ async def _answered(service: "Service", caller: Caller, name: str, args: tuple[A
     engine = service.engine
     if name == "hello":
         return Hello(protocol=PROTOCOL, version=VERSION, engine=engine.capabilities.name)
-    if name in OF_A_WORKER and not await service.roster.owns(caller, args[0]) and name in GOODBYES:
+    if name in OF_A_WORKER and not await service.remote_workers.owns(caller, args[0]) and name in GOODBYES:
         return GOODBYES[name]
     args = _confined(caller, name, args)
     if name in ("find", "count"):
         expect_no_secret(caller, service.app, args[0].task, [path for path, _ in args[0].args])
     if name == "announce":
-        args = (await service.roster.owned(caller, args[0]),)
+        args = (await service.remote_workers.owned(caller, args[0]),)
     if name == "enqueue_many":
         stored = store_within_limits(engine, args[0], await service.limits())
         return await engine.arun(within(caller, engine, args[0], stored))

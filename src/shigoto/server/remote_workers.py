@@ -25,7 +25,7 @@ ALONE_FOR = (
 MOST_REMEMBERED = 10_000
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class RemoteWorker(Struct, frozen=True, kw_only=True):
     """What a worker has said of itself. The lease is in seconds, and None if another server was told."""
 
     tasks: tuple[str, ...]
@@ -35,51 +35,51 @@ class Entry(Struct, frozen=True, kw_only=True):
     lease: float | None = None
 
 
-class Roster:
+class RemoteWorkers:
     """The workers of the store. For one event loop."""
 
     def __init__(self, opening: Callable[[], Engine], time: Callable[[], float]) -> None:
         self._opening = opening
         self._time = time
-        self._entries: dict[UUID, Entry] = {}
+        self._entries: dict[UUID, RemoteWorker] = {}
         self._leases: dict[UUID, float] = {}
         self._isolated_at: dict[str, float] = {}
         self._added_at: dict[UUID, float] = {}  # of those that the last reading may have missed
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
-    def add(self, worker: UUID, entry: Entry) -> None:
+    def add(self, worker: UUID, remote: RemoteWorker) -> None:
         """A worker has registered here."""
-        self._entries[worker] = entry
+        self._entries[worker] = remote
         self._added_at[worker] = self._time()
-        if entry.lease is not None:
+        if remote.lease is not None:
             if len(self._leases) >= MOST_REMEMBERED:
                 del self._leases[next(iter(self._leases))]
-            self._leases[worker] = entry.lease
-        self._note_isolated(entry)
+            self._leases[worker] = remote.lease
+        self._note_isolated(remote)
 
     def drop(self, worker: UUID) -> None:
         """A worker has left."""
         self._entries.pop(worker, None)
         self._leases.pop(worker, None)
 
-    async def entry(self, worker: UUID) -> Entry:
+    async def remote(self, worker: UUID) -> RemoteWorker:
         """What the worker has said of itself. Raises WorkerFenced if the store knows no such worker."""
-        entry = await self._found(worker)
-        if entry is None:
+        remote = await self._found(worker)
+        if remote is None:
             raise fenced(worker)
-        return entry
+        return remote
 
-    async def alone(self, entry: Entry) -> bool | None:
+    async def alone(self, remote: RemoteWorker) -> bool | None:
         """Whether a worker takes jobs that must run alone: None, both kinds, if it isolates, or nobody does for long.
 
         A suspect that waits for ever would be lost work.
         """
         await self._recall(READ_EVERY)
-        if entry.isolates:
+        if remote.isolates:
             return None
         now = self._time()
-        since = [self._isolated_at.setdefault(task, now) for task in entry.tasks]
+        since = [self._isolated_at.setdefault(task, now) for task in remote.tasks]
         return None if now - max(since, default=now) >= ALONE_FOR else False
 
     async def expect(self, caller: Caller, worker: UUID) -> None:
@@ -92,10 +92,10 @@ class Roster:
         Raises Forbidden if it is somebody else's."""
         if caller.token is None:
             return True
-        entry = await self._found(worker)
-        if entry is not None and entry.owner != caller.token.id:
+        remote = await self._found(worker)
+        if remote is not None and remote.owner != caller.token.id:
             raise Forbidden("The worker was registered by another token, or at the store itself.")
-        return entry is not None
+        return remote is not None
 
     async def owned(self, caller: Caller, announcement: Announcement) -> Announcement:
         """The announcement, as of a worker of the caller's. Raises Forbidden if the id is that of somebody else's."""
@@ -116,7 +116,7 @@ class Roster:
             raise fenced(worker)
         self.add(
             worker,
-            Entry(
+            RemoteWorker(
                 tasks=own.tasks,
                 queues=own.queues,
                 isolates=own.isolates,
@@ -125,15 +125,15 @@ class Roster:
             ),
         )
 
-    async def _found(self, worker: UUID) -> Entry | None:
+    async def _found(self, worker: UUID) -> RemoteWorker | None:
         await self._recall(READ_EVERY)
         if worker not in self._entries:
             await self._recall(0.0)
         return self._entries.get(worker)
 
-    def _note_isolated(self, entry: Entry) -> None:
-        if entry.isolates:
-            self._isolated_at.update(dict.fromkeys(entry.tasks, self._time()))
+    def _note_isolated(self, remote: RemoteWorker) -> None:
+        if remote.isolates:
+            self._isolated_at.update(dict.fromkeys(remote.tasks, self._time()))
 
     async def _recall(self, age: float) -> None:
         """See to it that what is known is no older than that. Raises StoreError."""
@@ -152,7 +152,7 @@ class Roster:
         self._added_at = {worker: at for worker, at in self._added_at.items() if at >= asked_at}
         missed = {worker: self._entries[worker] for worker in self._added_at if worker in self._entries}
         self._entries = missed | {
-            record.id: Entry(
+            record.id: RemoteWorker(
                 tasks=record.tasks,
                 queues=record.queues,
                 isolates=record.isolates,
@@ -161,9 +161,9 @@ class Roster:
             )
             for record in records
         }
-        for entry in self._entries.values():
-            self._note_isolated(entry)
-        self._forget({task for entry in self._entries.values() for task in entry.tasks})
+        for remote in self._entries.values():
+            self._note_isolated(remote)
+        self._forget({task for remote in self._entries.values() for task in remote.tasks})
         self._read_at = asked_at
 
     def _forget(self, tasks: Collection[str]) -> None:

@@ -38,7 +38,7 @@ from shigoto.server.events import Feed
 from shigoto.server.health import Pulse, metrics_of
 from shigoto.server.long_poll import WorkWaiters
 from shigoto.server.problems import handle_all
-from shigoto.server.remote_workers import Roster
+from shigoto.server.remote_workers import RemoteWorkers
 from shigoto.server.request_limits import Limits
 from shigoto.worker.health import UNWRITTEN
 
@@ -85,7 +85,7 @@ class Service:
         self.feed: Feed
         self.auth: Auth
         self.pulse: Pulse
-        self.roster: Roster
+        self.remote_workers: RemoteWorkers
         self.housekeeping: Housekeeping | None
         self._renew()
 
@@ -222,7 +222,7 @@ class Service:
         self._errands = set()
         self.is_stopping = False
         self.waiters, self.feed = WorkWaiters(lambda: self.engine), Feed(lambda: self.engine)
-        self.roster = Roster(lambda: self.engine, _loop_time)
+        self.remote_workers = RemoteWorkers(lambda: self.engine, _loop_time)
         self.housekeeping = Housekeeping(self) if self._housekeeps else None
         self.pulse = Pulse(self)
         self.auth = Auth(self, anonymous=self.anonymous, time=_loop_time)

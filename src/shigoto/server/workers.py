@@ -43,7 +43,7 @@ from shigoto.server.auth import Caller, WorkerCaller, allowed, the_service
 from shigoto.server.job_models import as_json
 from shigoto.server.long_poll import leases_for
 from shigoto.server.permissions import allows_queue, claimable
-from shigoto.server.remote_workers import Entry, fenced
+from shigoto.server.remote_workers import RemoteWorker, fenced
 from shigoto.server.request_limits import LONGEST_WAIT
 from shigoto.server.routing import answer, body, nothing, spec, unless_gone
 from shigoto.server.worker_models import (
@@ -95,7 +95,7 @@ async def register_worker(request: Request, caller: WorkerCaller) -> Response:
         pid=said.pid,
         isolates=said.isolates,
     )
-    await service.roster.register(caller, announcement, new=said.id is None)
+    await service.remote_workers.register(caller, announcement, new=said.id is None)
     registered = WorkerRegistered(
         worker=worker,
         lease=said.lease,
@@ -109,17 +109,17 @@ async def claim_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> Re
     """Take jobs, and wait for some if there are none. It is a sign of life, too: who only waits need not beat, if it
     says what it has `held` since."""
     service, said = the_service(request), await body(request, ClaimRequest)
-    await service.roster.expect(caller, worker)
+    await service.remote_workers.expect(caller, worker)
     await _beaten(service, worker, said.held)
     queues = None if said.queues is None else claimable(caller, said.queues)
-    entry = await _registered(service, worker, said)
+    remote = await _registered(service, worker, said)
     want = Want(
-        tasks=said.tasks or entry.tasks,
-        queues=queues or claimable(caller, entry.queues),
+        tasks=said.tasks or remote.tasks,
+        queues=queues or claimable(caller, remote.queues),
         limit=said.limit,
-        alone=await service.roster.alone(entry),
+        alone=await service.remote_workers.alone(remote),
     )
-    longest = (entry.lease or SHORTEST_LEASE) / 3
+    longest = (remote.lease or SHORTEST_LEASE) / 3
     leases = await leases_for(request, service, worker, want, min(said.wait, longest))
     return answer(ClaimAnswer([_item(lease) for lease in leases]))
 
@@ -128,7 +128,7 @@ async def claim_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> Re
 async def beat(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
     """Show a sign of life, and hear which jobs to stop."""
     service, said = the_service(request), await body(request, BeatRequest)
-    await service.roster.expect(caller, worker)
+    await service.remote_workers.expect(caller, worker)
     orders = await _beaten(service, worker, said.held)
     ids = await _ids(service, worker, said.held or (), wanted=bool(orders.cancels))
     return answer(
@@ -193,7 +193,7 @@ async def settle_job(request: Request, worker: UUID, id: UUID, caller: WorkerCal
 async def settle_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
     """Say how several runs ended."""
     service, said = the_service(request), await body(request, SettleBatch)
-    await service.roster.expect(caller, worker)
+    await service.remote_workers.expect(caller, worker)
     jobs = await service.engine.arun(service.engine.get([item.id for item in said.settlements]))
     known = [
         (job, item)
@@ -209,9 +209,9 @@ async def settle_jobs(request: Request, worker: UUID, caller: WorkerCaller) -> R
 async def leave(request: Request, worker: UUID, caller: WorkerCaller) -> Response:
     """Forget a worker; what it still holds others can have at once."""
     service = the_service(request)
-    await service.roster.expect(caller, worker)
+    await service.remote_workers.expect(caller, worker)
     released = await service.engine.arun(service.engine.leave(worker))
-    service.roster.drop(worker)
+    service.remote_workers.drop(worker)
     return answer(LeaveAnswer(released))
 
 
@@ -231,24 +231,24 @@ async def doorbell(
     return answer(DoorbellAnswer(waiters.rung))
 
 
-async def _registered(service: "Service", worker: UUID, said: ClaimRequest) -> Entry:
+async def _registered(service: "Service", worker: UUID, said: ClaimRequest) -> RemoteWorker:
     """What the worker has registered. Raises RequestInvalid if it asks for anything else: then nobody could tell who
     takes which jobs, and whether there is somebody for each."""
-    entry = await service.roster.entry(worker)
-    if _beyond(said, entry) is not None:  # it may have registered anew, with another server
-        service.roster.drop(worker)
-        entry = await service.roster.entry(worker)
-    beyond = _beyond(said, entry)
+    remote = await service.remote_workers.remote(worker)
+    if _beyond(said, remote) is not None:  # it may have registered anew, with another server
+        service.remote_workers.drop(worker)
+        remote = await service.remote_workers.remote(worker)
+    beyond = _beyond(said, remote)
     if beyond is not None:
         raise RequestInvalid(f"The worker has not registered all of these {beyond}: register anew.", beyond)
-    return entry
+    return remote
 
 
-def _beyond(said: ClaimRequest, entry: Entry) -> str | None:
+def _beyond(said: ClaimRequest, remote: RemoteWorker) -> str | None:
     """What of a claim goes beyond what was registered: its tasks, or its queues."""
-    if not set(entry.tasks).issuperset(said.tasks or ()):
+    if not set(remote.tasks).issuperset(said.tasks or ()):
         return "tasks"
-    if entry.queues is not None and not set(entry.queues).issuperset(said.queues or ()):
+    if remote.queues is not None and not set(remote.queues).issuperset(said.queues or ()):
         return "queues"
     return None
 
@@ -258,7 +258,7 @@ async def _beaten(service: "Service", worker: UUID, held: Sequence[HeldLease] | 
     marks = None if held is None else [(lease.number, lease.token) for lease in held]
     orders = await service.engine.arun(service.engine.beat(worker, marks))
     if orders.fenced:
-        service.roster.drop(worker)
+        service.remote_workers.drop(worker)
         raise fenced(worker)
     return orders
 
@@ -277,7 +277,7 @@ async def _ids(
 
 async def _job(service: "Service", caller: Caller, worker: UUID, id: UUID) -> Job:
     """The job that a worker speaks of. Raises JobNotFound, also for what the token is not for."""
-    await service.roster.expect(caller, worker)
+    await service.remote_workers.expect(caller, worker)
     [job] = await service.engine.arun(service.engine.get([id]))
     if job is None or not allows_queue(caller, job.queue):
         raise JobNotFound(f"There is no job {id}: it never was in this store, or its retention has passed.")
