@@ -86,7 +86,7 @@ class Service:
         self.auth: Auth
         self.pulse: Pulse
         self.remote_workers: RemoteWorkers
-        self.housekeeping: Housekeeping | None
+        self.housekeeping: ServiceScheduler | None
         self._renew()
 
     @property
@@ -223,7 +223,7 @@ class Service:
         self.is_stopping = False
         self.waiters, self.feed = WorkWaiters(lambda: self.engine), Feed(lambda: self.engine)
         self.remote_workers = RemoteWorkers(lambda: self.engine, _loop_time)
-        self.housekeeping = Housekeeping(self) if self._housekeeps else None
+        self.housekeeping = ServiceScheduler(self) if self._housekeeps else None
         self.pulse = Pulse(self)
         self.auth = Auth(self, anonymous=self.anonymous, time=_loop_time)
         self._limits.forget()
@@ -287,7 +287,7 @@ def _loop_time() -> float:
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0  # seconds
 
 
-class Housekeeping:
+class ServiceScheduler:
     """Keeps a scheduler running until it is closed. For one event loop.
 
     A scheduler by itself ends when its store cannot be used; this one begins again and again, for the service goes on
