@@ -77,13 +77,13 @@ async def healthz() -> Response:
 @router.api_route("/readyz", methods=["GET", "HEAD"], name="readyz", **spec(gives=Readiness))
 async def readyz(request: Request) -> Response:
     """Whether it can do its work."""
-    pulse = the_service(request).pulse
-    await pulse.begun()
-    reasons = pulse.reasons()
+    probe = the_service(request).probe
+    await probe.begun()
+    reasons = probe.reasons()
     return answer(Readiness(not reasons, reasons), 503 if reasons else 200)
 
 
-class Pulse:
+class ReadinessProbe:
     """Asks the store now and then whether it is there, and remembers. For one event loop."""
 
     def __init__(self, service: "Service") -> None:
@@ -176,7 +176,7 @@ def metrics_of(service: "Service") -> Metrics | None:
     """What is counted of a service from now on; None if nobody could show it."""
 
     def more() -> list[GaugeValue]:
-        told = [GaugeValue("ready", (), float(not service.pulse.reasons()))]
+        told = [GaugeValue("ready", (), float(not service.probe.reasons()))]
         health = None if service.housekeeping is None else service.housekeeping.health()
         return told if health is None else [*told, *readings(health)]
 

@@ -35,7 +35,7 @@ from shigoto.model.version import VERSION
 from shigoto.scheduler import Health, Scheduler
 from shigoto.server.auth import Auth, heard
 from shigoto.server.events import Feed
-from shigoto.server.health import Pulse, metrics_of
+from shigoto.server.health import ReadinessProbe, metrics_of
 from shigoto.server.long_poll import WorkWaiters
 from shigoto.server.problems import handle_all
 from shigoto.server.remote_workers import RemoteWorkers
@@ -84,7 +84,7 @@ class Service:
         self.waiters: WorkWaiters
         self.feed: Feed
         self.auth: Auth
-        self.pulse: Pulse
+        self.probe: ReadinessProbe
         self.remote_workers: RemoteWorkers
         self.housekeeping: ServiceScheduler | None
         self._renew()
@@ -191,7 +191,7 @@ class Service:
         works: dict[str, Callable[[], Awaitable[None]]] = {
             "fan": self.waiters.run,
             "feed": self.feed.run,
-            "pulse": self.pulse.run,
+            "pulse": self.probe.run,
         }
         if self.housekeeping is not None:
             works["housekeeping"] = self.housekeeping.run
@@ -212,7 +212,7 @@ class Service:
     def _let_go(self) -> None:
         self.waiters.close()
         self.feed.close()
-        self.pulse.close()
+        self.probe.close()
         if self.housekeeping is not None:
             self.housekeeping.close()
 
@@ -224,7 +224,7 @@ class Service:
         self.waiters, self.feed = WorkWaiters(lambda: self.engine), Feed(lambda: self.engine)
         self.remote_workers = RemoteWorkers(lambda: self.engine, _loop_time)
         self.housekeeping = ServiceScheduler(self) if self._housekeeps else None
-        self.pulse = Pulse(self)
+        self.probe = ReadinessProbe(self)
         self.auth = Auth(self, anonymous=self.anonymous, time=_loop_time)
         self._limits.forget()
         self._tasks.forget()
@@ -275,7 +275,7 @@ def _part(name: str, work: Callable[[], Awaitable[None]], service: Service) -> "
             await work()
         except Exception:
             logger.exception("A part of the service has ended: %s", name)
-            service.pulse.lost(name)
+            service.probe.lost(name)
 
     return asyncio.create_task(run(), name=f"shigoto-{name}-{service.name}")
 
