@@ -1,4 +1,4 @@
-"""The record door on an engine, and nothing else: a server of the standard library, to try clients on."""
+"""The record protocol on an engine, and nothing else: a server of the standard library, to try clients on."""
 
 import itertools
 import socket

@@ -1,4 +1,4 @@
-"""The record door: who may ask for which verb, and what a confined token gets."""
+"""The record protocol: who may ask for which verb, and what a confined token gets."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The record door's table: what goes over the line comes back as it was."""
+"""The record protocol's table: what goes over the line comes back as it was."""
 
 import inspect
 from typing import get_args

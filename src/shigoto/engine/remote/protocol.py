@@ -1,4 +1,4 @@
-"""The record door: how the verbs of an engine are asked for over a line, by our own workers and command line.
+"""The record protocol: how the verbs of an engine are asked for over a line, by our own workers and command line.
 
 Both ends have this table. What is sent is a tuple of arguments, what comes back is the value, both as msgpack of the
 very records that the engine takes and gives. JSON texts in them are not escaped once more.
