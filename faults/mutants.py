@@ -5,11 +5,11 @@ from faults.breaking import Duel, Mutant, Patch, Run, Test, Worlds
 CLAIMED = "    if leases:\n        moved = (json.encode(lanes).decode(), *_place(leases[-1]), now)\n"
 WITHOUT_LOCK = """    if leases:
         import time
-        yield Statement("COMMIT")
+        yield SqlText("COMMIT")
         time.sleep(0.003)
         while True:
             try:
-                yield Statement("BEGIN IMMEDIATE")
+                yield SqlText("BEGIN IMMEDIATE")
                 break
             except Exception:
                 time.sleep(0.001)
@@ -21,12 +21,12 @@ RESCUED = (
 WITHOUT_STATE = """        ends.append((row, ended, row.settled_token))
     if ends:
         import time
-        from shigoto.engine.sql.commands import Statement
-        yield Statement("COMMIT")
+        from shigoto.engine.sql.commands import SqlText
+        yield SqlText("COMMIT")
         time.sleep(1.2)
         while True:
             try:
-                yield Statement("BEGIN IMMEDIATE")
+                yield SqlText("BEGIN IMMEDIATE")
                 break
             except Exception:
                 time.sleep(0.001)
@@ -51,12 +51,12 @@ TICKED = """    last = yield from _fire(dialect, now, news)
 TICKED_TWICE = """    yield from _write(news, {})
     if any(change.firings for change in news):
         import time
-        from shigoto.engine.sql.commands import Statement
-        yield Statement("COMMIT")
+        from shigoto.engine.sql.commands import SqlText
+        yield SqlText("COMMIT")
         time.sleep(0.4)
         while True:
             try:
-                yield Statement("BEGIN IMMEDIATE")
+                yield SqlText("BEGIN IMMEDIATE")
                 break
             except Exception:
                 time.sleep(0.001)

@@ -26,7 +26,7 @@ from faults.tools.pairs import meet
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine, errors
 from shigoto.engine.postgres.schema import shipped
-from shigoto.engine.sql.commands import Statement, Steps
+from shigoto.engine.sql.commands import SqlText, Steps
 
 pytestmark = [
     pytest.mark.engine("postgres"),
@@ -81,7 +81,7 @@ class Quarrel:
     def locking(self, *names: str) -> Op[None]:
         def steps() -> Steps[None]:
             for name in names:
-                yield Statement("SELECT 1 FROM shigoto.meta WHERE name = $1::text FOR UPDATE", (name,))
+                yield SqlText("SELECT 1 FROM shigoto.meta WHERE name = $1::text FOR UPDATE", (name,))
 
         return Op(start=steps)
 

@@ -16,7 +16,7 @@ from shigoto.engine.op import Op, Write, drive
 from shigoto.engine.postgres.connection import ThreadConnection
 from shigoto.engine.postgres.connector import ThreadsInner
 from shigoto.engine.postgres.wire import Answer, Request, encode, load_texts
-from shigoto.engine.sql.commands import Call
+from shigoto.engine.sql.commands import NamedSql
 
 PATIENCE = 120.0  # seconds for one statement, for one that does walk through everything
 EXPLAIN = b"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "
@@ -106,7 +106,7 @@ class Meter:
     def _request(self, command: Any) -> Request | None:
         if isinstance(command, Write):
             return None
-        text = self._texts[command.name] if isinstance(command, Call) else command.text.encode()
+        text = self._texts[command.name] if isinstance(command, NamedSql) else command.text.encode()
         return encode(text, command.values, lambda: False)
 
     def _ask(self, request: Request) -> Answer:

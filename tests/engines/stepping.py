@@ -10,7 +10,7 @@ import psycopg
 from shigoto.engine.op import Op, Write
 from shigoto.engine.postgres.joining import OfPsycopg
 from shigoto.engine.postgres.wire import load_texts
-from shigoto.engine.sql.commands import Call
+from shigoto.engine.sql.commands import NamedSql
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Stepper(Generic[T]):
         answer: Any = None
         if not isinstance(self._command, Write):
             assert not isinstance(self._command.values, Mapping)
-            named = isinstance(self._command, Call)
+            named = isinstance(self._command, NamedSql)
             text = TEXTS[self._command.name] if named else self._command.text
             answer = self._theirs.execute(text, self._command.values)
         try:

@@ -10,7 +10,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.wire import Array, bigint_array, int_array, text_array, uuid_array
-from shigoto.engine.sql.commands import Statement
+from shigoto.engine.sql.commands import SqlText
 from shigoto.model.errors import OptionInvalid
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
@@ -42,7 +42,7 @@ def given_back(driver: Driver, kind: str, array: Array) -> Any:
     def start() -> Any:
         text = f"SELECT (SELECT array_agg(e ORDER BY n) FROM unnest($1::{kind}[]) WITH ORDINALITY u(e, n)),"
         text += f" cardinality($1::{kind}[]), $1::{kind}[]"
-        return (yield Statement(text, (array,))).fetchone()
+        return (yield SqlText(text, (array,))).fetchone()
 
     elements, count, whole = driver.run(Op(start=start, mode="read"))
     assert count == len(whole)
@@ -83,7 +83,7 @@ def test_a_nul_in_a_text_is_explained(driver: Driver) -> None:
 
 def test_a_nul_in_a_single_text_is_explained_and_never_cut_off(driver: Driver) -> None:
     def start() -> Any:
-        return (yield Statement("SELECT $1::text", ("a\0b",))).fetchone()
+        return (yield SqlText("SELECT $1::text", ("a\0b",))).fetchone()
 
     with pytest.raises(OptionInvalid, match=r"U\+0000"):
         driver.run(Op(start=start))
@@ -98,7 +98,7 @@ def test_all_kinds_of_single_values_arrive(driver: Driver) -> None:
             "SELECT $1::int, $2::bigint, $3::text, $4::text, $5::bytea, $6::int::boolean, $7::boolean,"
             " $8::float8, $9::uuid, encode($10::bytea, 'hex')::uuid, $11::smallint"
         )
-        return (yield Statement(text, values)).fetchone()
+        return (yield SqlText(text, values)).fetchone()
 
     assert driver.run(Op(start=start)) == (
         5,
@@ -117,7 +117,7 @@ def test_all_kinds_of_single_values_arrive(driver: Driver) -> None:
 
 def test_a_value_of_no_known_type_is_a_mistake(driver: Driver) -> None:
     def start() -> Any:
-        yield Statement("SELECT $1::text", (object(),))
+        yield SqlText("SELECT $1::text", (object(),))
 
     with pytest.raises(TypeError, match="object"):
         driver.run(Op(start=start))

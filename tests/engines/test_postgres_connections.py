@@ -25,7 +25,7 @@ from shigoto.engine.postgres.batching import Gatherer
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.connector import Connector, attempts
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.sql.commands import Call, Statement
+from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
 from tests.postgres_yard import until_dozing
@@ -59,7 +59,7 @@ def open_driver(postgres_database: str) -> Iterator[Open]:
 
 def call(name: str, *values: Any, **options: Any) -> Op[Any]:
     def start() -> Any:
-        return (yield Call(name, values)).fetchall()
+        return (yield NamedSql(name, values)).fetchall()
 
     return Op(start=start, **options)
 
@@ -86,7 +86,7 @@ async def test_an_op_is_started_when_its_transaction_has_begun(
 
     def start() -> Any:
         seen.append("started")
-        return (yield Call("pid")).fetchone()
+        return (yield NamedSql("pid")).fetchone()
 
     monkeypatch.setattr(ThreadConnection, "ask", noting)
     monkeypatch.setattr(LoopConnection, "ask", anoting)
@@ -197,7 +197,7 @@ def test_an_urgent_op_gets_through_though_all_connections_are_in_use(
     entered, hold = threading.Semaphore(0), threading.Event()
 
     def start() -> Any:
-        yield Call("pid")
+        yield NamedSql("pid")
         entered.release()
         assert hold.wait(30)
 
@@ -352,7 +352,7 @@ async def test_a_connection_that_can_never_do_it_is_not_used_again(open_driver: 
     driver = open_driver("?pool=1")
 
     def start() -> Any:
-        yield Statement(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$")
+        yield SqlText(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$")
 
     [(pid,)] = driver.run(call("pid"))
     [(loops_pid,)] = await driver.arun(call("pid"))

@@ -17,7 +17,7 @@ from shigoto.engine.postgres.doorbell import APART, COALESCE_FOR, CROWD
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.wire import RING
 from shigoto.engine.protocol import Doorbell
-from shigoto.engine.sql.commands import Statement
+from shigoto.engine.sql.commands import SqlText
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
@@ -59,7 +59,7 @@ def after_commit() -> Op[None]:
     """Something that is known to want a worker only when it is done."""
 
     def start() -> Any:
-        yield Statement("SELECT 1")
+        yield SqlText("SELECT 1")
 
     return Op(start=start, rings=lambda _: True)
 
@@ -69,7 +69,7 @@ def in_statement() -> Op[bool]:
 
     def start() -> Any:
         text = "SELECT $1::int::boolean, CASE WHEN $1::int::boolean THEN pg_notify('shigoto', '') END"
-        return (yield Statement(text, (RING,))).fetchone()[0]
+        return (yield SqlText(text, (RING,))).fetchone()[0]
 
     return Op(start=start, single=True, rings=lambda _: True)
 
@@ -281,10 +281,10 @@ def test_a_ring_that_was_rolled_back_is_rung_again_by_what_comes_in_its_place(
 ) -> None:
     def start() -> Any:
         try:
-            yield Statement("SELECT pg_notify('shigoto', ''), 1 / 0 WHERE $1::boolean", (RING,))
+            yield SqlText("SELECT pg_notify('shigoto', ''), 1 / 0 WHERE $1::boolean", (RING,))
         except psycopg.errors.DivisionByZero:
-            yield Statement("SELECT pg_notify('shigoto', '') WHERE $1::boolean", (RING,))
-            yield Statement("SELECT pg_notify('shigoto', '') WHERE $1::boolean", (RING,))
+            yield SqlText("SELECT pg_notify('shigoto', '') WHERE $1::boolean", (RING,))
+            yield SqlText("SELECT pg_notify('shigoto', '') WHERE $1::boolean", (RING,))
 
     driver.run(Op(start=start, single=True))
 
@@ -293,7 +293,7 @@ def test_a_ring_that_was_rolled_back_is_rung_again_by_what_comes_in_its_place(
 
 def test_a_ring_by_itself_leaves_no_setting_behind(driver: Driver, heard: Heard) -> None:
     def start() -> Any:
-        return (yield Statement("SELECT pg_backend_pid(), current_setting('synchronous_commit')")).fetchone()
+        return (yield SqlText("SELECT pg_backend_pid(), current_setting('synchronous_commit')")).fetchone()
 
     before = driver.run(Op(start=start, mode="read", single=True))
     driver.run(after_commit())
@@ -305,7 +305,7 @@ def test_a_ring_by_itself_leaves_no_setting_behind(driver: Driver, heard: Heard)
 
 def test_what_fails_rings_nobody(driver: Driver, heard: Heard) -> None:
     def start() -> Any:
-        yield Statement("SELECT 1 / 0")
+        yield SqlText("SELECT 1 / 0")
 
     with pytest.raises(psycopg.errors.DivisionByZero):
         driver.run(Op(start=start, rings=lambda _: True))

@@ -15,7 +15,7 @@ from shigoto.engine.op import WRITE, Op
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.wire import Script
-from shigoto.engine.sql.commands import Call, Statement
+from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import SchemaMissing, StoreRefused, StoreUnavailable
 from tests.postgres_yard import until_dozing
 
@@ -57,7 +57,7 @@ def call(name: str, *values: Any, single: bool = False, **options: Any) -> Op[An
     """An op that makes one call, and whose value is all its rows."""
 
     def start() -> Any:
-        return (yield Call(name, values)).fetchall()
+        return (yield NamedSql(name, values)).fetchall()
 
     return Op(start=start, single=single, **options)
 
@@ -83,7 +83,7 @@ def test_a_write_is_committed_and_seen_by_others(driver: Driver, open_driver: Op
 
 def test_a_write_that_fails_leaves_nothing(driver: Driver) -> None:
     def start() -> Any:
-        yield Call("add", (1, "one"))
+        yield NamedSql("add", (1, "one"))
         raise ValueError("changed my mind")
 
     with pytest.raises(ValueError, match="changed my mind"):
@@ -112,9 +112,9 @@ def test_a_read_sees_one_snapshot(driver: Driver, open_driver: Open) -> None:
     other = open_driver()
 
     def start() -> Any:
-        before = (yield Call("notes")).fetchall()
+        before = (yield NamedSql("notes")).fetchall()
         other.run(call("add", 1, "meanwhile"))
-        after = (yield Call("notes")).fetchall()
+        after = (yield NamedSql("notes")).fetchall()
         return before, after
 
     assert driver.run(Op(start=start, mode="read")) == ([], [])
@@ -123,7 +123,7 @@ def test_a_read_sees_one_snapshot(driver: Driver, open_driver: Open) -> None:
 def test_a_probe_may_write(driver: Driver) -> None:
     def start() -> Any:
         yield WRITE
-        yield Call("add", (1, "one"))
+        yield NamedSql("add", (1, "one"))
 
     driver.run(Op(start=start, mode="probe"))
 
@@ -133,14 +133,14 @@ def test_a_probe_may_write(driver: Driver) -> None:
 def test_a_script_has_many_statements(driver: Driver) -> None:
     def start() -> Any:
         yield Script("CREATE TABLE a (b int); INSERT INTO a VALUES (1), (2); SELECT 1")
-        return (yield Statement("SELECT count(*) FROM a")).fetchone()
+        return (yield SqlText("SELECT count(*) FROM a")).fetchone()
 
     assert driver.run(Op(start=start)) == (2,)
 
 
 def test_a_single_op_needs_no_transaction(driver: Driver) -> None:
     def start() -> Any:
-        return (yield Statement("SELECT current_setting('statement_timeout')")).fetchone()
+        return (yield SqlText("SELECT current_setting('statement_timeout')")).fetchone()
 
     assert driver.run(Op(start=start, single=True)) == ("0",)
     assert driver.run(Op(start=start)) == ("30s",)
@@ -153,10 +153,10 @@ def test_a_single_op_needs_no_transaction(driver: Driver) -> None:
 async def test_a_single_op_that_asks_for_it_has_a_transaction(driver: Driver) -> None:
     def start() -> Any:
         yield WRITE
-        yield Statement("SAVEPOINT here")
-        yield Call("add", (1, "one"))
-        yield Statement("ROLLBACK TO SAVEPOINT here")
-        yield Call("add", (2, "two"))
+        yield SqlText("SAVEPOINT here")
+        yield NamedSql("add", (1, "one"))
+        yield SqlText("ROLLBACK TO SAVEPOINT here")
+        yield NamedSql("add", (2, "two"))
 
     driver.run(Op(start=start, single=True))
 
@@ -168,10 +168,10 @@ async def test_a_single_op_that_goes_on_goes_on_in_a_transaction(driver: Driver)
 
     def start() -> Any:
         try:
-            yield Call("add", (1, "again"))
+            yield NamedSql("add", (1, "again"))
         except psycopg.errors.UniqueViolation:
-            yield Call("add", (2, "two"))
-            yield Call("add", (1, "again"))
+            yield NamedSql("add", (2, "two"))
+            yield NamedSql("add", (1, "again"))
 
     with pytest.raises(psycopg.errors.UniqueViolation):
         await driver.arun(Op(start=start, single=True))
@@ -185,9 +185,9 @@ def test_an_op_that_goes_on_after_an_error_in_its_transaction_is_never_called_co
     driver: Driver,
 ) -> None:
     def start() -> Any:
-        yield Call("add", (1, "one"))
+        yield NamedSql("add", (1, "one"))
         try:
-            yield Call("add", (1, "again"))
+            yield NamedSql("add", (1, "again"))
         except psycopg.errors.UniqueViolation:
             return "fine"
 
@@ -216,9 +216,9 @@ async def test_a_lost_conflict_starts_the_op_again(driver: Driver, code: str) ->
 
     def start() -> Any:
         starts.append(1)
-        yield Call("add", (len(starts), "kept only if it is the last"))
+        yield NamedSql("add", (len(starts), "kept only if it is the last"))
         if len(starts) % 3:
-            yield Statement(f"DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '{code}'; END $$")
+            yield SqlText(f"DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '{code}'; END $$")
         return "done"
 
     assert driver.run(Op(start=start)) == "done"
@@ -232,7 +232,7 @@ def test_conflicts_without_end_are_told(driver: Driver) -> None:
 
     def start() -> Any:
         starts.append(1)
-        yield Statement("DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$")
+        yield SqlText("DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40001'; END $$")
 
     with pytest.raises(StoreUnavailable, match="too busy"):
         driver.run(Op(start=start))
@@ -249,10 +249,10 @@ def test_two_that_block_each_other_both_get_through(driver: Driver) -> None:
 
         def start() -> Any:
             tries.append(1)
-            yield Statement("UPDATE note SET said = said || 'x' WHERE id = $1::int", (first,))
+            yield SqlText("UPDATE note SET said = said || 'x' WHERE id = $1::int", (first,))
             if len(tries) == 1:
                 both_began.wait()
-            yield Statement("UPDATE note SET said = said || 'x' WHERE id = $1::int", (second,))
+            yield SqlText("UPDATE note SET said = said || 'x' WHERE id = $1::int", (second,))
 
         return Op(start=start)
 
@@ -268,7 +268,7 @@ def test_two_that_block_each_other_both_get_through(driver: Driver) -> None:
 
 def test_a_missing_table_says_what_to_do(driver: Driver) -> None:
     def start() -> Any:
-        yield Statement("SELECT 1 FROM shigoto.job")
+        yield SqlText("SELECT 1 FROM shigoto.job")
 
     with pytest.raises(SchemaMissing, match="shigoto migrate"):
         driver.run(Op(start=start))
@@ -300,7 +300,7 @@ async def test_a_server_that_starves_is_an_outage_with_a_remedy(
     """E27, F39: and no failure of whoever asked for something."""
 
     def start() -> Any:
-        yield Statement(f"DO $$ BEGIN RAISE EXCEPTION 'could not extend' USING ERRCODE = '{code}'; END $$")
+        yield SqlText(f"DO $$ BEGIN RAISE EXCEPTION 'could not extend' USING ERRCODE = '{code}'; END $$")
 
     for single in (False, True):
         with pytest.raises(StoreUnavailable, match=words):
@@ -386,7 +386,7 @@ def test_threads_have_no_more_connections_than_they_may_and_wait_in_order(open_d
 
     def holding(hold: threading.Event) -> Op[None]:
         def start() -> Any:
-            yield Call("pid")
+            yield NamedSql("pid")
             entered.release()
             hold.wait(30)
 
@@ -394,7 +394,7 @@ def test_threads_have_no_more_connections_than_they_may_and_wait_in_order(open_d
 
     def noting(number: int) -> Op[None]:
         def start() -> Any:
-            yield Call("pid")
+            yield NamedSql("pid")
             order.append(number)
 
         return Op(start=start)
@@ -422,7 +422,7 @@ def test_whoever_waits_too_long_for_a_connection_is_told_why(open_driver: Open) 
     driver = open_driver("?pool=1")
 
     def start() -> Any:
-        yield Call("pid")
+        yield NamedSql("pid")
         with pytest.raises(StoreUnavailable, match="pool=N"):
             driver.run(call("pid"), deadline=0.2)
 
@@ -493,8 +493,8 @@ async def test_a_cancelled_transaction_is_rolled_back(open_driver: Open, postgre
     driver = open_driver("?pool=1")
 
     def start() -> Any:
-        yield Call("add", (1, "one"))
-        yield Call("doze", (0.3,))
+        yield NamedSql("add", (1, "one"))
+        yield NamedSql("doze", (0.3,))
 
     task = asyncio.create_task(driver.arun(Op(start=start)))
     await until_dozing(postgres_database)
@@ -588,7 +588,7 @@ class Batching:
             self.batches.append([id])
             if id in self.refused:
                 raise ValueError(id)
-            yield Call("add", (id, "alone"))
+            yield NamedSql("add", (id, "alone"))
             return id
 
         return Op(start=start, several=self.several, subject=id)
@@ -596,7 +596,7 @@ class Batching:
     def several(self, ids: list[int]) -> Op[list[int]]:
         def start() -> Any:
             self.batches.append(list(ids))
-            yield Call("add_all", (str(ids),))
+            yield NamedSql("add_all", (str(ids),))
             return ids
 
         return Op(start=start)
@@ -685,7 +685,7 @@ async def test_statements_are_prepared_where_nobody_is_in_between_unless_the_add
 ) -> None:
     def start() -> Any:
         return (
-            yield Statement("SELECT count(*) FROM pg_prepared_statements WHERE $1::int = 1", (1,))
+            yield SqlText("SELECT count(*) FROM pg_prepared_statements WHERE $1::int = 1", (1,))
         ).fetchone()
 
     plain, preparing, unprepared = open_driver(), open_driver("?prepare=on"), open_driver("?prepare=off")
@@ -703,12 +703,12 @@ def test_a_statement_that_cannot_be_prepared_can_still_be_understood_later(open_
     driver = open_driver("?prepare=on")
 
     def start() -> Any:
-        return (yield Statement("SELECT x FROM later WHERE x = $1::int", (1,))).fetchall()
+        return (yield SqlText("SELECT x FROM later WHERE x = $1::int", (1,))).fetchall()
 
     for _ in range(3):
         with pytest.raises(SchemaMissing):
             driver.run(Op(start=start))
-    driver.run(Op(start=lambda: (yield Statement("CREATE TABLE later (x int)"))))
+    driver.run(Op(start=lambda: (yield SqlText("CREATE TABLE later (x int)"))))
 
     for _ in range(3):
         assert driver.run(Op(start=start)) == []

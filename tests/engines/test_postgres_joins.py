@@ -28,7 +28,7 @@ from shigoto.context import Context, JobServices, Signals
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.wire import bigint_array, int_array, text_array, uuid_array
-from shigoto.engine.sql.commands import Statement, Steps
+from shigoto.engine.sql.commands import SqlText, Steps
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.worker import Announcement, Want
@@ -404,13 +404,13 @@ def all_kinds() -> Steps[Any]:
         WITHOUT_NUL, bytes(range(256)), -32768, uuid_array(IDS), text_array(["a", None, ""]),
         bigint_array([-1, 2**40]), 1.5, None, True, int_array([]), IDS[1],
     )  # fmt: skip
-    return (yield Statement(text, values)).fetchone()
+    return (yield SqlText(text, values)).fetchone()
 
 
 def touching() -> Steps[Any]:
     """How many rows were touched."""
-    both = yield Statement("INSERT INTO paid SELECT * FROM unnest($1::int[])", (int_array([7, 8]),))
-    one = yield Statement("DELETE FROM paid WHERE invoice IN ($1::int, $2::int)", (7, 9))
+    both = yield SqlText("INSERT INTO paid SELECT * FROM unnest($1::int[])", (int_array([7, 8]),))
+    one = yield SqlText("DELETE FROM paid WHERE invoice IN ($1::int, $2::int)", (7, 9))
     return both.rowcount, one.rowcount
 
 

@@ -24,7 +24,7 @@ from shigoto.engine.postgres import connector
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.connector import LONGEST_PAUSE, Outage
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.sql.commands import Call, Statement
+from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreError, StoreUnavailable
 from shigoto.worker.state import Trouble, longest_pause
 from tests.postgres_yard import ALWAYS, Yard
@@ -81,7 +81,7 @@ def open_driver(server: Server) -> Iterator[Open]:
 
 def call(name: str, *values: Any, **options: Any) -> Op[Any]:
     def start() -> Any:
-        return (yield Call(name, values)).fetchall()
+        return (yield NamedSql(name, values)).fetchall()
 
     return Op(start=start, **options)
 
@@ -128,10 +128,10 @@ async def test_a_transaction_that_loses_its_server_before_the_commit_is_started_
 
         def start() -> Any:
             starts.append(1)
-            yield Call("add", (1,))
+            yield NamedSql("add", (1,))
             if len(starts) == 1:
                 server.restart()
-            yield Call("add", (2,))
+            yield NamedSql("add", (2,))
             return len(starts)
 
         return Op(start=start)
@@ -384,7 +384,7 @@ def test_the_server_ends_a_transaction_of_a_process_that_stands_still(open_drive
     """Or else the locks of a stopped worker would be kept for as long as it lives."""
 
     def start() -> Any:
-        return (yield Statement("SELECT current_setting('idle_in_transaction_session_timeout')")).fetchone()
+        return (yield SqlText("SELECT current_setting('idle_in_transaction_session_timeout')")).fetchone()
 
     driver = open_driver()
 
@@ -458,10 +458,10 @@ def test_a_child_forked_in_the_midst_of_another_threads_op_begins_anew(open_driv
     began, go_on = threading.Event(), threading.Event()
 
     def start() -> Any:
-        yield Call("pid")
+        yield NamedSql("pid")
         began.set()
         go_on.wait(30)
-        return (yield Call("pid")).fetchone()
+        return (yield NamedSql("pid")).fetchone()
 
     with ThreadPoolExecutor(1) as pool:
         busy = pool.submit(driver.run, Op(start=start))

@@ -22,7 +22,7 @@ from shigoto.engine.postgres import PostgresEngine, connection, doorbell, transa
 from shigoto.engine.postgres import engine as postgres_engine
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.sql.commands import Call
+from shigoto.engine.sql.commands import NamedSql
 from shigoto.model.errors import StoreUnavailable, TransactionTooLong
 from shigoto.model.job import Job
 from shigoto.observe import events
@@ -37,7 +37,7 @@ TEXTS = {"pid": "SELECT pg_backend_pid()"}
 
 def pid(**options: Any) -> Op[Any]:
     def start() -> Any:
-        return (yield Call("pid")).fetchall()
+        return (yield NamedSql("pid")).fetchall()
 
     return Op(start=start, **options)
 

@@ -21,7 +21,7 @@ from msgspec import structs
 
 from shigoto.engine.op import Op, drive
 from shigoto.engine.open import open_engine
-from shigoto.engine.sql.commands import Statement, Steps
+from shigoto.engine.sql.commands import SqlText, Steps
 from shigoto.engine.sqlite import SqliteEngine, connections, doorbell, file
 from shigoto.engine.sqlite.dialect import execute
 from shigoto.model.errors import JobError, SchemaMissing, SchemaTooNew, StoreRefused, StoreUnavailable
@@ -111,9 +111,9 @@ class TestTheFile:
 
     def test_keeps_every_commit_on_disk_by_default(self, engine: SqliteEngine) -> None:
         def look() -> Steps[list[object]]:
-            synchronous = (yield Statement("PRAGMA synchronous")).fetchone()[0]
-            journal_mode = (yield Statement("PRAGMA journal_mode")).fetchone()[0]
-            wal_autocheckpoint = (yield Statement("PRAGMA wal_autocheckpoint")).fetchone()[0]
+            synchronous = (yield SqlText("PRAGMA synchronous")).fetchone()[0]
+            journal_mode = (yield SqlText("PRAGMA journal_mode")).fetchone()[0]
+            wal_autocheckpoint = (yield SqlText("PRAGMA wal_autocheckpoint")).fetchone()[0]
             return [synchronous, journal_mode, wal_autocheckpoint]
 
         theirs = engine.connect()
@@ -529,8 +529,8 @@ os._exit(0)
 
     async def test_one_bad_operation_does_not_spoil_its_group(self, engine: SqliteEngine) -> None:
         def broken() -> Steps[list[Enqueued]]:
-            yield Statement("INSERT INTO shigoto_meta VALUES ('leak', 1)")
-            yield Statement("SELECT * FROM no_such_table")
+            yield SqlText("INSERT INTO shigoto_meta VALUES ('leak', 1)")
+            yield SqlText("SELECT * FROM no_such_table")
             return []
 
         bad: Op[list[Enqueued]] = Op(start=broken)
@@ -552,7 +552,7 @@ os._exit(0)
 
     def test_an_interrupt_in_the_middle_leaves_nothing_behind(self, engine: SqliteEngine) -> None:
         def interrupted() -> Steps[None]:
-            yield Statement("INSERT INTO shigoto_meta VALUES ('leak', 1)")
+            yield SqlText("INSERT INTO shigoto_meta VALUES ('leak', 1)")
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -750,7 +750,7 @@ class TestACallersTransaction:
                 return str(error)
             finally:
                 other.close()
-            yield Statement("SELECT 1")
+            yield SqlText("SELECT 1")
             return "nobody held it"
 
         assert engine.join(connection, Op(start=look)) == "database is locked"
@@ -760,8 +760,8 @@ class TestACallersTransaction:
         self, engine: SqliteEngine
     ) -> None:
         def broken() -> Steps[None]:
-            yield Statement("INSERT INTO shigoto_meta VALUES ('leak', 1)")
-            yield Statement("SELECT * FROM no_such_table")
+            yield SqlText("INSERT INTO shigoto_meta VALUES ('leak', 1)")
+            yield SqlText("SELECT * FROM no_such_table")
 
         connection = engine.connect()
         connection.execute("CREATE TABLE mine (x)")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shigoto.engine.op import Op, Write, drive
-from shigoto.engine.sql.commands import Call, Command, Statement
+from shigoto.engine.sql.commands import Command, NamedSql, SqlText
 from shigoto.engine.sqlite import SqliteEngine, file
 from shigoto.engine.sqlite.dialect import SQL, execute
 from shigoto.model.ids import uuid7
@@ -58,9 +58,9 @@ def statements_of(engine: SqliteEngine, op: Op[Any]) -> list[str]:
 
     def run(command: Command) -> sqlite3.Cursor:
         match command:
-            case Call():
+            case NamedSql():
                 texts.append(SQL[command.name])
-            case Statement():
+            case SqlText():
                 texts.append(command.text)
             case Write():
                 texts.append("")

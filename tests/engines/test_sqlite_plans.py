@@ -16,7 +16,7 @@ import pytest
 from shigoto.bulk import BATCH, BulkPlan, clearing
 from shigoto.engine.op import Op, drive
 from shigoto.engine.sql import looking
-from shigoto.engine.sql.commands import Place, Statement
+from shigoto.engine.sql.commands import Place, SqlText
 from shigoto.engine.sqlite import SqliteEngine, claiming, file
 from shigoto.engine.sqlite.dialect import PLACES, SQL, execute
 from shigoto.engine.sqlite.enqueueing import SHARED, insertion
@@ -153,12 +153,12 @@ def costs_of_writes(engine: SqliteEngine, plan: BulkPlan[Any]) -> list[int]:
         connection.close()
 
 
-def numbers_of(place: Place, wanted: JobFilter, order: looking.Order, after: int = 0) -> Statement:
+def numbers_of(place: Place, wanted: JobFilter, order: looking.Order, after: int = 0) -> SqlText:
     dialect = SqliteEngine("unused.db")._dialect
     return looking.numbers_of(dialect, place, wanted, order, 100, after)
 
 
-def plan_of(engine: SqliteEngine, statement: Statement) -> list[str]:
+def plan_of(engine: SqliteEngine, statement: SqlText) -> list[str]:
     connection = file.connect(engine.path, synchronous="normal")
     rows = connection.execute("EXPLAIN QUERY PLAN " + statement.text, statement.values).fetchall()
     connection.close()
@@ -358,27 +358,27 @@ class TestWithAMillionFinishedAndAMillionScheduled:
 
 
 HOT = {
-    "the next jobs": Statement(claiming.best(2), (0, 10, 0, 0, 0, 9, 9, 9, 1, 2)),
-    "the best of each lane": Statement(SQL["heads"], ('["warm"]', None, 0)),
-    "start": Statement(SQL["start"], ("[1, 2]", 0, 0, 0, 0, b"w")),
-    "leave the ready set": Statement(SQL["unready"], ("[1, 2]", 0, 0, 0, 0)),
-    "enqueue one": Statement(
+    "the next jobs": SqlText(claiming.best(2), (0, 10, 0, 0, 0, 9, 9, 9, 1, 2)),
+    "the best of each lane": SqlText(SQL["heads"], ('["warm"]', None, 0)),
+    "start": SqlText(SQL["start"], ("[1, 2]", 0, 0, 0, 0, b"w")),
+    "leave the ready set": SqlText(SQL["unready"], ("[1, 2]", 0, 0, 0, 0)),
+    "enqueue one": SqlText(
         insertion(1, SHARED), ("t", "q", 0, 0, 0, 0, 0, 6, 3, "", *[None] * 7, b"1", "{}")
     ),
-    "enqueue some": Statement(
+    "enqueue some": SqlText(
         insertion(10, SHARED), ("t", "q", 0, 0, 0, 0, 0, 6, 3, "", *[None] * 7, *[b"1", "{}"] * 10)
     ),
-    "complete without results": Statement(SQL["complete_plain"], ("[1]", b"w", 0, 1)),
-    "complete": Statement(SQL["complete"], ('[[1, 1, "null"]]', b"w", 0)),
-    "held": Statement(SQL["held"], ("[[1, 1]]", b"w")),
-    "stop": Statement(SQL["stop_running"], ("[1]",)),
-    "promote": Statement(SQL["promote"], (0, 10)),
-    "unschedule": Statement(SQL["unschedule_promoted"], (0, 10)),
-    "next due": Statement(SQL["next_due"]),
-    "details": Statement(SQL["details"], ("[1]",)),
-    "delete ready": Statement(SQL["delete_ready"], ("[1]",)),
-    "delete scheduled": Statement(SQL["delete_scheduled"], ("[1]",)),
-    "what may be deleted": Statement(SQL["states_of"], ("[1]",)),
+    "complete without results": SqlText(SQL["complete_plain"], ("[1]", b"w", 0, 1)),
+    "complete": SqlText(SQL["complete"], ('[[1, 1, "null"]]', b"w", 0)),
+    "held": SqlText(SQL["held"], ("[[1, 1]]", b"w")),
+    "stop": SqlText(SQL["stop_running"], ("[1]",)),
+    "promote": SqlText(SQL["promote"], (0, 10)),
+    "unschedule": SqlText(SQL["unschedule_promoted"], (0, 10)),
+    "next due": SqlText(SQL["next_due"]),
+    "details": SqlText(SQL["details"], ("[1]",)),
+    "delete ready": SqlText(SQL["delete_ready"], ("[1]",)),
+    "delete scheduled": SqlText(SQL["delete_scheduled"], ("[1]",)),
+    "what may be deleted": SqlText(SQL["states_of"], ("[1]",)),
     "newest completed": numbers_of(PLACES.by_state[State.COMPLETED], JobFilter(), "DESC"),
     "newest failed": numbers_of(PLACES.by_state[State.FAILED], JobFilter(), "DESC"),
     "newest of all": numbers_of(PLACES.everywhere, JobFilter(), "DESC"),
@@ -391,40 +391,40 @@ HOT = {
     "newest completed by args": numbers_of(
         PLACES.by_state[State.COMPLETED], JobFilter(args=(("x", "1"),)), "DESC"
     ),
-    "payloads": Statement(SQL["payloads"], ("[1]",)),
+    "payloads": SqlText(SQL["payloads"], ("[1]",)),
     "running on a worker": numbers_of(PLACES.by_state[State.PROCESSING], JobFilter(worker="w"), "DESC"),
     "oldest completed": numbers_of(PLACES.by_state[State.COMPLETED], JobFilter(queue="q"), "ASC"),
     "oldest failed": numbers_of(PLACES.by_state[State.FAILED], JobFilter(), "ASC"),
     "next to delete": numbers_of(PLACES.by_state[State.COMPLETED], JobFilter(), "ASC", after=5),
     "next failed to delete": numbers_of(PLACES.by_state[State.FAILED], JobFilter(tag="t"), "ASC", after=5),
-    "the lane beside": Statement(SQL["other_lanes"], ("[1]",)),
-    "log lines": Statement(SQL["logs"], (b"",)),
-    "log lines to drop": Statement(SQL["drop_log_lines"], ("[[1,1,2]]",)),
-    "lanes that nobody knows": Statement(SQL["unknown_lanes"]),
-    "overdue and unknown": Statement(SQL["overdue_unknown"], ("[1]", 0, 0, 10)),
-    "due expiries": Statement(SQL["due_expiries"], (0, 10)),
-    "the first look": Statement(SQL["first_look"], (0,)),
-    "the next look": Statement(SQL["next_look"], (0, 0, '["s000001"]')),
-    "the look after": Statement(SQL["later_look"], (0, '["s000001"]')),
-    "due schedules": Statement(SQL["due_schedules"], (0, '["s000001"]', 10)),
-    "lock schedules": Statement(SQL["lock_schedules"], ('["s000001"]',)),
-    "schedules": Statement(SQL["schedules"], ('["s000001"]',)),
-    "declare schedules": Statement(SQL["declare_schedules"], ('["s000001"]', 0)),
-    "fired entries": Statement(SQL["fired_entries"], ('[["1", 1, 9]]',)),
-    "forget later entries": Statement(SQL["forget_later"], ("1", 90)),
-    "forget entries": Statement(SQL["forget_entries"], ("1", "[90]")),
-    "put entries": Statement(SQL["put_entries"], ('[["1", 1, "fired", 1, null, null, 1]]',)),
-    "change schedules": Statement(SQL["change_schedules"], ("[[]]",)),
-    "prune histories": Statement(SQL["prune_histories"], ('["1"]', 1000)),
-    "delete entries": Statement(SQL["delete_entries_of"], ('["s000001"]',)),
-    "delete schedules": Statement(SQL["delete_schedules"], ('["s000001"]',)),
-    "history": Statement(SQL["history"], ("s000001", None, 10)),
-    "history to prune": Statement(SQL["history_from"], (0, 10, 0, 0, 0)),
-    "jobs that ended": Statement(SQL["ended_jobs"], (5, 1, 1, 9, 10)),
-    "runs that ended": Statement(SQL["ended_runs"], (5, 1, 1, 9, 10)),
-    "the audit": Statement(SQL["noted"], (5, 10)),
-    "the audit of one": Statement(SQL["noted_of"], (5, 10, "mail")),
-    "audit to prune": Statement(SQL["prune_audit"], (5, 1000)),
+    "the lane beside": SqlText(SQL["other_lanes"], ("[1]",)),
+    "log lines": SqlText(SQL["logs"], (b"",)),
+    "log lines to drop": SqlText(SQL["drop_log_lines"], ("[[1,1,2]]",)),
+    "lanes that nobody knows": SqlText(SQL["unknown_lanes"]),
+    "overdue and unknown": SqlText(SQL["overdue_unknown"], ("[1]", 0, 0, 10)),
+    "due expiries": SqlText(SQL["due_expiries"], (0, 10)),
+    "the first look": SqlText(SQL["first_look"], (0,)),
+    "the next look": SqlText(SQL["next_look"], (0, 0, '["s000001"]')),
+    "the look after": SqlText(SQL["later_look"], (0, '["s000001"]')),
+    "due schedules": SqlText(SQL["due_schedules"], (0, '["s000001"]', 10)),
+    "lock schedules": SqlText(SQL["lock_schedules"], ('["s000001"]',)),
+    "schedules": SqlText(SQL["schedules"], ('["s000001"]',)),
+    "declare schedules": SqlText(SQL["declare_schedules"], ('["s000001"]', 0)),
+    "fired entries": SqlText(SQL["fired_entries"], ('[["1", 1, 9]]',)),
+    "forget later entries": SqlText(SQL["forget_later"], ("1", 90)),
+    "forget entries": SqlText(SQL["forget_entries"], ("1", "[90]")),
+    "put entries": SqlText(SQL["put_entries"], ('[["1", 1, "fired", 1, null, null, 1]]',)),
+    "change schedules": SqlText(SQL["change_schedules"], ("[[]]",)),
+    "prune histories": SqlText(SQL["prune_histories"], ('["1"]', 1000)),
+    "delete entries": SqlText(SQL["delete_entries_of"], ('["s000001"]',)),
+    "delete schedules": SqlText(SQL["delete_schedules"], ('["s000001"]',)),
+    "history": SqlText(SQL["history"], ("s000001", None, 10)),
+    "history to prune": SqlText(SQL["history_from"], (0, 10, 0, 0, 0)),
+    "jobs that ended": SqlText(SQL["ended_jobs"], (5, 1, 1, 9, 10)),
+    "runs that ended": SqlText(SQL["ended_runs"], (5, 1, 1, 9, 10)),
+    "the audit": SqlText(SQL["noted"], (5, 10)),
+    "the audit of one": SqlText(SQL["noted_of"], (5, 10, "mail")),
+    "audit to prune": SqlText(SQL["prune_audit"], (5, 1000)),
 }
 GROWING = (
     "shigoto_job",

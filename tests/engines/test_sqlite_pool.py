@@ -8,7 +8,7 @@ import pytest
 
 from shigoto import Shigoto
 from shigoto.engine.op import Op, Steps
-from shigoto.engine.sql.commands import Statement
+from shigoto.engine.sql.commands import SqlText
 from shigoto.engine.sqlite.connections import MOST
 from shigoto.engine.sqlite.engine import SqliteEngine
 
@@ -35,7 +35,7 @@ def test_whoever_finds_no_connection_free_waits_for_one(app: Shigoto) -> None:
     lent, give_back = threading.Semaphore(0), threading.Event()
 
     def reading() -> Steps[None]:
-        yield Statement("SELECT 1")
+        yield SqlText("SELECT 1")
         lent.release()
         assert give_back.wait(PATIENCE)
 

@@ -286,7 +286,7 @@ def refused(settlement: Settlement, error: Exception) -> Settlement:
     )
 
 
-def tail(
+def log_tail_of(
     written: Iterable[LoggedLine],
     token: int,
     lines: Sequence[WorkerLine],

@@ -286,7 +286,7 @@ async def _job(service: "Service", caller: Caller, worker: UUID, id: UUID) -> Jo
 
 async def _tail(service: "Service", id: UUID, said: ProgressReport) -> LogTail:
     written = await service.engine.arun(service.engine.logs(id))
-    return worker_models.tail(written, said.token, said.log, service.app.now(), first=said.line)
+    return worker_models.log_tail_of(written, said.token, said.log, service.app.now(), first=said.line)
 
 
 async def _reported(service: "Service", worker: UUID, news: Report, id: UUID) -> Response:

@@ -21,7 +21,7 @@ from shigoto.engine.postgres.address import Settings
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.errors import refined, refused_connection
 from shigoto.engine.postgres.wire import in_schema
-from shigoto.engine.sql.commands import Statement, Steps
+from shigoto.engine.sql.commands import SqlText, Steps
 from shigoto.engine.sql.commands import sql as call
 from shigoto.model.checkup import (
     Checkup,
@@ -152,7 +152,7 @@ def _found(settings: Settings, server: ServerFacts | None, **rest: Any) -> Check
 def look_into(settings: Settings) -> Steps[StoreFacts]:
     """The clock, and what waits or runs without anybody."""
     yield from schema.expect_current(settings.schema, settings.shown)
-    [mark] = (yield Statement(in_schema(MARK, settings.schema))).fetchone()
+    [mark] = (yield SqlText(in_schema(MARK, settings.schema))).fetchone()
     lanes = (yield call("ready_by_lane")).fetchall()
     [orphans] = (yield call("count_orphans")).fetchone()
     return StoreFacts(
@@ -169,9 +169,9 @@ def look_into(settings: Settings) -> Steps[StoreFacts]:
 def _move(name: str) -> Steps[MoveFacts | None]:
     """Whoever has made the gate may have let nobody else read it."""
     readable = "SELECT 1 WHERE has_table_privilege(to_regclass($1::text), 'SELECT')"
-    if (yield Statement(readable, (f'"{name}".gate',))).fetchone() is None:
+    if (yield SqlText(readable, (f'"{name}".gate',))).fetchone() is None:
         return None
-    row = (yield Statement(in_schema("SELECT kind, other FROM shigoto.gate", name))).fetchone()
+    row = (yield SqlText(in_schema("SELECT kind, other FROM shigoto.gate", name))).fetchone()
     return None if row is None else MoveFacts(kind=row[0], other=row[1])
 
 

@@ -14,7 +14,7 @@ from msgspec import json
 
 from shigoto.engine.postgres.wire import bigint_array, int_array, text_array
 from shigoto.engine.sql import settling
-from shigoto.engine.sql.commands import Dialect, Place, Places, Statement, Steps, sql
+from shigoto.engine.sql.commands import Dialect, Place, Places, SqlText, Steps, sql
 from shigoto.model.job import State
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement, Verdict
@@ -75,7 +75,7 @@ PLACES = Places(
 _NAMED = re.compile(r"(?<!:):([a-z_]+)")
 
 
-def statement(text: str, values: Mapping[str, Any]) -> Statement:
+def statement(text: str, values: Mapping[str, Any]) -> SqlText:
     """The statement with numbers for the names of its values."""
     names: list[str] = []
 
@@ -85,7 +85,7 @@ def statement(text: str, values: Mapping[str, Any]) -> Statement:
         return f"${names.index(match[1]) + 1}"
 
     numbers = _NAMED.sub(numbered, text)
-    return Statement(numbers, [values[name] for name in names])
+    return SqlText(numbers, [values[name] for name in names])
 
 
 def complete(now: Millis, worker: UUID, settlements: list[Settlement]) -> Steps[list[Settlement]]:

@@ -38,7 +38,7 @@ from shigoto.engine.postgres.errors import RESTARTABLE, WORN_OUT, ConnectionLost
 from shigoto.engine.postgres.pool import LoopPool, ThreadPool
 from shigoto.engine.postgres.wire import Answer, Command, Copy, Request, Script, Texts, encode
 from shigoto.engine.protocol import Doorbell
-from shigoto.engine.sql.commands import Call, Statement
+from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreError
 
 T = TypeVar("T")
@@ -152,9 +152,9 @@ class Conversation(Generic[T]):
             return (yield Request(command.text.encode(), copied=command.rows))
         return (yield self.encoded(command))
 
-    def encoded(self, command: Call | Statement) -> Request:
+    def encoded(self, command: NamedSql | SqlText) -> Request:
         """The command as it is sent."""
-        text = self._text(command.name) if isinstance(command, Call) else command.text.encode()
+        text = self._text(command.name) if isinstance(command, NamedSql) else command.text.encode()
         assert isinstance(command.values, (tuple, list)), "PostgreSQL's values have numbers, not names"
         return encode(text, command.values, self._ring)
 
@@ -363,7 +363,7 @@ class Driver:
     def _notification(self) -> Any:
         # Nothing in it is to be kept: for this transaction alone, the server need not wait for the disk.
         text = "SELECT pg_notify($1::text, ''), set_config('synchronous_commit', 'off', true)"
-        yield Statement(text, (self.settings.schema,))
+        yield SqlText(text, (self.settings.schema,))
 
     def ring_from_thread(self) -> None:
         """Ring soon, for something that is committed."""

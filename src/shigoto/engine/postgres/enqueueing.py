@@ -20,7 +20,7 @@ from msgspec import Struct, json, structs
 
 from shigoto.engine.op import WRITE, Brief
 from shigoto.engine.postgres.wire import RING, Encoded, encode, text_array, uuid_array
-from shigoto.engine.sql.commands import Statement, Steps, sql, sql_each
+from shigoto.engine.sql.commands import SqlText, Steps, sql, sql_each
 from shigoto.engine.sql.keys import Holder, Key, holders
 from shigoto.engine.sql.managing import locked_states
 from shigoto.engine.sql.settling import Waiting, count, find_waiting, wait_again
@@ -311,7 +311,7 @@ def _enqueue_stretches(
     specs: Sequence[JobSpec], stretches: Sequence[Sequence[JobSpec]]
 ) -> Steps[list[Enqueued]]:
     yield WRITE
-    yield Statement("SAVEPOINT before_jobs")
+    yield SqlText("SAVEPOINT before_jobs")
     try:
         answers: list[Enqueued] = []
         for alike in stretches:
@@ -319,7 +319,7 @@ def _enqueue_stretches(
                 answers += yield from _enqueue_alike(some)
         return answers
     except UNEXPECTED:
-        yield Statement("ROLLBACK TO SAVEPOINT before_jobs")
+        yield SqlText("ROLLBACK TO SAVEPOINT before_jobs")
         return (yield from enqueue_each(specs))
 
 

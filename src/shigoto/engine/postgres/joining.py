@@ -38,7 +38,7 @@ from shigoto.engine.postgres.errors import one_line, refined
 from shigoto.engine.postgres.lent import LentAsyncConnection, LentConnection
 from shigoto.engine.postgres.wire import RING, Answer, Array, Command, Copy, Ring, Row, Script
 from shigoto.engine.sql.block import NO_TRANSACTION
-from shigoto.engine.sql.commands import Call, Statement, Steps
+from shigoto.engine.sql.commands import NamedSql, SqlText, Steps
 from shigoto.model.errors import (
     JobError,
     OptionInvalid,
@@ -73,7 +73,7 @@ SAVEPOINT: "Question" = ("SAVEPOINT shigoto", ())
 ROLL_BACK: "Question" = ("ROLLBACK TO SAVEPOINT shigoto", ())
 RELEASE: "Question" = ("RELEASE SAVEPOINT shigoto", ())
 # A server begins once, to the microsecond, and no two of its databases have the same number.
-IDENTITY = Statement(
+IDENTITY = SqlText(
     "SELECT d.oid::bigint, (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint"
     " FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()"
 )
@@ -538,7 +538,7 @@ class Joined(Generic[T]):
         if isinstance(command, Write):
             return None
         assert not isinstance(command, (Script, Copy)), "a script is nothing for a caller's transaction"
-        text = self._texts[command.name] if isinstance(command, Call) else command.text
+        text = self._texts[command.name] if isinstance(command, NamedSql) else command.text
         assert not isinstance(command.values, Mapping), "PostgreSQL's values have numbers, not names"
         return (yield self._question(text, command.values))
 
@@ -611,5 +611,5 @@ class Lanes:
 
 def _add(lanes: set[Lane]) -> Steps[None]:
     # Somebody may have made one by other ways and not committed it: the very transaction that is to be joined.
-    yield Statement("SET LOCAL lock_timeout = 1000")
+    yield SqlText("SET LOCAL lock_timeout = 1000")
     yield from add_lanes(lanes)

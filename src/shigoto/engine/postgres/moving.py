@@ -12,7 +12,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.postgres import enqueueing
 from shigoto.engine.postgres.errors import GATES
 from shigoto.engine.postgres.wire import Copy, Script, in_schema
-from shigoto.engine.sql.commands import Statement, Steps, sql
+from shigoto.engine.sql.commands import SqlText, Steps, sql
 from shigoto.engine.sql.moving import SqlMover, Ways
 from shigoto.model.errors import OptionInvalid
 
@@ -80,11 +80,11 @@ def _now() -> Steps[int]:
 
 
 def _gate(schema: str) -> Steps[Gate | None]:
-    known = yield Statement("SELECT 1 WHERE to_regclass($1::text) IS NOT NULL", (f'"{schema}".gate',))
+    known = yield SqlText("SELECT 1 WHERE to_regclass($1::text) IS NOT NULL", (f'"{schema}".gate',))
     if known.fetchone() is None:
         return None
     look = in_schema("SELECT kind, move, other, holder FROM shigoto.gate", schema)
-    row = (yield Statement(look)).fetchone()
+    row = (yield SqlText(look)).fetchone()
     return None if row is None else Gate(kind=row[0], move=row[1], other=row[2], holder=row[3])
 
 
@@ -102,7 +102,7 @@ def _shut(gate: Gate, shown: str, schema: str) -> Steps[None]:
     if gate.kind == "draining":  # one that refused more may be there
         yield from _open(lambda text: Script(in_schema(text, schema)), schema)
     yield Script(in_schema(MAKE_GATE, schema))
-    yield Statement(in_schema(WRITE_DOWN, schema), (gate.kind, gate.move, gate.other, gate.holder))
+    yield SqlText(in_schema(WRITE_DOWN, schema), (gate.kind, gate.move, gate.other, gate.holder))
     told = ", ".join(map(_quoted, (STATES_OF_GATES[gate.code], gate.refusal(shown), gate.holder)))
     events = dict.fromkeys(EVERYTHING, "INSERT OR UPDATE OR DELETE") | {"worker": "INSERT OR UPDATE"}
     if gate.kind == "draining":
@@ -130,7 +130,7 @@ def _open(script: Callable[[str], Script], schema: str) -> Steps[None]:
 
 
 def _passing(gate: Gate, steps: Steps[Any]) -> Steps[Any]:
-    yield Statement("SELECT set_config($1::text, $2::text, true)", (PASS, gate.holder))
+    yield SqlText("SELECT set_config($1::text, $2::text, true)", (PASS, gate.holder))
     return (yield from steps)
 
 

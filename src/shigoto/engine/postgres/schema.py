@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from shigoto.engine.postgres.wire import Script, in_schema
-from shigoto.engine.sql.commands import Statement, Steps
+from shigoto.engine.sql.commands import SqlText, Steps
 from shigoto.engine.sql.migrations import Applied, Migration, load_migrations, pending
 from shigoto.model.checkup import ENCODING, OLDEST
 from shigoto.model.errors import SchemaMissing, StoreRefused, StoreUnavailable
@@ -72,7 +72,7 @@ def newest() -> int:
 def migrate(schema: str, store: str) -> Steps[list[str]]:
     """Apply what is missing, in one transaction and under a lock, so that two processes never apply the same step."""
     yield from _expect_encoding(store)
-    yield Statement("SELECT pg_advisory_xact_lock($1::int, hashtext($2::text))", (LOCK_CLASS, schema))
+    yield SqlText("SELECT pg_advisory_xact_lock($1::int, hashtext($2::text))", (LOCK_CLASS, schema))
     missing = pending(shipped(), (yield from applied(schema)), store=store)
     if not missing:
         return []
@@ -89,7 +89,7 @@ def migrate(schema: str, store: str) -> Steps[list[str]]:
 
 def _expect_encoding(store: str) -> Steps[None]:
     """Raise StoreRefused if the database has no place for most letters, or does not know what a letter is."""
-    [encoding] = (yield Statement("SELECT current_setting('server_encoding')")).fetchone()
+    [encoding] = (yield SqlText("SELECT current_setting('server_encoding')")).fetchone()
     if encoding != ENCODING:
         raise StoreRefused(
             f"{store} has the encoding {encoding}, in which not every text can be stored. Use a database in {ENCODING}:"
@@ -142,7 +142,7 @@ def expect_ready(schema: str, store: str, *, any_role: bool) -> Steps[None]:
 
     StoreRefused if whoever is connected could do more than work, unless `any_role`: a worker runs other people's code.
     """
-    role, is_super, owns, is_standby, version = (yield Statement(WHO, (schema,))).fetchone()
+    role, is_super, owns, is_standby, version = (yield SqlText(WHO, (schema,))).fetchone()
     if version // 10_000 < OLDEST:
         raise StoreRefused(
             f"{store} is PostgreSQL {version // 10_000}, and shigoto needs {OLDEST} or newer. Upgrade the server."
@@ -169,7 +169,7 @@ def applied(schema: str) -> Steps[Sequence[Applied]]:
     look = in_schema(
         "SELECT version, name, checksum, breaking FROM shigoto.migration ORDER BY version", schema
     )
-    rows = (yield Statement(look)).fetchall()
+    rows = (yield SqlText(look)).fetchall()
     return [Applied(*row) for row in rows]
 
 
@@ -183,4 +183,4 @@ def _remember(migration: Migration, schema: str) -> str:
 
 
 def _exists(text: str, name: str) -> Steps[bool]:
-    return (yield Statement(text, (name,))).fetchone() is not None
+    return (yield SqlText(text, (name,))).fetchone() is not None

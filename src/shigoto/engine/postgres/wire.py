@@ -24,7 +24,7 @@ from psycopg.errors import error_from_result
 
 from shigoto.engine.op import Write
 from shigoto.engine.postgres.errors import ConnectionLost, is_final, one_line
-from shigoto.engine.sql.commands import Call, Statement, load_statements
+from shigoto.engine.sql.commands import NamedSql, SqlText, load_statements
 
 STATEMENTS = Path(__file__).parent / "statements"
 
@@ -79,7 +79,7 @@ class Encoded(Struct, frozen=True):
     formats: Sequence[int]
 
 
-Command = Call | Statement | Script | Copy | Write
+Command = NamedSql | SqlText | Script | Copy | Write
 
 
 class Answer:

@@ -19,14 +19,14 @@ from shigoto.model.worker import Settlement
 T = TypeVar("T")
 
 
-class Call(Struct, frozen=True):
+class NamedSql(Struct, frozen=True):
     """One statement of the engine's own .sql files, by its name."""
 
     name: str
     values: Sequence[Any] = ()
 
 
-class Statement(Struct, frozen=True):
+class SqlText(Struct, frozen=True):
     """One statement whose text was made for the occasion, in the engine's own dialect; on SQLite also that statement
     for each of many rows. Elsewhere each of them would be a trip to the server."""
 
@@ -46,18 +46,18 @@ class Answer(Protocol):
     def fetchall(self) -> list[Any]: ...
 
 
-Command = Call | Statement | Write
+Command = NamedSql | SqlText | Write
 Steps = Generator[Any, Answer, T]  # commands, and what else an engine knows
 
 
-def sql(name: str, *values: Any) -> Call:
+def sql(name: str, *values: Any) -> NamedSql:
     """The named statement with its values."""
-    return Call(name, values)
+    return NamedSql(name, values)
 
 
-def sql_each(name: str, rows: Sequence[Sequence[Any]]) -> Call:
+def sql_each(name: str, rows: Sequence[Sequence[Any]]) -> NamedSql:
     """The named statement for all rows at once: they travel as one JSON text, and the database takes them apart."""
-    return Call(name, (json.encode(rows).decode(),))
+    return NamedSql(name, (json.encode(rows).decode(),))
 
 
 def sql_files(folder: Path) -> list[Path]:
@@ -151,7 +151,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     is_damage: Callable[[Exception], bool]
     submit: Submit
     places: Places
-    statement: Callable[[str, Mapping[str, Any]], Statement]
+    statement: Callable[[str, Mapping[str, Any]], SqlText]
 
 
 def one_by_one(dialect: Dialect, name: str, numbers: Sequence[int]) -> Steps[list[tuple[Any, ...]]]:

@@ -13,7 +13,7 @@ from uuid import UUID
 from msgspec import DecodeError, json
 from msgspec.structs import asdict, replace
 
-from shigoto.engine.sql.commands import Dialect, Place, Statement, Steps, one_by_one, sql
+from shigoto.engine.sql.commands import Dialect, Place, SqlText, Steps, one_by_one, sql
 from shigoto.model.errors import JobError, StoreRefused
 from shigoto.model.job import (
     Attempt,
@@ -154,7 +154,7 @@ def _fitting(dialect: Dialect, numbers: list[int], wanted: JobFilter) -> Steps[l
 
 def numbers_of(
     dialect: Dialect, place: Place, wanted: JobFilter, order: Order, limit: int, after: int = 0
-) -> Statement:
+) -> SqlText:
     """The statement that finds numbers in one place."""
     text, values = _select(dialect, place.number, place, wanted)
     if after:

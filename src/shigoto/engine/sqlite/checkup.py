@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shigoto.engine.op import Op
-from shigoto.engine.sql.commands import Statement, Steps, sql
+from shigoto.engine.sql.commands import SqlText, Steps, sql
 from shigoto.engine.sqlite import file
 from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, MoveFacts, StoreFacts
 from shigoto.model.errors import StoreError
@@ -53,7 +53,7 @@ def look_at(path: Path) -> FileFacts:
 
 def look_into(*, synchronous: str, deep: bool) -> Steps[StoreFacts]:
     """The settings, the clock, and what waits or runs without anybody."""
-    [mode] = (yield Statement("PRAGMA journal_mode")).fetchone()
+    [mode] = (yield SqlText("PRAGMA journal_mode")).fetchone()
     [clock] = (yield sql("meta", "clock")).fetchone()
     lanes = (yield sql("ready_by_lane")).fetchall()
     [orphans] = (yield sql("count_orphans")).fetchone()
@@ -72,15 +72,15 @@ def look_into(*, synchronous: str, deep: bool) -> Steps[StoreFacts]:
 
 
 def _move() -> Steps[MoveFacts | None]:
-    known = yield Statement("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'shigoto_gate'")
+    known = yield SqlText("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'shigoto_gate'")
     if known.fetchone() is None:
         return None
-    row = (yield Statement("SELECT kind, other FROM shigoto_gate")).fetchone()
+    row = (yield SqlText("SELECT kind, other FROM shigoto_gate")).fetchone()
     return None if row is None else MoveFacts(kind=row[0], other=row[1])
 
 
 def _damage() -> Steps[tuple[str, ...]]:
-    rows = (yield Statement(f"PRAGMA quick_check({MOST_DAMAGE})")).fetchall()
+    rows = (yield SqlText(f"PRAGMA quick_check({MOST_DAMAGE})")).fetchall()
     return tuple(text for (text,) in rows if text != "ok")
 
 

@@ -20,7 +20,7 @@ from msgspec import json
 from msgspec.structs import force_setattr
 
 from shigoto.engine.op import WRITE
-from shigoto.engine.sql.commands import Statement, Steps, sql, sql_each
+from shigoto.engine.sql.commands import SqlText, Steps, sql, sql_each
 from shigoto.engine.sql.settling import count
 from shigoto.model.job import MAX_PRIORITY, MIN_PRIORITY, FailureKind, Lease, State
 from shigoto.model.text import fit
@@ -127,7 +127,7 @@ def _fail_unreadable(now: Millis, lanes: list[int], limit: int) -> Steps[None]:
     keys = (yield sql("front", json.encode(lanes).decode(), now, limit)).fetchall()
     for key in keys:
         try:
-            row = (yield Statement(one(), (now, *key))).fetchone()
+            row = (yield SqlText(one(), (now, *key))).fetchone()
             for lease in (yield from _with_payloads(*row)):
                 _expect_sound(lease)
         except Exception as error:
@@ -148,12 +148,12 @@ def _read(now: Millis, lanes: list[int], end: Place, limit: int) -> Steps[list[L
     while len(leases) < limit:
         portion = min(portion, limit - len(leases))
         after = _place(leases[-1]) if leases else BEFORE_ALL
-        row = (yield Statement(text, (now, portion, *after, *end, *lanes))).fetchone()
+        row = (yield SqlText(text, (now, portion, *after, *end, *lanes))).fetchone()
         found = yield from _with_payloads(*row)
         leases += found
         read_bytes += len(row[0]) + len(row[1] or "")
         if not mapped and read_bytes >= LARGE * max(1, len(leases)):
-            yield Statement(MAP_FILE)
+            yield SqlText(MAP_FILE)
             mapped = True
         if len(found) < portion or read_bytes >= CLAIM_BYTES:
             break

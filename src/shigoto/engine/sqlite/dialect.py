@@ -21,11 +21,11 @@ from msgspec import json
 
 from shigoto.engine.op import WRITE, Write
 from shigoto.engine.sql.commands import (
-    Call,
     Command,
+    NamedSql,
     Place,
     Places,
-    Statement,
+    SqlText,
     Steps,
     load_statements,
     sql,
@@ -100,8 +100,8 @@ def execute(connection: sqlite3.Connection, command: Command) -> sqlite3.Cursor:
     cursor.row_factory = None
     if isinstance(command, Write):
         return cursor
-    text = SQL[command.name] if isinstance(command, Call) else command.text
-    if isinstance(command, Statement) and command.many:
+    text = SQL[command.name] if isinstance(command, NamedSql) else command.text
+    if isinstance(command, SqlText) and command.many:
         return cursor.executemany(text, command.values)
     return cursor.execute(text, command.values)
 

@@ -35,7 +35,7 @@ from msgspec.structs import replace
 
 from shigoto.engine.op import Op, Write, drive
 from shigoto.engine.sql.block import Watchdog, started
-from shigoto.engine.sql.commands import Command, Statement, sql
+from shigoto.engine.sql.commands import Command, SqlText, sql
 from shigoto.engine.sqlite import file
 from shigoto.engine.sqlite.connections import Connections, Prepare
 from shigoto.engine.sqlite.dialect import execute
@@ -267,7 +267,7 @@ class Driver:
         theirs = file.check_same_file(unwrapped(connection), self.path)
         self.prepare(may_migrate=not theirs.in_transaction)
         execute(theirs, sql("take_write_lock"))
-        execute(theirs, Statement("SAVEPOINT shigoto"))
+        execute(theirs, SqlText("SAVEPOINT shigoto"))
         try:
             value = None if op.direct is None else op.direct(partial(_execute_on, theirs))
             if value is None:
@@ -279,13 +279,13 @@ class Driver:
             if (
                 theirs.in_transaction
             ):  # else SQLite has rolled everything back by itself, as when the disk is full
-                execute(theirs, Statement("ROLLBACK TO shigoto"))
+                execute(theirs, SqlText("ROLLBACK TO shigoto"))
             if isinstance(error, sqlite3.IntegrityError) and (moved := file.refusal(error)):
                 raise moved from error
             raise
         finally:
             if theirs.in_transaction:
-                execute(theirs, Statement("RELEASE shigoto"))
+                execute(theirs, SqlText("RELEASE shigoto"))
             if self._checkpointer.due():
                 # Not here, where the caller holds the lock; and there may be nobody else who ever commits.
                 threading.Thread(target=self._checkpoint, name="shigoto-checkpoint", daemon=True).start()
@@ -470,7 +470,7 @@ class Driver:
 
 
 def _execute_on(connection: sqlite3.Connection, text: str, values: Sequence[Any]) -> sqlite3.Cursor:
-    return execute(connection, Statement(text, values))
+    return execute(connection, SqlText(text, values))
 
 
 def _merged(ops: list[Op[Any]], indexes: list[int]) -> list[tuple[Op[Any], list[int]]]:

@@ -10,7 +10,7 @@ from uuid import UUID
 from shigoto.engine.op import WRITE, Op
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
 from shigoto.engine.sql import looking, managing, repairing, settling, ticking
-from shigoto.engine.sql.commands import Dialect, Statement, Steps, sql
+from shigoto.engine.sql.commands import Dialect, SqlText, Steps, sql
 from shigoto.engine.sql.service import SqlRegistry
 from shigoto.engine.sqlite import checkup, claiming, dialect, doorbell, enqueueing, file
 from shigoto.engine.sqlite.claiming import is_damage
@@ -88,7 +88,7 @@ class SqliteEngine:
             is_damage=is_damage,
             submit=enqueueing.enqueue,
             places=PLACES,
-            statement=Statement,
+            statement=SqlText,
         )
         self._applied: list[str] = []
         self._driver = Driver(

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from msgspec import json
 
-from shigoto.engine.sql.commands import Statement, Steps, sql, sql_each
+from shigoto.engine.sql.commands import SqlText, Steps, sql, sql_each
 from shigoto.engine.sql.looking import state_of
 from shigoto.engine.sql.settling import Waiting, remove_waiting, wait_again
 from shigoto.engine.sqlite.dialect import count_batch, count_moved
@@ -136,7 +136,7 @@ def insert(now: Millis, spec: JobSpec) -> Steps[Enqueued]:
     shared = _shared(now, spec)
     while True:
         values = (*shared, spec.id.bytes, spec.payload)
-        new = (yield Statement(insertion(1, len(shared)), values)).rowcount == 1
+        new = (yield SqlText(insertion(1, len(shared)), values)).rowcount == 1
         row = (yield sql("number_of_id", spec.id.bytes)).fetchone()
         if row is not None:  # else it was known, and deleted between the two statements
             return Enqueued(spec.id, row[0], "inserted" if new else "existing")
@@ -165,7 +165,7 @@ def _insert_many(stretches: Sequence[Stretch]) -> Steps[int]:
                 values: list[object] = [*shared]
                 for spec in alike[at : at + rows]:
                     values += (spec.id.bytes, spec.payload)
-                inserted += (yield Statement(insertion(rows, len(shared)), values)).rowcount
+                inserted += (yield SqlText(insertion(rows, len(shared)), values)).rowcount
                 at += rows
         nothing = [None] * (SHARED - len(shared))
         loose += [(*shared, *nothing, spec.id.bytes, spec.payload) for spec in alike[at:]]
@@ -175,7 +175,7 @@ def _insert_many(stretches: Sequence[Stretch]) -> Steps[int]:
 def _insert_each(rows: list[tuple[object, ...]]) -> Steps[int]:
     if not rows:
         return 0
-    return (yield Statement(insertion(1, SHARED), rows, many=True)).rowcount
+    return (yield SqlText(insertion(1, SHARED), rows, many=True)).rowcount
 
 
 def _stretches(now: Millis, specs: Sequence[JobSpec]) -> list[Stretch]:

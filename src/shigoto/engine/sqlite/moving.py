@@ -10,7 +10,7 @@ from uuid import UUID
 
 from shigoto.engine.movable import Gate
 from shigoto.engine.op import Op
-from shigoto.engine.sql.commands import Statement, Steps, sql
+from shigoto.engine.sql.commands import SqlText, Steps, sql
 from shigoto.engine.sql.moving import SqlMover, Ways
 from shigoto.engine.sqlite import enqueueing
 from shigoto.model.time import Millis
@@ -69,46 +69,46 @@ def _value(value: Any) -> Steps[Any]:
 
 
 def _gate() -> Steps[Gate | None]:
-    known = yield Statement("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'shigoto_gate'")
+    known = yield SqlText("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'shigoto_gate'")
     if known.fetchone() is None:
         return None
-    row = (yield Statement("SELECT kind, move, other, holder FROM shigoto_gate")).fetchone()
+    row = (yield SqlText("SELECT kind, move, other, holder FROM shigoto_gate")).fetchone()
     return None if row is None else Gate(kind=row[0], move=row[1], other=row[2], holder=row[3])
 
 
 def _shut(gate: Gate, path: str) -> Steps[None]:
     yield from _open()
-    yield Statement(MAKE_GATE)
+    yield SqlText(MAKE_GATE)
     written = (gate.kind, gate.move, gate.other, gate.holder)
-    yield Statement("INSERT INTO shigoto_gate VALUES (1, ?, ?, ?, ?, 0)", written)
+    yield SqlText("INSERT INTO shigoto_gate VALUES (1, ?, ?, ?, ?, 0)", written)
     # What a trigger raises must be written out in it: older versions of SQLite take nothing else.
     message = f"{gate.code} {gate.refusal(path)}".replace("'", "''")
     for table, events in (CLAIMS if gate.kind == "draining" else EVERYTHING).items():
         for event in events:
-            yield Statement(
+            yield SqlText(
                 f"CREATE TRIGGER shigoto_gate_{table}_{event.lower()} BEFORE {event} ON shigoto_{table}"
                 f" WHEN (SELECT NOT lifted FROM shigoto_gate) BEGIN SELECT RAISE(ABORT, '{message}'); END"
             )
 
 
 def _open() -> Steps[None]:
-    triggers = yield Statement(
+    triggers = yield SqlText(
         "SELECT name FROM sqlite_schema WHERE type = 'trigger' AND name GLOB 'shigoto_gate_*'"
     )
     for (name,) in triggers.fetchall():
-        yield Statement(f'DROP TRIGGER "{name}"')
-    yield Statement("DROP TABLE IF EXISTS shigoto_gate")
+        yield SqlText(f'DROP TRIGGER "{name}"')
+    yield SqlText("DROP TABLE IF EXISTS shigoto_gate")
 
 
 def _passing(gate: Gate, steps: Steps[Any]) -> Steps[Any]:
-    yield Statement("UPDATE shigoto_gate SET lifted = 1")
-    triggers = (yield Statement(OF_ENQUEUES)).fetchall()
+    yield SqlText("UPDATE shigoto_gate SET lifted = 1")
+    triggers = (yield SqlText(OF_ENQUEUES)).fetchall()
     for name, _ in triggers:
-        yield Statement(f'DROP TRIGGER "{name}"')
+        yield SqlText(f'DROP TRIGGER "{name}"')
     value = yield from steps
     for _, text in triggers:
-        yield Statement(text)
-    yield Statement("UPDATE shigoto_gate SET lifted = 0")
+        yield SqlText(text)
+    yield SqlText("UPDATE shigoto_gate SET lifted = 0")
     return value
 
 
@@ -117,7 +117,7 @@ def _load(table: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]]) -
     places = ", ".join("?" * len(columns))
     if table == "job":
         rows = [[_as_blob(value) for value in row] for row in rows]
-    yield Statement(f"INSERT INTO shigoto_{table} ({names}) VALUES ({places})", rows, many=True)
+    yield SqlText(f"INSERT INTO shigoto_{table} ({names}) VALUES ({places})", rows, many=True)
 
 
 def _as_blob(value: Any) -> Any:
@@ -136,6 +136,6 @@ def _go_on_after(highest: int) -> Steps[None]:
 
 def _wipe() -> Steps[None]:
     for table in FILLED:
-        yield Statement(f"DELETE FROM shigoto_{table}")
+        yield SqlText(f"DELETE FROM shigoto_{table}")
     yield sql("set_meta", "counted_to", 0)
     yield sql("set_meta", "husk", 0)
