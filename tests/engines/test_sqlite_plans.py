@@ -16,9 +16,9 @@ import pytest
 from shigoto.bulk import BATCH, BulkPlan, clearing
 from shigoto.engine.op import Op, drive
 from shigoto.engine.sql import looking
-from shigoto.engine.sql.commands import Place, SqlText
+from shigoto.engine.sql.commands import SqlText, StateTable
 from shigoto.engine.sqlite import SqliteEngine, claiming, file
-from shigoto.engine.sqlite.dialect import PLACES, SQL, execute
+from shigoto.engine.sqlite.dialect import SQL, STATE_TABLES, execute
 from shigoto.engine.sqlite.enqueueing import SHARED, insertion
 from shigoto.filters import Filters
 from shigoto.model.ids import uuid7
@@ -153,7 +153,7 @@ def costs_of_writes(engine: SqliteEngine, plan: BulkPlan[Any]) -> list[int]:
         connection.close()
 
 
-def numbers_of(place: Place, wanted: JobFilter, order: looking.Order, after: int = 0) -> SqlText:
+def numbers_of(place: StateTable, wanted: JobFilter, order: looking.Order, after: int = 0) -> SqlText:
     dialect = SqliteEngine("unused.db")._dialect
     return looking.numbers_of(dialect, place, wanted, order, 100, after)
 
@@ -379,24 +379,26 @@ HOT = {
     "delete ready": SqlText(SQL["delete_ready"], ("[1]",)),
     "delete scheduled": SqlText(SQL["delete_scheduled"], ("[1]",)),
     "what may be deleted": SqlText(SQL["states_of"], ("[1]",)),
-    "newest completed": numbers_of(PLACES.by_state[State.COMPLETED], JobFilter(), "DESC"),
-    "newest failed": numbers_of(PLACES.by_state[State.FAILED], JobFilter(), "DESC"),
-    "newest of all": numbers_of(PLACES.everywhere, JobFilter(), "DESC"),
+    "newest completed": numbers_of(STATE_TABLES.by_state[State.COMPLETED], JobFilter(), "DESC"),
+    "newest failed": numbers_of(STATE_TABLES.by_state[State.FAILED], JobFilter(), "DESC"),
+    "newest of all": numbers_of(STATE_TABLES.everywhere, JobFilter(), "DESC"),
     "newest failed of a kind": numbers_of(
-        PLACES.by_state[State.FAILED], JobFilter(failure_kind=FailureKind.CRASH_LOOP), "DESC"
+        STATE_TABLES.by_state[State.FAILED], JobFilter(failure_kind=FailureKind.CRASH_LOOP), "DESC"
     ),
-    "by key": numbers_of(PLACES.everywhere, JobFilter(key="k"), "DESC"),
-    "newest since": numbers_of(PLACES.everywhere, JobFilter(since=5), "DESC"),
-    "newest failed by error": numbers_of(PLACES.by_state[State.FAILED], JobFilter(error="x"), "DESC"),
+    "by key": numbers_of(STATE_TABLES.everywhere, JobFilter(key="k"), "DESC"),
+    "newest since": numbers_of(STATE_TABLES.everywhere, JobFilter(since=5), "DESC"),
+    "newest failed by error": numbers_of(STATE_TABLES.by_state[State.FAILED], JobFilter(error="x"), "DESC"),
     "newest completed by args": numbers_of(
-        PLACES.by_state[State.COMPLETED], JobFilter(args=(("x", "1"),)), "DESC"
+        STATE_TABLES.by_state[State.COMPLETED], JobFilter(args=(("x", "1"),)), "DESC"
     ),
     "payloads": SqlText(SQL["payloads"], ("[1]",)),
-    "running on a worker": numbers_of(PLACES.by_state[State.PROCESSING], JobFilter(worker="w"), "DESC"),
-    "oldest completed": numbers_of(PLACES.by_state[State.COMPLETED], JobFilter(queue="q"), "ASC"),
-    "oldest failed": numbers_of(PLACES.by_state[State.FAILED], JobFilter(), "ASC"),
-    "next to delete": numbers_of(PLACES.by_state[State.COMPLETED], JobFilter(), "ASC", after=5),
-    "next failed to delete": numbers_of(PLACES.by_state[State.FAILED], JobFilter(tag="t"), "ASC", after=5),
+    "running on a worker": numbers_of(STATE_TABLES.by_state[State.PROCESSING], JobFilter(worker="w"), "DESC"),
+    "oldest completed": numbers_of(STATE_TABLES.by_state[State.COMPLETED], JobFilter(queue="q"), "ASC"),
+    "oldest failed": numbers_of(STATE_TABLES.by_state[State.FAILED], JobFilter(), "ASC"),
+    "next to delete": numbers_of(STATE_TABLES.by_state[State.COMPLETED], JobFilter(), "ASC", after=5),
+    "next failed to delete": numbers_of(
+        STATE_TABLES.by_state[State.FAILED], JobFilter(tag="t"), "ASC", after=5
+    ),
     "the lane beside": SqlText(SQL["other_lanes"], ("[1]",)),
     "log lines": SqlText(SQL["logs"], (b"",)),
     "log lines to drop": SqlText(SQL["drop_log_lines"], ("[[1,1,2]]",)),

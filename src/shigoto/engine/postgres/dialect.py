@@ -14,7 +14,7 @@ from msgspec import json
 
 from shigoto.engine.postgres.wire import bigint_array, int_array, text_array
 from shigoto.engine.sql import settling
-from shigoto.engine.sql.commands import Dialect, Place, Places, SqlText, Steps, sql
+from shigoto.engine.sql.commands import Dialect, SqlText, StateTable, StateTables, Steps, sql
 from shigoto.model.job import State
 from shigoto.model.time import Millis
 from shigoto.model.worker import Ending, Settlement, Verdict
@@ -34,20 +34,20 @@ NOWHERE_ELSE = " AND ".join(
     for table in ("shigoto.done", "shigoto.running", "shigoto.blocked")
 )
 
-PLACES = Places(
-    everywhere=Place(table="shigoto.job b", number="b.number", error=IN_ERROR),
-    many_pending=Place(table="shigoto.job b", condition=NOWHERE_ELSE, number="b.number", error=IN_ERROR),
+STATE_TABLES = StateTables(
+    everywhere=StateTable(table="shigoto.job b", number="b.number", error=IN_ERROR),
+    many_pending=StateTable(table="shigoto.job b", condition=NOWHERE_ELSE, number="b.number", error=IN_ERROR),
     by_state={
-        State.PENDING: Place(table=WAITING, lane="s.lane", error=IN_ERROR),
-        "retrying": Place(table=WAITING, condition="s.failures > 0", lane="s.lane", error=IN_ERROR),
-        "scheduled": Place(table="shigoto.scheduled s", lane="s.lane", error=IN_ERROR),
-        State.PROCESSING: Place(table="shigoto.running s", lane="s.lane", error=IN_ERROR),
-        State.BLOCKED: Place(table="shigoto.blocked s", error="NULL"),
-        State.COMPLETED: Place(table="shigoto.done s", condition="s.state = 3", error="NULL"),
-        State.FAILED: Place(
+        State.PENDING: StateTable(table=WAITING, lane="s.lane", error=IN_ERROR),
+        "retrying": StateTable(table=WAITING, condition="s.failures > 0", lane="s.lane", error=IN_ERROR),
+        "scheduled": StateTable(table="shigoto.scheduled s", lane="s.lane", error=IN_ERROR),
+        State.PROCESSING: StateTable(table="shigoto.running s", lane="s.lane", error=IN_ERROR),
+        State.BLOCKED: StateTable(table="shigoto.blocked s", error="NULL"),
+        State.COMPLETED: StateTable(table="shigoto.done s", condition="s.state = 3", error="NULL"),
+        State.FAILED: StateTable(
             table="shigoto.done s", condition="s.state = 4 AND s.state <> 3", error=ENDED_IN_ERROR
         ),
-        State.CANCELLED: Place(
+        State.CANCELLED: StateTable(
             table="shigoto.done s", condition="s.state = 5 AND s.state <> 3", error=ENDED_IN_ERROR
         ),
     },

@@ -10,7 +10,15 @@ from shigoto.engine.op import Op
 from shigoto.engine.postgres import checkup, claiming, enqueueing, schema, transaction
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.claiming import Marks
-from shigoto.engine.postgres.dialect import PLACES, complete, locked, now_there, settle, special, statement
+from shigoto.engine.postgres.dialect import (
+    STATE_TABLES,
+    complete,
+    locked,
+    now_there,
+    settle,
+    special,
+    statement,
+)
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.joining import Joiner, Lanes
 from shigoto.engine.postgres.transaction import Lending
@@ -87,7 +95,7 @@ class PostgresEngine:
             locked=locked,
             is_damage=lambda error: False,
             submit=lambda _, specs: enqueueing.enqueue_joined(specs),
-            places=PLACES,
+            tables=STATE_TABLES,
             statement=lambda text, values: statement(in_schema(text, self._settings.schema), values),
         )
 

@@ -91,7 +91,7 @@ def _parse(text: str) -> dict[str, str]:
     return {name: "\n".join(found) for name, found in lines.items()}
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class StateTable(Struct, frozen=True, kw_only=True):
     """Where jobs of one state or view are: the table, what must hold there, which column has the number or the lane,
     and what tells the last error."""
 
@@ -102,16 +102,16 @@ class Place(Struct, frozen=True, kw_only=True):
     error: str
 
 
-class Places(Struct, frozen=True, kw_only=True):
+class StateTables(Struct, frozen=True, kw_only=True):
     """All of them. `many_pending` finds a page of pending jobs sooner when `many` of them are ready.
 
     `conditions` are what can be asked in any place, by the name of the filter; `has_error` is asked with the words that
     the place has for the error. `bodies` and `lanes` are joined to a place that needs them, by its column of lanes.
     """
 
-    everywhere: Place
-    many_pending: Place
-    by_state: Mapping[State | View, Place]
+    everywhere: StateTable
+    many_pending: StateTable
+    by_state: Mapping[State | View, StateTable]
     conditions: Mapping[str, str]
     has_error: str
     join: str
@@ -137,7 +137,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     `locked`: which of these runs somebody else has locked; the others are locked by us.
     `is_damage`: whether it is what a row holds that could not be read.
     `submit`: store jobs in the transaction at hand, which no error of theirs may end.
-    `places`, `statement`: where jobs are, and a statement from a text with `:name` for each value.
+    `tables`, `statement`: where jobs are, and a statement from a text with `:name` for each value.
     """
 
     now_and_step: Callable[[], Steps[tuple[Millis, Millis]]]
@@ -150,7 +150,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     locked: Callable[[Sequence[int]], Steps[Collection[int]]]
     is_damage: Callable[[Exception], bool]
     submit: Submit
-    places: Places
+    tables: StateTables
     statement: Callable[[str, Mapping[str, Any]], SqlText]
 
 

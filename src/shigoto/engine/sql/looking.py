@@ -13,7 +13,7 @@ from uuid import UUID
 from msgspec import DecodeError, json
 from msgspec.structs import asdict, replace
 
-from shigoto.engine.sql.commands import Dialect, Place, SqlText, Steps, one_by_one, sql
+from shigoto.engine.sql.commands import Dialect, SqlText, StateTable, Steps, one_by_one, sql
 from shigoto.model.errors import JobError, StoreRefused
 from shigoto.model.job import (
     Attempt,
@@ -67,17 +67,17 @@ logger = logging.getLogger("shigoto")
 def newest(dialect: Dialect, wanted: JobFilter) -> Steps[list[int]]:
     """The numbers of a page."""
     states = states_of(wanted)
-    places = dialect.places
+    tables = dialect.tables
     if states == EVERYWHERE:
-        chosen = [places.everywhere]
+        chosen = [tables.everywhere]
     elif states == (State.PENDING,) and wanted.error is None:
-        [ready] = (yield dialect.statement(places.many, {"many": MANY})).fetchone()
-        chosen = [places.many_pending if ready == MANY else places.by_state[State.PENDING]]
+        [ready] = (yield dialect.statement(tables.many, {"many": MANY})).fetchone()
+        chosen = [tables.many_pending if ready == MANY else tables.by_state[State.PENDING]]
     else:
-        chosen = [places.by_state[state] for state in states]
+        chosen = [tables.by_state[state] for state in states]
     found: list[int] = []
-    for place in chosen:
-        found += yield from _walk(dialect, place, wanted, "DESC", wanted.limit)
+    for table in chosen:
+        found += yield from _walk(dialect, table, wanted, "DESC", wanted.limit)
     return sorted(found, reverse=True)[: max(0, wanted.limit)]
 
 
@@ -86,24 +86,24 @@ def deletable(dialect: Dialect, wanted: JobFilter, after: int) -> Steps[list[int
     found: list[int] = []
     for state in states_of(wanted):
         if state in DELETABLE or not isinstance(state, State):
-            place = dialect.places.by_state[state]
-            found += yield from _walk(dialect, place, wanted, "ASC", wanted.limit, after)
+            table = dialect.tables.by_state[state]
+            found += yield from _walk(dialect, table, wanted, "ASC", wanted.limit, after)
     return sorted(found)[: max(0, wanted.limit)]
 
 
 def counted_one_by_one(dialect: Dialect, wanted: JobFilter) -> Steps[int]:
     """How many match, when no counter tells."""
     states = states_of(wanted)
-    places = dialect.places
+    tables = dialect.tables
     wanted = replace(wanted, before=None)
     total = 0
-    for place in (
-        [places.everywhere] if states == EVERYWHERE else [places.by_state[state] for state in states]
+    for table in (
+        [tables.everywhere] if states == EVERYWHERE else [tables.by_state[state] for state in states]
     ):
         if wanted.args:
-            total += len((yield from _walk(dialect, place, wanted, "ASC", ALL)))
+            total += len((yield from _walk(dialect, table, wanted, "ASC", ALL)))
         else:
-            text, values = _select(dialect, "count(*)", place, wanted)
+            text, values = _select(dialect, "count(*)", table, wanted)
             total += (yield dialect.statement(text, values)).fetchone()[0]
     return total
 
@@ -123,15 +123,15 @@ def _possible(state: State | View, wanted: JobFilter) -> bool:
 
 
 def _walk(
-    dialect: Dialect, place: Place, wanted: JobFilter, order: Order, limit: int, after: int = 0
+    dialect: Dialect, table: StateTable, wanted: JobFilter, order: Order, limit: int, after: int = 0
 ) -> Steps[list[int]]:
     if not wanted.args:
-        rows = (yield numbers_of(dialect, place, wanted, order, limit, after)).fetchall()
+        rows = (yield numbers_of(dialect, table, wanted, order, limit, after)).fetchall()
         return [number for (number,) in rows]
     found: list[int] = []
     at_once, full = FIRST_NUMBERS, True
     while full and len(found) < limit:
-        rows = (yield numbers_of(dialect, place, wanted, order, at_once, after)).fetchall()
+        rows = (yield numbers_of(dialect, table, wanted, order, at_once, after)).fetchall()
         numbers: list[int] = [number for (number,) in rows]
         for first in range(0, len(numbers), PORTION):
             found += yield from _fitting(dialect, numbers[first : first + PORTION], wanted)
@@ -153,10 +153,10 @@ def _fitting(dialect: Dialect, numbers: list[int], wanted: JobFilter) -> Steps[l
 
 
 def numbers_of(
-    dialect: Dialect, place: Place, wanted: JobFilter, order: Order, limit: int, after: int = 0
+    dialect: Dialect, table: StateTable, wanted: JobFilter, order: Order, limit: int, after: int = 0
 ) -> SqlText:
     """The statement that finds numbers in one place."""
-    text, values = _select(dialect, place.number, place, wanted)
+    text, values = _select(dialect, table.number, table, wanted)
     if after:
         text += f" AND {place.number} > :after"
         values["after"] = after
@@ -168,24 +168,26 @@ def numbers_of(
     return dialect.statement(text, values)
 
 
-def _select(dialect: Dialect, columns: str, place: Place, wanted: JobFilter) -> tuple[str, dict[str, Any]]:
-    places = dialect.places
+def _select(
+    dialect: Dialect, columns: str, table: StateTable, wanted: JobFilter
+) -> tuple[str, dict[str, Any]]:
+    tables = dialect.tables
     given = {name: value for name, value in asdict(wanted).items() if value is not None}
-    asked = [place.condition, *(text for name, text in places.conditions.items() if name in given)]
-    values = {name: given[name] for name in places.conditions if name in given}
+    asked = [table.condition, *(text for name, text in tables.conditions.items() if name in given)]
+    values = {name: given[name] for name in tables.conditions if name in given}
     if wanted.worker is not None:
         id = worker_id(wanted.worker)
         values["worker_id"] = None if id is None else id.bytes
     if wanted.error is not None:
-        asked.append(places.has_error.format(error=place.error))
+        asked.append(tables.has_error.format(error=table.error))
         values["error"] = folded(wanted.error)
-    tables = [place.table]
+    tables = [table.table]
     lanes = not OF_LANES.isdisjoint(given)
-    bodies = (lanes and place.lane == "b.lane") or not OF_BODIES.isdisjoint(given)
-    if bodies and place.number != "b.number":
-        tables.append(places.bodies)
+    bodies = (lanes and table.lane == "b.lane") or not OF_BODIES.isdisjoint(given)
+    if bodies and table.number != "b.number":
+        tables.append(tables.bodies)
     if lanes:
-        tables.append(places.lanes.format(lane=place.lane))
+        tables.append(tables.lanes.format(lane=table.lane))
     return f"SELECT {columns} FROM {places.join.join(tables)} WHERE {' AND '.join(asked)}", values
 
 

@@ -23,9 +23,9 @@ from shigoto.engine.op import WRITE, Write
 from shigoto.engine.sql.commands import (
     Command,
     NamedSql,
-    Place,
-    Places,
     SqlText,
+    StateTable,
+    StateTables,
     Steps,
     load_statements,
     sql,
@@ -54,22 +54,24 @@ NOWHERE_ELSE = " AND ".join(
     f"NOT EXISTS (SELECT 1 FROM {table} x WHERE x.number = b.number)"
     for table in ("shigoto_done", "shigoto_running", "shigoto_blocked")
 )
-PLACES = Places(
-    everywhere=Place(table="shigoto_job b", condition="b.lane <> 0", number="b.number", error=IN_ERROR),
-    many_pending=Place(
+STATE_TABLES = StateTables(
+    everywhere=StateTable(table="shigoto_job b", condition="b.lane <> 0", number="b.number", error=IN_ERROR),
+    many_pending=StateTable(
         table="shigoto_job b", condition=f"b.lane <> 0 AND {NOWHERE_ELSE}", number="b.number", error=IN_ERROR
     ),
     by_state={
-        State.PENDING: Place(table=WAITING, lane="s.lane", error=IN_ERROR),
-        "retrying": Place(table=WAITING, condition="s.failures > 0", lane="s.lane", error=IN_ERROR),
-        "scheduled": Place(table="shigoto_scheduled s", lane="s.lane", error=IN_ERROR),
-        State.PROCESSING: Place(table="shigoto_running s", error=IN_ERROR),
-        State.BLOCKED: Place(table="shigoto_blocked s", error="NULL"),
-        State.COMPLETED: Place(table="shigoto_done s NOT INDEXED", condition="s.state = 3", error="NULL"),
-        State.FAILED: Place(
+        State.PENDING: StateTable(table=WAITING, lane="s.lane", error=IN_ERROR),
+        "retrying": StateTable(table=WAITING, condition="s.failures > 0", lane="s.lane", error=IN_ERROR),
+        "scheduled": StateTable(table="shigoto_scheduled s", lane="s.lane", error=IN_ERROR),
+        State.PROCESSING: StateTable(table="shigoto_running s", error=IN_ERROR),
+        State.BLOCKED: StateTable(table="shigoto_blocked s", error="NULL"),
+        State.COMPLETED: StateTable(
+            table="shigoto_done s NOT INDEXED", condition="s.state = 3", error="NULL"
+        ),
+        State.FAILED: StateTable(
             table=NOT_COMPLETED, condition="s.state = 4 AND s.state <> 3", error=ENDED_IN_ERROR
         ),
-        State.CANCELLED: Place(
+        State.CANCELLED: StateTable(
             table=NOT_COMPLETED, condition="s.state = 5 AND s.state <> 3", error=ENDED_IN_ERROR
         ),
     },

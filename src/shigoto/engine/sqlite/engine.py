@@ -15,8 +15,8 @@ from shigoto.engine.sql.service import SqlRegistry
 from shigoto.engine.sqlite import checkup, claiming, dialect, doorbell, enqueueing, file
 from shigoto.engine.sqlite.claiming import is_damage
 from shigoto.engine.sqlite.dialect import (
-    PLACES,
     SQL,
+    STATE_TABLES,
     StoreClock,
     complete,
     fold_counters,
@@ -87,7 +87,7 @@ class SqliteEngine:
             lock_keys=lambda keys: _value(None),  # whoever writes is alone
             is_damage=is_damage,
             submit=enqueueing.enqueue,
-            places=PLACES,
+            tables=STATE_TABLES,
             statement=SqlText,
         )
         self._applied: list[str] = []

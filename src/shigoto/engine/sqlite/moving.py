@@ -114,7 +114,7 @@ def _passing(gate: Gate, steps: Steps[Any]) -> Steps[Any]:
 
 def _load(table: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]]) -> Steps[None]:
     names = ", ".join(COLUMNS.get((table, column), column) for column in columns)
-    places = ", ".join("?" * len(columns))
+    tables = ", ".join("?" * len(columns))
     if table == "job":
         rows = [[_as_blob(value) for value in row] for row in rows]
     yield SqlText(f"INSERT INTO shigoto_{table} ({names}) VALUES ({places})", rows, many=True)
