@@ -2,7 +2,7 @@
 
 from faults.breaking import Duel, Mutant, Patch, Run, Test, Worlds
 
-CLAIMED = "    if leases:\n        moved = (json.encode(lanes).decode(), *_place(leases[-1]), now)\n"
+CLAIMED = "    if leases:\n        moved = (json.encode(lanes).decode(), *_position(leases[-1]), now)\n"
 WITHOUT_LOCK = """    if leases:
         import time
         yield SqlText("COMMIT")
@@ -13,7 +13,7 @@ WITHOUT_LOCK = """    if leases:
                 break
             except Exception:
                 time.sleep(0.001)
-        moved = (json.encode(lanes).decode(), *_place(leases[-1]), now)
+        moved = (json.encode(lanes).decode(), *_position(leases[-1]), now)
 """
 RESCUED = (
     "        ends.append((row, ended, row.settled_token))\n    moves = yield from move(submit, now, ends)\n"

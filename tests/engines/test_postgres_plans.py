@@ -20,7 +20,7 @@ from faults.tools.costs import Cost, Meter
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine, claiming
 from shigoto.engine.postgres.claiming import FRONT, Look, Marks, probes_of, slices_of
-from shigoto.engine.postgres.claiming import Place as Mark
+from shigoto.engine.postgres.claiming import LinePosition as Mark
 from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State

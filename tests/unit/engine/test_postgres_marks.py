@@ -16,9 +16,9 @@ from shigoto.engine.postgres.claiming import (
     ROUND,
     STEP,
     SUSPICIOUS,
+    LinePosition,
     Look,
     Marks,
-    Place,
     Slice,
 )
 from shigoto.model.ids import uuid7
@@ -37,26 +37,26 @@ class Shop:
         self.now = 100.0
         self.marks = Marks(lambda: self.now)
         self.held = True
-        self.live: list[Place] = []
-        self.gone: list[Place] = []
+        self.live: list[LinePosition] = []
+        self.gone: list[LinePosition] = []
         self.number = 0
         self.dead = 0  # that the last claim met
         self.looked = Look()
 
-    def put(self, count: int = 1, *, priority: int = 0, late: float = 0.0) -> list[Place]:
+    def put(self, count: int = 1, *, priority: int = 0, late: float = 0.0) -> list[LinePosition]:
         """Enqueue, by a transaction that was so many seconds on its way."""
-        places: list[Place] = []
+        places: list[LinePosition] = []
         for _ in range(count):
             self.number += 1
             places.append((-priority, int(1_000 * (self.now - late)), self.number))
             insort(self.live, places[-1])
         return places
 
-    def claim(self, limit: int = 20, *, thorough: bool = False) -> list[Place]:
+    def claim(self, limit: int = 20, *, thorough: bool = False) -> list[LinePosition]:
         want = Want(tasks=("t",), queues=None, limit=limit, thorough=thorough)
         self.looked = look = self.marks.look(want)
-        taken: list[Place] = []
-        met: list[Place] = []
+        taken: list[LinePosition] = []
+        met: list[LinePosition] = []
         slices: Sequence[Slice] = look.slices or (EVERYTHING,)
         for priority, *bounds in look.probes:
             first, last = (priority, bounds[0], bounds[1]), (priority, bounds[2], bounds[3])
@@ -98,7 +98,7 @@ class Shop:
             self.claim()
             self.now += 0.001
 
-    def until_found(self, place: Place, every: float) -> float:
+    def until_found(self, place: LinePosition, every: float) -> float:
         """In how many seconds it is found by somebody who claims so often, while work goes on."""
         began = self.now
         while place in self.live:
@@ -108,11 +108,11 @@ class Shop:
         return self.now - began
 
 
-def between(places: list[Place], low: Place, high: Place) -> list[Place]:
+def between(places: list[LinePosition], low: LinePosition, high: LinePosition) -> list[LinePosition]:
     return places[bisect_right(places, low) : bisect_right(places, high)]
 
 
-def lease(place: Place) -> Lease:
+def lease(place: LinePosition) -> Lease:
     priority, run_at, number = place
     return Lease(number, 1, ID, "t", "default", 1, 0, 0, 6, -priority, run_at, run_at)
 

@@ -48,15 +48,15 @@ OFTEN = 0.2  # seconds between two claims, with which a round can be made
 SECOND = 1.0  # in which everything is to be looked at
 BELIEVED: Millis = 60_000  # a step back of the clock that is not ridden out
 
-Place = tuple[int, int, int]  # priority (negated), run_at, number: the order of the line
+LinePosition = tuple[int, int, int]  # priority (negated), run_at, number: the order of the line
 Slice = tuple[int, int, int, int]  # what is behind this place, and the last priority that belongs to it
 Probe = tuple[
     int, int, int, int, int
 ]  # of one priority, what is behind the first place and not behind the second
 Line = tuple[tuple[str, ...], tuple[str, ...] | None, bool | None]
 
-FRONT: Place = (-(2**31), -(2**63), 0)
-END: Place = (2**31 - 1, 2**63 - 1, 0)
+FRONT: LinePosition = (-(2**31), -(2**63), 0)
+END: LinePosition = (2**31 - 1, 2**63 - 1, 0)
 
 CLAIMED_AT = Lease.__struct_fields__.index("claimed_at")
 
@@ -68,7 +68,7 @@ class Look(Struct, frozen=True):
     """
 
     slices: tuple[Slice, ...] | None = None
-    until: Place | None = END
+    until: LinePosition | None = END
     probes: tuple[Probe, ...] = ()
 
 
@@ -79,16 +79,16 @@ class Course(Struct):
     """What is known of one line; by negated priority, where it has places."""
 
     heavy: int = 0  # looks everywhere, in a row, that met many dead entries
-    posts: dict[int, list[Place]] = field(
+    posts: dict[int, list[LinePosition]] = field(
         default_factory=dict
     )  # the marks that were, and last the one that is
-    newest: dict[int, Place] = field(default_factory=dict)  # the last place taken
-    next: dict[int, Place] = field(default_factory=dict)  # what will be the marks
+    newest: dict[int, LinePosition] = field(default_factory=dict)  # the last place taken
+    next: dict[int, LinePosition] = field(default_factory=dict)  # what will be the marks
     looked: float = 0.0  # when a claim came last
     began: float = 0.0  # of the round
     period: float = LONGEST
-    came: Place = END
-    end: Place = END
+    came: LinePosition = END
+    end: LinePosition = END
     met: int = 0  # dead entries
     light: bool = False  # whether no look met many
     turned: bool = False  # whether the last look was part of the round
@@ -115,7 +115,7 @@ class Marks:
         if not many and line not in self._courses:
             return
         course = self._courses.setdefault(line, Course())
-        for place in map(place_of, leases):
+        for place in map(position_of, leases):
             course.newest[place[0]] = max(place, course.newest.get(place[0], place))
         if (look.slices is None and not many) or any(mark[1] > at + BELIEVED for mark in _marks(course)):
             del self._courses[line]
@@ -132,19 +132,19 @@ class Marks:
             _move_on(course, dead + len(leases))
 
 
-def place_of(lease: Lease) -> Place:
+def position_of(lease: Lease) -> LinePosition:
     """Where in the line it stood."""
     return -lease.priority, lease.run_at, lease.number
 
 
-def slices_of(marks: Sequence[Place]) -> tuple[Slice, ...]:
+def slices_of(marks: Sequence[LinePosition]) -> tuple[Slice, ...]:
     """What is behind these marks, in the order of the line, and all priorities without one."""
     lows = (FRONT, *marks)
     lasts = (*(mark[0] - 1 for mark in marks), END[0])
     return tuple((*low, last) for low, last in zip(lows, lasts, strict=True))
 
 
-def probes_of(marks: Sequence[Place], first: Place, last: Place) -> tuple[Probe, ...]:
+def probes_of(marks: Sequence[LinePosition], first: LinePosition, last: LinePosition) -> tuple[Probe, ...]:
     """What is before the marks, as far as it is between these places."""
     probes: list[Probe] = []
     for mark in marks:
@@ -158,7 +158,7 @@ def _is_cut(course: Course, want: Want, leases: Sequence[Lease]) -> bool:
     """Whether there may be more before the marks than these, for which there was no room."""
     if not leases or (len(leases) < want.limit and not is_large(leases)):
         return False
-    last = place_of(leases[-1])
+    last = position_of(leases[-1])
     return last[0] in course.posts and last <= course.posts[last[0]][-1]
 
 
@@ -182,12 +182,12 @@ def _look(course: Course, now: float) -> Look:
     return Look(slices_of(marks), until, probes_of(marks, course.came, until))
 
 
-def _begin(course: Course, now: float, came: Place, end: Place) -> None:
+def _begin(course: Course, now: float, came: LinePosition, end: LinePosition) -> None:
     course.period = min(LONGEST, max(SHORTEST, ROUND * course.met))
     course.began, course.came, course.end, course.met, course.light = now, came, end, 0, True
 
 
-def _turn(course: Course, now: float) -> Place:
+def _turn(course: Course, now: float) -> LinePosition:
     """Up to where a round should come by now.
 
     Not into the middle of jobs of one instant: before PostgreSQL 18, a look does not end before they do.
@@ -220,7 +220,7 @@ def _move_on(course: Course, behind: int) -> None:
         course.next = dict(course.newest)
 
 
-def _set_marks(course: Course, places: dict[int, Place]) -> None:
+def _set_marks(course: Course, places: dict[int, LinePosition]) -> None:
     for priority, place in places.items():
         if priority not in course.posts and len(course.posts) >= MOST_BANDS:
             continue
@@ -231,7 +231,7 @@ def _set_marks(course: Course, places: dict[int, Place]) -> None:
             del posts[:-1:2]
 
 
-def _marks(course: Course) -> list[Place]:
+def _marks(course: Course) -> list[LinePosition]:
     return sorted(posts[-1] for posts in course.posts.values())
 
 
@@ -253,7 +253,7 @@ def claim(marks: Marks, worker: UUID, wants: Sequence[Want]) -> Steps[list[Lease
             leases.append(Lease(*row[:-1]))
             continue
         # The last row for a want.
-        leases.sort(key=place_of)
+        leases.sort(key=position_of)
         marks.note(*next(left), leases, dead, at=row[CLAIMED_AT])
         taken += leases
         leases = []

@@ -41,10 +41,10 @@ Key = tuple[int, object, object, int]  # of a ready row, as it is: lane, priorit
 FIRST_PORTION, LARGEST_PORTION = 32, 500
 PORTION_BYTES = 384 * 1024
 # Priority (negated), pos, number: the order of the line. Whole numbers, unless somebody has written the row by hand.
-Place = tuple[int | float, int | float, int]
-Head = tuple[Place, int]  # with its lane
-BEFORE_ALL: Place = (-inf, -inf, -(2**63))
-BEHIND_ALL: Place = (inf, inf, 2**63 - 1)
+LinePosition = tuple[int | float, int | float, int]
+Head = tuple[LinePosition, int]  # with its lane
+BEFORE_ALL: LinePosition = (-inf, -inf, -(2**63))
+BEHIND_ALL: LinePosition = (inf, inf, 2**63 - 1)
 MOST_LANES = 400  # that one statement merges; SQLite takes 500 terms
 BETWEEN_PAYLOADS = "\x1e"
 LARGE = 1024  # characters of a job, on average
@@ -110,10 +110,10 @@ def _take(now: Millis, worker: UUID, heads: list[Head], limit: int) -> Steps[lis
     return (yield from _move(now, worker, lanes, end, limit))
 
 
-def _move(now: Millis, worker: UUID, lanes: list[int], end: Place, limit: int) -> Steps[list[Lease]]:
+def _move(now: Millis, worker: UUID, lanes: list[int], end: LinePosition, limit: int) -> Steps[list[Lease]]:
     leases = yield from _read(now, lanes, end, limit)
     if leases:
-        moved = (json.encode(lanes).decode(), *_place(leases[-1]), now)
+        moved = (json.encode(lanes).decode(), *_position(leases[-1]), now)
         yield sql("start", *moved, worker.bytes)
         yield sql("unready", *moved)
     return leases
@@ -141,13 +141,13 @@ def _expect_sound(lease: Lease) -> None:
         raise ValueError(f"its priority is {lease.priority}")
 
 
-def _read(now: Millis, lanes: list[int], end: Place, limit: int) -> Steps[list[Lease]]:
+def _read(now: Millis, lanes: list[int], end: LinePosition, limit: int) -> Steps[list[Lease]]:
     leases: list[Lease] = []
     text = best(len(lanes))
     read_bytes, portion, mapped = 0, FIRST_PORTION, False
     while len(leases) < limit:
         portion = min(portion, limit - len(leases))
-        after = _place(leases[-1]) if leases else BEFORE_ALL
+        after = _position(leases[-1]) if leases else BEFORE_ALL
         row = (yield SqlText(text, (now, portion, *after, *end, *lanes))).fetchone()
         found = yield from _with_payloads(*row)
         leases += found
@@ -161,7 +161,7 @@ def _read(now: Millis, lanes: list[int], end: Place, limit: int) -> Steps[list[L
     return leases
 
 
-def _place(lease: Lease) -> Place:
+def _position(lease: Lease) -> LinePosition:
     return -lease.priority, lease.run_at, lease.number
 
 
