@@ -229,8 +229,8 @@ MUTANTS = (
         patches=(
             Patch(
                 "worker/claimer.py",
-                "                self._look()\n                if rang:\n",
-                "                if rang:\n                    self._look()\n",
+                "                self._scan_start()\n                if rang:\n",
+                "                if rang:\n                    self._scan_start()\n",
             ),
         ),
         guard=Worlds("memory", 0, 300),

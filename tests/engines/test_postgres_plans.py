@@ -19,7 +19,7 @@ from conformance.engine_under_test import ended
 from faults.tools.costs import Cost, Meter
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine, claiming
-from shigoto.engine.postgres.claiming import FRONT, Look, Marks, probes_of, slices_of
+from shigoto.engine.postgres.claiming import FRONT, Marks, ScanStart, probes_of, slices_of
 from shigoto.engine.postgres.claiming import LinePosition as Mark
 from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
@@ -181,9 +181,9 @@ class Behind(Marks):
 
     def __init__(self, until: Mark, *marks: Mark) -> None:
         super().__init__()
-        self.where = Look(slices_of(marks), until, probes_of(marks[-1:], FRONT, until))
+        self.where = ScanStart(slices_of(marks), until, probes_of(marks[-1:], FRONT, until))
 
-    def look(self, want: Want) -> Look:
+    def look(self, want: Want) -> ScanStart:
         return self.where
 
 

@@ -17,8 +17,8 @@ from shigoto.engine.postgres.claiming import (
     STEP,
     SUSPICIOUS,
     LinePosition,
-    Look,
     Marks,
+    ScanStart,
     Slice,
 )
 from shigoto.model.ids import uuid7
@@ -41,7 +41,7 @@ class Shop:
         self.gone: list[LinePosition] = []
         self.number = 0
         self.dead = 0  # that the last claim met
-        self.looked = Look()
+        self.looked = ScanStart()
 
     def put(self, count: int = 1, *, priority: int = 0, late: float = 0.0) -> list[LinePosition]:
         """Enqueue, by a transaction that was so many seconds on its way."""

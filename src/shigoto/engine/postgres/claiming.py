@@ -53,7 +53,7 @@ Slice = tuple[int, int, int, int]  # what is behind this place, and the last pri
 Probe = tuple[
     int, int, int, int, int
 ]  # of one priority, what is behind the first place and not behind the second
-Line = tuple[tuple[str, ...], tuple[str, ...] | None, bool | None]
+WantKey = tuple[tuple[str, ...], tuple[str, ...] | None, bool | None]
 
 FRONT: LinePosition = (-(2**31), -(2**63), 0)
 END: LinePosition = (2**31 - 1, 2**63 - 1, 0)
@@ -61,7 +61,7 @@ END: LinePosition = (2**31 - 1, 2**63 - 1, 0)
 CLAIMED_AT = Lease.__struct_fields__.index("claimed_at")
 
 
-class Look(Struct, frozen=True):
+class ScanStart(Struct, frozen=True):
     """Where to look, None for everywhere, and everywhere too if there is anything in a probe.
 
     And how far the round will have come then, if it goes on with this look.
@@ -72,7 +72,7 @@ class Look(Struct, frozen=True):
     probes: tuple[Probe, ...] = ()
 
 
-EVERYWHERE = Look()
+EVERYWHERE = ScanStart()
 
 
 class Course(Struct):
@@ -100,18 +100,18 @@ class Marks:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._courses: dict[Line, Course] = {}
+        self._courses: dict[WantKey, Course] = {}
 
-    def look(self, want: Want) -> Look:
+    def look(self, want: Want) -> ScanStart:
         """Where in the line to look now."""
-        course = self._courses.get(_line(want))
+        course = self._courses.get(_key_of(want))
         if course is None or not course.posts or want.thorough:
             return EVERYWHERE
-        return _look(course, self._clock())
+        return _scan_start(course, self._clock())
 
-    def note(self, want: Want, look: Look, leases: Sequence[Lease], dead: int, at: Millis) -> None:
+    def note(self, want: Want, look: ScanStart, leases: Sequence[Lease], dead: int, at: Millis) -> None:
         """Remember what a look has found, in the order of the line, the dead entries it met, and its store time."""
-        line, many = _line(want), dead > FEW + 2 * len(leases)
+        line, many = _key_of(want), dead > FEW + 2 * len(leases)
         if not many and line not in self._courses:
             return
         course = self._courses.setdefault(line, Course())
@@ -162,24 +162,24 @@ def _is_cut(course: Course, want: Want, leases: Sequence[Lease]) -> bool:
     return last[0] in course.posts and last <= course.posts[last[0]][-1]
 
 
-def _look(course: Course, now: float) -> Look:
+def _scan_start(course: Course, now: float) -> ScanStart:
     marks = _marks(course)
     if course.more:
         return EVERYWHERE
     gap, past, is_over = now - course.looked, now - course.began, course.came >= course.end
     course.looked = now
     if gap > OFTEN:
-        return EVERYWHERE if past + gap >= SECOND or not is_over else Look(slices_of(marks), None)
+        return EVERYWHERE if past + gap >= SECOND or not is_over else ScanStart(slices_of(marks), None)
     if (past >= LONGEST and not is_over) or (past >= course.period and is_over and course.light):
         return EVERYWHERE
     if past >= course.period and is_over:
         _begin(course, now, FRONT, marks[-1])
     elif course.turned:
-        return Look(slices_of(marks), None)  # which tells how far the marks are behind
+        return ScanStart(slices_of(marks), None)  # which tells how far the marks are behind
     until = _turn(course, now)
     if until <= course.came:
-        return Look(slices_of(marks), None)
-    return Look(slices_of(marks), until, probes_of(marks, course.came, until))
+        return ScanStart(slices_of(marks), None)
+    return ScanStart(slices_of(marks), until, probes_of(marks, course.came, until))
 
 
 def _begin(course: Course, now: float, came: LinePosition, end: LinePosition) -> None:
@@ -235,7 +235,7 @@ def _marks(course: Course) -> list[LinePosition]:
     return sorted(posts[-1] for posts in course.posts.values())
 
 
-def _line(want: Want) -> Line:
+def _key_of(want: Want) -> WantKey:
     return want.tasks, want.queues, want.alone
 
 
@@ -260,7 +260,7 @@ def claim(marks: Marks, worker: UUID, wants: Sequence[Want]) -> Steps[list[Lease
     return taken
 
 
-def _asked(want: Want, look: Look) -> dict[str, Any]:
+def _asked(want: Want, look: ScanStart) -> dict[str, Any]:
     return {
         "tasks": want.tasks,
         "queues": want.queues,
