@@ -15,7 +15,7 @@ from msgspec import Struct
 from shigoto.engine.op import Op, Write, drive
 from shigoto.engine.postgres.connection import ThreadConnection
 from shigoto.engine.postgres.connector import ThreadsInner
-from shigoto.engine.postgres.wire import Answer, Request, encode, load_texts
+from shigoto.engine.postgres.wire import Request, ServerRows, encode, load_texts
 from shigoto.engine.sql.commands import NamedSql
 
 PATIENCE = 120.0  # seconds for one statement, for one that does walk through everything
@@ -52,7 +52,7 @@ class Meter:
         """Let go of the server."""
         self._connection.close()
 
-    def say(self, text: str) -> Answer:
+    def say(self, text: str) -> ServerRows:
         """Any statement."""
         return self._ask(Request(text.encode()))
 
@@ -68,7 +68,7 @@ class Meter:
 
         pages = 0
 
-        def explained(command: Any) -> Answer | None:
+        def explained(command: Any) -> ServerRows | None:
             nonlocal pages
             pages += self._pages(command)
             return self._execute(command)
@@ -87,7 +87,7 @@ class Meter:
     def _rows(self) -> dict[str, int]:
         return {name: int(read) for name, read in self._ask(Request(ROWS, (), ())).rows}
 
-    def _execute(self, command: Any) -> Answer | None:
+    def _execute(self, command: Any) -> ServerRows | None:
         request = self._request(command)
         return None if request is None else self._ask(request)
 
@@ -109,5 +109,5 @@ class Meter:
         text = self._texts[command.name] if isinstance(command, NamedSql) else command.text.encode()
         return encode(text, command.values, lambda: False)
 
-    def _ask(self, request: Request) -> Answer:
+    def _ask(self, request: Request) -> ServerRows:
         return self._connection.ask(request, time.monotonic() + PATIENCE)

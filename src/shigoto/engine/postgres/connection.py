@@ -27,7 +27,7 @@ import psycopg
 from psycopg import pq
 
 from shigoto.engine.postgres.errors import ConnectionLost, NoAnswer, one_line
-from shigoto.engine.postgres.wire import BAD, Answer, Request, Wire
+from shigoto.engine.postgres.wire import BAD, Request, ServerRows, Wire
 
 WITHIN = 5.0  # seconds
 MOST = 4  # threads
@@ -118,7 +118,7 @@ class ThreadConnection:
         self.idle_since = 0.0
         self._ready = _readiness(self.wire.pgconn.socket)
 
-    def ask(self, request: Request, until: float) -> Answer:
+    def ask(self, request: Request, until: float) -> ServerRows:
         """What the server answers. Raises psycopg.Error if it says no, ConnectionLost if it says nothing."""
         wire = self.wire
         if wire.prepares and wire.must_prepare(request):
@@ -245,7 +245,7 @@ class LoopConnection:
         """Whether an answer is still to come."""
         return self._asker is not None
 
-    async def ask(self, request: Request, until: float) -> Answer:
+    async def ask(self, request: Request, until: float) -> ServerRows:
         """What the server answers. Raises psycopg.Error if it says no, ConnectionLost if it says nothing."""
         wire = self.wire
         if wire.prepares and wire.must_prepare(request):

@@ -36,7 +36,7 @@ from shigoto.engine.postgres.connector import Connector, EachLoop, begins_again_
 from shigoto.engine.postgres.doorbell import Bell, Ear, Silence, Switchboard
 from shigoto.engine.postgres.errors import RESTARTABLE, WORN_OUT, ConnectionLost, Setbacks
 from shigoto.engine.postgres.pool import LoopPool, ThreadPool
-from shigoto.engine.postgres.wire import Answer, Command, Copy, Request, Script, Texts, encode
+from shigoto.engine.postgres.wire import Command, Copy, Request, Script, ServerRows, Texts, encode
 from shigoto.engine.protocol import Doorbell
 from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreError
@@ -62,7 +62,7 @@ TO_READ, TO_WRITE = b"REPEATABLE READ READ ONLY", b"READ COMMITTED READ WRITE"
 COMMIT = Request(b"COMMIT")
 ROLLBACK = Request(b"ROLLBACK")
 
-Requests = Generator[Request, Answer, T]
+Requests = Generator[Request, ServerRows, T]
 
 log = logging.getLogger("shigoto.postgres")
 DEADLINE = 30.0  # seconds for one op, with everything that it waits for
@@ -143,7 +143,7 @@ class Conversation(Generic[T]):
                 # PostgreSQL answers the commit of a failed transaction with a rollback, and calls that a success.
                 raise psycopg.InternalError("an operation went on after an error inside its transaction")
 
-    def _execute(self, command: Command) -> Requests[Answer | None]:
+    def _execute(self, command: Command) -> Requests[ServerRows | None]:
         if isinstance(command, Write):
             return None
         if isinstance(command, Script):

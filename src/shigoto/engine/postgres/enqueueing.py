@@ -40,7 +40,7 @@ UNEXPECTED = (psycopg.errors.UniqueViolation, psycopg.errors.NoDataFound)
 TOLD = tuple(name for name in JobSpec.__struct_fields__ if name not in ("key_mode", "pattern"))
 
 
-class Answer(Struct, frozen=True):
+class KeyDecision(Struct, frozen=True):
     """What one spec has come to, before the new jobs have their numbers."""
 
     holder: Holder
@@ -59,11 +59,11 @@ class Plan:
         self.superseded: list[int] = []
         self.taken: dict[Key, Holder] = {}
 
-    def add(self, spec: JobSpec) -> Answer:
+    def add(self, spec: JobSpec) -> KeyDecision:
         """Decide for the next one."""
         known = self._known.get(spec.id)
         if known is not None:
-            return Answer(known, "existing")
+            return KeyDecision(known, "existing")
         if spec.key is None:
             return self._insert(spec)
         holder = self._holders.get((spec.tenant, spec.key))
@@ -71,22 +71,22 @@ class Plan:
             return self._insert(spec)
         match meeting(spec.key_mode, holder.state):
             case "existing":
-                return Answer(holder, "existing")
+                return KeyDecision(holder, "existing")
             case "replaced":
                 self._replace(holder, spec)
-                return Answer(holder, "replaced")
+                return KeyDecision(holder, "replaced")
             case "superseded":
                 self.superseded.append(holder.number)
                 return self._insert(spec)
             case _:
                 return self._insert(spec)
 
-    def _insert(self, spec: JobSpec) -> Answer:
+    def _insert(self, spec: JobSpec) -> KeyDecision:
         holder = self._known[spec.id] = Holder(spec.id, 0, State.PENDING, len(self.new))
         self.new.append(spec)
         if spec.key is not None:
             self._holders[spec.tenant, spec.key] = self.taken[spec.tenant, spec.key] = holder
-        return Answer(holder, "inserted")
+        return KeyDecision(holder, "inserted")
 
     def _replace(self, holder: Holder, spec: JobSpec) -> None:
         if holder.place is None:
@@ -205,7 +205,7 @@ def _take(taken: dict[Key, Holder], stored: Sequence[Enqueued]) -> Steps[None]:
     yield sql_each("take_keys", [(*key, stored[holder.place or 0].number) for key, holder in taken.items()])
 
 
-def _answered(answer: Answer, stored: Sequence[Enqueued]) -> Enqueued:
+def _answered(answer: KeyDecision, stored: Sequence[Enqueued]) -> Enqueued:
     holder = answer.holder
     if holder.place is None:
         return Enqueued(holder.id, holder.number, answer.status)

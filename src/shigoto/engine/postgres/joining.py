@@ -36,7 +36,7 @@ from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.enqueueing import Lane, add_lanes
 from shigoto.engine.postgres.errors import one_line, refined
 from shigoto.engine.postgres.lent import LentAsyncConnection, LentConnection
-from shigoto.engine.postgres.wire import RING, Answer, Array, Command, Copy, Ring, Row, Script
+from shigoto.engine.postgres.wire import RING, Array, Command, Copy, Ring, Row, Script, ServerRows
 from shigoto.engine.sql.block import NO_TRANSACTION
 from shigoto.engine.sql.commands import NamedSql, SqlText, Steps
 from shigoto.model.errors import (
@@ -87,7 +87,7 @@ FAILED = (
 )
 Identity = tuple[int, int]
 Question = tuple[str, Sequence[Any]]
-Questions = Generator[Question, Answer, T]
+Questions = Generator[Question, ServerRows, T]
 
 
 class Theirs(Protocol):
@@ -102,7 +102,7 @@ class Theirs(Protocol):
         """Whether it is in a transaction, or begins one by itself."""
         ...
 
-    def execute(self, text: str, values: Sequence[Any]) -> Answer:
+    def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
         """Run one statement. Raises the driver's own errors."""
         ...
 
@@ -119,7 +119,7 @@ class AsyncTheirs(Protocol):
         """Whether it is in a transaction, or begins one by itself."""
         ...
 
-    async def execute(self, text: str, values: Sequence[Any]) -> Answer:
+    async def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
         """Run one statement. Raises the driver's own errors."""
         ...
 
@@ -216,11 +216,11 @@ class OfPsycopg:
     def standing(self) -> Standing:
         return _standing_of(self.connection)
 
-    def execute(self, text: str, values: Sequence[Any]) -> Answer:
+    def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
         with _Cursor(self.connection, row_factory=tuple_row) as cursor:
             cursor.execute(text.encode(), [_value(value) for value in values])
             rows = [] if cursor.description is None else cursor.fetchall()
-            return Answer(rows, cursor.rowcount)
+            return ServerRows(rows, cursor.rowcount)
 
 
 class OfAsyncPsycopg:
@@ -232,11 +232,11 @@ class OfAsyncPsycopg:
     def standing(self) -> Standing:
         return _standing_of(self.connection)
 
-    async def execute(self, text: str, values: Sequence[Any]) -> Answer:
+    async def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
         async with _AsyncCursor(self.connection, row_factory=tuple_row) as cursor:
             await cursor.execute(text.encode(), [_value(value) for value in values])
             rows = [] if cursor.description is None else await cursor.fetchall()
-            return Answer(rows, cursor.rowcount)
+            return ServerRows(rows, cursor.rowcount)
 
 
 def _standing_of(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Standing:
@@ -254,14 +254,14 @@ class OfPsycopg2:
         standing = _STANDINGS.get(self.connection.get_transaction_status(), "unknown")
         return "open" if standing == "none" and not self.connection.autocommit else standing
 
-    def execute(self, text: str, values: Sequence[Any]) -> Answer:
+    def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
         cursor = sys.modules["psycopg2.extensions"].cursor(self.connection)  # of no factory of the caller's
         try:
             cursor.execute(
                 _rewritten(text), {f"p{at}": _literal(value) for at, value in enumerate(values, 1)}
             )
             rows: list[Row] = [] if cursor.description is None else cursor.fetchall()
-            return Answer([tuple(_bytes(value) for value in row) for row in rows], cursor.rowcount)
+            return ServerRows([tuple(_bytes(value) for value in row) for row in rows], cursor.rowcount)
         finally:
             cursor.close()
 
@@ -295,15 +295,15 @@ class OfAsyncpg:
     def standing(self) -> Standing:
         return "open" if self._is_in_transaction() else "none"
 
-    async def execute(self, text: str, values: Sequence[Any]) -> Answer:
+    async def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
         values = [_value(value) for value in values]
         if _ANSWERS.match(text) is None:
             status = await self._execute(text, *values)
             count = status.rpartition(" ")[2]
-            return Answer([], int(count) if count.isdigit() else -1)
+            return ServerRows([], int(count) if count.isdigit() else -1)
         plain = sys.modules["asyncpg"].Record
         rows = [tuple(row) for row in await self._fetch(text, *values, record_class=plain)]
-        return Answer(rows, len(rows))
+        return ServerRows(rows, len(rows))
 
 
 def opened(connection: object) -> Theirs:
@@ -462,7 +462,7 @@ class Joiner:
             while True:
                 try:
                     answer = theirs.execute(*question)
-                    if not isinstance(answer, Answer):
+                    if not isinstance(answer, ServerRows):
                         answer = await answer
                 except Exception as error:
                     question = questions.throw(_as_ours(error))
@@ -534,7 +534,7 @@ class Joined(Generic[T]):
         finally:
             steps.close()
 
-    def _execute(self, command: Command) -> Questions[Answer | None]:
+    def _execute(self, command: Command) -> Questions[ServerRows | None]:
         if isinstance(command, Write):
             return None
         assert not isinstance(command, (Script, Copy)), "a script is nothing for a caller's transaction"

@@ -82,7 +82,7 @@ class Encoded(Struct, frozen=True):
 Command = NamedSql | SqlText | Script | Copy | Write
 
 
-class Answer:
+class ServerRows:
     """What a statement has brought: all its rows, and how many it has touched."""
 
     __slots__ = ("_next", "rowcount", "rows", "tag")
@@ -302,7 +302,7 @@ class Wire:
         pgconn = self.pgconn
         return pgconn.status != BAD and pgconn.transaction_status == IDLE
 
-    def found_out(self, who: Answer) -> None:
+    def found_out(self, who: ServerRows) -> None:
         """Prepare statements from now on, if WHO has answered is whom we were told of when we connected: a pooler has
         other numbers than the server behind it, which changes from one statement to the next."""
         self.prepares = who.fetchone() == (self.pgconn.backend_pid,)
@@ -340,7 +340,7 @@ class Wire:
         except psycopg.OperationalError as error:
             raise ConnectionLost(one_line(error)) from error
 
-    def answer(self, results: list[pq.abc.PGresult]) -> Answer:
+    def answer(self, results: list[pq.abc.PGresult]) -> ServerRows:
         """What the server has said. Raises psycopg.Error if that is no, ConnectionLost if it was the last word."""
         for result in results:
             status = result.status
@@ -355,11 +355,11 @@ class Wire:
         touched = result.command_tuples
         rowcount = -1 if touched is None else touched
         if not result.nfields:
-            return Answer([], rowcount, result.command_status or b"")
+            return ServerRows([], rowcount, result.command_status or b"")
         self._transformer.set_pgresult(result)
         rows = self._transformer.load_rows(0, result.ntuples, tuple)
         self._transformer.set_pgresult(None)
-        return Answer(rows, rowcount)
+        return ServerRows(rows, rowcount)
 
     def forget_prepared(self, request: Request) -> None:
         """The statement could not be prepared."""

@@ -199,7 +199,7 @@ class Request(Struct, frozen=True, kw_only=True):
     repeatable: bool = True
 
 
-class Answer(Struct, frozen=True):
+class ServerResponse(Struct, frozen=True):
     """What came back."""
 
     status: int
@@ -261,7 +261,7 @@ class Line:
         self._closed = False
         self._tls: ssl.SSLContext | None = None
 
-    def ask(self, request: Request, call: Call) -> Answer:
+    def ask(self, request: Request, call: Call) -> ServerResponse:
         """Send a request and wait for its answer. Raises StoreUnavailable if there is none."""
         wire = self._take()
         try:
@@ -286,7 +286,7 @@ class Line:
         for wire, _ in kept:
             wire.close()
 
-    def _exchange(self, wire: socket.socket | None, request: Request, call: Call) -> Answer:
+    def _exchange(self, wire: socket.socket | None, request: Request, call: Call) -> ServerResponse:
         if wire is None:
             wire = self._connect(call)
         keep = False
@@ -350,7 +350,7 @@ class _Nothing(HTTPException):
     """Not one byte of an answer came."""
 
 
-def _read(wire: socket.socket, method: str, call: Call) -> tuple[Answer, bool]:
+def _read(wire: socket.socket, method: str, call: Call) -> tuple[ServerResponse, bool]:
     """The answer, and whether the connection may be used again."""
     wire.settimeout(call.time_left())
     response, begun = HTTPResponse(wire, method=method), False
@@ -364,7 +364,7 @@ def _read(wire: socket.socket, method: str, call: Call) -> tuple[Answer, bool]:
         if response.length:
             raise HTTPException("the answer was cut short")
         said = response.headers.get_content_type() if "Content-Type" in response.headers else ""
-        return Answer(response.status, b"".join(parts), said), not response.will_close
+        return ServerResponse(response.status, b"".join(parts), said), not response.will_close
     except ConnectionError as error:
         # It does not say by itself how far the answer had come.
         raise (HTTPException if begun else _Nothing)(str(error)) from error

@@ -17,7 +17,7 @@ from msgspec import DecodeError, Struct
 
 from shigoto.engine.op import Op, drive
 from shigoto.engine.remote import protocol
-from shigoto.engine.remote.client import Address, Answer, Call, Line, Request, failure
+from shigoto.engine.remote.client import Address, Call, Line, Request, ServerResponse, failure
 from shigoto.model.errors import PayloadTooLarge, ShigotoError, StoreUnavailable
 
 MOST, MOST_URGENT = 8, 16
@@ -244,14 +244,14 @@ class Driver:
             raise failure(answer.status, answer.body, self._address.shown)
         return self._read(verb, answer)
 
-    def _read(self, verb: str, answer: Answer) -> Any:
+    def _read(self, verb: str, answer: ServerResponse) -> Any:
         """The value in an answer. What stands between us and the server may say 200, too: a page for people."""
         with suppress(DecodeError, UnicodeDecodeError):
             if answer.media_type == protocol.MEDIA_TYPE:
                 return protocol.decode_value(verb, answer.body)
         raise self._strange(verb, answer)
 
-    def _strange(self, asked: str, answer: Answer) -> StoreUnavailable:
+    def _strange(self, asked: str, answer: ServerResponse) -> StoreUnavailable:
         return StoreUnavailable(
             f"At {self._address.shown} something answers {asked} that is no answer of a Shigoto server of this release"
             f" ({answer.media_type or 'of no type'}, {len(answer.body)} bytes). Is there a proxy before it?"

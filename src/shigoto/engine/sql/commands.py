@@ -35,7 +35,7 @@ class SqlText(Struct, frozen=True):
     many: bool = False
 
 
-class Answer(Protocol):
+class SqlResult(Protocol):
     """What a driver sends back for a command."""
 
     @property
@@ -47,7 +47,7 @@ class Answer(Protocol):
 
 
 Command = NamedSql | SqlText | Write
-Steps = Generator[Any, Answer, T]  # commands, and what else an engine knows
+Steps = Generator[Any, SqlResult, T]  # commands, and what else an engine knows
 
 
 def sql(name: str, *values: Any) -> NamedSql:
