@@ -21,7 +21,7 @@ from msgspec import Struct, json, structs
 from shigoto.engine.op import WRITE, Brief
 from shigoto.engine.postgres.wire import RING, Encoded, encode, text_array, uuid_array
 from shigoto.engine.sql.commands import SqlText, Steps, sql, sql_each
-from shigoto.engine.sql.keys import Holder, Key, holders
+from shigoto.engine.sql.keys import Key, KeyHolder, holders
 from shigoto.engine.sql.managing import locked_states
 from shigoto.engine.sql.settling import Waiting, count, find_waiting, wait_again
 from shigoto.model.job import Enqueued, JobSpec, State
@@ -43,21 +43,21 @@ TOLD = tuple(name for name in JobSpec.__struct_fields__ if name not in ("key_mod
 class KeyDecision(Struct, frozen=True):
     """What one spec has come to, before the new jobs have their numbers."""
 
-    holder: Holder
+    holder: KeyHolder
     status: Literal["inserted", "existing", "replaced"]
 
 
-class Plan:
+class KeyPlan:
     """What the specs come to, one after the other."""
 
-    def __init__(self, now: Millis, known: dict[UUID, int], holders: dict[Key, Holder]) -> None:
+    def __init__(self, now: Millis, known: dict[UUID, int], holders: dict[Key, KeyHolder]) -> None:
         self._now = now
-        self._known = {id: Holder(id, number, State.PENDING) for id, number in known.items()}
+        self._known = {id: KeyHolder(id, number, State.PENDING) for id, number in known.items()}
         self._holders = holders
         self.new: list[JobSpec] = []
         self.replacing: dict[int, list[JobSpec]] = {}
         self.superseded: list[int] = []
-        self.taken: dict[Key, Holder] = {}
+        self.taken: dict[Key, KeyHolder] = {}
 
     def add(self, spec: JobSpec) -> KeyDecision:
         """Decide for the next one."""
@@ -82,13 +82,13 @@ class Plan:
                 return self._insert(spec)
 
     def _insert(self, spec: JobSpec) -> KeyDecision:
-        holder = self._known[spec.id] = Holder(spec.id, 0, State.PENDING, len(self.new))
+        holder = self._known[spec.id] = KeyHolder(spec.id, 0, State.PENDING, len(self.new))
         self.new.append(spec)
         if spec.key is not None:
             self._holders[spec.tenant, spec.key] = self.taken[spec.tenant, spec.key] = holder
         return KeyDecision(holder, "inserted")
 
-    def _replace(self, holder: Holder, spec: JobSpec) -> None:
+    def _replace(self, holder: KeyHolder, spec: JobSpec) -> None:
         if holder.place is None:
             self.replacing.setdefault(holder.number, []).append(spec)
             return
@@ -99,7 +99,7 @@ class Plan:
 
 def enqueue_keyed(now: Millis, specs: Sequence[JobSpec], insert: Insert) -> Steps[list[Enqueued]]:
     """Store the jobs in list order and answer for each. Their lanes are there and their keys are locked."""
-    plan = Plan(now, (yield from numbers([spec.id for spec in specs])), (yield from _holders(specs)))
+    plan = KeyPlan(now, (yield from numbers([spec.id for spec in specs])), (yield from _holders(specs)))
     answers = [plan.add(spec) for spec in specs]
     if plan.replacing:
         yield from _replace(now, plan.replacing)
@@ -135,7 +135,7 @@ def numbers(ids: Collection[UUID]) -> Steps[dict[UUID, int]]:
     return {UUID(bytes=id): number for id, number in rows}
 
 
-def _holders(specs: Sequence[JobSpec]) -> Steps[dict[Key, Holder]]:
+def _holders(specs: Sequence[JobSpec]) -> Steps[dict[Key, KeyHolder]]:
     """Who holds the keys: stored jobs. Those that a spec would replace or supersede are locked, wherever they are; all
     others are only looked at."""
     found = yield from holders(sorted(_keys(specs)))
@@ -201,7 +201,7 @@ def _lanes(specs: Sequence[JobSpec]) -> Steps[dict[tuple[str, str, bool], int]]:
     return {(queue, task, alone): lane for queue, task, alone, lane in rows}
 
 
-def _take(taken: dict[Key, Holder], stored: Sequence[Enqueued]) -> Steps[None]:
+def _take(taken: dict[Key, KeyHolder], stored: Sequence[Enqueued]) -> Steps[None]:
     yield sql_each("take_keys", [(*key, stored[holder.place or 0].number) for key, holder in taken.items()])
 
 

@@ -12,7 +12,7 @@ from shigoto.model.job import State
 Key = tuple[str, str]  # tenant, key
 
 
-class Holder(Struct, frozen=True):
+class KeyHolder(Struct, frozen=True):
     """The job that holds a key; `place` is its place among those that are to be stored, None if it is stored."""
 
     id: UUID
@@ -21,13 +21,13 @@ class Holder(Struct, frozen=True):
     place: int | None = None
 
 
-def holders(keys: Sequence[Key]) -> Steps[dict[Key, Holder]]:
+def holders(keys: Sequence[Key]) -> Steps[dict[Key, KeyHolder]]:
     """Who holds the keys. Where there are several writers, the keys are locked already, and the jobs are not: that one
     has ended stays true, since nobody brings it back without its key, and all else is true as of now."""
     if not keys:
         return {}
     rows = (yield sql_each("key_holders", keys)).fetchall()
     return {
-        keys[place]: Holder(UUID(bytes=id), number, state_of(number, state))
+        keys[place]: KeyHolder(UUID(bytes=id), number, state_of(number, state))
         for place, number, id, state in rows
     }

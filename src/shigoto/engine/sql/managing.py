@@ -7,7 +7,7 @@ from uuid import UUID
 from msgspec import Struct, json
 
 from shigoto.engine.sql.commands import Dialect, Steps, Submit, sql, sql_each
-from shigoto.engine.sql.keys import Holder, Key, holders
+from shigoto.engine.sql.keys import Key, KeyHolder, holders
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES, state_of
 from shigoto.engine.sql.settling import (
     Waiting,
@@ -193,14 +193,16 @@ def _expect_retryable(id: UUID, state: State | None) -> None:
         raise not_retryable(f"Job {id}", state)
 
 
-def _expect_free(numbers: Mapping[UUID, int], keys: Mapping[int, Key], held_by: Mapping[Key, Holder]) -> None:
+def _expect_free(
+    numbers: Mapping[UUID, int], keys: Mapping[int, Key], held_by: Mapping[Key, KeyHolder]
+) -> None:
     """Of several with one key the first has it."""
-    taken: dict[Key, Holder] = {}
+    taken: dict[Key, KeyHolder] = {}
     for id, number in numbers.items():
         key = keys.get(number)
         if key is None:
             continue
-        rival = taken.setdefault(key, Holder(id, number, State.PENDING))
+        rival = taken.setdefault(key, KeyHolder(id, number, State.PENDING))
         if rival.number == number:
             rival = held_by.get(key, rival)
         if rival.number != number and not rival.state.terminal:
