@@ -32,7 +32,7 @@ Insert = Callable[[Sequence[JobSpec]], Steps[list[Enqueued]]]
 
 AT_ONCE = 1_000  # jobs of one statement
 MOST_TEXT = 32 * 1024 * 1024  # characters of payloads in one statement; PostgreSQL takes less than a gigabyte
-ALIKE = 50  # jobs of a stretch on average, for which it is worth a statement of its own
+EQUAL = 50  # jobs of a stretch on average, for which it is worth a statement of its own
 MOST_PATTERNS = 1_000
 Lane = tuple[str, str, bool]
 UNEXPECTED = (psycopg.errors.UniqueViolation, psycopg.errors.NoDataFound)
@@ -276,15 +276,15 @@ def enqueue(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Store the jobs in list order and answer for each."""
     if any(spec.key is not None for spec in specs):
         return (yield from _keyed(specs))
-    stretches = _stretches(specs)
-    if len(stretches) * ALIKE > len(specs) and len(stretches) > 1:
+    runs = _equal_runs(specs)
+    if len(runs) * EQUAL > len(specs) and len(runs) > 1:
         return (yield from enqueue_each(specs))
-    if is_single(specs) and len(stretches) == 1:
+    if is_single(specs) and len(runs) == 1:
         try:
-            return (yield from _enqueue_alike(specs))
+            return (yield from _enqueue_equal(specs))
         except UNEXPECTED:
             return (yield from enqueue_each(specs))
-    return (yield from _enqueue_stretches(specs, stretches))
+    return (yield from _enqueue_runs(specs, runs))
 
 
 def enqueue_joined(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
@@ -307,40 +307,38 @@ def enqueue_each(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     return answers
 
 
-def _enqueue_stretches(
-    specs: Sequence[JobSpec], stretches: Sequence[Sequence[JobSpec]]
-) -> Steps[list[Enqueued]]:
+def _enqueue_runs(specs: Sequence[JobSpec], runs: Sequence[Sequence[JobSpec]]) -> Steps[list[Enqueued]]:
     yield WRITE
     yield SqlText("SAVEPOINT before_jobs")
     try:
         answers: list[Enqueued] = []
-        for alike in stretches:
+        for alike in runs:
             for some in portions(alike):
-                answers += yield from _enqueue_alike(some)
+                answers += yield from _enqueue_equal(some)
         return answers
     except UNEXPECTED:
         yield SqlText("ROLLBACK TO SAVEPOINT before_jobs")
         return (yield from enqueue_each(specs))
 
 
-def _enqueue_alike(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
+def _enqueue_equal(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     spec = specs[0]
     ids, payloads = uuid_array([s.id for s in specs]), text_array([s.payload for s in specs])
     [numbers] = (yield sql("enqueue", *_shared(spec), ids, payloads, RING)).fetchone()
     return [Enqueued(spec.id, number, "inserted") for spec, number in zip(specs, numbers, strict=True)]
 
 
-def _stretches(specs: Sequence[JobSpec]) -> list[Sequence[JobSpec]]:
+def _equal_runs(specs: Sequence[JobSpec]) -> list[Sequence[JobSpec]]:
     """Cut them where they no longer ask for the same as the one before, but for id and payload."""
-    stretches: list[Sequence[JobSpec]] = []
+    runs: list[Sequence[JobSpec]] = []
     first, shared, pattern = 0, _shared(specs[0]), specs[0].pattern
     for at, spec in enumerate(specs):
         if spec.pattern is not pattern or pattern is None:
             own = _shared(spec)
             if own != shared:
-                stretches.append(specs[first:at])
+                runs.append(specs[first:at])
                 first, shared, pattern = at, own, spec.pattern
-    return [*stretches, specs[first:]]
+    return [*runs, specs[first:]]
 
 
 def _shared(spec: JobSpec) -> tuple[object, ...]:

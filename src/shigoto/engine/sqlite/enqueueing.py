@@ -26,7 +26,7 @@ from shigoto.model.time import Millis
 Insert = Callable[[Millis, JobSpec], Steps[Enqueued]]
 
 Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
-Stretch = tuple[tuple[object, ...], Sequence[JobSpec]]  # neighbours that are alike, after what they share
+EqualJobs = tuple[tuple[object, ...], Sequence[JobSpec]]  # neighbours that are alike, after what they share
 
 
 def enqueue_keyed(now: Millis, specs: Sequence[JobSpec], insert: Insert) -> Steps[list[Enqueued]]:
@@ -94,18 +94,18 @@ def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
 
 def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Store the jobs in list order and answer for each."""
-    stretches = _stretches(now, specs)
-    yield from _add_lanes([alike[0] for _, alike in stretches])
-    if any(alike[0].key is not None for _, alike in stretches):
+    runs = _equal_runs(now, specs)
+    yield from _add_lanes([alike[0] for _, alike in runs])
+    if any(alike[0].key is not None for _, alike in runs):
         return (yield from enqueue_keyed(now, specs, insert))
-    inserted = yield from _insert_many(stretches)
+    inserted = yield from _insert_many(runs)
     first = (
         (yield sql("highest")).fetchone()[0] - inserted + 1
     )  # the write lock is ours: the numbers have no gap
     if inserted == len(specs):
         if inserted >= WORTH_COUNTING:
             queues: Counter[str] = Counter()
-            for _, alike in stretches:
+            for _, alike in runs:
                 queues[alike[0].queue] += len(alike)
             yield from count_batch(first, queues)
         return [Enqueued(spec.id, first + offset, "inserted") for offset, spec in enumerate(specs)]
@@ -152,11 +152,11 @@ def numbers(ids: Collection[UUID]) -> Steps[dict[UUID, int]]:
     return found
 
 
-def _insert_many(stretches: Sequence[Stretch]) -> Steps[int]:
+def _insert_many(runs: Sequence[EqualJobs]) -> Steps[int]:
     """Insert them in their order, and tell how many were new."""
     inserted = 0
     loose: list[tuple[object, ...]] = []  # too few in a row that are alike
-    for shared, alike in stretches:
+    for shared, alike in runs:
         at = 0
         for rows in ROWS_AT_ONCE:
             while len(alike) - at >= rows:
@@ -178,17 +178,17 @@ def _insert_each(rows: list[tuple[object, ...]]) -> Steps[int]:
     return (yield SqlText(insertion(1, SHARED), rows, many=True)).rowcount
 
 
-def _stretches(now: Millis, specs: Sequence[JobSpec]) -> list[Stretch]:
+def _equal_runs(now: Millis, specs: Sequence[JobSpec]) -> list[EqualJobs]:
     """Cut them where they no longer ask for the same as the one before, but for id and payload."""
-    stretches: list[Stretch] = []
+    runs: list[EqualJobs] = []
     first, shared, pattern = 0, _shared(now, specs[0]), specs[0].pattern
     for at, spec in enumerate(specs):
         if spec.pattern is not pattern or pattern is None:
             own = _shared(now, spec)
             if own != shared:
-                stretches.append((shared, specs[first:at]))
+                runs.append((shared, specs[first:at]))
                 first, shared, pattern = at, own, spec.pattern
-    return [*stretches, (shared, specs[first:])]
+    return [*runs, (shared, specs[first:])]
 
 
 def _shared(now: Millis, spec: JobSpec) -> tuple[object, ...]:
