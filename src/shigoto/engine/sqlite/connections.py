@@ -35,7 +35,7 @@ Prepare = Callable[[sqlite3.Connection, bool], None]
 Identity = tuple[int, int]
 
 
-class Holder(Protocol):
+class ConnectionUser(Protocol):
     """Somebody with a connection of its own to the file."""
 
     @property
@@ -87,7 +87,7 @@ class Connections:
         self._idle: list[OwnConnection] = []
         self._watching: sqlite3.Connection | None = None
         self._users: dict[int, int] = {}  # threads, and how often all had been closed when they came
-        self._holders: set[Holder] = set()
+        self._holders: set[ConnectionUser] = set()
         self._closings = 0
         self._forking = False
 
@@ -158,7 +158,7 @@ class Connections:
             with self._guard:
                 self._put_back(connection, closed_meanwhile=closings != self._closings)
 
-    def sign_in(self, holder: Holder) -> None:
+    def sign_in(self, holder: ConnectionUser) -> None:
         """Say that somebody is about to open a connection of its own; forks will wait for it."""
         with self._guard:
             self._wait_until(lambda: not self._forking)
@@ -166,7 +166,7 @@ class Connections:
             self._expect_same_file()
             self._holders.add(holder)
 
-    def sign_out(self, holder: Holder) -> None:
+    def sign_out(self, holder: ConnectionUser) -> None:
         """Say that its connection is closed."""
         with self._guard:
             self._holders.discard(holder)
