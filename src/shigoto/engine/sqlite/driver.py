@@ -89,7 +89,7 @@ def _begin(inner: Any) -> None:
         inner.exec_driver_sql("SELECT 1").close()
 
 
-class Outcome:
+class OpResult:
     """What became of one op."""
 
     __slots__ = ("error", "value")
@@ -105,7 +105,7 @@ class DatabaseThread:
     def __init__(
         self,
         name: str,
-        transact: Callable[[list[Op[Any]]], list[Outcome]],
+        transact: Callable[[list[Op[Any]]], list[OpResult]],
     ) -> None:
         self._transact = transact
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
@@ -139,10 +139,10 @@ class DatabaseThread:
             if not group:
                 continue
             try:
-                outcomes = self._transact([op for op, _, _ in group])
+                results = self._transact([op for op, _, _ in group])
             except Exception as error:
-                outcomes = [Outcome(error=error) for _ in group]
-            _hand_over(group, outcomes)
+                results = [OpResult(error=error) for _ in group]
+            _hand_over(group, results)
 
     def _next_group(self) -> tuple[list[_Waiting], bool]:
         group: list[_Waiting] = []
@@ -158,10 +158,10 @@ class DatabaseThread:
         return group, True
 
 
-def _hand_over(group: list[_Waiting], outcomes: list[Outcome]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Outcome]]] = {}
-    for (_, future, loop), outcome in zip(group, outcomes, strict=True):
-        by_loop.setdefault(loop, []).append((future, outcome))
+def _hand_over(group: list[_Waiting], results: list[OpResult]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], OpResult]]] = {}
+    for (_, future, loop), result in zip(group, results, strict=True):
+        by_loop.setdefault(loop, []).append((future, result))
     for loop, answers in by_loop.items():
         try:
             loop.call_soon_threadsafe(_resolve, answers)
@@ -169,14 +169,14 @@ def _hand_over(group: list[_Waiting], outcomes: list[Outcome]) -> None:
             continue  # the loop is closed: nobody is left to be told, and what was committed stays committed
 
 
-def _resolve(answers: list[tuple["asyncio.Future[Any]", Outcome]]) -> None:
-    for future, outcome in answers:
+def _resolve(answers: list[tuple["asyncio.Future[Any]", OpResult]]) -> None:
+    for future, result in answers:
         if future.cancelled():
             continue
-        if outcome.error is not None:
-            future.set_exception(outcome.error)
+        if result.error is not None:
+            future.set_exception(result.error)
         else:
-            future.set_result(outcome.value)
+            future.set_result(result.value)
 
 
 class NeedsWrite(Exception):
@@ -215,10 +215,10 @@ class Driver:
             if value is not None:
                 return value
             op = replace(op, direct=None)
-        outcome = self._transact([op])[0]
-        if outcome.error is not None:
-            raise outcome.error
-        return cast("T", outcome.value)
+        result = self._transact([op])[0]
+        if result.error is not None:
+            raise result.error
+        return cast("T", result.value)
 
     def _run_directly(self, direct: Direct[T], op: Op[T]) -> T | None:
         """What `_transact` does, without what groups need: a sync enqueue spends a quarter of the time here."""
@@ -325,34 +325,34 @@ class Driver:
             self._writer = self._writer or DatabaseThread("writer", self._transact)
             return self._writer
 
-    def _transact(self, ops: list[Op[Any]]) -> list[Outcome]:
+    def _transact(self, ops: list[Op[Any]]) -> list[OpResult]:
         """Run ops together and answer for each; if the group fails, each is run again by itself."""
         try:
             return self._group(ops)
         except (
             StoreUnavailable
         ) as error:  # nobody can write: trying each by itself would only take as many times longer
-            return [Outcome(error=error) for _ in ops]
+            return [OpResult(error=error) for _ in ops]
         except Exception as error:
             if len(ops) == 1:
                 ours = file.wrapped(error, self.path) if isinstance(error, sqlite3.Error) else error
-                return [Outcome(error=ours)]
+                return [OpResult(error=ours)]
         return [self._transact([op])[0] for op in ops]
 
-    def _group(self, ops: list[Op[Any]]) -> list[Outcome]:
-        outcomes = [Outcome() for _ in ops]
+    def _group(self, ops: list[Op[Any]]) -> list[OpResult]:
+        results = [OpResult() for _ in ops]
         writes = list(range(len(ops)))
         modes = {op.mode for op in ops}
         # A probe beside a write has the write lock anyway, and need not look first.
         if "read" in modes or modes == {"probe"}:
             with self.connections.lend() as connection:
-                writes = self._look(connection, ops, outcomes)
+                writes = self._look(connection, ops, results)
         if writes:
             with self._turn_to_write(), self.connections.lend() as connection:
-                self._write(connection, ops, writes, outcomes)
-        return outcomes
+                self._write(connection, ops, writes, results)
+        return results
 
-    def _look(self, connection: sqlite3.Connection, ops: list[Op[Any]], outcomes: list[Outcome]) -> list[int]:
+    def _look(self, connection: sqlite3.Connection, ops: list[Op[Any]], results: list[OpResult]) -> list[int]:
         """Run the reads and probes on one snapshot; what is left needs the write lock."""
         left: list[int] = []
         self.patiently(lambda: connection.execute("BEGIN"))
@@ -361,27 +361,27 @@ class Driver:
                 left.append(index)
                 continue
             try:
-                outcomes[index].value = drive(op, lambda command: _execute_read(connection, command))
+                results[index].value = drive(op, lambda command: _execute_read(connection, command))
             except NeedsWrite:
                 left.append(index)
         connection.execute("COMMIT")
         return left
 
     def _write(
-        self, connection: OwnConnection, ops: list[Op[Any]], indexes: list[int], outcomes: list[Outcome]
+        self, connection: OwnConnection, ops: list[Op[Any]], indexes: list[int], results: list[OpResult]
     ) -> None:
         direct = ops[indexes[0]].direct if len(indexes) == 1 else None
         value = None if direct is None else self._write_directly(connection, direct)
         if value is not None:
-            outcomes[indexes[0]].value = value
+            results[indexes[0]].value = value
         else:
             self._begin(connection)
             for op, those in _merged(ops, indexes):
                 value = drive(op, lambda command: execute(connection, command))
                 for index, own in zip(those, value if len(those) > 1 else [value], strict=True):
-                    outcomes[index].value = own
+                    results[index].value = own
             connection.execute("COMMIT")
-        self._follow_up(connection, [(ops[index], outcomes[index].value) for index in indexes])
+        self._follow_up(connection, [(ops[index], results[index].value) for index in indexes])
 
     def _follow_up(self, connection: sqlite3.Connection, done: Iterable[tuple[Op[Any], Any]]) -> None:
         """Do what follows a commit. The ops are committed: nothing that happens now may make them look failed."""
