@@ -485,7 +485,7 @@ def _is_same_file(one: Path, other: Path) -> bool:
         return False
 
 
-class Rows:
+class FetchedRows:
     """What a statement has found, fetched already."""
 
     __slots__ = ("_rows", "description", "lastrowid", "rowcount")
@@ -514,11 +514,11 @@ class AwaitedConnection:
         self.lent = lent
         self._thread = thread
 
-    async def execute(self, statement: str, parameters: Any = (), /) -> Rows:
+    async def execute(self, statement: str, parameters: Any = (), /) -> FetchedRows:
         """Run one statement, and fetch what it finds."""
         return await self.call(lambda: _fetched(self.lent.execute(statement, parameters)))
 
-    async def executemany(self, statement: str, parameters: Iterable[Any], /) -> Rows:
+    async def executemany(self, statement: str, parameters: Iterable[Any], /) -> FetchedRows:
         """Run one statement for each of many rows."""
         rows = list(parameters)
         return await self.call(lambda: _fetched(self.lent.executemany(statement, rows)))
@@ -658,6 +658,6 @@ def _resolve(future: "asyncio.Future[Any]", value: Any, error: Exception | None)
         future.set_exception(error)
 
 
-def _fetched(cursor: LentCursor) -> Rows:
+def _fetched(cursor: LentCursor) -> FetchedRows:
     rows: list[Any] = [] if cursor.description is None else cursor.fetchall()
-    return Rows(rows, cursor.rowcount, cursor.lastrowid, cursor.description)
+    return FetchedRows(rows, cursor.rowcount, cursor.lastrowid, cursor.description)
