@@ -36,6 +36,7 @@ from psycopg import pq
 
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import connection
+from shigoto.engine.postgres.block_connection import AsyncBlockConnection, BlockConnection
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.connector import Connector, EachLoop, begins_again_in_child
 from shigoto.engine.postgres.driver import ROLLBACK, Conversation, Driver, Requests, aconverse, converse
@@ -52,7 +53,6 @@ from shigoto.engine.postgres.errors import (
     unavailable,
 )
 from shigoto.engine.postgres.joining import Joiner
-from shigoto.engine.postgres.lent import LentAsyncConnection, LentConnection
 from shigoto.engine.postgres.pool import LoopPool, ThreadPool
 from shigoto.engine.postgres.wire import BAD, Request
 from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, Watchdog, to_its_end
@@ -197,10 +197,10 @@ class Lending:
         """The pool of the running event loop."""
         return self._loops.here()
 
-    def sign_in(self, block: Borrower, lent: object) -> None:
+    def sign_in(self, block: Borrower, block_connection: object) -> None:
         """A block has begun, with this connection."""
         self._blocks.add(block)
-        self._joiner.trust(lent)
+        self._joiner.trust(block_connection)
 
     def sign_out(self, block: Borrower) -> None:
         """A block has ended."""
@@ -243,7 +243,7 @@ class Block:
 
     # As `with`.
 
-    def __enter__(self) -> LentConnection:
+    def __enter__(self) -> BlockConnection:
         self._expect_new()
         self._pool: ThreadPool = self._lending.threads
         until = time.monotonic() + self._lending.driver.deadline
@@ -252,9 +252,9 @@ class Block:
             connection = self._pool.take(until)
             try:
                 converse(connection, self._entering(reused=connection.reused), until)
-                lent = LentConnection(connection.wire.pgconn, self)
-                self._opened(connection, lent)
-                return lent
+                block_connection = BlockConnection(connection.wire.pgconn, self)
+                self._opened(connection, block_connection)
+                return block_connection
             except BaseException as error:
                 self._pool.lose(connection)
                 self._pool.give_back(connection)
@@ -267,15 +267,15 @@ class Block:
         if self.stage == "foreign":
             self._leave_foreign(error)
             return
-        lent, connection = self._lent, self._connection
-        assert isinstance(lent, LentConnection)
+        block_connection, connection = self._block_connection, self._connection
+        assert isinstance(block_connection, BlockConnection)
         assert isinstance(connection, ThreadConnection)
         # Another thread's statement may have it, or a stream that nobody exhausts; until the limit passes.
-        while not (held := lent.lock.acquire(timeout=LOOK_EVERY)) and self.stage == "open":
+        while not (held := block_connection.lock.acquire(timeout=LOOK_EVERY)) and self.stage == "open":
             pass
         in_time = self._begin_to_leave()
         if held:
-            lent.lock.release()
+            block_connection.lock.release()
         rings = False
         try:
             if in_time:
@@ -294,7 +294,7 @@ class Block:
 
     # As `async with`.
 
-    async def __aenter__(self) -> LentAsyncConnection:
+    async def __aenter__(self) -> AsyncBlockConnection:
         self._expect_new()
         self._loop_pool: LoopPool = self._lending.on_loop()
         until = time.monotonic() + self._lending.driver.deadline
@@ -304,9 +304,9 @@ class Block:
             try:
                 await aconverse(connection, self._entering(reused=connection.reused), until)
                 connection.lend()
-                lent = LentAsyncConnection(connection.wire.pgconn, self)
-                self._opened(connection, lent)
-                return lent
+                block_connection = AsyncBlockConnection(connection.wire.pgconn, self)
+                self._opened(connection, block_connection)
+                return block_connection
             except BaseException as error:
                 self._loop_pool.lose(connection)
                 self._loop_pool.give_back(connection)
@@ -325,11 +325,11 @@ class Block:
             await to_its_end(asyncio.ensure_future(self._aleave(error)))
 
     async def _aleave(self, error: BaseException | None) -> None:
-        lent, connection = self._lent, self._connection
-        assert isinstance(lent, LentAsyncConnection)
+        block_connection, connection = self._block_connection, self._connection
+        assert isinstance(block_connection, AsyncBlockConnection)
         assert isinstance(connection, LoopConnection)
-        if lent.lock.locked():
-            await self._wait_for_statement(lent.lock)
+        if block_connection.lock.locked():
+            await self._wait_for_statement(block_connection.lock)
         in_time = self._begin_to_leave()
         rings = False
         try:
@@ -384,15 +384,17 @@ class Block:
         raise error
 
     def _opened(
-        self, connection: ThreadConnection | LoopConnection, lent: LentConnection | LentAsyncConnection
+        self,
+        connection: ThreadConnection | LoopConnection,
+        block_connection: BlockConnection | AsyncBlockConnection,
     ) -> None:
         pgconn = connection.wire.pgconn
-        self._connection, self._lent = connection, lent
+        self._connection, self._block_connection = connection, block_connection
         # One of our own to the same end: libpq may close its own in the moment when we shut it down.
         self._line = socket.fromfd(pgconn.socket, socket.AF_INET, socket.SOCK_STREAM)
         self._watchdog = self._lending.watchdog
         self.stage = "open"
-        self._lending.sign_in(self, lent)
+        self._lending.sign_in(self, block_connection)
         self._watchdog.watch(self, 0.0 if self._given_up else self._limit)
 
     # While it is open.
@@ -411,7 +413,7 @@ class Block:
 
     def expect_standing(self) -> None:
         """Raise if a statement has ended the transaction."""
-        if self.stage == "open" and self._lent.pgconn.transaction_status == STATUS.IDLE:
+        if self.stage == "open" and self._block_connection.pgconn.transaction_status == STATUS.IDLE:
             raise JobError(NOT_YOURS)
         if self._is_overdue() and self._status != STATUS.ACTIVE:
             self._judge_silent()  # the server had done all of it when it was told to cancel, or has only now begun

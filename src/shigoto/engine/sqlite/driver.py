@@ -43,8 +43,8 @@ from shigoto.engine.sqlite.file import Checkpointer, OwnConnection
 from shigoto.engine.sqlite.transaction import (
     AwaitedConnection,
     Block,
+    BlockConnection,
     EitherBlock,
-    LentConnection,
     expect_outside,
 )
 from shigoto.model.errors import JobError, StoreUnavailable
@@ -272,7 +272,7 @@ class Driver:
             value = None if op.direct is None else op.direct(partial(_execute_on, theirs))
             if value is None:
                 value = drive(op, lambda command: execute(theirs, command))
-            if isinstance(theirs, LentConnection) and op.rings is not None and op.rings(value):
+            if isinstance(theirs, BlockConnection) and op.rings is not None and op.rings(value):
                 theirs.block.rings = True
             return value
         except BaseException as error:
@@ -294,7 +294,7 @@ class Driver:
         """Run an op on the caller's connection: in the thread of an async block, or else here."""
         if not isinstance(connection, AwaitedConnection):
             return self.join(connection, op)
-        value: T = await connection.call(lambda: self.join(connection.lent, op))
+        value: T = await connection.call(lambda: self.join(connection.block_connection, op))
         return value
 
     def block(self, last: Callable[[], Op[Any]], *, limit: float) -> EitherBlock:

@@ -69,10 +69,10 @@ BROKEN = (
 _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
-class Keeper(Protocol):
+class ConnectionOwner(Protocol):
     """The block, as its connection sees it."""
 
-    cursors: "WeakSet[LentCursor]"
+    cursors: "WeakSet[BlockCursor]"
     use: "Use"
     rings: bool
 
@@ -90,7 +90,7 @@ class Use:
 
     __slots__ = ("_keeper", "lock")
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: ConnectionOwner) -> None:
         self._keeper = keeper
         self.lock = RLock()
 
@@ -110,20 +110,20 @@ class Use:
             self._keeper.explain(error)
 
 
-class LentCursor(sqlite3.Cursor):
+class BlockCursor(sqlite3.Cursor):
     """A cursor that knows whether its block is still open."""
 
-    def __init__(self, connection: sqlite3.Connection, block: Keeper) -> None:
+    def __init__(self, connection: sqlite3.Connection, block: ConnectionOwner) -> None:
         super().__init__(connection)
         self._block = block
         block.cursors.add(self)
 
-    def execute(self, sql: str, parameters: Any = (), /) -> "LentCursor":
+    def execute(self, sql: str, parameters: Any = (), /) -> "BlockCursor":
         with self._block.use:
             super().execute(sql, parameters)
         return self
 
-    def executemany(self, sql: str, parameters: Iterable[Any], /) -> "LentCursor":
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> "BlockCursor":
         rows = list(
             parameters
         )  # first: whoever makes them may take its time, and must not keep the watchdog out
@@ -151,24 +151,24 @@ class LentCursor(sqlite3.Cursor):
             return super().__next__()
 
 
-class LentConnection(sqlite3.Connection):
+class BlockConnection(sqlite3.Connection):
     """A connection with an open transaction, for as long as its block lasts."""
 
-    block: Keeper
+    block: ConnectionOwner
     finish: Callable[[object], None]
 
     def cursor(self, factory: object = None) -> Any:
         if factory is not None:
             raise JobError("A transaction block has cursors of its own: call cursor() without a factory.")
         with self.block.use:
-            return super().cursor(lambda connection: LentCursor(connection, self.block))
+            return super().cursor(lambda connection: BlockCursor(connection, self.block))
 
-    def execute(self, sql: str, parameters: Any = (), /) -> LentCursor:
-        cursor: LentCursor = self.cursor()
+    def execute(self, sql: str, parameters: Any = (), /) -> BlockCursor:
+        cursor: BlockCursor = self.cursor()
         return cursor.execute(sql, parameters)
 
-    def executemany(self, sql: str, parameters: Iterable[Any], /) -> LentCursor:
-        cursor: LentCursor = self.cursor()
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> BlockCursor:
+        cursor: BlockCursor = self.cursor()
         return cursor.executemany(sql, parameters)
 
     def executescript(self, sql_script: str, /) -> NoReturn:
@@ -226,7 +226,7 @@ class Block:
         self.host = host
         self.stage: Stage = "new"
         self.rings = False  # whether what was joined to it made work ready
-        self.cursors: WeakSet[LentCursor] = WeakSet()
+        self.cursors: WeakSet[BlockCursor] = WeakSet()
         self._last = last
         self._limit = limit
         self._stepping = threading.Lock()  # from stage to stage
@@ -246,7 +246,7 @@ class Block:
         """Whether the calling code is inside this block."""
         return _inside.get() is self
 
-    def open(self) -> LentConnection:
+    def open(self) -> BlockConnection:
         """Wait for the write lock, begin, and set the watchdog."""
         if self.stage != "new":
             raise JobError(ONCE)
@@ -317,7 +317,7 @@ class Block:
         Not even the garbage collector, which would close it, and so roll back what the parent is writing.
         """
         self.stage = "foreign"
-        connection: LentConnection | None = getattr(self, "_connection", None)
+        connection: BlockConnection | None = getattr(self, "_connection", None)
         if connection is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
@@ -349,9 +349,9 @@ class Block:
     def _begin(self) -> None:
         host = self.host
 
-        def connect() -> LentConnection:
+        def connect() -> BlockConnection:
             connection = sqlite3.connect(
-                host.path, timeout=0, isolation_level=None, check_same_thread=False, factory=LentConnection
+                host.path, timeout=0, isolation_level=None, check_same_thread=False, factory=BlockConnection
             )
             connection.block = self
             pragmas = file.pragmas(host.synchronous) + file.FOR_USERS
@@ -426,7 +426,7 @@ class Block:
             self._rolled_back.set()
 
     def _close(self) -> None:
-        connection: LentConnection | None = getattr(self, "_connection", None)
+        connection: BlockConnection | None = getattr(self, "_connection", None)
         if connection is not None:
             sqlite3.Connection.close(connection)
         self.host.connections.sign_out(self)
@@ -510,18 +510,18 @@ class AwaitedConnection:
 
     finish: Callable[[object], None]
 
-    def __init__(self, lent: LentConnection, thread: "BlockThread") -> None:
-        self.lent = lent
+    def __init__(self, block_connection: BlockConnection, thread: "BlockThread") -> None:
+        self.block_connection = block_connection
         self._thread = thread
 
     async def execute(self, statement: str, parameters: Any = (), /) -> FetchedRows:
         """Run one statement, and fetch what it finds."""
-        return await self.call(lambda: _fetched(self.lent.execute(statement, parameters)))
+        return await self.call(lambda: _fetched(self.block_connection.execute(statement, parameters)))
 
     async def executemany(self, statement: str, parameters: Iterable[Any], /) -> FetchedRows:
         """Run one statement for each of many rows."""
         rows = list(parameters)
-        return await self.call(lambda: _fetched(self.lent.executemany(statement, rows)))
+        return await self.call(lambda: _fetched(self.block_connection.executemany(statement, rows)))
 
     async def call(self, action: Callable[[], T]) -> T:
         """Do something in the block's thread."""
@@ -535,11 +535,11 @@ class EitherBlock:
     def __init__(self, block: Block) -> None:
         self._block = block
 
-    def __enter__(self) -> LentConnection:
+    def __enter__(self) -> BlockConnection:
         expect_outside(self._block.host.path)
-        lent = self._block.open()
+        block_connection = self._block.open()
         self._unmark = mark_here(self._block)
-        return lent
+        return block_connection
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -551,12 +551,12 @@ class EitherBlock:
         expect_outside(self._block.host.path)
         self._thread = BlockThread(self._block.abandon)
         try:
-            lent: LentConnection = await self._thread.submit(self._block.open)
+            block_connection: BlockConnection = await self._thread.submit(self._block.open)
         except BaseException:
             self._thread.finish(self._block.abandon)
             raise
         self._unmark = mark_here(self._block)
-        return AwaitedConnection(lent, self._thread)
+        return AwaitedConnection(block_connection, self._thread)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -658,6 +658,6 @@ def _resolve(future: "asyncio.Future[Any]", value: Any, error: Exception | None)
         future.set_exception(error)
 
 
-def _fetched(cursor: LentCursor) -> FetchedRows:
+def _fetched(cursor: BlockCursor) -> FetchedRows:
     rows: list[Any] = [] if cursor.description is None else cursor.fetchall()
     return FetchedRows(rows, cursor.rowcount, cursor.lastrowid, cursor.description)

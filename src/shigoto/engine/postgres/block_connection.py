@@ -1,4 +1,4 @@
-"""The connections that a transaction block lends out: psycopg's own, which mind whether their block still stands.
+"""Connections of transaction blocks: psycopg's own, which mind whether their block still stands.
 
 Everything that psycopg sends and waits for goes through `wait`, also what cursors do that were made past the block. The
 server's end of it goes on to serve other blocks: so a connection that was lent refuses everything afterwards.
@@ -20,7 +20,7 @@ from shigoto.model.errors import JobError
 RV = TypeVar("RV")
 
 
-class Keeper(Protocol):
+class ConnectionKeeper(Protocol):
     """The block, as its connection sees it. `waiting` is since when somebody waits for the server."""
 
     waiting: float | None
@@ -38,12 +38,12 @@ class Keeper(Protocol):
         ...
 
 
-class LentConnection(psycopg.Connection[Any]):
+class BlockConnection(psycopg.Connection[Any]):
     """A connection with an open transaction, for as long as its block lasts."""
 
     finish: Callable[[object], None]
 
-    def __init__(self, pgconn: pq.abc.PGconn, keeper: Keeper) -> None:
+    def __init__(self, pgconn: pq.abc.PGconn, keeper: ConnectionKeeper) -> None:
         self.keeper = keeper
         super().__init__(pgconn)
         self.prepare_threshold = None  # what is prepared would be left behind on the server
@@ -102,12 +102,12 @@ class LentConnection(psycopg.Connection[Any]):
     def __del__(self, _: Any = None, /) -> None: ...
 
 
-class LentAsyncConnection(psycopg.AsyncConnection[Any]):
+class AsyncBlockConnection(psycopg.AsyncConnection[Any]):
     """The same for event loops."""
 
     finish: Callable[[object], None]
 
-    def __init__(self, pgconn: pq.abc.PGconn, keeper: Keeper) -> None:
+    def __init__(self, pgconn: pq.abc.PGconn, keeper: ConnectionKeeper) -> None:
         self.keeper = keeper
         super().__init__(pgconn)
         self.prepare_threshold = None
