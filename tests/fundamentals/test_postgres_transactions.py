@@ -204,7 +204,7 @@ class TestExhaustion:
                 thread = threading.Thread(target=handle, args=(number,))
                 thread.start()
                 waiting.append(thread)
-                until(lambda: len(engine._lending.threads._line) == len(waiting))
+                until(lambda: len(engine._block_pool.threads._line) == len(waiting))
             assert order == []
             assert runs[3].settle(Ending.ERRORED) is Verdict.ACCEPTED
             orders = shop.engine.run(shop.engine.beat(shop.worker, None))

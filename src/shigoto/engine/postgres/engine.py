@@ -21,7 +21,7 @@ from shigoto.engine.postgres.dialect import (
 )
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.joining import Joiner, Lanes
-from shigoto.engine.postgres.transaction import Lending
+from shigoto.engine.postgres.transaction import BlockPool
 from shigoto.engine.postgres.wire import in_schema, load_texts
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
 from shigoto.engine.sql import looking, managing, repairing, settling, ticking
@@ -80,7 +80,7 @@ class PostgresEngine:
         texts = load_texts(self._settings.schema)
         self._driver = Driver(self._settings, texts)
         self._joiner = Joiner(self._driver, texts)
-        self._lending = Lending(self._driver, self._joiner)
+        self._block_pool = BlockPool(self._driver, self._joiner)
         self._lanes = Lanes()
         self._marks = Marks()
         self._patterns = enqueueing.Patterns()
@@ -129,7 +129,7 @@ class PostgresEngine:
         return await self._joiner.ajoin(connection, op)
 
     def block(self, last: Callable[[], Op[Any]], *, limit: float) -> Block:
-        return transaction.Block(self._lending, last, limit)
+        return transaction.Block(self._block_pool, last, limit)
 
     def listen(self) -> Doorbell:
         return self._driver.listen()
@@ -139,7 +139,7 @@ class PostgresEngine:
         self._driver.hurry()
 
     def close(self) -> None:
-        self._lending.close()
+        self._block_pool.close()
         self._driver.close()
 
     def migrate(self) -> list[str]:

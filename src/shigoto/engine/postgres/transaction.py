@@ -162,7 +162,7 @@ def too_long(limit: float) -> TransactionTooLong:
     )
 
 
-class Borrower(Protocol):
+class OpenBlock(Protocol):
     """A block, as far as its process is concerned."""
 
     def disown(self) -> None:
@@ -170,14 +170,14 @@ class Borrower(Protocol):
         ...
 
 
-class Lending:
+class BlockPool:
     """The blocks of one process on one store."""
 
     def __init__(self, driver: Driver, joiner: Joiner) -> None:
         self.driver = driver
         self.store = driver.settings.shown
         self._joiner = joiner
-        self._blocks: WeakSet[Borrower] = WeakSet()
+        self._blocks: WeakSet[OpenBlock] = WeakSet()
         self._begin_again()
         begins_again_in_child(self)
 
@@ -197,12 +197,12 @@ class Lending:
         """The pool of the running event loop."""
         return self._loops.here()
 
-    def sign_in(self, block: Borrower, block_connection: object) -> None:
+    def sign_in(self, block: OpenBlock, block_connection: object) -> None:
         """A block has begun, with this connection."""
         self._blocks.add(block)
         self._joiner.trust(block_connection)
 
-    def sign_out(self, block: Borrower) -> None:
+    def sign_out(self, block: OpenBlock) -> None:
         """A block has ended."""
         self._blocks.discard(block)
 
@@ -227,9 +227,9 @@ class Lending:
 class Block:
     """One transaction, entered once, with `with` or `async with`."""
 
-    def __init__(self, lending: Lending, last: Callable[[], Op[Any]], limit: float) -> None:
+    def __init__(self, block_pool: BlockPool, last: Callable[[], Op[Any]], limit: float) -> None:
         self.stage: Stage = "new"
-        self._lending = lending
+        self._block_pool = block_pool
         self._last = last
         self._limit = limit
         self._mark = secrets.token_hex(16).encode()
@@ -245,9 +245,9 @@ class Block:
 
     def __enter__(self) -> BlockConnection:
         self._expect_new()
-        self._pool: ThreadPool = self._lending.threads
-        until = time.monotonic() + self._lending.driver.deadline
-        setbacks = Setbacks(self._lending.store, until)
+        self._pool: ThreadPool = self._block_pool.threads
+        until = time.monotonic() + self._block_pool.driver.deadline
+        setbacks = Setbacks(self._block_pool.store, until)
         while True:
             connection = self._pool.take(until)
             try:
@@ -279,7 +279,7 @@ class Block:
         rings = False
         try:
             if in_time:
-                until = time.monotonic() + self._lending.driver.deadline
+                until = time.monotonic() + self._block_pool.driver.deadline
                 rings = converse(connection, self._leaving(error, until), until)
             else:
                 connection.close()
@@ -290,15 +290,15 @@ class Block:
             self._over()
         self._explain_inside(error, in_time=in_time)
         if rings:
-            self._lending.driver.ring_from_thread()
+            self._block_pool.driver.ring_from_thread()
 
     # As `async with`.
 
     async def __aenter__(self) -> AsyncBlockConnection:
         self._expect_new()
-        self._loop_pool: LoopPool = self._lending.on_loop()
-        until = time.monotonic() + self._lending.driver.deadline
-        setbacks = Setbacks(self._lending.store, until)
+        self._loop_pool: LoopPool = self._block_pool.on_loop()
+        until = time.monotonic() + self._block_pool.driver.deadline
+        setbacks = Setbacks(self._block_pool.store, until)
         while True:
             connection = await self._loop_pool.take(until)
             try:
@@ -334,7 +334,7 @@ class Block:
         rings = False
         try:
             if in_time:
-                until = time.monotonic() + self._lending.driver.deadline
+                until = time.monotonic() + self._block_pool.driver.deadline
                 connection.take_back()
                 rings = await aconverse(connection, self._leaving(error, until), until)
             else:
@@ -346,7 +346,7 @@ class Block:
             self._over()
         self._explain_inside(error, in_time=in_time)
         if rings:
-            self._lending.driver.ring_from_loop()
+            self._block_pool.driver.ring_from_loop()
 
     async def _wait_for_statement(self, lock: asyncio.Lock) -> None:
         """Wait for another task's statement, or for a stream that nobody may exhaust: until the limit passes."""
@@ -392,9 +392,9 @@ class Block:
         self._connection, self._block_connection = connection, block_connection
         # One of our own to the same end: libpq may close its own in the moment when we shut it down.
         self._line = socket.fromfd(pgconn.socket, socket.AF_INET, socket.SOCK_STREAM)
-        self._watchdog = self._lending.watchdog
+        self._watchdog = self._block_pool.watchdog
         self.stage = "open"
-        self._lending.sign_in(self, block_connection)
+        self._block_pool.sign_in(self, block_connection)
         self._watchdog.watch(self, 0.0 if self._given_up else self._limit)
 
     # While it is open.
@@ -484,7 +484,7 @@ class Block:
 
     def _leaving(self, error: BaseException | None, until: float) -> Requests[bool]:
         """Commit with the last operation, or roll back because of this error. Tells whether to ring."""
-        driver = self._lending.driver
+        driver = self._block_pool.driver
         try:
             if error is not None:
                 raise error
@@ -527,7 +527,7 @@ class Block:
         error: BaseException | None,
     ) -> None:
         """Raise what it means that the end has failed; nothing if it was a rollback, which comes by itself then."""
-        store = self._lending.store
+        store = self._block_pool.store
         if isinstance(failed, ConnectionLost):
             connection.close()
             if error is None:
@@ -543,7 +543,7 @@ class Block:
             raise self._late() from error
         if isinstance(error, psycopg.Error):
             broken = self._connection.wire.pgconn.status == BAD
-            meant = says_nothing_about_the_job(error, self._lending.store, broken=broken)
+            meant = says_nothing_about_the_job(error, self._block_pool.store, broken=broken)
             if meant is not None:
                 raise meant from error
 
@@ -554,11 +554,13 @@ class Block:
     def _over(self) -> None:
         if self.stage not in ("expired", "silent"):
             self.stage = "over"
-        self._lending.sign_out(self)
+        self._block_pool.sign_out(self)
         if self._line is not None:
             self._line.close()
 
     def _late(self) -> Exception:
         if self._given_up:
             return JobError(GIVEN_UP)
-        return unavailable(self._lending.store, SILENT) if self.stage == "silent" else too_long(self._limit)
+        return (
+            unavailable(self._block_pool.store, SILENT) if self.stage == "silent" else too_long(self._limit)
+        )
