@@ -74,7 +74,7 @@ COMMIT = (
     b"SELECT CASE WHEN pg_catalog.current_setting('shigoto.block', true) = '%s' THEN 0"
     b" ELSE (coalesce(pg_catalog.current_setting('shigoto.block', true), '') || ' is another block')::int END; COMMIT"
 )
-MARK_IS_GONE = " is another block"
+TOKEN_IS_GONE = " is another block"
 SILENT = "the server has not answered while a transaction block was open"
 STILL_BUSY = (
     "A statement of the transaction block is still under way, such as a stream, a COPY or a pipeline, so it cannot be"
@@ -93,9 +93,9 @@ PROMPT = 0.25  # seconds; whoever is answered within these has met no silence
 STATUS = pq.TransactionStatus
 
 
-def beginning(seconds: int, mark: bytes) -> Request:
+def beginning(seconds: int, token: bytes) -> Request:
     """Begin; the server ends it by itself if it takes longer and nobody else has ended it."""
-    return Request(BEGIN % (1000 * seconds, 1000 * seconds, mark))
+    return Request(BEGIN % (1000 * seconds, 1000 * seconds, token))
 
 
 class Ending(Conversation[T]):
@@ -103,17 +103,17 @@ class Ending(Conversation[T]):
 
     __slots__ = ("_mark",)
 
-    def __init__(self, op: Op[T], driver: Driver, until: float, mark: bytes) -> None:
+    def __init__(self, op: Op[T], driver: Driver, until: float, token: bytes) -> None:
         super().__init__(op, driver.texts, driver.bell, until)
         self.begun = True
-        self._mark = mark
+        self._token = token
 
     def _begin(self) -> Requests[None]:
         yield from ()
 
     def _commit(self) -> Requests[None]:
         self.committing = True
-        answer = yield Request(COMMIT % self._mark)
+        answer = yield Request(COMMIT % self._token)
         if answer.tag != b"COMMIT":
             raise psycopg.InternalError("the transaction had failed")
 
@@ -135,7 +135,7 @@ def refusal(error: psycopg.Error, store: str) -> Exception:
     """What it means that the completion was not written: trouble of the store, or what the block has done to it."""
     if error.sqlstate in RESTARTABLE:
         return _conflict(error, store)
-    if isinstance(error, psycopg.errors.InvalidTextRepresentation) and MARK_IS_GONE in str(error):
+    if isinstance(error, psycopg.errors.InvalidTextRepresentation) and TOKEN_IS_GONE in str(error):
         return JobError(NOT_YOURS)
     if isinstance(error, psycopg.IntegrityError):
         return error  # what a constraint says at the commit, it says about the block's own rows
@@ -232,7 +232,7 @@ class Block:
         self._block_pool = block_pool
         self._last = last
         self._limit = limit
-        self._mark = secrets.token_hex(16).encode()
+        self._token = secrets.token_hex(16).encode()
         self._stepping = threading.Lock()  # from stage to stage
         self._given_up = False
         self.waiting: float | None = None
@@ -372,7 +372,7 @@ class Block:
     def _entering(self, *, reused: bool) -> Requests[None]:
         if reused:
             yield CLEAN
-        yield beginning(ceil(self._limit + SERVERS_GRACE), self._mark)
+        yield beginning(ceil(self._limit + SERVERS_GRACE), self._token)
 
     def _pause_after(self, error: BaseException, setbacks: Setbacks) -> float:
         """How long to wait before another attempt; raises if there shall be none."""
@@ -499,7 +499,7 @@ class Block:
             if failed is error:
                 return False
             raise
-        ending = self._ending = Ending(op, driver, until, self._mark)
+        ending = self._ending = Ending(op, driver, until, self._token)
         value = yield from ending.requests()
         return driver.after(op, value, ending)
 
