@@ -98,7 +98,7 @@ def beginning(seconds: int, token: bytes) -> Request:
     return Request(BEGIN % (1000 * seconds, 1000 * seconds, token))
 
 
-class Ending(Conversation[T]):
+class CheckedCommit(Conversation[T]):
     """The last operation of a block: its transaction has begun already, and must be the same until the commit."""
 
     __slots__ = ("_mark",)
@@ -239,7 +239,7 @@ class Block:
         self._overdue: float | None = None  # who waited for the server when the limit passed
         self._conflict: psycopg.Error | None = None
         self._line: socket.socket | None = None
-        self._ending: Ending[Any] | None = None
+        self._ending: CheckedCommit[Any] | None = None
 
     # As `with`.
 
@@ -499,7 +499,7 @@ class Block:
             if failed is error:
                 return False
             raise
-        ending = self._ending = Ending(op, driver, until, self._token)
+        ending = self._ending = CheckedCommit(op, driver, until, self._token)
         value = yield from ending.requests()
         return driver.after(op, value, ending)
 
