@@ -55,7 +55,7 @@ from shigoto.engine.postgres.errors import (
 from shigoto.engine.postgres.joining import Joiner
 from shigoto.engine.postgres.pool import LoopPool, ThreadPool
 from shigoto.engine.postgres.wire import BAD, Request
-from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, Watchdog, to_its_end
+from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, BlockTimer, to_its_end
 from shigoto.model.errors import JobError, StoreUnavailable, TransactionConflict, TransactionTooLong
 
 T = TypeVar("T")
@@ -187,7 +187,7 @@ class BlockPool:
         # What a block prepares is gone after it: so is what we would have prepared.
         self._connector = Connector(self.store, settings.parameters, prepares=False, patience=patience)
         self.threads = self._new_pool()
-        self.watchdog = Watchdog()
+        self.watchdog = BlockTimer()
         self._loops = EachLoop(lambda: LoopPool(self.store, settings.on_a_loop, self._connector.aopen))
 
     def _new_pool(self) -> ThreadPool:
@@ -209,7 +209,7 @@ class BlockPool:
     def close(self) -> None:
         """Close what nobody uses now, and the rest when it comes back. A later block opens again."""
         self.watchdog.stop()
-        self.watchdog = Watchdog()
+        self.watchdog = BlockTimer()
         threads, self.threads = self.threads, self._new_pool()
         threads.close()
         self._loops.close()

@@ -62,7 +62,7 @@ class Watched(Protocol):
         ...
 
 
-class Watchdog:
+class BlockTimer:
     """Watches blocks from `watch` until `forget`."""
 
     def __init__(self) -> None:

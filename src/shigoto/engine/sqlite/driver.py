@@ -34,7 +34,7 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 
 from shigoto.engine.op import Op, Write, drive
-from shigoto.engine.sql.block import Watchdog, started
+from shigoto.engine.sql.block import BlockTimer, started
 from shigoto.engine.sql.commands import Command, SqlText, sql
 from shigoto.engine.sqlite import file
 from shigoto.engine.sqlite.connections import Connections, Prepare
@@ -202,7 +202,7 @@ class Driver:
         self._writing = threading.Lock()
         self._starting = threading.Lock()
         self._checkpointer = Checkpointer(self.path)
-        self.watchdog = Watchdog()
+        self.watchdog = BlockTimer()
         self._writer: DatabaseThread | None = None
         self._reader: DatabaseThread | None = None
 

@@ -41,7 +41,7 @@ from typing import Any, Literal, NoReturn, Protocol, TypeVar
 from weakref import WeakSet
 
 from shigoto.engine.op import Op, drive
-from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, Watchdog, started, to_its_end
+from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, BlockTimer, started, to_its_end
 from shigoto.engine.sqlite import file
 from shigoto.engine.sqlite.connections import Connections
 from shigoto.engine.sqlite.dialect import execute
@@ -198,7 +198,7 @@ class Host(Protocol):
     connections: Connections
 
     @property
-    def watchdog(self) -> Watchdog:
+    def watchdog(self) -> BlockTimer:
         """What ends blocks that stay open for too long."""
         ...
 
