@@ -15,7 +15,7 @@ from msgspec import Struct
 from shigoto.engine.op import Op, Write, drive
 from shigoto.engine.postgres.connection import ThreadConnection
 from shigoto.engine.postgres.connector import ThreadsInner
-from shigoto.engine.postgres.wire import Request, ServerRows, encode, load_texts
+from shigoto.engine.postgres.wire import ServerRows, WireRequest, encode, load_texts
 from shigoto.engine.sql.commands import NamedSql
 
 PATIENCE = 120.0  # seconds for one statement, for one that does walk through everything
@@ -54,7 +54,7 @@ class Meter:
 
     def say(self, text: str) -> ServerRows:
         """Any statement."""
-        return self._ask(Request(text.encode()))
+        return self._ask(WireRequest(text.encode()))
 
     def weigh(self, op: Op[Any], *, first: str = "") -> Cost:
         """What the op costs, after a script that is part of the same transaction."""
@@ -85,7 +85,7 @@ class Meter:
             self.say(first)
 
     def _rows(self) -> dict[str, int]:
-        return {name: int(read) for name, read in self._ask(Request(ROWS, (), ())).rows}
+        return {name: int(read) for name, read in self._ask(WireRequest(ROWS, (), ())).rows}
 
     def _execute(self, command: Any) -> ServerRows | None:
         request = self._request(command)
@@ -97,17 +97,17 @@ class Meter:
         if request is None:
             return 0
         self.say("SAVEPOINT weighed")
-        answer = self._ask(Request(EXPLAIN + request.text, request.values, request.formats))
+        answer = self._ask(WireRequest(EXPLAIN + request.text, request.values, request.formats))
         self.say("ROLLBACK TO SAVEPOINT weighed")
         [[told]] = answer.rows
         plan = (told if isinstance(told, list) else json.loads(told))[0]["Plan"]
         return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
-    def _request(self, command: Any) -> Request | None:
+    def _request(self, command: Any) -> WireRequest | None:
         if isinstance(command, Write):
             return None
         text = self._texts[command.name] if isinstance(command, NamedSql) else command.text.encode()
         return encode(text, command.values, lambda: False)
 
-    def _ask(self, request: Request) -> ServerRows:
+    def _ask(self, request: WireRequest) -> ServerRows:
         return self._connection.ask(request, time.monotonic() + PATIENCE)

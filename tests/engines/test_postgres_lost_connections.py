@@ -14,7 +14,7 @@ from shigoto.engine.postgres.connection import LoopConnection
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.errors import ConnectionLost
 from shigoto.engine.postgres.pool import LoopPool
-from shigoto.engine.postgres.wire import Request
+from shigoto.engine.postgres.wire import WireRequest
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
@@ -35,7 +35,7 @@ def factory_of(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
 async def ended_by_the_server(url: str, pool: LoopPool, *, lent: bool) -> LoopConnection:
     """A connection in the midst of a transaction, which has been ended; nobody has looked at it since."""
     connection = await pool.take(time.monotonic() + DEADLINE)
-    await connection.ask(Request(b"BEGIN"), time.monotonic() + DEADLINE)
+    await connection.ask(WireRequest(b"BEGIN"), time.monotonic() + DEADLINE)
     if lent:
         connection.lend()
     pid = connection.wire.pgconn.backend_pid
@@ -60,7 +60,7 @@ def test_who_asks_on_a_connection_that_was_ended_is_told_at_once(
             connection.take_back()
         began = time.monotonic()
         with pytest.raises(ConnectionLost):
-            await connection.ask(Request(b"SELECT 1"), began + DEADLINE)
+            await connection.ask(WireRequest(b"SELECT 1"), began + DEADLINE)
         return time.monotonic() - began
 
     with asyncio.Runner(loop_factory=factory_of(loop)) as runner:

@@ -13,7 +13,7 @@ from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres import engine as postgres_engine
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.errors import ConnectionLost
-from shigoto.engine.postgres.wire import Request
+from shigoto.engine.postgres.wire import WireRequest
 from tests.fundamentals.shop import SHORT, Shop, until
 from tests.postgres_clock import ServerClock
 
@@ -75,7 +75,7 @@ class PostgresShop(Shop):
     def lose_the_answer(self, monkeypatch: pytest.MonkeyPatch, *, committed: bool) -> str:
         ask = ThreadConnection.ask
 
-        def lose(connection: ThreadConnection, request: Request, until: float) -> Any:
+        def lose(connection: ThreadConnection, request: WireRequest, until: float) -> Any:
             if not request.text.endswith(b"COMMIT"):
                 return ask(connection, request, until)
             if committed:
@@ -90,7 +90,7 @@ class PostgresShop(Shop):
     ) -> None:
         ask = LoopConnection.ask
 
-        async def slowly(connection: LoopConnection, request: Request, until: float) -> Any:
+        async def slowly(connection: LoopConnection, request: WireRequest, until: float) -> Any:
             if request.text.endswith(b"COMMIT") and b"shigoto.block" in request.text:
                 committing.set()
                 assert await asyncio.to_thread(go_on.wait, 10)

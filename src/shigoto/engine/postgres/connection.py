@@ -27,7 +27,7 @@ import psycopg
 from psycopg import pq
 
 from shigoto.engine.postgres.errors import ConnectionLost, NoAnswer, one_line
-from shigoto.engine.postgres.wire import BAD, Request, ServerRows, Wire
+from shigoto.engine.postgres.wire import BAD, LibpqConnection, ServerRows, WireRequest
 
 WITHIN = 5.0  # seconds
 MOST = 4  # threads
@@ -42,7 +42,7 @@ LOOK_EVERY = 1.0  # seconds, at a socket of whose end the event loop need not ha
 COPY_AT_ONCE = 256 * 1024  # bytes
 
 # libpq would say goodbye to the parent's server for whoever frees such a connection, so a child never does.
-_inherited: list[Wire] = []
+_inherited: list[LibpqConnection] = []
 
 Ready = Callable[[int, float], int]
 
@@ -102,7 +102,7 @@ def _is_there(address: str, port: int) -> bool:
         return bool(line.recv(1))
 
 
-def disown(wire: Wire) -> None:
+def disown(wire: LibpqConnection) -> None:
     """Let go of a parent's connection in a forked child: close the socket here, and say nothing to the server."""
     with suppress(OSError, psycopg.Error):
         os.close(wire.pgconn.socket)
@@ -113,12 +113,12 @@ class ThreadConnection:
     """For one thread at a time."""
 
     def __init__(self, inner: psycopg.Connection[Any], *, prepares: bool) -> None:
-        self.wire = Wire(inner, prepares=prepares)
+        self.wire = LibpqConnection(inner, prepares=prepares)
         self.reused = False
         self.idle_since = 0.0
         self._ready = _readiness(self.wire.pgconn.socket)
 
-    def ask(self, request: Request, until: float) -> ServerRows:
+    def ask(self, request: WireRequest, until: float) -> ServerRows:
         """What the server answers. Raises psycopg.Error if it says no, ConnectionLost if it says nothing."""
         wire = self.wire
         if wire.prepares and wire.must_prepare(request):
@@ -223,7 +223,7 @@ class LoopConnection:
     """
 
     def __init__(self, inner: psycopg.AsyncConnection[Any], *, prepares: bool) -> None:
-        self.wire = Wire(inner, prepares=prepares)
+        self.wire = LibpqConnection(inner, prepares=prepares)
         self.reused = False
         self.idle_since = 0.0
         self.heard: Callable[[], None] | None = None  # a notification, or the end of the connection
@@ -245,7 +245,7 @@ class LoopConnection:
         """Whether an answer is still to come."""
         return self._asker is not None
 
-    async def ask(self, request: Request, until: float) -> ServerRows:
+    async def ask(self, request: WireRequest, until: float) -> ServerRows:
         """What the server answers. Raises psycopg.Error if it says no, ConnectionLost if it says nothing."""
         wire = self.wire
         if wire.prepares and wire.must_prepare(request):

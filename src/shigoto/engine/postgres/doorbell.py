@@ -24,7 +24,7 @@ import psycopg
 
 from shigoto.engine.postgres.connection import LoopConnection, disown
 from shigoto.engine.postgres.errors import ConnectionLost, one_line
-from shigoto.engine.postgres.wire import Request
+from shigoto.engine.postgres.wire import WireRequest
 from shigoto.model.errors import StoreError
 
 APART = 0.004  # seconds between two rings at least
@@ -37,7 +37,7 @@ TOO_LATE = (
 log = logging.getLogger("shigoto.postgres")
 CONNECT_WITHIN = 10.0  # seconds
 CHECK_EVERY, CHECK_WITHIN = 15.0, 5.0  # seconds
-CHECK = Request(b"SELECT 1")
+CHECK = WireRequest(b"SELECT 1")
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0  # seconds, give or take a fifth
 
 
@@ -100,7 +100,7 @@ class Switchboard:
     ) -> None:
         self._store = store
         self._connect = connect
-        self._listen = Request(f'LISTEN "{channel}"'.encode())
+        self._listen = WireRequest(f'LISTEN "{channel}"'.encode())
         self._loop = asyncio.get_running_loop()
         self._ears: set[Ear] = set()
         self._connection: LoopConnection | None = None

@@ -36,7 +36,7 @@ from shigoto.engine.postgres.connector import Connector, EachLoop, begins_again_
 from shigoto.engine.postgres.doorbell import Bell, Ear, Silence, Switchboard
 from shigoto.engine.postgres.errors import RESTARTABLE, WORN_OUT, ConnectionLost, Setbacks
 from shigoto.engine.postgres.pool import LoopPool, ThreadPool
-from shigoto.engine.postgres.wire import Command, Copy, Request, Script, ServerRows, Texts, encode
+from shigoto.engine.postgres.wire import Command, Copy, Script, ServerRows, Texts, WireRequest, encode
 from shigoto.engine.protocol import Doorbell
 from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreError
@@ -59,10 +59,10 @@ LIMITED_BY_ITSELF = frozenset(
 )  # there is one with its own limit, for where no transaction has one
 BY_ITSELF = "_by_itself"  # is the end of its name
 TO_READ, TO_WRITE = b"REPEATABLE READ READ ONLY", b"READ COMMITTED READ WRITE"
-COMMIT = Request(b"COMMIT")
-ROLLBACK = Request(b"ROLLBACK")
+COMMIT = WireRequest(b"COMMIT")
+ROLLBACK = WireRequest(b"ROLLBACK")
 
-Requests = Generator[Request, ServerRows, T]
+Requests = Generator[WireRequest, ServerRows, T]
 
 log = logging.getLogger("shigoto.postgres")
 DEADLINE = 30.0  # seconds for one op, with everything that it waits for
@@ -133,7 +133,7 @@ class Conversation(Generic[T]):
         seconds = max(1, ceil(self._until - time.monotonic()))
         locked = LOCKED_FOR_URGENT if self._op.urgent else LOCKED_FOR if seconds <= ORDINARY else seconds
         level = TO_READ if self._op.mode == "read" else TO_WRITE
-        yield Request(BEGIN % (level, 1000 * seconds, min(1000 * locked, 1000 * seconds)))
+        yield WireRequest(BEGIN % (level, 1000 * seconds, min(1000 * locked, 1000 * seconds)))
 
     def _commit(self) -> Requests[None]:
         if self.begun:
@@ -147,12 +147,12 @@ class Conversation(Generic[T]):
         if isinstance(command, Write):
             return None
         if isinstance(command, Script):
-            return (yield Request(command.text.encode()))
+            return (yield WireRequest(command.text.encode()))
         if isinstance(command, Copy):
-            return (yield Request(command.text.encode(), copied=command.rows))
+            return (yield WireRequest(command.text.encode(), copied=command.rows))
         return (yield self.encoded(command))
 
-    def encoded(self, command: NamedSql | SqlText) -> Request:
+    def encoded(self, command: NamedSql | SqlText) -> WireRequest:
         """The command as it is sent."""
         text = self._text(command.name) if isinstance(command, NamedSql) else command.text.encode()
         assert isinstance(command.values, (tuple, list)), "PostgreSQL's values have numbers, not names"

@@ -54,14 +54,14 @@ from shigoto.engine.postgres.errors import (
 )
 from shigoto.engine.postgres.joining import Joiner
 from shigoto.engine.postgres.pool import LoopPool, ThreadPool
-from shigoto.engine.postgres.wire import BAD, Request
+from shigoto.engine.postgres.wire import BAD, WireRequest
 from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, BlockTimer, to_its_end
 from shigoto.model.errors import JobError, StoreUnavailable, TransactionConflict, TransactionTooLong
 
 T = TypeVar("T")
 
 # What an earlier block may have left behind on the connection. Plans stay: they make the completion quick.
-CLEAN = Request(
+CLEAN = WireRequest(
     b"RESET SESSION AUTHORIZATION; RESET ALL; DEALLOCATE ALL; CLOSE ALL; UNLISTEN *; DISCARD TEMP; DISCARD SEQUENCES;"
     b" SELECT pg_catalog.pg_advisory_unlock_all()"
 )
@@ -93,9 +93,9 @@ PROMPT = 0.25  # seconds; whoever is answered within these has met no silence
 STATUS = pq.TransactionStatus
 
 
-def beginning(seconds: int, token: bytes) -> Request:
+def beginning(seconds: int, token: bytes) -> WireRequest:
     """Begin; the server ends it by itself if it takes longer and nobody else has ended it."""
-    return Request(BEGIN % (1000 * seconds, 1000 * seconds, token))
+    return WireRequest(BEGIN % (1000 * seconds, 1000 * seconds, token))
 
 
 class CheckedCommit(Conversation[T]):
@@ -113,7 +113,7 @@ class CheckedCommit(Conversation[T]):
 
     def _commit(self) -> Requests[None]:
         self.committing = True
-        answer = yield Request(COMMIT % self._token)
+        answer = yield WireRequest(COMMIT % self._token)
         if answer.tag != b"COMMIT":
             raise psycopg.InternalError("the transaction had failed")
 

@@ -218,7 +218,7 @@ def _empty(kind: int) -> bytes:
     return struct.pack("!iiI", 0, 0, kind)
 
 
-class Request(Struct, frozen=True):
+class WireRequest(Struct, frozen=True):
     """One statement to be sent; without `formats` as it is, so that it may be several.
 
     `copied` is what goes in after it, if it is a COPY.
@@ -230,10 +230,10 @@ class Request(Struct, frozen=True):
     copied: bytes | None = None
 
 
-WHO = Request(b"SELECT pg_backend_pid()", (), ())
+WHO = WireRequest(b"SELECT pg_backend_pid()", (), ())
 
 
-def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Request:
+def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> WireRequest:
     """The statement with its values. Raises psycopg.DataError for text that PostgreSQL cannot hold."""
     encoded: list[bytes | None] = []
     formats: list[int] = []
@@ -262,7 +262,7 @@ def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Requ
         else:
             raise TypeError(f"A {type(value).__name__} cannot be a value of a statement.")
         formats.append(format)
-    return Request(text, encoded, formats)
+    return WireRequest(text, encoded, formats)
 
 
 def _text(value: str) -> bytes:
@@ -282,7 +282,7 @@ def _array(value: Array) -> bytes:
         raise psycopg.DataError(f"half of a surrogate pair at character {error.start}") from error
 
 
-class Wire:
+class LibpqConnection:
     """One connection, as far as sending and reading go. Whoever owns it waits for the socket."""
 
     __slots__ = ("_made", "_names", "_seen", "_transformer", "inner", "pgconn", "prepares")
@@ -307,7 +307,7 @@ class Wire:
         other numbers than the server behind it, which changes from one statement to the next."""
         self.prepares = who.fetchone() == (self.pgconn.backend_pid,)
 
-    def must_prepare(self, request: Request) -> bool:
+    def must_prepare(self, request: WireRequest) -> bool:
         """Whether the statement is to be prepared before it is sent, and then counts as such."""
         if request.formats is None or request.text in self._names or len(self._names) >= MAX_PREPARED:
             return False
@@ -317,7 +317,7 @@ class Wire:
             self._seen.clear()
         return seen >= PREPARE_AFTER
 
-    def send_prepare(self, request: Request) -> None:
+    def send_prepare(self, request: WireRequest) -> None:
         """Have the statement prepared. Raises ConnectionLost."""
         self._made += 1
         name = b"shigoto_%d" % self._made
@@ -327,7 +327,7 @@ class Wire:
             raise ConnectionLost(one_line(error)) from error
         self._names[request.text] = name
 
-    def send(self, request: Request) -> None:
+    def send(self, request: WireRequest) -> None:
         """Hand the statement to libpq. Raises ConnectionLost."""
         pgconn = self.pgconn
         try:
@@ -361,7 +361,7 @@ class Wire:
         self._transformer.set_pgresult(None)
         return ServerRows(rows, rowcount)
 
-    def forget_prepared(self, request: Request) -> None:
+    def forget_prepared(self, request: WireRequest) -> None:
         """The statement could not be prepared."""
         self._names.pop(request.text, None)
 
