@@ -13,7 +13,7 @@ from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.connection import LoopConnection
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.errors import ConnectionLost
-from shigoto.engine.postgres.pool import LoopPool
+from shigoto.engine.postgres.pool import LoopConnections
 from shigoto.engine.postgres.wire import WireRequest
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
@@ -32,7 +32,7 @@ def factory_of(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
-async def ended_by_the_server(url: str, pool: LoopPool, *, lent: bool) -> LoopConnection:
+async def ended_by_the_server(url: str, pool: LoopConnections, *, lent: bool) -> LoopConnection:
     """A connection in the midst of a transaction, which has been ended; nobody has looked at it since."""
     connection = await pool.take(time.monotonic() + DEADLINE)
     await connection.ask(WireRequest(b"BEGIN"), time.monotonic() + DEADLINE)
@@ -54,7 +54,7 @@ def test_who_asks_on_a_connection_that_was_ended_is_told_at_once(
 
     async def ask() -> float:
         driver = Driver(read_address(postgres_database), {})
-        pool = LoopPool("a store", 1, driver._connector.aopen)
+        pool = LoopConnections("a store", 1, driver._connector.aopen)
         connection = await ended_by_the_server(postgres_database, pool, lent=lent)
         if lent:
             connection.take_back()

@@ -35,7 +35,7 @@ from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.connector import Connector, EachLoop, begins_again_in_child
 from shigoto.engine.postgres.doorbell import Bell, Ear, Silence, Switchboard
 from shigoto.engine.postgres.errors import RESTARTABLE, WORN_OUT, ConnectionLost, Setbacks
-from shigoto.engine.postgres.pool import LoopPool, ThreadPool
+from shigoto.engine.postgres.pool import LoopConnections, ThreadConnections
 from shigoto.engine.postgres.wire import Command, Copy, Script, ServerRows, Texts, WireRequest, encode
 from shigoto.engine.protocol import Doorbell
 from shigoto.engine.sql.commands import NamedSql, SqlText
@@ -175,7 +175,7 @@ class _OnLoop:
 
     __slots__ = ("__weakref__", "gatherers", "pool", "ring", "rings", "switchboard")
 
-    def __init__(self, pool: LoopPool, switchboard: Switchboard | None) -> None:
+    def __init__(self, pool: LoopConnections, switchboard: Switchboard | None) -> None:
         self.pool = pool
         self.switchboard = switchboard
         self.gatherers: dict[object, Gatherer] = {}
@@ -235,13 +235,13 @@ class Driver:
         self.bell = Bell()
         self._timers: set[threading.Timer] = set()  # one that waits to ring, and those that are at it
 
-    def _new_pool(self) -> ThreadPool:
-        return ThreadPool(self.settings.shown, self.settings.in_threads, self._connector.open)
+    def _new_pool(self) -> ThreadConnections:
+        return ThreadConnections(self.settings.shown, self.settings.in_threads, self._connector.open)
 
     def _on_loop(self) -> _OnLoop:
         store, listening = self.settings.shown, self._listening
         switchboard = None if listening is None else Switchboard(store, self.settings.schema, listening.aopen)
-        return _OnLoop(LoopPool(store, self.settings.on_a_loop, self._connector.aopen), switchboard)
+        return _OnLoop(LoopConnections(store, self.settings.on_a_loop, self._connector.aopen), switchboard)
 
     def _until(self, op: Op[Any], deadline: float | None) -> float:
         if deadline is None:

@@ -36,7 +36,7 @@ class _Place:
         self.lock.acquire()
 
 
-class ThreadPool:
+class ThreadConnections:
     """Connections of any thread."""
 
     def __init__(self, store: str, size: int, connect: Callable[[float], ThreadConnection]) -> None:
@@ -163,7 +163,7 @@ class _LoopsPlace:
         self.urgent = urgent
 
 
-class LoopPool:
+class LoopConnections:
     """Connections of one event loop; for use on it alone."""
 
     def __init__(self, store: str, size: int, connect: Callable[[float], Awaitable[LoopConnection]]) -> None:
@@ -248,7 +248,7 @@ class LoopPool:
                 self._discard(self._idle.popleft())
 
     def lose(self, connection: LoopConnection) -> None:
-        """Close one that was of no use, and with it what lies idle; see `ThreadPool.lose`."""
+        """Close one that was of no use, and with it what lies idle; see `ThreadConnections.lose`."""
         connection.close()
         if connection.reused:
             self._close_idle()

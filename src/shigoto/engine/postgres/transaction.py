@@ -53,7 +53,7 @@ from shigoto.engine.postgres.errors import (
     unavailable,
 )
 from shigoto.engine.postgres.joining import Joiner
-from shigoto.engine.postgres.pool import LoopPool, ThreadPool
+from shigoto.engine.postgres.pool import LoopConnections, ThreadConnections
 from shigoto.engine.postgres.wire import BAD, WireRequest
 from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, BlockTimer, to_its_end
 from shigoto.model.errors import JobError, StoreUnavailable, TransactionConflict, TransactionTooLong
@@ -188,12 +188,12 @@ class BlockPool:
         self._connector = Connector(self.store, settings.parameters, prepares=False, patience=patience)
         self.threads = self._new_pool()
         self.watchdog = BlockTimer()
-        self._loops = EachLoop(lambda: LoopPool(self.store, settings.on_a_loop, self._connector.aopen))
+        self._loops = EachLoop(lambda: LoopConnections(self.store, settings.on_a_loop, self._connector.aopen))
 
-    def _new_pool(self) -> ThreadPool:
-        return ThreadPool(self.store, self.driver.settings.on_a_loop, self._connector.open)
+    def _new_pool(self) -> ThreadConnections:
+        return ThreadConnections(self.store, self.driver.settings.on_a_loop, self._connector.open)
 
-    def on_loop(self) -> LoopPool:
+    def on_loop(self) -> LoopConnections:
         """The pool of the running event loop."""
         return self._loops.here()
 
@@ -245,7 +245,7 @@ class Block:
 
     def __enter__(self) -> BlockConnection:
         self._expect_new()
-        self._pool: ThreadPool = self._block_pool.threads
+        self._pool: ThreadConnections = self._block_pool.threads
         until = time.monotonic() + self._block_pool.driver.deadline
         setbacks = Setbacks(self._block_pool.store, until)
         while True:
@@ -296,7 +296,7 @@ class Block:
 
     async def __aenter__(self) -> AsyncBlockConnection:
         self._expect_new()
-        self._loop_pool: LoopPool = self._block_pool.on_loop()
+        self._loop_pool: LoopConnections = self._block_pool.on_loop()
         until = time.monotonic() + self._block_pool.driver.deadline
         setbacks = Setbacks(self._block_pool.store, until)
         while True:
