@@ -47,7 +47,7 @@ SHORTEST = 2  # seconds; libpq takes a shorter time to connect for this one
 ADDRESSES = 2  # of a name, as far as is known: one of either kind
 
 
-class Belonging(Protocol):
+class OwnedByLoop(Protocol):
     """What a loop has."""
 
     def close(self) -> None:
@@ -59,10 +59,10 @@ class Belonging(Protocol):
         ...
 
 
-B = TypeVar("B", bound=Belonging)
+B = TypeVar("B", bound=OwnedByLoop)
 
 
-class EachLoop(Generic[B]):
+class PerLoop(Generic[B]):
     """One of these for each event loop, made on it when it is first needed."""
 
     def __init__(self, make: Callable[[], B]) -> None:

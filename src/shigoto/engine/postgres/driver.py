@@ -32,7 +32,7 @@ from shigoto.engine.op import Op, Steps, Write
 from shigoto.engine.postgres.address import Settings
 from shigoto.engine.postgres.batching import Gatherer
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
-from shigoto.engine.postgres.connector import Connector, EachLoop, begins_again_in_child
+from shigoto.engine.postgres.connector import Connector, PerLoop, begins_again_in_child
 from shigoto.engine.postgres.doorbell import Bell, Ear, Silence, Switchboard
 from shigoto.engine.postgres.errors import RESTARTABLE, WORN_OUT, ConnectionLost, Setbacks
 from shigoto.engine.postgres.pool import LoopConnections, ThreadConnections
@@ -231,7 +231,7 @@ class Driver:
                 settings.shown, settings.listen_parameters, prepares=False, patience=patience
             )
         self._threads = self._new_pool()
-        self._loops = EachLoop(self._on_loop)
+        self._loops = PerLoop(self._on_loop)
         self.bell = Bell()
         self._timers: set[threading.Timer] = set()  # one that waits to ring, and those that are at it
 

@@ -38,7 +38,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.postgres import connection
 from shigoto.engine.postgres.block_connection import AsyncBlockConnection, BlockConnection
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
-from shigoto.engine.postgres.connector import Connector, EachLoop, begins_again_in_child
+from shigoto.engine.postgres.connector import Connector, PerLoop, begins_again_in_child
 from shigoto.engine.postgres.driver import ROLLBACK, Conversation, Driver, Requests, aconverse, converse
 from shigoto.engine.postgres.errors import (
     READ_ONLY,
@@ -188,7 +188,7 @@ class BlockPool:
         self._connector = Connector(self.store, settings.parameters, prepares=False, patience=patience)
         self.threads = self._new_pool()
         self.watchdog = BlockTimer()
-        self._loops = EachLoop(lambda: LoopConnections(self.store, settings.on_a_loop, self._connector.aopen))
+        self._loops = PerLoop(lambda: LoopConnections(self.store, settings.on_a_loop, self._connector.aopen))
 
     def _new_pool(self) -> ThreadConnections:
         return ThreadConnections(self.store, self.driver.settings.on_a_loop, self._connector.open)
