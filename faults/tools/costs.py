@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from shigoto.engine.op import Op, Write, drive
 from shigoto.engine.postgres.connection import ThreadConnection
-from shigoto.engine.postgres.connector import ThreadsInner
+from shigoto.engine.postgres.connector import ThreadOpening
 from shigoto.engine.postgres.wire import ServerRows, WireRequest, encode, load_texts
 from shigoto.engine.sql.commands import NamedSql
 
@@ -44,7 +44,7 @@ class Meter:
     """A connection to the store at this URL on which operations are weighed."""
 
     def __init__(self, url: str) -> None:
-        self._inner = ThreadsInner.connect(url, autocommit=True, prepare_threshold=None)
+        self._inner = ThreadOpening.connect(url, autocommit=True, prepare_threshold=None)
         self._connection = ThreadConnection(self._inner, prepares=False)
         self._texts = {name: text.encode() for name, text in load_texts("shigoto").items()}
 

@@ -180,7 +180,7 @@ class Outage:
             self._trying = False
 
 
-class ThreadsInner(psycopg.Connection[Any]):
+class ThreadOpening(psycopg.Connection[Any]):
     """psycopg's connection, without its warning when it goes: a forked child must not close what it has inherited."""
 
     @classmethod
@@ -190,7 +190,7 @@ class ThreadsInner(psycopg.Connection[Any]):
     def __del__(self, _: Any = None, /) -> None: ...
 
 
-class LoopsInner(psycopg.AsyncConnection[Any]):
+class LoopOpening(psycopg.AsyncConnection[Any]):
     """The same for event loops."""
 
     @classmethod
@@ -281,7 +281,7 @@ class Connector:
                 continue
             with suppress(StoreUnavailable), self._attempt():
                 conninfo, _ = self._limited(until)
-                inner = ThreadsInner.connect(conninfo, autocommit=True, prepare_threshold=None)
+                inner = ThreadOpening.connect(conninfo, autocommit=True, prepare_threshold=None)
                 connection = ThreadConnection(inner, prepares=bool(self._prepares))
                 if self._prepares is None:
                     with _or_closed(connection):
@@ -303,7 +303,7 @@ class Connector:
         try:
             with connecting():
                 async with asyncio.timeout(limit):
-                    inner = await LoopsInner.connect(conninfo, autocommit=True, prepare_threshold=None)
+                    inner = await LoopOpening.connect(conninfo, autocommit=True, prepare_threshold=None)
         except TimeoutError as error:
             raise psycopg.OperationalError("connection timeout expired") from error
         connection = LoopConnection(inner, prepares=bool(self._prepares))
