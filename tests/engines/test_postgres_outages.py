@@ -22,7 +22,7 @@ from devtools.postgres import Server
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import connector
 from shigoto.engine.postgres.address import read_address
-from shigoto.engine.postgres.connector import LONGEST_PAUSE, Outage
+from shigoto.engine.postgres.connector import LONGEST_PAUSE, Reconnect
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreError, StoreUnavailable
@@ -202,7 +202,7 @@ def test_a_long_outage_is_told_at_once_and_its_end_is_noticed(open_driver: Open,
 
 def test_an_outage_lets_one_try_at_a_time_with_growing_pauses() -> None:
     now = [100.0]
-    gate = Outage(10.0, clock=lambda: now[0])
+    gate = Reconnect(10.0, clock=lambda: now[0])
     failure = StoreUnavailable("down")
     assert gate.admit(200.0) == 0.0
     assert gate.admit(200.0) == 0.0  # all is well: nobody waits for anybody
@@ -249,7 +249,7 @@ def _until_noticed(phase: int, lease: float) -> list[float]:
     station: Any = SimpleNamespace(random=random, lease=lease)
     now = 100.0
     back_at = 160.0 + phase * 0.031
-    gate = Outage(10.0, clock=lambda: now)
+    gate = Reconnect(10.0, clock=lambda: now)
     gate.ended(StoreUnavailable("down"))
     asking = [
         (now + random.random(), 0, Trouble(station, "claimer")),
@@ -274,7 +274,7 @@ def _until_noticed(phase: int, lease: float) -> list[float]:
 
 def test_a_try_that_was_given_up_lets_another_begin() -> None:
     now = [100.0]
-    gate = Outage(10.0, clock=lambda: now[0])
+    gate = Reconnect(10.0, clock=lambda: now[0])
     gate.ended(StoreUnavailable("down"))
     now[0] += 1
     assert gate.admit(200.0) == 0.0

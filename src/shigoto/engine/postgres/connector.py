@@ -129,7 +129,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
 
 
-class Outage:
+class Reconnect:
     """What is known of whether one server can be reached. For any thread."""
 
     def __init__(self, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -266,16 +266,16 @@ class Connector:
         self._parameters = parameters
         self._prepares = prepares
         self._patience = patience
-        self._outage = Outage(patience)
+        self._reconnect = Reconnect(patience)
 
     def hurry(self) -> None:
         """From now on the first failure is told, and nobody waits for a server to come back."""
-        self._outage = Outage(0.0)
+        self._reconnect = Reconnect(0.0)
 
     def open(self, until: float) -> ThreadConnection:
         """A new connection. Raises StoreUnavailable or StoreRefused."""
         while True:
-            pause = self._outage.admit(until)
+            pause = self._reconnect.admit(until)
             if pause > 0.0:
                 time.sleep(pause)
                 continue
@@ -291,7 +291,7 @@ class Connector:
     async def aopen(self, until: float) -> LoopConnection:
         """A new connection of the running event loop. Raises StoreUnavailable or StoreRefused."""
         while True:
-            pause = self._outage.admit(until)
+            pause = self._reconnect.admit(until)
             if pause > 0.0:
                 await asyncio.sleep(pause)
                 continue
@@ -320,13 +320,13 @@ class Connector:
         except psycopg.Error as error:
             failure = refused_connection(error, self._store)
             # A server that refuses us can be reached.
-            self._outage.ended(failure if isinstance(failure, StoreUnavailable) else None)
+            self._reconnect.ended(failure if isinstance(failure, StoreUnavailable) else None)
             raise failure from error
         except BaseException:
-            self._outage.given_up()
+            self._reconnect.given_up()
             raise
         else:
-            self._outage.ended(None)
+            self._reconnect.ended(None)
 
     def _limited(self, until: float) -> tuple[str, float]:
         """What libpq is told, with no more time for all attempts than the caller has; and that time, in seconds.
