@@ -34,7 +34,7 @@ from shigoto.engine.postgres.batching import Gatherer
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.connector import Connector, PerLoop, begins_again_in_child
 from shigoto.engine.postgres.doorbell import Bell, Ear, Silence, Switchboard
-from shigoto.engine.postgres.errors import RESTARTABLE, WORN_OUT, ConnectionLost, Setbacks
+from shigoto.engine.postgres.errors import RESTARTABLE, WORN_OUT, ConnectionLost, OpAttempts
 from shigoto.engine.postgres.pool import LoopConnections, ThreadConnections
 from shigoto.engine.postgres.wire import Command, Copy, Script, ServerRows, Texts, WireRequest, encode
 from shigoto.engine.protocol import Doorbell
@@ -251,13 +251,13 @@ class Driver:
     def run(self, op: Op[T], *, deadline: float | None = None) -> T:
         """Run an op in the calling thread."""
         until = self._until(op, deadline)
-        setbacks: Setbacks | None = None
+        attempts: OpAttempts | None = None
         while True:
             try:
                 return self._run_once(op, until)
             except (psycopg.Error, ConnectionLost) as error:
-                setbacks = setbacks or Setbacks(self.settings.shown, until)
-                pause = setbacks.pause_after(error)
+                attempts = attempts or OpAttempts(self.settings.shown, until)
+                pause = attempts.pause_after(error)
             time.sleep(pause)
 
     def _run_once(self, op: Op[T], until: float) -> T:
@@ -300,13 +300,13 @@ class Driver:
         return value
 
     async def _arun(self, op: Op[T], until: float, here: _OnLoop) -> T:
-        setbacks: Setbacks | None = None
+        attempts: OpAttempts | None = None
         while True:
             try:
                 return await self._arun_once(op, until, here)
             except (psycopg.Error, ConnectionLost) as error:
-                setbacks = setbacks or Setbacks(self.settings.shown, until)
-                pause = setbacks.pause_after(error)
+                attempts = attempts or OpAttempts(self.settings.shown, until)
+                pause = attempts.pause_after(error)
             await asyncio.sleep(pause)
 
     async def _arun_once(self, op: Op[T], until: float, here: _OnLoop) -> T:

@@ -100,7 +100,7 @@ class NoAnswer(ConnectionLost):
     """The server did not answer before the deadline."""
 
 
-class Setbacks:
+class OpAttempts:
     """What has gone wrong with one op so far."""
 
     def __init__(self, store: str, until: float) -> None:

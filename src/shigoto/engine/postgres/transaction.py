@@ -46,7 +46,7 @@ from shigoto.engine.postgres.errors import (
     STARVING,
     UNAVAILABLE,
     ConnectionLost,
-    Setbacks,
+    OpAttempts,
     one_line,
     refined,
     starving,
@@ -247,7 +247,7 @@ class Block:
         self._expect_new()
         self._pool: ThreadConnections = self._block_pool.threads
         until = time.monotonic() + self._block_pool.driver.deadline
-        setbacks = Setbacks(self._block_pool.store, until)
+        attempts = OpAttempts(self._block_pool.store, until)
         while True:
             connection = self._pool.take(until)
             try:
@@ -258,7 +258,7 @@ class Block:
             except BaseException as error:
                 self._pool.lose(connection)
                 self._pool.give_back(connection)
-                pause = self._pause_after(error, setbacks)
+                pause = self._pause_after(error, attempts)
             time.sleep(pause)
 
     def __exit__(
@@ -298,7 +298,7 @@ class Block:
         self._expect_new()
         self._loop_pool: LoopConnections = self._block_pool.on_loop()
         until = time.monotonic() + self._block_pool.driver.deadline
-        setbacks = Setbacks(self._block_pool.store, until)
+        attempts = OpAttempts(self._block_pool.store, until)
         while True:
             connection = await self._loop_pool.take(until)
             try:
@@ -310,7 +310,7 @@ class Block:
             except BaseException as error:
                 self._loop_pool.lose(connection)
                 self._loop_pool.give_back(connection)
-                pause = self._pause_after(error, setbacks)
+                pause = self._pause_after(error, attempts)
             await asyncio.sleep(pause)
 
     async def __aexit__(
@@ -374,13 +374,13 @@ class Block:
             yield CLEAN
         yield beginning(ceil(self._limit + SERVERS_GRACE), self._token)
 
-    def _pause_after(self, error: BaseException, setbacks: Setbacks) -> float:
+    def _pause_after(self, error: BaseException, attempts: OpAttempts) -> float:
         """How long to wait before another attempt; raises if there shall be none."""
         if isinstance(error, ConnectionLost):
             error.again, error.uncertain = True, False
         self._over()
         if isinstance(error, (ConnectionLost, psycopg.Error)):
-            return setbacks.pause_after(error)
+            return attempts.pause_after(error)
         raise error
 
     def _opened(
