@@ -70,7 +70,7 @@ TELLS = "_log_destroy_pending"  # by which asyncio itself leaves tasks behind on
 LAST_RING = 1.0  # seconds for the ring that is still owed when the store is closed
 
 
-class Conversation(Generic[T]):
+class OneAttempt(Generic[T]):
     """One attempt at one op."""
 
     __slots__ = ("_bell", "_op", "_texts", "_until", "begun", "committing", "rings")
@@ -263,18 +263,18 @@ class Driver:
     def _run_once(self, op: Op[T], until: float) -> T:
         pool = self._threads
         connection = pool.take(until, urgent=op.urgent)
-        conversation = Conversation(op, self.texts, self.bell, until)
+        attempt = OneAttempt(op, self.texts, self.bell, until)
         brief = op.brief
         try:
             if brief is None:
-                value = converse(connection, conversation.requests(), until)
+                value = drive(connection, attempt.requests(), until)
             else:
                 try:
-                    value = brief.value(connection.ask(conversation.encoded(brief.command()), until))
+                    value = brief.value(connection.ask(attempt.encoded(brief.command()), until))
                 except brief.unexpected:
-                    value = converse(connection, conversation.requests(), until)
+                    value = drive(connection, attempt.requests(), until)
         except ConnectionLost as lost:
-            conversation.judge(lost, reused=connection.reused)
+            attempt.judge(lost, reused=connection.reused)
             pool.lose(connection)
             raise
         except psycopg.Error as error:
@@ -283,7 +283,7 @@ class Driver:
             raise
         finally:
             pool.give_back(connection)
-        if self.after(op, value, conversation):
+        if self.after(op, value, attempt):
             self.ring_from_thread()
         return value
 
@@ -311,18 +311,18 @@ class Driver:
 
     async def _arun_once(self, op: Op[T], until: float, here: _OnLoop) -> T:
         connection = await here.pool.take(until, urgent=op.urgent)
-        conversation = Conversation(op, self.texts, self.bell, until)
+        attempt = OneAttempt(op, self.texts, self.bell, until)
         brief = op.brief
         try:
             if brief is None:
-                value = await aconverse(connection, conversation.requests(), until)
+                value = await adrive(connection, attempt.requests(), until)
             else:
                 try:
-                    value = brief.value(await connection.ask(conversation.encoded(brief.command()), until))
+                    value = brief.value(await connection.ask(attempt.encoded(brief.command()), until))
                 except brief.unexpected:
-                    value = await aconverse(connection, conversation.requests(), until)
+                    value = await adrive(connection, attempt.requests(), until)
         except ConnectionLost as lost:
-            conversation.judge(lost, reused=connection.reused)
+            attempt.judge(lost, reused=connection.reused)
             here.pool.lose(connection)
             raise
         except psycopg.Error as error:
@@ -330,22 +330,22 @@ class Driver:
                 here.pool.lose(connection)
             raise
         except asyncio.CancelledError:
-            if conversation.begun and not conversation.committing:
+            if attempt.begun and not attempt.committing:
                 connection.abandon()
             raise
         finally:
             here.pool.give_back(connection)
-        if self.after(op, value, conversation):
+        if self.after(op, value, attempt):
             self._ring_from_loop(here)
         return value
 
-    def after(self, op: Op[T], value: T, conversation: Conversation[T]) -> bool:
+    def after(self, op: Op[T], value: T, attempt: OneAttempt[T]) -> bool:
         """Do what follows a commit, and tell whether to ring. Nothing here may make a committed op look failed."""
         try:
             if op.committed is not None:
                 op.committed(value)
-            if conversation.rings is not None:
-                return not conversation.rings
+            if attempt.rings is not None:
+                return not attempt.rings
             return op.rings is not None and op.rings(value)
         except Exception:
             log.exception("A step after a commit to %s failed.", self.settings.shown)
@@ -432,7 +432,7 @@ class Driver:
         self._begin_again()
 
 
-def converse(connection: ThreadConnection, requests: Requests[T], until: float) -> T:
+def drive(connection: ThreadConnection, requests: Requests[T], until: float) -> T:
     """Ask what there is to ask, in the calling thread."""
     try:
         request = next(requests)
@@ -450,7 +450,7 @@ def converse(connection: ThreadConnection, requests: Requests[T], until: float) 
         requests.close()
 
 
-async def aconverse(connection: LoopConnection, requests: Requests[T], until: float) -> T:
+async def adrive(connection: LoopConnection, requests: Requests[T], until: float) -> T:
     """Ask what there is to ask, on the event loop."""
     try:
         request = next(requests)

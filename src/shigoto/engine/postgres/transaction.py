@@ -39,7 +39,7 @@ from shigoto.engine.postgres import connection
 from shigoto.engine.postgres.block_connection import AsyncBlockConnection, BlockConnection
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.connector import Connector, PerLoop, begins_again_in_child
-from shigoto.engine.postgres.driver import ROLLBACK, Conversation, Driver, Requests, aconverse, converse
+from shigoto.engine.postgres.driver import ROLLBACK, Driver, OneAttempt, Requests, adrive, drive
 from shigoto.engine.postgres.errors import (
     READ_ONLY,
     RESTARTABLE,
@@ -98,7 +98,7 @@ def beginning(seconds: int, token: bytes) -> WireRequest:
     return WireRequest(BEGIN % (1000 * seconds, 1000 * seconds, token))
 
 
-class CheckedCommit(Conversation[T]):
+class CheckedCommit(OneAttempt[T]):
     """The last operation of a block: its transaction has begun already, and must be the same until the commit."""
 
     __slots__ = ("_mark",)
@@ -251,7 +251,7 @@ class Block:
         while True:
             connection = self._pool.take(until)
             try:
-                converse(connection, self._entering(reused=connection.reused), until)
+                drive(connection, self._entering(reused=connection.reused), until)
                 block_connection = BlockConnection(connection.wire.pgconn, self)
                 self._opened(connection, block_connection)
                 return block_connection
@@ -280,7 +280,7 @@ class Block:
         try:
             if in_time:
                 until = time.monotonic() + self._block_pool.driver.deadline
-                rings = converse(connection, self._leaving(error, until), until)
+                rings = drive(connection, self._leaving(error, until), until)
             else:
                 connection.close()
         except (ConnectionLost, psycopg.Error) as failed:
@@ -302,7 +302,7 @@ class Block:
         while True:
             connection = await self._loop_pool.take(until)
             try:
-                await aconverse(connection, self._entering(reused=connection.reused), until)
+                await adrive(connection, self._entering(reused=connection.reused), until)
                 connection.lend()
                 block_connection = AsyncBlockConnection(connection.wire.pgconn, self)
                 self._opened(connection, block_connection)
@@ -336,7 +336,7 @@ class Block:
             if in_time:
                 until = time.monotonic() + self._block_pool.driver.deadline
                 connection.take_back()
-                rings = await aconverse(connection, self._leaving(error, until), until)
+                rings = await adrive(connection, self._leaving(error, until), until)
             else:
                 connection.close()
         except (ConnectionLost, psycopg.Error) as failed:
