@@ -21,7 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.address import read_address
-from shigoto.engine.postgres.batching import Gatherer
+from shigoto.engine.postgres.batching import EnqueueBatcher
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.connector import Connector, attempts
 from shigoto.engine.postgres.driver import Driver
@@ -407,14 +407,14 @@ async def test_one_that_hangs_holds_up_nobody_else_for_long() -> None:
         batches.append(op.subject)
         return op.subject
 
-    gatherer = Gatherer(run)
+    batcher = EnqueueBatcher(run)
     ops: list[Op[Any]] = [Op(start=nothing, several=nothing, subject=number) for number in range(3)]
     until = asyncio.get_running_loop().time() + 30
-    first = asyncio.create_task(gatherer.run(ops[0], until))
+    first = asyncio.create_task(batcher.run(ops[0], until))
     await began.wait()
 
-    assert await asyncio.wait_for(gatherer.run(ops[1], until), 5) == 1
-    assert await asyncio.wait_for(gatherer.run(ops[2], until), 5) == 2
+    assert await asyncio.wait_for(batcher.run(ops[1], until), 5) == 1
+    assert await asyncio.wait_for(batcher.run(ops[2], until), 5) == 2
 
     assert not first.done()
     hang.set()
@@ -439,12 +439,12 @@ async def test_a_crowd_is_parted_so_that_some_are_here_while_others_are_at_the_s
     def several(subjects: list[int]) -> Op[Any]:
         return Op(start=nothing, subject=subjects)
 
-    gatherer = Gatherer(run)
+    batcher = EnqueueBatcher(run)
     until = asyncio.get_running_loop().time() + 30
 
     async def caller(number: int) -> None:
         for _ in range(10):
-            assert await gatherer.run(Op(start=nothing, several=several, subject=number), until) == number
+            assert await batcher.run(Op(start=nothing, several=several, subject=number), until) == number
 
     await asyncio.gather(*(caller(number) for number in range(64)))
 

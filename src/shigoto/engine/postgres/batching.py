@@ -31,7 +31,7 @@ RunOne = Callable[[Op[Any], float], Awaitable[Any]]
 _Waiting = tuple[Op[Any], float, "asyncio.Future[Any]"]
 
 
-class Gatherer:
+class EnqueueBatcher:
     """Ops of one kind on one event loop."""
 
     def __init__(self, run: RunOne) -> None:

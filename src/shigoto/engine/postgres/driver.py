@@ -30,7 +30,7 @@ import psycopg
 
 from shigoto.engine.op import Op, Steps, Write
 from shigoto.engine.postgres.address import Settings
-from shigoto.engine.postgres.batching import Gatherer
+from shigoto.engine.postgres.batching import EnqueueBatcher
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.connector import Connector, PerLoop, begins_again_in_child
 from shigoto.engine.postgres.doorbell import Bell, Ear, Silence, Switchboard
@@ -178,7 +178,7 @@ class _OnLoop:
     def __init__(self, pool: LoopConnections, switchboard: Switchboard | None) -> None:
         self.pool = pool
         self.switchboard = switchboard
-        self.gatherers: dict[object, Gatherer] = {}
+        self.batchers: dict[object, EnqueueBatcher] = {}
         self.ring: asyncio.TimerHandle | None = None
         self.rings: set[asyncio.Task[None]] = set()
         finalize(self, _leave, self.rings)
@@ -293,10 +293,12 @@ class Driver:
         here = self._loops.here()
         if op.several is None:
             return await self._arun(op, until, here)
-        gatherer = here.gatherers.get(op.several)
-        if gatherer is None:
-            gatherer = here.gatherers[op.several] = Gatherer(lambda op, until: self._arun(op, until, here))
-        value: T = await gatherer.run(op, until)
+        batcher = here.batchers.get(op.several)
+        if batcher is None:
+            batcher = here.batchers[op.several] = EnqueueBatcher(
+                lambda op, until: self._arun(op, until, here)
+            )
+        value: T = await batcher.run(op, until)
         return value
 
     async def _arun(self, op: Op[T], until: float, here: _OnLoop) -> T:
