@@ -46,7 +46,7 @@ ALWAYS = {"client_encoding": "utf8"}
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class PostgresAddress(Struct, frozen=True, kw_only=True):
     """Everything that an address says. Its parameters hold secrets: only `shown` is for the eyes of people."""
 
     url: str
@@ -75,7 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return f"Settings({self.shown!r})"
 
 
-def read_address(url: str) -> Settings:
+def read_address(url: str) -> PostgresAddress:
     """What the address says. Raises StoreRefused for what cannot be meant."""
     parts = _our_part(url)
     listen, pool = parts.own.get("listen"), parts.own.get("pool")
@@ -84,7 +84,7 @@ def read_address(url: str) -> Settings:
         listen_parameters: dict[str, str] | None = parameters
     else:
         listen_parameters = None if listen == "off" else _listen_address(listen)
-    return Settings(
+    return PostgresAddress(
         url=url,
         shown=_shown(parts.rest, parts.own),
         parameters=parameters,

@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import schema
-from shigoto.engine.postgres.address import Settings
+from shigoto.engine.postgres.address import PostgresAddress
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.errors import refined, refused_connection
 from shigoto.engine.postgres.wire import in_schema
@@ -132,7 +132,7 @@ MARK = "SELECT mark FROM shigoto.clock"
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-def examine(settings: Settings, driver: Driver) -> Checkup:
+def examine(settings: PostgresAddress, driver: Driver) -> Checkup:
     """Look at the server, and then, if it has a store for us, into that."""
     server: ServerFacts | None = None
     try:
@@ -144,12 +144,12 @@ def examine(settings: Settings, driver: Driver) -> Checkup:
     return _found(settings, server, store=inside)
 
 
-def _found(settings: Settings, server: ServerFacts | None, **rest: Any) -> Checkup:
+def _found(settings: PostgresAddress, server: ServerFacts | None, **rest: Any) -> Checkup:
     version = "" if server is None else f"{server.number // 10_000}.{server.number % 10_000}"
     return Checkup(name=settings.shown, version=version, server=server, **rest)
 
 
-def look_into(settings: Settings) -> Steps[StoreFacts]:
+def look_into(settings: PostgresAddress) -> Steps[StoreFacts]:
     """The clock, and what waits or runs without anybody."""
     yield from schema.expect_current(settings.schema, settings.shown)
     [mark] = (yield SqlText(in_schema(MARK, settings.schema))).fetchone()
@@ -176,7 +176,7 @@ def _move(name: str) -> Steps[MoveFacts | None]:
 
 
 @contextmanager
-def _connected(settings: Settings, parameters: dict[str, str]) -> Generator[Connection]:
+def _connected(settings: PostgresAddress, parameters: dict[str, str]) -> Generator[Connection]:
     """A connection of its own, whose errors are ours. Raises StoreError."""
     try:
         connection = psycopg.connect(make_conninfo(**parameters), autocommit=True, prepare_threshold=None)
@@ -210,7 +210,7 @@ class _Asking:
         return rows[0][0] if rows else 0
 
 
-def _look_at(connection: Connection, settings: Settings) -> ServerFacts:
+def _look_at(connection: Connection, settings: PostgresAddress) -> ServerFacts:
     asking = _Asking(connection, settings.schema)
     now, skew, doubt = _clock(connection)
     [who] = connection.execute(ROLE, {"schema": settings.schema}).fetchall()
@@ -292,7 +292,7 @@ def _is_pooled(connection: Connection) -> bool:
     return bool(pid != connection.info.backend_pid)
 
 
-def _hears(connection: Connection, settings: Settings) -> bool | None:
+def _hears(connection: Connection, settings: PostgresAddress) -> bool | None:
     """Whether a notification arrives where workers wait for it; on a channel that wakes nobody."""
     if settings.listen_parameters is None:
         return None

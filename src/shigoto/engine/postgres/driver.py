@@ -29,7 +29,7 @@ from weakref import finalize
 import psycopg
 
 from shigoto.engine.op import Op, Steps, Write
-from shigoto.engine.postgres.address import Settings
+from shigoto.engine.postgres.address import PostgresAddress
 from shigoto.engine.postgres.batching import EnqueueBatcher
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.connector import Connector, PerLoop, begins_again_in_child
@@ -209,7 +209,9 @@ def _leave(rings: set[asyncio.Task[None]]) -> None:
 class Driver:
     """Transactions of one process on one store. `deadline` is for ops whose caller says no other, in seconds."""
 
-    def __init__(self, settings: Settings, texts: Mapping[str, str], *, deadline: float = DEADLINE) -> None:
+    def __init__(
+        self, settings: PostgresAddress, texts: Mapping[str, str], *, deadline: float = DEADLINE
+    ) -> None:
         self.settings = settings
         self.deadline = deadline
         self.texts = Texts(texts)
