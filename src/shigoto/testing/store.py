@@ -319,9 +319,9 @@ class StoreInMemory(OwnStore):
         if self._in_place_of.startswith("memory:"):
             return self.engine.join(connection, op)
         if self._in_place_of.startswith(POSTGRES):
-            from shigoto.engine.postgres.joining import opened
+            from shigoto.engine.postgres.joining import adapter_of
 
-            opened(connection)
+            adapter_of(connection)
         else:
             _expect_of_sqlite(connection)
         return self._stored(op)
@@ -330,10 +330,10 @@ class StoreInMemory(OwnStore):
         """The same as `join`, also for connections whose statements are awaited."""
         if not self._in_place_of.startswith(POSTGRES):
             return self.join(connection, op)
-        from shigoto.engine.postgres.joining import aopened
+        from shigoto.engine.postgres.joining import async_adapter_of
 
         self._expect_open(op)
-        await aopened(connection)
+        await async_adapter_of(connection)
         return self._stored(op)
 
     def _stored(self, op: Op[T]) -> T:

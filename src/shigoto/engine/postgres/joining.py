@@ -90,7 +90,7 @@ Question = tuple[str, Sequence[Any]]
 Questions = Generator[Question, ServerRows, T]
 
 
-class Theirs(Protocol):
+class CallerConnection(Protocol):
     """A connection whose statements block."""
 
     @property
@@ -107,7 +107,7 @@ class Theirs(Protocol):
         ...
 
 
-class AsyncTheirs(Protocol):
+class AsyncCallerConnection(Protocol):
     """A connection whose statements are awaited."""
 
     @property
@@ -124,7 +124,7 @@ class AsyncTheirs(Protocol):
         ...
 
 
-def adapted(connection: object) -> Theirs | None:
+def adapted(connection: object) -> CallerConnection | None:
     """The connection, if it is one of a driver whose statements block."""
     if _is_psycopg(connection):
         return OfPsycopg(connection)
@@ -133,7 +133,7 @@ def adapted(connection: object) -> Theirs | None:
     return None
 
 
-def async_adapted(connection: object) -> AsyncTheirs | None:
+def async_adapted(connection: object) -> AsyncCallerConnection | None:
     """The connection, if it is one of a driver whose statements are awaited."""
     if _is_async_psycopg(connection):
         return OfAsyncPsycopg(connection)
@@ -306,7 +306,7 @@ class OfAsyncpg:
         return ServerRows(rows, len(rows))
 
 
-def opened(connection: object) -> Theirs:
+def adapter_of(connection: object) -> CallerConnection:
     """What executes statements on the connection. Raises JobError for one that is to be awaited."""
     inner: Any = connection
     for _ in range(DEPTH):
@@ -322,7 +322,7 @@ def opened(connection: object) -> Theirs:
     raise _unknown(connection)
 
 
-async def aopened(connection: object) -> Theirs | AsyncTheirs:
+async def async_adapter_of(connection: object) -> CallerConnection | AsyncCallerConnection:
     """What executes statements on the connection, awaited or not."""
     inner: Any = connection
     for _ in range(DEPTH):
@@ -389,7 +389,7 @@ class Joiner:
     def join(self, connection: object, op: Op[T]) -> T:
         """Run an op on the caller's connection, in the calling thread."""
         _expect_block(connection)
-        theirs = opened(connection)
+        theirs = adapter_of(connection)
         _expect_transaction(theirs.standing())
         if theirs.connection not in self._checked:
             self._expect_home(theirs)
@@ -402,7 +402,7 @@ class Joiner:
     async def ajoin(self, connection: object, op: Op[T]) -> T:
         """The same on an event loop; a connection whose statements block, blocks here as it does in the caller's."""
         _expect_block(connection)
-        theirs = await aopened(connection)
+        theirs = await async_adapter_of(connection)
         _expect_transaction(theirs.standing())
         if theirs.connection not in self._checked:
             await self._aexpect_home(theirs)
@@ -417,20 +417,20 @@ class Joiner:
         with suppress(TypeError):  # of a kind that cannot be remembered: it is asked each time
             self._checked.add(connection)
 
-    def _expect_home(self, theirs: Theirs) -> None:
+    def _expect_home(self, theirs: CallerConnection) -> None:
         """Raise StoreRefused for a connection to another database, where no worker would look."""
         there = self._run(theirs, Joined(ASK_IDENTITY, self._texts).questions())
         if there != self._home:  # not known yet, or the server was started anew
             self._home = self._driver.run(ASK_IDENTITY)
         self._expect_same(there, theirs)
 
-    async def _aexpect_home(self, theirs: Theirs | AsyncTheirs) -> None:
+    async def _aexpect_home(self, theirs: CallerConnection | AsyncCallerConnection) -> None:
         there = await self._arun(theirs, Joined(ASK_IDENTITY, self._texts).questions())
         if there != self._home:
             self._home = await self._driver.arun(ASK_IDENTITY)
         self._expect_same(there, theirs)
 
-    def _expect_same(self, there: Identity, theirs: Theirs | AsyncTheirs) -> None:
+    def _expect_same(self, there: Identity, theirs: CallerConnection | AsyncCallerConnection) -> None:
         if there != self._home:
             raise StoreRefused(
                 f"The connection that was handed in is not to the database of the store, {self._store}: no worker would"
@@ -438,7 +438,7 @@ class Joiner:
             )
         self.trust(theirs.connection)
 
-    def _run(self, theirs: Theirs, questions: Questions[T]) -> T:
+    def _run(self, theirs: CallerConnection, questions: Questions[T]) -> T:
         try:
             question = next(questions)
             while True:
@@ -456,7 +456,7 @@ class Joiner:
         finally:
             questions.close()
 
-    async def _arun(self, theirs: Theirs | AsyncTheirs, questions: Questions[T]) -> T:
+    async def _arun(self, theirs: CallerConnection | AsyncCallerConnection, questions: Questions[T]) -> T:
         try:
             question = next(questions)
             while True:
