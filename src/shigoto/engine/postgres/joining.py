@@ -49,9 +49,9 @@ from shigoto.model.errors import (
     StoreUnavailable,
 )
 
-Standing = Literal["none", "open", "failed", "unknown"]  # of the caller's transaction
+TransactionStatus = Literal["none", "open", "failed", "unknown"]  # of the caller's transaction
 
-_STANDINGS: dict[int, Standing] = {
+_STATUSES: dict[int, TransactionStatus] = {
     pq.TransactionStatus.IDLE: "none",
     pq.TransactionStatus.INTRANS: "open",
     pq.TransactionStatus.INERROR: "failed",
@@ -98,7 +98,7 @@ class CallerConnection(Protocol):
         """The driver's own connection."""
         ...
 
-    def standing(self) -> Standing:
+    def transaction_status(self) -> TransactionStatus:
         """Whether it is in a transaction, or begins one by itself."""
         ...
 
@@ -115,7 +115,7 @@ class AsyncCallerConnection(Protocol):
         """The driver's own connection."""
         ...
 
-    def standing(self) -> Standing:
+    def transaction_status(self) -> TransactionStatus:
         """Whether it is in a transaction, or begins one by itself."""
         ...
 
@@ -213,8 +213,8 @@ class OfPsycopg:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
 
-    def standing(self) -> Standing:
-        return _standing_of(self.connection)
+    def transaction_status(self) -> TransactionStatus:
+        return _status_of(self.connection)
 
     def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
         with _Cursor(self.connection, row_factory=tuple_row) as cursor:
@@ -229,8 +229,8 @@ class OfAsyncPsycopg:
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self.connection = connection
 
-    def standing(self) -> Standing:
-        return _standing_of(self.connection)
+    def transaction_status(self) -> TransactionStatus:
+        return _status_of(self.connection)
 
     async def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
         async with _AsyncCursor(self.connection, row_factory=tuple_row) as cursor:
@@ -239,9 +239,9 @@ class OfAsyncPsycopg:
             return ServerRows(rows, cursor.rowcount)
 
 
-def _standing_of(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Standing:
-    standing = _STANDINGS.get(connection.pgconn.transaction_status, "unknown")
-    return "open" if standing == "none" and not connection.autocommit else standing
+def _status_of(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> TransactionStatus:
+    transaction_status = _STATUSES.get(connection.pgconn.transaction_status, "unknown")
+    return "open" if transaction_status == "none" and not connection.autocommit else transaction_status
 
 
 class OfPsycopg2:
@@ -250,9 +250,11 @@ class OfPsycopg2:
     def __init__(self, connection: Any) -> None:
         self.connection = connection
 
-    def standing(self) -> Standing:
-        standing = _STANDINGS.get(self.connection.get_transaction_status(), "unknown")
-        return "open" if standing == "none" and not self.connection.autocommit else standing
+    def transaction_status(self) -> TransactionStatus:
+        transaction_status = _STATUSES.get(self.connection.get_transaction_status(), "unknown")
+        return (
+            "open" if transaction_status == "none" and not self.connection.autocommit else transaction_status
+        )
 
     def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
         cursor = sys.modules["psycopg2.extensions"].cursor(self.connection)  # of no factory of the caller's
@@ -292,7 +294,7 @@ class OfAsyncpg:
         # A pool lends out a new proxy each time; what is to be remembered is behind it.
         self.connection: object = getattr(connection, "_con", None) or connection
 
-    def standing(self) -> Standing:
+    def transaction_status(self) -> TransactionStatus:
         return "open" if self._is_in_transaction() else "none"
 
     async def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
@@ -390,7 +392,7 @@ class Joiner:
         """Run an op on the caller's connection, in the calling thread."""
         _expect_block(connection)
         theirs = adapter_of(connection)
-        _expect_transaction(theirs.standing())
+        _expect_transaction(theirs.transaction_status())
         if theirs.connection not in self._checked:
             self._expect_home(theirs)
         ahead = None if op.ahead is None else op.ahead()
@@ -403,7 +405,7 @@ class Joiner:
         """The same on an event loop; a connection whose statements block, blocks here as it does in the caller's."""
         _expect_block(connection)
         theirs = await async_adapter_of(connection)
-        _expect_transaction(theirs.standing())
+        _expect_transaction(theirs.transaction_status())
         if theirs.connection not in self._checked:
             await self._aexpect_home(theirs)
         ahead = None if op.ahead is None else op.ahead()
@@ -566,10 +568,10 @@ def _expect_block(connection: object) -> None:
         connection.keeper.expect_usable()
 
 
-def _expect_transaction(standing: Standing) -> None:
-    if standing == "none":
+def _expect_transaction(transaction_status: TransactionStatus) -> None:
+    if transaction_status == "none":
         raise JobError(f"{NO_TRANSACTION} {BEGIN_ONE}")
-    if standing == "failed":
+    if transaction_status == "failed":
         raise JobError(FAILED)
 
 
