@@ -575,8 +575,8 @@ os._exit(0)
 
     async def test_the_bell_alone_wakes_a_listener(self, engine: SqliteEngine, tmp_path: Path) -> None:
         engine.migrate()
-        doorbell.hang(engine._bell, engine.path)
-        ear = doorbell.Ear(engine._bell, tmp_path / "no-such-log", lambda: 1)
+        doorbell.create(engine._bell, engine.path)
+        ear = doorbell.SqliteDoorbell(engine._bell, tmp_path / "no-such-log", lambda: 1)
 
         assert not await ear.wait(0.01)
         engine.run(engine.enqueue_many([spec()]))
@@ -602,7 +602,7 @@ os._exit(0)
         bell.touch()
         log.touch()
         commits = 0
-        ear = doorbell.Ear(bell, log, lambda: commits)
+        ear = doorbell.SqliteDoorbell(bell, log, lambda: commits)
 
         log.write_bytes(b"a page")
         assert not await ear.wait(2 * doorbell.LOOK_AGAIN[-1])
@@ -617,7 +617,7 @@ os._exit(0)
         bell, log = tmp_path / "bell", tmp_path / "log"
         bell.touch()
         log.touch()
-        ear = doorbell.Ear(bell, log, lambda: None)
+        ear = doorbell.SqliteDoorbell(bell, log, lambda: None)
 
         log.write_bytes(b"a page")
 

@@ -102,20 +102,20 @@ class Switchboard:
         self._connect = connect
         self._listen = WireRequest(f'LISTEN "{channel}"'.encode())
         self._loop = asyncio.get_running_loop()
-        self._ears: set[Ear] = set()
+        self._ears: set[PostgresDoorbell] = set()
         self._connection: LoopConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = 0.0
         self._told = False
 
-    def add(self, ear: "Ear") -> None:
+    def add(self, ear: "PostgresDoorbell") -> None:
         """Let it hear."""
         self._ears.add(ear)
         if self._connection is None and self._task is None and self._timer is None:
             self._start()
 
-    def remove(self, ear: "Ear") -> None:
+    def remove(self, ear: "PostgresDoorbell") -> None:
         """Forget it; with the last one the connection goes."""
         self._ears.discard(ear)
         if not self._ears:
@@ -230,7 +230,7 @@ class Switchboard:
         self._timer = self._loop.call_later(delay, self._start)
 
 
-class Ear:
+class PostgresDoorbell:
     """One listener on the running event loop."""
 
     def __init__(self, switchboard: Switchboard) -> None:
@@ -253,7 +253,7 @@ class Ear:
         self._switchboard.remove(self)
 
 
-class Silence:
+class NoDoorbell:
     """The ear of a store whose address says `listen=off`: it hears nothing."""
 
     async def wait(self, timeout: float) -> bool:

@@ -33,7 +33,7 @@ from shigoto.engine.postgres.address import PostgresAddress
 from shigoto.engine.postgres.batching import EnqueueBatcher
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.connector import Connector, PerLoop, begins_again_in_child
-from shigoto.engine.postgres.doorbell import Bell, Ear, Silence, Switchboard
+from shigoto.engine.postgres.doorbell import Bell, NoDoorbell, PostgresDoorbell, Switchboard
 from shigoto.engine.postgres.errors import RESTARTABLE, WORN_OUT, ConnectionLost, OpAttempts
 from shigoto.engine.postgres.pool import LoopConnections, ThreadConnections
 from shigoto.engine.postgres.wire import Command, Copy, Script, ServerRows, Texts, WireRequest, encode
@@ -358,7 +358,7 @@ class Driver:
     def listen(self) -> Doorbell:
         """A new ear on the running event loop; all ears of a loop share one connection."""
         switchboard = self._loops.here().switchboard
-        return Silence() if switchboard is None else Ear(switchboard)
+        return NoDoorbell() if switchboard is None else PostgresDoorbell(switchboard)
 
     def ring_from_loop(self) -> None:
         """Ring soon, for something that is committed; on the running event loop."""

@@ -99,7 +99,7 @@ class Rung(Struct, frozen=True):
     rung: int
 
 
-class Bell:
+class RemoteDoorbell:
     """One waiter's ear. It asks from the moment it is made, so that it misses nothing before the first wait."""
 
     def __init__(self, get: Get) -> None:

@@ -16,7 +16,7 @@ from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Capabilities, Registry
 from shigoto.engine.remote import protocol
 from shigoto.engine.remote.client import read_address
-from shigoto.engine.remote.driver import Ask, Bell, Driver, Look
+from shigoto.engine.remote.driver import Ask, Driver, Look, RemoteDoorbell
 from shigoto.model.errors import StoreRefused, Unsupported
 from shigoto.model.job import (
     Attempt,
@@ -208,9 +208,9 @@ class RemoteEngine:
             " opens the database itself."
         )
 
-    def listen(self) -> Bell:
+    def listen(self) -> RemoteDoorbell:
         """A new doorbell, for use on the running event loop."""
-        return Bell(self._driver.get)
+        return RemoteDoorbell(self._driver.get)
 
     def close(self) -> None:
         """Close every connection. A later call opens them again."""

@@ -28,7 +28,7 @@ IN_MODIFY, IN_ATTRIB, IN_IGNORED = 0x2, 0x4, 0x8000
 IN_CLOEXEC, IN_NONBLOCK = 0o2000000, 0o4000
 
 
-class Bell:
+class DoorbellFile:
     """What producers ring. One that cannot be rung is not worth an error, since polling is always correct."""
 
     def __init__(self, path: Path) -> None:
@@ -47,7 +47,7 @@ class Bell:
             self._missing_until = now + MISSING_FOR
 
 
-def hang(bell: Path, store: Path) -> None:
+def create(bell: Path, store: Path) -> None:
     """Put the bell beside the store, for whoever may use the store: with the same mode, and by root the same owner."""
     with contextlib.suppress(OSError):
         bell.touch(exist_ok=False)
@@ -57,7 +57,7 @@ def hang(bell: Path, store: Path) -> None:
             os.chown(bell, status.st_uid, status.st_gid)
 
 
-class Ear:
+class SqliteDoorbell:
     """One listener on the running event loop.
 
     `version` tells what changes with every commit, None if that cannot be known. It is asked on the event loop.

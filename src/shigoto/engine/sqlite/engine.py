@@ -92,7 +92,10 @@ class SqliteEngine:
         )
         self._applied: list[str] = []
         self._driver = Driver(
-            self._path, synchronous=synchronous, prepare=self._prepare, ring=doorbell.Bell(self._bell).ring
+            self._path,
+            synchronous=synchronous,
+            prepare=self._prepare,
+            ring=doorbell.DoorbellFile(self._bell).ring,
         )
 
     @property
@@ -134,8 +137,8 @@ class SqliteEngine:
 
     def listen(self) -> Doorbell:
         self._driver.prepare()
-        doorbell.hang(self._bell, self._path)
-        return doorbell.Ear(self._bell, self._wal, self._driver.connections.version)
+        doorbell.create(self._bell, self._path)
+        return doorbell.SqliteDoorbell(self._bell, self._wal, self._driver.connections.version)
 
     def close(self) -> None:
         self._driver.close()
