@@ -89,7 +89,7 @@ class Bell:
         return self._rung_at + (COALESCE_FOR if crowded else APART)
 
 
-class Switchboard:
+class ListenConnection:
     """The listening connection of one event loop, and the ears that share it.
 
     A task is there only while it connects, or looks whether the line is well; after that the loop calls.
@@ -233,10 +233,10 @@ class Switchboard:
 class PostgresDoorbell:
     """One listener on the running event loop."""
 
-    def __init__(self, switchboard: Switchboard) -> None:
+    def __init__(self, listen_connection: ListenConnection) -> None:
         self.rung = asyncio.Event()
-        self._switchboard = switchboard
-        switchboard.add(self)
+        self._listen_connection = listen_connection
+        listen_connection.add(self)
 
     async def wait(self, timeout: float) -> bool:
         """Return True when work may be ready, False after `timeout` seconds."""
@@ -250,7 +250,7 @@ class PostgresDoorbell:
 
     def close(self) -> None:
         """Stop listening. Closing twice is fine, and so is closing after the loop."""
-        self._switchboard.remove(self)
+        self._listen_connection.remove(self)
 
 
 class NoDoorbell:

@@ -33,7 +33,7 @@ from shigoto.engine.postgres.address import PostgresAddress
 from shigoto.engine.postgres.batching import EnqueueBatcher
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.connector import Connector, PerLoop, begins_again_in_child
-from shigoto.engine.postgres.doorbell import Bell, NoDoorbell, PostgresDoorbell, Switchboard
+from shigoto.engine.postgres.doorbell import Bell, ListenConnection, NoDoorbell, PostgresDoorbell
 from shigoto.engine.postgres.errors import RESTARTABLE, WORN_OUT, ConnectionLost, OpAttempts
 from shigoto.engine.postgres.pool import LoopConnections, ThreadConnections
 from shigoto.engine.postgres.wire import Command, Copy, Script, ServerRows, Texts, WireRequest, encode
@@ -175,9 +175,9 @@ class _OnLoop:
 
     __slots__ = ("__weakref__", "gatherers", "pool", "ring", "rings", "switchboard")
 
-    def __init__(self, pool: LoopConnections, switchboard: Switchboard | None) -> None:
+    def __init__(self, pool: LoopConnections, listen_connection: ListenConnection | None) -> None:
         self.pool = pool
-        self.switchboard = switchboard
+        self.listen_connection = listen_connection
         self.batchers: dict[object, EnqueueBatcher] = {}
         self.ring: asyncio.TimerHandle | None = None
         self.rings: set[asyncio.Task[None]] = set()
@@ -186,14 +186,14 @@ class _OnLoop:
     def close(self) -> None:
         if self.ring is not None:
             self.ring.cancel()
-        if self.switchboard is not None:
-            self.switchboard.close()
+        if self.listen_connection is not None:
+            self.listen_connection.close()
         self.pool.close()
 
     def disown(self) -> None:
         self.pool.disown()
-        if self.switchboard is not None:
-            self.switchboard.disown()
+        if self.listen_connection is not None:
+            self.listen_connection.disown()
 
 
 def _leave(rings: set[asyncio.Task[None]]) -> None:
@@ -242,8 +242,12 @@ class Driver:
 
     def _on_loop(self) -> _OnLoop:
         store, listening = self.settings.shown, self._listening
-        switchboard = None if listening is None else Switchboard(store, self.settings.schema, listening.aopen)
-        return _OnLoop(LoopConnections(store, self.settings.on_a_loop, self._connector.aopen), switchboard)
+        listen_connection = (
+            None if listening is None else ListenConnection(store, self.settings.schema, listening.aopen)
+        )
+        return _OnLoop(
+            LoopConnections(store, self.settings.on_a_loop, self._connector.aopen), listen_connection
+        )
 
     def _until(self, op: Op[Any], deadline: float | None) -> float:
         if deadline is None:
@@ -357,8 +361,8 @@ class Driver:
 
     def listen(self) -> Doorbell:
         """A new ear on the running event loop; all ears of a loop share one connection."""
-        switchboard = self._loops.here().switchboard
-        return NoDoorbell() if switchboard is None else PostgresDoorbell(switchboard)
+        listen_connection = self._loops.here().listen_connection
+        return NoDoorbell() if listen_connection is None else PostgresDoorbell(listen_connection)
 
     def ring_from_loop(self) -> None:
         """Ring soon, for something that is committed; on the running event loop."""
