@@ -1,6 +1,6 @@
 """When a commit on PostgreSQL rings the doorbell: at once in sparse flow, seldom in a crowd. On a clock that obeys."""
 
-from shigoto.engine.postgres.doorbell import APART, COALESCE_FOR, CROWD, TOO_LATE, Bell
+from shigoto.engine.postgres.doorbell import APART, COALESCE_FOR, CROWD, TOO_LATE, NotifyRate
 
 
 class Flow:
@@ -8,7 +8,7 @@ class Flow:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.bell = Bell(clock=lambda: self.now)
+        self.bell = NotifyRate(clock=lambda: self.now)
         self.rung: list[float] = []
         self.due: float | None = None
 
@@ -17,16 +17,16 @@ class Flow:
         end = self.now + seconds
         if self.due is not None and self.due <= end:
             self.now, self.due = max(self.now, self.due), None
-            self.bell.pay()
+            self.bell.ring_owed()
             self.rung.append(self.now)
         self.now = end
 
     def commit(self, *, after: bool = False) -> bool:
         """A commit that rings by itself, if it may; one that only knows `after` whether to ring owes it."""
-        if not after and self.bell.may_ring():
+        if not after and self.bell.ring_now():
             self.rung.append(self.now)
             return True
-        delay = self.bell.owe()
+        delay = self.bell.ring_later()
         if delay is not None:
             self.due = self.now + delay
             self.wait(0.0)
@@ -62,11 +62,11 @@ def test_a_commit_that_finds_the_promised_ring_due_does_not_wait_for_it() -> Non
     flow = Flow()
     flow.commit()
     flow.now += APART / 2
-    assert not flow.bell.may_ring()
-    assert flow.bell.owe() is not None
+    assert not flow.bell.ring_now()
+    assert flow.bell.ring_later() is not None
     flow.now += APART  # whoever has promised is late
 
-    assert flow.bell.may_ring()
+    assert flow.bell.ring_now()
     assert flow.bell.is_owed
 
 
@@ -110,15 +110,15 @@ def test_what_rings_after_its_commit_keeps_to_the_same() -> None:
 def test_a_promise_to_ring_that_was_not_kept_is_made_again() -> None:
     flow = Flow()
     bell = flow.bell
-    assert bell.may_ring()
-    assert not bell.may_ring()
+    assert bell.ring_now()
+    assert not bell.ring_now()
 
-    delay = bell.owe()
+    delay = bell.ring_later()
     assert delay is not None
     assert 0.0 < delay < 1.01 * APART
-    assert bell.owe() is None
+    assert bell.ring_later() is None
     flow.now += TOO_LATE + 1
-    assert bell.owe() == 0.0
-    bell.pay()
+    assert bell.ring_later() == 0.0
+    bell.ring_owed()
     assert not bell.is_owed
-    assert not bell.may_ring()
+    assert not bell.ring_now()

@@ -41,7 +41,7 @@ CHECK = WireRequest(b"SELECT 1")
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 4.0  # seconds, give or take a fifth
 
 
-class Bell:
+class NotifyRate:
     """When to ring, for all threads and loops of a process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -56,8 +56,8 @@ class Bell:
         """Whether somebody has promised to ring, and has not yet."""
         return self._due_at is not None
 
-    def may_ring(self) -> bool:
-        """Whether a statement is to ring by itself; if not, whoever sends it calls `owe` after the commit."""
+    def ring_now(self) -> bool:
+        """Whether a statement is to ring by itself; if not, whoever sends it calls `ring_later` after the commit."""
         now = self._clock()
         with self._lock:
             if now < self._next_ring(now):
@@ -66,7 +66,7 @@ class Bell:
             self._rung_at = now
             return True
 
-    def owe(self) -> float | None:
+    def ring_later(self) -> float | None:
         """In how many seconds the caller is to ring, 0.0 for now; None if somebody else will do it."""
         now = self._clock()
         with self._lock:
@@ -77,7 +77,7 @@ class Bell:
             self._due_at = max(now, next_ring)
             return self._due_at - now
 
-    def pay(self) -> None:
+    def ring_owed(self) -> None:
         """Say that the ring that was owed is sent now; what is committed from now on owes another."""
         with self._lock:
             self._due_at = None

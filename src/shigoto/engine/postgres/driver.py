@@ -33,7 +33,7 @@ from shigoto.engine.postgres.address import PostgresAddress
 from shigoto.engine.postgres.batching import EnqueueBatcher
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.connector import Connector, PerLoop, begins_again_in_child
-from shigoto.engine.postgres.doorbell import Bell, ListenConnection, NoDoorbell, PostgresDoorbell
+from shigoto.engine.postgres.doorbell import ListenConnection, NoDoorbell, NotifyRate, PostgresDoorbell
 from shigoto.engine.postgres.errors import RESTARTABLE, WORN_OUT, ConnectionLost, OpAttempts
 from shigoto.engine.postgres.pool import LoopConnections, ThreadConnections
 from shigoto.engine.postgres.wire import Command, Copy, Script, ServerRows, Texts, WireRequest, encode
@@ -75,8 +75,8 @@ class OneAttempt(Generic[T]):
 
     __slots__ = ("_bell", "_op", "_texts", "_until", "begun", "committing", "rings")
 
-    def __init__(self, op: Op[T], texts: Texts, bell: Bell, until: float) -> None:
-        self._op, self._texts, self._bell, self._until = op, texts, bell, until
+    def __init__(self, op: Op[T], texts: Texts, notify_rate: NotifyRate, until: float) -> None:
+        self._op, self._texts, self._notify_rate, self._until = op, texts, notify_rate, until
         self.begun = False
         self.committing = False
         self.rings: bool | None = (
@@ -166,7 +166,7 @@ class OneAttempt(Generic[T]):
     def _ring(self) -> bool:
         """Decided once: what was rolled back is to be rung again, and twice in a transaction is once for the server."""
         if self.rings is None:
-            self.rings = self._bell.may_ring()
+            self.rings = self._notify_rate.ring_now()
         return self.rings
 
 
@@ -234,7 +234,7 @@ class Driver:
             )
         self._threads = self._new_pool()
         self._loops = PerLoop(self._on_loop)
-        self.bell = Bell()
+        self.notify_rate = NotifyRate()
         self._timers: set[threading.Timer] = set()  # one that waits to ring, and those that are at it
 
     def _new_pool(self) -> ThreadConnections:
@@ -269,7 +269,7 @@ class Driver:
     def _run_once(self, op: Op[T], until: float) -> T:
         pool = self._threads
         connection = pool.take(until, urgent=op.urgent)
-        attempt = OneAttempt(op, self.texts, self.bell, until)
+        attempt = OneAttempt(op, self.texts, self.notify_rate, until)
         brief = op.brief
         try:
             if brief is None:
@@ -319,7 +319,7 @@ class Driver:
 
     async def _arun_once(self, op: Op[T], until: float, here: _OnLoop) -> T:
         connection = await here.pool.take(until, urgent=op.urgent)
-        attempt = OneAttempt(op, self.texts, self.bell, until)
+        attempt = OneAttempt(op, self.texts, self.notify_rate, until)
         brief = op.brief
         try:
             if brief is None:
@@ -375,7 +375,7 @@ class Driver:
 
     def ring_from_thread(self) -> None:
         """Ring soon, for something that is committed."""
-        delay = self.bell.owe()
+        delay = self.notify_rate.ring_later()
         if delay is None:
             return
         if delay <= 0.0:
@@ -391,20 +391,20 @@ class Driver:
             timer.start()
 
     def _ring_now(self, deadline: float | None = None) -> None:
-        self.bell.pay()
+        self.notify_rate.ring_owed()
         try:
             self.run(self._notify, deadline=deadline)
         except (StoreError, psycopg.Error) as error:
             log.debug("The doorbell of %s was not rung: %s", self.settings.shown, error)
 
     def _ring_from_loop(self, here: _OnLoop) -> None:
-        delay = self.bell.owe()
+        delay = self.notify_rate.ring_later()
         if delay is not None:
             here.ring = here.pool.loop.call_later(delay, self._start_ringing, here)
 
     def _start_ringing(self, here: _OnLoop) -> None:
         here.ring = None
-        self.bell.pay()
+        self.notify_rate.ring_owed()
         task = here.pool.loop.create_task(self._aring(here), name="shigoto-ring")
         here.rings.add(task)
         task.add_done_callback(here.rings.discard)
@@ -427,7 +427,7 @@ class Driver:
             if timer.is_alive() and timer is not threading.current_thread():
                 timer.cancel()
                 timer.join(LAST_RING)
-        if self.bell.is_owed:
+        if self.notify_rate.is_owed:
             self._ring_now(LAST_RING)
         threads, self._threads = self._threads, self._new_pool()
         threads.close()

@@ -104,7 +104,7 @@ class CheckedCommit(OneAttempt[T]):
     __slots__ = ("_mark",)
 
     def __init__(self, op: Op[T], driver: Driver, until: float, token: bytes) -> None:
-        super().__init__(op, driver.texts, driver.bell, until)
+        super().__init__(op, driver.texts, driver.notify_rate, until)
         self.begun = True
         self._token = token
 
