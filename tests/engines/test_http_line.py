@@ -17,7 +17,13 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.op import Op
 from shigoto.engine.open import open_engine
 from shigoto.engine.remote import RemoteEngine, driver, protocol
-from shigoto.engine.remote.client import HEARD_WITHIN, Call, Line, failure, read_address
+from shigoto.engine.remote.client import (
+    HEARD_WITHIN,
+    PendingRequest,
+    ServerConnections,
+    failure,
+    read_address,
+)
 from shigoto.model import errors
 from shigoto.model.job import JobSpec
 from shigoto.model.service import mint_token
@@ -168,9 +174,9 @@ class TestTime:
     @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system does not know how")
     def test_the_system_gives_a_line_up_that_acknowledges_nothing(self, server: TinyServer) -> None:
         """E18: else it is silent for as long again, since each repetition comes after twice the time."""
-        line = Line(read_address(f"http://127.0.0.1:{server.port}"))
+        line = ServerConnections(read_address(f"http://127.0.0.1:{server.port}"))
 
-        wire = line._connect(Call(5.0))
+        wire = line._connect(PendingRequest(5.0))
 
         with wire:
             assert wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == HEARD_WITHIN * 1000

@@ -189,7 +189,7 @@ def distrusted(error: SSLCertVerificationError, where: str) -> StoreRefused:
     )
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class ServerRequest(Struct, frozen=True, kw_only=True):
     """One request; `repeatable` if it does no harm when it is heard twice."""
 
     method: str
@@ -207,7 +207,7 @@ class ServerResponse(Struct, frozen=True):
     media_type: str = ""
 
 
-class Call:
+class PendingRequest:
     """One request under way, until a deadline, which anybody may hang up."""
 
     def __init__(self, seconds: float) -> None:
@@ -216,7 +216,7 @@ class Call:
         self._wire: socket.socket | None = None
         self._over = threading.Event()
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         """End it at once, from any thread: whoever waits for the answer is told that there is none."""
         with self._lock:
             self._over.set()
@@ -225,7 +225,7 @@ class Call:
                     # Not the method of a TLS socket, which would pull it from under the thread that reads from it.
                     socket.socket.shutdown(self._wire, socket.SHUT_RDWR)
 
-    def speak_over(self, wire: socket.socket | None) -> None:
+    def attach(self, wire: socket.socket | None) -> None:
         """This is where it goes on, or nowhere."""
         with self._lock:
             self._wire = wire
@@ -247,7 +247,7 @@ class Call:
         return left
 
 
-class Line:
+class ServerConnections:
     """All connections to one server. Safe from any thread, but not across a fork."""
 
     def __init__(self, address: Address) -> None:
@@ -261,7 +261,7 @@ class Line:
         self._closed = False
         self._tls: ssl.SSLContext | None = None
 
-    def ask(self, request: Request, call: Call) -> ServerResponse:
+    def ask(self, request: ServerRequest, call: PendingRequest) -> ServerResponse:
         """Send a request and wait for its answer. Raises StoreUnavailable if there is none."""
         wire = self._take()
         try:
@@ -286,31 +286,33 @@ class Line:
         for wire, _ in kept:
             wire.close()
 
-    def _exchange(self, wire: socket.socket | None, request: Request, call: Call) -> ServerResponse:
+    def _exchange(
+        self, wire: socket.socket | None, request: ServerRequest, call: PendingRequest
+    ) -> ServerResponse:
         if wire is None:
             wire = self._connect(call)
         keep = False
         try:
-            call.speak_over(wire)
+            call.attach(wire)
             wire.settimeout(call.time_left())
             wire.sendall(self._written(request))
             answer, keep = _read(wire, request.method, call)
         finally:
-            call.speak_over(None)
+            call.attach(None)
             if keep:
                 self._keep(wire)
             else:
                 wire.close()
         return answer
 
-    def _written(self, request: Request) -> bytes:
+    def _written(self, request: ServerRequest) -> bytes:
         path = f"{self._address.path}{request.path}"
         own = "".join(f"{header}\r\n" for header in request.headers)
         length = f"Content-Length: {len(request.body)}\r\n" if request.method != "GET" else ""
         head = f"{request.method} {path} HTTP/1.1\r\n{self._head}{own}{length}\r\n"
         return head.encode("ascii") + request.body
 
-    def _connect(self, call: Call) -> socket.socket:
+    def _connect(self, call: PendingRequest) -> socket.socket:
         where = self._address
         wire = socket.create_connection((where.host, where.port), min(CONNECT_FOR, call.time_left()))
         try:
@@ -350,7 +352,7 @@ class _Nothing(HTTPException):
     """Not one byte of an answer came."""
 
 
-def _read(wire: socket.socket, method: str, call: Call) -> tuple[ServerResponse, bool]:
+def _read(wire: socket.socket, method: str, call: PendingRequest) -> tuple[ServerResponse, bool]:
     """The answer, and whether the connection may be used again."""
     wire.settimeout(call.time_left())
     response, begun = HTTPResponse(wire, method=method), False

@@ -17,7 +17,14 @@ from msgspec import DecodeError, Struct
 
 from shigoto.engine.op import Op, drive
 from shigoto.engine.remote import protocol
-from shigoto.engine.remote.client import Address, Call, Line, Request, ServerResponse, failure
+from shigoto.engine.remote.client import (
+    Address,
+    PendingRequest,
+    ServerConnections,
+    ServerRequest,
+    ServerResponse,
+    failure,
+)
 from shigoto.model.errors import PayloadTooLarge, ShigotoError, StoreUnavailable
 
 MOST, MOST_URGENT = 8, 16
@@ -152,7 +159,7 @@ class Look(Struct, frozen=True):
 
 
 class _Opened(Struct, frozen=True):
-    line: Line
+    line: ServerConnections
     threads: Threads
 
 
@@ -165,7 +172,7 @@ class Driver:
 
     def run(self, op: Op[T]) -> T:
         """Run an op in the calling thread."""
-        return self._run(op, Call(op.deadline or PATIENCE))
+        return self._run(op, PendingRequest(op.deadline or PATIENCE))
 
     async def arun(self, op: Op[T]) -> T:
         """Run an op in a thread. If this is cancelled, so is the request that is under way."""
@@ -174,7 +181,7 @@ class Driver:
 
     async def get(self, path: str, seconds: float) -> bytes:
         """What the server says there; it may take its time."""
-        request = Request(method="GET", path=path)
+        request = ServerRequest(method="GET", path=path)
         answer = await self._aside(lambda call: self._open().line.ask(request, call), seconds, urgent=True)
         if answer.status != OK:
             raise failure(answer.status, answer.body, self._address.shown)
@@ -190,15 +197,17 @@ class Driver:
     def _open(self) -> _Opened:
         # Of each process its own: neither threads nor locks outlive a fork, and the connections are our parent's.
         pid = os.getpid()
-        return self._opened.get(pid) or self._opened.setdefault(pid, _Opened(Line(self._address), Threads()))
+        return self._opened.get(pid) or self._opened.setdefault(
+            pid, _Opened(ServerConnections(self._address), Threads())
+        )
 
-    def _run(self, op: Op[T], call: Call) -> T:
+    def _run(self, op: Op[T], call: PendingRequest) -> T:
         value = drive(op, lambda command: self._ask(command, call))
         if op.committed is not None:
             op.committed(value)
         return value
 
-    def _ask(self, command: Any, call: Call) -> Any:
+    def _ask(self, command: Any, call: PendingRequest) -> Any:
         if isinstance(command, Look):
             return self._look(command, call)
         if not isinstance(command, Ask):
@@ -218,7 +227,7 @@ class Driver:
                 f"{command.verb} would take {len(body) / 2**20:.0f} MiB at once, and a server takes no more than"
                 f" {MOST_BYTES // 2**20}. Do it in several parts."
             )
-        request = Request(
+        request = ServerRequest(
             method="POST",
             path=f"{protocol.DOOR}/{command.verb}",
             headers=HEADERS,
@@ -228,8 +237,8 @@ class Driver:
         once = self._patiently if command.verb == "enqueue_many" else self._once
         return once(command.verb, request, call)
 
-    def _look(self, command: Look, call: Call) -> Any:
-        answer = self._open().line.ask(Request(method="GET", path=command.path), call)
+    def _look(self, command: Look, call: PendingRequest) -> Any:
+        answer = self._open().line.ask(ServerRequest(method="GET", path=command.path), call)
         if answer.status != OK:
             raise failure(answer.status, answer.body, self._address.shown)
         try:
@@ -238,7 +247,7 @@ class Driver:
             page = command.path.partition("?")[0]
             raise self._strange(page, answer) from None
 
-    def _once(self, verb: str, request: Request, call: Call) -> Any:
+    def _once(self, verb: str, request: ServerRequest, call: PendingRequest) -> Any:
         answer = self._open().line.ask(request, call)
         if answer.status != OK:
             raise failure(answer.status, answer.body, self._address.shown)
@@ -257,7 +266,7 @@ class Driver:
             f" ({answer.media_type or 'of no type'}, {len(answer.body)} bytes). Is there a proxy before it?"
         )
 
-    def _patiently(self, verb: str, request: Request, call: Call) -> Any:
+    def _patiently(self, verb: str, request: ServerRequest, call: PendingRequest) -> Any:
         """Who submits a job has nobody behind him to try again; and the ids are his, so that it stays one job."""
         for pause in PAUSES:
             try:
@@ -267,8 +276,8 @@ class Driver:
                     raise
         return self._once(verb, request, call)
 
-    async def _aside(self, work: Callable[[Call], T], seconds: float, *, urgent: bool) -> T:
-        loop, call = asyncio.get_running_loop(), Call(seconds)
+    async def _aside(self, work: Callable[[PendingRequest], T], seconds: float, *, urgent: bool) -> T:
+        loop, call = asyncio.get_running_loop(), PendingRequest(seconds)
         future: asyncio.Future[T] = loop.create_future()
 
         def do() -> None:
@@ -283,7 +292,7 @@ class Driver:
         try:
             return await future
         except asyncio.CancelledError:
-            call.hang_up()
+            call.abort()
             raise
 
 
