@@ -144,14 +144,14 @@ class RemoteDoorbell:
                 await asyncio.sleep(BREATH)
 
 
-class Ask(Struct, frozen=True):
+class VerbCall(Struct, frozen=True):
     """The command for all verbs of an engine: to do this at the server."""
 
     verb: str
     args: tuple[Any, ...]
 
 
-class Look(Struct, frozen=True):
+class GetPage(Struct, frozen=True):
     """A command for what everybody may ask: a page of the server, which is JSON of this kind."""
 
     path: str
@@ -208,14 +208,14 @@ class Driver:
         return value
 
     def _ask(self, command: Any, call: PendingRequest) -> Any:
-        if isinstance(command, Look):
+        if isinstance(command, GetPage):
             return self._look(command, call)
-        if not isinstance(command, Ask):
+        if not isinstance(command, VerbCall):
             raise AssertionError(f"this engine runs its own ops only: {command!r}")
         if command.verb == "get" and len(command.args[0]) > MOST_IDS:
             ids = command.args[0]
             parts = [ids[at : at + MOST_IDS] for at in range(0, len(ids), MOST_IDS)]
-            return [job for part in parts for job in self._ask(Ask("get", (part,)), call)]
+            return [job for part in parts for job in self._ask(VerbCall("get", (part,)), call)]
         if command.verb == "enqueue_many" and len(command.args[0]) > MOST_JOBS:
             raise PayloadTooLarge(
                 f"{len(command.args[0]):,} jobs cannot be stored at once, all or none: a server takes no more than"
@@ -237,7 +237,7 @@ class Driver:
         once = self._patiently if command.verb == "enqueue_many" else self._once
         return once(command.verb, request, call)
 
-    def _look(self, command: Look, call: PendingRequest) -> Any:
+    def _look(self, command: GetPage, call: PendingRequest) -> Any:
         answer = self._open().line.ask(ServerRequest(method="GET", path=command.path), call)
         if answer.status != OK:
             raise failure(answer.status, answer.body, self._address.shown)

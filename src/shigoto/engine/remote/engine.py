@@ -16,7 +16,7 @@ from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Capabilities, Registry
 from shigoto.engine.remote import protocol
 from shigoto.engine.remote.client import read_address
-from shigoto.engine.remote.driver import Ask, Driver, Look, RemoteDoorbell
+from shigoto.engine.remote.driver import Driver, GetPage, RemoteDoorbell, VerbCall
 from shigoto.model.errors import StoreRefused, Unsupported
 from shigoto.model.job import (
     Attempt,
@@ -84,7 +84,7 @@ class RemoteRegistry:
         query = urlencode({name: value for name, value in said.items() if value is not None})
 
         def start() -> Steps[list[AuditEntry]]:
-            page: _Page = yield Look(f"{AUDIT}?{query}", _Page)
+            page: _Page = yield GetPage(f"{AUDIT}?{query}", _Page)
             return [_entry(each) for each in page.entries]
 
         return Op(start=start, mode="read")
@@ -224,7 +224,7 @@ class RemoteEngine:
         """Raises StoreError if the server is not there, does not know us, or speaks another language."""
 
         def start() -> Steps[None]:
-            hello: protocol.Hello = yield Ask("hello", ())
+            hello: protocol.Hello = yield VerbCall("hello", ())
             if hello.protocol != protocol.PROTOCOL:
                 raise StoreRefused(
                     f"The server {self.shown} is of release {hello.version} and speaks protocol {hello.protocol}; this"
@@ -235,7 +235,7 @@ class RemoteEngine:
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         """T1, T17: store the jobs, all or none, and answer in the order of `specs`."""
-        return _ask("enqueue_many", lambda: (protocol.plain(specs),))
+        return _call("enqueue_many", lambda: (protocol.plain(specs),))
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
         """T2: lease ready jobs to the worker, each want by itself, best first."""
@@ -348,7 +348,7 @@ class RemoteEngine:
 
     def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         """Change schedules, with all that goes with it."""
-        return _ask("tick", lambda: ([_plain(change) for change in changes],))
+        return _call("tick", lambda: ([_plain(change) for change in changes],))
 
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
         """Forget schedules and their histories."""
@@ -364,16 +364,16 @@ class RemoteEngine:
 
 
 def _said(verb: str, *args: Any, urgent: bool = False) -> Op[Any]:
-    return structs.replace(_ask(verb, lambda: args), urgent=urgent)
+    return structs.replace(_call(verb, lambda: args), urgent=urgent)
 
 
 def _read(verb: str, *args: Any) -> Op[Any]:
-    return structs.replace(_ask(verb, lambda: args), mode="read")
+    return structs.replace(_call(verb, lambda: args), mode="read")
 
 
-def _ask(verb: str, args: Callable[[], tuple[Any, ...]]) -> Op[Any]:
+def _call(verb: str, args: Callable[[], tuple[Any, ...]]) -> Op[Any]:
     def start() -> Steps[Any]:
-        return (yield Ask(verb, args()))
+        return (yield VerbCall(verb, args()))
 
     return Op(start=start)
 
