@@ -172,13 +172,13 @@ def doors_hold(asker: Asker, good: Mapping[Scope, str], outcome: Outcome) -> Non
     for name, verb in protocol.VERBS.items():
         for scope, token in good.items():
             answer = asker.ask(
-                token, "POST", f"{protocol.DOOR}/{name}", b"\x90", Content_Type=protocol.MEDIA_TYPE
+                token, "POST", f"{protocol.RECORDS_PATH}/{name}", b"\x90", Content_Type=protocol.MEDIA_TYPE
             )
             may = scope in verb.scopes or (scope == "admin" and "read" in verb.scopes)
             if not may and answer.status != 403:
-                outcome.wrong.append(f"{protocol.DOOR}/{name} with {scope} alone: {answer.status}.")
+                outcome.wrong.append(f"{protocol.RECORDS_PATH}/{name} with {scope} alone: {answer.status}.")
             if answer.status >= 500:
-                outcome.wrong.append(f"{protocol.DOOR}/{name} with {scope}: {answer.status}.")
+                outcome.wrong.append(f"{protocol.RECORDS_PATH}/{name} with {scope}: {answer.status}.")
 
 
 def workers_hold(asker: Asker, server: Served, token: str, outcome: Outcome) -> None:

@@ -68,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        verb = self.path.removeprefix(records.DOOR + "/")
+        verb = self.path.removeprefix(records.RECORDS_PATH + "/")
         engine = self.server.engine
         self.server.asked.append(verb)
         if verb == "stats":
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             value = (
-                records.Hello(protocol=self.server.protocol, version="0", engine="memory")
+                records.ServerHello(protocol=self.server.protocol, version="0", engine="memory")
                 if verb == "hello"
                 else engine.run(records.asked(engine, verb, records.decode_args(verb, body)))
             )

@@ -13,7 +13,15 @@ from msgspec.structs import replace
 
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
-from shigoto.engine.remote.protocol import MEDIA_TYPE, PROTOCOL, VERBS, Hello, asked, decode_args, encode
+from shigoto.engine.remote.protocol import (
+    MEDIA_TYPE,
+    PROTOCOL,
+    VERBS,
+    ServerHello,
+    asked,
+    decode_args,
+    encode,
+)
 from shigoto.model.errors import Forbidden, OptionInvalid, RequestInvalid, RequestNotFound
 from shigoto.model.job import Job, JobFilter, JobSpec
 from shigoto.model.secrets import is_encrypted, masked_payload
@@ -92,7 +100,7 @@ router.add_route("/engine/{verb}", ask, methods=["POST"], include_in_schema=Fals
 async def _answered(service: "Service", caller: Caller, name: str, args: tuple[Any, ...]) -> Any:
     engine = service.engine
     if name == "hello":
-        return Hello(protocol=PROTOCOL, version=VERSION, engine=engine.capabilities.name)
+        return ServerHello(protocol=PROTOCOL, version=VERSION, engine=engine.capabilities.name)
     if name in OF_A_WORKER and not await service.remote_workers.owns(caller, args[0]) and name in GOODBYES:
         return GOODBYES[name]
     args = _confined(caller, name, args)

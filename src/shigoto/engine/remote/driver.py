@@ -229,7 +229,7 @@ class Driver:
             )
         request = ServerRequest(
             method="POST",
-            path=f"{protocol.DOOR}/{command.verb}",
+            path=f"{protocol.RECORDS_PATH}/{command.verb}",
             headers=HEADERS,
             body=body,
             repeatable=verb.repeatable,

@@ -224,7 +224,7 @@ class RemoteEngine:
         """Raises StoreError if the server is not there, does not know us, or speaks another language."""
 
         def start() -> Steps[None]:
-            hello: protocol.Hello = yield VerbCall("hello", ())
+            hello: protocol.ServerHello = yield VerbCall("hello", ())
             if hello.protocol != protocol.PROTOCOL:
                 raise StoreRefused(
                     f"The server {self.shown} is of release {hello.version} and speaks protocol {hello.protocol}; this"

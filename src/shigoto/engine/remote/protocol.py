@@ -46,11 +46,11 @@ from shigoto.model.worker import (
 )
 
 PROTOCOL = 1  # raised when one end no longer understands what the other says
-DOOR = "/api/v1/engine"  # where the verbs are asked for
+RECORDS_PATH = "/api/v1/engine"  # where the verbs are asked for
 MEDIA_TYPE = "application/msgpack"
 
 
-class Hello(Struct, frozen=True, kw_only=True):
+class ServerHello(Struct, frozen=True, kw_only=True):
     """What a server says of itself."""
 
     protocol: int
@@ -94,7 +94,7 @@ ADMIN: tuple[Scope, ...] = ("admin",)
 Held = list[tuple[int, int]] | None
 
 VERBS: Mapping[str, Verb] = {
-    "hello": Verb(takes=tuple[()], gives=Hello, scopes=ANYBODY, restricted=True),
+    "hello": Verb(takes=tuple[()], gives=ServerHello, scopes=ANYBODY, restricted=True),
     "enqueue_many": Verb(
         names=("specs",),
         takes=tuple[list[JobSpec]],
