@@ -46,7 +46,7 @@ OK = 200
 HEADERS = (f"Content-Type: {protocol.MEDIA_TYPE}", f"Shigoto-Protocol: {protocol.PROTOCOL}")
 
 
-class Threads:
+class RequestThreads:
     """Threads that are started when they are needed, and keep no program from ending."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class GetPage(Struct, frozen=True):
 
 class _Opened(Struct, frozen=True):
     line: ServerConnections
-    threads: Threads
+    threads: RequestThreads
 
 
 class Driver:
@@ -198,7 +198,7 @@ class Driver:
         # Of each process its own: neither threads nor locks outlive a fork, and the connections are our parent's.
         pid = os.getpid()
         return self._opened.get(pid) or self._opened.setdefault(
-            pid, _Opened(ServerConnections(self._address), Threads())
+            pid, _Opened(ServerConnections(self._address), RequestThreads())
         )
 
     def _run(self, op: Op[T], call: PendingRequest) -> T:
