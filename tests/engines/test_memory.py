@@ -76,7 +76,7 @@ from conformance.suite import (
     TestWorkers,
 )
 from shigoto.engine.memory import MemoryEngine
-from shigoto.engine.memory.store import Line
+from shigoto.engine.memory.store import WaitingLine
 from shigoto.engine.op import Op, Steps
 from shigoto.model.job import Job
 from shigoto.model.worker import Ending
@@ -184,7 +184,7 @@ def test_a_long_line_is_drained_in_order(store: EngineUnderTest) -> None:
 
 def test_a_job_replaced_over_and_over_leaves_nothing_behind() -> None:
     """I18: what leaves a line from the middle is forgotten before long."""
-    line = Line()
+    line = WaitingLine()
     for turn in range(10_000):
         line.add(1, (turn % 3,))
         line.discard(1)

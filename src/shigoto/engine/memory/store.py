@@ -28,7 +28,7 @@ Rank = tuple[int, ...]
 T = TypeVar("T")
 
 
-class Line:
+class WaitingLine:
     """Numbers ordered by the rank they were added with; the number itself breaks ties."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Line:
             heapify(self._entries)
 
 
-def merged(lines: Iterable[Line]) -> Iterable[int]:
+def merged(lines: Iterable[WaitingLine]) -> Iterable[int]:
     """Take numbers out of several lines, always the first of all of them; stop asking to stop taking."""
     heads = [(head, index, line) for index, line in enumerate(lines) if (head := line.head()) is not None]
     heapify(heads)
@@ -282,8 +282,10 @@ class Store:
         self.rows: dict[int, Row] = {}
         self.by_id: dict[UUID, Row] = {}
         self.holders: dict[tuple[str, str], Row] = {}
-        self.ready: dict[tuple[str, str, bool], Line] = defaultdict(Line)  # by queue, task, alone
-        self.scheduled = Line()
+        self.ready: dict[tuple[str, str, bool], WaitingLine] = defaultdict(
+            WaitingLine
+        )  # by queue, task, alone
+        self.scheduled = WaitingLine()
         self.held: dict[UUID, dict[int, Row]] = defaultdict(dict)
         self.workers: dict[UUID, WorkerRow] = {}
         self.unknown_since: dict[str, Millis] = {}  # by task

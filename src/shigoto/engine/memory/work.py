@@ -11,7 +11,7 @@ from uuid import UUID
 from msgspec import structs
 from msgspec.structs import replace
 
-from shigoto.engine.memory.store import Line, Row, Store, WorkerRow, held, lease, merged
+from shigoto.engine.memory.store import Row, Store, WaitingLine, WorkerRow, held, lease, merged
 from shigoto.model.job import Attempt, Enqueued, FailureKind, JobSpec, Lease, QueueSettings, State
 from shigoto.model.notice import of_fences
 from shigoto.model.service import AUDIT_BATCH, AUDIT_KEPT_FOR
@@ -181,7 +181,7 @@ def _take(store: Store, want: Want, now: Millis) -> list[Row]:
     return taken
 
 
-def _lines(store: Store, want: Want) -> Iterator[Line]:
+def _lines(store: Store, want: Want) -> Iterator[WaitingLine]:
     for (queue, task, alone), line in store.ready.items():
         wanted = task in want.tasks and (want.queues is None or queue in want.queues)
         if wanted and want.alone in (None, alone) and not store.paused(queue):
