@@ -13,7 +13,7 @@ import pytest
 from shigoto.cli.doctor import examine, gather
 from shigoto.cli.doctor_checks import Level
 from shigoto.engine.memory import MemoryEngine
-from shigoto.engine.movable import Gate, mover_of
+from shigoto.engine.movable import MoveLock, mover_of
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreMoved, StoreMoving, StoreRefused, Unsupported
@@ -200,7 +200,7 @@ def test_an_import_that_was_killed_keeps_everybody_out_and_is_begun_anew(
 ) -> None:
     engine = opened(f"{kind} a")
     mover = mover_of(engine)
-    mover.run(mover.shut(Gate(kind="filling", move="m", other="a file")))
+    mover.run(mover.shut(MoveLock(kind="filling", move="m", other="a file")))
     mover.run(mover.put(every_kind()[:7]))
 
     with pytest.raises(StoreMoving, match="is being filled with the jobs of a file"):
@@ -268,7 +268,7 @@ def test_a_store_that_drains_gives_out_no_jobs_and_takes_them(kind: str, other: 
     worker = announced(engine, "do")
     [lease] = claimed(engine, worker, "do", 1)
 
-    mover.run(mover.shut(Gate(kind="draining", move="m", other="elsewhere")))
+    mover.run(mover.shut(MoveLock(kind="draining", move="m", other="elsewhere")))
 
     with pytest.raises(StoreMoving, match=r"is being moved to elsewhere\. Try again in a moment"):
         claimed(engine, worker, "do", 1)
@@ -292,7 +292,7 @@ def test_a_closed_store_changes_no_more_and_its_runs_are_given_back(
     worker, idle = announced(engine, "do"), announced(engine, "do")
     [lease] = claimed(engine, worker, "do", 1)
 
-    assert mover.run(mover.shut(Gate(kind="closed", move="m", other="elsewhere"))) == 1
+    assert mover.run(mover.shut(MoveLock(kind="closed", move="m", other="elsewhere"))) == 1
 
     before = list(exported(engine))
     assert [(job.state, job.token, job.releases) for job in before] == [("pending", 1, 1), ("pending", 0, 0)]
@@ -301,15 +301,18 @@ def test_a_closed_store_changes_no_more_and_its_runs_are_given_back(
     assert engine.run(engine.beat(worker, [(lease.number, lease.token)])).fenced
     assert list(exported(engine)) == before
 
-    mover.run(mover.shut(Gate(kind="moved", move="m", other="elsewhere")))
+    mover.run(mover.shut(MoveLock(kind="moved", move="m", other="elsewhere")))
     refused(engine, idle, StoreMoved)
     with pytest.raises(
         StoreMoved, match=r"was moved to elsewhere, where its jobs are now\. Use that address"
     ):
         mover.run(mover.open())
-    for gate in (Gate(kind="closed", move="m", other="x"), Gate(kind="draining", move="n", other="x")):
+    for move_lock in (
+        MoveLock(kind="closed", move="m", other="x"),
+        MoveLock(kind="draining", move="n", other="x"),
+    ):
         with pytest.raises(StoreMoved):
-            mover.run(mover.shut(gate))
+            mover.run(mover.shut(move_lock))
     assert list(exported(engine)) == before
 
 
@@ -340,8 +343,8 @@ def test_a_job_in_a_transaction_of_the_callers_own_is_refused_in_our_words(
     engine = opened(f"{kind} a")
     engine.run(engine.enqueue_many([spec()]))
     mover = mover_of(engine)
-    mover.run(mover.shut(Gate(kind="closed", move="m", other="elsewhere")))
-    mover.run(mover.shut(Gate(kind="moved", move="m", other="elsewhere")))
+    mover.run(mover.shut(MoveLock(kind="closed", move="m", other="elsewhere")))
+    mover.run(mover.shut(MoveLock(kind="moved", move="m", other="elsewhere")))
     connection = _connected(engine, opened.database)
 
     with pytest.raises(StoreMoved, match="was moved to elsewhere"):
@@ -535,9 +538,9 @@ def test_a_move_can_be_given_up_until_it_is_done(kind: str, other: str, opened: 
     old.run(old.enqueue_many([spec()]))
     mover = mover_of(old)
     shut = mover_of(new)
-    shut.run(shut.shut(Gate(kind="filling", move="m", other=mover.shown)))
+    shut.run(shut.shut(MoveLock(kind="filling", move="m", other=mover.shown)))
     shut.run(shut.put([record(7, State.COMPLETED)]))
-    mover.run(mover.shut(Gate(kind="closed", move="m", other=shut.shown)))
+    mover.run(mover.shut(MoveLock(kind="closed", move="m", other=shut.shown)))
     plan = Move(old, new, wait=0.0, tell=lambda progress: None)
 
     plan.give_up()
@@ -557,10 +560,10 @@ def test_two_moves_do_not_meet_in_one_store(kind: str, other: str, opened: Store
 
     with pytest.raises(StoreRefused, match="cannot be moved to itself"):
         moved(old, old)
-    filled.run(filled.shut(Gate(kind="filling", move="n", other="somewhere")))
+    filled.run(filled.shut(MoveLock(kind="filling", move="n", other="somewhere")))
     with pytest.raises(StoreRefused, match=r"takes part in something else.*jobs of somewhere"):
         moved(old, new)
-    mover.run(mover.shut(Gate(kind="draining", move="n", other="somewhere")))
+    mover.run(mover.shut(MoveLock(kind="draining", move="n", other="somewhere")))
     with pytest.raises(StoreRefused, match=r"is being moved to somewhere.*--give-up"):
         moved(old, third)
 
@@ -604,12 +607,12 @@ def test_a_store_that_another_has_opened_meanwhile_is_not_given_up_as_moved(
     """What was enqueued there since would be nowhere else."""
     engine = opened(f"{kind} a")
     first, second = mover_of(engine), mover_of(engine)
-    first.run(first.shut(Gate(kind="closed", move="m", other="elsewhere")))
-    second.run(second.shut(Gate(kind="draining", move="m", other="elsewhere")))
+    first.run(first.shut(MoveLock(kind="closed", move="m", other="elsewhere")))
+    second.run(second.shut(MoveLock(kind="draining", move="m", other="elsewhere")))
     engine.run(engine.enqueue_many([spec()]))
-    second.run(second.shut(Gate(kind="closed", move="m", other="elsewhere")))
+    second.run(second.shut(MoveLock(kind="closed", move="m", other="elsewhere")))
 
-    late: list[Op[Any]] = [first.shut(Gate(kind="moved", move="m", other="elsewhere")), first.open()]
+    late: list[Op[Any]] = [first.shut(MoveLock(kind="moved", move="m", other="elsewhere")), first.open()]
     for op in late:
         with pytest.raises(StoreRefused, match="Another process has gone on"):
             first.run(op)
@@ -631,11 +634,11 @@ def test_the_doctor_tells_of_a_move(opened: Stores, kind: str, other: str) -> No
         return [(each.level, each.text) for each in found if each.check == "move"]
 
     assert findings() == []
-    for gate in ("draining", "closed"):
-        mover.run(mover.shut(Gate(kind=gate, move="m", other="elsewhere")))
+    for move_lock in ("draining", "closed"):
+        mover.run(mover.shut(MoveLock(kind=move_lock, move="m", other="elsewhere")))
         [(level, text)] = findings()
         assert (level, "is being moved to elsewhere" in text) == (Level.WARNING, True)
-    mover.run(mover.shut(Gate(kind="moved", move="m", other="elsewhere")))
+    mover.run(mover.shut(MoveLock(kind="moved", move="m", other="elsewhere")))
     [(level, text)] = findings()
     assert (level, "was moved to elsewhere" in text) == (Level.PROBLEM, True)
 
@@ -644,7 +647,7 @@ def test_the_doctor_tells_of_a_move(opened: Stores, kind: str, other: str) -> No
 def test_the_doctor_tells_of_a_store_that_is_not_full_yet(opened: Stores, kind: str, other: str) -> None:
     engine: Any = opened(f"{kind} a")
     mover = mover_of(engine)
-    mover.run(mover.shut(Gate(kind="filling", move="m", other="a file")))
+    mover.run(mover.shut(MoveLock(kind="filling", move="m", other="a file")))
 
     [found] = [
         each for each in examine(gather(engine, datetime.now(UTC), deep=False)) if each.check == "move"

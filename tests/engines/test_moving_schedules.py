@@ -9,7 +9,7 @@ import pytest
 from msgspec import json
 from msgspec.structs import replace
 
-from shigoto.engine.movable import Gate, mover_of
+from shigoto.engine.movable import MoveLock, mover_of
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreMoved, StoreMoving, StoreRefused
@@ -147,15 +147,15 @@ def test_a_move_that_was_interrupted_takes_what_has_ticked_since(
 @EACH
 @pytest.mark.parametrize(("gate", "error"), [("closed", StoreMoving), ("moved", StoreMoved)])
 def test_nothing_about_schedules_changes_in_a_store_that_is_closed(
-    kind: str, other: str, opened: Stores, gate: Any, error: type[StoreError]
+    kind: str, other: str, opened: Stores, move_lock: Any, error: type[StoreError]
 ) -> None:
     """S0-70: no tick in the old store after the cut-over; looking is allowed."""
     engine = opened(f"{kind} a")
     planned(engine, "nightly", look_at=NOW)
     mover = mover_of(engine)
-    mover.run(mover.shut(Gate(kind="closed", move="m", other="elsewhere")))
-    if gate == "moved":
-        mover.run(mover.shut(Gate(kind="moved", move="m", other="elsewhere")))
+    mover.run(mover.shut(MoveLock(kind="closed", move="m", other="elsewhere")))
+    if move_lock == "moved":
+        mover.run(mover.shut(MoveLock(kind="moved", move="m", other="elsewhere")))
     [nightly] = engine.run(engine.schedules())
     missed = Firing(entry=TickEntry(at=NOW, outcome=TickOutcome.MISSED, decided_at=NOW))
 
@@ -184,7 +184,7 @@ def test_a_store_that_drains_still_ticks(kind: str, other: str, opened: Stores) 
     planned(engine, "nightly", look_at=NOW)
     mover = mover_of(engine)
 
-    mover.run(mover.shut(Gate(kind="draining", move="m", other="elsewhere")))
+    mover.run(mover.shut(MoveLock(kind="draining", move="m", other="elsewhere")))
 
     assert fire(engine, "nightly", NOW)
 
@@ -204,7 +204,7 @@ def test_a_store_with_schedules_is_not_empty_and_one_that_was_given_up_is(
 
     third = opened(f"{other} c")
     mover = mover_of(third)
-    mover.run(mover.shut(Gate(kind="filling", move="m", other="a file")))
+    mover.run(mover.shut(MoveLock(kind="filling", move="m", other="a file")))
     some = mover_of(old).run(mover_of(old).schedules(["nightly"]))
     mover.run(mover.put_schedules(some))
     assert imported(third, JOBS) == Carried(2, 0)
@@ -289,7 +289,7 @@ def test_a_tick_in_hand_and_a_move_do_not_wait_for_each_other(opened: Stores) ->
     planned(engine, "nightly")
     mover = mover_of(engine)
     shut = threading.Thread(
-        target=lambda: mover.run(mover.shut(Gate(kind="closed", move="m", other="elsewhere")))
+        target=lambda: mover.run(mover.shut(MoveLock(kind="closed", move="m", other="elsewhere")))
     )
 
     with (

@@ -132,10 +132,10 @@ def lived(tmp_path: Path) -> Path:
 def assert_moved(old: Engine, new: Engine) -> None:
     """All jobs are in the new store, nobody can do anything in the old one, and all can in the new."""
     assert told(new) == told(old)
-    gate = mover_of(old).run(mover_of(old).gate())
-    assert gate is not None
-    assert gate.kind == "moved"
-    assert mover_of(new).run(mover_of(new).gate()) is None
+    move_lock = mover_of(old).run(mover_of(old).move_lock())
+    assert move_lock is not None
+    assert move_lock.kind == "moved"
+    assert mover_of(new).run(mover_of(new).move_lock()) is None
     worker = announced(new, "other")
     assert len(claimed(new, worker, "other", 5)) == 3
 

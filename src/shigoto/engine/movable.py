@@ -30,7 +30,7 @@ Kind = Literal["draining", "closed", "moved", "filling"]
 REFUSALS: dict[str, type[StoreError]] = {error.code: error for error in (StoreMoved, StoreMoving)}
 
 
-class Gate(Struct, frozen=True, kw_only=True):
+class MoveLock(Struct, frozen=True, kw_only=True):
     """What keeps others out of a store: `move` says for which move, `other` where the jobs go or come from.
 
     Both are for people to see: `other` has no secrets in it. `holder` is the mover that has put it up: a move that was
@@ -64,7 +64,7 @@ class Gate(Struct, frozen=True, kw_only=True):
                 )
 
 
-class Mark(Struct, frozen=True, array_like=True):
+class StoreMark(Struct, frozen=True, array_like=True):
     """What tells whether the finished jobs of a block of numbers, or one of them, are the same in two stores.
 
     Whoever has ended again, or later, has a larger `finished_at`; what came and went at the same time thus never adds
@@ -110,11 +110,11 @@ class Mover(Protocol):
         """Run an op in the calling thread and commit it, however long it takes."""
         ...
 
-    def gate(self) -> Op[Gate | None]:
+    def move_lock(self) -> Op[MoveLock | None]:
         """The gate, if there is one."""
         ...
 
-    def shut(self, gate: Gate) -> Op[int]:
+    def shut(self, move_lock: MoveLock) -> Op[int]:
         """Put up a gate, in place of one of the same move. It waits for the transactions of others, not for long.
 
         Raises StoreMoved or StoreMoving if it takes part in another move, or was moved. `moved` is only for a store
@@ -144,11 +144,11 @@ class Mover(Protocol):
         """How many jobs are processing."""
         ...
 
-    def marks(self) -> Op[dict[int, Mark]]:
+    def marks(self) -> Op[dict[int, StoreMark]]:
         """The mark of each block that has finished jobs; block n has the numbers from n * BLOCK on."""
         ...
 
-    def marks_within(self, block: int) -> Op[dict[int, Mark]]:
+    def marks_within(self, block: int) -> Op[dict[int, StoreMark]]:
         """The mark of each finished job of the block, by number."""
         ...
 

@@ -20,7 +20,7 @@ from uuid import UUID, uuid4
 
 from msgspec import DecodeError, Meta, Struct, ValidationError, json, structs
 
-from shigoto.engine.movable import Gate, Mover, mover_of
+from shigoto.engine.movable import MoveLock, Mover, mover_of
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import ScheduleInvalid, StoreError, StoreRefused
 from shigoto.model.job import QueueSettings, State
@@ -107,15 +107,15 @@ def load(engine: Engine, stream: BinaryIO, file: str, *, tell: Tell) -> Carried:
 
 
 def _close(mover: Mover) -> None:
-    gate = mover.run(mover.gate())
-    if gate is not None:
-        if (gate.kind, gate.other) != ("filling", A_FILE):
+    move_lock = mover.run(mover.move_lock())
+    if move_lock is not None:
+        if (move_lock.kind, move_lock.other) != ("filling", A_FILE):
             raise StoreRefused(f"{gate.refusal(mover.shown)} Nothing can be imported meanwhile.")
-        mover.run(mover.shut(gate))
+        mover.run(mover.shut(move_lock))
         mover.run(mover.wipe())  # of an import that was killed
         return
     expect_empty(mover, "Nothing was imported")
-    mover.run(mover.shut(Gate(kind="filling", move=uuid4().hex, other=A_FILE)))
+    mover.run(mover.shut(MoveLock(kind="filling", move=uuid4().hex, other=A_FILE)))
     if not mover.run(mover.is_empty()):  # something came in between the two
         mover.run(mover.open())
         expect_empty(mover, "Nothing was imported")

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from msgspec import Struct
 
-from shigoto.engine.movable import BLOCK, Gate, Kind, Mover, mover_of
+from shigoto.engine.movable import BLOCK, Kind, MoveLock, Mover, mover_of
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import StoreError, StoreRefused
 from shigoto.model.record import LARGEST, Weight, portions
@@ -80,8 +80,8 @@ class Move:
 
     def run(self) -> Moved:
         """Move everything. Raises StoreError; the old store works on then, unless its jobs are all in the new one."""
-        gate = self._begin()
-        if gate is None:
+        move_lock = self._begin()
+        if move_lock is None:
             return Moved(jobs=0, released=0, closed_for=0.0, already=True)
         self._copy_while_it_works()
         if self._gate_of(self._old, "moved"):
@@ -92,11 +92,11 @@ class Move:
         closed_at, released, done = 0.0, 0, False
         try:
             if not self._gate_of(self._old, "closed"):
-                self._drain(gate.move)
+                self._drain(move_lock.move)
             closed_at = time.monotonic()
-            released = self._shut_old("closed", gate.move)
+            released = self._shut_old("closed", move_lock.move)
             self._copy_the_rest()
-            self._shut_old("moved", gate.move)
+            self._shut_old("moved", move_lock.move)
             done = True
         finally:
             if not done:
@@ -108,63 +108,67 @@ class Move:
 
     def give_up(self) -> None:
         """Let the old store work on, and empty the new one. Raises StoreMoved if it is too late."""
-        gate = self._new.run(self._new.gate())
-        if gate is not None:
-            self._expect_from_old(gate)
+        move_lock = self._new.run(self._new.move_lock())
+        if move_lock is not None:
+            self._expect_from_old(move_lock)
         self._old.run(self._old.open(whoever_holds=True))
-        if gate is not None:
-            self._new.run(self._new.shut(gate))
+        if move_lock is not None:
+            self._new.run(self._new.shut(move_lock))
             self._new.run(self._new.wipe())
             self._new.run(self._new.open())
 
     # Who takes part, and how far they are.
 
-    def _begin(self) -> Gate | None:
+    def _begin(self) -> MoveLock | None:
         """The gate of the new store, as it was left or put up now; None if everything is done already."""
-        left = self._old.run(self._old.gate())
+        left = self._old.run(self._old.move_lock())
         if self._old.shown == self._new.shown:
             raise StoreRefused(f"{self._old.shown} cannot be moved to itself.")
         if not (left is not None and left.kind == "moved"):
             self._engines[1].migrate()
-        gate = self._new.run(self._new.gate())
-        if gate is None:
+        move_lock = self._new.run(self._new.move_lock())
+        if move_lock is None:
             return self._begin_anew(left)
-        self._expect_from_old(gate)
-        if left is not None and left.move != gate.move:
+        self._expect_from_old(move_lock)
+        if left is not None and left.move != move_lock.move:
             raise self._elsewhere(left)
-        self._new.run(self._new.shut(gate))
-        return gate
+        self._new.run(self._new.shut(move_lock))
+        return move_lock
 
-    def _begin_anew(self, left: Gate | None) -> Gate | None:
+    def _begin_anew(self, left: MoveLock | None) -> MoveLock | None:
         if left is not None:
             if left.kind == "moved" and left.other == self._new.shown:
                 return None
             raise self._elsewhere(left)
         expect_empty(self._new, "Nothing was moved")
-        gate = Gate(kind="filling", move=uuid4().hex, other=self._old.shown)
-        self._new.run(self._new.shut(gate))
+        move_lock = MoveLock(kind="filling", move=uuid4().hex, other=self._old.shown)
+        self._new.run(self._new.shut(move_lock))
         if not self._new.run(self._new.is_empty()):  # something came in between the two
             self._new.run(self._new.open())
             expect_empty(self._new, "Nothing was moved")
-        return gate
+        return move_lock
 
-    def _expect_from_old(self, gate: Gate) -> None:
-        if (gate.kind, gate.other) != ("filling", self._old.shown):
-            again = "Import again" if gate.other == A_FILE else "Finish that move, or give it up by --give-up"
+    def _expect_from_old(self, move_lock: MoveLock) -> None:
+        if (move_lock.kind, move_lock.other) != ("filling", self._old.shown):
+            again = (
+                "Import again"
+                if move_lock.other == A_FILE
+                else "Finish that move, or give it up by --give-up"
+            )
             raise StoreRefused(
                 f"{self._new.shown} takes part in something else: {gate.refusal(self._new.shown)} {again}."
             )
 
-    def _elsewhere(self, left: Gate) -> StoreRefused:
+    def _elsewhere(self, left: MoveLock) -> StoreRefused:
         hint = "" if left.kind == "moved" else " Finish that move, or give it up by --give-up."
         return StoreRefused(f"{left.refusal(self._old.shown)}{hint}")
 
     def _gate_of(self, store: Mover, kind: Kind) -> bool:
-        gate = store.run(store.gate())
-        return gate is not None and gate.kind == kind
+        move_lock = store.run(store.move_lock())
+        return move_lock is not None and move_lock.kind == kind
 
     def _shut_old(self, kind: Kind, move: str) -> int:
-        return self._old.run(self._old.shut(Gate(kind=kind, move=move, other=self._new.shown)))
+        return self._old.run(self._old.shut(MoveLock(kind=kind, move=move, other=self._new.shown)))
 
     # The phases.
 

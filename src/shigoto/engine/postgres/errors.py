@@ -33,7 +33,7 @@ FORBIDDEN = frozenset({"42501"})
 # A text with NUL in it, which nothing of ours lets through, or with letters that the database's encoding does not have.
 NOT_TEXT = frozenset({"22021", "22P05"})
 # What the gate of a store raises whose jobs are moved; see moving.py.
-GATES: dict[str, type[StoreError]] = {"SH001": StoreMoved, "SH002": StoreMoving}
+MOVE_LOCKS: dict[str, type[StoreError]] = {"SH001": StoreMoved, "SH002": StoreMoving}
 READ_ONLY = "25006"
 STATEMENT_TIMEOUT, LOCK_TIMEOUT = "57014", "55P03"
 NOT_PREPARED = frozenset({"26000", "42P05"})
@@ -157,8 +157,8 @@ def starving(store: str, code: str, reason: str) -> StoreUnavailable:
 def refined(error: psycopg.Error, store: str) -> Exception:
     """The error as callers are to see it; itself if it is none of theirs, which is a mistake of ours."""
     code, reason = error.sqlstate or "", one_line(error)
-    if code in GATES:
-        return GATES[code](error.diag.message_primary or reason)
+    if code in MOVE_LOCKS:
+        return MOVE_LOCKS[code](error.diag.message_primary or reason)
     if code in SCHEMA_IS_MISSING:
         return SchemaMissing(
             f"{store} lacks what this release needs: {reason}. Run `shigoto migrate`, as the role that owns the schema."

@@ -7,10 +7,10 @@ is committed afterwards has met the gate. It is for the role that owns the schem
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shigoto.engine.movable import Gate
+from shigoto.engine.movable import MoveLock
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import enqueueing
-from shigoto.engine.postgres.errors import GATES
+from shigoto.engine.postgres.errors import MOVE_LOCKS
 from shigoto.engine.postgres.wire import Copy, Script, in_schema
 from shigoto.engine.sql.commands import SqlText, Steps, sql
 from shigoto.engine.sql.moving import SqlMover, Ways
@@ -21,11 +21,11 @@ EVERYTHING = (
     "job", "ready", "scheduled", "blocked", "running", "done", "key", "expiry", "attempt", "progress", "log", "queue",
     "lane", "schedule", "tick",
 )  # fmt: skip
-STATES_OF_GATES = {error.code: state for state, error in GATES.items()}
+STATES_OF_MOVE_LOCKS = {error.code: state for state, error in MOVE_LOCKS.items()}
 # Not in the name of the schema, which may be another: a setting belongs to the session.
 PASS = "shigoto_gate.holder"
 
-MAKE_GATE = f"""
+MAKE_MOVE_LOCK = f"""
 CREATE TABLE IF NOT EXISTS shigoto.gate (
   lone   boolean PRIMARY KEY DEFAULT true CHECK (lone),
   kind   text NOT NULL,
@@ -61,9 +61,9 @@ def mover(schema: str, shown: str, run: Callable[[Op[Any]], Any]) -> SqlMover:
             shown=shown,
             run=run,
             now=_now,
-            gate=lambda: _gate(schema),
+            move_lock=lambda: _move_lock(schema),
             alone=lambda: _alone(script),
-            shut=lambda gate: _shut(gate, shown, schema),
+            shut=lambda move_lock: _shut(move_lock, shown, schema),
             open=lambda: _open(script, schema),
             passing=_passing,
             load=lambda table, columns, rows: _load(table, columns, rows, schema),
@@ -79,13 +79,13 @@ def _now() -> Steps[int]:
     return now
 
 
-def _gate(schema: str) -> Steps[Gate | None]:
+def _move_lock(schema: str) -> Steps[MoveLock | None]:
     known = yield SqlText("SELECT 1 WHERE to_regclass($1::text) IS NOT NULL", (f'"{schema}".gate',))
     if known.fetchone() is None:
         return None
     look = in_schema("SELECT kind, move, other, holder FROM shigoto.gate", schema)
     row = (yield SqlText(look)).fetchone()
-    return None if row is None else Gate(kind=row[0], move=row[1], other=row[2], holder=row[3])
+    return None if row is None else MoveLock(kind=row[0], move=row[1], other=row[2], holder=row[3])
 
 
 def _alone(script: Callable[[str], Script]) -> Steps[None]:
@@ -98,14 +98,18 @@ def _alone(script: Callable[[str], Script]) -> Steps[None]:
     )
 
 
-def _shut(gate: Gate, shown: str, schema: str) -> Steps[None]:
-    if gate.kind == "draining":  # one that refused more may be there
+def _shut(move_lock: MoveLock, shown: str, schema: str) -> Steps[None]:
+    if move_lock.kind == "draining":  # one that refused more may be there
         yield from _open(lambda text: Script(in_schema(text, schema)), schema)
-    yield Script(in_schema(MAKE_GATE, schema))
-    yield SqlText(in_schema(WRITE_DOWN, schema), (gate.kind, gate.move, gate.other, gate.holder))
-    told = ", ".join(map(_quoted, (STATES_OF_GATES[gate.code], gate.refusal(shown), gate.holder)))
+    yield Script(in_schema(MAKE_MOVE_LOCK, schema))
+    yield SqlText(
+        in_schema(WRITE_DOWN, schema), (move_lock.kind, move_lock.move, move_lock.other, move_lock.holder)
+    )
+    told = ", ".join(
+        map(_quoted, (STATES_OF_MOVE_LOCKS[move_lock.code], move_lock.refusal(shown), move_lock.holder))
+    )
     events = dict.fromkeys(EVERYTHING, "INSERT OR UPDATE OR DELETE") | {"worker": "INSERT OR UPDATE"}
-    if gate.kind == "draining":
+    if move_lock.kind == "draining":
         events = {"running": "INSERT"}
     for table, changes in events.items():
         named = in_schema(f"BEFORE {changes} ON shigoto.{table}", schema)
@@ -123,14 +127,14 @@ def _quoted(text: str) -> str:
 
 
 def _open(script: Callable[[str], Script], schema: str) -> Steps[None]:
-    if (yield from _gate(schema)) is None:
+    if (yield from _move_lock(schema)) is None:
         return
     drops = [f"DROP TRIGGER IF EXISTS gate ON shigoto.{table}" for table in (*EVERYTHING, "worker")]
     yield script("; ".join([*drops, "DROP FUNCTION IF EXISTS shigoto.refuse()", "DROP TABLE shigoto.gate"]))
 
 
-def _passing(gate: Gate, steps: Steps[Any]) -> Steps[Any]:
-    yield SqlText("SELECT set_config($1::text, $2::text, true)", (PASS, gate.holder))
+def _passing(move_lock: MoveLock, steps: Steps[Any]) -> Steps[Any]:
+    yield SqlText("SELECT set_config($1::text, $2::text, true)", (PASS, move_lock.holder))
     return (yield from steps)
 
 

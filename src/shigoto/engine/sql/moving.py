@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 from msgspec import Struct, json
 
-from shigoto.engine.movable import BLOCK, Gate, Mark, ScheduleMark, refused
+from shigoto.engine.movable import BLOCK, MoveLock, ScheduleMark, StoreMark, refused
 from shigoto.engine.op import Op
 from shigoto.engine.sql.commands import Steps, Submit, sql
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES, settings
@@ -238,11 +238,11 @@ class Ways(Struct, frozen=True, kw_only=True):
     shown: str
     run: Callable[[Op[Any]], Any]
     now: Callable[[], Steps[Millis]]
-    gate: Callable[[], Steps[Gate | None]]
+    move_lock: Callable[[], Steps[MoveLock | None]]
     alone: Callable[[], Steps[None]]
-    shut: Callable[[Gate], Steps[None]]
+    shut: Callable[[MoveLock], Steps[None]]
     open: Callable[[], Steps[None]]
-    passing: Callable[[Gate, Steps[Any]], Steps[Any]]
+    passing: Callable[[MoveLock, Steps[Any]], Steps[Any]]
     load: Callable[[str, tuple[str, ...], Sequence[Sequence[Any]]], Steps[None]]
     go_on_after: Callable[[int], Steps[None]]
     wipe: Callable[[], Steps[None]]
@@ -264,26 +264,26 @@ class SqlMover:
         value: T = self._ways.run(op)
         return value
 
-    def gate(self) -> Op[Gate | None]:
-        return Op(start=self._ways.gate, mode="read")
+    def move_lock(self) -> Op[MoveLock | None]:
+        return Op(start=self._ways.move_lock, mode="read")
 
-    def shut(self, gate: Gate) -> Op[int]:
-        return Op(start=lambda: self._shut(gate), rings=lambda _: True)
+    def shut(self, move_lock: MoveLock) -> Op[int]:
+        return Op(start=lambda: self._shut(move_lock), rings=lambda _: True)
 
-    def _shut(self, gate: Gate) -> Steps[int]:
+    def _shut(self, move_lock: MoveLock) -> Steps[int]:
         yield from self._ways.alone()
-        self._expect_replaceable(gate, (yield from self._ways.gate()))
+        self._expect_replaceable(move_lock, (yield from self._ways.move_lock()))
         released = 0
-        if gate.kind == "closed":
+        if move_lock.kind == "closed":
             released = yield from _release_all(self._ways.submit, (yield from self._ways.now()))
-        held = Gate(kind=gate.kind, move=gate.move, other=gate.other, holder=self._holder)
+        held = MoveLock(kind=move_lock.kind, move=move_lock.move, other=move_lock.other, holder=self._holder)
         yield from self._ways.shut(held)
         return released
 
-    def _expect_replaceable(self, gate: Gate, present: Gate | None) -> None:
-        if present is not None and (present.move != gate.move or present.kind == "moved"):
+    def _expect_replaceable(self, move_lock: MoveLock, present: MoveLock | None) -> None:
+        if present is not None and (present.move != move_lock.move or present.kind == "moved"):
             raise refused(present.code, present.refusal(self.shown)) or AssertionError(present.code)
-        if gate.kind == "moved" and (
+        if move_lock.kind == "moved" and (
             present is None or (present.kind, present.holder) != ("closed", self._holder)
         ):
             raise self._taken_over()
@@ -299,7 +299,7 @@ class SqlMover:
 
     def _open(self, whoever_holds: bool) -> Steps[None]:
         yield from self._ways.alone()
-        present = yield from self._ways.gate()
+        present = yield from self._ways.move_lock()
         if present is None:
             return
         if present.kind == "moved":
@@ -327,10 +327,10 @@ class SqlMover:
     def running(self) -> Op[int]:
         return Op(start=lambda: _number(sql("count_running")), mode="read")
 
-    def marks(self) -> Op[dict[int, Mark]]:
+    def marks(self) -> Op[dict[int, StoreMark]]:
         return Op(start=_marks, mode="read")
 
-    def marks_within(self, block: int) -> Op[dict[int, Mark]]:
+    def marks_within(self, block: int) -> Op[dict[int, StoreMark]]:
         return Op(start=lambda: _marks_within(block), mode="read")
 
     def weigh(self, *, after: int, to: int, finished: bool | None, limit: int) -> Op[list[Weight]]:
@@ -390,10 +390,10 @@ class SqlMover:
 
     def _inside(self, steps: Steps[T]) -> Steps[T]:
         """The steps, past the gate of a store that this mover fills; never in one that others use."""
-        gate = yield from self._ways.gate()
-        if gate is None or (gate.kind, gate.holder) != ("filling", self._holder):
+        move_lock = yield from self._ways.move_lock()
+        if move_lock is None or (move_lock.kind, move_lock.holder) != ("filling", self._holder):
             raise self._taken_over()
-        value: T = yield from self._ways.passing(gate, steps)
+        value: T = yield from self._ways.passing(move_lock, steps)
         return value
 
 
@@ -427,18 +427,18 @@ def _release_all(submit: Submit, now: Millis) -> Steps[int]:
     return len(ends)
 
 
-def _marks() -> Steps[dict[int, Mark]]:
+def _marks() -> Steps[dict[int, StoreMark]]:
     logged = {block: sums for block, *sums in (yield sql("mark_logs", BLOCK)).fetchall()}
     held = dict((yield sql("mark_keys", BLOCK)).fetchall())
-    marks: dict[int, Mark] = {}
+    marks: dict[int, StoreMark] = {}
     for block, *sums in (yield sql("mark_finished", BLOCK)).fetchall():
-        marks[block] = Mark(*map(int, (*sums, *logged.get(block, (0, 0)), held.get(block, 0))))
+        marks[block] = StoreMark(*map(int, (*sums, *logged.get(block, (0, 0)), held.get(block, 0))))
     return marks
 
 
-def _marks_within(block: int) -> Steps[dict[int, Mark]]:
+def _marks_within(block: int) -> Steps[dict[int, StoreMark]]:
     rows = (yield sql("mark_each", block * BLOCK, (block + 1) * BLOCK - 1)).fetchall()
-    return {number: Mark(1, *map(int, sums)) for number, *sums in rows}
+    return {number: StoreMark(1, *map(int, sums)) for number, *sums in rows}
 
 
 def _weigh(after: int, to: int, finished: bool | None, limit: int) -> Steps[list[Weight]]:

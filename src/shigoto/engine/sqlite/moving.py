@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from shigoto.engine.movable import Gate
+from shigoto.engine.movable import MoveLock
 from shigoto.engine.op import Op
 from shigoto.engine.sql.commands import SqlText, Steps, sql
 from shigoto.engine.sql.moving import SqlMover, Ways
 from shigoto.engine.sqlite import enqueueing
 from shigoto.model.time import Millis
 
-MAKE_GATE = """
+MAKE_MOVE_LOCK = """
 CREATE TABLE IF NOT EXISTS shigoto_gate (
   lone   INTEGER PRIMARY KEY CHECK (lone = 1),
   kind   TEXT NOT NULL,
@@ -50,9 +50,9 @@ def mover(path: str, run: Callable[[Op[Any]], Any], now: Callable[[], Millis]) -
             shown=path,
             run=run,
             now=lambda: _value(now()),
-            gate=_gate,
+            move_lock=_move_lock,
             alone=lambda: _value(None),  # whoever writes is
-            shut=lambda gate: _shut(gate, path),
+            shut=lambda move_lock: _shut(move_lock, path),
             open=_open,
             passing=_passing,
             load=_load,
@@ -68,22 +68,22 @@ def _value(value: Any) -> Steps[Any]:
     return value
 
 
-def _gate() -> Steps[Gate | None]:
+def _move_lock() -> Steps[MoveLock | None]:
     known = yield SqlText("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'shigoto_gate'")
     if known.fetchone() is None:
         return None
     row = (yield SqlText("SELECT kind, move, other, holder FROM shigoto_gate")).fetchone()
-    return None if row is None else Gate(kind=row[0], move=row[1], other=row[2], holder=row[3])
+    return None if row is None else MoveLock(kind=row[0], move=row[1], other=row[2], holder=row[3])
 
 
-def _shut(gate: Gate, path: str) -> Steps[None]:
+def _shut(move_lock: MoveLock, path: str) -> Steps[None]:
     yield from _open()
-    yield SqlText(MAKE_GATE)
-    written = (gate.kind, gate.move, gate.other, gate.holder)
+    yield SqlText(MAKE_MOVE_LOCK)
+    written = (move_lock.kind, move_lock.move, move_lock.other, move_lock.holder)
     yield SqlText("INSERT INTO shigoto_gate VALUES (1, ?, ?, ?, ?, 0)", written)
     # What a trigger raises must be written out in it: older versions of SQLite take nothing else.
     message = f"{gate.code} {gate.refusal(path)}".replace("'", "''")
-    for table, events in (CLAIMS if gate.kind == "draining" else EVERYTHING).items():
+    for table, events in (CLAIMS if move_lock.kind == "draining" else EVERYTHING).items():
         for event in events:
             yield SqlText(
                 f"CREATE TRIGGER shigoto_gate_{table}_{event.lower()} BEFORE {event} ON shigoto_{table}"
@@ -100,7 +100,7 @@ def _open() -> Steps[None]:
     yield SqlText("DROP TABLE IF EXISTS shigoto_gate")
 
 
-def _passing(gate: Gate, steps: Steps[Any]) -> Steps[Any]:
+def _passing(move_lock: MoveLock, steps: Steps[Any]) -> Steps[Any]:
     yield SqlText("UPDATE shigoto_gate SET lifted = 1")
     triggers = (yield SqlText(OF_ENQUEUES)).fetchall()
     for name, _ in triggers:
