@@ -91,7 +91,7 @@ def _postgres(url: str) -> Engine:
 
 
 @runtime_checkable
-class InFile(Protocol):
+class HasPath(Protocol):
     """An engine whose store is a file on this machine."""
 
     @property
@@ -101,7 +101,7 @@ class InFile(Protocol):
 
 
 @runtime_checkable
-class OnServer(Protocol):
+class HasShownAddress(Protocol):
     """An engine whose store is a database on a server."""
 
     @property
@@ -121,6 +121,6 @@ def expect_shared(engine: Engine) -> None:
 
 def name_of_store(engine: Engine) -> str:
     """What people call the store."""
-    if isinstance(engine, InFile):
+    if isinstance(engine, HasPath):
         return str(engine.path)
-    return engine.shown if isinstance(engine, OnServer) else engine.capabilities.name
+    return engine.shown if isinstance(engine, HasShownAddress) else engine.capabilities.name

@@ -16,7 +16,7 @@ import pytest
 
 import shigoto
 from shigoto import Shigoto
-from shigoto.engine.open import InFile, expect_shared, name_of_store, open_engine
+from shigoto.engine.open import HasPath, expect_shared, name_of_store, open_engine
 from shigoto.model.errors import OptionInvalid, StoreRefused, Unsupported
 from shigoto.model.ids import uuid7
 from shigoto.model.states import CRASH_DELAY
@@ -245,7 +245,7 @@ def test_the_address_of_a_store_means_the_same_in_every_folder(
     assert address == expected.format(folder=tmp_path.resolve())
     monkeypatch.chdir("/")
     engine = open_engine(address)
-    assert isinstance(engine, InFile)
+    assert isinstance(engine, HasPath)
     assert str(engine.path) == path
 
 
