@@ -245,7 +245,7 @@ ENDINGS: Mapping[Outcome, Ending] = {
 }
 
 
-def settlement(job: Job, said: SettleRequest, retry: Retry, random: Random) -> Settlement:
+def settlement_of(job: Job, said: SettleRequest, retry: Retry, random: Random) -> Settlement:
     """The end of the job's run. When an error is tried again, if nobody says it, the job's policy decides, or else the
     task's. Raises RequestInvalid for a snooze without an end.
     """

@@ -383,7 +383,7 @@ def _settlement(service: "Service", job: Job, said: SettleRequest) -> Settlement
         error=None if said.error is None else scrubbed(redaction.hidden(said.error)),
         traceback=None if said.traceback is None else scrubbed(redaction.hidden(said.traceback)),
     )
-    settlement = worker_models.settlement(job, told, _policy(service, job), service.random)
+    settlement = worker_models.settlement_of(job, told, _policy(service, job), service.random)
     try:
         return redaction.settlement(settlement, MAX_PAYLOAD, typed=False)
     except ResultInvalid as refused:
