@@ -14,7 +14,14 @@ from msgspec import structs
 from shigoto import Shigoto
 from shigoto.model.job import QueueSettings
 from shigoto.server import request_limits, uvicorn_guard
-from shigoto.server.request_limits import ALL_TOGETHER, Limits, allowed_for, gives_work, most_bytes, path_in
+from shigoto.server.request_limits import (
+    ALL_TOGETHER,
+    RequestLimits,
+    allowed_for,
+    gives_work,
+    most_bytes,
+    path_in,
+)
 from tests.service.ground import Served, key, served, shop
 
 SUBMITS = key("submit", name="submits")
@@ -122,7 +129,7 @@ class TestSize:
         async def send(message: Any) -> None:
             heard.append(message)
 
-        held = Limits(app, service)
+        held = RequestLimits(app, service)
         scope = {
             "type": "http",
             "method": "POST",
@@ -253,7 +260,7 @@ class TestTime:
     def test_a_body_that_does_not_come_is_not_waited_for(
         self, app: Shigoto, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(request_limits.Limits.__init__, "__kwdefaults__", {"deadline": 0.3})
+        monkeypatch.setattr(request_limits.RequestLimits.__init__, "__kwdefaults__", {"deadline": 0.3})
         with served(app, housekeeping=False) as server:
             heard = spoken(
                 server,

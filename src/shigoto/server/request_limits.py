@@ -44,7 +44,7 @@ HEADERS = (
 )
 
 
-class Limits:
+class RequestLimits:
     """Keeps them. One for each service."""
 
     def __init__(self, app: ASGIApp, service: "Service", *, deadline: float = DEADLINE) -> None:

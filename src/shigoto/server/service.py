@@ -39,7 +39,7 @@ from shigoto.server.health import ReadinessProbe, metrics_of
 from shigoto.server.long_poll import WorkWaiters
 from shigoto.server.problems import handle_all
 from shigoto.server.remote_workers import RemoteWorkers
-from shigoto.server.request_limits import Limits
+from shigoto.server.request_limits import RequestLimits
 from shigoto.worker.health import UNWRITTEN
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class Service:
         self._housekeeps = housekeeping
         # which knows us, too
 
-        self._limited = Limits(make_api(self), self)
+        self._limited = RequestLimits(make_api(self), self)
         self.metrics = metrics_of(self)
         self._parts: Parts | None = None
         self._errands: set[asyncio.Task[None]] = set()
