@@ -22,7 +22,7 @@ from shigoto.app import Shigoto
 from shigoto.model.errors import OptionInvalid, StoreError, StoreRefused
 from shigoto.server.auth import is_loopback
 from shigoto.server.service import Service
-from shigoto.server.uvicorn_guard import Line
+from shigoto.server.uvicorn_guard import GuardedProtocol
 from shigoto.worker import stopping as worker_service
 
 logger = logging.getLogger("shigoto.server")
@@ -217,7 +217,7 @@ def _config(service: Service, tls: dict[str, str]) -> Config:
     """Raises OptionInvalid for a certificate that cannot be used."""
     config = Config(
         service,
-        http=Line,
+        http=GuardedProtocol,
         ws="none",
         lifespan="off",  # `Serving` enters the service itself, to leave it in any case
         access_log=False,

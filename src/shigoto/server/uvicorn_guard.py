@@ -18,7 +18,7 @@ REST_WITHIN = (
 MOST_HEAD = 64 * 1024  # bytes of headers that are not complete yet
 
 
-class Line(HttpToolsProtocol):
+class GuardedProtocol(HttpToolsProtocol):
     """A connection that must say what it wants, in time and in few words: uvicorn itself would wait for ever, keep any
     number of headers, and go on reading a body that was refused."""
 
