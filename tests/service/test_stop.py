@@ -14,7 +14,7 @@ import pytest
 
 from shigoto import Shigoto
 from shigoto.server import listen as run_module
-from shigoto.server.listen import Ended, Serving
+from shigoto.server.listen import ServerExit, Serving
 from tests.journeys.yard import eventually
 from tests.service.ground import Answer, Served, running, shop
 
@@ -135,8 +135,8 @@ async def test_asked_twice_it_cuts_off_what_still_runs(app: Shigoto, monkeypatch
     assert not run.done()
     server.stop()
 
-    assert await asyncio.wait_for(run, 5) == Ended(running=1)
-    assert Ended(running=1).exit_code == 1
+    assert await asyncio.wait_for(run, 5) == ServerExit(running=1)
+    assert ServerExit(running=1).exit_code == 1
     writer.close()
 
 
@@ -157,7 +157,7 @@ async def test_what_is_not_finished_in_time_is_cut_off_and_told(
 
     server.stop()
 
-    assert await asyncio.wait_for(run, 5) == Ended(running=1)
+    assert await asyncio.wait_for(run, 5) == ServerExit(running=1)
     answer = await asyncio.wait_for(reader.read(), 5)
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"SERVER.STOPPING" in answer
@@ -169,7 +169,7 @@ async def test_one_that_was_stopped_before_does_not_begin(app: Shigoto) -> None:
     server = serving(app)
     server.stop()
 
-    assert await asyncio.wait_for(server.run(), 5) == Ended()
+    assert await asyncio.wait_for(server.run(), 5) == ServerExit()
     assert not server.ready
 
 
@@ -180,7 +180,7 @@ async def test_it_can_be_entered(app: Shigoto) -> None:
         states.append(server.ready)
     states.append(server.ready)
     assert states == [True, False]
-    assert Ended().exit_code == 0
+    assert ServerExit().exit_code == 0
 
 
 def test_with_housekeeping_it_ends_soon(app: Shigoto) -> None:

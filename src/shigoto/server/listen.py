@@ -34,7 +34,7 @@ KEEP_ALIVE = 75  # seconds that a connection may be idle; our own clients give t
 BACKLOG = 2048
 
 
-class Ended(Struct, frozen=True, kw_only=True):
+class ServerExit(Struct, frozen=True, kw_only=True):
     """How a server ended: `running` requests had to be cut off."""
 
     reason: Literal["stopped", "failed"] = "stopped"
@@ -46,7 +46,7 @@ class Ended(Struct, frozen=True, kw_only=True):
         return 1 if self.running or self.reason == "failed" else 0
 
 
-class Serving(worker_service.Service[Ended]):
+class Serving(worker_service.Service[ServerExit]):
     """A service with a port of its own. Made once, run once.
 
     `address` is where it listens, once it does. Raises StoreRefused if it would listen beyond this machine and no token
@@ -111,12 +111,12 @@ class Serving(worker_service.Service[Ended]):
             raise
         self._socket = listener
 
-    async def _serve(self) -> Ended:
+    async def _serve(self) -> ServerExit:
         if self._socket is None:
             raise RuntimeError("It was not started.")
         if self._switch.reason is not None:
             self._socket.close()
-            return Ended()
+            return ServerExit()
         raise_file_limit()
         server = _Server(_config(self.service, self._tls), self._tell)
         async with self.service:
@@ -129,7 +129,7 @@ class Serving(worker_service.Service[Ended]):
                 await asyncio.gather(serving, return_exceptions=True)
                 self._socket.close()
 
-    async def _until_ended(self, server: Server, serving: "asyncio.Task[None]") -> Ended:
+    async def _until_ended(self, server: Server, serving: "asyncio.Task[None]") -> ServerExit:
         while self._switch.reason is None and not serving.done():
             await self._switch.changed.wait(None)
         self.service.stopping()
@@ -147,7 +147,7 @@ class Serving(worker_service.Service[Ended]):
         await asyncio.wait([serving], timeout=1.0)
         if serving.done():
             serving.result()
-        return Ended(running=len(left))
+        return ServerExit(running=len(left))
 
     def _tell(self) -> None:
         self.began.set()
@@ -158,7 +158,7 @@ def serve(app: Shigoto, *, host: str = HOST, port: int = PORT, housekeeping: boo
     """Serve the app until SIGINT or SIGTERM, and tell the exit code; `shigoto server` is the same with all options."""
     serving = Serving(app, host=host, port=port, housekeeping=housekeeping)
 
-    async def run() -> Ended:
+    async def run() -> ServerExit:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, serving.stop)
