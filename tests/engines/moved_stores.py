@@ -8,7 +8,7 @@ import pytest
 
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
-from shigoto.moving.move import Move
+from shigoto.moving.move import StoreMove
 from tests.postgres_yard import Yard, wanted_majors
 
 POSTGRES = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
@@ -60,4 +60,4 @@ EACH = on("sqlite>sqlite", "postgres>postgres")
 def moved(old: Engine, new: Engine, **more: Any) -> Any:
     """Move everything, at once unless something else is said."""
     usual: dict[str, Any] = {"wait": 0.0, "tell": lambda progress: None}
-    return Move(old, new, **(usual | more)).run()
+    return StoreMove(old, new, **(usual | more)).run()

@@ -22,7 +22,7 @@ from shigoto.model.job import JobSpec, Lease, QueueSettings, State
 from shigoto.model.record import JobRecord
 from shigoto.model.worker import Ending, SweepOrder, Verdict
 from shigoto.moving.files import BadLine, End, Header, Line, encode, export, load
-from shigoto.moving.move import Move, Progress
+from shigoto.moving.move import Progress, StoreMove
 from tests.engines.moved_jobs import (
     announced,
     claimed,
@@ -500,7 +500,7 @@ def test_what_still_runs_after_its_time_is_given_back_and_runs_in_the_new_store(
         else:
             plan._wait = 0.0
 
-    plan = Move(old, new, wait=0.3, tell=lambda progress: None, pause=pause)
+    plan = StoreMove(old, new, wait=0.3, tell=lambda progress: None, pause=pause)
     done = plan.run()
 
     assert done.released == 1
@@ -541,7 +541,7 @@ def test_a_move_can_be_given_up_until_it_is_done(kind: str, other: str, opened: 
     shut.run(shut.shut(MoveLock(kind="filling", move="m", other=mover.shown)))
     shut.run(shut.put([record(7, State.COMPLETED)]))
     mover.run(mover.shut(MoveLock(kind="closed", move="m", other=shut.shown)))
-    plan = Move(old, new, wait=0.0, tell=lambda progress: None)
+    plan = StoreMove(old, new, wait=0.0, tell=lambda progress: None)
 
     plan.give_up()
 

@@ -20,7 +20,7 @@ from shigoto.engine.movable import mover_of
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
 from shigoto.moving.files import load
-from shigoto.moving.move import Move
+from shigoto.moving.move import StoreMove
 from shigoto.observe.events import ScheduleFailed, TickFired
 from shigoto.worker import Worker
 from shigoto.worker.keeper import Beats
@@ -151,7 +151,7 @@ def killed_anywhere(folder: Path, lived: Path, target: str, kill_before: int) ->
     )
 
     old, new = open_engine(f"sqlite:///{path}"), open_engine(target)
-    Move(old, new, wait=0.0, tell=lambda progress: None).run()
+    StoreMove(old, new, wait=0.0, tell=lambda progress: None).run()
     assert_moved(old, new)
     old.close()
     new.close()
@@ -298,7 +298,7 @@ async def test_a_worker_in_ones_own_process_ends_when_its_store_was_moved(
     waiting = app.enqueue_by_name("nobody", {}, allow_unknown=True)
 
     async with Worker(app, lease=1.0, beats=beats) as worker:
-        move = Move(app.engine, new, wait=5.0, tell=lambda progress: None)
+        move = StoreMove(app.engine, new, wait=5.0, tell=lambda progress: None)
         await asyncio.to_thread(move.run)
         stopped = await asyncio.wait_for(worker.wait(), 20)
 
@@ -322,7 +322,7 @@ async def test_each_tick_of_a_schedule_fires_once_when_its_store_is_moved_under_
 
     async with Worker(old) as worker, asyncio.timeout(20):
         await fired(old, 2, events)
-        await asyncio.to_thread(Move(old.engine, new.engine, wait=5.0, tell=lambda progress: None).run)
+        await asyncio.to_thread(StoreMove(old.engine, new.engine, wait=5.0, tell=lambda progress: None).run)
         assert (await worker.wait()).reason == "fenced"
     before = old.schedules.history("tick")
     async with Worker(new), asyncio.timeout(20):

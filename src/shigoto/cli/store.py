@@ -152,7 +152,7 @@ def move(source: str, target: str, *, wait: float, give_up: bool, as_json: bool)
       shigoto move --from workers.db --to postgresql://jobs_migrator@db/shop --wait 300
     """
     from shigoto.cli.daemon import signals_interrupt
-    from shigoto.moving.move import Move
+    from shigoto.moving.move import StoreMove
 
     with (
         closing(existing(shared(open_engine(source)))) as old,
@@ -160,7 +160,7 @@ def move(source: str, target: str, *, wait: float, give_up: bool, as_json: bool)
         signals_interrupt(),
         Display() as display,
     ):
-        plan = Move(old, new, wait=wait, tell=display.show)
+        plan = StoreMove(old, new, wait=wait, tell=display.show)
         if give_up:
             plan.give_up()
             click.echo("The move was given up: the old store works on, and the new one is empty.", err=True)

@@ -53,7 +53,7 @@ class Moved(Struct, frozen=True, kw_only=True):
     already: bool = False
 
 
-class Move:
+class StoreMove:
     """One move; `tell` hears how far it is. `wait` is how many seconds running jobs have to end."""
 
     def __init__(
