@@ -22,7 +22,7 @@ from shigoto.model.job import JobSpec, Lease, QueueSettings, State
 from shigoto.model.record import JobRecord
 from shigoto.model.worker import Ending, SweepOrder, Verdict
 from shigoto.moving.files import BadLine, End, Header, Line, encode, export, load
-from shigoto.moving.move import Progress, StoreMove
+from shigoto.moving.move import MoveProgress, StoreMove
 from tests.engines.moved_jobs import (
     announced,
     claimed,
@@ -383,14 +383,14 @@ def test_a_move_takes_everything_along(kind: str, other: str, opened: Stores) ->
     old, new = opened(f"{kind} a"), opened(f"{other} b")
     live_through(old)
     before = told(old)
-    seen: list[Progress] = []
+    seen: list[MoveProgress] = []
 
     done = moved(old, new, tell=seen.append)
 
     assert told(new) == before == told(old)
     assert done.jobs == 9
     assert done.released == 0
-    assert seen[-1] == Progress("moved", 9, 9)
+    assert seen[-1] == MoveProgress("moved", 9, 9)
     with pytest.raises(StoreMoved, match=f"was moved to {re.escape(mover_of(new).shown)}"):
         old.run(old.enqueue_many([spec()]))
     [next_one] = new.run(new.enqueue_many([spec()]))
@@ -411,7 +411,7 @@ def test_what_changes_while_a_store_is_copied_is_not_missed(kind: str, other: st
     ids = [job.id for job in exported(old)]
     copied: list[int] = []
 
-    def meanwhile(progress: Progress) -> None:
+    def meanwhile(progress: MoveProgress) -> None:
         copied.append(progress.done)
         if progress.phase == "copying" and len(copied) == 2:
             old.run(old.retry([ids[0], ids[1], ids[1_500]]))
@@ -441,7 +441,7 @@ def test_keys_that_others_take_while_a_store_is_copied_are_theirs_in_the_new_one
     worker = announced(old, "do")
     steps = 0
 
-    def meanwhile(progress: Progress) -> None:
+    def meanwhile(progress: MoveProgress) -> None:
         nonlocal steps
         steps += 1
         if progress.phase == "copying" and steps == 2:
@@ -469,7 +469,7 @@ def test_of_what_was_copied_before_only_what_has_changed_is_copied_again(
     finished = [record(n, State.COMPLETED, key=f"k{n}", holds_key=True) for n in range(1, 2_600)]
     imported(old, lines_of([*finished, record(3_000, State.PENDING)]))
 
-    def fail(progress: Progress) -> None:
+    def fail(progress: MoveProgress) -> None:
         if progress.phase == "closing":
             raise KeyboardInterrupt
 
@@ -517,7 +517,7 @@ def test_a_move_that_fails_lets_the_old_store_work_on(kind: str, other: str, ope
     live_through(old)
     before = told(old)
 
-    def fail(progress: Progress) -> None:
+    def fail(progress: MoveProgress) -> None:
         if progress.phase == "closing":
             raise KeyboardInterrupt
 
@@ -586,7 +586,7 @@ def test_of_two_processes_that_move_the_same_store_one_ends_and_nothing_is_lost(
     before = told(old)
     second: list[Any] = []
 
-    def meanwhile(progress: Progress) -> None:
+    def meanwhile(progress: MoveProgress) -> None:
         if progress.phase == phase and not second:
             second.append(moved(old, new))
 

@@ -16,7 +16,7 @@ from shigoto.model.errors import StoreError, StoreMoved, StoreMoving, StoreRefus
 from shigoto.model.job import JobSpec, State
 from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.moving.files import BadLine, Carried, End, Header, Line, encode, export, load
-from shigoto.moving.move import Progress
+from shigoto.moving.move import MoveProgress
 from tests.engines.moved_jobs import LATER, NOW, live_through, record, schedule, told
 from tests.engines.moved_stores import ALL_PAIRS, EACH, Stores, moved
 
@@ -93,7 +93,7 @@ def test_what_ticks_while_a_store_is_copied_is_neither_lost_nor_fired_again(
     assert all(fire(old, name, NOW) for name in ("busy", "gone", "renewed", "silent"))
     phases: list[str] = []
 
-    def meanwhile(progress: Progress) -> None:
+    def meanwhile(progress: MoveProgress) -> None:
         phases.append(progress.phase)
         if phases == ["copying"]:
             assert all(fire(old, "busy", NOW + n * SECOND) for n in range(1, 200))
@@ -129,7 +129,7 @@ def test_a_move_that_was_interrupted_takes_what_has_ticked_since(
     planned(old, "busy", "gone", look_at=NOW)
     assert fire(old, "busy", NOW)
 
-    def fail(progress: Progress) -> None:
+    def fail(progress: MoveProgress) -> None:
         if progress.phase == "closing":
             raise KeyboardInterrupt
 

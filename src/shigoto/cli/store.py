@@ -24,7 +24,7 @@ from shigoto.model.time import host_clock
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
-    from shigoto.moving.move import Moved, Progress
+    from shigoto.moving.move import Moved, MoveProgress
 
 WAIT = 30.0  # seconds
 DAY = 86_400.0
@@ -194,7 +194,7 @@ class Display:
         if self._drawn and self._phase:
             click.echo("\r\x1b[K", nl=False, err=True)
 
-    def show(self, progress: "Progress") -> None:
+    def show(self, progress: "MoveProgress") -> None:
         """Show it."""
         if self._drawn:
             share = progress.done / progress.whole if progress.whole else 1.0

@@ -34,7 +34,7 @@ PAGE = 5_000  # jobs
 LOOK_EVERY = 0.1  # seconds
 
 
-class Progress(Struct, frozen=True):
+class MoveProgress(Struct, frozen=True):
     """How far a move is: so many jobs of so many; of what runs, while it drains."""
 
     phase: Phase
@@ -62,7 +62,7 @@ class StoreMove:
         new: Engine,
         *,
         wait: float,
-        tell: Callable[[Progress], None],
+        tell: Callable[[MoveProgress], None],
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._engines = old, new
@@ -186,7 +186,7 @@ class StoreMove:
         most = 0
         while (running := self._old.run(self._old.running())) and time.monotonic() < until:
             most = max(most, running)
-            self._tell(Progress("draining", most - running, most))
+            self._tell(MoveProgress("draining", most - running, most))
             self._pause(LOOK_EVERY)
 
     def _copy_the_rest(self) -> None:
@@ -201,7 +201,7 @@ class StoreMove:
 
     def _finish(self) -> None:
         self._new.run(self._new.open_filled(self._old.run(self._old.highest())))
-        self._tell(Progress("moved", self._copied, self._copied))
+        self._tell(MoveProgress("moved", self._copied, self._copied))
 
     # Copying.
 
@@ -238,7 +238,7 @@ class StoreMove:
             # Whoever had one of their keys when it was copied has lost it since.
             self._new.run(self._new.put(wanted, taking_keys=True))
             self._copied += len(records)
-            self._tell(Progress(phase, self._copied, max(whole, self._copied)))
+            self._tell(MoveProgress(phase, self._copied, max(whole, self._copied)))
 
     def _remove(self, page: list[Weight]) -> None:
         self._new.run(self._new.remove([number for number, _ in page]))
