@@ -200,7 +200,7 @@ def _fill(mover: Mover, stream: BinaryIO, file: str, tell: Tell) -> tuple[int, C
         elif isinstance(line, StoredSchedule):
             filling.add_schedule(line)
         elif isinstance(line, JobRecord):
-            filling.add(number, landed(line, exported_at))
+            filling.add(number, with_stopped_run(line, exported_at))
             highest = max(highest, line.number)
     filling.flush()
     filling.flush_schedules()
@@ -358,7 +358,7 @@ def _contradiction(job: JobRecord) -> str:
     return ""
 
 
-def landed(record: JobRecord, at: Millis) -> JobRecord:
+def with_stopped_run(record: JobRecord, at: Millis) -> JobRecord:
     """The job as it is put into a store where nobody runs it: given back (T8), if it was processing at that instant.
 
     Its token stays, and the next claim raises it: what its former worker may still send is out of date.
