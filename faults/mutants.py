@@ -248,7 +248,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a lease is started however old it is",
-        patches=(Patch("worker/loop_pool.py", "if ended >= station.may_start_until:", "if ended < 0:"),),
+        patches=(Patch("worker/loop_pool.py", "if ended >= state.may_start_until:", "if ended < 0:"),),
         guard=Worlds("memory", 0, 300),
     ),
     Mutant(

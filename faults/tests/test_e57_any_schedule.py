@@ -26,7 +26,7 @@ MISJUDGED = {
 # What two of the judgements are there to see.
 SLOW_BEATS = Mutant(
     name="beats are tried ever more seldom in an outage",
-    patches=(Patch("worker/keeper.py", "longest=longest_pause(station.lease)", "longest=station.lease * 6"),),
+    patches=(Patch("worker/keeper.py", "longest=longest_pause(state.lease)", "longest=state.lease * 6"),),
     guard=Worlds("memory", 177, 1),
 )
 SLOW_LOOKS = Mutant(

@@ -49,7 +49,7 @@ from shigoto.worker.claimer import Listener
 from shigoto.worker.health import LOCKED, UNWRITTEN
 from shigoto.worker.maintenance import Promoter, Sweeper, lookout_of
 from shigoto.worker.starting import checked_seconds, declare, expect_ready, expect_ready_now, want_notices
-from shigoto.worker.state import Station, lease_clock
+from shigoto.worker.state import WorkerState, lease_clock
 from shigoto.worker.stopping import LEAST_PATIENCE, Service
 from shigoto.worker.ticker import Figures, Rates, ScheduleFigures, Spread, Ticker
 
@@ -251,18 +251,18 @@ class Scheduler(Service[SchedulerExit]):
         bus.publish(SchedulerStarted(self.name, tuple(self._app.declared)))
         if self._declared:
             bus.publish(SchedulesDeclared(self.name, tuple(self._declared)))
-        station = self._station()
-        ticker = self._ticker = Ticker(station, self._app.declared, watcher=self, tracing=self._app.tracing)
-        promoter = Promoter(station, lambda: None)
-        sweeper = self._sweeper = Sweeper(station, lambda: self._app.unknown_after, follows=True)
-        listener = Listener(station, promoter.look, lambda: None)
+        state = self._worker_state()
+        ticker = self._ticker = Ticker(state, self._app.declared, watcher=self, tracing=self._app.tracing)
+        promoter = Promoter(state, lambda: None)
+        sweeper = self._sweeper = Sweeper(state, lambda: self._app.unknown_after, follows=True)
+        listener = Listener(state, promoter.look, lambda: None)
         ear = self._part("listener", listener.run())
         parts = [
             self._part("ticker", ticker.run()),
             self._part("promoter", promoter.run()),
             self._part("sweeper", sweeper.run()),
         ]
-        lookout = lookout_of(station, self._app.notifier)
+        lookout = lookout_of(state, self._app.notifier)
         parts += [] if lookout is None else [self._part("lookout", lookout.run())]
         running = 0
         try:
@@ -302,9 +302,9 @@ class Scheduler(Service[SchedulerExit]):
     def _why(self) -> str:
         return str(self._lost or self._switch.reason or "failed")
 
-    def _station(self) -> Station:
+    def _worker_state(self) -> WorkerState:
         clock = lease_clock()
-        return Station(
+        return WorkerState(
             id=uuid7(),
             name=self.name,
             opening=lambda: self._app.engine,

@@ -246,14 +246,14 @@ def test_a_server_that_is_back_is_noticed_within_five_seconds_in_every_phase_of_
 def _until_noticed(phase: int, lease: float) -> list[float]:
     """How long a claimer and a keeper take to get through, from the end of a long outage on a clock of its own."""
     random = Random(phase)
-    station: Any = SimpleNamespace(random=random, lease=lease)
+    state: Any = SimpleNamespace(random=random, lease=lease)
     now = 100.0
     back_at = 160.0 + phase * 0.031
     gate = Reconnect(10.0, clock=lambda: now)
     gate.ended(StoreUnavailable("down"))
     asking = [
-        (now + random.random(), 0, Trouble(station, "claimer")),
-        (now + random.random(), 1, Trouble(station, "keeper", longest=longest_pause(lease))),
+        (now + random.random(), 0, Trouble(state, "claimer")),
+        (now + random.random(), 1, Trouble(state, "keeper", longest=longest_pause(lease))),
     ]
     through: list[float] = []
     while asking:

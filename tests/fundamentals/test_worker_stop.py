@@ -66,7 +66,7 @@ def test_what_only_lay_in_a_buffer_leaves_no_trace_in_the_history_and_what_ran_d
         leases = await stage.engine.arun(
             stage.engine.claim(worker.id, [Want(tasks=("work",), queues=None, limit=1)])
         )
-        crew.station.held.update({lease.number: lease for lease in leases})
+        crew.state.held.update({lease.number: lease for lease in leases})
         crew.strands.give(leases)
         worker.stop()
         await run

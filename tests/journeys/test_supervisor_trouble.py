@@ -147,7 +147,7 @@ def test_a_runner_that_leaves_is_not_taken_for_fenced(yard: Yard) -> None:
     yard.command = [
         sys.executable,
         "-c",
-        BROKEN.replace("WHAT", "store._until_next = lambda hello, station: 0.002"),
+        BROKEN.replace("WHAT", "store._until_next = lambda hello, state: 0.002"),
     ]
     process = yard.start("--max-jobs", "1")
     for number in range(1, 6):

@@ -31,7 +31,7 @@ from shigoto.worker.maintenance import PROMOTE_AT_ONCE
 from shigoto.worker.pool import Line, Pool, running
 from shigoto.worker.process import Mark
 from shigoto.worker.settler import Settler
-from shigoto.worker.state import Station, Trouble
+from shigoto.worker.state import Trouble, WorkerState
 from shigoto.worker.stopping import Wakeup
 
 MOST_UNSETTLED = 10_000  # as many as a pool may hold ahead: with fewer, a quick one stands still behind them
@@ -48,13 +48,13 @@ class Claimer:
 
     def __init__(
         self,
-        station: Station,
+        state: WorkerState,
         settler: Settler,
         *,
         queues: tuple[str, ...] | None,
         drained: Callable[[], None] | None,
     ) -> None:
-        self._station = station
+        self._state = state
         self._settler = settler
         self._queues = queues
         self._drained = drained
@@ -67,7 +67,7 @@ class Claimer:
         self._looks = 0
         self._wakeup = Wakeup()
         self._closing = Wakeup()
-        self._trouble = Trouble(station, "claimer")
+        self._trouble = Trouble(state, "claimer")
         self._closed = False
         self.cycled = False
 
@@ -100,7 +100,7 @@ class Claimer:
             self._give_back_the_late()
             wants = self._wants()
             if not wants:
-                if self._station.in_touch():
+                if self._state.in_touch():
                     self._note_cycle()
                 await self._wakeup.wait(self._until_late())
                 continue
@@ -113,10 +113,10 @@ class Claimer:
                 self._note_cycle()
 
     def _note_cycle(self) -> None:
-        self._station.slate.mark(Mark.CYCLED, max(1, round(self._station.clock() * 1000)))
+        self._state.slate.mark(Mark.CYCLED, max(1, round(self._state.clock() * 1000)))
 
     def _wants(self) -> dict[Line, Want]:
-        if not self._station.in_touch() or self._settler.backlog > MOST_UNSETTLED:
+        if not self._state.in_touch() or self._settler.backlog > MOST_UNSETTLED:
             return {}
         quiet = self._quiet()
         if quiet:
@@ -164,20 +164,20 @@ class Claimer:
 
     def _quiet(self) -> bool:
         """Whether a worker that drains holds nothing, so that nothing of its own can come back."""
-        return self._drained is not None and not self._station.held
+        return self._drained is not None and not self._state.held
 
     async def _claim(self, wants: dict[Line, Want]) -> None:
-        engine, looks, quiet = self._station.engine, self._looks, self._quiet()
+        engine, looks, quiet = self._state.engine, self._looks, self._quiet()
         if quiet:
             # First promoted, then claimed: what is due by now is ready by then, whoever promoted it.
             await self._promote_all()
-        sent_at, ready_again = self._time(), self._given_back - self._station.held.keys()
-        leases = await self._station.ask("claim", engine.claim(self._station.id, tuple(wants.values())))
+        sent_at, ready_again = self._time(), self._given_back - self._state.held.keys()
+        leases = await self._state.ask("claim", engine.claim(self._state.id, tuple(wants.values())))
         self.cycled = True
         self._given_back -= ready_again
-        self._station.held.update({lease.number: lease for lease in leases})
-        if leases and self._station.bus.wants(JobsClaimed):
-            self._station.bus.publish(JobsClaimed(self._station.name, leases))
+        self._state.held.update({lease.number: lease for lease in leases})
+        if leases and self._state.bus.wants(JobsClaimed):
+            self._state.bus.publish(JobsClaimed(self._state.name, leases))
         if self._closed or self._time() - sent_at > CLAIM_DEADLINE / 1000:
             self._give_back(leases)
             return
@@ -189,9 +189,9 @@ class Claimer:
 
     async def _promote_all(self) -> None:
         """Make everything ready that is due: a thousand jobs for others may stand before the first of ours."""
-        engine = self._station.engine
+        engine = self._state.engine
         while not self._closed:
-            promoted = await self._station.ask("promote", engine.promote(PROMOTE_AT_ONCE))
+            promoted = await self._state.ask("promote", engine.promote(PROMOTE_AT_ONCE))
             if not promoted.count or promoted.next_in != 0:
                 return
             await asyncio.sleep(0)
@@ -248,17 +248,17 @@ BREATH = 0.003
 class Listener:
     """Calls `look` for every ring and every poll, and `rung` for a ring only."""
 
-    def __init__(self, station: Station, look: Callable[[], None], rung: Callable[[], None]) -> None:
-        self._station = station
+    def __init__(self, state: WorkerState, look: Callable[[], None], rung: Callable[[], None]) -> None:
+        self._state = state
         self._look = look
         self._rung = rung
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        bell = self._station.engine.listen()
+        bell = self._state.engine.listen()
         try:
             while True:
-                rang = await bell.wait(self._station.jittered_poll())
+                rang = await bell.wait(self._state.jittered_poll())
                 self._look()
                 if rang:
                     self._rung()

@@ -35,7 +35,7 @@ from shigoto.model.errors import SchemaTooNew, StoreError, StoreMoved
 from shigoto.model.worker import Orders
 from shigoto.task import Task
 from shigoto.worker.pool import Pool
-from shigoto.worker.state import Station, Trouble, beat_deadline, longest_pause
+from shigoto.worker.state import Trouble, WorkerState, beat_deadline, longest_pause
 from shigoto.worker.stopping import Wakeup
 
 logger = logging.getLogger("shigoto.worker")
@@ -53,21 +53,21 @@ class Keeper:
 
     def __init__(
         self,
-        station: Station,
+        state: WorkerState,
         beats: Beats,
         obey: Callable[[Orders], None],
         *,
         back: Callable[[], None],
         stop: Callable[[], None],
     ) -> None:
-        self._station = station
+        self._state = state
         self._beats = beats
         self._obey = obey
         self._back = back
         self._stop = stop
         self._loop = asyncio.get_running_loop()
         self._asked_at = self._loop.time() - NUDGE_GAP
-        self._trouble = Trouble(station, "keeper", longest=longest_pause(station.lease))
+        self._trouble = Trouble(state, "keeper", longest=longest_pause(state.lease))
         self._nudge_timer: asyncio.TimerHandle | None = None
         self._wakeup = Wakeup()
         self._thread_wakeup = threading.Event()
@@ -99,25 +99,23 @@ class Keeper:
         self._thread_wakeup.set()
 
     def _pause(self) -> float:
-        return self._station.lease / 3 * self._station.random.uniform(0.9, 1.1)
+        return self._state.lease / 3 * self._state.random.uniform(0.9, 1.1)
 
     def _beat(self) -> Op[Orders]:
-        engine, station = self._station.engine, self._station
+        engine, state = self._state.engine, self._state
 
         def start() -> Any:
-            return engine.beat(station.id, station.held_tokens()).start()
+            return engine.beat(state.id, state.held_tokens()).start()
 
-        return structs.replace(
-            engine.beat(station.id, ()), start=start, deadline=beat_deadline(station.lease)
-        )
+        return structs.replace(engine.beat(state.id, ()), start=start, deadline=beat_deadline(state.lease))
 
     async def _beat_on_loop(self) -> None:
         pause = self._pause()
         while True:
             await self._wakeup.wait(pause)
-            sent_at = self._station.clock()
+            sent_at = self._state.clock()
             try:
-                orders = await self._station.ask("beat", self._beat())
+                orders = await self._state.ask("beat", self._beat())
             except StoreMoved as error:
                 self._note(sent_at, GONE)
                 self._give_up(error)
@@ -145,7 +143,7 @@ class Keeper:
     async def _start_thread(self) -> None:
         while True:
             try:
-                self._station.spawn(self._beat_in_thread, "shigoto-beat")
+                self._state.spawn(self._beat_in_thread, "shigoto-beat")
             except RuntimeError as error:
                 # The system is short of threads. Without a beat nothing is claimed or started for long.
                 await asyncio.sleep(self._trouble.met(error))
@@ -163,9 +161,9 @@ class Keeper:
 
     def _beat_once(self) -> float:
         """Beat from the thread, and return how many seconds to wait."""
-        sent_at = self._station.clock()
+        sent_at = self._state.clock()
         try:
-            orders = self._station.engine.run(self._beat())
+            orders = self._state.engine.run(self._beat())
         except StoreMoved as error:
             self._note(sent_at, GONE)
             self._on_loop(self._give_up, error)
@@ -184,7 +182,7 @@ class Keeper:
             return 0.0
         # Noted here, not on the loop: that may be blocked, while jobs in threads wait to be started.
         self._note(sent_at, orders)
-        self._on_loop(self._station.answered, "beat", self._station.clock() - sent_at)
+        self._on_loop(self._state.answered, "beat", self._state.clock() - sent_at)
         self._on_loop(self._answered, orders)
         return self._pause()
 
@@ -202,16 +200,16 @@ class Keeper:
 
     def _note(self, sent_at: float, orders: Orders) -> None:
         if orders.fenced:
-            self._station.may_start_until = -inf
+            self._state.may_start_until = -inf
         else:
-            self._station.confirm(sent_at)
+            self._state.confirm(sent_at)
 
     def _give_up(self, error: StoreMoved) -> None:
-        logger.error("Worker %s ends: %s", self._station.name, error)
+        logger.error("Worker %s ends: %s", self._state.name, error)
         self._obey(GONE)
 
     def _end(self, error: SchemaTooNew) -> None:
-        logger.error("Worker %s ends: %s", self._station.name, error)
+        logger.error("Worker %s ends: %s", self._state.name, error)
         self._stop()
 
     def _answered(self, orders: Orders) -> None:
@@ -235,20 +233,22 @@ class Exclusives:
     has confirmed was sent. Whether the word of the store is late or the store is gone makes no difference to them.
     """
 
-    def __init__(self, station: Station, pools: Sequence[Pool], tasks: Mapping[str, Task[..., Any]]) -> None:
-        self._station = station
+    def __init__(
+        self, state: WorkerState, pools: Sequence[Pool], tasks: Mapping[str, Task[..., Any]]
+    ) -> None:
+        self._state = state
         self._pools = pools
         self.tasks = frozenset(name for name, task in tasks.items() if task.options.exclusive)
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        station = self._station
+        state = self._state
         while True:
-            left = station.confirmed_at + station.lease * EXCLUSIVE_PART - station.clock()
+            left = state.confirmed_at + state.lease * EXCLUSIVE_PART - state.clock()
             if left <= 0:
                 self._cut()
             # Not all of it at once: the clock of leases goes on while the machine sleeps, that of timers does not.
-            longest = station.lease * EXCLUSIVE_LOOK
+            longest = state.lease * EXCLUSIVE_LOOK
             await asyncio.sleep(min(left, longest) if left > 0 else longest)
 
     def _cut(self) -> None:

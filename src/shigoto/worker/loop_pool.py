@@ -33,7 +33,7 @@ from shigoto.worker.endings import stack_of_task
 from shigoto.worker.pool import Limits, Settle, first_of, named, tell_started
 from shigoto.worker.runner import HERE, Runner
 from shigoto.worker.slots import Slots
-from shigoto.worker.state import Station
+from shigoto.worker.state import WorkerState
 
 SLICE = 0.001  # seconds that strands may run before the loop turns
 MOST_WAKING = 8
@@ -49,7 +49,7 @@ class Strand:
     """One place on the event loop, which is `cell` on the slate.
 
     `wanted` is how the run shall end once a cancel of ours has got through, `cancels` how many we sent. If the run of
-    `limited` is still there at `late_at`, by the station's clock, it has passed its hard limit unhindered.
+    `limited` is still there at `late_at`, by the worker's clock, it has passed its hard limit unhindered.
     """
 
     __slots__ = (
@@ -139,7 +139,7 @@ class Strands:
 
     def __init__(
         self,
-        station: Station,
+        state: WorkerState,
         runner: Runner,
         *,
         size: int,
@@ -147,16 +147,16 @@ class Strands:
         room: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self.time, self.clock = self._loop.time, station.clock
+        self.time, self.clock = self._loop.time, state.clock
         self.slots = Slots(size, self.time())
-        self._station = station
+        self._state = state
         self._runner = runner
         self._settle = settle
         self._room = room
         self.limits = Limits(self.hands)
         self._tell = self._tell_apart = False
         self._variables = copy_context()
-        self._cells = list(station.take_cells(size))
+        self._cells = list(state.take_cells(size))
         self._buffer: deque[Lease] = deque()
         # In order, for the sake of simulations that must repeat exactly.
         self._strands: dict[Strand, None] = {}
@@ -177,8 +177,8 @@ class Strands:
 
     def give(self, leases: Sequence[Lease]) -> None:
         """Run these, in this order."""
-        self._tell = self._station.bus.wants(JobStarted)
-        self._tell_apart = self._station.bus.minds(JobStarted)
+        self._tell = self._state.bus.wants(JobStarted)
+        self._tell_apart = self._state.bus.minds(JobStarted)
         self._buffer.extend(leases)
         self._wake()
 
@@ -236,17 +236,17 @@ class Strands:
         if lease is not None and wanted is not None:
             limit = self._runner.limits(lease)[0] if wanted is Ending.ERRORED else None
             stack = stack_of_task(strand.task, skip=OURS)
-            job = named(self._station.name, lease)
-            self._station.bus.publish(JobStuck(*job, limit, stack, WHY[wanted]))
+            job = named(self._state.name, lease)
+            self._state.bus.publish(JobStuck(*job, limit, stack, WHY[wanted]))
 
     def _strand_of(self, lease: Lease) -> Strand | None:
         return next((strand for strand in self._strands if strand.lease is lease), None)
 
     async def _work(self, strand: Strand) -> None:
-        station, buffer, run, settle = self._station, self._buffer, self._runner.run, self._settle
-        cells, cell = station.slate.cells, strand.cell
+        state, buffer, run, settle = self._state, self._buffer, self._runner.run, self._settle
+        cells, cell = state.slate.cells, strand.cell
         # Not the loop's time: uvloop's stands still during a turn, and a whole pause may fit into one.
-        time = station.clock
+        time = state.clock
         self._waking -= 1
         ended = time()
         while not strand.worn:
@@ -255,7 +255,7 @@ class Strands:
                 ended = time()
                 continue
             lease = buffer.popleft()
-            if ended >= station.may_start_until:
+            if ended >= state.may_start_until:
                 # Perhaps somebody else's by now. The store knows; it takes back only what is still ours.
                 settle(lease, endings.released(lease, ran=False), 0.0)
                 continue
@@ -268,7 +268,7 @@ class Strands:
                 if self._tell_apart:
                     self._tell_outside(lease)
                 else:
-                    tell_started(station.bus, station.name, lease)
+                    tell_started(state.bus, state.name, lease)
             # One reading of the clock per job: a strand has nothing else to do between two of them.
             started = ended
             cells[cell] = lease.number
@@ -283,13 +283,13 @@ class Strands:
                 ended = time()
 
     def _tell_outside(self, lease: Lease) -> None:
-        station, resting = self._station, self._runner.resting
+        state, resting = self._state, self._runner.resting
         if resting is None:
-            tell_started(station.bus, station.name, lease)
+            tell_started(state.bus, state.name, lease)
             return
         # Where traces are on, a strand is inside of one that is not recorded; whoever minds that is told outside.
         resting.current.set(resting.outside)
-        tell_started(station.bus, station.name, lease)
+        tell_started(state.bus, state.name, lease)
         resting.current.set(resting.inside)
 
     def _was_late(self, strand: Strand, lease: Lease, settlement: Settlement, seconds: float) -> None:
@@ -352,14 +352,14 @@ class Strands:
     def _ended(self, strand: Strand) -> None:
         """Replace a strand that is gone. If it went down with a job in hand, that job has failed."""
         self._strands.pop(strand, None)
-        self._station.slate.cells[strand.cell] = 0
+        self._state.slate.cells[strand.cell] = 0
         self._cells.append(strand.cell)
         error = asyncio.CancelledError() if strand.task.cancelled() else strand.task.exception()
         if strand.lease is not None and error is not None:
             self._settle(strand.lease, self._runner.broke(strand.lease, error), 0.0)
         elif isinstance(error, Exception):
             logger.error(
-                "A strand of worker %s failed; another takes its place", self._station.name, exc_info=error
+                "A strand of worker %s failed; another takes its place", self._state.name, exc_info=error
             )
         if not self._closed:
             self._wake()

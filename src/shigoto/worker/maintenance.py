@@ -29,7 +29,7 @@ from shigoto.model.errors import StoreError
 from shigoto.model.time import Millis
 from shigoto.model.worker import SweepOrder, Swept
 from shigoto.observe.events import ClockStepped, JobsPromoted, JobsRescued, TasksUnknown, WorkersFenced
-from shigoto.worker.state import Station, Trouble
+from shigoto.worker.state import Trouble, WorkerState
 from shigoto.worker.stopping import Wakeup
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ class Promoter:
     poll in any case, because a doorbell may be missed.
     """
 
-    def __init__(self, station: Station, promoted: Callable[[], None]) -> None:
-        self._station = station
+    def __init__(self, state: WorkerState, promoted: Callable[[], None]) -> None:
+        self._state = state
         self._promoted = promoted
         self._time = asyncio.get_running_loop().time
         self._wakeup = Wakeup()
         self._closing = Wakeup()
-        self._trouble = Trouble(station, "promoter")
+        self._trouble = Trouble(state, "promoter")
         self._due_at = 0.0
         self._rung = False
         self._closed = False
@@ -93,10 +93,10 @@ class Promoter:
 
     async def _promote(self) -> float:
         """Promote once, and return how many seconds to wait."""
-        engine, limit = self._station.engine, PROMOTE_AT_ONCE
-        promoted = await self._station.ask("promote", engine.promote(limit))
+        engine, limit = self._state.engine, PROMOTE_AT_ONCE
+        promoted = await self._state.ask("promote", engine.promote(limit))
         if promoted.count:
-            self._station.bus.publish(JobsPromoted(self._station.name, promoted.count))
+            self._state.bus.publish(JobsPromoted(self._state.name, promoted.count))
             self._promoted()
         if promoted.count == limit:
             return 0.0
@@ -175,15 +175,15 @@ class Sweeper:
     """
 
     def __init__(
-        self, station: Station, unknown_after: Callable[[], Millis | None], *, follows: bool = False
+        self, state: WorkerState, unknown_after: Callable[[], Millis | None], *, follows: bool = False
     ) -> None:
         self._unknown_after = unknown_after
-        self._station = station
+        self._state = state
         self._follows = follows
-        self._pace = station.lease
+        self._pace = state.lease
         self._time = asyncio.get_running_loop().time
-        self._looks = Looks(station.id, station.lease)
-        self._trouble = Trouble(station, "sweeper")
+        self._looks = Looks(state.id, state.lease)
+        self._trouble = Trouble(state, "sweeper")
         self._wakeup = Wakeup()
         self._closed = False
         self._swept_at = self._time()
@@ -206,21 +206,21 @@ class Sweeper:
 
     async def _sweep(self) -> float:
         """Sweep once, and return how many seconds to wait."""
-        engine = self._station.engine
+        engine = self._state.engine
         order = SweepOrder(
             fence=self._looks.to_fence,
             unknown_after=self._unknown_after(),
-            longest_gap=round(self._station.lease * 1000),
+            longest_gap=round(self._state.lease * 1000),
         )
         try:
-            swept = await self._station.ask("sweep", engine.sweep(order))
+            swept = await self._state.ask("sweep", engine.sweep(order))
         except StoreError as error:
             self._looks.lost_contact()
             return self._trouble.met(error)
         self._trouble.over()
         now = self._swept_at = self._time()
         if self._follows:
-            self._pace = pace(self._station.lease, swept.shortest_lease)
+            self._pace = pace(self._state.lease, swept.shortest_lease)
             self._looks.apart = self._pace / 3
         if swept.clock_step:
             self._looks.forget()
@@ -232,12 +232,12 @@ class Sweeper:
     def _pause(self, now: float, swept: Swept) -> float:
         if swept.more or self._looks.to_fence:
             return MORE_AT_ONCE
-        pause = self._pace / 6 * self._station.random.uniform(0.8, 1.0)
+        pause = self._pace / 6 * self._state.random.uniform(0.8, 1.0)
         second_look = self._looks.next_look(now)
         return pause if second_look is None else min(pause, max(second_look, MORE_AT_ONCE))
 
     def _tell(self, swept: Swept) -> None:
-        name, bus = self._station.name, self._station.bus
+        name, bus = self._state.name, self._state.bus
         if swept.clock_step:
             bus.publish(ClockStepped(name, swept.clock_step))
         if swept.fenced:
@@ -259,11 +259,11 @@ class Lookout:
     is named after the window in which it is too old. So however many look, they write one.
     """
 
-    def __init__(self, station: Station, notifier: "Notifier", limit: int) -> None:
-        self._station = station
+    def __init__(self, state: WorkerState, notifier: "Notifier", limit: int) -> None:
+        self._state = state
         self._notifier = notifier
         self._pause = min(LONGEST_LOOK, max(SHORTEST_LOOK, limit / 4_000))
-        self._trouble = Trouble(station, "lookout")
+        self._trouble = Trouble(state, "lookout")
         self._wakeup = Wakeup()
         self._closed = False
         self._told: set[UUID] = set()  # by the look before: to tell of it again would change nothing
@@ -280,7 +280,7 @@ class Lookout:
 
     async def _look(self) -> float:
         """Look once, and return how many seconds to wait."""
-        engine = self._station.engine
+        engine = self._state.engine
         try:
             now = await engine.arun(engine.time())
             notices = self._notifier.looks(now, await engine.arun(engine.oldest()))
@@ -291,12 +291,12 @@ class Lookout:
             return self._trouble.met(error)
         self._trouble.over()
         self._told = {notice.id for notice in notices}
-        return self._pause * self._station.random.uniform(0.8, 1.0)
+        return self._pause * self._state.random.uniform(0.8, 1.0)
 
 
-def lookout_of(station: Station, notifier: "Notifier | None") -> Lookout | None:
+def lookout_of(state: WorkerState, notifier: "Notifier | None") -> Lookout | None:
     """A lookout, if a rule of the app asks for one and nobody else looks after the store."""
     limit = None if notifier is None else notifier.shortest_limit
-    if notifier is None or limit is None or not station.engine.capabilities.repairs:
+    if notifier is None or limit is None or not state.engine.capabilities.repairs:
         return None
-    return Lookout(station, notifier, limit)
+    return Lookout(state, notifier, limit)

@@ -36,7 +36,7 @@ from shigoto.worker.routing import Isolation, Loners, Pools, routes_of
 from shigoto.worker.runner import Runner
 from shigoto.worker.settler import Settler
 from shigoto.worker.starting import Lifespan
-from shigoto.worker.state import Station
+from shigoto.worker.state import WorkerState
 from shigoto.worker.stopping import StopSwitch
 from shigoto.worker.thread_pool import Threads
 from shigoto.worker.ticker import Ticker
@@ -75,7 +75,7 @@ class Crew:
 
     def __init__(
         self,
-        station: Station,
+        state: WorkerState,
         tasks: Mapping[str, Task[..., Any]],
         declared: Mapping[str, Declared],
         settings: Settings,
@@ -83,45 +83,45 @@ class Crew:
         *,
         isolation: Isolation,
         lifespan: Lifespan,
-        state: Any,
+        lifespan_state: Any,
         tracing: Tracing | None = None,
         notifier: "Notifier | None" = None,
     ) -> None:
-        self.station = station
+        self.state = state
         self.switch = switch
         self.lifespan = lifespan
-        self.settler = Settler(station, self._flushed)
-        self.keeper = Keeper(station, settings.beats, self._obey, back=self._look, stop=switch.throw)
+        self.settler = Settler(state, self._flushed)
+        self.keeper = Keeper(state, settings.beats, self._obey, back=self._look, stop=switch.throw)
         self.claimer = Claimer(
-            station,
+            state,
             self.settler,
             queues=settings.queues,
             drained=(lambda: switch.throw("drained")) if settings.drain else None,
         )
-        self.promoter = Promoter(station, self.claimer.look)
+        self.promoter = Promoter(state, self.claimer.look)
         self._max_jobs = settings.max_jobs
         runner = Runner(
-            tasks, station.random, services=JobServices(station.engine, station.id, state), tracing=tracing
+            tasks, state.random, services=JobServices(state.engine, state.id, lifespan_state), tracing=tracing
         )
         settle, room = self.settler.add, self.claimer.room
-        self.strands = Strands(station, runner, size=settings.concurrency, settle=settle, room=room)
-        self.threads = Threads(station, runner, size=settings.threads, settle=settle, room=room)
+        self.strands = Strands(state, runner, size=settings.concurrency, settle=settle, room=room)
+        self.threads = Threads(state, runner, size=settings.threads, settle=settle, room=room)
         self.children = self._children(runner, settings, isolation)
         pools = Pools(self.strands, self.threads, self.children)
-        routes = routes_of(tasks, isolation, pools, shared=station.engine.capabilities.shared)
+        routes = routes_of(tasks, isolation, pools, shared=state.engine.capabilities.shared)
         self.lines = routes.lines
         self.pools: list[Pool] = list(dict.fromkeys(line.pool for line in self.lines))
-        self._listener = Listener(station, self._look, self._rung)
-        self._reporter = Reporter(station, self.pools)
+        self._listener = Listener(state, self._look, self._rung)
+        self._reporter = Reporter(state, self.pools)
         # Where the store repairs itself, nobody else fires schedules or makes jobs ready.
-        self._repairs = station.engine.capabilities.repairs
+        self._repairs = state.engine.capabilities.repairs
         ticks = settings.ticks and self._repairs
-        self.ticker = Ticker(station, declared, tracing=tracing) if ticks else None
+        self.ticker = Ticker(state, declared, tracing=tracing) if ticks else None
         sweeps = settings.sweeps and self._repairs
-        self._sweeper = Sweeper(station, lambda: settings.unknown_after) if sweeps else None
-        self._lookout = lookout_of(station, notifier)
-        self._loners = Loners(station, routes.unable, self.claimer.look) if routes.unable else None
-        self._exclusives = Exclusives(station, self.pools, tasks)
+        self._sweeper = Sweeper(state, lambda: settings.unknown_after) if sweeps else None
+        self._lookout = lookout_of(state, notifier)
+        self._loners = Loners(state, routes.unable, self.claimer.look) if routes.unable else None
+        self._exclusives = Exclusives(state, self.pools, tasks)
         self._needs_child = any(task.executor == "process" for task in tasks.values())
         self._time = asyncio.get_running_loop().time
         self._warm_from = self._time() + WARM_AFTER if settings.supervised else inf
@@ -163,7 +163,7 @@ class Crew:
     def _begin(
         self, group: asyncio.TaskGroup, part: str, work: Coroutine[Any, Any, None]
     ) -> asyncio.Task[None]:
-        return group.create_task(work, name=f"shigoto-{part}-{self.station.name}")
+        return group.create_task(work, name=f"shigoto-{part}-{self.state.name}")
 
     def stop_seeking(self) -> None:
         """Look for no more work, and give back what has not been started."""
@@ -197,7 +197,7 @@ class Crew:
 
     def idle(self) -> bool:
         """Whether nothing is held that could still end by itself, and no claim is in flight."""
-        held = len(self.station.held) - self.settler.held_back
+        held = len(self.state.held) - self.settler.held_back
         return held <= 0 and (self._claiming is None or self._claiming.done())
 
     def running(self) -> int:
@@ -208,9 +208,9 @@ class Crew:
         if isolation.source is None:
             return None
         return Children(
-            self.station,
+            self.state,
             runner,
-            Begin(source=isolation.source, worker=self.station.id, log=log_setup()),
+            Begin(source=isolation.source, worker=self.state.id, log=log_setup()),
             size=settings.children,
             settle=self.settler.put,
             room=self.claimer.room,
@@ -234,13 +234,13 @@ class Crew:
         self.promoter.look()
 
     def _rung(self) -> None:
-        if self.station.held:
+        if self.state.held:
             self.keeper.nudge()
 
     def _obey(self, orders: Orders) -> None:
         if orders.fenced:
             self.settler.drop(lost=True)
-            for lease in list(self.station.held.values()):
+            for lease in list(self.state.held.values()):
                 self._lose(lease)
             self.switch.fence()
             return
@@ -255,7 +255,7 @@ class Crew:
 
     def _held(self, tokens: Iterable[tuple[int, int]]) -> list[Lease]:
         """Those of these leases that are still held."""
-        found = [(self.station.held.get(number), token) for number, token in tokens]
+        found = [(self.state.held.get(number), token) for number, token in tokens]
         return [lease for lease, token in found if lease is not None and lease.token == token]
 
     def _cancel(self, lease: Lease) -> bool:

@@ -46,7 +46,7 @@ from shigoto.worker.child_process import (
 from shigoto.worker.pool import Limits, Settle, first_of, tell_started
 from shigoto.worker.runner import Runner, too_long
 from shigoto.worker.slots import Slots
-from shigoto.worker.state import Station
+from shigoto.worker.state import WorkerState
 from shigoto.worker.stopping import Wakeup
 
 KEPT_FOR = 60.0  # seconds from the last use
@@ -204,7 +204,7 @@ class Children:
 
     def __init__(
         self,
-        station: Station,
+        state: WorkerState,
         runner: Runner,
         begin: Begin,
         *,
@@ -214,7 +214,7 @@ class Children:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.slots = Slots(size, self._loop.time())
-        self._station = station
+        self._state = state
         self._runner = runner
         self._begin = begin
         self._settle = settle
@@ -222,7 +222,7 @@ class Children:
         self._limits = Limits(self.hands)
         self._places = [
             Place(self._limits, self._loop.time, warn=self.warn, halt=self.halt, cell=cell)
-            for cell in station.take_cells(size)
+            for cell in state.take_cells(size)
         ]
         self._buffer: deque[Lease] = deque()
         self._tell = False
@@ -258,7 +258,7 @@ class Children:
 
     def give(self, leases: Sequence[Lease]) -> None:
         """Run these, in this order."""
-        self._tell = self._station.bus.wants(JobStarted)
+        self._tell = self._state.bus.wants(JobStarted)
         self._warmth.use()
         self._buffer.extend(leases)
         if self.resting or self._closed:
@@ -410,18 +410,18 @@ class Children:
                 self._retire(place)
 
     def _send(self, place: Place) -> None:
-        station, lease, child = self._station, place.lease, place.child
+        state, lease, child = self._state, place.lease, place.child
         if lease is None or child is None:
             return
-        place.started = station.clock()
-        if place.started >= station.may_start_until:
+        place.started = state.clock()
+        if place.started >= state.may_start_until:
             # Perhaps somebody else's by now. The store knows; it takes back only what is still ours.
             self._put_out(place, endings.released(lease, ran=False))
             return
         if self._tell:
-            tell_started(station.bus, station.name, lease)
-        station.slate.pids[place.cell] = child.pid
-        station.slate.cells[place.cell] = -lease.number
+            tell_started(state.bus, state.name, lease)
+        state.slate.pids[place.cell] = child.pid
+        state.slate.cells[place.cell] = -lease.number
         place.sent = True
         hard, soft = self._runner.limits(lease)
         place.limit(hard, soft)
@@ -459,8 +459,8 @@ class Children:
 
     def _put_out(self, place: Place, settlement: Settlement) -> None:
         """The job leaves its place."""
-        lease, seconds = place.lease, self._station.clock() - place.started if place.sent else 0.0
-        self._station.slate.cells[place.cell] = 0
+        lease, seconds = place.lease, self._state.clock() - place.started if place.sent else 0.0
+        self._state.slate.cells[place.cell] = 0
         place.empty()
         self._warmth.use()
         if lease is not None:
@@ -504,12 +504,12 @@ class Children:
         if self._closed or self.resting:
             return
         pause = min(LONGEST_REST, FIRST_REST * 2.0 ** min(self._failures, 30))
-        pause *= self._station.random.uniform(0.8, 1)
+        pause *= self._state.random.uniform(0.8, 1)
         self._failures += 1
         self._rest_timer = self._loop.call_later(pause, self._rested)
         if error != self._told:
             self._told = error
-            self._station.bus.publish(ChildFailed(self._station.name, error, pause))
+            self._state.bus.publish(ChildFailed(self._state.name, error, pause))
 
     def _rested(self) -> None:
         self._rest_timer = None

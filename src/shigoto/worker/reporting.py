@@ -21,7 +21,7 @@ from shigoto.model.errors import JobCancelled, StoreError
 from shigoto.model.job import Lease
 from shigoto.model.worker import Report
 from shigoto.worker.pool import Pool
-from shigoto.worker.state import Station, Trouble
+from shigoto.worker.state import Trouble, WorkerState
 
 SOONEST = 1.0
 LATEST = 5.0
@@ -32,11 +32,11 @@ logger = logging.getLogger("shigoto.worker")
 class Reporter:
     """Looks at what runs once a second; when there has been no news for a minute, every few seconds."""
 
-    def __init__(self, station: Station, pools: Sequence[Pool]) -> None:
-        self._station = station
+    def __init__(self, state: WorkerState, pools: Sequence[Pool]) -> None:
+        self._state = state
         self._pools = pools
         self._time = asyncio.get_running_loop().time
-        self._trouble = Trouble(station, "reporter")
+        self._trouble = Trouble(state, "reporter")
         self._complained = False
 
     async def run(self) -> None:
@@ -72,10 +72,10 @@ class Reporter:
 
     async def _write(self, news: Sequence[tuple[Signals, Report]]) -> None:
         """Write them together; if one of them cannot be written, each by itself, and that one not at all."""
-        engine = self._station.engine
+        engine = self._state.engine
         try:
             reports = [report for _, report in news]
-            await self._station.ask("report", engine.report(self._station.id, reports))
+            await self._state.ask("report", engine.report(self._state.id, reports))
         except StoreError:
             raise
         except Exception as error:
@@ -88,7 +88,7 @@ class Reporter:
     def _complain(self, number: int, error: Exception) -> None:
         if not self._complained:
             self._complained = True
-            lease = self._station.held.get(number)
+            lease = self._state.held.get(number)
             logger.error(
                 "What job %d reports cannot be written and is dropped, as more of its kind will be: %r",
                 number,

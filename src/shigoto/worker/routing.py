@@ -26,7 +26,7 @@ from shigoto.model.errors import DeclarationError, OptionInvalid, StoreError, Un
 from shigoto.task import Task
 from shigoto.worker.pool import Line, Pool
 from shigoto.worker.process import NOT_IMPORTABLE, Source
-from shigoto.worker.state import Station, Trouble
+from shigoto.worker.state import Trouble, WorkerState
 
 ASK_EVERY = 60.0  # seconds between questions whether another worker can run jobs alone
 ALONE_FOR = 600.0  # seconds without one, until jobs that should run alone run beside others
@@ -108,13 +108,13 @@ class Loners:
     The `lines` are those of tasks that this worker cannot isolate, in a store that others can open.
     """
 
-    def __init__(self, station: Station, lines: Sequence[Line], look: Callable[[], None]) -> None:
-        self._station = station
+    def __init__(self, state: WorkerState, lines: Sequence[Line], look: Callable[[], None]) -> None:
+        self._state = state
         self._lines = lines
         self._look = look
         self._time = asyncio.get_running_loop().time
         self._since = self._time()
-        self._trouble = Trouble(station, "isolation")
+        self._trouble = Trouble(state, "isolation")
 
     async def run(self) -> None:
         """Ask once a minute, until cancelled."""
@@ -124,7 +124,7 @@ class Loners:
 
     async def _ask(self) -> float:
         """Ask once, and return how many seconds to wait."""
-        engine = self._station.engine
+        engine = self._state.engine
         try:
             workers = await engine.arun(engine.workers())
         except StoreError as error:

@@ -20,7 +20,7 @@ asked before anything is told.
 A transaction whose client is gone may keep a job locked until the store finds out. Whoever waits for that one waits
 apart from all others, and so does a batch of which it is the only one (StoreBusy).
 
-Until the verdict a lease stays in `station.held`, so that beats go on saying that its job is in good hands.
+Until the verdict a lease stays in `state.held`, so that beats go on saying that its job is in good hands.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from shigoto.observe import events
 from shigoto.worker import endings
 from shigoto.worker.pool import named
 from shigoto.worker.reporting import about
-from shigoto.worker.state import Station, Trouble
+from shigoto.worker.state import Trouble, WorkerState
 from shigoto.worker.stopping import Wakeup
 
 MOST_AT_ONCE = 4_000
@@ -57,8 +57,8 @@ Fates = Mapping[int, Job]
 class Settler:
     """Collects settlements and reports them. `flushed` is called after each batch, with the delays in it."""
 
-    def __init__(self, station: Station, flushed: Callable[[list[Millis]], None]) -> None:
-        self._station = station
+    def __init__(self, state: WorkerState, flushed: Callable[[list[Millis]], None]) -> None:
+        self._state = state
         self._variables = copy_context()
         self._flushed = flushed
         self._waiting: list[Ended] = []
@@ -66,7 +66,7 @@ class Settler:
         self._busy: list[Ended] = []
         self._outwaiting: asyncio.Task[None] | None = None
         self._wakeup = Wakeup()
-        self._trouble = Trouble(station, "settler")
+        self._trouble = Trouble(state, "settler")
         self._idle = False
         self._closed = False
         self._dropping = self._lost = False
@@ -187,11 +187,11 @@ class Settler:
 
     def _tell_lost(self, dropped: list[Ended]) -> None:
         """Tell of handlers that have run to their end, for nothing."""
-        name = self._station.name
+        name = self._state.name
         for lease, settlement, seconds in dropped:
             if settlement.ending is not Ending.RELEASED:
                 lost = events.LeaseLostEvent(*named(name, lease), seconds)
-                self._variables.copy().run(self._station.bus.publish, lost)  # not with those of the run
+                self._variables.copy().run(self._state.bus.publish, lost)  # not with those of the run
 
     def _must_not_tell(self, lease: Lease, settlement: Settlement, seconds: float) -> bool:
         if self._closed:
@@ -249,7 +249,7 @@ class Settler:
                     extra=about(lease),
                 )
                 # Not held any more, the next beats disown it, and the store releases it.
-                self._station.held.pop(lease.number, None)
+                self._state.held.pop(lease.number, None)
                 self._sending = self._sending[1:]
             else:
                 self._sending = self._sending[1:]
@@ -269,9 +269,9 @@ class Settler:
             return instead, await self._settle([instead])
 
     async def _settle(self, batch: list[Ended]) -> list[Verdict]:
-        engine = self._station.engine
+        engine = self._state.engine
         settlements = [settlement for _, settlement, _ in batch]
-        return await self._station.ask("settle", engine.settle(self._station.id, settlements))
+        return await self._state.ask("settle", engine.settle(self._state.id, settlements))
 
     async def _fates(self, batch: list[Ended], verdicts: list[Verdict]) -> Fates:
         """What has become of those jobs of which only the store can tell; mostly there are none."""
@@ -280,9 +280,9 @@ class Settler:
             for ended, verdict in zip(batch, verdicts, strict=True)
             if ended[1].ending is not Ending.COMPLETED and _only_the_store_knows(ended[1], verdict)
         ]
-        if not unsure or not self._station.bus.active:
+        if not unsure or not self._state.bus.active:
             return {}
-        engine = self._station.engine
+        engine = self._state.engine
         try:
             jobs = await engine.arun(engine.get([lease.id for lease, _ in unsure]))
         except Exception as error:
@@ -305,7 +305,7 @@ class Settler:
 
     def _conclude(self, batch: list[Ended], verdicts: list[Verdict], fates: Fates) -> None:
         """Let go of the leases, and tell what happened, at last of what was completed, and when jobs are due again."""
-        held, bus, name = self._station.held, self._station.bus, self._station.name
+        held, bus, name = self._state.held, self._state.bus, self._state.name
         tell_completed = bus.wants(events.JobCompleted)
         delays: list[Millis] = []
         completed: list[Ended] = []

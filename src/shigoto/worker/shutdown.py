@@ -58,7 +58,7 @@ async def leave(crew: Crew, patience: float) -> Stopped:
     finally:
         crew.threads.close()
         crew.settler.drop()
-    unreleased = 0 if reason == "fenced" else len(crew.station.held)
+    unreleased = 0 if reason == "fenced" else len(crew.state.held)
     return Stopped(reason=reason, unreleased=unreleased, running=crew.running())
 
 
@@ -89,18 +89,18 @@ async def _until_idle(crew: Crew, deadline: float) -> None:
 
 async def _give_back_the_rest(crew: Crew) -> None:
     """Settle what has ended, then release what has not, then leave; again until the store answers."""
-    station, engine, told = crew.station, crew.station.engine, False
+    state, engine, told = crew.state, crew.state.engine, False
     while True:
         try:
             await crew.settler.flush()
             crew.threads.close()
             await crew.settler.flush()
             if not told:
-                station.bus.publish(WorkerLeaving(station.name, crew.running() + crew.settler.held_back))
+                state.bus.publish(WorkerLeaving(state.name, crew.running() + crew.settler.held_back))
                 told = True
-            crew.settler.release_last(list(station.held.values()), LAST_DELAY)
+            crew.settler.release_last(list(state.held.values()), LAST_DELAY)
             await crew.settler.flush()
-            await engine.arun(engine.leave(station.id))
+            await engine.arun(engine.leave(state.id))
         except StoreError:
             await asyncio.sleep(RETRY_PAUSE)
         else:

@@ -32,8 +32,8 @@ def start_thread(work: Callable[[], None], name: str) -> threading.Thread:
     return thread
 
 
-class Station:
-    """One worker's place in the world.
+class WorkerState:
+    """State shared by the parts of one worker.
 
     `held` has every lease from its claim until the store has accepted its end: buffered, running, or waiting
     to be settled. Only the event loop changes it; the beat thread copies it in one step.
@@ -135,8 +135,8 @@ class Trouble:
     LONGEST = 3.0
     TELL_EVERY = 30.0
 
-    def __init__(self, station: Station, part: str, *, longest: float = LONGEST) -> None:
-        self._station = station
+    def __init__(self, state: WorkerState, part: str, *, longest: float = LONGEST) -> None:
+        self._state = state
         self._part = part
         self._longest = longest
         self._told: tuple[str, float] | None = None
@@ -153,22 +153,22 @@ class Trouble:
         self.tries += 1
         # The exponent is bounded because 2.0 ** 1024 is an error, and outages can be long.
         backoff = min(self._longest, self.FIRST * 2.0 ** min(self.tries, 30))
-        return backoff * self._station.random.uniform(0.5, 1)
+        return backoff * self._state.random.uniform(0.5, 1)
 
     def tell(self, error: Exception, pause: float) -> None:
         """Publish it, on the event loop."""
-        text, now = str(error), self._station.clock()
+        text, now = str(error), self._state.clock()
         told, told_at = self._told or ("", 0.0)
         repeated = told == text and now - told_at < self.TELL_EVERY
         if not repeated:
             self._told = text, now
-        self._station.bus.publish(StoreTrouble(self._station.name, self._part, text, pause, repeated))
+        self._state.bus.publish(StoreTrouble(self._state.name, self._part, text, pause, repeated))
 
     def over(self) -> bool:
         """The store answered. Tells whether there was any."""
         if not self.tries:
             return False
-        self._station.bus.publish(StoreRecovered(self._station.name, self._part, self.tries))
+        self._state.bus.publish(StoreRecovered(self._state.name, self._part, self.tries))
         self.tries = 0
         self._told = None
         return True

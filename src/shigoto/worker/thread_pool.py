@@ -38,7 +38,7 @@ from shigoto.worker.endings import stack_of
 from shigoto.worker.pool import Limits, Settle, named, tell_started
 from shigoto.worker.runner import HERE, Runner
 from shigoto.worker.slots import Slots
-from shigoto.worker.state import Station
+from shigoto.worker.state import WorkerState
 
 JOIN_TIMEOUT = 1.0  # seconds for all threads together: the event loop stands still meanwhile
 REST = 5.0  # seconds without a try, after a thread could not be started
@@ -83,7 +83,7 @@ class Threads:
 
     def __init__(
         self,
-        station: Station,
+        state: WorkerState,
         runner: Runner,
         *,
         size: int,
@@ -93,13 +93,13 @@ class Threads:
         self._size = size
         self._loop = asyncio.get_running_loop()
         self.slots = Slots(size, self._loop.time())
-        self._station = station
+        self._state = state
         self._runner = runner
         self._settle = settle
         self._room = room
         self._tell = False
         self._limits = Limits(self.hands)
-        self._cells = station.take_cells(size)
+        self._cells = state.take_cells(size)
         self._seats: list[Seat] = []
         self._queue: SimpleQueue[Lease | None] = SimpleQueue()
         # What threads have put out: a lease and None when it starts, its settlement and seconds when it has
@@ -127,7 +127,7 @@ class Threads:
 
     def give(self, leases: Sequence[Lease]) -> None:
         """Run these, in this order."""
-        self._tell = self._station.bus.wants(JobStarted)
+        self._tell = self._state.bus.wants(JobStarted)
         self._outstanding += len(leases)
         for lease in leases:
             self._queue.put(lease)
@@ -184,7 +184,7 @@ class Threads:
         signals.overdue = True
         stack = "" if frame is None else stack_of(frame, skip=OURS)
         limit = min(limit for limit in self._runner.limits(lease) if limit is not None)
-        self._station.bus.publish(JobStuck(*named(self._station.name, lease), limit, stack))
+        self._state.bus.publish(JobStuck(*named(self._state.name, lease), limit, stack))
 
     def close(self) -> None:
         """Collect what has ended, then end the idle threads; what the others still put out is dropped.
@@ -222,7 +222,7 @@ class Threads:
         name = f"shigoto-thread-{len(self._seats) + 1}"
         self._seats.append(seat)
         try:
-            seat.thread = self._station.spawn(partial(self._work, seat), name)
+            seat.thread = self._state.spawn(partial(self._work, seat), name)
         except RuntimeError as error:
             self._seats.pop()
             self._rest(error)
@@ -236,7 +236,7 @@ class Threads:
             self._complained = True
             logger.warning(
                 "Worker %s cannot start a thread (%s); it goes on with those it has, %d, and tries again soon",
-                self._station.name,
+                self._state.name,
                 error,
                 len(self._seats),
             )
@@ -255,14 +255,14 @@ class Threads:
 
     def _work(self, seat: Seat) -> None:
         take, run, out = self._queue.get, self._runner.run_in_thread, self._out
-        station, clock = self._station, self._station.clock
-        cells, cell = station.slate.cells, seat.cell
+        state, clock = self._state, self._state.clock
+        cells, cell = state.slate.cells, seat.cell
         while (lease := take()) is not None:
             if self._closed:
                 # Taken in the very moment of the close, which gives it back.
                 continue
             started = clock()
-            if started >= station.may_start_until:
+            if started >= state.may_start_until:
                 # Perhaps somebody else's by now. The store knows; it takes back only what is still ours.
                 out.append((lease, endings.released(lease, ran=False), 0.0))
                 self._ring()
@@ -290,7 +290,7 @@ class Threads:
         while self._out and not self._closed:
             lease, settlement, seconds = self._out.popleft()
             if settlement is None:
-                tell_started(self._station.bus, self._station.name, lease)
+                tell_started(self._state.bus, self._state.name, lease)
             else:
                 self._outstanding -= 1
                 self._settle(lease, settlement, seconds)

@@ -46,7 +46,7 @@ from shigoto.schedule.decide import after_failure
 from shigoto.schedule.declare import Declared, declare_op
 from shigoto.schedule.fire import AT_ONCE, MOST_JOBS, PORTION, due_op, looked_at
 from shigoto.schedule.recurrence import ZoneMissing
-from shigoto.worker.state import Station, Trouble
+from shigoto.worker.state import Trouble, WorkerState
 from shigoto.worker.stopping import Wakeup
 
 TURN = 0.005  # seconds of deciding before others on the event loop get theirs
@@ -93,18 +93,18 @@ class Ticker:
 
     def __init__(
         self,
-        station: Station,
+        state: WorkerState,
         declared: Mapping[str, Declared],
         *,
         watcher: Watcher | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        self._station = station
+        self._state = state
         self._tracing = tracing
         self._declared = declared
         self._watcher = watcher
         self._time = asyncio.get_running_loop().time
-        self._trouble = Trouble(station, "ticker")
+        self._trouble = Trouble(state, "ticker")
         self._wakeup = Wakeup()
         self._closed = False
         self.tally = Tally(self._time)
@@ -146,7 +146,7 @@ class Ticker:
             self._watcher.back(down_for)
 
     async def _declare(self) -> None:
-        engine, now = self._station.engine, self._time()
+        engine, now = self._state.engine, self._time()
         if self._declared and now >= self._declared_at + DECLARE_EVERY:
             if await engine.arun(engine.declare(list(self._declared))) < len(self._declared):
                 await self._declare_anew()
@@ -154,7 +154,7 @@ class Ticker:
 
     async def _declare_anew(self) -> None:
         """Somebody has removed some while this process slept, or the store is another: bring them back, and say so."""
-        engine, name = self._station.engine, self._station.name
+        engine, name = self._state.engine, self._state.name
         known = {each.name for each in await engine.arun(engine.schedules(list(self._declared)))}
         gone = {each: declared for each, declared in self._declared.items() if each not in known}
         if not gone:
@@ -165,15 +165,15 @@ class Ticker:
         except ScheduleTaken as error:  # a moment ago
             logger.error("%s: %s", name, error)
         else:
-            self._station.bus.publish(SchedulesDeclared(name, tuple(changed)))
+            self._state.bus.publish(SchedulesDeclared(name, tuple(changed)))
 
     async def _cycle(self) -> float:
         """Fire what is due, and return how many seconds to wait."""
-        engine = self._station.engine
+        engine = self._state.engine
         left_alone = self.tally.left_alone
         limit = AT_ONCE + len(left_alone | self._behind)  # which stay due here, and take nobody's place
         self.tally.look()
-        due = await self._station.ask("due", due_op(engine, list(self._declared), limit))
+        due = await self._state.ask("due", due_op(engine, list(self._declared), limit))
         if len(due.schedules) < limit:  # whoever is not among them was mended by somebody, or removed
             left_alone.intersection_update(each.schedule.name for each in due.schedules)
         steps, all_of_them = await self._decided(due)
@@ -187,7 +187,7 @@ class Ticker:
         waits = [look_at - due.now for look_at in looks if look_at is not None]
         if due.next_in is not None:
             waits.append(due.next_in)
-        return min([self._station.jittered_poll(), *(max(0, wait) / 1000 for wait in waits)])
+        return min([self._state.jittered_poll(), *(max(0, wait) / 1000 for wait in waits)])
 
     async def _decided(self, due: Due) -> tuple[list[Step], bool]:
         """What becomes of those that are due, as many as have jobs for one transaction, and whether these are all. Each
@@ -196,7 +196,7 @@ class Ticker:
         All that shares the event loop gets its turn: to find the ticks of a long outage takes many milliseconds.
         """
         steps: list[Step] = []
-        clock = self._station.clock  # not the loop's time: uvloop's stands still during a turn
+        clock = self._state.clock  # not the loop's time: uvloop's stands still during a turn
         left, until = MOST_JOBS, clock() + TURN
         others_first = sorted(due.schedules, key=lambda each: each.schedule.name in self._behind)
         for waiting, each in zip(range(len(others_first), 0, -1), others_first, strict=True):
@@ -243,13 +243,13 @@ class Ticker:
     def _leave_alone(self, schedule: str, error: ZoneMissing) -> None:
         if schedule not in self.tally.left_alone:
             self.tally.left_alone.add(schedule)
-            name = self._station.name
+            name = self._state.name
             logger.warning("%s: Schedule %s is left to other processes: %s", name, schedule, error)
 
     async def _carry_out(self, steps: Sequence[Step], now: Millis) -> None:
         """Store the changes together; if that cannot be, one by one, so that one does not stop the others. What is
         caught up may be more than a queue has room for, or ever will: then as much as goes in."""
-        engine = self._station.engine
+        engine = self._state.engine
         try:
             done = await self._stored([step.change for step in steps])
         except (
@@ -271,20 +271,20 @@ class Ticker:
             # By the same revision: of several who could not store it, one has failed.
             change = after_failure(step.seen, error, now)
             steps = [Step(step.due, change)]
-            done = await self._station.ask("tick", engine.tick([change]))
+            done = await self._state.ask("tick", engine.tick([change]))
         for step, change_done in zip(steps, done, strict=True):
             self._tell(step, change_done)
 
     async def _stored(self, changes: list[Change]) -> "list[Change | None]":
         """Store the changes, with the traces that their jobs begin."""
-        engine = self._station.engine
+        engine = self._state.engine
         made = [firing.spec for change in changes for firing in change.firings if firing.spec is not None]
         with storing(self._tracing, made) as specs:
-            return await self._station.ask("tick", tick_within_limits(engine, _marked(changes, specs)))
+            return await self._state.ask("tick", tick_within_limits(engine, _marked(changes, specs)))
 
     def _tell(self, step: Step, change: Change | None) -> None:
         """Tell what was done; None if another was first."""
-        bus, name, schedule = self._station.bus, self._station.name, step.change.schedule
+        bus, name, schedule = self._state.bus, self._state.name, step.change.schedule
         if change is None:
             self.tally.lost(schedule.name)
             bus.publish(TickLost(name, schedule.name))

@@ -56,7 +56,7 @@ from shigoto.worker.starting import (
     want_notices,
     with_notices,
 )
-from shigoto.worker.state import Spawn, Station, lease_clock, start_thread
+from shigoto.worker.state import Spawn, WorkerState, lease_clock, start_thread
 from shigoto.worker.stopping import LEAST_PATIENCE, Service, Stopped
 from shigoto.worker.ticker import Figures
 
@@ -131,7 +131,7 @@ class Worker(Service[Stopped]):
         )
         self._lifespan: Lifespan | None = None
         self._isolation = Isolation(None, frozenset())
-        self._state: Any = None
+        self._lifespan_state: Any = None
         self._crew: Crew | None = None
         self._clock = lease_clock()
         self._announced_at: float | None = None
@@ -209,7 +209,7 @@ class Worker(Service[Stopped]):
         entering = asyncio.create_task(lifespan.enter(), name=f"shigoto-enter-{self.name}")
         if not await self._unless_stopped(entering):
             return
-        self._state = entering.result()
+        self._lifespan_state = entering.result()
         if not (await self._declare() and await self._want_notices()):
             return
         telling = asyncio.create_task(
@@ -290,7 +290,7 @@ class Worker(Service[Stopped]):
         if self._announced_at is None or self._lifespan is None:
             return Stopped(reason=self._switch.reason or "stopped")
         settings, bus = self._settings, self._app.bus
-        station = Station(
+        state = WorkerState(
             id=self.id,
             name=self.name,
             opening=lambda: self._app.engine,
@@ -309,14 +309,14 @@ class Worker(Service[Stopped]):
             self._app.tracing.prepare()
         self._tell_started()
         crew = self._crew = Crew(
-            station,
+            state,
             self._tasks(),
             self._app.declared,
             settings,
             self._switch,
             isolation=self._isolation,
             lifespan=self._lifespan,
-            state=self._state,
+            lifespan_state=self._lifespan_state,
             tracing=self._app.tracing,
             notifier=self._app.notifier,
         )

@@ -18,7 +18,7 @@ from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.bus import Bus
 from shigoto.worker import thread_pool
 from shigoto.worker.runner import Runner
-from shigoto.worker.state import Station
+from shigoto.worker.state import WorkerState
 from shigoto.worker.thread_pool import Threads
 
 
@@ -47,7 +47,7 @@ class Desk:
         app = Shigoto(engine=MemoryEngine())
         app.task(name="work")(fn)
         loop = asyncio.get_running_loop()
-        station = Station(
+        state = WorkerState(
             id=UUID(int=0),
             name="1",
             opening=lambda: app.engine,
@@ -58,13 +58,13 @@ class Desk:
             clock=loop.time,
             announced_at=loop.time(),
         )
-        self.station = station
+        self.state = state
         self.settled: list[Settlement] = []
         self.threads_of_settle: set[int] = set()
         self.rooms = 0
         self._news = asyncio.Event()
-        runner = Runner(app.tasks, station.random)
-        self.pool = Threads(station, runner, size=size, settle=self._settle, room=self._room)
+        runner = Runner(app.tasks, state.random)
+        self.pool = Threads(state, runner, size=size, settle=self._settle, room=self._room)
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(10):
@@ -234,7 +234,7 @@ async def test_a_thread_starts_nothing_once_the_lease_may_be_lost() -> None:
     def note() -> None:
         runs.append(1)
         # As if the machine had stood still in here until after the lease.
-        desk.station.may_start_until = 0.0
+        desk.state.may_start_until = 0.0
 
     desk = Desk(note, size=1)
     desk.pool.give([lease(number) for number in range(1, 5)])

@@ -37,7 +37,7 @@ from shigoto.observe.sentry import SentryReporter
 from shigoto.worker.health import Probe, StoreSigns
 from shigoto.worker.maintenance import Sweeper
 from shigoto.worker.process import Mark, how_it_ended
-from shigoto.worker.state import Station, Trouble, beat_deadline, lease_clock, longest_pause
+from shigoto.worker.state import Trouble, WorkerState, beat_deadline, lease_clock, longest_pause
 from shigoto.worker.supervisor import host
 from shigoto.worker.supervisor.runner_process import Hello, RunnerProcess
 
@@ -52,7 +52,7 @@ LATEST_PROBE = (
 
 
 class Office:
-    """The supervisor's stations, one for each store that its runners have named. Its tasks are the group's.
+    """The supervisor's worker states, one for each store that its runners have named. Its tasks are the group's.
 
     If it `probes`, it asks each store again and again whether it is there.
     """
@@ -65,28 +65,28 @@ class Office:
         self._bus = bus
         self._stats_every = stats_every
         self._probes: dict[str, Probe] | None = {} if probes else None
-        self._stations: dict[str, Station] = {}
-        self._newest: Station | None = None
+        self._stations: dict[str, WorkerState] = {}
+        self._newest: WorkerState | None = None
         self._sweepers: dict[str, Sweeper] = {}
         self._unknown_after: dict[str, Millis | None] = {}
         self._beside: list[asyncio.Task[None]] = []
         self._burials: set[asyncio.Task[None]] = set()
         self._reporter: SentryReporter | None = None
 
-    def station(self, hello: Hello) -> Station:
-        """The station at this runner's store, which is swept from now on."""
-        station = self._stations.get(hello.url)
-        if station is None:
-            station = self._stations[hello.url] = self._open(hello)
-        return station
+    def state(self, hello: Hello) -> WorkerState:
+        """The state for this runner's store, which is swept from now on."""
+        state = self._stations.get(hello.url)
+        if state is None:
+            state = self._stations[hello.url] = self._open(hello)
+        return state
 
-    def serve(self, hello: Hello) -> Station:
+    def serve(self, hello: Hello) -> WorkerState:
         """The same for a runner that is at work: from now on the store is swept as this one's app wants it."""
         self._unknown_after[hello.url] = hello.unknown_after
         if hello.sentry is not None and self._reporter is None:
             self._reporter = SentryReporter(hello.sentry, self._jobs)
             self._reporter.watch(self._bus)
-        self._newest = self.station(hello)
+        self._newest = self.state(hello)
         return self._newest
 
     @property
@@ -125,20 +125,20 @@ class Office:
         if self._reporter is not None:
             self._reporter.flush(FLUSHED_WITHIN)
             atexit.unregister(self._reporter.flush)
-        for station in self._stations.values():
-            station.close()
+        for state in self._stations.values():
+            state.close()
 
     def _jobs(self, ids: Sequence[UUID]) -> list[Job | None]:
         """Jobs that an event has told of, in whichever of the stores they are."""
         found: dict[UUID, Job] = {}
-        for station in list(self._stations.values()):
-            engine = station.engine
+        for state in list(self._stations.values()):
+            engine = state.engine
             found |= {job.id: job for job in engine.run(engine.get(list(ids))) if job is not None}
         return [found.get(id) for id in ids]
 
-    def _open(self, hello: Hello) -> Station:
+    def _open(self, hello: Hello) -> WorkerState:
         clock = lease_clock()
-        station = Station(
+        state = WorkerState(
             id=uuid7(),
             name=self._name,
             opening=lambda: open_engine(hello.url),
@@ -150,21 +150,21 @@ class Office:
             announced_at=clock(),
         )
         self._beside += [
-            self._begin("sweeper", lambda: self._sweep(hello.url, station)),
-            self._begin("statistics", lambda: tell_counts(lambda: station.engine, self._stats_every)),
+            self._begin("sweeper", lambda: self._sweep(hello.url, state)),
+            self._begin("statistics", lambda: tell_counts(lambda: state.engine, self._stats_every)),
         ]
         if self._probes is not None:
-            probe = self._probes[hello.url] = Probe(lambda: station.engine, clock)
-            self._beside.append(self._begin("probe", lambda: self._ask(probe, station)))
-        return station
+            probe = self._probes[hello.url] = Probe(lambda: state.engine, clock)
+            self._beside.append(self._begin("probe", lambda: self._ask(probe, state)))
+        return state
 
-    async def _ask(self, probe: Probe, station: Station) -> None:
-        await asyncio.sleep(min(LATER * station.lease, LATEST_PROBE))
+    async def _ask(self, probe: Probe, state: WorkerState) -> None:
+        await asyncio.sleep(min(LATER * state.lease, LATEST_PROBE))
         await probe.run()
 
-    async def _sweep(self, url: str, station: Station) -> None:
-        await asyncio.sleep(LATER * station.lease)
-        sweeper = self._sweepers[url] = Sweeper(station, lambda: self._unknown_after.get(url))
+    async def _sweep(self, url: str, state: WorkerState) -> None:
+        await asyncio.sleep(LATER * state.lease)
+        sweeper = self._sweepers[url] = Sweeper(state, lambda: self._unknown_after.get(url))
         await sweeper.run()
 
     def _begin(self, part: str, work: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
@@ -172,8 +172,8 @@ class Office:
 
     async def _bury(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
         await end_groups(groups)
-        station = self.station(hello)
-        engine, trouble = station.engine, Trouble(station, PART)
+        state = self.state(hello)
+        engine, trouble = state.engine, Trouble(state, PART)
         while True:
             try:
                 rescued = await engine.arun(engine.bury(hello.worker, deaths))
@@ -254,7 +254,7 @@ class Doubt(Struct, frozen=True):
     patience: float
 
 
-async def vouch(runner: RunnerProcess, hello: Hello, station: Station) -> Doubt | None:
+async def vouch(runner: RunnerProcess, hello: Hello, state: WorkerState) -> Doubt | None:
     """Beat for a runner, from outside of it, until the store does not count it any more, or it is leaving by itself.
 
     The runner beats, too: so it learns of cancels, and gives back what it does not know of. But one long call into
@@ -264,27 +264,27 @@ async def vouch(runner: RunnerProcess, hello: Hello, station: Station) -> Doubt 
     supervisor was paused itself, or the machine was, the runner may be about to wake up, too, and gets a moment for
     that. (Where the system does not say who is paused, such a runner is vouched for, and keeps its jobs.)
     """
-    pause = _until_next(hello, station)
-    sent_at, paused = station.clock(), False
-    trouble = Trouble(station, "supervisor", longest=longest_pause(hello.lease))
+    pause = _until_next(hello, state)
+    sent_at, paused = state.clock(), False
+    trouble = Trouble(state, "supervisor", longest=longest_pause(hello.lease))
     while True:
-        due = station.clock() + pause
+        due = state.clock() + pause
         await asyncio.sleep(pause)
-        pause = _until_next(hello, station)
+        pause = _until_next(hello, state)
         if host.is_paused(runner.pid):
-            now, reprieve = station.clock(), REPRIEVE * hello.lease
+            now, reprieve = state.clock(), REPRIEVE * hello.lease
             left = reprieve if now > due + reprieve else sent_at + GIVEN_UP * hello.lease - now
             if left <= 0:
                 return Doubt(PAUSED, 0.0)
             if not paused:
                 paused = True
-                station.bus.publish(RunnerPaused(hello.name, runner.pid))
+                state.bus.publish(RunnerPaused(hello.name, runner.pid))
             pause = min(pause, left)
             continue
-        paused, now = False, station.clock()
+        paused, now = False, state.clock()
         try:
-            beat = station.engine.beat(hello.worker, None)
-            orders = await station.ask("beat", structs.replace(beat, deadline=beat_deadline(hello.lease)))
+            beat = state.engine.beat(hello.worker, None)
+            orders = await state.ask("beat", structs.replace(beat, deadline=beat_deadline(hello.lease)))
         except StoreError as error:
             pause = trouble.met(error)
             continue
@@ -295,8 +295,8 @@ async def vouch(runner: RunnerProcess, hello: Hello, station: Station) -> Doubt 
             return None if runner.has(Mark.LEAVING) else Doubt(FENCED, FENCED_WITHIN)
 
 
-def _until_next(hello: Hello, station: Station) -> float:
-    return hello.lease / 3 * station.random.uniform(0.9, 1.1)
+def _until_next(hello: Hello, state: WorkerState) -> float:
+    return hello.lease / 3 * state.random.uniform(0.9, 1.1)
 
 
 async def tell_counts(opened: Callable[[], Engine], every: float) -> None:

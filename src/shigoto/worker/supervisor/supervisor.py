@@ -417,9 +417,9 @@ class Supervisor:
 
     async def _vouch(self, runner: RunnerProcess) -> None:
         hello = await runner.ready()
-        station = self._office.serve(hello)
+        state = self._office.serve(hello)
         self._tell_ready()
-        doubt = await vouch(runner, hello, station)
+        doubt = await vouch(runner, hello, state)
         if doubt is not None:
             self._retire(runner, doubt.reason, doubt.patience)
 
