@@ -61,13 +61,13 @@ def test_what_only_lay_in_a_buffer_leaves_no_trace_in_the_history_and_what_ran_d
         run = asyncio.create_task(worker.run())
         await stage.until(events.JobStarted)
         # Claimed for the one that runs already, as a busy worker claims ahead.
-        crew = worker._crew
-        assert crew is not None
+        parts = worker._parts
+        assert parts is not None
         leases = await stage.engine.arun(
             stage.engine.claim(worker.id, [Want(tasks=("work",), queues=None, limit=1)])
         )
-        crew.state.held.update({lease.number: lease for lease in leases})
-        crew.strands.give(leases)
+        parts.state.held.update({lease.number: lease for lease in leases})
+        parts.strands.give(leases)
         worker.stop()
         await run
 

@@ -70,7 +70,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     unknown_after: Millis | None
 
 
-class Crew:
+class WorkerParts:
     """Makes the parts, knows who tells whom, and starts them. For the running event loop."""
 
     def __init__(

@@ -22,7 +22,7 @@ from contextlib import suppress
 from shigoto.model.errors import StoreError
 from shigoto.model.time import Millis
 from shigoto.observe.events import WorkerLeaving
-from shigoto.worker.parts import Crew
+from shigoto.worker.parts import WorkerParts
 from shigoto.worker.stopping import Stopped
 
 SOFT, CANCEL, RELEASE = 20 / 28, 25 / 28, 3 / 28
@@ -30,36 +30,36 @@ RETRY_PAUSE = 0.2
 LAST_DELAY: Millis = 2_000
 
 
-async def wind_down(crew: Crew, timeout: float) -> None:
+async def wind_down(parts: WorkerParts, timeout: float) -> None:
     """Phases 0 to 2; returns as soon as nothing is held, or there is a hurry."""
-    crew.stop_seeking()
-    await _until_asked(crew)
+    parts.stop_seeking()
+    await _until_asked(parts)
     began_at = asyncio.get_running_loop().time()
-    await _until_idle(crew, began_at + timeout * SOFT)
-    if not crew.switch.hurried:
-        crew.settler.be_careful(strangers_at_work)
-        crew.stop_handlers()
-        await _until_idle(crew, began_at + timeout * CANCEL)
+    await _until_idle(parts, began_at + timeout * SOFT)
+    if not parts.switch.hurried:
+        parts.settler.be_careful(strangers_at_work)
+        parts.stop_handlers()
+        await _until_idle(parts, began_at + timeout * CANCEL)
 
 
-async def leave(crew: Crew, patience: float) -> Stopped:
+async def leave(parts: WorkerParts, patience: float) -> Stopped:
     """Phase 3, when every part has ended; takes `patience` seconds at most."""
     end = asyncio.get_running_loop().time() + patience
-    reason = crew.switch.reason or "stopped"
-    crew.settler.be_careful(strangers_at_work)
+    reason = parts.switch.reason or "stopped"
+    parts.settler.be_careful(strangers_at_work)
     try:
-        await crew.end_handlers(patience / 3)
-        await crew.lifespan.exit(patience / 3)
+        await parts.end_handlers(patience / 3)
+        await parts.lifespan.exit(patience / 3)
         if reason != "fenced":
             # If the store does not answer in time, what is still held comes back when the lease ends.
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(end):
-                    await _give_back_the_rest(crew)
+                    await _give_back_the_rest(parts)
     finally:
-        crew.threads.close()
-        crew.settler.drop()
-    unreleased = 0 if reason == "fenced" else len(crew.state.held)
-    return Stopped(reason=reason, unreleased=unreleased, running=crew.running())
+        parts.threads.close()
+        parts.settler.drop()
+    unreleased = 0 if reason == "fenced" else len(parts.state.held)
+    return Stopped(reason=reason, unreleased=unreleased, running=parts.running())
 
 
 def strangers_at_work() -> bool:
@@ -70,36 +70,36 @@ def strangers_at_work() -> bool:
     )
 
 
-async def _until_asked(crew: Crew) -> None:
+async def _until_asked(parts: WorkerParts) -> None:
     """A worker that is recycled has run enough; what still runs is not disturbed until somebody really asks for it."""
-    switch = crew.switch
-    while switch.reason == "recycled" and not (switch.asked or switch.hurried or crew.idle()):
+    switch = parts.switch
+    while switch.reason == "recycled" and not (switch.asked or switch.hurried or parts.idle()):
         await switch.changed.wait(None)
 
 
-async def _until_idle(crew: Crew, deadline: float) -> None:
-    time, switch = asyncio.get_running_loop().time, crew.switch
-    while not crew.idle() and not switch.hurried:
+async def _until_idle(parts: WorkerParts, deadline: float) -> None:
+    time, switch = asyncio.get_running_loop().time, parts.switch
+    while not parts.idle() and not switch.hurried:
         left = deadline - time()
         if left <= 0:
             return
-        crew.tell_stopping()
+        parts.tell_stopping()
         await switch.changed.wait(left)
 
 
-async def _give_back_the_rest(crew: Crew) -> None:
+async def _give_back_the_rest(parts: WorkerParts) -> None:
     """Settle what has ended, then release what has not, then leave; again until the store answers."""
-    state, engine, told = crew.state, crew.state.engine, False
+    state, engine, told = parts.state, parts.state.engine, False
     while True:
         try:
-            await crew.settler.flush()
-            crew.threads.close()
-            await crew.settler.flush()
+            await parts.settler.flush()
+            parts.threads.close()
+            await parts.settler.flush()
             if not told:
-                state.bus.publish(WorkerLeaving(state.name, crew.running() + crew.settler.held_back))
+                state.bus.publish(WorkerLeaving(state.name, parts.running() + parts.settler.held_back))
                 told = True
-            crew.settler.release_last(list(state.held.values()), LAST_DELAY)
-            await crew.settler.flush()
+            parts.settler.release_last(list(state.held.values()), LAST_DELAY)
+            await parts.settler.flush()
             await engine.arun(engine.leave(state.id))
         except StoreError:
             await asyncio.sleep(RETRY_PAUSE)

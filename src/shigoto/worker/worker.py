@@ -34,7 +34,7 @@ from shigoto.observe.log import log_events, some_of
 from shigoto.options import whole
 from shigoto.task import Task
 from shigoto.worker.keeper import Beats
-from shigoto.worker.parts import Crew, Settings
+from shigoto.worker.parts import Settings, WorkerParts
 from shigoto.worker.process import Slate, Source
 from shigoto.worker.reporting import capturing
 from shigoto.worker.routing import Isolation, isolation_of
@@ -132,7 +132,7 @@ class Worker(Service[Stopped]):
         self._lifespan: Lifespan | None = None
         self._isolation = Isolation(None, frozenset())
         self._lifespan_state: Any = None
-        self._crew: Crew | None = None
+        self._parts: WorkerParts | None = None
         self._clock = lease_clock()
         self._announced_at: float | None = None
         self._declared: list[str] = []
@@ -145,7 +145,7 @@ class Worker(Service[Stopped]):
     @property
     def ready(self) -> bool:
         """Whether it takes jobs: from the first claim that the store has answered to the first request to stop."""
-        return self._crew is not None and self._crew.claimer.cycled and self._switch.reason is None
+        return self._parts is not None and self._parts.claimer.cycled and self._switch.reason is None
 
     def cycled_at(self) -> float | None:
         """When it has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
@@ -153,7 +153,7 @@ class Worker(Service[Stopped]):
 
     def figures(self) -> Figures | None:
         """What it has counted of schedules since it began; None before, and if it leaves them to others."""
-        ticker = None if self._crew is None else self._crew.ticker
+        ticker = None if self._parts is None else self._parts.ticker
         return None if ticker is None else ticker.tally.figures()
 
     async def run(self) -> Stopped:
@@ -308,7 +308,7 @@ class Worker(Service[Stopped]):
         if self._app.tracing is not None:
             self._app.tracing.prepare()
         self._tell_started()
-        crew = self._crew = Crew(
+        parts = self._parts = WorkerParts(
             state,
             self._tasks(),
             self._app.declared,
@@ -323,13 +323,13 @@ class Worker(Service[Stopped]):
         with capturing():
             try:
                 async with asyncio.TaskGroup() as group:
-                    crew.start(group)
+                    parts.start(group)
                     bus.publish(WorkerStopping(self.name, await self._switch.thrown()))
-                    crew.aside("announce", self._announce_stop())
-                    await wind_down(crew, settings.stop_timeout)
-                    crew.end()
+                    parts.aside("announce", self._announce_stop())
+                    await wind_down(parts, settings.stop_timeout)
+                    parts.end()
             finally:
-                outcome = await leave(crew, max(LEAST_PATIENCE, settings.stop_timeout * RELEASE))
+                outcome = await leave(parts, max(LEAST_PATIENCE, settings.stop_timeout * RELEASE))
                 bus.publish(WorkerStopped(self.name, outcome.reason, outcome.unreleased, outcome.running))
         return outcome
 
