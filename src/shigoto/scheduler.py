@@ -50,7 +50,7 @@ from shigoto.worker.health import LOCKED, UNWRITTEN
 from shigoto.worker.maintenance import Promoter, Sweeper, lookout_of
 from shigoto.worker.starting import checked_seconds, declare, expect_ready, expect_ready_now, want_notices
 from shigoto.worker.state import WorkerState, lease_clock
-from shigoto.worker.stopping import LEAST_PATIENCE, Service
+from shigoto.worker.stopping import LEAST_PATIENCE, Runnable
 from shigoto.worker.ticker import Figures, Rates, ScheduleFigures, Spread, Ticker
 
 __all__ = ["Figures", "Health", "Rates", "ScheduleFigures", "Scheduler", "SchedulerExit", "Spread"]
@@ -155,7 +155,7 @@ class SchedulerExit(Struct, frozen=True, kw_only=True):
         return 1 if self.running or self.reason == "lost" else 0
 
 
-class Scheduler(Service[SchedulerExit]):
+class Scheduler(Runnable[SchedulerExit]):
     """Ticks, promotes and sweeps for the store of an app. Made once, run once.
 
     It tests the connection before anything else. Made where no event loop runs, it does so at once, and there is no

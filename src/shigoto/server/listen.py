@@ -46,7 +46,7 @@ class ServerExit(Struct, frozen=True, kw_only=True):
         return 1 if self.running or self.reason == "failed" else 0
 
 
-class Serving(worker_service.Service[ServerExit]):
+class Serving(worker_service.Runnable[ServerExit]):
     """A service with a port of its own. Made once, run once.
 
     `address` is where it listens, once it does. Raises StoreRefused if it would listen beyond this machine and no token

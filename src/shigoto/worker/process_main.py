@@ -25,7 +25,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from shigoto.app import Shigoto
 from shigoto.observe.events import WorkerLeaving
-from shigoto.worker.stopping import Service
+from shigoto.worker.stopping import Runnable
 
 logger = logging.getLogger("shigoto.worker")
 
@@ -185,7 +185,7 @@ T = TypeVar("T", bound=Outcome)
 
 def run_to_the_end(
     app: Shigoto,
-    worker: Service[T],
+    worker: Runnable[T],
     watchdog: Watchdog,
     *,
     begin: Callable[[], None],
@@ -243,7 +243,7 @@ def leave_now(code: int) -> NoReturn:
 
 async def _run(
     app: Shigoto,
-    worker: Service[T],
+    worker: Runnable[T],
     watchdog: Watchdog,
     begin: Callable[[], None],
     beside: Callable[[], Coroutine[Any, Any, None]],
@@ -258,7 +258,7 @@ async def _run(
 
 async def _work(
     app: Shigoto,
-    worker: Service[T],
+    worker: Runnable[T],
     watchdog: Watchdog,
     begin: Callable[[], None],
     beside: Callable[[], Coroutine[Any, Any, None]],

@@ -78,7 +78,7 @@ class StopSwitch:
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Service(ABC, Generic[T_co]):
+class Runnable(ABC, Generic[T_co]):
     """Made once, run once. `_start` does what may fail, `_serve` lasts until the switch is thrown."""
 
     kind: str  # what it is called, for people

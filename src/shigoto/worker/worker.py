@@ -57,13 +57,13 @@ from shigoto.worker.starting import (
     with_notices,
 )
 from shigoto.worker.state import Spawn, WorkerState, lease_clock, start_thread
-from shigoto.worker.stopping import LEAST_PATIENCE, Service, Stopped
+from shigoto.worker.stopping import LEAST_PATIENCE, Runnable, Stopped
 from shigoto.worker.ticker import Figures
 
 logger = logging.getLogger("shigoto.worker")
 
 
-class Worker(Service[Stopped]):
+class Worker(Runnable[Stopped]):
     """Runs jobs of the app's tasks. Made once, run once.
 
     `queues` None means all. `concurrency` bounds async handlers, `threads` sync ones (None: four per core, at
