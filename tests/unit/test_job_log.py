@@ -23,7 +23,7 @@ from shigoto.context import (
 from shigoto.engine.memory import MemoryEngine
 from shigoto.model.job import LogLine
 from shigoto.model.worker import LogTail
-from shigoto.worker.child_main import Mouth
+from shigoto.worker.child_main import ChildOutput
 from shigoto.worker.child_process import Began, News, Unfit
 from shigoto.worker.interrupts import Interrupts
 from shigoto.worker.process import Inbox
@@ -306,7 +306,7 @@ def test_a_child_that_is_interrupted_by_itself_while_it_speaks_says_one_thing_af
     mine, theirs = socket.socketpair()
     with theirs, mine:
         interrupts = Interrupts()
-        mouth = Mouth(mine, interrupts)
+        mouth = ChildOutput(mine, interrupts)
         mouth.line = cast("socket.socket", Interrupted(mine, lambda: mouth.send(Began())))
 
         in_time(lambda: mouth.send(Unfit("a word")))

@@ -6,7 +6,7 @@ It runs one job at a time: a sync one in its main thread, where an exception can
 event loop. Another thread listens to the worker, and ends the process as soon as the worker is gone.
 
     listener   Run ──► queue ──► main   run it ──► Ended
-               Tell, Warn, Halt ──► the job in hand: flags, an exception, a cancel
+               Tell, Warn, Halt ──► the run of its job: flags, an exception, a cancel
 
 Log lines are sent by the thread that writes them, before it goes on: they must survive a crash in the next line of the
 handler. Progress is sent by the listener, a few times a second.
@@ -68,7 +68,7 @@ FLUSHED_WITHIN = 0.5  # seconds for spans to leave
 FAREWELL = 10.0  # seconds for the app's lifespan to end; the worker may have less patience
 
 
-class Mouth:
+class ChildOutput:
     """The child's end of the socket."""
 
     def __init__(self, line: socket.socket, interrupts: Interrupts) -> None:
@@ -107,12 +107,12 @@ class Mouth:
         self._lock = threading.RLock()
 
 
-class Hand:
-    """The job in hand. The listener writes down what is wanted of it, the main thread runs it."""
+class ChildRun:
+    """The run of the job that the child has. The listener writes down what is wanted of it, the main thread runs it."""
 
     task: asyncio.Task[Any]
 
-    def __init__(self, lease: Lease, mouth: Mouth) -> None:
+    def __init__(self, lease: Lease, output: ChildOutput) -> None:
         self.job = lease
         self.lease: Lease | None = lease
         self.signals = Signals()
@@ -122,7 +122,7 @@ class Hand:
         self.worn = False
         self.variables: Variables | None = None
         self.limit_at = inf
-        self._mouth = mouth
+        self._output = output
         self._said = partial(Said, number=lease.number, token=lease.token)
 
     def limit(self, hard: Millis | None, soft: Millis | None) -> None:
@@ -142,26 +142,26 @@ class Hand:
         signals = self.signals
         if signals.progress_changed:
             signals.progress_changed = False
-            self._mouth.send(self._said(progress=signals.progress, progress_text=signals.progress_text))
+            self._output.send(self._said(progress=signals.progress, progress_text=signals.progress_text))
 
     def _line_added(self) -> None:
         lines = self.signals.lines
         # Until nothing is left: a destructor may write one while we are at it.
         while lines is not None and (tail := lines.tail()) is not None:
-            self._mouth.send(self._said(log=tail))
+            self._output.send(self._said(log=tail))
 
 
 class Child:
     """Takes orders from the worker until there are no more."""
 
-    def __init__(self, mouth: Mouth, interrupts: Interrupts, words: int) -> None:
-        self._mouth = mouth
+    def __init__(self, output: ChildOutput, interrupts: Interrupts, words: int) -> None:
+        self._output = output
         self._interrupts = interrupts
         self._words = words
         self._loop = asyncio.new_event_loop()
         self._queue: SimpleQueue[Begin | Run | Leave] = SimpleQueue()
         self._async_tasks: frozenset[str] = frozenset()
-        self._hand: Hand | None = None
+        self._child_run: ChildRun | None = None
 
     def live(self) -> int:
         """Load the app, run jobs, and return the exit code."""
@@ -174,7 +174,7 @@ class Child:
             try:
                 app, lifespan, runner = self._begin(begin)
             except (Exception, SystemExit) as error:
-                self._mouth.send(Unfit(_words(error)))
+                self._output.send(Unfit(_words(error)))
                 return 1
             with capturing():
                 self._serve(app, runner)
@@ -211,26 +211,26 @@ class Child:
         return Lifespan(app.enter_lifespan, lambda: self._queue.put(Leave()))
 
     def _serve(self, app: Shigoto, runner: Runner) -> None:
-        self._mouth.send(Ready())
-        while isinstance(order := self._queue.get(), Run) and (hand := self._hand) is not None:
-            self._interrupts.begin(hand)
+        self._output.send(Ready())
+        while isinstance(order := self._queue.get(), Run) and (child_run := self._child_run) is not None:
+            self._interrupts.begin(child_run)
             if order.within is not None:
                 # In a thread that needs no interpreter: it works whatever the handler does.
                 faulthandler.dump_traceback_later(order.within, exit=True, file=self._words)
-            self._mouth.send(Began())
-            settlement = self._run(runner, hand)
+            self._output.send(Began())
+            settlement = self._run(runner, child_run)
             faulthandler.cancel_dump_traceback_later()
-            if hand.wanted is not None or hand.signals.overdue:
+            if child_run.wanted is not None or child_run.signals.overdue:
                 # The worker kills this process as soon as it hears of the end.
                 app.flush(FLUSHED_WITHIN)
-            self._hand = None
-            self._mouth.send(Ended(settlement))
+            self._child_run = None
+            self._output.send(Ended(settlement))
 
-    def _run(self, runner: Runner, hand: Hand) -> Settlement:
-        if hand.job.task not in self._async_tasks:
-            return runner.run_in_thread(hand, hand.job)
-        running = self._loop.create_task(runner.run(hand, hand.job))
-        hand.task = running
+    def _run(self, runner: Runner, child_run: ChildRun) -> Settlement:
+        if child_run.job.task not in self._async_tasks:
+            return runner.run_in_thread(child_run, child_run.job)
+        running = self._loop.create_task(runner.run(child_run, child_run.job))
+        child_run.task = running
         try:
             return self._loop.run_until_complete(running)
         finally:
@@ -240,16 +240,16 @@ class Child:
                 os._exit(1)
 
     def _signals(self) -> Signals:
-        return Signals() if self._hand is None else self._hand.signals
+        return Signals() if self._child_run is None else self._child_run.signals
 
     def _listen(self) -> None:
         """Listen until the worker is gone; then nobody wants us any more, whatever we are doing."""
-        inbox, line = Inbox[Order](Order), self._mouth.line
+        inbox, line = Inbox[Order](Order), self._output.line
         selector = selectors.DefaultSelector()
         selector.register(line, selectors.EVENT_READ)
         try:
             while True:
-                if selector.select(None if self._hand is None else TICK):
+                if selector.select(None if self._child_run is None else TICK):
                     data = line.recv(PORTION)
                     if not data:
                         return
@@ -260,37 +260,37 @@ class Child:
             os._exit(process.ORPHANED)
 
     def _tick(self) -> None:
-        hand = self._hand
-        if hand is not None:
-            hand.tell_progress()
+        child_run = self._child_run
+        if child_run is not None:
+            child_run.tell_progress()
             self._interrupts.nudge()
 
     def _obey(self, order: Order) -> None:
         if isinstance(order, Run):
-            self._hand = Hand(order.lease, self._mouth)
+            self._child_run = ChildRun(order.lease, self._output)
         if isinstance(order, Begin | Run | Leave):
             self._queue.put(order)
             return
-        hand = self._hand
-        if hand is None or not hand.is_about(order):
+        child_run = self._child_run
+        if child_run is None or not child_run.is_about(order):
             return
         match order:
             case Tell():
-                hand.signals.cancelled = hand.signals.cancelled or order.cancelled
-                hand.signals.stopping = hand.signals.stopping or order.stopping
+                child_run.signals.cancelled = child_run.signals.cancelled or order.cancelled
+                child_run.signals.stopping = child_run.signals.stopping or order.stopping
             case Warn():
-                hand.signals.overdue = True
-                self._interrupt(hand, SoftTimeout(order.text), signal.SIGUSR1)
+                child_run.signals.overdue = True
+                self._interrupt(child_run, SoftTimeout(order.text), signal.SIGUSR1)
             case Halt():
-                hand.wanted = hand.wanted or order.wanted
-                self._interrupt(hand, JobCancelled("the worker has ended this run"), signal.SIGTERM)
+                child_run.wanted = child_run.wanted or order.wanted
+                self._interrupt(child_run, JobCancelled("the worker has ended this run"), signal.SIGTERM)
 
-    def _interrupt(self, hand: Hand, error: Exception, by: signal.Signals) -> None:
-        if hand.job.task in self._async_tasks:
+    def _interrupt(self, child_run: ChildRun, error: Exception, by: signal.Signals) -> None:
+        if child_run.job.task in self._async_tasks:
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(hand.cancel)
+                self._loop.call_soon_threadsafe(child_run.cancel)
         else:
-            self._interrupts.order(hand, error, by)
+            self._interrupts.order(child_run, error, by)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -304,7 +304,7 @@ def main(arguments: Sequence[str]) -> int:
     faulthandler.register(signal.SIGUSR2, words, all_threads=True)
     interrupts = Interrupts()
     interrupts.install()
-    return Child(Mouth(socket.socket(fileno=line), interrupts), interrupts, words).live()
+    return Child(ChildOutput(socket.socket(fileno=line), interrupts), interrupts, words).live()
 
 
 def _words(error: Exception | SystemExit) -> str:

@@ -253,7 +253,7 @@ class Exclusives:
 
     def _cut(self) -> None:
         for pool in self._pools:
-            for hand in pool.hands():
-                lease = hand.lease
+            for slot in pool.busy_slots():
+                lease = slot.lease
                 if lease is not None and lease.task in self.tasks:
                     pool.cut(lease)

@@ -153,7 +153,7 @@ class Strands:
         self._runner = runner
         self._settle = settle
         self._room = room
-        self.limits = Limits(self.hands)
+        self.limits = Limits(self.busy_slots)
         self._tell = self._tell_apart = False
         self._variables = copy_context()
         self._cells = list(state.take_cells(size))
@@ -171,7 +171,7 @@ class Strands:
         """How many leases wait for a strand."""
         return len(self._buffer)
 
-    def hands(self) -> list[Strand]:
+    def busy_slots(self) -> list[Strand]:
         """The strands that run a job right now."""
         return [strand for strand in self._strands if strand.lease is not None]
 
@@ -212,12 +212,12 @@ class Strands:
 
     def tell_stopping(self) -> None:
         """Let running jobs know that the worker is about to stop."""
-        for strand in self.hands():
+        for strand in self.busy_slots():
             strand.signals.stopping = True
 
     def stop_all(self) -> None:
         """Cancel every running job; what gives in is released."""
-        for strand in self.hands():
+        for strand in self.busy_slots():
             strand.stop(Ending.RELEASED)
 
     async def close(self, patience: float) -> None:

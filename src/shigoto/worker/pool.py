@@ -24,7 +24,7 @@ from shigoto.worker.slots import Slots
 Settle = Callable[[Lease, Settlement, float], None]
 
 
-class Hand(Protocol):
+class RunSlot(Protocol):
     """Where one job runs. The keeper reads it from outside to pass on orders and to collect progress.
 
     `wanted` is how the run shall end once a cancel of ours has got through. `limit_at` is when the next of its
@@ -41,7 +41,7 @@ class Hand(Protocol):
         ...
 
 
-class StrandHand(Hand, Protocol):
+class StrandSlot(RunSlot, Protocol):
     """A place on the event loop: its task can be cancelled, and it can wear out.
 
     `variables` are its context variables as its first job found them; one that changes them wears it out.
@@ -68,8 +68,8 @@ class Pool(Protocol):
         """How many leases wait for a place."""
         ...
 
-    def hands(self) -> Sequence[Hand]:
-        """The places that run a job right now."""
+    def busy_slots(self) -> Sequence[RunSlot]:
+        """The slots that run a job right now."""
         ...
 
     def give(self, leases: Sequence[Lease]) -> None:
@@ -112,7 +112,7 @@ class Line:
 
 def running(pool: Pool) -> int:
     """How many jobs run in a pool right now."""
-    return len(pool.hands())
+    return len(pool.busy_slots())
 
 
 def named(worker: str, lease: Lease) -> tuple[str, UUID, int, str, str, str, int]:

@@ -219,7 +219,7 @@ class Children:
         self._begin = begin
         self._settle = settle
         self._room = room
-        self._limits = Limits(self.hands)
+        self._limits = Limits(self.busy_slots)
         self._places = [
             Place(self._limits, self._loop.time, warn=self.warn, halt=self.halt, cell=cell)
             for cell in state.take_cells(size)
@@ -245,7 +245,7 @@ class Children:
         """How many leases wait for a place."""
         return len(self._buffer)
 
-    def hands(self) -> list[Place]:
+    def busy_slots(self) -> list[Place]:
         """The places that hold a job right now."""
         return [place for place in self._places if place.lease is not None]
 
@@ -315,13 +315,13 @@ class Children:
 
     def stop_all(self) -> None:
         """Halt every running job; what gives in is released, and the rest is killed by `close`."""
-        for place in self.hands():
+        for place in self.busy_slots():
             self.halt(place, Ending.RELEASED, kill=False)
 
     async def close(self, patience: float) -> None:
         """Kill every running job, and see the others off; they have `patience` seconds to go by themselves."""
         self.tell_stopping()
-        for place in self.hands():
+        for place in self.busy_slots():
             self._cut(place)
         deadline = self._loop.time() + patience
         await self._until_gone(deadline)

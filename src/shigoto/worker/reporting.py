@@ -51,11 +51,11 @@ class Reporter:
 
     def _news(self) -> Iterator[tuple[Signals, Report]]:
         for pool in self._pools:
-            for hand in pool.hands():
+            for slot in pool.busy_slots():
                 # Signals before lease, and signals again: a thread may be changing over to its next job.
-                signals = hand.signals
-                lease = hand.lease
-                if lease is not None and hand.signals is signals:
+                signals = slot.signals
+                lease = slot.lease
+                if lease is not None and slot.signals is signals:
                     report = _report(lease, signals)
                     if report is not None:
                         yield signals, report

@@ -6,7 +6,7 @@ A run ends in exactly one settlement, whatever the handler does. It may raise an
 it may swallow a cancel, or raise CancelledError by itself; so this is the one place that catches
 BaseException. What it must tell apart is who cancelled:
 
-    hand.wanted is set      we did (a cancel order, the time limit, a stop): the settlement says which
+    slot.wanted is set      we did (a cancel order, the time limit, a stop): the settlement says which
     signals.overdue is set  we did, because of the soft limit; a handler that lets it pass has taken too long
     task.cancelling() == 0  nobody did: the handler raised CancelledError by itself, a failure like any other
     task.cancelling() > 0   somebody else did: a program that ends without a stop, the handler itself, or what
@@ -62,7 +62,7 @@ from shigoto.options import MAX_PAYLOAD
 from shigoto.retry import Retry
 from shigoto.task import Task
 from shigoto.worker import endings, interrupts
-from shigoto.worker.pool import Hand, StrandHand
+from shigoto.worker.pool import RunSlot, StrandSlot
 from shigoto.worker.reporting import hidden
 
 
@@ -203,7 +203,7 @@ class Runner:
         self.forked = False
         watch_forks(self)
 
-    async def run(self, strand: StrandHand, lease: Lease) -> Settlement:
+    async def run(self, strand: StrandSlot, lease: Lease) -> Settlement:
         """Run a job of an async task in the calling strand; if it never suspends, without a task switch."""
         plan = self._plans.get(lease.task)
         if plan is None:
@@ -243,7 +243,7 @@ class Runner:
         strand.lease = None
         return settlement
 
-    def _remember(self, strand: StrandHand) -> Variables:
+    def _remember(self, strand: StrandSlot) -> Variables:
         """The context variables that a strand begins with, ours with nobody's job, lest one be remembered with them."""
         current_context.set(NOBODY)
         if self.resting is not None:
@@ -253,16 +253,16 @@ class Runner:
         strand.variables = copy_context()
         return strand.variables
 
-    def run_in_thread(self, hand: Hand, lease: Lease, variables: Variables | None = None) -> Settlement:
+    def run_in_thread(self, slot: RunSlot, lease: Lease, variables: Variables | None = None) -> Settlement:
         """Run a job of a sync task in the calling thread, with these context variables, or else its own copy of those
         that the runner was made with."""
         try:
             own = self._variables.copy() if variables is None else variables
-            return own.run(self._run_sync, hand, lease)
+            return own.run(self._run_sync, slot, lease)
         except BaseException as error:
             # Nothing is left to raise but a fault of ours, and it must not take the thread and the job with
             # it.
-            hand.lease = None
+            slot.lease = None
             return self.broke(lease, error)
 
     def broke(self, lease: Lease, error: BaseException) -> Settlement:
@@ -271,29 +271,29 @@ class Runner:
         retry = Retry() if plan is None else plan.retry
         return self._failed(lease, retry, error)
 
-    def _run_sync(self, hand: Hand, lease: Lease) -> Settlement:
+    def _run_sync(self, slot: RunSlot, lease: Lease) -> Settlement:
         plan = self._plans.get(lease.task)
         if plan is None:
             return endings.released(lease, UNKNOWN_DELAY, ran=False)
-        signals = hand.signals = self._signals()
+        signals = slot.signals = self._signals()
         context = Context(lease, signals, self._services, plan.encode)
         current_context.set(context)
-        hand.lease = lease
+        slot.lease = lease
         limited = plan.limited or lease.timeout is not None or lease.soft_timeout is not None
         if limited:
-            hand.limit(*limits_of(lease, plan))
+            slot.limit(*limits_of(lease, plan))
         entered = None if self._tracing is None else self._tracing.enter(lease)
-        settlement = self._call_sync(hand, lease, plan, context)
+        settlement = self._call_sync(slot, lease, plan, context)
         if limited:
-            hand.limit_at = inf
+            slot.limit_at = inf
         if signals.news:
             settlement = self._with_signals(lease, plan, signals, settlement)
         if entered is not None and self._tracing is not None:
             self._tracing.leave(entered, lease, settlement)
-        hand.lease = None
+        slot.lease = None
         return settlement
 
-    def _call_sync(self, hand: Hand, lease: Lease, plan: Plan, context: Context) -> Settlement:
+    def _call_sync(self, slot: RunSlot, lease: Lease, plan: Plan, context: Context) -> Settlement:
         try:
             arguments = arguments_of(plan, lease, context)
         except BaseException as error:
@@ -301,7 +301,7 @@ class Runner:
         try:
             value = plan.fn(context, **arguments) if plan.takes_context else plan.fn(**arguments)
         except BaseException as error:
-            return self._raised_sync(hand, lease, plan, error)
+            return self._raised_sync(slot, lease, plan, error)
         return self._returned(lease, plan, value)
 
     def _undecoded(self, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
@@ -324,7 +324,7 @@ class Runner:
             number=lease.number, token=lease.token, queue=lease.queue, ending=Ending.COMPLETED, result=result
         )
 
-    def _raised(self, strand: StrandHand, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+    def _raised(self, strand: StrandSlot, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
         """The end of an async run that raised. Even to ask what it raised is to call its author's code, and a
         SystemExit that came out of here would end the event loop, and with it everybody's jobs."""
         try:
@@ -332,7 +332,7 @@ class Runner:
         except BaseException:
             return endings.undescribed(lease, error, FailureKind.ERROR, self._random)
 
-    def _told_apart(self, strand: StrandHand, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+    def _told_apart(self, strand: StrandSlot, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
         """Whose doing was it?"""
         if self.forked:
             end_child(error)
@@ -349,12 +349,12 @@ class Runner:
             return endings.troubled(lease, error)
         return self._failed(lease, plan.retry, error, _kind(strand.wanted, error))
 
-    def _raised_sync(self, hand: Hand, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
-        if isinstance(error, JobCancelled) and hand.wanted is not None:
-            return self._gave_in(hand.wanted, lease, plan, error)
-        if isinstance(error, StoreUnavailable) and error is hand.signals.trouble and not self.forked:
+    def _raised_sync(self, slot: RunSlot, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+        if isinstance(error, JobCancelled) and slot.wanted is not None:
+            return self._gave_in(slot.wanted, lease, plan, error)
+        if isinstance(error, StoreUnavailable) and error is slot.signals.trouble and not self.forked:
             return endings.troubled(lease, error)
-        return self._failed(lease, plan.retry, error, _kind(hand.wanted, error))
+        return self._failed(lease, plan.retry, error, _kind(slot.wanted, error))
 
     def _gave_in(self, wanted: Ending, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
         """The end of a run that we have cut short, as we wanted it."""
@@ -442,7 +442,7 @@ def _too_long(
     return kind(too_long(which, limit)).with_traceback(error.__traceback__)
 
 
-def _tidy(strand: StrandHand, before: Variables, resting: Resting | None) -> None:
+def _tidy(strand: StrandSlot, before: Variables, resting: Resting | None) -> None:
     """Take back our own cancels; a strand that a handler left otherwise changed is not used again.
 
     Context variables that a handler set, or a cancel that is not ours, would reach the next job in this strand.

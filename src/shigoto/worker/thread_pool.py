@@ -98,7 +98,7 @@ class Threads:
         self._settle = settle
         self._room = room
         self._tell = False
-        self._limits = Limits(self.hands)
+        self._limits = Limits(self.busy_slots)
         self._cells = state.take_cells(size)
         self._seats: list[Seat] = []
         self._queue: SimpleQueue[Lease | None] = SimpleQueue()
@@ -121,7 +121,7 @@ class Threads:
         """How many leases wait for a thread."""
         return self._queue.qsize()
 
-    def hands(self) -> list[Seat]:
+    def busy_slots(self) -> list[Seat]:
         """The threads that run a job right now."""
         return [seat for seat in self._seats if seat.lease is not None]
 
@@ -166,7 +166,7 @@ class Threads:
 
     def tell_stopping(self) -> None:
         """Let running jobs know that the worker is about to stop."""
-        for seat in self.hands():
+        for seat in self.busy_slots():
             seat.signals.stopping = True
 
     def expect(self, seat: Seat, limit: Millis) -> None:

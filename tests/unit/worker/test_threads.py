@@ -220,7 +220,7 @@ async def test_a_running_job_is_told_that_it_is_cancelled_and_no_other_is() -> N
 
     assert desk.pool.cancel(running)
     assert not desk.pool.cancel(waiting)
-    [hand] = desk.pool.hands()
+    [hand] = desk.pool.busy_slots()
     assert hand.signals.cancelled
 
     let_go.set()
