@@ -67,7 +67,7 @@ def test_what_only_lay_in_a_buffer_leaves_no_trace_in_the_history_and_what_ran_d
             stage.engine.claim(worker.id, [Want(tasks=("work",), queues=None, limit=1)])
         )
         parts.state.held.update({lease.number: lease for lease in leases})
-        parts.strands.give(leases)
+        parts.loop_pool.give(leases)
         worker.stop()
         await run
 

@@ -73,7 +73,7 @@ class Strand:
 
     task: asyncio.Task[None]
 
-    def __init__(self, pool: "Strands", cell: int) -> None:
+    def __init__(self, pool: "LoopPool", cell: int) -> None:
         self._pool = pool
         self.cell = cell
         self.lease: Lease | None = None
@@ -132,7 +132,7 @@ class Strand:
             self.task.cancel()
 
 
-class Strands:
+class LoopPool:
     """Runs jobs of async tasks, at most `size` at once."""
 
     resting = False

@@ -1,7 +1,7 @@
 """The parts of one worker, put together.
 
                  doorbell, poll                 slot free
-    listener ───────────────────► claimer ◄──────────────── strands, threads, children ──► settler
+    listener ───────────────────► claimer ◄────────────────────────── pools ──► settler
                  promoter ───────────▲    ──── leases ────►     (runner)                     │
                      ▲                                                                       │ due again in …
                      └───────────────────────────────────────────────────────────────────────┘
@@ -27,10 +27,10 @@ from shigoto.task import Task
 from shigoto.worker.child_process import Begin
 from shigoto.worker.claimer import Claimer, Listener
 from shigoto.worker.keeper import Beats, Exclusives, Keeper
-from shigoto.worker.loop_pool import Strands
+from shigoto.worker.loop_pool import LoopPool
 from shigoto.worker.maintenance import Promoter, Sweeper, lookout_of
 from shigoto.worker.pool import Pool, running
-from shigoto.worker.process_pool import Children
+from shigoto.worker.process_pool import ProcessPool
 from shigoto.worker.reporting import Reporter
 from shigoto.worker.routing import Isolation, Loners, Pools, routes_of
 from shigoto.worker.runner import Runner
@@ -38,7 +38,7 @@ from shigoto.worker.settler import Settler
 from shigoto.worker.starting import Lifespan
 from shigoto.worker.state import WorkerState
 from shigoto.worker.stopping import StopSwitch
-from shigoto.worker.thread_pool import Threads
+from shigoto.worker.thread_pool import ThreadPool
 from shigoto.worker.ticker import Ticker
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ class WorkerParts:
             tasks, state.random, services=JobServices(state.engine, state.id, lifespan_state), tracing=tracing
         )
         settle, room = self.settler.add, self.claimer.room
-        self.strands = Strands(state, runner, size=settings.concurrency, settle=settle, room=room)
-        self.threads = Threads(state, runner, size=settings.threads, settle=settle, room=room)
-        self.children = self._children(runner, settings, isolation)
-        pools = Pools(self.strands, self.threads, self.children)
+        self.loop_pool = LoopPool(state, runner, size=settings.concurrency, settle=settle, room=room)
+        self.thread_pool = ThreadPool(state, runner, size=settings.threads, settle=settle, room=room)
+        self.process_pool = self._process_pool_of(runner, settings, isolation)
+        pools = Pools(self.loop_pool, self.thread_pool, self.process_pool)
         routes = routes_of(tasks, isolation, pools, shared=state.engine.capabilities.shared)
         self.lines = routes.lines
         self.pools: list[Pool] = list(dict.fromkeys(line.pool for line in self.lines))
@@ -138,8 +138,8 @@ class WorkerParts:
         self.aside("reporter", self._reporter.run())
         if self._exclusives.tasks:
             self.aside("exclusives", self._exclusives.run())
-        if self.children is not None and self._needs_child:
-            self.children.keep_warm(inf)
+        if self.process_pool is not None and self._needs_child:
+            self.process_pool.keep_warm(inf)
         self._claiming = self._begin(group, "claimer", self.claimer.run(self.lines))
         self._claiming.add_done_callback(lambda _: self.switch.changed.ring())
         seekers = [("listener", self._listener.run())]
@@ -180,14 +180,14 @@ class WorkerParts:
 
     def stop_handlers(self) -> None:
         """Cancel what can be cancelled; what gives in is released."""
-        self.strands.stop_all()
-        if self.children is not None:
-            self.children.stop_all()
+        self.loop_pool.stop_all()
+        if self.process_pool is not None:
+            self.process_pool.stop_all()
 
     async def end_handlers(self, patience: float) -> None:
         """End strands and children for good; a handler on the event loop that will not is left behind."""
-        closing = [self.strands.close(patience)]
-        closing += [self.children.close(patience)] if self.children is not None else []
+        closing = [self.loop_pool.close(patience)]
+        closing += [self.process_pool.close(patience)] if self.process_pool is not None else []
         await asyncio.gather(*closing)
 
     def end(self) -> None:
@@ -204,10 +204,12 @@ class WorkerParts:
         """How many handlers are at work."""
         return sum(running(pool) for pool in self.pools)
 
-    def _children(self, runner: Runner, settings: Settings, isolation: Isolation) -> Children | None:
+    def _process_pool_of(
+        self, runner: Runner, settings: Settings, isolation: Isolation
+    ) -> ProcessPool | None:
         if isolation.source is None:
             return None
-        return Children(
+        return ProcessPool(
             self.state,
             runner,
             Begin(source=isolation.source, worker=self.state.id, log=log_setup()),
@@ -218,8 +220,8 @@ class WorkerParts:
 
     def _flushed(self, delays: list[Millis]) -> None:
         self.claimer.room()
-        if self.children is not None and self._time() >= self._warm_from:
-            self.children.keep_warm(WARM_FOR)
+        if self.process_pool is not None and self._time() >= self._warm_from:
+            self.process_pool.keep_warm(WARM_FOR)
         self.switch.changed.ring()
         if 0 in delays:
             self.claimer.look()

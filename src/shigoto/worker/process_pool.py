@@ -199,7 +199,7 @@ DIES_WITHIN = 1.0  # seconds from a kill to the end
 FIRST_REST, LONGEST_REST = 1.0, 60.0  # seconds without a try, after a child could not begin
 
 
-class Children:
+class ProcessPool:
     """Runs jobs in child processes, at most `size` at once."""
 
     def __init__(

@@ -1,8 +1,8 @@
 """The pools that ask for the jobs of each task, and the jobs that must run alone.
 
-    strands    async tasks               ┐ all but the jobs that must run alone, unless nobody can do that for
-    threads    sync tasks                ┘ these tasks
-    children   tasks that always need a process, and of every other task the jobs that must run alone
+    loop_pool      async tasks               ┐ all but the jobs that must run alone, unless nobody can do that for
+    thread_pool    sync tasks                ┘ these tasks
+    process_pool   tasks that always need a process, and of every other task the jobs that must run alone
 
 A child is a new interpreter, which imports the app anew. What it cannot find there, it cannot run: a function of the
 main program or of a notebook, one that was made inside another, an app that no module has. Tasks that always need a
@@ -149,11 +149,11 @@ class Loners:
 
 
 class Pools(Struct, frozen=True, eq=False):
-    """The pools of one worker; one that cannot isolate has no children."""
+    """The pools of one worker; one that cannot isolate has none of processes."""
 
-    strands: Pool
-    threads: Pool
-    children: Pool | None
+    loop: Pool
+    thread: Pool
+    process: Pool | None
 
 
 class Routes(Struct, frozen=True, eq=False):
@@ -170,16 +170,16 @@ def routes_of(
     able, unable = isolation.able, set(tasks) - isolation.able
     lines: list[Line] = []
     doubtful: list[Line] = []
-    for pool, executor in ((pools.strands, "loop"), (pools.threads, "thread")):
+    for pool, executor in ((pools.loop, "loop"), (pools.thread, "thread")):
         names = [name for name, task in tasks.items() if task.executor == executor]
         if here := [name for name in names if name in able]:
             lines.append(Line(pool, here, alone=False))
         if here := [name for name in names if name in unable]:
             lines.append(Line(pool, here, alone=False if shared else None))
             doubtful.append(lines[-1])
-    if pools.children is not None:
+    if pools.process is not None:
         always = [name for name, task in tasks.items() if task.executor == "process"]
         others = [name for name in able if name not in always]
-        lines += [Line(pools.children, always, alone=None)] if always else []
-        lines += [Line(pools.children, others, alone=True)] if others else []
+        lines += [Line(pools.process, always, alone=None)] if always else []
+        lines += [Line(pools.process, others, alone=True)] if others else []
     return Routes(lines, doubtful if shared else [])

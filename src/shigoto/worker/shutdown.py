@@ -56,7 +56,7 @@ async def leave(parts: WorkerParts, patience: float) -> Stopped:
                 async with asyncio.timeout_at(end):
                     await _give_back_the_rest(parts)
     finally:
-        parts.threads.close()
+        parts.thread_pool.close()
         parts.settler.drop()
     unreleased = 0 if reason == "fenced" else len(parts.state.held)
     return Stopped(reason=reason, unreleased=unreleased, running=parts.running())
@@ -93,7 +93,7 @@ async def _give_back_the_rest(parts: WorkerParts) -> None:
     while True:
         try:
             await parts.settler.flush()
-            parts.threads.close()
+            parts.thread_pool.close()
             await parts.settler.flush()
             if not told:
                 state.bus.publish(WorkerLeaving(state.name, parts.running() + parts.settler.held_back))

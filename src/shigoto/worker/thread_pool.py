@@ -58,7 +58,7 @@ class Seat:
 
     thread: threading.Thread
 
-    def __init__(self, pool: "Threads", cell: int) -> None:
+    def __init__(self, pool: "ThreadPool", cell: int) -> None:
         self._pool = pool
         self.cell = cell
         self.lease: Lease | None = None
@@ -78,7 +78,7 @@ class Seat:
         self._pool.stuck(self)
 
 
-class Threads:
+class ThreadPool:
     """Runs jobs of sync tasks, at most `size` at once; threads are started when there is work for them."""
 
     def __init__(

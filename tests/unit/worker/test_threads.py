@@ -19,7 +19,7 @@ from shigoto.observe.bus import Bus
 from shigoto.worker import thread_pool
 from shigoto.worker.runner import Runner
 from shigoto.worker.state import WorkerState
-from shigoto.worker.thread_pool import Threads
+from shigoto.worker.thread_pool import ThreadPool
 
 
 def lease(number: int, task: str = "work") -> Lease:
@@ -64,7 +64,7 @@ class Desk:
         self.rooms = 0
         self._news = asyncio.Event()
         runner = Runner(app.tasks, state.random)
-        self.pool = Threads(state, runner, size=size, settle=self._settle, room=self._room)
+        self.pool = ThreadPool(state, runner, size=size, settle=self._settle, room=self._room)
 
     async def until(self, count: int) -> None:
         async with asyncio.timeout(10):
