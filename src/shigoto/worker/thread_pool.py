@@ -48,7 +48,7 @@ OURS = (*HERE, __file__, threading.__file__)
 logger = logging.getLogger("shigoto.worker")
 
 
-class Seat:
+class ThreadSlot:
     """One thread, and the job it runs. The thread writes `lease` and `signals`, the event loop reads them.
 
     `limit_at` is for the lease `limited`: by the time the event loop looks, the thread may have gone on to another.
@@ -100,7 +100,7 @@ class ThreadPool:
         self._tell = False
         self._limits = Limits(self.busy_slots)
         self._cells = state.take_cells(size)
-        self._seats: list[Seat] = []
+        self._thread_slots: list[ThreadSlot] = []
         self._queue: SimpleQueue[Lease | None] = SimpleQueue()
         # What threads have put out: a lease and None when it starts, its settlement and seconds when it has
         # ended.
@@ -114,16 +114,16 @@ class ThreadPool:
     @property
     def resting(self) -> bool:
         """Whether there is no thread at all, because none could be started a short while ago."""
-        return self._rest_timer is not None and not self._seats
+        return self._rest_timer is not None and not self._thread_slots
 
     @property
     def buffered(self) -> int:
         """How many leases wait for a thread."""
         return self._queue.qsize()
 
-    def busy_slots(self) -> list[Seat]:
+    def busy_slots(self) -> list[ThreadSlot]:
         """The threads that run a job right now."""
-        return [seat for seat in self._seats if seat.lease is not None]
+        return [slot for slot in self._thread_slots if slot.lease is not None]
 
     def give(self, leases: Sequence[Lease]) -> None:
         """Run these, in this order."""
@@ -131,9 +131,9 @@ class ThreadPool:
         self._outstanding += len(leases)
         for lease in leases:
             self._queue.put(lease)
-        while self._rest_timer is None and len(self._seats) < min(self._outstanding, self.slots.size):
+        while self._rest_timer is None and len(self._thread_slots) < min(self._outstanding, self.slots.size):
             self._start_thread()
-        if not self._seats:
+        if not self._thread_slots:
             self._release()
 
     def take_back(self) -> list[Lease]:
@@ -166,19 +166,19 @@ class ThreadPool:
 
     def tell_stopping(self) -> None:
         """Let running jobs know that the worker is about to stop."""
-        for seat in self.busy_slots():
-            seat.signals.stopping = True
+        for slot in self.busy_slots():
+            slot.signals.stopping = True
 
-    def expect(self, seat: Seat, limit: Millis) -> None:
-        """Watch over the job of a seat, called by its thread; only the event loop may set a timer."""
+    def expect(self, slot: ThreadSlot, limit: Millis) -> None:
+        """Watch over the job of a slot, called by its thread; only the event loop may set a timer."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._watch, seat, seat.lease, limit / 1000)
+            self._loop.call_soon_threadsafe(self._watch, slot, slot.lease, limit / 1000)
 
-    def stuck(self, seat: Seat) -> None:
-        """The job of a seat takes longer than it should."""
-        lease = seat.limited
+    def stuck(self, slot: ThreadSlot) -> None:
+        """The job of a slot takes longer than it should."""
+        lease = slot.limited
         signals = None if lease is None else self._signals_of(lease)
-        frame = _current_frames().get(seat.thread.ident or 0)
+        frame = _current_frames().get(slot.thread.ident or 0)
         if lease is None or signals is None:
             return
         signals.overdue = True
@@ -197,40 +197,40 @@ class ThreadPool:
         if self._rest_timer is not None:
             self._rest_timer.cancel()
         self.take_back()
-        for _ in self._seats:
+        for _ in self._thread_slots:
             self._queue.put(None)
         deadline = time.monotonic() + JOIN_TIMEOUT
-        for seat in self._seats:
-            if seat.lease is None:
-                seat.thread.join(max(0.0, deadline - time.monotonic()))
+        for slot in self._thread_slots:
+            if slot.lease is None:
+                slot.thread.join(max(0.0, deadline - time.monotonic()))
 
     def _signals_of(self, lease: Lease) -> Signals | None:
-        for seat in self._seats:
+        for slot in self._thread_slots:
             # Read before the lease and again after it: the thread may be changing over to its next job.
-            signals = seat.signals
-            if seat.lease is lease and seat.signals is signals:
+            signals = slot.signals
+            if slot.lease is lease and slot.signals is signals:
                 return signals
         return None
 
-    def _watch(self, seat: Seat, lease: Lease | None, seconds: float) -> None:
-        if seat.lease is lease and not self._closed:
-            seat.limited, seat.limit_at = lease, self._loop.time() + seconds
-            self._limits.watch(seat.limit_at)
+    def _watch(self, slot: ThreadSlot, lease: Lease | None, seconds: float) -> None:
+        if slot.lease is lease and not self._closed:
+            slot.limited, slot.limit_at = lease, self._loop.time() + seconds
+            self._limits.watch(slot.limit_at)
 
     def _start_thread(self) -> None:
-        seat = Seat(self, self._cells[len(self._seats)])
-        name = f"shigoto-thread-{len(self._seats) + 1}"
-        self._seats.append(seat)
+        slot = ThreadSlot(self, self._cells[len(self._thread_slots)])
+        name = f"shigoto-thread-{len(self._thread_slots) + 1}"
+        self._thread_slots.append(slot)
         try:
-            seat.thread = self._state.spawn(partial(self._work, seat), name)
+            slot.thread = self._state.spawn(partial(self._work, slot), name)
         except RuntimeError as error:
-            self._seats.pop()
+            self._thread_slots.pop()
             self._rest(error)
         else:
-            self._complained = self._complained and len(self._seats) < self._size
+            self._complained = self._complained and len(self._thread_slots) < self._size
 
     def _rest(self, error: RuntimeError) -> None:
-        self.slots.size = len(self._seats)
+        self.slots.size = len(self._thread_slots)
         self._rest_timer = self._loop.call_later(REST, self._rested)
         if not self._complained:
             self._complained = True
@@ -238,7 +238,7 @@ class ThreadPool:
                 "Worker %s cannot start a thread (%s); it goes on with those it has, %d, and tries again soon",
                 self._state.name,
                 error,
-                len(self._seats),
+                len(self._thread_slots),
             )
 
     def _rested(self) -> None:
@@ -253,10 +253,10 @@ class ThreadPool:
         for lease in leases:
             self._settle(lease, endings.released(lease, ran=False), 0.0)
 
-    def _work(self, seat: Seat) -> None:
+    def _work(self, slot: ThreadSlot) -> None:
         take, run, out = self._queue.get, self._runner.run_in_thread, self._out
         state, clock = self._state, self._state.clock
-        cells, cell = state.slate.cells, seat.cell
+        cells, cell = state.slate.cells, slot.cell
         while (lease := take()) is not None:
             if self._closed:
                 # Taken in the very moment of the close, which gives it back.
@@ -271,7 +271,7 @@ class ThreadPool:
                 out.append((lease, None, 0.0))
                 self._ring()
             cells[cell] = lease.number
-            settlement = run(seat, lease)
+            settlement = run(slot, lease)
             cells[cell] = 0
             out.append((lease, settlement, clock() - started))
             self._ring()

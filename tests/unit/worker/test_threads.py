@@ -194,10 +194,10 @@ async def test_threads_that_will_not_end_hold_up_the_loop_for_a_moment_only(
     desk = Desk(meet, size=8)
     desk.pool.give([lease(number) for number in range(1, 9)])
     await desk.until(8)
-    for seat in desk.pool._seats:
+    for slot in desk.pool._thread_slots:
         # As if each were busy with something that is no job.
-        seat.thread = threading.Thread(target=let_go.wait, daemon=True)
-        seat.thread.start()
+        slot.thread = threading.Thread(target=let_go.wait, daemon=True)
+        slot.thread.start()
 
     began = asyncio.get_running_loop().time()
     desk.pool.close()
