@@ -4,7 +4,7 @@ Here run sync tasks with a time limit, tasks declared with `executor="process"`,
 because it may have killed a process before. Children are started when there is work for them, and kept for a while: a
 ready one saves the next job 0.3 s, and costs 20 MB.
 
-    place   empty ──► child starts ──► ready ──► runs a job ──► ready ──► …
+    slot    empty ──► child starts ──► ready ──► runs a job ──► ready ──► …
                           │                          ├──► died under it: the job has crashed, alone
                           └──► unfit: rest a while   └──► halted: gives in within the grace, or is killed
 
@@ -82,8 +82,8 @@ class Warmth:
 MOST_LINES = 20  # of what a run has written last, for the report of its crash
 
 
-class Place:
-    """One place of the pool, which is `cell` on the slate. A job that is not `sent` waits for its child, and one that
+class ProcessSlot:
+    """One slot of the pool, which is `cell` on the slate. A job that is not `sent` waits for its child, and one that
     has not `begun` has not been run by it.
 
     `signals` mirrors what the child has: what the handler says is written here when it arrives. `settlement` is the end
@@ -95,8 +95,8 @@ class Place:
         limits: Limits,
         time: Callable[[], float],
         *,
-        warn: Callable[["Place"], None],
-        halt: Callable[["Place", Ending], None],
+        warn: Callable[["ProcessSlot"], None],
+        halt: Callable[["ProcessSlot", Ending], None],
         cell: int,
     ) -> None:
         self._limits = limits
@@ -220,8 +220,8 @@ class ProcessPool:
         self._settle = settle
         self._room = room
         self._limits = Limits(self.busy_slots)
-        self._places = [
-            Place(self._limits, self._loop.time, warn=self.warn, halt=self.halt, cell=cell)
+        self._process_slots = [
+            ProcessSlot(self._limits, self._loop.time, warn=self.warn, halt=self.halt, cell=cell)
             for cell in state.take_cells(size)
         ]
         self._buffer: deque[Lease] = deque()
@@ -242,19 +242,19 @@ class ProcessPool:
 
     @property
     def buffered(self) -> int:
-        """How many leases wait for a place."""
+        """How many leases wait for a slot."""
         return len(self._buffer)
 
-    def busy_slots(self) -> list[Place]:
-        """The places that hold a job right now."""
-        return [place for place in self._places if place.lease is not None]
+    def busy_slots(self) -> list[ProcessSlot]:
+        """The slots that hold a job right now."""
+        return [slot for slot in self._process_slots if slot.lease is not None]
 
     def keep_warm(self, seconds: float = 0.0) -> None:
         """Have a child ready for so long, or for as long as was said before."""
         self._warmth.want(seconds)
         may_start = self._warmth.wanted and not self._closed and not self.resting
-        if may_start and all(place.child is None for place in self._places):
-            self._start(self._places[0])
+        if may_start and all(slot.child is None for slot in self._process_slots):
+            self._start(self._process_slots[0])
 
     def give(self, leases: Sequence[Lease]) -> None:
         """Run these, in this order."""
@@ -270,123 +270,123 @@ class ProcessPool:
         """Every lease that has not been sent to a child yet."""
         leases = list(self._buffer)
         self._buffer.clear()
-        for place in self._places:
-            if place.lease is not None and not place.sent:
-                leases.append(place.lease)
-                place.empty()
+        for slot in self._process_slots:
+            if slot.lease is not None and not slot.sent:
+                leases.append(slot.lease)
+                slot.empty()
         return leases
 
     def cancel(self, lease: Lease) -> bool:
         """Tell a running job that it should stop, and see to it that it does."""
-        place = self._place_of(lease)
-        if place is None:
+        slot = self._slot_of(lease)
+        if slot is None:
             return False
-        if not place.sent:
-            self._put_out(place, endings.cancelled(lease))
-        elif not place.signals.cancelled:
-            place.signals.cancelled = True
-            self._tell_child(place, cancelled=True)
-            self.halt(place, Ending.CANCELLED)
+        if not slot.sent:
+            self._put_out(slot, endings.cancelled(lease))
+        elif not slot.signals.cancelled:
+            slot.signals.cancelled = True
+            self._tell_child(slot, cancelled=True)
+            self.halt(slot, Ending.CANCELLED)
         return True
 
     def lose(self, lease: Lease) -> bool:
         """Kill a running job that somebody has taken away."""
-        place = self._place_of(lease)
-        if place is not None:
-            place.signals.lost = True
-            self._cut(place)
-        return place is not None
+        slot = self._slot_of(lease)
+        if slot is not None:
+            slot.signals.lost = True
+            self._cut(slot)
+        return slot is not None
 
     def cut(self, lease: Lease) -> None:
         """Kill a running job; it is released."""
-        place = self._place_of(lease)
-        if place is not None:
-            self._cut(place)
+        slot = self._slot_of(lease)
+        if slot is not None:
+            self._cut(slot)
 
     def tell_stopping(self) -> None:
         """Let running jobs know that the worker is about to stop, and idle children go."""
         self._closed = True
-        for place in self._places:
-            if place.sent and not place.signals.stopping:
-                place.signals.stopping = True
-                self._tell_child(place, stopping=True)
-            elif place.lease is None and place.child is not None:
-                self._retire(place)
+        for slot in self._process_slots:
+            if slot.sent and not slot.signals.stopping:
+                slot.signals.stopping = True
+                self._tell_child(slot, stopping=True)
+            elif slot.lease is None and slot.child is not None:
+                self._retire(slot)
 
     def stop_all(self) -> None:
         """Halt every running job; what gives in is released, and the rest is killed by `close`."""
-        for place in self.busy_slots():
-            self.halt(place, Ending.RELEASED, kill=False)
+        for slot in self.busy_slots():
+            self.halt(slot, Ending.RELEASED, kill=False)
 
     async def close(self, patience: float) -> None:
         """Kill every running job, and see the others off; they have `patience` seconds to go by themselves."""
         self.tell_stopping()
-        for place in self.busy_slots():
-            self._cut(place)
+        for slot in self.busy_slots():
+            self._cut(slot)
         deadline = self._loop.time() + patience
         await self._until_gone(deadline)
         for child in self._leaving:
             child.kill()
         await self._until_gone(max(deadline, self._loop.time() + DIES_WITHIN))
         self._limits.close()
-        for timer in (self._look_timer, self._rest_timer, *(place.killing for place in self._places)):
+        for timer in (self._look_timer, self._rest_timer, *(slot.killing for slot in self._process_slots)):
             if timer is not None:
                 timer.cancel()
 
-    def warn(self, place: Place) -> None:
+    def warn(self, slot: ProcessSlot) -> None:
         """The run has reached its soft limit."""
-        lease = place.lease
-        if lease is not None and place.child is not None and place.wanted is None:
-            place.signals.overdue = True
+        lease = slot.lease
+        if lease is not None and slot.child is not None and slot.wanted is None:
+            slot.signals.overdue = True
             text = too_long("soft limit", self._runner.limits(lease)[1])
-            place.child.send(Warn(number=lease.number, token=lease.token, text=text))
+            slot.child.send(Warn(number=lease.number, token=lease.token, text=text))
 
-    def halt(self, place: Place, wanted: Ending, *, kill: bool = True) -> None:
+    def halt(self, slot: ProcessSlot, wanted: Ending, *, kill: bool = True) -> None:
         """End the run, as `wanted` or as an earlier word wanted it; by force after a grace, if `kill`."""
-        lease, child = place.lease, place.child
-        if lease is None or child is None or not place.sent:
+        lease, child = slot.lease, slot.child
+        if lease is None or child is None or not slot.sent:
             return
-        if place.wanted is None:
-            place.wanted = wanted
+        if slot.wanted is None:
+            slot.wanted = wanted
             child.send(Halt(number=lease.number, token=lease.token, wanted=wanted))
-        if kill and place.killing is None:
-            place.killing = self._loop.call_later(GRACE, self._dump, place, child)
+        if kill and slot.killing is None:
+            slot.killing = self._loop.call_later(GRACE, self._dump, slot, child)
 
-    def _dump(self, place: Place, child: ChildProcess) -> None:
+    def _dump(self, slot: ProcessSlot, child: ChildProcess) -> None:
         child.dump()
-        place.killing = self._loop.call_later(DUMP, child.kill)
+        slot.killing = self._loop.call_later(DUMP, child.kill)
 
-    def _cut(self, place: Place) -> None:
-        if place.lease is not None and not place.sent:
-            self._put_out(place, endings.released(place.lease, ran=False))
-        elif place.child is not None:
-            place.wanted = place.wanted or Ending.RELEASED
-            place.child.kill()
+    def _cut(self, slot: ProcessSlot) -> None:
+        if slot.lease is not None and not slot.sent:
+            self._put_out(slot, endings.released(slot.lease, ran=False))
+        elif slot.child is not None:
+            slot.wanted = slot.wanted or Ending.RELEASED
+            slot.child.kill()
 
-    def _tell_child(self, place: Place, *, cancelled: bool = False, stopping: bool = False) -> None:
-        lease, child = place.lease, place.child
+    def _tell_child(self, slot: ProcessSlot, *, cancelled: bool = False, stopping: bool = False) -> None:
+        lease, child = slot.lease, slot.child
         if lease is not None and child is not None:
             child.send(Tell(number=lease.number, token=lease.token, cancelled=cancelled, stopping=stopping))
 
-    def _place_of(self, lease: Lease) -> Place | None:
-        return next((place for place in self._places if place.lease is lease), None)
+    def _slot_of(self, lease: Lease) -> ProcessSlot | None:
+        return next((slot for slot in self._process_slots if slot.lease is lease), None)
 
     def _feed(self) -> None:
-        """Give what is buffered to places that are free, to those with a child that is ready first."""
+        """Give what is buffered to slots that are free, to those with a child that is ready first."""
         while self._buffer:
-            free = [place for place in self._places if place.lease is None]
+            free = [slot for slot in self._process_slots if slot.lease is None]
             if not free:
                 return
-            place = max(free, key=lambda place: place.warmth)
-            place.take(self._buffer.popleft())
-            if place.child is None:
-                self._start(place)
-            elif place.child.ready:
-                self._send(place)
+            slot = max(free, key=lambda slot: slot.warmth)
+            slot.take(self._buffer.popleft())
+            if slot.child is None:
+                self._start(slot)
+            elif slot.child.ready:
+                self._send(slot)
 
-    def _start(self, place: Place) -> None:
+    def _start(self, slot: ProcessSlot) -> None:
         try:
-            child = place.child = ChildProcess(self._begin, self._heard, self._ended)
+            child = slot.child = ChildProcess(self._begin, self._heard, self._ended)
         except OSError as error:
             self._failed(f"it cannot be started: {error}.")
             return
@@ -401,102 +401,102 @@ class ProcessPool:
 
     def _look(self) -> None:
         """Notice the death of children whose sockets are held open by others."""
-        children = [*self._leaving, *(place.child for place in self._places if place.child is not None)]
+        children = [*self._leaving, *(slot.child for slot in self._process_slots if slot.child is not None)]
         self._look_timer = self._loop.call_later(LOOK, self._look) if children else None
         for child in children:
             child.look()
-        for place in self._places if self._warmth.over else ():
-            if place.lease is None:
-                self._retire(place)
+        for slot in self._process_slots if self._warmth.over else ():
+            if slot.lease is None:
+                self._retire(slot)
 
-    def _send(self, place: Place) -> None:
-        state, lease, child = self._state, place.lease, place.child
+    def _send(self, slot: ProcessSlot) -> None:
+        state, lease, child = self._state, slot.lease, slot.child
         if lease is None or child is None:
             return
-        place.started = state.clock()
-        if place.started >= state.may_start_until:
+        slot.started = state.clock()
+        if slot.started >= state.may_start_until:
             # Perhaps somebody else's by now. The store knows; it takes back only what is still ours.
-            self._put_out(place, endings.released(lease, ran=False))
+            self._put_out(slot, endings.released(lease, ran=False))
             return
         if self._tell:
             tell_started(state.bus, state.name, lease)
-        state.slate.pids[place.cell] = child.pid
-        state.slate.cells[place.cell] = -lease.number
-        place.sent = True
+        state.slate.pids[slot.cell] = child.pid
+        state.slate.cells[slot.cell] = -lease.number
+        slot.sent = True
         hard, soft = self._runner.limits(lease)
-        place.limit(hard, soft)
+        slot.limit(hard, soft)
         child.send(Run(lease, None if hard is None else hard / 1000 + GRACE + SLACK))
 
     def _heard(self, child: ChildProcess, news: News) -> None:
-        place = next((place for place in self._places if place.child is child), None)
+        slot = next((slot for slot in self._process_slots if slot.child is child), None)
         if isinstance(news, Unfit):
             child.error = news.error
         elif isinstance(news, Ready):
             child.ready = True
-        if place is None:
+        if slot is None:
             return
-        if isinstance(news, Ready) and place.lease is not None:
-            self._send(place)
+        if isinstance(news, Ready) and slot.lease is not None:
+            self._send(slot)
         elif isinstance(news, Began):
-            place.begun = True
+            slot.begun = True
             child.jobs += 1
-        elif isinstance(news, Said) and place.is_about(news):
-            place.hear(news)
-        elif isinstance(news, Ended) and place.sent and place.settlement is None:
-            self._finished(place, child, news.settlement)
+        elif isinstance(news, Said) and slot.is_about(news):
+            slot.hear(news)
+        elif isinstance(news, Ended) and slot.sent and slot.settlement is None:
+            self._finished(slot, child, news.settlement)
 
-    def _finished(self, place: Place, child: ChildProcess, settlement: Settlement) -> None:
+    def _finished(self, slot: ProcessSlot, child: ChildProcess, settlement: Settlement) -> None:
         self._failures, self._told = 0, None
-        place.hear_last(settlement)
-        if place.wanted is not None or place.signals.overdue:
-            place.keep(settlement)
+        slot.hear_last(settlement)
+        if slot.wanted is not None or slot.signals.overdue:
+            slot.keep(settlement)
             child.kill()
             return
-        self._put_out(place, endings.with_signals(settlement, place.signals))
+        self._put_out(slot, endings.with_signals(settlement, slot.signals))
         if self._closed:
-            self._retire(place)
+            self._retire(slot)
         self._go_on()
 
-    def _put_out(self, place: Place, settlement: Settlement) -> None:
-        """The job leaves its place."""
-        lease, seconds = place.lease, self._state.clock() - place.started if place.sent else 0.0
-        self._state.slate.cells[place.cell] = 0
-        place.empty()
+    def _put_out(self, slot: ProcessSlot, settlement: Settlement) -> None:
+        """The job leaves its slot."""
+        lease, seconds = slot.lease, self._state.clock() - slot.started if slot.sent else 0.0
+        self._state.slate.cells[slot.cell] = 0
+        slot.empty()
         self._warmth.use()
         if lease is not None:
             self._settle(lease, settlement, seconds)
 
     def _ended(self, child: ChildProcess) -> None:
-        place = next((place for place in self._places if place.child is child), None)
+        slot = next((slot for slot in self._process_slots if slot.child is child), None)
         self._leaving.discard(child)
-        if place is not None:
-            place.child = None
-            killed = place.wanted is not None
-            if place.sent and place.lease is not None:
-                self._put_out(place, self._epitaph(place, place.lease, child))
+        if slot is not None:
+            slot.child = None
+            killed = slot.wanted is not None
+            if slot.sent and slot.lease is not None:
+                self._put_out(slot, self._epitaph(slot, slot.lease, child))
             if not child.ready and not killed:
                 self._failed(child.error or f"it {child.how()}")
         child.close()
         self._changed.ring()
         self._go_on()
 
-    def _epitaph(self, place: Place, lease: Lease, child: ChildProcess) -> Settlement:
+    def _epitaph(self, slot: ProcessSlot, lease: Lease, child: ChildProcess) -> Settlement:
         """How a run has ended whose process is gone: by itself, as we wanted it, before it began, or by a crash."""
-        wanted = place.wanted
-        if wanted is None and place.is_over_limit() and child.ran_out_of_time():
+        wanted = slot.wanted
+        if wanted is None and slot.is_over_limit() and child.ran_out_of_time():
             wanted = Ending.ERRORED
-        if place.settlement is not None:
-            settlement = place.settlement
+        if slot.settlement is not None:
+            settlement = slot.settlement
         elif wanted is not None:
-            trace = endings.last_words("", child.words(), place.lines)
+            trace = endings.last_words("", child.words(), slot.lines)
             settlement = self._runner.cut_short(wanted, lease, trace)
-        elif place.begun:
+        elif slot.begun:
             settlement = endings.crashed(
-                lease, f"The process of this job {child.how()}", child.words(), place.lines
+                lease, f"The process of this job {child.how()}", child.words(), slot.lines
             )
         else:
             return endings.released(lease, ran=False)
-        return endings.with_signals(settlement, place.signals)
+        return endings.with_signals(settlement, slot.signals)
 
     def _failed(self, error: str) -> None:
         """A child could not begin. That is no fault of the job that waited for it; and try no more for a while."""
@@ -526,15 +526,15 @@ class ProcessPool:
                 self.keep_warm()
             self._room()
 
-    def _retire(self, place: Place) -> None:
+    def _retire(self, slot: ProcessSlot) -> None:
         """See a child off: it has done enough. One that has not even begun has nothing to put away."""
-        child, place.child = place.child, None
+        child, slot.child = slot.child, None
         if child is not None:
             self._leaving.add(child)
             child.send(Leave())
             self._loop.call_later(LEAVES_WITHIN if child.ready else 0, child.kill)
 
     async def _until_gone(self, deadline: float) -> None:
-        while self._leaving or any(place.child is not None for place in self._places):
+        while self._leaving or any(slot.child is not None for slot in self._process_slots):
             if not await self._changed.wait(max(0.0, deadline - self._loop.time())):
                 return
