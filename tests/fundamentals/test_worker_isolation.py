@@ -18,7 +18,7 @@ from shigoto.model.worker import Announcement, Death, Want
 from shigoto.observe import events
 from shigoto.worker import Stopped, Worker
 from shigoto.worker.claimer import _shares
-from shigoto.worker.pool import Line
+from shigoto.worker.pool import WorkKind
 from shigoto.worker.process import Slate, Source
 from shigoto.worker.routing import isolation_of
 from tests.fundamentals.nursery import Nursery, make
@@ -178,12 +178,12 @@ def test_each_lease_goes_to_the_line_that_asked_for_it() -> None:
         pass
 
     ordinary, children = Somewhere(), Somewhere()
-    lines: list[Any] = [
-        Line(ordinary, ["a"], alone=False),  # type: ignore[arg-type]
-        Line(children, ["b"], alone=None),  # type: ignore[arg-type]
-        Line(children, ["a"], alone=True),  # type: ignore[arg-type]
+    kinds: list[Any] = [
+        WorkKind(ordinary, ["a"], alone=False),  # type: ignore[arg-type]
+        WorkKind(children, ["b"], alone=None),  # type: ignore[arg-type]
+        WorkKind(children, ["a"], alone=True),  # type: ignore[arg-type]
     ]
-    wants = {line: Want(tasks=line.tasks, queues=None, limit=9, alone=line.alone) for line in lines}
+    wants = {line: Want(tasks=line.tasks, queues=None, limit=9, alone=line.alone) for line in kinds}
     leases = [
         lease(1, "a", alone=False),
         lease(2, "b", alone=True),
@@ -194,7 +194,7 @@ def test_each_lease_goes_to_the_line_that_asked_for_it() -> None:
 
     shares = _shares(wants, leases)
 
-    assert [[lease.number for lease in shares[line]] for line in lines] == [[1, 5], [2, 4], [3]]
+    assert [[lease.number for lease in shares[line]] for line in kinds] == [[1, 5], [2, 4], [3]]
 
 
 # Where nobody isolates

@@ -7,10 +7,9 @@ the next round:
     room     a slot came free, or a buffer ran low
     look     work may be ready: the doorbell rang, the poll floor passed, or jobs were promoted
 
-A pool asks in one or more *lines*, one for each kind of work it takes; they share its room. A line that got less
-than it asked for, and not because of their size, is *dry*: the store has no more for it, so room alone is no
-reason to ask again; a look is, and makes it *hopeful*. The line of a busy pool is never dry, and then nobody needs
-to poll.
+A pool asks for one or more *kinds of work*, which share its room. A kind of which it got less than it asked for, and
+not because of their size, is *dry*: the store has no more of it, so room alone is no reason to ask again; a look is,
+and makes it *hopeful*. The kinds of a busy pool are never dry, and then nobody needs to poll.
 
 Leases are taken only to be started. A claim that was answered after the claim deadline may have been given to
 somebody else by then, one that is answered during a stop has come too late, and one that lies in a buffer for
@@ -28,7 +27,7 @@ from shigoto.model.job import Lease
 from shigoto.model.worker import CLAIM_DEADLINE, Want, is_large
 from shigoto.observe.events import JobsClaimed
 from shigoto.worker.maintenance import PROMOTE_AT_ONCE
-from shigoto.worker.pool import Line, Pool, running
+from shigoto.worker.pool import Pool, WorkKind, running
 from shigoto.worker.process import Mark
 from shigoto.worker.settler import Settler
 from shigoto.worker.state import Trouble, WorkerState
@@ -59,9 +58,9 @@ class Claimer:
         self._queues = queues
         self._drained = drained
         self._time = asyncio.get_running_loop().time
-        self._lines: Mapping[Pool, Sequence[Line]] = {}
-        self._dry: set[Line] = set()
-        self._hopeful: set[Line] = set()
+        self._kinds: Mapping[Pool, Sequence[WorkKind]] = {}
+        self._dry: set[WorkKind] = set()
+        self._hopeful: set[WorkKind] = set()
         self._given_back: set[int] = set()  # and not looked for since
         self._turn = 0
         self._looks = 0
@@ -88,12 +87,12 @@ class Claimer:
         self._wakeup.ring()
         self._closing.ring()
 
-    async def run(self, lines: Sequence[Line]) -> None:
+    async def run(self, kinds: Sequence[WorkKind]) -> None:
         """Claim until closed or drained."""
-        pools = dict.fromkeys(line.pool for line in lines)
-        self._lines = {pool: [line for line in lines if line.pool is pool] for pool in pools}
-        self.cycled = not lines
-        if not lines and self._drained is not None:
+        pools = dict.fromkeys(kind.pool for kind in kinds)
+        self._kinds = {pool: [kind for kind in kinds if kind.pool is pool] for pool in pools}
+        self.cycled = not kinds
+        if not kinds and self._drained is not None:
             self.close()
             self._drained()
         while not self._closed:
@@ -115,7 +114,7 @@ class Claimer:
     def _note_cycle(self) -> None:
         self._state.slate.mark(Mark.CYCLED, max(1, round(self._state.clock() * 1000)))
 
-    def _wants(self) -> dict[Line, Want]:
+    def _wants(self) -> dict[WorkKind, Want]:
         if not self._state.in_touch() or self._settler.backlog > MOST_UNSETTLED:
             return {}
         quiet = self._quiet()
@@ -123,35 +122,35 @@ class Claimer:
             self._dry.clear()
         thorough = quiet or bool(self._given_back)
         now = self._time()
-        wants: dict[Line, Want] = {}
-        for pool, lines in self._lines.items():
+        wants: dict[WorkKind, Want] = {}
+        for pool, kinds in self._kinds.items():
             limit = pool.slots.want(now, buffered=pool.buffered, running=running(pool))
-            asking = [line for line in lines if line not in self._dry]
+            asking = [kind for kind in kinds if kind not in self._dry]
             if limit and asking and not pool.resting:
-                for line, share in self._split(limit, asking, least=int(quiet)):
-                    wants[line] = Want(
-                        tasks=line.tasks,
+                for kind, share in self._split(limit, asking, least=int(quiet)):
+                    wants[kind] = Want(
+                        tasks=kind.tasks,
                         queues=self._queues,
                         limit=share,
-                        alone=line.alone,
+                        alone=kind.alone,
                         thorough=thorough,
                     )
         return {} if self._can_wait(wants) else wants
 
-    def _split(self, limit: int, lines: list[Line], *, least: int) -> list[tuple[Line, int]]:
-        """Each line's part of a pool's room; what cannot be divided goes to one of them in turn.
+    def _split(self, limit: int, kinds: list[WorkKind], *, least: int) -> list[tuple[WorkKind, int]]:
+        """Each kind's part of a pool's room; what cannot be divided goes to one of them in turn.
 
         A worker that drains asks for at least one in each: it must know that there is nothing left in any.
         """
-        if len(lines) == 1:
-            return [(lines[0], limit)]
+        if len(kinds) == 1:
+            return [(kinds[0], limit)]
         self._turn += 1
-        count = len(lines)
-        order = [lines[(at + self._turn) % count] for at in range(count)]
+        count = len(kinds)
+        order = [kinds[(at + self._turn) % count] for at in range(count)]
         shares = [max(least, (limit + count - 1 - at) // count) for at in range(count)]
-        return [(line, share) for line, share in zip(order, shares, strict=True) if share]
+        return [(kind, share) for kind, share in zip(order, shares, strict=True) if share]
 
-    def _can_wait(self, wants: dict[Line, Want]) -> bool:
+    def _can_wait(self, wants: dict[WorkKind, Want]) -> bool:
         """Whether only the hopeful would ask, while a busy pool is about to claim and can take them along.
 
         A bell that rings for every commit would otherwise put an idle pool's vain claims in a busy pool's
@@ -159,14 +158,14 @@ class Claimer:
         """
         if not self._hopeful.issuperset(wants):
             return False
-        asking = {line.pool for line in wants}
-        return any(pool not in asking and pool.buffered > pool.slots.low_water >= 0 for pool in self._lines)
+        asking = {kind.pool for kind in wants}
+        return any(pool not in asking and pool.buffered > pool.slots.low_water >= 0 for pool in self._kinds)
 
     def _quiet(self) -> bool:
         """Whether a worker that drains holds nothing, so that nothing of its own can come back."""
         return self._drained is not None and not self._state.held
 
-    async def _claim(self, wants: dict[Line, Want]) -> None:
+    async def _claim(self, wants: dict[WorkKind, Want]) -> None:
         engine, looks, quiet = self._state.engine, self._looks, self._quiet()
         if quiet:
             # First promoted, then claimed: what is due by now is ready by then, whoever promoted it.
@@ -196,20 +195,20 @@ class Claimer:
                 return
             await asyncio.sleep(0)
 
-    def _deliver(self, wants: dict[Line, Want], leases: list[Lease], *, still_true: bool) -> None:
+    def _deliver(self, wants: dict[WorkKind, Want], leases: list[Lease], *, still_true: bool) -> None:
         now = self._time()
-        for line, share in _shares(wants, leases).items():
-            self._hopeful.discard(line)
-            if len(share) < wants[line].limit and not is_large(share):
-                (self._dry if still_true else self._hopeful).add(line)
+        for kind, share in _shares(wants, leases).items():
+            self._hopeful.discard(kind)
+            if len(share) < wants[kind].limit and not is_large(share):
+                (self._dry if still_true else self._hopeful).add(kind)
             if share:
-                pool = line.pool
+                pool = kind.pool
                 pool.slots.gave(now, len(share), starved=not (pool.buffered or running(pool)))
                 pool.give(share)
 
     def _give_back_the_late(self) -> None:
         now = self._time()
-        for pool in self._lines:
+        for pool in self._kinds:
             if pool.slots.late(now, pool.buffered):
                 leases = pool.take_back()
                 pool.slots.took_back(len(leases))
@@ -221,20 +220,20 @@ class Claimer:
         self._settler.release(leases)
 
     def _until_late(self) -> float | None:
-        deadlines = [at for pool in self._lines if (at := pool.slots.next_deadline) is not None]
+        deadlines = [at for pool in self._kinds if (at := pool.slots.next_deadline) is not None]
         return max(0.0, min(deadlines) - self._time()) if deadlines else None
 
 
-def _shares(wants: dict[Line, Want], leases: list[Lease]) -> dict[Line, list[Lease]]:
-    """Each line's part of what was claimed, in the order it came."""
+def _shares(wants: dict[WorkKind, Want], leases: list[Lease]) -> dict[WorkKind, list[Lease]]:
+    """Each kind's part of what was claimed, in the order it came."""
     if len(wants) == 1:
         return dict.fromkeys(wants, leases)
-    shares: dict[Line, list[Lease]] = {line: [] for line in wants}
-    # As asked: a line may have changed its mind since.
+    shares: dict[WorkKind, list[Lease]] = {kind: [] for kind in wants}
+    # As asked: a kind may have changed its mind since.
     alone = {
-        task: shares[line] for line, want in wants.items() if want.alone is not False for task in line.tasks
+        task: shares[kind] for kind, want in wants.items() if want.alone is not False for task in kind.tasks
     }
-    crowd = {task: shares[line] for line, want in wants.items() if not want.alone for task in line.tasks}
+    crowd = {task: shares[kind] for kind, want in wants.items() if not want.alone for task in kind.tasks}
     for lease in leases:
         (alone if lease.alone else crowd)[lease.task].append(lease)
     return shares

@@ -109,8 +109,8 @@ class WorkerParts:
         self.process_pool = self._process_pool_of(runner, settings, isolation)
         pools = Pools(self.loop_pool, self.thread_pool, self.process_pool)
         routes = routes_of(tasks, isolation, pools, shared=state.engine.capabilities.shared)
-        self.lines = routes.lines
-        self.pools: list[Pool] = list(dict.fromkeys(line.pool for line in self.lines))
+        self.kinds = routes.kinds
+        self.pools: list[Pool] = list(dict.fromkeys(kind.pool for kind in self.kinds))
         self._listener = Listener(state, self._look, self._rung)
         self._reporter = Reporter(state, self.pools)
         # Where the store repairs itself, nobody else fires schedules or makes jobs ready.
@@ -140,7 +140,7 @@ class WorkerParts:
             self.aside("exclusives", self._exclusives.run())
         if self.process_pool is not None and self._needs_child:
             self.process_pool.keep_warm(inf)
-        self._claiming = self._begin(group, "claimer", self.claimer.run(self.lines))
+        self._claiming = self._begin(group, "claimer", self.claimer.run(self.kinds))
         self._claiming.add_done_callback(lambda _: self.switch.changed.ring())
         seekers = [("listener", self._listener.run())]
         if self._repairs:

@@ -98,7 +98,7 @@ class Pool(Protocol):
         ...
 
 
-class Line:
+class WorkKind:
     """One kind of work that a pool asks the store for: jobs of these tasks, and of them those that must run alone,
     those that need not, or both (None)."""
 

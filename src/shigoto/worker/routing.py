@@ -24,7 +24,7 @@ from msgspec import Struct
 from shigoto.app import Shigoto
 from shigoto.model.errors import DeclarationError, OptionInvalid, StoreError, Unsupported
 from shigoto.task import Task
-from shigoto.worker.pool import Line, Pool
+from shigoto.worker.pool import Pool, WorkKind
 from shigoto.worker.process import NOT_IMPORTABLE, Source
 from shigoto.worker.state import Trouble, WorkerState
 
@@ -105,12 +105,12 @@ def _because(task: Task[..., Any]) -> str:
 class Loners:
     """Lets jobs that should run alone run in ordinary pools, if nobody else can do better. `look` is called then.
 
-    The `lines` are those of tasks that this worker cannot isolate, in a store that others can open.
+    The `kinds` are those of tasks that this worker cannot isolate, in a store that others can open.
     """
 
-    def __init__(self, state: WorkerState, lines: Sequence[Line], look: Callable[[], None]) -> None:
+    def __init__(self, state: WorkerState, kinds: Sequence[WorkKind], look: Callable[[], None]) -> None:
         self._state = state
-        self._lines = lines
+        self._kinds = kinds
         self._look = look
         self._time = asyncio.get_running_loop().time
         self._since = self._time()
@@ -136,15 +136,15 @@ class Loners:
             if worker.isolates and worker.fenced_at is None
             for task in worker.tasks
         }
-        if all(isolated.issuperset(line.tasks) for line in self._lines):
+        if all(isolated.issuperset(kind.tasks) for kind in self._kinds):
             self._since = self._time()
         self._take(None if self._time() - self._since >= ALONE_FOR else False)
         return ASK_EVERY
 
     def _take(self, alone: bool | None) -> None:
-        for line in self._lines:
-            if line.alone is not alone:
-                line.alone = alone
+        for kind in self._kinds:
+            if kind.alone is not alone:
+                kind.alone = alone
                 self._look()
 
 
@@ -157,29 +157,29 @@ class Pools(Struct, frozen=True, eq=False):
 
 
 class Routes(Struct, frozen=True, eq=False):
-    """All lines, and of them those of tasks that this worker cannot isolate, but another one might."""
+    """All kinds of work, and of them those of tasks that this worker cannot isolate, but another one might."""
 
-    lines: list[Line]
-    unable: list[Line]
+    kinds: list[WorkKind]
+    unable: list[WorkKind]
 
 
 def routes_of(
     tasks: Mapping[str, Task[..., Any]], isolation: Isolation, pools: Pools, *, shared: bool
 ) -> Routes:
-    """The lines in which the pools ask; `shared` says that other processes can open the store."""
+    """The kinds of work that the pools ask for; `shared` says that other processes can open the store."""
     able, unable = isolation.able, set(tasks) - isolation.able
-    lines: list[Line] = []
-    doubtful: list[Line] = []
+    kinds: list[WorkKind] = []
+    doubtful: list[WorkKind] = []
     for pool, executor in ((pools.loop, "loop"), (pools.thread, "thread")):
         names = [name for name, task in tasks.items() if task.executor == executor]
         if here := [name for name in names if name in able]:
-            lines.append(Line(pool, here, alone=False))
+            kinds.append(WorkKind(pool, here, alone=False))
         if here := [name for name in names if name in unable]:
-            lines.append(Line(pool, here, alone=False if shared else None))
-            doubtful.append(lines[-1])
+            kinds.append(WorkKind(pool, here, alone=False if shared else None))
+            doubtful.append(kinds[-1])
     if pools.process is not None:
         always = [name for name, task in tasks.items() if task.executor == "process"]
         others = [name for name in able if name not in always]
-        lines += [Line(pools.process, always, alone=None)] if always else []
-        lines += [Line(pools.process, others, alone=True)] if others else []
-    return Routes(lines, doubtful if shared else [])
+        kinds += [WorkKind(pools.process, always, alone=None)] if always else []
+        kinds += [WorkKind(pools.process, others, alone=True)] if others else []
+    return Routes(kinds, doubtful if shared else [])
