@@ -9,7 +9,7 @@ import pytest
 
 from shigoto.observe import events
 from shigoto.worker import parts, process_pool
-from shigoto.worker.process import Slate
+from shigoto.worker.process import RunningJobs
 from shigoto.worker.process_pool import Warmth
 from tests.fundamentals.nursery import Nursery, make, own_children
 from tests.journeys.yard import eventually
@@ -83,7 +83,7 @@ def test_a_supervised_worker_has_a_child_ready_while_it_has_work_and_none_when_i
     kids = open_nursery(WITHOUT_PROCESSES)
 
     async def main() -> None:
-        worker = kids.worker(slate=Slate.create(1_000))
+        worker = kids.worker(slate=RunningJobs.create(1_000))
         run = asyncio.create_task(worker.run())
         await kids.until(events.WorkerStarted)
         assert own_children() == set(), "nobody needs one yet"

@@ -19,7 +19,7 @@ from shigoto.observe import events
 from shigoto.worker import Stopped, Worker
 from shigoto.worker.claimer import _shares
 from shigoto.worker.pool import WorkKind
-from shigoto.worker.process import Slate, Source
+from shigoto.worker.process import RunningJobs, Source
 from shigoto.worker.routing import isolation_of
 from tests.fundamentals.nursery import Nursery, make
 from tests.fundamentals.stage import Stage
@@ -279,15 +279,15 @@ def test_a_drain_leaves_suspects_to_others() -> None:
 
 
 def test_a_slate_shows_what_runs_here_and_what_runs_in_children() -> None:
-    created = Slate.create(4)
+    created = RunningJobs.create(4)
     assert created.fd is not None
-    attached = Slate.attach(created.fd, 4)
+    attached = RunningJobs.attach(created.fd, 4)
 
-    attached.cells[1] = 42
-    attached.cells[3] = -7
+    attached.numbers[1] = 42
+    attached.numbers[3] = -7
 
     assert (created.running(), created.in_children()) == ([42], [7])
-    attached.cells[1] = attached.cells[3] = 0
+    attached.numbers[1] = attached.numbers[3] = 0
     assert (created.running(), created.in_children()) == ([], [])
     created.close()
     created.close()
@@ -295,7 +295,7 @@ def test_a_slate_shows_what_runs_here_and_what_runs_in_children() -> None:
 
 def test_a_worker_writes_down_what_it_runs() -> None:
     stage = Stage()
-    slate = Slate.create(200)
+    slate = RunningJobs.create(200)
     seen: list[bool] = []
 
     @stage.app.task
@@ -318,4 +318,6 @@ def test_a_worker_writes_down_what_it_runs() -> None:
 def test_a_slate_must_have_a_place_for_every_job() -> None:
     stage = Stage()
     with pytest.raises(OptionInvalid, match="slate has 5 places, and this worker needs 132"):
-        Worker(stage.app, concurrency=100, threads=30, children=2, slate=Slate.private(5), random=Random(1))
+        Worker(
+            stage.app, concurrency=100, threads=30, children=2, slate=RunningJobs.private(5), random=Random(1)
+        )

@@ -28,7 +28,7 @@ from shigoto.model.worker import CLAIM_DEADLINE, Want, is_large
 from shigoto.observe.events import JobsClaimed
 from shigoto.worker.maintenance import PROMOTE_AT_ONCE
 from shigoto.worker.pool import Pool, WorkKind, running
-from shigoto.worker.process import Mark
+from shigoto.worker.process import WorkerFlag
 from shigoto.worker.settler import Settler
 from shigoto.worker.state import Trouble, WorkerState
 from shigoto.worker.stopping import Wakeup
@@ -41,8 +41,8 @@ class Claimer:
 
     `drained`, if given, is called once, when nothing is left that this worker could run: nothing held, nothing
     due, nothing ready. `cycled` says that the store has answered a claim.
-    A *cycle* is a claim that the store has answered, or a round in which there was no room for one: the slate has the
-    time of the newest, for whoever asks whether this worker is at work.
+    A *cycle* is a claim that the store has answered, or a round in which there was no room for one: the running jobs
+    have the time of the newest, for whoever asks whether this worker is at work.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Claimer:
                 self._note_cycle()
 
     def _note_cycle(self) -> None:
-        self._state.slate.mark(Mark.CYCLED, max(1, round(self._state.clock() * 1000)))
+        self._state.running_jobs.raise_flag(WorkerFlag.CYCLED, max(1, round(self._state.clock() * 1000)))
 
     def _wants(self) -> dict[WorkKind, Want]:
         if not self._state.in_touch() or self._settler.backlog > MOST_UNSETTLED:

@@ -46,7 +46,7 @@ logger = logging.getLogger("shigoto.worker")
 
 
 class Strand:
-    """One place on the event loop, which is `cell` on the slate.
+    """One place on the event loop, which has `index` among the running jobs.
 
     `wanted` is how the run shall end once a cancel of ours has got through, `cancels` how many we sent. If the run of
     `limited` is still there at `late_at`, by the worker's clock, it has passed its hard limit unhindered.
@@ -59,7 +59,7 @@ class Strand:
         "_softly",
         "_told",
         "cancels",
-        "cell",
+        "index",
         "late_at",
         "lease",
         "limit_at",
@@ -73,9 +73,9 @@ class Strand:
 
     task: asyncio.Task[None]
 
-    def __init__(self, pool: "LoopPool", cell: int) -> None:
+    def __init__(self, pool: "LoopPool", index: int) -> None:
         self._pool = pool
-        self.cell = cell
+        self.index = index
         self.lease: Lease | None = None
         self.signals = Signals()
         self.wanted: Ending | None = None
@@ -156,7 +156,7 @@ class LoopPool:
         self.limits = Limits(self.busy_slots)
         self._tell = self._tell_apart = False
         self._variables = copy_context()
-        self._cells = list(state.take_cells(size))
+        self._indexes = list(state.take_indexes(size))
         self._buffer: deque[Lease] = deque()
         # In order, for the sake of simulations that must repeat exactly.
         self._strands: dict[Strand, None] = {}
@@ -244,7 +244,7 @@ class LoopPool:
 
     async def _work(self, strand: Strand) -> None:
         state, buffer, run, settle = self._state, self._buffer, self._runner.run, self._settle
-        cells, cell = state.slate.cells, strand.cell
+        numbers, index = state.running_jobs.numbers, strand.index
         # Not the loop's time: uvloop's stands still during a turn, and a whole pause may fit into one.
         time = state.clock
         self._waking -= 1
@@ -271,9 +271,9 @@ class LoopPool:
                     tell_started(state.bus, state.name, lease)
             # One reading of the clock per job: a strand has nothing else to do between two of them.
             started = ended
-            cells[cell] = lease.number
+            numbers[index] = lease.number
             settlement = await run(strand, lease)
-            cells[cell] = 0
+            numbers[index] = 0
             ended = time()
             settle(lease, settlement, ended - started)
             if ended > strand.late_at:
@@ -340,7 +340,7 @@ class LoopPool:
             self._waking += 1
 
     def _make_strand(self) -> None:
-        strand = Strand(self, self._cells.pop())
+        strand = Strand(self, self._indexes.pop())
         strand.task = self._loop.create_task(
             self._work(strand),
             name=f"shigoto-strand-{len(self._strands) + 1}",
@@ -352,8 +352,8 @@ class LoopPool:
     def _ended(self, strand: Strand) -> None:
         """Replace a strand that is gone. If it went down with a job in hand, that job has failed."""
         self._strands.pop(strand, None)
-        self._state.slate.cells[strand.cell] = 0
-        self._cells.append(strand.cell)
+        self._state.running_jobs.numbers[strand.index] = 0
+        self._indexes.append(strand.index)
         error = asyncio.CancelledError() if strand.task.cancelled() else strand.task.exception()
         if strand.lease is not None and error is not None:
             self._settle(strand.lease, self._runner.broke(strand.lease, error), 0.0)

@@ -4,7 +4,7 @@
     launch       a process is started, and its end is told in words
     kin          a process dies with its parent, and before it
     Inbox        messages on a stream of bytes: four bytes of length, then msgpack
-    Slate        the jobs that run, in memory that a supervisor can read after the death of their process
+    RunningJobs  the jobs that run, in memory that a supervisor can read after the death of their process
 
 All processes of a worker import this file, so it imports nothing that only one of them needs.
 """
@@ -275,7 +275,7 @@ class Inbox(Generic[M]):
 WIDTH = 8  # bytes of one number
 
 
-class Mark(IntEnum):
+class WorkerFlag(IntEnum):
     """LEAVING: about to leave the store. OVERDUE: ended by its own watchdog, and nothing in it has crashed. CYCLED: has
     finished a claim cycle, and when, in milliseconds of `lease_clock`."""
 
@@ -284,19 +284,19 @@ class Mark(IntEnum):
     CYCLED = 2
 
 
-class Slate:
+class RunningJobs:
     """The jobs that a worker runs, readable after its death: `size` places in memory that its supervisor shares.
 
-    The number of a job is written to `cells[place]` before its handler starts, and zero when it has ended: two stores
+    The number of a job is written to `numbers[index]` before its handler starts, and zero when it has ended: two stores
     of eight bytes, 30 ns each. A job in a child process is written with a minus, beside the id of that process
-    (`pids[place]`, written first): the death of the worker is not that job's doing, but before the job may run again
+    (`pids[index]`, written first): the death of the worker is not that job's doing, but before the job may run again
     the process must be dead. Only the one who runs a job writes to its place.
 
-        cells   0  42  0  0  17  0   -23  0 …        in here: 42 and 17; in a child: 23
+        numbers 0  42  0  0  17  0   -23  0 …        in here: 42 and 17; in a child: 23
         pids    0   0  0  0   0  0  4711  0 …        which is process 4711
-        marks   0   1  86400000                      what the worker says of its own end, and when it last claimed
+        flags   0   1  86400000                      what the worker says of its own end, and when it last claimed
 
-    Marks are for what an exit code cannot prove, since any handler can end its process with any code; and for what
+    Flags are for what an exit code cannot prove, since any handler can end its process with any code; and for what
     must be seen from outside even if the worker is too busy to say it.
     """
 
@@ -304,55 +304,55 @@ class Slate:
         self, numbers: memoryview, *, fd: int | None = None, memory: mmap.mmap | None = None
     ) -> None:
         every: memoryview[int] = numbers.cast("q")
-        self.size = (len(every) - len(Mark)) // 2
-        self.cells = every[: self.size]
+        self.size = (len(every) - len(WorkerFlag)) // 2
+        self.numbers = every[: self.size]
         self.pids = every[self.size : 2 * self.size]
-        self._marks = every[2 * self.size :]
+        self._flags = every[2 * self.size :]
         self.fd = fd
         self._memory = memory
 
     @classmethod
-    def create(cls, size: int) -> "Slate":
-        """A slate to be shared: another process attaches to its `fd`."""
+    def create(cls, size: int) -> "RunningJobs":
+        """Memory to be shared: another process attaches to its `fd`."""
         fd = unnamed_file("shigoto-slate")
         # Written, not only made longer: a place that the disk has no room for would kill whoever writes there.
         os.write(fd, bytes(_length(size)))
         return cls.attach(fd, size)
 
     @classmethod
-    def attach(cls, fd: int, size: int) -> "Slate":
-        """The slate that another process has created, by the open file that it has passed on."""
+    def attach(cls, fd: int, size: int) -> "RunningJobs":
+        """The memory that another process has created, by the open file that it has passed on."""
         memory = mmap.mmap(fd, _length(size))
         return cls(memoryview(memory), fd=fd, memory=memory)
 
     @classmethod
-    def private(cls, size: int) -> "Slate":
-        """A slate that nobody else can read."""
+    def private(cls, size: int) -> "RunningJobs":
+        """Memory that nobody else can read."""
         return cls(memoryview(bytearray(_length(size))))
 
     def running(self) -> list[int]:
         """The numbers of the jobs that run in the process itself."""
-        return [number for number in self.cells if number > 0]
+        return [number for number in self.numbers if number > 0]
 
     def in_children(self) -> list[int]:
         """The numbers of the jobs that run in its child processes."""
-        return [-number for number in self.cells if number < 0]
+        return [-number for number in self.numbers if number < 0]
 
     def children(self) -> list[int]:
         """The ids of the child processes in which jobs run; each is also that of a process group."""
-        return [pid for number, pid in zip(self.cells, self.pids, strict=True) if number < 0]
+        return [pid for number, pid in zip(self.numbers, self.pids, strict=True) if number < 0]
 
-    def mark(self, mark: Mark, value: int = 1) -> None:
+    def raise_flag(self, flag: WorkerFlag, value: int = 1) -> None:
         """Say this; it stays said."""
-        self._marks[mark] = value
+        self._flags[flag] = value
 
-    def has(self, mark: Mark) -> bool:
+    def has(self, flag: WorkerFlag) -> bool:
         """Whether this was said."""
-        return bool(self._marks[mark])
+        return bool(self._flags[flag])
 
     def cycled_at(self) -> float | None:
         """When the worker has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
-        return self._marks[Mark.CYCLED] / 1000 or None
+        return self._flags[WorkerFlag.CYCLED] / 1000 or None
 
     def close(self) -> None:
         """Close the open file; the memory stays for as long as somebody looks at it."""
@@ -373,4 +373,4 @@ def unnamed_file(label: str) -> int:
 
 def _length(size: int) -> int:
     """In bytes."""
-    return (2 * size + len(Mark)) * WIDTH
+    return (2 * size + len(WorkerFlag)) * WIDTH

@@ -83,8 +83,8 @@ MOST_LINES = 20  # of what a run has written last, for the report of its crash
 
 
 class ProcessSlot:
-    """One slot of the pool, which is `cell` on the slate. A job that is not `sent` waits for its child, and one that
-    has not `begun` has not been run by it.
+    """One slot of the pool, which has `index` among the running jobs. A job that is not `sent` waits for its
+    child, and one that has not `begun` has not been run by it.
 
     `signals` mirrors what the child has: what the handler says is written here when it arrives. `settlement` is the end
     of a run that is not told yet, because its process must be gone first.
@@ -97,13 +97,13 @@ class ProcessSlot:
         *,
         warn: Callable[["ProcessSlot"], None],
         halt: Callable[["ProcessSlot", Ending], None],
-        cell: int,
+        index: int,
     ) -> None:
         self._limits = limits
         self._time = time
         self._warn = warn
         self._halt = halt
-        self.cell = cell
+        self.index = index
         self.child: ChildProcess | None = None
         self.lease: Lease | None = None
         self.signals = Signals()
@@ -221,8 +221,8 @@ class ProcessPool:
         self._room = room
         self._limits = Limits(self.busy_slots)
         self._process_slots = [
-            ProcessSlot(self._limits, self._loop.time, warn=self.warn, halt=self.halt, cell=cell)
-            for cell in state.take_cells(size)
+            ProcessSlot(self._limits, self._loop.time, warn=self.warn, halt=self.halt, index=index)
+            for index in state.take_indexes(size)
         ]
         self._buffer: deque[Lease] = deque()
         self._tell = False
@@ -420,8 +420,8 @@ class ProcessPool:
             return
         if self._tell:
             tell_started(state.bus, state.name, lease)
-        state.slate.pids[slot.cell] = child.pid
-        state.slate.cells[slot.cell] = -lease.number
+        state.running_jobs.pids[slot.index] = child.pid
+        state.running_jobs.numbers[slot.index] = -lease.number
         slot.sent = True
         hard, soft = self._runner.limits(lease)
         slot.limit(hard, soft)
@@ -460,7 +460,7 @@ class ProcessPool:
     def _put_out(self, slot: ProcessSlot, settlement: Settlement) -> None:
         """The job leaves its slot."""
         lease, seconds = slot.lease, self._state.clock() - slot.started if slot.sent else 0.0
-        self._state.slate.cells[slot.cell] = 0
+        self._state.running_jobs.numbers[slot.index] = 0
         slot.empty()
         self._warmth.use()
         if lease is not None:

@@ -28,7 +28,7 @@ from shigoto.model.worker import Announcement
 from shigoto.options import check_name, several
 from shigoto.schedule.declare import Declared, declare_op
 from shigoto.worker.endings import describe
-from shigoto.worker.process import Slate
+from shigoto.worker.process import RunningJobs
 
 MOST_SLOTS = 10_000
 MOST_JOBS = 10**12
@@ -60,10 +60,10 @@ def checked_seconds(option: str, value: object, shortest: float, longest: float 
     return float(seconds)
 
 
-def checked_slate(slate: Slate | None, needed: int) -> Slate:
+def checked_slate(slate: RunningJobs | None, needed: int) -> RunningJobs:
     """The slate, if it has so many places; one of our own, if there is none."""
     if slate is None:
-        return Slate.private(needed)
+        return RunningJobs.private(needed)
     if slate.size < needed:
         raise OptionInvalid(f"slate has {slate.size} places, and this worker needs {needed}.")
     return slate

@@ -13,14 +13,14 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.job import Lease
 from shigoto.observe.bus import Bus
 from shigoto.observe.events import StoreAnswered, StoreRecovered, StoreTrouble
-from shigoto.worker.process import Slate
+from shigoto.worker.process import RunningJobs
 
 T = TypeVar("T")
 
 SHORTEST_BEAT = (
     1.0  # seconds that a beat may always take: with less, a busy server would look like a dead one
 )
-CELLS = 1_024  # on a slate that nobody else has made
+PRIVATE_SIZE = 1_024  # jobs that can be noted where no supervisor reads them
 
 Spawn = Callable[[Callable[[], None], str], threading.Thread]
 
@@ -43,7 +43,8 @@ class WorkerState:
     completed meanwhile; so whoever takes a lease looks at the clock first. Any thread reads it, the keeper
     writes it. `confirmed_at` is when the newest beat that the store has confirmed was sent.
 
-    `slate` is where everybody who runs a job notes its number. `opening` is called when the engine is first needed.
+    `running_jobs` is where everybody who runs a job notes its number. `opening` is called when the engine is first
+    needed.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class WorkerState:
         clock: Callable[[], float],
         announced_at: float,
         spawn: Spawn = start_thread,
-        slate: Slate | None = None,
+        running_jobs: RunningJobs | None = None,
     ) -> None:
         self.id = id
         self.name = name
@@ -70,8 +71,8 @@ class WorkerState:
         self.poll = poll
         self.clock = clock
         self.spawn = spawn
-        self.slate = Slate.private(CELLS) if slate is None else slate
-        self._cells = 0
+        self.running_jobs = RunningJobs.private(PRIVATE_SIZE) if running_jobs is None else running_jobs
+        self._indexes = 0
         self.confirmed_at = 0.0
         self.may_start_until = 0.0
         self.confirm(announced_at)
@@ -110,10 +111,10 @@ class WorkerState:
         """Whether the lease was confirmed recently enough to claim more and to start what was claimed."""
         return self.clock() < self.may_start_until
 
-    def take_cells(self, count: int) -> range:
-        """So many cells of the slate, for one pool."""
-        first, self._cells = self._cells, self._cells + count
-        return range(first, self._cells)
+    def take_indexes(self, count: int) -> range:
+        """So many indexes of the running jobs, for one pool."""
+        first, self._indexes = self._indexes, self._indexes + count
+        return range(first, self._indexes)
 
     def held_tokens(self) -> list[tuple[int, int]]:
         """The (number, token) of everything held. Safe from any thread."""

@@ -54,13 +54,13 @@ class ThreadSlot:
     `limit_at` is for the lease `limited`: by the time the event loop looks, the thread may have gone on to another.
     """
 
-    __slots__ = ("_pool", "cell", "lease", "limit_at", "limited", "signals", "thread", "wanted")
+    __slots__ = ("_pool", "index", "lease", "limit_at", "limited", "signals", "thread", "wanted")
 
     thread: threading.Thread
 
-    def __init__(self, pool: "ThreadPool", cell: int) -> None:
+    def __init__(self, pool: "ThreadPool", index: int) -> None:
         self._pool = pool
-        self.cell = cell
+        self.index = index
         self.lease: Lease | None = None
         self.signals = Signals()
         self.wanted: Ending | None = None
@@ -99,7 +99,7 @@ class ThreadPool:
         self._room = room
         self._tell = False
         self._limits = Limits(self.busy_slots)
-        self._cells = state.take_cells(size)
+        self._indexes = state.take_indexes(size)
         self._thread_slots: list[ThreadSlot] = []
         self._queue: SimpleQueue[Lease | None] = SimpleQueue()
         # What threads have put out: a lease and None when it starts, its settlement and seconds when it has
@@ -218,7 +218,7 @@ class ThreadPool:
             self._limits.watch(slot.limit_at)
 
     def _start_thread(self) -> None:
-        slot = ThreadSlot(self, self._cells[len(self._thread_slots)])
+        slot = ThreadSlot(self, self._indexes[len(self._thread_slots)])
         name = f"shigoto-thread-{len(self._thread_slots) + 1}"
         self._thread_slots.append(slot)
         try:
@@ -256,7 +256,7 @@ class ThreadPool:
     def _work(self, slot: ThreadSlot) -> None:
         take, run, out = self._queue.get, self._runner.run_in_thread, self._out
         state, clock = self._state, self._state.clock
-        cells, cell = state.slate.cells, slot.cell
+        numbers, index = state.running_jobs.numbers, slot.index
         while (lease := take()) is not None:
             if self._closed:
                 # Taken in the very moment of the close, which gives it back.
@@ -270,9 +270,9 @@ class ThreadPool:
             if self._tell:
                 out.append((lease, None, 0.0))
                 self._ring()
-            cells[cell] = lease.number
+            numbers[index] = lease.number
             settlement = run(slot, lease)
-            cells[cell] = 0
+            numbers[index] = 0
             out.append((lease, settlement, clock() - started))
             self._ring()
 

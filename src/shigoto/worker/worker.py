@@ -35,7 +35,7 @@ from shigoto.options import whole
 from shigoto.task import Task
 from shigoto.worker.keeper import Beats
 from shigoto.worker.parts import Settings, WorkerParts
-from shigoto.worker.process import Slate, Source
+from shigoto.worker.process import RunningJobs, Source
 from shigoto.worker.reporting import capturing
 from shigoto.worker.routing import Isolation, isolation_of
 from shigoto.worker.shutdown import RELEASE, leave, wind_down
@@ -97,7 +97,7 @@ class Worker(Runnable[Stopped]):
         max_jobs: int | None = None,
         any_role: bool = False,
         source: Source | None = None,
-        slate: Slate | None = None,
+        slate: RunningJobs | None = None,
         sweeps: bool = True,
         ticks: bool = True,
         beats: Beats = "thread",
@@ -126,7 +126,7 @@ class Worker(Runnable[Stopped]):
         )
         self._any_role = any_role
         self._source = source
-        self._slate = checked_slate(
+        self._running_jobs = checked_slate(
             slate, places(self._settings.concurrency, self._settings.threads, self._settings.children)
         )
         self._lifespan: Lifespan | None = None
@@ -149,7 +149,7 @@ class Worker(Runnable[Stopped]):
 
     def cycled_at(self) -> float | None:
         """When it has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
-        return self._slate.cycled_at()
+        return self._running_jobs.cycled_at()
 
     def figures(self) -> Figures | None:
         """What it has counted of schedules since it began; None before, and if it leaves them to others."""
@@ -301,7 +301,7 @@ class Worker(Runnable[Stopped]):
             clock=self._clock,
             announced_at=self._announced_at,
             spawn=self._spawn,
-            slate=self._slate,
+            running_jobs=self._running_jobs,
         )
         log_events(bus)
         self._app.exporters.begin()

@@ -30,7 +30,7 @@ from shigoto.worker.health import (
     StoreSigns,
     judge,
 )
-from shigoto.worker.process import Mark, Slate
+from shigoto.worker.process import RunningJobs, WorkerFlag
 from shigoto.worker.supervisor.supervisor import signs_of
 
 WELL = Signs(stores=[StoreSigns(1.0)], cycles=[0.5, 0.9], poll=1.0)
@@ -97,12 +97,12 @@ def test_all_reasons_are_told_together() -> None:
 
 
 def test_a_slate_tells_of_the_newest_cycle() -> None:
-    slate = Slate.private(2)
+    slate = RunningJobs.private(2)
     assert slate.cycled_at() is None
-    slate.mark(Mark.CYCLED, 1_500)
-    slate.cells[0] = 7
+    slate.raise_flag(WorkerFlag.CYCLED, 1_500)
+    slate.numbers[0] = 7
     assert slate.cycled_at() == 1.5
-    assert not slate.has(Mark.LEAVING)
+    assert not slate.has(WorkerFlag.LEAVING)
 
 
 def test_signs_are_those_of_runners_at_work() -> None:

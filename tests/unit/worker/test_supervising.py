@@ -20,7 +20,7 @@ from shigoto.engine.open import HasPath, expect_shared, name_of_store, open_engi
 from shigoto.model.errors import OptionInvalid, StoreRefused, Unsupported
 from shigoto.model.ids import uuid7
 from shigoto.model.states import CRASH_DELAY
-from shigoto.worker.process import Inbox, Mark, Slate, Source, command, encode, how_it_ended
+from shigoto.worker.process import Inbox, RunningJobs, Source, WorkerFlag, command, encode, how_it_ended
 from shigoto.worker.process_main import Brake, Watchdog
 from shigoto.worker.supervisor import host, runner_process
 from shigoto.worker.supervisor.reload import Watch, own_files
@@ -95,17 +95,17 @@ async def test_a_process_group_is_dead_when_it_was_ended() -> None:
 
 
 def test_a_slate_has_the_processes_of_jobs_in_children_and_marks_that_only_grow() -> None:
-    created = Slate.create(3)
+    created = RunningJobs.create(3)
     assert created.fd is not None
-    attached = Slate.attach(created.fd, 3)
+    attached = RunningJobs.attach(created.fd, 3)
     attached.pids[1] = 4711
     assert (created.children(), created.in_children()) == ([], [])
 
-    attached.cells[1] = -42
-    attached.mark(Mark.OVERDUE)
+    attached.numbers[1] = -42
+    attached.raise_flag(WorkerFlag.OVERDUE)
 
     assert (created.children(), created.in_children()) == ([4711], [42])
-    assert (created.has(Mark.OVERDUE), created.has(Mark.LEAVING)) == (True, False)
+    assert (created.has(WorkerFlag.OVERDUE), created.has(WorkerFlag.LEAVING)) == (True, False)
     created.close()
 
 
@@ -140,7 +140,7 @@ async def test_a_runner_that_dies_before_it_has_heard_anything_leaves_nothing_op
     before = set(os.listdir("/proc/self/fd"))
 
     with pytest.raises(BrokenPipeError):
-        RunnerProcess(Start(source=Source(reference="shop:app"), slate=1), lambda *_: None)
+        RunnerProcess(Start(source=Source(reference="shop:app"), slots=1), lambda *_: None)
 
     assert set(os.listdir("/proc/self/fd")) == before
     os.waitpid(-1, 0)
@@ -269,7 +269,7 @@ def test_a_path_that_cannot_be_told_is_refused() -> None:
 
 def test_every_message_arrives_as_it_was_sent() -> None:
     start = Start(
-        source=Source(reference="shop:app", path=(os.fsencode("/a\udcff"),)), slate=3, queues=("a",)
+        source=Source(reference="shop:app", path=(os.fsencode("/a\udcff"),)), slots=3, queues=("a",)
     )
     hello = Hello(worker=uuid7(), name="w", url="sqlite:///x", lease=1.5)
 

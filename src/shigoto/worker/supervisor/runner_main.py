@@ -1,9 +1,9 @@
 """The program of a runner process.
 
-A supervisor starts it with three open files: the line to the supervisor, a slate, and a file for the last words of a
-crash.
+A supervisor starts it with three open files: the line to the supervisor, memory for `RunningJobs`, and a file for
+the last words of a crash.
 
-    python -m shigoto.worker.supervisor.runner_main LINE SLATE WORDS
+    python -m shigoto.worker.supervisor.runner_main LINE MEMORY WORDS
 
 It ends when its worker has ended, and at once when the supervisor is gone: somebody else may have its jobs soon.
 
@@ -37,8 +37,8 @@ from shigoto.observe.metrics import EventCounters
 from shigoto.worker.process import (
     ORPHANED,
     Inbox,
-    Mark,
-    Slate,
+    RunningJobs,
+    WorkerFlag,
     be_expendable,
     die_with_parent,
     encode,
@@ -71,9 +71,9 @@ CUT_OFF = "The %s was ended by a handler, or by what it has left behind; so this
 LOOK_EVERY = 1.0  # seconds
 
 
-def main(line: int, slate: int, words: int) -> int:
+def main(line: int, memory: int, words: int) -> int:
     """Run a worker as the supervisor on the other end of the line says, and tell the exit code."""
-    for fd in (line, slate, words):
+    for fd in (line, memory, words):
         os.set_inheritable(fd, False)
     faulthandler.enable(words)
     be_expendable()
@@ -85,7 +85,7 @@ def main(line: int, slate: int, words: int) -> int:
     configure_logging(
         format=start.log_format, level=start.log_level.upper(), fields=job_fields, hide=hidden, gather=True
     )
-    return Program(supervisor, start, Slate.attach(slate, start.slate), words).run()
+    return Program(supervisor, start, RunningJobs.attach(memory, start.slots), words).run()
 
 
 class Wire:
@@ -120,12 +120,12 @@ class Wire:
 class Program:
     """One runner process, from its start message to its exit code."""
 
-    def __init__(self, wire: Wire, start: Start, slate: Slate, words: int) -> None:
+    def __init__(self, wire: Wire, start: Start, running_jobs: RunningJobs, words: int) -> None:
         self._wire = wire
         self._start = start
-        self._slate = slate
+        self._running_jobs = running_jobs
         self._words = words
-        self._watchdog = Watchdog(OVERDUE, lambda: slate.mark(Mark.OVERDUE))
+        self._watchdog = Watchdog(OVERDUE, lambda: running_jobs.raise_flag(WorkerFlag.OVERDUE))
         self._worker: Worker | None = None
         self._brake: Brake | None = None
         self._begun = False
@@ -191,7 +191,7 @@ class Program:
             max_jobs=start.max_jobs,
             any_role=start.any_role,
             source=start.source,
-            slate=self._slate,
+            slate=self._running_jobs,
             sweeps=False,
             ticks=start.ticks,
         )
@@ -199,7 +199,7 @@ class Program:
             self._counters.watch(app.bus)
         app.bus.subscribe(self._ready, WorkerStarted)
         app.bus.subscribe(self._stopping, WorkerStopping)
-        app.bus.subscribe(lambda _: self._slate.mark(Mark.LEAVING), WorkerLeaving)
+        app.bus.subscribe(lambda _: self._running_jobs.raise_flag(WorkerFlag.LEAVING), WorkerLeaving)
         logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app.engine))
         hello = Hello(
             worker=worker.id,
@@ -258,7 +258,7 @@ class Program:
         self._wire.send(Ended(stopped.reason, stopped.unreleased))
 
     def _cut_off(self) -> None:
-        """A handler has ended the event loop. End at once: as the slate is now, it says who may have done it."""
+        """A handler has ended the event loop. End at once: what is noted as running now says who may have done it."""
         if self._begun:
             error = sys.exc_info()
             with suppress(OSError):

@@ -34,9 +34,9 @@ from shigoto.observe.settings import Sentry
 from shigoto.worker.process import (
     BrokenWire,
     Inbox,
-    Mark,
-    Slate,
+    RunningJobs,
     Source,
+    WorkerFlag,
     encode,
     interrupts_held_back,
     launch,
@@ -51,11 +51,12 @@ NO_START = "WORKER.NO_START"  # the code of an error that has no other
 
 
 class Start(Struct, frozen=True, kw_only=True, tag=True):
-    """How to work, and where the app is. `parent` is the supervisor's process id, `slate` the number of places."""
+    """How to work, and where the app is. `parent` is the supervisor's process id, `slots` how many jobs can run
+    at once."""
 
     source: Source
     parent: int = 0
-    slate: int = 0
+    slots: int = 0
     name: str | None = None
     queues: tuple[str, ...] | None = None
     concurrency: int = CONCURRENCY
@@ -155,15 +156,15 @@ class RunnerProcess:
         self._heard = heard
         self._inbox = Inbox[News](News)
         with ExitStack() as in_case:
-            self._slate = Slate.create(start.slate)
-            in_case.callback(self._slate.close)
+            self._running_jobs = RunningJobs.create(start.slots)
+            in_case.callback(self._running_jobs.close)
             self._words = unnamed_file("shigoto-words")
             in_case.callback(os.close, self._words)
             self._line, theirs = socket.socketpair()
             in_case.callback(self._line.close)
-            assert self._slate.fd is not None
+            assert self._running_jobs.fd is not None
             with theirs, interrupts_held_back():
-                files = theirs.fileno(), self._slate.fd, self._words
+                files = theirs.fileno(), self._running_jobs.fd, self._words
                 self._process = launch(PROGRAM, files, files=files, own_group=False)
             self.pid = self._process.pid
             in_case.callback(self._give_up)
@@ -248,23 +249,23 @@ class RunnerProcess:
 
     def inside(self) -> list[int]:
         """The numbers of the jobs that run in it, or ran in it when it died."""
-        return self._slate.running()
+        return self._running_jobs.running()
 
     def in_children(self) -> list[int]:
         """The same of the jobs in processes of their own, which die with it."""
-        return self._slate.in_children()
+        return self._running_jobs.in_children()
 
     def groups(self) -> list[int]:
         """The process groups of these."""
-        return self._slate.children()
+        return self._running_jobs.children()
 
-    def has(self, mark: Mark) -> bool:
+    def has(self, flag: WorkerFlag) -> bool:
         """Whether it has said this of its own end."""
-        return self._slate.has(mark)
+        return self._running_jobs.has(flag)
 
     def cycled_at(self) -> float | None:
         """When it has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
-        return self._slate.cycled_at()
+        return self._running_jobs.cycled_at()
 
     def words(self) -> str:
         """What it has written about its own crash."""
@@ -272,7 +273,7 @@ class RunnerProcess:
 
     def forget(self) -> None:
         """Release what was kept of it, once it is buried."""
-        self._slate.close()
+        self._running_jobs.close()
         os.close(self._words)
 
     def _read(self) -> None:

@@ -36,7 +36,7 @@ from shigoto.observe.events import JobsRescued, RunnerPaused
 from shigoto.observe.sentry import SentryReporter
 from shigoto.worker.health import Probe, StoreSigns
 from shigoto.worker.maintenance import Sweeper
-from shigoto.worker.process import Mark, how_it_ended
+from shigoto.worker.process import WorkerFlag, how_it_ended
 from shigoto.worker.state import Trouble, WorkerState, beat_deadline, lease_clock, longest_pause
 from shigoto.worker.supervisor import host
 from shigoto.worker.supervisor.runner_process import Hello, RunnerProcess
@@ -292,7 +292,7 @@ async def vouch(runner: RunnerProcess, hello: Hello, state: WorkerState) -> Doub
         sent_at = now
         if orders.fenced:
             # Nor does the store know one that has just left; it has said so before.
-            return None if runner.has(Mark.LEAVING) else Doubt(FENCED, FENCED_WITHIN)
+            return None if runner.has(WorkerFlag.LEAVING) else Doubt(FENCED, FENCED_WITHIN)
 
 
 def _until_next(hello: Hello, state: WorkerState) -> float:

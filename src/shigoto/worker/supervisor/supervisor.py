@@ -3,8 +3,8 @@
 It never imports user code, and does nothing that could take long: whatever handlers do to their own process, this
 one beats for them, sweeps the store, and notices their death at once.
 
-    runner dies ──► its slate is read ──► what it left is killed ──► it is buried in the store: what ran has crashed,
-      │                                                              the rest is given back
+    runner dies ──► its running jobs are read ──► what it left is killed ──► it is buried in the store: what ran has
+      │                                                                      crashed, the rest is given back
       └───► a new one starts, at once if the last one had worked; nothing waits for the burial
 
 A runner that has run enough jobs, or uses too much memory, claims no more and finishes what runs, however long that
@@ -40,7 +40,7 @@ from shigoto.observe.events import RunnerDied, RunnerFailed, RunnerRetired, Runn
 from shigoto.observe.log import configure_logging, log_events
 from shigoto.observe.metrics import Metrics, Sample, metrics_if_shown
 from shigoto.worker.health import HealthPort, Readiness, Signs, judge, ready_of
-from shigoto.worker.process import Mark, how_it_ended
+from shigoto.worker.process import WorkerFlag, how_it_ended
 from shigoto.worker.process_main import FAREWELL, Watchdog
 from shigoto.worker.starting import places
 from shigoto.worker.state import lease_clock
@@ -246,7 +246,7 @@ class Supervisor:
         self._start = structs.replace(
             start,
             parent=os.getpid(),
-            slate=places(start.concurrency, start.threads, start.children),
+            slots=places(start.concurrency, start.threads, start.children),
             stop_timeout=room_for_runners(duties.stop_timeout),
             tell_files=duties.reload,
             tell_counts=self._window.counts,
@@ -402,7 +402,7 @@ class Supervisor:
     def _clear_up(self, runner: RunnerProcess, pause: float | None) -> None:
         """Bury it, unless it has given back everything by itself or never had anything."""
         hello, ended, code = runner.hello, runner.ended, runner.dead.result()
-        on_purpose = runner.has(Mark.OVERDUE) or (runner.killed and code == -signal.SIGKILL)
+        on_purpose = runner.has(WorkerFlag.OVERDUE) or (runner.killed and code == -signal.SIGKILL)
         unhurt = ended is not None or runner.failed is not None
         words, groups = runner.words(), runner.groups()
         deaths = deaths_in(
