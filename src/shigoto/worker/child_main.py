@@ -257,7 +257,7 @@ class Child:
                         self._obey(order)
                 self._tick()
         finally:
-            os._exit(process.ORPHANED)
+            os._exit(process.PARENT_GONE)
 
     def _tick(self) -> None:
         child_run = self._child_run

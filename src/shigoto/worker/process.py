@@ -2,7 +2,8 @@
 
     Source       the app, by the name under which another process can import it
     launch       a process is started, and its end is told in words
-    kin          a process dies with its parent, and before it
+    die_with_parent, prefer_oom_kill
+                 a process dies with its parent, and before it
     Inbox        messages on a stream of bytes: four bytes of length, then msgpack
     RunningJobs  the jobs that run, in memory that a supervisor can read after the death of their process
 
@@ -169,8 +170,8 @@ def _is_in(folder: bytes | None) -> bool:
     return False
 
 
-ORPHANED = 71  # the exit code of a process whose parent is gone
-EXPENDABLE = 100  # what is added to the badness by which Linux chooses whom to kill when memory runs out
+PARENT_GONE = 71  # the exit code of a process whose parent is gone
+ADDED_BADNESS = 100  # what is added to the badness by which Linux chooses whom to kill when memory runs out
 WORST_BADNESS = 1_000
 
 _PR_SET_PDEATHSIG = 1
@@ -191,10 +192,10 @@ def die_with_parent(parent: int) -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     # It may have died before the kernel knew of our wish.
     if os.getppid() != parent:
-        os._exit(ORPHANED)
+        os._exit(PARENT_GONE)
 
 
-def be_expendable() -> None:
+def prefer_oom_kill() -> None:
     """When memory runs out, be killed before the parent, which shall live and tell of it; where Linux chooses.
 
     Whatever this process starts inherits that, and must not add to it: among processes that run jobs the largest shall
@@ -202,7 +203,7 @@ def be_expendable() -> None:
     """
     badness = Path("/proc/self/oom_score_adj")
     with suppress(OSError, ValueError):
-        badness.write_text(str(min(WORST_BADNESS, int(badness.read_text()) + EXPENDABLE)))
+        badness.write_text(str(min(WORST_BADNESS, int(badness.read_text()) + ADDED_BADNESS)))
 
 
 PORTION = 262_144  # bytes to read at once

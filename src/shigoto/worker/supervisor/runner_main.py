@@ -35,13 +35,13 @@ from shigoto.observe.events import WorkerLeaving, WorkerStarted, WorkerStopping
 from shigoto.observe.log import configure_logging, some_of
 from shigoto.observe.metrics import EventCounters
 from shigoto.worker.process import (
-    ORPHANED,
+    PARENT_GONE,
     Inbox,
     RunningJobs,
     WorkerFlag,
-    be_expendable,
     die_with_parent,
     encode,
+    prefer_oom_kill,
     receive,
 )
 from shigoto.worker.process_main import OVERDUE, Brake, SignalWatch, Watchdog, exit_after, run_to_the_end
@@ -76,11 +76,11 @@ def main(line: int, memory: int, words: int) -> int:
     for fd in (line, memory, words):
         os.set_inheritable(fd, False)
     faulthandler.enable(words)
-    be_expendable()
+    prefer_oom_kill()
     supervisor = Wire(line)
     start = supervisor.receive()
     if not isinstance(start, Start):
-        return ORPHANED
+        return PARENT_GONE
     die_with_parent(start.parent)
     configure_logging(
         format=start.log_format, level=start.log_level.upper(), fields=job_fields, hide=hidden, gather=True
@@ -170,7 +170,7 @@ class Program:
                 elif isinstance(order, Recycle) and self._worker is not None:
                     self._worker.recycle()
         finally:
-            os._exit(ORPHANED)
+            os._exit(PARENT_GONE)
 
     def _work(self, app: Shigoto) -> int:
         expect_shared(app.engine)
