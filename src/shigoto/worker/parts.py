@@ -32,7 +32,7 @@ from shigoto.worker.maintenance import Promoter, Sweeper, lookout_of
 from shigoto.worker.pool import Pool, running
 from shigoto.worker.process_pool import ProcessPool
 from shigoto.worker.reporting import Reporter
-from shigoto.worker.routing import Isolation, Loners, Pools, routes_of
+from shigoto.worker.routing import Isolation, IsolationWatch, Pools, routes_of
 from shigoto.worker.runner import Runner
 from shigoto.worker.settler import Settler
 from shigoto.worker.starting import Lifespan
@@ -120,7 +120,9 @@ class WorkerParts:
         sweeps = settings.sweeps and self._repairs
         self._sweeper = Sweeper(state, lambda: settings.unknown_after) if sweeps else None
         self._lookout = lookout_of(state, notifier)
-        self._loners = Loners(state, routes.unable, self.claimer.look) if routes.unable else None
+        self._isolation_watch = (
+            IsolationWatch(state, routes.unable, self.claimer.look) if routes.unable else None
+        )
         self._exclusives = Exclusives(state, self.pools, tasks)
         self._needs_child = any(task.executor == "process" for task in tasks.values())
         self._time = asyncio.get_running_loop().time
@@ -151,8 +153,8 @@ class WorkerParts:
             seekers.append(("sweeper", self._sweeper.run()))
         if self._lookout is not None:
             seekers.append(("lookout", self._lookout.run()))
-        if self._loners is not None:
-            seekers.append(("loners", self._loners.run()))
+        if self._isolation_watch is not None:
+            seekers.append(("loners", self._isolation_watch.run()))
         self._seekers = [self._begin(group, part, work) for part, work in seekers]
 
     def aside(self, part: str, work: Coroutine[Any, Any, None]) -> None:

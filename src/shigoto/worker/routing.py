@@ -102,7 +102,7 @@ def _because(task: Task[..., Any]) -> str:
     return "" if task.options.executor == "process" else ", because it has a timeout"
 
 
-class Loners:
+class IsolationWatch:
     """Lets jobs that should run alone run in ordinary pools, if nobody else can do better. `look` is called then.
 
     The `kinds` are those of tasks that this worker cannot isolate, in a store that others can open.
