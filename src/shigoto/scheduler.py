@@ -47,7 +47,7 @@ from shigoto.observe.log import log_events, some_of
 from shigoto.observe.store_gauges import GaugeValue
 from shigoto.worker.claimer import Listener
 from shigoto.worker.health import LOCKED, UNWRITTEN
-from shigoto.worker.maintenance import Promoter, Sweeper, lookout_of
+from shigoto.worker.maintenance import Promoter, Sweeper, queue_age_watch_of
 from shigoto.worker.starting import checked_seconds, declare, expect_ready, expect_ready_now, want_notices
 from shigoto.worker.state import WorkerState, lease_clock
 from shigoto.worker.stopping import LEAST_PATIENCE, Runnable
@@ -262,8 +262,8 @@ class Scheduler(Runnable[SchedulerExit]):
             self._part("promoter", promoter.run()),
             self._part("sweeper", sweeper.run()),
         ]
-        lookout = lookout_of(state, self._app.notifier)
-        parts += [] if lookout is None else [self._part("lookout", lookout.run())]
+        queue_age_watch = queue_age_watch_of(state, self._app.notifier)
+        parts += [] if queue_age_watch is None else [self._part("lookout", queue_age_watch.run())]
         running = 0
         try:
             while self._switch.reason is None and not any(part.done() for part in (ear, *parts)):
@@ -273,8 +273,8 @@ class Scheduler(Runnable[SchedulerExit]):
             ear.cancel()
             for each in (ticker, promoter, sweeper):
                 each.close()
-            if lookout is not None:
-                lookout.close()
+            if queue_age_watch is not None:
+                queue_age_watch.close()
             running = await self._finish(parts)
         finally:
             await _cut_off([ear, *parts])

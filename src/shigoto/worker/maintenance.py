@@ -251,7 +251,7 @@ class Sweeper:
 SHORTEST_LOOK, LONGEST_LOOK = 1.0, 30.0  # seconds
 
 
-class Lookout:
+class QueueAgeWatch:
     """Looks for queues that wait too long, for rules that ask for it: four times within the shortest limit of these,
     and at least twice a minute.
 
@@ -294,9 +294,9 @@ class Lookout:
         return self._pause * self._state.random.uniform(0.8, 1.0)
 
 
-def lookout_of(state: WorkerState, notifier: "Notifier | None") -> Lookout | None:
-    """A lookout, if a rule of the app asks for one and nobody else looks after the store."""
+def queue_age_watch_of(state: WorkerState, notifier: "Notifier | None") -> QueueAgeWatch | None:
+    """A watch, if a rule of the app asks for one and nobody else looks after the store."""
     limit = None if notifier is None else notifier.shortest_limit
     if notifier is None or limit is None or not state.engine.capabilities.repairs:
         return None
-    return Lookout(state, notifier, limit)
+    return QueueAgeWatch(state, notifier, limit)

@@ -28,7 +28,7 @@ from shigoto.worker.child_process import Begin
 from shigoto.worker.claimer import Claimer, Listener
 from shigoto.worker.keeper import Beats, Exclusives, Keeper
 from shigoto.worker.loop_pool import LoopPool
-from shigoto.worker.maintenance import Promoter, Sweeper, lookout_of
+from shigoto.worker.maintenance import Promoter, Sweeper, queue_age_watch_of
 from shigoto.worker.pool import Pool, running
 from shigoto.worker.process_pool import ProcessPool
 from shigoto.worker.reporting import Reporter
@@ -119,7 +119,7 @@ class WorkerParts:
         self.ticker = Ticker(state, declared, tracing=tracing) if ticks else None
         sweeps = settings.sweeps and self._repairs
         self._sweeper = Sweeper(state, lambda: settings.unknown_after) if sweeps else None
-        self._lookout = lookout_of(state, notifier)
+        self._queue_age_watch = queue_age_watch_of(state, notifier)
         self._isolation_watch = (
             IsolationWatch(state, routes.unable, self.claimer.look) if routes.unable else None
         )
@@ -151,8 +151,8 @@ class WorkerParts:
             seekers.append(("ticker", self.ticker.run()))
         if self._sweeper is not None:
             seekers.append(("sweeper", self._sweeper.run()))
-        if self._lookout is not None:
-            seekers.append(("lookout", self._lookout.run()))
+        if self._queue_age_watch is not None:
+            seekers.append(("lookout", self._queue_age_watch.run()))
         if self._isolation_watch is not None:
             seekers.append(("loners", self._isolation_watch.run()))
         self._seekers = [self._begin(group, part, work) for part, work in seekers]
