@@ -224,7 +224,7 @@ EXCLUSIVE_PART = 0.9  # of a lease
 EXCLUSIVE_LOOK = 0.1  # of a lease, at most, between looks
 
 
-class Exclusives:
+class ExclusiveJobs:
     """Watches over the running jobs of tasks that must never run twice at once, not even for a moment
     (`exclusive=True`).
 

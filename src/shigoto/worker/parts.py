@@ -26,7 +26,7 @@ from shigoto.schedule.declare import Declared
 from shigoto.task import Task
 from shigoto.worker.child_process import Begin
 from shigoto.worker.claimer import Claimer, Listener
-from shigoto.worker.keeper import Beats, Exclusives, Keeper
+from shigoto.worker.keeper import Beats, ExclusiveJobs, Keeper
 from shigoto.worker.loop_pool import LoopPool
 from shigoto.worker.maintenance import Promoter, Sweeper, queue_age_watch_of
 from shigoto.worker.pool import Pool, running
@@ -123,7 +123,7 @@ class WorkerParts:
         self._isolation_watch = (
             IsolationWatch(state, routes.unable, self.claimer.look) if routes.unable else None
         )
-        self._exclusives = Exclusives(state, self.pools, tasks)
+        self._exclusive_jobs = ExclusiveJobs(state, self.pools, tasks)
         self._needs_child = any(task.executor == "process" for task in tasks.values())
         self._time = asyncio.get_running_loop().time
         self._warm_from = self._time() + WARM_AFTER if settings.supervised else inf
@@ -138,8 +138,8 @@ class WorkerParts:
         self.aside("settler", self.settler.run())
         self.aside("keeper", self.keeper.run())
         self.aside("reporter", self._reporter.run())
-        if self._exclusives.tasks:
-            self.aside("exclusives", self._exclusives.run())
+        if self._exclusive_jobs.tasks:
+            self.aside("exclusives", self._exclusive_jobs.run())
         if self.process_pool is not None and self._needs_child:
             self.process_pool.keep_warm(inf)
         self._claiming = self._begin(group, "claimer", self.claimer.run(self.kinds))
