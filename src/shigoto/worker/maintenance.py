@@ -122,7 +122,7 @@ def pace(own: float, shortest: Millis | None) -> float:
     return own if shortest is None else min(own, max(SHORTEST_PACE, shortest / 1000))
 
 
-class Looks:
+class FenceDecision:
     """Decides whom to fence; pure, but for what it remembers. Times are seconds on a monotonic clock."""
 
     def __init__(self, own: UUID, lease: float) -> None:
@@ -182,7 +182,7 @@ class Sweeper:
         self._follows = follows
         self._pace = state.lease
         self._time = asyncio.get_running_loop().time
-        self._looks = Looks(state.id, state.lease)
+        self._fence_decision = FenceDecision(state.id, state.lease)
         self._trouble = Trouble(state, "sweeper")
         self._wakeup = Wakeup()
         self._closed = False
@@ -208,32 +208,32 @@ class Sweeper:
         """Sweep once, and return how many seconds to wait."""
         engine = self._state.engine
         order = SweepOrder(
-            fence=self._looks.to_fence,
+            fence=self._fence_decision.to_fence,
             unknown_after=self._unknown_after(),
             longest_gap=round(self._state.lease * 1000),
         )
         try:
             swept = await self._state.ask("sweep", engine.sweep(order))
         except StoreError as error:
-            self._looks.lost_contact()
+            self._fence_decision.lost_contact()
             return self._trouble.met(error)
         self._trouble.over()
         now = self._swept_at = self._time()
         if self._follows:
             self._pace = pace(self._state.lease, swept.shortest_lease)
-            self._looks.apart = self._pace / 3
+            self._fence_decision.apart = self._pace / 3
         if swept.clock_step:
-            self._looks.forget()
+            self._fence_decision.forget()
         else:
-            self._looks.saw(now, swept.expired_workers)
+            self._fence_decision.saw(now, swept.expired_workers)
         self._tell(swept)
         return self._pause(now, swept)
 
     def _pause(self, now: float, swept: Swept) -> float:
-        if swept.more or self._looks.to_fence:
+        if swept.more or self._fence_decision.to_fence:
             return MORE_AT_ONCE
         pause = self._pace / 6 * self._state.random.uniform(0.8, 1.0)
-        second_look = self._looks.next_look(now)
+        second_look = self._fence_decision.next_look(now)
         return pause if second_look is None else min(pause, max(second_look, MORE_AT_ONCE))
 
     def _tell(self, swept: Swept) -> None:

@@ -4,7 +4,7 @@ from uuid import uuid4
 
 import pytest
 
-from shigoto.worker.maintenance import Looks, pace
+from shigoto.worker.maintenance import FenceDecision, pace
 
 
 @pytest.mark.parametrize(
@@ -21,44 +21,44 @@ def test_nobody_sweeps_by_a_longer_lease_than_its_own() -> None:
 
 
 def test_two_looks_are_as_far_apart_as_is_said() -> None:
-    looks, dead = Looks(uuid4(), 30.0), uuid4()
-    looks.apart = 2.0
-    looks.saw(100.0, (dead,))
-    assert (looks.to_fence, looks.next_look(100.0)) == ((), 2.0)
+    decision, dead = FenceDecision(uuid4(), 30.0), uuid4()
+    decision.apart = 2.0
+    decision.saw(100.0, (dead,))
+    assert (decision.to_fence, decision.next_look(100.0)) == ((), 2.0)
 
-    looks.saw(102.0, (dead,))
-    assert looks.to_fence == (dead,)
+    decision.saw(102.0, (dead,))
+    assert decision.to_fence == (dead,)
 
 
 def test_after_an_outage_a_whole_lease_of_its_own_passes_first() -> None:
-    looks, dead = Looks(uuid4(), 30.0), uuid4()
-    looks.apart = 2.0
-    looks.lost_contact()
+    decision, dead = FenceDecision(uuid4(), 30.0), uuid4()
+    decision.apart = 2.0
+    decision.lost_contact()
     for at in (100.0, 110.0, 129.0):
-        looks.saw(at, (dead,))
-        assert looks.to_fence == ()
+        decision.saw(at, (dead,))
+        assert decision.to_fence == ()
 
-    looks.saw(130.0, (dead,))
-    assert looks.to_fence == (dead,)
+    decision.saw(130.0, (dead,))
+    assert decision.to_fence == (dead,)
 
 
 def test_who_was_asleep_waits_for_the_others_to_wake_up() -> None:
     """E04: what it has seen before, and a second look soon afterwards, are not enough."""
-    looks, sleeper = Looks(uuid4(), 3.0), uuid4()
-    looks.saw(100.0, (sleeper,))
+    decision, sleeper = FenceDecision(uuid4(), 3.0), uuid4()
+    decision.saw(100.0, (sleeper,))
 
     for at in (106.0, 107.1, 110.9):
-        looks.saw(at, (sleeper,))
-        assert looks.to_fence == ()
+        decision.saw(at, (sleeper,))
+        assert decision.to_fence == ()
 
-    looks.saw(111.0, (sleeper,))
-    assert looks.to_fence == (sleeper,)
+    decision.saw(111.0, (sleeper,))
+    assert decision.to_fence == (sleeper,)
 
 
 def test_who_looks_a_little_late_was_not_asleep() -> None:
-    looks, dead = Looks(uuid4(), 3.0), uuid4()
-    looks.saw(100.0, (dead,))
+    decision, dead = FenceDecision(uuid4(), 3.0), uuid4()
+    decision.saw(100.0, (dead,))
 
-    looks.saw(105.0, (dead,))
+    decision.saw(105.0, (dead,))
 
-    assert looks.to_fence == (dead,)
+    assert decision.to_fence == (dead,)
