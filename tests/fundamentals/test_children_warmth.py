@@ -10,7 +10,7 @@ import pytest
 from shigoto.observe import events
 from shigoto.worker import parts, process_pool
 from shigoto.worker.process import RunningJobs
-from shigoto.worker.process_pool import Warmth
+from shigoto.worker.process_pool import IdleChildren
 from tests.fundamentals.nursery import Nursery, make, own_children
 from tests.journeys.yard import eventually
 
@@ -28,12 +28,12 @@ WITHOUT_PROCESSES = CODE.partition("@app.task(")[0]
 
 class TestWarmth:
     def test_nothing_is_kept_unless_somebody_asks(self) -> None:
-        assert not Warmth(lambda: 5.0).wanted
-        assert Warmth(lambda: 5.0).over
+        assert not IdleChildren(lambda: 5.0).wanted
+        assert IdleChildren(lambda: 5.0).over
 
     def test_one_is_ready_for_as_long_as_was_asked(self) -> None:
         now = 5.0
-        kept = Warmth(lambda: now)
+        kept = IdleChildren(lambda: now)
         kept.want(10.0)
         kept.want(3.0)
 
@@ -44,7 +44,7 @@ class TestWarmth:
 
     def test_one_that_was_used_is_kept_but_not_replaced(self) -> None:
         now = 5.0
-        kept = Warmth(lambda: now)
+        kept = IdleChildren(lambda: now)
         kept.use()
 
         assert (kept.wanted, kept.over) == (False, False)
@@ -52,7 +52,7 @@ class TestWarmth:
         assert kept.over
 
     def test_for_ever_is_for_ever(self) -> None:
-        kept = Warmth(lambda: 1e9)
+        kept = IdleChildren(lambda: 1e9)
         kept.want(inf)
 
         assert (kept.wanted, kept.over) == (True, False)
@@ -78,8 +78,8 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_a_supervised_worker_has_a_child_ready_while_it_has_work_and_none_when_it_is_idle(
     open_nursery: Callable[[str], Nursery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "WARM_AFTER", 0.0)
-    monkeypatch.setattr(parts, "WARM_FOR", 1.0)
+    monkeypatch.setattr(parts, "READY_CHILD_AFTER", 0.0)
+    monkeypatch.setattr(parts, "READY_CHILD_FOR", 1.0)
     kids = open_nursery(WITHOUT_PROCESSES)
 
     async def main() -> None:

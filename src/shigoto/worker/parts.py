@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 # jobs are run alone, and starting a child for them takes 0.3 s on an idle machine and 1 s on a busy one. But not in its
 # first seconds: half a second of processor time is a sixth of a drain of 100 000 jobs on two cores. And an idle worker
 # need not be so quick, and leaves the memory to others.
-WARM_AFTER, WARM_FOR = 10.0, 60.0
+READY_CHILD_AFTER, READY_CHILD_FOR = 10.0, 60.0
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -126,7 +126,7 @@ class WorkerParts:
         self._exclusive_jobs = ExclusiveJobs(state, self.pools, tasks)
         self._needs_child = any(task.executor == "process" for task in tasks.values())
         self._time = asyncio.get_running_loop().time
-        self._warm_from = self._time() + WARM_AFTER if settings.supervised else inf
+        self._ready_child_from = self._time() + READY_CHILD_AFTER if settings.supervised else inf
         self._group: asyncio.TaskGroup | None = None
         self._seekers: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
@@ -141,7 +141,7 @@ class WorkerParts:
         if self._exclusive_jobs.tasks:
             self.aside("exclusives", self._exclusive_jobs.run())
         if self.process_pool is not None and self._needs_child:
-            self.process_pool.keep_warm(inf)
+            self.process_pool.keep_child_ready(inf)
         self._claiming = self._begin(group, "claimer", self.claimer.run(self.kinds))
         self._claiming.add_done_callback(lambda _: self.switch.changed.ring())
         seekers = [("listener", self._listener.run())]
@@ -222,8 +222,8 @@ class WorkerParts:
 
     def _flushed(self, delays: list[Millis]) -> None:
         self.claimer.room()
-        if self.process_pool is not None and self._time() >= self._warm_from:
-            self.process_pool.keep_warm(WARM_FOR)
+        if self.process_pool is not None and self._time() >= self._ready_child_from:
+            self.process_pool.keep_child_ready(READY_CHILD_FOR)
         self.switch.changed.ring()
         if 0 in delays:
             self.claimer.look()

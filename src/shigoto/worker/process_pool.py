@@ -52,7 +52,7 @@ from shigoto.worker.stopping import Wakeup
 KEPT_FOR = 60.0  # seconds from the last use
 
 
-class Warmth:
+class IdleChildren:
     """The two instants of one pool: until when to have a child ready, and until when to keep those that are there."""
 
     def __init__(self, time: Callable[[], float]) -> None:
@@ -119,7 +119,7 @@ class ProcessSlot:
         self._softly = False
 
     @property
-    def warmth(self) -> int:
+    def readiness(self) -> int:
         """How soon a job could start here."""
         return 0 if self.child is None else 1 + self.child.ready
 
@@ -232,7 +232,7 @@ class ProcessPool:
         self._rest_timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._told: str | None = None
-        self._warmth = Warmth(self._loop.time)
+        self._idle_children = IdleChildren(self._loop.time)
         self._closed = False
 
     @property
@@ -249,17 +249,17 @@ class ProcessPool:
         """The slots that hold a job right now."""
         return [slot for slot in self._process_slots if slot.lease is not None]
 
-    def keep_warm(self, seconds: float = 0.0) -> None:
+    def keep_child_ready(self, seconds: float = 0.0) -> None:
         """Have a child ready for so long, or for as long as was said before."""
-        self._warmth.want(seconds)
-        may_start = self._warmth.wanted and not self._closed and not self.resting
+        self._idle_children.want(seconds)
+        may_start = self._idle_children.wanted and not self._closed and not self.resting
         if may_start and all(slot.child is None for slot in self._process_slots):
             self._start(self._process_slots[0])
 
     def give(self, leases: Sequence[Lease]) -> None:
         """Run these, in this order."""
         self._tell = self._state.bus.wants(JobStarted)
-        self._warmth.use()
+        self._idle_children.use()
         self._buffer.extend(leases)
         if self.resting or self._closed:
             self._release_unsent()
@@ -377,7 +377,7 @@ class ProcessPool:
             free = [slot for slot in self._process_slots if slot.lease is None]
             if not free:
                 return
-            slot = max(free, key=lambda slot: slot.warmth)
+            slot = max(free, key=lambda slot: slot.readiness)
             slot.take(self._buffer.popleft())
             if slot.child is None:
                 self._start(slot)
@@ -405,7 +405,7 @@ class ProcessPool:
         self._look_timer = self._loop.call_later(LOOK, self._look) if children else None
         for child in children:
             child.look()
-        for slot in self._process_slots if self._warmth.over else ():
+        for slot in self._process_slots if self._idle_children.over else ():
             if slot.lease is None:
                 self._retire(slot)
 
@@ -462,7 +462,7 @@ class ProcessPool:
         lease, seconds = slot.lease, self._state.clock() - slot.started if slot.sent else 0.0
         self._state.running_jobs.numbers[slot.index] = 0
         slot.empty()
-        self._warmth.use()
+        self._idle_children.use()
         if lease is not None:
             self._settle(lease, settlement, seconds)
 
@@ -523,7 +523,7 @@ class ProcessPool:
         if not self._closed:
             if not self.resting:
                 self._feed()
-                self.keep_warm()
+                self.keep_child_ready()
             self._room()
 
     def _retire(self, slot: ProcessSlot) -> None:
