@@ -201,7 +201,7 @@ def test_the_end_of_a_child_is_noticed_though_somebody_has_taken_its_files(
         async with kids.working(children=1):
             pid = int(await kids.noted("began"))
             nothing = os.open(os.devnull, os.O_WRONLY)
-            for fd in (made[0]._words, made[0]._line.fileno()):
+            for fd in (made[0]._crash_report, made[0]._line.fileno()):
                 os.dup2(nothing, fd, inheritable=False)
             os.close(nothing)
             os.kill(pid, signal.SIGKILL)

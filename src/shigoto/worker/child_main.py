@@ -1,6 +1,6 @@
 """The program of a child process.
 
-    python -m shigoto.worker.child_main SOCKET PARENT WORDS
+    python -m shigoto.worker.child_main SOCKET PARENT REPORT
 
 It runs one job at a time: a sync one in its main thread, where an exception can be raised in it, an async one on its
 event loop. Another thread listens to the worker, and ends the process as soon as the worker is gone.
@@ -154,10 +154,10 @@ class ChildRun:
 class Child:
     """Takes orders from the worker until there are no more."""
 
-    def __init__(self, output: ChildOutput, interrupts: Interrupts, words: int) -> None:
+    def __init__(self, output: ChildOutput, interrupts: Interrupts, crash_report: int) -> None:
         self._output = output
         self._interrupts = interrupts
-        self._words = words
+        self._crash_report = crash_report
         self._loop = asyncio.new_event_loop()
         self._queue: SimpleQueue[Begin | Run | Leave] = SimpleQueue()
         self._async_tasks: frozenset[str] = frozenset()
@@ -174,7 +174,7 @@ class Child:
             try:
                 app, lifespan, runner = self._begin(begin)
             except (Exception, SystemExit) as error:
-                self._output.send(Unfit(_words(error)))
+                self._output.send(Unfit(_why_unfit(error)))
                 return 1
             with capturing():
                 self._serve(app, runner)
@@ -216,7 +216,7 @@ class Child:
             self._interrupts.begin(child_run)
             if order.within is not None:
                 # In a thread that needs no interpreter: it works whatever the handler does.
-                faulthandler.dump_traceback_later(order.within, exit=True, file=self._words)
+                faulthandler.dump_traceback_later(order.within, exit=True, file=self._crash_report)
             self._output.send(Began())
             settlement = self._run(runner, child_run)
             faulthandler.cancel_dump_traceback_later()
@@ -236,7 +236,7 @@ class Child:
         finally:
             if not running.done():
                 # It has ended the event loop under itself. To cancel what runs there could take for ever.
-                os.write(self._words, traceback.format_exc().encode("utf-8", "backslashreplace"))
+                os.write(self._crash_report, traceback.format_exc().encode("utf-8", "backslashreplace"))
                 os._exit(1)
 
     def _signals(self) -> Signals:
@@ -295,19 +295,19 @@ class Child:
 
 def main(arguments: Sequence[str]) -> int:
     """Be a child process of the worker that has this process id."""
-    line, parent, words = map(int, arguments)
+    line, parent, crash_report = map(int, arguments)
     process.die_with_parent(parent)
-    for fd in (line, words):
+    for fd in (line, crash_report):
         # They were passed on to us, and to nobody that a handler starts.
         os.set_inheritable(fd, False)
-    faulthandler.enable(words, all_threads=True)
-    faulthandler.register(signal.SIGUSR2, words, all_threads=True)
+    faulthandler.enable(crash_report, all_threads=True)
+    faulthandler.register(signal.SIGUSR2, crash_report, all_threads=True)
     interrupts = Interrupts()
     interrupts.install()
-    return Child(ChildOutput(socket.socket(fileno=line), interrupts), interrupts, words).live()
+    return Child(ChildOutput(socket.socket(fileno=line), interrupts), interrupts, crash_report).live()
 
 
-def _words(error: Exception | SystemExit) -> str:
+def _why_unfit(error: Exception | SystemExit) -> str:
     """Why this child cannot begin."""
     if isinstance(error, ShigotoError):
         return fit(str(error), ERROR_LIMIT)

@@ -130,7 +130,7 @@ News = Ready | Unfit | Began | Said | Ended
 
 PROGRAM = "shigoto.worker.child_main"
 FIRST_LOOK, LAST_LOOK = 0.002, 0.25  # seconds between looks, once the socket has ended
-MOST_WORDS = 64 * 1024  # bytes
+MOST_CRASH_REPORT = 64 * 1024  # bytes
 HERE = os.path.dirname(__file__)
 LISTENER = " in _listen\n"
 RAN_OUT = "Timeout ("  # what faulthandler writes down before it ends a process that has run out of time
@@ -161,9 +161,9 @@ class ChildProcess:
             in_case.callback(self._line.close)
             self._line.setblocking(False)
             with theirs:
-                self._words = unnamed_file("shigoto-words")
-                in_case.callback(os.close, self._words)
-                files = theirs.fileno(), self._words
+                self._crash_report = unnamed_file("shigoto-words")
+                in_case.callback(os.close, self._crash_report)
+                files = theirs.fileno(), self._crash_report
                 arguments = files[0], os.getpid(), files[1]
                 self._process = launch(
                     PROGRAM, arguments, files=files, own_group=True, folder=begin.source.folder
@@ -187,7 +187,7 @@ class ChildProcess:
         self._write()
 
     def dump(self) -> None:
-        """Let it write down where it is, for `words`; that takes a moment, whatever it is doing."""
+        """Let it write down where it is, for `crash_report`; that takes a moment, whatever it is doing."""
         self._process.send_signal(signal.SIGUSR2)
 
     def kill(self) -> None:
@@ -205,27 +205,27 @@ class ChildProcess:
                 pass
             self._reaped()
 
-    def words(self) -> str:
+    def crash_report(self) -> str:
         """What it has written down about its crash."""
-        return _about_handlers(self._all_words())
+        return _about_handlers(self._whole_crash_report())
 
     def ran_out_of_time(self) -> bool:
         """Whether it has ended by itself because its run took too long."""
-        return self.code == 1 and self._all_words().startswith(RAN_OUT)
+        return self.code == 1 and self._whole_crash_report().startswith(RAN_OUT)
 
     def close(self) -> None:
         """Let go of what is left of it."""
         with suppress(OSError):
-            os.close(self._words)
+            os.close(self._crash_report)
 
     def how(self) -> str:
         """How it ended, in words that go on from what it was."""
         code = self.code or 0
         return f"{how_it_ended(code)}.{MEMORY if code == -signal.SIGKILL else ''}"
 
-    def _all_words(self) -> str:
+    def _whole_crash_report(self) -> str:
         with suppress(OSError):
-            return os.pread(self._words, MOST_WORDS, 0).decode("utf-8", "replace")
+            return os.pread(self._crash_report, MOST_CRASH_REPORT, 0).decode("utf-8", "replace")
         return ""
 
     def _read(self) -> bool:
@@ -292,8 +292,8 @@ class ChildProcess:
             self._loop.remove_writer(self._line)
 
 
-def _about_handlers(words: str) -> str:
+def _about_handlers(crash_report: str) -> str:
     """What faulthandler has written, without the thread that listens to the worker and the frames of the runtime."""
-    threads = [part for part in words.split("\n\n") if LISTENER not in part]
+    threads = [part for part in crash_report.split("\n\n") if LISTENER not in part]
     lines = "\n\n".join(threads).splitlines()
     return "\n".join(line for line in lines if not any(place in line for place in RUNTIME))

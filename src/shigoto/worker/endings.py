@@ -171,12 +171,12 @@ def crashed(lease: Lease, error: str, stack: str, lines: Iterable[LogLine]) -> S
     """The process of the job has died, and nobody else was in it (T9)."""
     text = fit(error, ERROR_LIMIT)
     return structs.replace(
-        _ended(lease, Ending.CRASHED, delay=CRASH_DELAY, error=text, trace=last_words(text, stack, lines)),
+        _ended(lease, Ending.CRASHED, delay=CRASH_DELAY, error=text, trace=crash_report(text, stack, lines)),
         alone=True,
     )
 
 
-def last_words(error: str, stack: str, lines: Iterable[LogLine]) -> str | None:
+def crash_report(error: str, stack: str, lines: Iterable[LogLine]) -> str | None:
     """What is known of a process that is gone: where it was, and what it has written last; None if nothing is."""
     written = [f"{line.level}: {line.text}" for line in lines if not is_encrypted(line.text)]
     parts = [stack.rstrip()] if stack.strip() else []

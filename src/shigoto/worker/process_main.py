@@ -33,7 +33,7 @@ OVERTIME = 2.0  # seconds beyond the stop time-out until the watchdog bites
 HURRY = 5.0  # seconds from a second request until it bites
 FAREWELL = 5.0  # seconds for closing the store, once the worker has ended
 OVERDUE = 70  # the exit code of a runner process that its own watchdog has ended
-TELL = 0.5  # seconds for the last words: whoever reads the log may be stuck, too
+TELL = 0.5  # seconds for the final log message: whoever reads the log may be stuck, too
 
 TOO_SLOW = (
     "The process did not end in time after a stop, and is ended now. Jobs that it could not give back are run"
@@ -82,17 +82,17 @@ class Watchdog:
     def _bite(self) -> NoReturn:
         if self._biting is not None:
             self._biting()
-        exit_after(_last_words, self.code)
+        exit_after(_log_too_slow, self.code)
 
 
-def _last_words() -> None:
+def _log_too_slow() -> None:
     logger.error(TOO_SLOW)
     logging.shutdown()
 
 
-def exit_after(last_words: Callable[[], None], code: int) -> NoReturn:
+def exit_after(final_message: Callable[[], None], code: int) -> NoReturn:
     """End the process when this is said, or cannot be said: whoever reads our output may be stuck."""
-    teller = threading.Thread(target=last_words, name="shigoto-last-words", daemon=True)
+    teller = threading.Thread(target=final_message, name="shigoto-last-words", daemon=True)
     try:
         teller.start()
         teller.join(TELL)

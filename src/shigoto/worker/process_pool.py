@@ -473,14 +473,14 @@ class ProcessPool:
             slot.child = None
             killed = slot.wanted is not None
             if slot.sent and slot.lease is not None:
-                self._put_out(slot, self._epitaph(slot, slot.lease, child))
+                self._put_out(slot, self._end_of_dead_run(slot, slot.lease, child))
             if not child.ready and not killed:
                 self._failed(child.error or f"it {child.how()}")
         child.close()
         self._changed.ring()
         self._go_on()
 
-    def _epitaph(self, slot: ProcessSlot, lease: Lease, child: ChildProcess) -> Settlement:
+    def _end_of_dead_run(self, slot: ProcessSlot, lease: Lease, child: ChildProcess) -> Settlement:
         """How a run has ended whose process is gone: by itself, as we wanted it, before it began, or by a crash."""
         wanted = slot.wanted
         if wanted is None and slot.is_over_limit() and child.ran_out_of_time():
@@ -488,11 +488,11 @@ class ProcessPool:
         if slot.settlement is not None:
             settlement = slot.settlement
         elif wanted is not None:
-            trace = endings.last_words("", child.words(), slot.lines)
+            trace = endings.crash_report("", child.crash_report(), slot.lines)
             settlement = self._runner.cut_short(wanted, lease, trace)
         elif slot.begun:
             settlement = endings.crashed(
-                lease, f"The process of this job {child.how()}", child.words(), slot.lines
+                lease, f"The process of this job {child.how()}", child.crash_report(), slot.lines
             )
         else:
             return endings.released(lease, ran=False)

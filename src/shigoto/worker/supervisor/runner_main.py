@@ -1,9 +1,9 @@
 """The program of a runner process.
 
 A supervisor starts it with three open files: the line to the supervisor, memory for `RunningJobs`, and a file for
-the last words of a crash.
+the report of a crash.
 
-    python -m shigoto.worker.supervisor.runner_main LINE MEMORY WORDS
+    python -m shigoto.worker.supervisor.runner_main LINE MEMORY REPORT
 
 It ends when its worker has ended, and at once when the supervisor is gone: somebody else may have its jobs soon.
 
@@ -71,11 +71,11 @@ CUT_OFF = "The %s was ended by a handler, or by what it has left behind; so this
 LOOK_EVERY = 1.0  # seconds
 
 
-def main(line: int, memory: int, words: int) -> int:
+def main(line: int, memory: int, crash_report: int) -> int:
     """Run a worker as the supervisor on the other end of the line says, and tell the exit code."""
-    for fd in (line, memory, words):
+    for fd in (line, memory, crash_report):
         os.set_inheritable(fd, False)
-    faulthandler.enable(words)
+    faulthandler.enable(crash_report)
     prefer_oom_kill()
     supervisor = Wire(line)
     start = supervisor.receive()
@@ -85,7 +85,7 @@ def main(line: int, memory: int, words: int) -> int:
     configure_logging(
         format=start.log_format, level=start.log_level.upper(), fields=job_fields, hide=hidden, gather=True
     )
-    return Program(supervisor, start, RunningJobs.attach(memory, start.slots), words).run()
+    return Program(supervisor, start, RunningJobs.attach(memory, start.slots), crash_report).run()
 
 
 class Wire:
@@ -120,11 +120,11 @@ class Wire:
 class Program:
     """One runner process, from its start message to its exit code."""
 
-    def __init__(self, wire: Wire, start: Start, running_jobs: RunningJobs, words: int) -> None:
+    def __init__(self, wire: Wire, start: Start, running_jobs: RunningJobs, crash_report: int) -> None:
         self._wire = wire
         self._start = start
         self._running_jobs = running_jobs
-        self._words = words
+        self._crash_report = crash_report
         self._watchdog = Watchdog(OVERDUE, lambda: running_jobs.raise_flag(WorkerFlag.OVERDUE))
         self._worker: Worker | None = None
         self._brake: Brake | None = None
@@ -262,7 +262,7 @@ class Program:
         if self._begun:
             error = sys.exc_info()
             with suppress(OSError):
-                os.write(self._words, traceback.format_exc().encode("utf-8", "backslashreplace"))
+                os.write(self._crash_report, traceback.format_exc().encode("utf-8", "backslashreplace"))
             exit_after(lambda: logger.critical(CUT_OFF, "event loop", exc_info=error), 1)
 
     def _fail(self, error: Exception | SystemExit) -> None:

@@ -137,7 +137,7 @@ News = Hello | Ready | Files | Counted | Failed | Finishing | Ended
 logger = logging.getLogger("shigoto.worker")
 
 PROGRAM = "shigoto.worker.supervisor.runner_main"
-MOST_WORDS = 65_536  # bytes of what a crash has left behind
+MOST_CRASH_REPORT = 65_536  # bytes of what a crash has left behind
 DIE_WITHIN = 1.0  # seconds from the end of its line to its own
 
 Heard = Callable[["RunnerProcess", News], None]
@@ -158,13 +158,13 @@ class RunnerProcess:
         with ExitStack() as in_case:
             self._running_jobs = RunningJobs.create(start.slots)
             in_case.callback(self._running_jobs.close)
-            self._words = unnamed_file("shigoto-words")
-            in_case.callback(os.close, self._words)
+            self._crash_report = unnamed_file("shigoto-words")
+            in_case.callback(os.close, self._crash_report)
             self._line, theirs = socket.socketpair()
             in_case.callback(self._line.close)
             assert self._running_jobs.fd is not None
             with theirs, interrupts_held_back():
-                files = theirs.fileno(), self._running_jobs.fd, self._words
+                files = theirs.fileno(), self._running_jobs.fd, self._crash_report
                 self._process = launch(PROGRAM, files, files=files, own_group=False)
             self.pid = self._process.pid
             in_case.callback(self._give_up)
@@ -267,14 +267,14 @@ class RunnerProcess:
         """When it has finished its newest claim cycle, in seconds of `lease_clock`; None if it never has."""
         return self._running_jobs.cycled_at()
 
-    def words(self) -> str:
+    def crash_report(self) -> str:
         """What it has written about its own crash."""
-        return os.pread(self._words, MOST_WORDS, 0).decode("utf-8", "replace")
+        return os.pread(self._crash_report, MOST_CRASH_REPORT, 0).decode("utf-8", "replace")
 
     def forget(self) -> None:
         """Release what was kept of it, once it is buried."""
         self._running_jobs.close()
-        os.close(self._words)
+        os.close(self._crash_report)
 
     def _read(self) -> None:
         while not self._broken:

@@ -404,14 +404,14 @@ class Supervisor:
         hello, ended, code = runner.hello, runner.ended, runner.dead.result()
         on_purpose = runner.has(WorkerFlag.OVERDUE) or (runner.killed and code == -signal.SIGKILL)
         unhurt = ended is not None or runner.failed is not None
-        words, groups = runner.words(), runner.groups()
+        crash_report, groups = runner.crash_report(), runner.groups()
         deaths = deaths_in(
-            runner.pid, code, inside=runner.inside(), in_children=runner.in_children(), trace=words
+            runner.pid, code, inside=runner.inside(), in_children=runner.in_children(), trace=crash_report
         )
         runner.forget()
         if not (on_purpose or unhurt or (hello is None and self._level)):
             how = how_it_ended(code)
-            self._bus.publish(RunnerDied(self._name, runner.pid, how, len(deaths), pause, words))
+            self._bus.publish(RunnerDied(self._name, runner.pid, how, len(deaths), pause, crash_report))
         if hello is not None and not (unhurt and (ended is None or not ended.unreleased)):
             self._office.bury(hello, () if on_purpose or unhurt else deaths, groups)
 
