@@ -106,14 +106,14 @@ def test_a_slate_tells_of_the_newest_cycle() -> None:
 
 
 def test_signs_are_those_of_runners_at_work() -> None:
-    def post(cycled_at: float | None, *, ready: bool = True) -> Any:
+    def slot(cycled_at: float | None, *, ready: bool = True) -> Any:
         hello = SimpleNamespace(url="sqlite:///a.db")
         return SimpleNamespace(ready=ready, runner=SimpleNamespace(hello=hello, cycled_at=lambda: cycled_at))
 
     office: Any = SimpleNamespace(signs=lambda stores: [StoreSigns(float(len(stores)))])
-    posts = [post(98.0), post(None), post(5.0, ready=False)]
+    slots = [slot(98.0), slot(None), slot(5.0, ready=False)]
 
-    signs = signs_of(posts, office, lambda: 100.0, poll=2.0, stopping=False)
+    signs = signs_of(slots, office, lambda: 100.0, poll=2.0, stopping=False)
 
     assert signs == Signs(missing=1, stores=[StoreSigns(1.0)], cycles=[2.0, None], poll=2.0)
 

@@ -26,7 +26,7 @@ from shigoto.worker.supervisor import host, runner_process
 from shigoto.worker.supervisor.reload import Watch, own_files
 from shigoto.worker.supervisor.runner_process import Ended, Failed, Hello, News, RunnerProcess, Start, Stop
 from shigoto.worker.supervisor.store import MOST_TRACE, deaths_in, end_groups
-from shigoto.worker.supervisor.supervisor import Post, room_for_runners
+from shigoto.worker.supervisor.supervisor import RunnerSlot, room_for_runners
 
 # Death
 
@@ -156,30 +156,30 @@ def ended_runner(**facts: Any) -> RunnerProcess:
 
 
 def test_a_runner_that_had_worked_is_replaced_at_once() -> None:
-    post = Post(None)
+    slot = RunnerSlot(None)
 
     for runner in (
         ended_runner(ready_for=1.0),
         ended_runner(ended=Ended("recycled", 0)),
         ended_runner(retiring=True),
     ):
-        assert post.pause(runner, wait_for_change=False) == 0
+        assert slot.pause(runner, wait_for_change=False) == 0
 
 
 def test_starts_in_vain_make_the_pauses_longer_until_one_is_good() -> None:
-    post = Post(None)
+    slot = RunnerSlot(None)
 
-    pauses = [post.pause(ended_runner(), wait_for_change=False) for _ in range(9)]
+    pauses = [slot.pause(ended_runner(), wait_for_change=False) for _ in range(9)]
 
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
-    post.pause(ended_runner(ready_for=2), wait_for_change=False)
-    assert post.pause(ended_runner(ended=Ended("fenced", 0)), wait_for_change=False) == 0.5
+    slot.pause(ended_runner(ready_for=2), wait_for_change=False)
+    assert slot.pause(ended_runner(ended=Ended("fenced", 0)), wait_for_change=False) == 0.5
 
 
 def test_a_runner_that_got_to_work_is_forgiven_two_early_deaths_and_never_waited_for_long() -> None:
-    post = Post(None)
+    slot = RunnerSlot(None)
 
-    pauses = [post.pause(ended_runner(ready_for=0.1), wait_for_change=False) for _ in range(4)]
+    pauses = [slot.pause(ended_runner(ready_for=0.1), wait_for_change=False) for _ in range(4)]
 
     assert pauses == [0, 0, 1, 1]
 
@@ -187,8 +187,8 @@ def test_a_runner_that_got_to_work_is_forgiven_two_early_deaths_and_never_waited
 def test_a_mistake_in_the_code_is_waited_out_if_changes_are_watched_for() -> None:
     runner = ended_runner(failed=Failed("WORKER.DECLARATION", "no"))
 
-    assert Post(None).pause(runner, wait_for_change=True) == inf
-    assert Post(None).pause(runner, wait_for_change=False) == 0.5
+    assert RunnerSlot(None).pause(runner, wait_for_change=True) == inf
+    assert RunnerSlot(None).pause(runner, wait_for_change=False) == 0.5
 
 
 @pytest.mark.parametrize(("limit", "room"), [(28, 26), (6, 4), (3, 2), (0, 0)])

@@ -73,11 +73,11 @@ SHORT_PAUSE = 1.0  # seconds, for these
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
 STILLBORN = 3  # deaths in a row, before anything was at work, that tell enough
-MOST_FINISHING = 8  # runners of one post that only finish what they have; processes cost memory
+MOST_FINISHING = 8  # runners of one slot that only finish what they have; processes cost memory
 
 
-class Post:
-    """One place for a runner process, filled again and again. `name` is what its runner processes are called, None for
+class RunnerSlot:
+    """One slot for a runner process, filled again and again. `name` is what its runner processes are called, None for
     a name of their own.
 
         start ──► starting ──hello──► announcing ──ready──► at work ──► ended, failed, killed or dead
@@ -237,7 +237,7 @@ def room_for_runners(stop_timeout: float) -> float:
 
 
 class Supervisor:
-    """Holds the posts. For one run, on the event loop of the main thread."""
+    """Holds the slots of runners. For one run, on the event loop of the main thread."""
 
     def __init__(self, start: Start, duties: Duties, watchdog: Watchdog, strangers: Strangers) -> None:
         self._bus = Bus()
@@ -256,7 +256,7 @@ class Supervisor:
         self._strangers = strangers
         self._name = start.name or f"{socket.gethostname()}:{os.getpid()}"
         self._reaper = Reaper()
-        self._posts = [Post(name) for name in duties.names(start.name)]
+        self._slots = [RunnerSlot(name) for name in duties.names(start.name)]
         self._runners: dict[RunnerProcess, asyncio.Task[float | None]] = {}
         self._watch = Watch(self._reload) if duties.reload else None
         self._ready_file = ReadyFile(duties.ready_file)
@@ -272,7 +272,7 @@ class Supervisor:
         self._loop: asyncio.AbstractEventLoop
 
     async def run(self) -> Outcome:
-        """Keep every post filled, until all of them are given up."""
+        """Keep every slot filled, until all of them are given up."""
         self._loop = asyncio.get_running_loop()
         with self._signals(), self._ready_file:
             async with asyncio.TaskGroup() as group:
@@ -288,7 +288,7 @@ class Supervisor:
                     watching.append(group.create_task(persist("health port", self._window.port.run)))
                 if self._watch is not None:
                     watching.append(group.create_task(persist("reload", self._watch.run)))
-                await asyncio.wait([group.create_task(self._hold(post)) for post in self._posts])
+                await asyncio.wait([group.create_task(self._hold(slot)) for slot in self._slots])
                 while self._runners:
                     await asyncio.wait(self._runners.values())
                 room = max(self._duties.stop_timeout, LEAST)
@@ -313,47 +313,47 @@ class Supervisor:
         self._ready_file.hide()
         self._manager.stopping()
         self._loop.call_at(now + timeout - min(KILL_BEFORE, timeout / 6), self._kill)
-        for post in self._posts:
-            post.wakeup.ring()
+        for slot in self._slots:
+            slot.wakeup.ring()
         for runner in self._runners:
             runner.stop(self._level)
         if self._level > 2:
             self._kill()
 
-    # One post, and the runner on it.
+    # One slot, and the runner in it.
 
-    async def _hold(self, post: Post) -> None:
+    async def _hold(self, slot: RunnerSlot) -> None:
         while not self._level:
             try:
-                pause = await self._fill(post)
+                pause = await self._fill(slot)
             except Exception:
-                pause = post.next_pause()
+                pause = slot.next_pause()
                 logger.exception("A runner process cannot be kept at work; it is tried again in %g s", pause)
             if pause is None:
                 return
             if pause:
-                await post.wakeup.wait(None if pause == inf else pause)
+                await slot.wakeup.wait(None if pause == inf else pause)
 
-    async def _fill(self, post: Post) -> float | None:
+    async def _fill(self, slot: RunnerSlot) -> float | None:
         """Start a runner, and wait until its place is free; how long to wait before the next one, None if none."""
         try:
-            runner = RunnerProcess(structs.replace(self._start, name=post.name), self._heard)
+            runner = RunnerProcess(structs.replace(self._start, name=slot.name), self._heard)
         except OSError as error:
-            in_vain = post.next_pause()
+            in_vain = slot.next_pause()
             self._bus.publish(RunnerFailed(self._name, f"A process cannot be started: {error}", in_vain))
             return in_vain
         self._reaper.expect(runner)
-        post.runner = runner
-        attending = self._runners[runner] = asyncio.create_task(self._attend(post, runner))
+        slot.runner = runner
+        attending = self._runners[runner] = asyncio.create_task(self._attend(slot, runner))
         either: list[asyncio.Future[Any]] = [attending, runner.finishing]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        post.runner = None
+        slot.runner = None
         if attending.done():
             return attending.result()
-        await post.leave_to_finish(attending)
+        await slot.leave_to_finish(attending)
         return 0.0
 
-    async def _attend(self, post: Post, runner: RunnerProcess) -> float | None:
+    async def _attend(self, slot: RunnerSlot, runner: RunnerProcess) -> float | None:
         """See a runner through to its end; how long to wait before the next one, None if there is none."""
         self._bus.publish(RunnerStarted(self._name, runner.pid))
         async with asyncio.TaskGroup() as beside:
@@ -367,13 +367,13 @@ class Supervisor:
         try:
             # Before anybody else can get its jobs, and be it from this very process.
             await self._strangers.end(self._reaper.expected)
-            pause = self._next(post, runner)
+            pause = self._next(slot, runner)
             self._clear_up(runner, pause)
         finally:
             del self._runners[runner]
         return pause
 
-    def _next(self, post: Post, runner: RunnerProcess) -> float | None:
+    def _next(self, slot: RunnerSlot, runner: RunnerProcess) -> float | None:
         ended, failed = runner.ended, runner.failed
         if self._level or (ended is not None and ended.reason == "drained"):
             if ended is not None and ended.reason == "fenced":
@@ -382,16 +382,16 @@ class Supervisor:
         if failed is None:
             if ended is not None and ended.reason == "fenced" and not runner.retiring:
                 self._bus.publish(RunnerRetired(self._name, runner.pid, FENCED))
-            if not (self._was_ready or self._duties.reload) and post.is_hopeless(runner):
+            if not (self._was_ready or self._duties.reload) and slot.is_hopeless(runner):
                 how = how_it_ended(runner.dead.result())
                 self._give_up(Failed(NO_START, f"Every process that loads the app dies: the last one {how}."))
                 return None
-            return post.pause(runner, wait_for_change=False)
+            return slot.pause(runner, wait_for_change=False)
         hopeless = failed.code in (StoreMoved.code, SchemaTooNew.code)
         if hopeless or not (self._was_ready or self._duties.reload):
             self._give_up(failed)
             return None
-        pause = post.pause(runner, wait_for_change=self._duties.reload)
+        pause = slot.pause(runner, wait_for_change=self._duties.reload)
         self._bus.publish(RunnerFailed(self._name, failed.text, None if pause == inf else pause))
         return pause
 
@@ -448,23 +448,23 @@ class Supervisor:
             self._window.count(news.samples)
 
     def _tell_ready(self) -> None:
-        """If every post is filled. Not before we vouch for whoever fills it: until then we would not notice that we
+        """If every slot is filled. Not before we vouch for whoever fills it: until then we would not notice that we
         have slept, and that it needs a moment to wake up."""
-        if all(post.ready for post in self._posts) and not self._level:
+        if all(slot.ready for slot in self._slots) and not self._level:
             self._ready_file.show()
-            count = len(self._posts)
+            count = len(self._slots)
             self._manager.ready(f"{count} runner process{'' if count == 1 else 'es'} at work")
 
     def _readiness(self) -> Readiness:
         stopping = bool(self._level or self._signals_heard)
         return judge(
-            signs_of(self._posts, self._office, self._clock, poll=self._start.poll, stopping=stopping)
+            signs_of(self._slots, self._office, self._clock, poll=self._start.poll, stopping=stopping)
         )
 
     def _reload(self) -> None:
-        for post in self._posts:
-            if post.runner is None:
-                post.wakeup.ring()
+        for slot in self._slots:
+            if slot.runner is None:
+                slot.wakeup.ring()
         for runner in self._runners:
             self._retire(runner, "the code has changed", RELOAD_WITHIN)
 
@@ -507,16 +507,16 @@ class Supervisor:
 
 
 def signs_of(
-    posts: Sequence[Post], office: Office, clock: Callable[[], float], *, poll: float, stopping: bool
+    slots: Sequence[RunnerSlot], office: Office, clock: Callable[[], float], *, poll: float, stopping: bool
 ) -> Signs:
-    """What is known of the runners on these posts, and of their stores, now. It is read from outside: a runner that is
+    """What is known of the runners in these slots, and of their stores, now. It is read from outside: a runner that is
     too busy to say how it is has stopped being at work."""
-    now, runners = clock(), [post.runner for post in posts if post.ready]
+    now, runners = clock(), [slot.runner for slot in slots if slot.ready]
     cycles = [runner.cycled_at() for runner in runners if runner is not None]
     hellos = [runner.hello for runner in runners if runner is not None]
     return Signs(
         stopping=stopping,
-        missing=len(posts) - len(cycles),
+        missing=len(slots) - len(cycles),
         stores=office.signs({hello.url for hello in hellos if hello is not None}),
         cycles=[None if at is None else now - at for at in cycles],
         poll=poll,
