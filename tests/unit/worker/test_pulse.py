@@ -110,10 +110,10 @@ def test_signs_are_those_of_runners_at_work() -> None:
         hello = SimpleNamespace(url="sqlite:///a.db")
         return SimpleNamespace(ready=ready, runner=SimpleNamespace(hello=hello, cycled_at=lambda: cycled_at))
 
-    office: Any = SimpleNamespace(signs=lambda stores: [StoreSigns(float(len(stores)))])
+    store: Any = SimpleNamespace(signs=lambda stores: [StoreSigns(float(len(stores)))])
     slots = [slot(98.0), slot(None), slot(5.0, ready=False)]
 
-    signs = signs_of(slots, office, lambda: 100.0, poll=2.0, stopping=False)
+    signs = signs_of(slots, store, lambda: 100.0, poll=2.0, stopping=False)
 
     assert signs == Signs(missing=1, stores=[StoreSigns(1.0)], cycles=[2.0, None], poll=2.0)
 

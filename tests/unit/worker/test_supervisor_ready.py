@@ -34,7 +34,7 @@ def test_it_is_not_ready_before_it_vouches(monkeypatch: pytest.MonkeyPatch) -> N
     start = Start(source=Source(reference="shop:app"))
     supervisor: Any = Supervisor(start, Duties(processes=1, stop_timeout=1.0), Watchdog(), Strangers())
     supervisor._slots = [SimpleNamespace(ready=True)]
-    supervisor._office = SimpleNamespace(serve=serve)
+    supervisor._store = SimpleNamespace(serve=serve)
     supervisor._ready_file = SimpleNamespace(show=lambda: told.append("ready"))
     runner = SimpleNamespace(ready=ready)
 

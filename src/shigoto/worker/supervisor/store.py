@@ -51,7 +51,7 @@ LATEST_PROBE = (
 )
 
 
-class Office:
+class SupervisorStore:
     """The supervisor's worker states, one for each store that its runners have named. Its tasks are the group's.
 
     If it `probes`, it asks each store again and again whether it is there.

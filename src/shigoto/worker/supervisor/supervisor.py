@@ -65,7 +65,7 @@ from shigoto.worker.supervisor.runner_process import (
     RunnerProcess,
     Start,
 )
-from shigoto.worker.supervisor.store import FENCED, Office, deaths_in, persist, vouch
+from shigoto.worker.supervisor.store import FENCED, SupervisorStore, deaths_in, persist, vouch
 
 SOUND = 1.0  # seconds at work that make a start a good one
 FORGIVEN = 2  # short lives in a row before there is a pause, if they got to work at all
@@ -242,7 +242,7 @@ class Supervisor:
     def __init__(self, start: Start, duties: Duties, watchdog: Watchdog, strangers: Strangers) -> None:
         self._bus = Bus()
         log_events(self._bus)
-        self._window = Window(duties.health, self._bus, lambda: self._office.engine, self._readiness)
+        self._window = Window(duties.health, self._bus, lambda: self._store.engine, self._readiness)
         self._start = structs.replace(
             start,
             parent=os.getpid(),
@@ -268,7 +268,7 @@ class Supervisor:
         self._was_ready = False
         self._code = 0
         self._failed: Failed | None = None
-        self._office: Office
+        self._store: SupervisorStore
         self._loop: asyncio.AbstractEventLoop
 
     async def run(self) -> Outcome:
@@ -276,7 +276,7 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         with self._signals(), self._ready_file:
             async with asyncio.TaskGroup() as group:
-                self._office = Office(
+                self._store = SupervisorStore(
                     group,
                     self._name,
                     self._bus,
@@ -293,7 +293,7 @@ class Supervisor:
                     await asyncio.wait(self._runners.values())
                 room = max(self._duties.stop_timeout, LEAST)
                 patience = min(self._limit, self._loop.time() + room) - BURY_BEFORE
-                if not await self._office.close(max(0.0, patience - self._loop.time())):
+                if not await self._store.close(max(0.0, patience - self._loop.time())):
                     self._code = 1
                 await self._strangers.end(self._reaper.expected)
                 for task in watching:
@@ -302,7 +302,7 @@ class Supervisor:
 
     def leave(self) -> None:
         """Close what is open at the store."""
-        self._office.leave()
+        self._store.leave()
 
     def stop(self) -> None:
         """Stop; asked again, hurry; and again, kill."""
@@ -413,11 +413,11 @@ class Supervisor:
             how = how_it_ended(code)
             self._bus.publish(RunnerDied(self._name, runner.pid, how, len(deaths), pause, crash_report))
         if hello is not None and not (unhurt and (ended is None or not ended.unreleased)):
-            self._office.bury(hello, () if on_purpose or unhurt else deaths, groups)
+            self._store.bury(hello, () if on_purpose or unhurt else deaths, groups)
 
     async def _vouch(self, runner: RunnerProcess) -> None:
         hello = await runner.ready()
-        state = self._office.serve(hello)
+        state = self._store.serve(hello)
         self._tell_ready()
         doubt = await vouch(runner, hello, state)
         if doubt is not None:
@@ -458,7 +458,7 @@ class Supervisor:
     def _readiness(self) -> Readiness:
         stopping = bool(self._level or self._signals_heard)
         return judge(
-            signs_of(self._slots, self._office, self._clock, poll=self._start.poll, stopping=stopping)
+            signs_of(self._slots, self._store, self._clock, poll=self._start.poll, stopping=stopping)
         )
 
     def _reload(self) -> None:
@@ -507,7 +507,12 @@ class Supervisor:
 
 
 def signs_of(
-    slots: Sequence[RunnerSlot], office: Office, clock: Callable[[], float], *, poll: float, stopping: bool
+    slots: Sequence[RunnerSlot],
+    store: SupervisorStore,
+    clock: Callable[[], float],
+    *,
+    poll: float,
+    stopping: bool,
 ) -> Signs:
     """What is known of the runners in these slots, and of their stores, now. It is read from outside: a runner that is
     too busy to say how it is has stopped being at work."""
@@ -517,7 +522,7 @@ def signs_of(
     return Signs(
         stopping=stopping,
         missing=len(slots) - len(cycles),
-        stores=office.signs({hello.url for hello in hellos if hello is not None}),
+        stores=store.signs({hello.url for hello in hellos if hello is not None}),
         cycles=[None if at is None else now - at for at in cycles],
         poll=poll,
     )
