@@ -135,7 +135,7 @@ class RunnerSlot:
         return pause
 
 
-class Window:
+class HealthReport:
     """The health port, if there is one, where others see how the runners are, and what they have counted.
 
     `engine` gives the store, `ready` says whether all is well.
@@ -242,14 +242,16 @@ class Supervisor:
     def __init__(self, start: Start, duties: Duties, watchdog: Watchdog, strangers: Strangers) -> None:
         self._bus = Bus()
         log_events(self._bus)
-        self._window = Window(duties.health, self._bus, lambda: self._store.engine, self._readiness)
+        self._health_report = HealthReport(
+            duties.health, self._bus, lambda: self._store.engine, self._readiness
+        )
         self._start = structs.replace(
             start,
             parent=os.getpid(),
             slots=places(start.concurrency, start.threads, start.children),
             stop_timeout=room_for_runners(duties.stop_timeout),
             tell_files=duties.reload,
-            tell_counts=self._window.counts,
+            tell_counts=self._health_report.counts,
         )
         self._duties = duties
         self._watchdog = watchdog
@@ -284,8 +286,8 @@ class Supervisor:
                     probes=self._duties.health is not None,
                 )
                 watching = [group.create_task(persist("service manager", self._manager.run))]
-                if self._window.port is not None:
-                    watching.append(group.create_task(persist("health port", self._window.port.run)))
+                if self._health_report.port is not None:
+                    watching.append(group.create_task(persist("health port", self._health_report.port.run)))
                 if self._watch is not None:
                     watching.append(group.create_task(persist("reload", self._watch.run)))
                 await asyncio.wait([group.create_task(self._hold(slot)) for slot in self._slots])
@@ -445,7 +447,7 @@ class Supervisor:
         elif isinstance(news, Files) and self._watch is not None:
             self._watch.add(news.paths)
         elif isinstance(news, Counted):
-            self._window.count(news.samples)
+            self._health_report.count(news.samples)
 
     def _tell_ready(self) -> None:
         """If every slot is filled. Not before we vouch for whoever fills it: until then we would not notice that we
