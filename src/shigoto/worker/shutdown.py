@@ -37,7 +37,7 @@ async def wind_down(parts: WorkerParts, timeout: float) -> None:
     began_at = asyncio.get_running_loop().time()
     await _until_idle(parts, began_at + timeout * SOFT)
     if not parts.switch.hurried:
-        parts.settler.be_careful(strangers_at_work)
+        parts.settler.be_careful(foreign_threads_alive)
         parts.stop_handlers()
         await _until_idle(parts, began_at + timeout * CANCEL)
 
@@ -46,7 +46,7 @@ async def leave(parts: WorkerParts, patience: float) -> Stopped:
     """Phase 3, when every part has ended; takes `patience` seconds at most."""
     end = asyncio.get_running_loop().time() + patience
     reason = parts.switch.reason or "stopped"
-    parts.settler.be_careful(strangers_at_work)
+    parts.settler.be_careful(foreign_threads_alive)
     try:
         await parts.end_handlers(patience / 3)
         await parts.lifespan.exit(patience / 3)
@@ -62,7 +62,7 @@ async def leave(parts: WorkerParts, patience: float) -> Stopped:
     return Stopped(reason=reason, unreleased=unreleased, running=parts.running())
 
 
-def strangers_at_work() -> bool:
+def foreign_threads_alive() -> bool:
     """Whether there are threads here that are not the worker's own."""
     ours = (threading.main_thread(), threading.current_thread())
     return any(

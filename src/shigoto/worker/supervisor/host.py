@@ -84,7 +84,7 @@ END_WITHIN = 1.0  # seconds from a kill to the end
 LOOK_EVERY = 0.005
 
 
-class Strangers:
+class Orphans:
     """Those who descend from this process, in its group, but not from any child of ours that we know.
 
     Handlers have started them, and nobody looks after them any more, because their runner process is dead.
@@ -116,7 +116,7 @@ class Strangers:
     def _find(self, known: Collection[int]) -> set[int]:
         every, own, group = processes(), os.getpid(), os.getpgrp()
 
-        def is_stranger(pid: int) -> bool:
+        def is_orphan(pid: int) -> bool:
             seen: set[int] = set()
             while pid in every and pid not in seen:
                 if every[pid].parent == own:
@@ -128,7 +128,7 @@ class Strangers:
         return {
             pid
             for pid, process in every.items()
-            if process.group == group and process.alive and is_stranger(pid)
+            if process.group == group and process.alive and is_orphan(pid)
         }
 
 

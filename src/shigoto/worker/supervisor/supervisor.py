@@ -46,9 +46,9 @@ from shigoto.worker.starting import places
 from shigoto.worker.state import lease_clock
 from shigoto.worker.stopping import Wakeup
 from shigoto.worker.supervisor.host import (
+    Orphans,
     ReadyFile,
     ServiceManager,
-    Strangers,
     call_at_eof,
     memory_of,
     orphans_adopted,
@@ -217,9 +217,9 @@ def supervise(start: Start, duties: Duties, tell: Callable[[Failed], None]) -> i
     configure_logging(format=start.log_format, level=start.log_level.upper(), never_wait=True)
     if duties.notice is not None:
         logger.info("%s", duties.notice)
-    strangers = Strangers()
-    with Watchdog(biting=strangers.kill_all) as watchdog, orphans_adopted():
-        supervisor = Supervisor(start, duties, watchdog, strangers)
+    orphans = Orphans()
+    with Watchdog(biting=orphans.kill_all) as watchdog, orphans_adopted():
+        supervisor = Supervisor(start, duties, watchdog, orphans)
         # Never another kind of loop: this one hears signals whatever happens, and needs nothing that is not there.
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             outcome = runner.run(supervisor.run())
@@ -239,7 +239,7 @@ def room_for_runners(stop_timeout: float) -> float:
 class Supervisor:
     """Holds the slots of runners. For one run, on the event loop of the main thread."""
 
-    def __init__(self, start: Start, duties: Duties, watchdog: Watchdog, strangers: Strangers) -> None:
+    def __init__(self, start: Start, duties: Duties, watchdog: Watchdog, orphans: Orphans) -> None:
         self._bus = Bus()
         log_events(self._bus)
         self._health_report = HealthReport(
@@ -255,7 +255,7 @@ class Supervisor:
         )
         self._duties = duties
         self._watchdog = watchdog
-        self._strangers = strangers
+        self._orphans = orphans
         self._name = start.name or f"{socket.gethostname()}:{os.getpid()}"
         self._reaper = Reaper()
         self._slots = [RunnerSlot(name) for name in duties.names(start.name)]
@@ -297,7 +297,7 @@ class Supervisor:
                 patience = min(self._limit, self._loop.time() + room) - BURY_BEFORE
                 if not await self._store.close(max(0.0, patience - self._loop.time())):
                     self._code = 1
-                await self._strangers.end(self._reaper.expected)
+                await self._orphans.end(self._reaper.expected)
                 for task in watching:
                     task.cancel()
         return Outcome(self._code, self._failed)
@@ -368,7 +368,7 @@ class Supervisor:
                 task.cancel()
         try:
             # Before anybody else can get its jobs, and be it from this very process.
-            await self._strangers.end(self._reaper.expected)
+            await self._orphans.end(self._reaper.expected)
             pause = self._next(slot, runner)
             self._clear_up(runner, pause)
         finally:
