@@ -39,7 +39,7 @@ def test_it_is_not_ready_before_it_vouches(monkeypatch: pytest.MonkeyPatch) -> N
     runner = SimpleNamespace(ready=ready)
 
     with pytest.raises(StoreUnavailable):
-        asyncio.run(supervisor._vouch(runner))
-    asyncio.run(supervisor._vouch(runner))
+        asyncio.run(supervisor._beat_for(runner))
+    asyncio.run(supervisor._beat_for(runner))
 
     assert told == ["at the store", "at the store", "ready", "vouches"]

@@ -247,22 +247,22 @@ FENCED_WITHIN = 2.0  # seconds to end by itself
 REPRIEVE = 1 / 6  # of the lease: others who slept as well need twice as long for two looks at it
 
 
-class Doubt(Struct, frozen=True):
-    """Why a runner cannot be vouched for any more, and how many seconds it has to end."""
+class Retirement(Struct, frozen=True):
+    """Why the supervisor no longer beats for a runner, and how many seconds it has to end."""
 
     reason: str
     patience: float
 
 
-async def vouch(runner: RunnerProcess, hello: Hello, state: WorkerState) -> Doubt | None:
+async def beat_for(runner: RunnerProcess, hello: Hello, state: WorkerState) -> Retirement | None:
     """Beat for a runner, from outside of it, until the store does not count it any more, or it is leaving by itself.
 
     The runner beats, too: so it learns of cancels, and gives back what it does not know of. But one long call into
     native code can keep its threads from running at all, for longer than its lease. Its supervisor knows that it lives,
-    and says so. A runner that is paused by a signal does nothing for its jobs, and nobody vouches for it; after its
+    and says so. A runner that is paused by a signal does nothing for its jobs, and nobody beats for it; after its
     lease others have them. But its child processes go on, so it is killed before, and they die with it. If the
     supervisor was paused itself, or the machine was, the runner may be about to wake up, too, and gets a moment for
-    that. (Where the system does not say who is paused, such a runner is vouched for, and keeps its jobs.)
+    that. (Where the system does not say who is paused, it beats for such a runner, which keeps its jobs.)
     """
     pause = _until_next(hello, state)
     sent_at, paused = state.clock(), False
@@ -275,7 +275,7 @@ async def vouch(runner: RunnerProcess, hello: Hello, state: WorkerState) -> Doub
             now, reprieve = state.clock(), REPRIEVE * hello.lease
             left = reprieve if now > due + reprieve else sent_at + GIVEN_UP * hello.lease - now
             if left <= 0:
-                return Doubt(PAUSED, 0.0)
+                return Retirement(PAUSED, 0.0)
             if not paused:
                 paused = True
                 state.bus.publish(RunnerPaused(hello.name, runner.pid))
@@ -292,7 +292,7 @@ async def vouch(runner: RunnerProcess, hello: Hello, state: WorkerState) -> Doub
         sent_at = now
         if orders.fenced:
             # Nor does the store know one that has just left; it has said so before.
-            return None if runner.has(WorkerFlag.LEAVING) else Doubt(FENCED, FENCED_WITHIN)
+            return None if runner.has(WorkerFlag.LEAVING) else Retirement(FENCED, FENCED_WITHIN)
 
 
 def _until_next(hello: Hello, state: WorkerState) -> float:

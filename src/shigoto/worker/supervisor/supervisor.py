@@ -65,7 +65,7 @@ from shigoto.worker.supervisor.runner_process import (
     RunnerProcess,
     Start,
 )
-from shigoto.worker.supervisor.store import FENCED, SupervisorStore, deaths_in, persist, vouch
+from shigoto.worker.supervisor.store import FENCED, SupervisorStore, beat_for, deaths_in, persist
 
 SOUND = 1.0  # seconds at work that make a start a good one
 FORGIVEN = 2  # short lives in a row before there is a pause, if they got to work at all
@@ -360,7 +360,7 @@ class Supervisor:
         self._bus.publish(RunnerStarted(self._name, runner.pid))
         async with asyncio.TaskGroup() as beside:
             tasks = [
-                beside.create_task(persist("vouching", lambda: self._vouch(runner))),
+                beside.create_task(persist("vouching", lambda: self._beat_for(runner))),
                 beside.create_task(persist("weighing", lambda: self._weigh(runner))),
             ]
             await asyncio.wait([runner.dead])
@@ -417,13 +417,13 @@ class Supervisor:
         if hello is not None and not (unhurt and (ended is None or not ended.unreleased)):
             self._store.bury(hello, () if on_purpose or unhurt else deaths, groups)
 
-    async def _vouch(self, runner: RunnerProcess) -> None:
+    async def _beat_for(self, runner: RunnerProcess) -> None:
         hello = await runner.ready()
         state = self._store.serve(hello)
         self._tell_ready()
-        doubt = await vouch(runner, hello, state)
-        if doubt is not None:
-            self._retire(runner, doubt.reason, doubt.patience)
+        retirement = await beat_for(runner, hello, state)
+        if retirement is not None:
+            self._retire(runner, retirement.reason, retirement.patience)
 
     async def _weigh(self, runner: RunnerProcess) -> None:
         most = self._duties.max_memory
@@ -450,7 +450,7 @@ class Supervisor:
             self._health_report.count(news.samples)
 
     def _tell_ready(self) -> None:
-        """If every slot is filled. Not before we vouch for whoever fills it: until then we would not notice that we
+        """If every slot is filled. Not before we beat for whoever fills it: until then we would not notice that we
         have slept, and that it needs a moment to wake up."""
         if all(slot.ready for slot in self._slots) and not self._level:
             self._ready_file.show()
