@@ -272,7 +272,7 @@ class RunnerProcess:
         return os.pread(self._crash_report, MOST_CRASH_REPORT, 0).decode("utf-8", "replace")
 
     def forget(self) -> None:
-        """Release what was kept of it, once it is buried."""
+        """Release what was kept of it, once its death is reported."""
         self._running_jobs.close()
         os.close(self._crash_report)
 

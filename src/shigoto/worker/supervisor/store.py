@@ -70,7 +70,7 @@ class SupervisorStore:
         self._sweepers: dict[str, Sweeper] = {}
         self._unknown_after: dict[str, Millis | None] = {}
         self._beside: list[asyncio.Task[None]] = []
-        self._burials: set[asyncio.Task[None]] = set()
+        self._death_reports: set[asyncio.Task[None]] = set()
         self._reporter: SentryReporter | None = None
 
     def state(self, hello: Hello) -> WorkerState:
@@ -104,16 +104,16 @@ class SupervisorStore:
             if url in stores
         ]
 
-    def bury(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
+    def report_dead(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
         """Tell the store that this runner's process has ended, however long the store takes to listen; but first end
         these process groups, which it has left behind."""
-        burial = self._begin("burial", lambda: self._bury(hello, deaths, groups))
-        self._burials.add(burial)
-        burial.add_done_callback(self._burials.discard)
+        death_report = self._begin("burial", lambda: self._report_dead(hello, deaths, groups))
+        self._death_reports.add(death_report)
+        death_report.add_done_callback(self._death_reports.discard)
 
     async def close(self, patience: float) -> bool:
-        """End everything, and tell whether all who died are buried; burials get so many seconds."""
-        left = set(self._burials)
+        """End everything, and tell whether all deaths are reported; the reports get so many seconds."""
+        left = set(self._death_reports)
         if left:
             _, left = await asyncio.wait(left, timeout=patience)
         for task in (*self._beside, *left):
@@ -170,7 +170,7 @@ class SupervisorStore:
     def _begin(self, part: str, work: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
         return self._group.create_task(persist(part, work), name=f"shigoto-{part}")
 
-    async def _bury(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
+    async def _report_dead(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
         await end_groups(groups)
         state = self.state(hello)
         engine, trouble = state.engine, Trouble(state, PART)

@@ -3,9 +3,9 @@
 It never imports user code, and does nothing that could take long: whatever handlers do to their own process, this
 one beats for them, sweeps the store, and notices their death at once.
 
-    runner dies ──► its running jobs are read ──► what it left is killed ──► it is buried in the store: what ran has
+    runner dies ──► its running jobs are read ──► what it left is killed ──► it is reported to the store: what ran has
       │                                                                      crashed, the rest is given back
-      └───► a new one starts, at once if the last one had worked; nothing waits for the burial
+      └───► a new one starts, at once if the last one had worked; nothing waits for the report
 
 A runner that has run enough jobs, or uses too much memory, claims no more and finishes what runs, however long that
 takes; a new one takes its place at once.
@@ -167,7 +167,7 @@ class HealthReport:
 
 logger = logging.getLogger("shigoto.worker")
 
-RUNNERS_LESS, KILL_BEFORE, BURY_BEFORE = 2.0, 1.0, 0.1  # seconds before the limit of a stop
+RUNNERS_LESS, KILL_BEFORE, REPORT_BEFORE = 2.0, 1.0, 0.1  # seconds before the limit of a stop
 HURRY = 5.0  # seconds that a stop may still take after the second request
 TRIFLE = 0.3  # seconds beyond the limit until the watchdog bites
 LEAST = 1.0  # seconds that a stop may take in any case: to kill runners and to give back what they held
@@ -294,7 +294,7 @@ class Supervisor:
                 while self._runners:
                     await asyncio.wait(self._runners.values())
                 room = max(self._duties.stop_timeout, LEAST)
-                patience = min(self._limit, self._loop.time() + room) - BURY_BEFORE
+                patience = min(self._limit, self._loop.time() + room) - REPORT_BEFORE
                 if not await self._store.close(max(0.0, patience - self._loop.time())):
                     self._code = 1
                 await self._orphans.end(self._reaper.expected)
@@ -402,7 +402,7 @@ class Supervisor:
         self.stop()
 
     def _clear_up(self, runner: RunnerProcess, pause: float | None) -> None:
-        """Bury it, unless it has given back everything by itself or never had anything."""
+        """Report it dead, unless it has given back everything by itself or never had anything."""
         hello, ended, code = runner.hello, runner.ended, runner.dead.result()
         on_purpose = runner.has(WorkerFlag.OVERDUE) or (runner.killed and code == -signal.SIGKILL)
         unhurt = ended is not None or runner.failed is not None
@@ -415,7 +415,7 @@ class Supervisor:
             how = how_it_ended(code)
             self._bus.publish(RunnerDied(self._name, runner.pid, how, len(deaths), pause, crash_report))
         if hello is not None and not (unhurt and (ended is None or not ended.unreleased)):
-            self._store.bury(hello, () if on_purpose or unhurt else deaths, groups)
+            self._store.report_dead(hello, () if on_purpose or unhurt else deaths, groups)
 
     async def _beat_for(self, runner: RunnerProcess) -> None:
         hello = await runner.ready()
