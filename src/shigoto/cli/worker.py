@@ -280,7 +280,7 @@ def find_stats_every(ctx: click.Context, target: Target) -> Found:
 def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) -> int:
     from shigoto.worker.process import Source, folder_here, search_path
     from shigoto.worker.supervisor.runner_process import Start
-    from shigoto.worker.supervisor.supervisor import Duties, supervise
+    from shigoto.worker.supervisor.supervisor import SupervisorSettings, supervise
 
     address = target.address(store)
     start = Start(
@@ -294,7 +294,7 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
         log_level=wishes.log_level,
         **wishes.for_worker(),
     )
-    duties = Duties(
+    supervisor_settings = SupervisorSettings(
         processes=count,
         stop_timeout=wishes.stop_timeout,
         stats_every=wishes.stats_every or 0.0,
@@ -307,7 +307,9 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
         notice=UNNAMED if target.app is None else None,
     )
     return supervise(
-        start, duties, lambda failed: click.echo(f"Error [{failed.code}]: {failed.text}", err=True)
+        start,
+        supervisor_settings,
+        lambda failed: click.echo(f"Error [{failed.code}]: {failed.text}", err=True),
     )
 
 

@@ -12,7 +12,7 @@ from shigoto.worker.process_main import Watchdog
 from shigoto.worker.supervisor import supervisor as module
 from shigoto.worker.supervisor.host import Orphans
 from shigoto.worker.supervisor.runner_process import Start
-from shigoto.worker.supervisor.supervisor import Duties, Supervisor
+from shigoto.worker.supervisor.supervisor import Supervisor, SupervisorSettings
 
 
 def test_it_is_not_ready_before_it_vouches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,9 @@ def test_it_is_not_ready_before_it_vouches(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(module, "vouch", vouch)
     start = Start(source=Source(reference="shop:app"))
-    supervisor: Any = Supervisor(start, Duties(processes=1, stop_timeout=1.0), Watchdog(), Orphans())
+    supervisor: Any = Supervisor(
+        start, SupervisorSettings(processes=1, stop_timeout=1.0), Watchdog(), Orphans()
+    )
     supervisor._slots = [SimpleNamespace(ready=True)]
     supervisor._store = SimpleNamespace(serve=serve)
     supervisor._ready_file = SimpleNamespace(show=lambda: told.append("ready"))

@@ -175,7 +175,7 @@ RELOAD_WITHIN = 5.0
 WEIGH_EVERY = 1.0
 
 
-class Duties(Struct, frozen=True, kw_only=True):
+class SupervisorSettings(Struct, frozen=True, kw_only=True):
     """How many runner processes, and what else was asked of the supervisor. `max_memory` is in bytes.
 
     `health` is the host and the port where it says whether it is ready.
@@ -208,18 +208,18 @@ class Outcome(Struct, frozen=True):
     failed: Failed | None = None
 
 
-def supervise(start: Start, duties: Duties, tell: Callable[[Failed], None]) -> int:
+def supervise(start: Start, settings: SupervisorSettings, tell: Callable[[Failed], None]) -> int:
     """Run runner processes until told to stop, and return the exit code. For the main thread of a process that ends
     afterwards: signals that come later are ignored.
 
     What `start` says of names and limits is adapted for each runner. `tell` hears why the first ones could not begin.
     """
     configure_logging(format=start.log_format, level=start.log_level.upper(), never_wait=True)
-    if duties.notice is not None:
-        logger.info("%s", duties.notice)
+    if settings.notice is not None:
+        logger.info("%s", settings.notice)
     orphans = Orphans()
     with Watchdog(biting=orphans.kill_all) as watchdog, orphans_adopted():
-        supervisor = Supervisor(start, duties, watchdog, orphans)
+        supervisor = Supervisor(start, settings, watchdog, orphans)
         # Never another kind of loop: this one hears signals whatever happens, and needs nothing that is not there.
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             outcome = runner.run(supervisor.run())
@@ -239,29 +239,31 @@ def room_for_runners(stop_timeout: float) -> float:
 class Supervisor:
     """Holds the slots of runners. For one run, on the event loop of the main thread."""
 
-    def __init__(self, start: Start, duties: Duties, watchdog: Watchdog, orphans: Orphans) -> None:
+    def __init__(
+        self, start: Start, settings: SupervisorSettings, watchdog: Watchdog, orphans: Orphans
+    ) -> None:
         self._bus = Bus()
         log_events(self._bus)
         self._health_report = HealthReport(
-            duties.health, self._bus, lambda: self._store.engine, self._readiness
+            settings.health, self._bus, lambda: self._store.engine, self._readiness
         )
         self._start = structs.replace(
             start,
             parent=os.getpid(),
             slots=places(start.concurrency, start.threads, start.children),
-            stop_timeout=room_for_runners(duties.stop_timeout),
-            tell_files=duties.reload,
+            stop_timeout=room_for_runners(settings.stop_timeout),
+            tell_files=settings.reload,
             tell_counts=self._health_report.counts,
         )
-        self._duties = duties
+        self._settings = settings
         self._watchdog = watchdog
         self._orphans = orphans
         self._name = start.name or f"{socket.gethostname()}:{os.getpid()}"
         self._reaper = Reaper()
-        self._slots = [RunnerSlot(name) for name in duties.names(start.name)]
+        self._slots = [RunnerSlot(name) for name in settings.names(start.name)]
         self._runners: dict[RunnerProcess, asyncio.Task[float | None]] = {}
-        self._watch = Watch(self._reload) if duties.reload else None
-        self._ready_file = ReadyFile(duties.ready_file)
+        self._watch = Watch(self._reload) if settings.reload else None
+        self._ready_file = ReadyFile(settings.ready_file)
         self._clock = lease_clock()
         self._manager = ServiceManager(os.environ)
         self._signals_heard = 0
@@ -282,8 +284,8 @@ class Supervisor:
                     group,
                     self._name,
                     self._bus,
-                    stats_every=self._duties.stats_every,
-                    probes=self._duties.health is not None,
+                    stats_every=self._settings.stats_every,
+                    probes=self._settings.health is not None,
                 )
                 watching = [group.create_task(persist("service manager", self._manager.run))]
                 if self._health_report.port is not None:
@@ -293,7 +295,7 @@ class Supervisor:
                 await asyncio.wait([group.create_task(self._hold(slot)) for slot in self._slots])
                 while self._runners:
                     await asyncio.wait(self._runners.values())
-                room = max(self._duties.stop_timeout, LEAST)
+                room = max(self._settings.stop_timeout, LEAST)
                 patience = min(self._limit, self._loop.time() + room) - REPORT_BEFORE
                 if not await self._store.close(max(0.0, patience - self._loop.time())):
                     self._code = 1
@@ -384,16 +386,16 @@ class Supervisor:
         if failed is None:
             if ended is not None and ended.reason == "fenced" and not runner.retiring:
                 self._bus.publish(RunnerRetired(self._name, runner.pid, FENCED))
-            if not (self._was_ready or self._duties.reload) and slot.is_hopeless(runner):
+            if not (self._was_ready or self._settings.reload) and slot.is_hopeless(runner):
                 how = how_it_ended(runner.dead.result())
                 self._give_up(Failed(NO_START, f"Every process that loads the app dies: the last one {how}."))
                 return None
             return slot.pause(runner, wait_for_change=False)
         hopeless = failed.code in (StoreMoved.code, SchemaTooNew.code)
-        if hopeless or not (self._was_ready or self._duties.reload):
+        if hopeless or not (self._was_ready or self._settings.reload):
             self._give_up(failed)
             return None
-        pause = slot.pause(runner, wait_for_change=self._duties.reload)
+        pause = slot.pause(runner, wait_for_change=self._settings.reload)
         self._bus.publish(RunnerFailed(self._name, failed.text, None if pause == inf else pause))
         return pause
 
@@ -426,7 +428,7 @@ class Supervisor:
             self._retire(runner, retirement.reason, retirement.patience)
 
     async def _weigh(self, runner: RunnerProcess) -> None:
-        most = self._duties.max_memory
+        most = self._settings.max_memory
         while most is not None and not runner.finishing.done():
             await asyncio.sleep(WEIGH_EVERY)
             memory = memory_of(runner.pid) or 0
@@ -484,7 +486,7 @@ class Supervisor:
         self._loop.add_signal_handler(signal.SIGCHLD, self._reaper.reap)
         for number in numbers:
             signal.signal(number, self._signalled)
-        if self._duties.stop_on_eof:
+        if self._settings.stop_on_eof:
             call_at_eof(self._loop, self.stop)
         # A stop that was asked for during the start has waited for this.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -505,7 +507,7 @@ class Supervisor:
 
     def _timeout(self, level: int) -> float:
         """How many seconds a stop may still take when it was asked for so often."""
-        return self._duties.stop_timeout if level == 1 else HURRY
+        return self._settings.stop_timeout if level == 1 else HURRY
 
 
 def signs_of(
