@@ -202,7 +202,7 @@ def work(
 
     from shigoto.engine.open import name_of_store
     from shigoto.observe.log import configure_logging, some_of
-    from shigoto.worker.process_main import Brake, SignalWatch, Watchdog, run_to_the_end
+    from shigoto.worker.process_main import SignalWatch, StopLevels, Watchdog, run_to_the_end
     from shigoto.worker.reporting import hidden, job_fields
     from shigoto.worker.supervisor.host import call_at_eof
 
@@ -212,14 +212,14 @@ def work(
     if shift.notice is not None:
         logger.info("%s", shift.notice)
     with Watchdog() as watchdog:
-        brake = Brake(worker.stop, worker.stop_timeout, watchdog)
+        stop_levels = StopLevels(worker.stop, worker.stop_timeout, watchdog)
 
         def begin() -> None:
             if shift.stop_on_eof:
-                call_at_eof(get_running_loop(), brake.press_harder)
+                call_at_eof(get_running_loop(), stop_levels.ask_more)
             logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app.engine))
 
-        with SignalWatch(dict.fromkeys((signal.SIGINT, signal.SIGTERM), brake.press_harder)):
+        with SignalWatch(dict.fromkeys((signal.SIGINT, signal.SIGTERM), stop_levels.ask_more)):
             return run_to_the_end(
                 app,
                 worker,

@@ -100,7 +100,7 @@ def exit_after(final_message: Callable[[], None], code: int) -> NoReturn:
         os._exit(code)
 
 
-class Brake:
+class StopLevels:
     """Passes requests on to `stop`, which is called once to stop and once more to hurry.
 
     `level` 1 asks to stop, 2 to hurry. Whoever asks for a level that was reached already changes nothing, so a
@@ -112,20 +112,20 @@ class Brake:
         self._stop_timeout = stop_timeout
         self._watchdog = watchdog
         # Re-entrant, since the handler of a signal may interrupt its own thread in here.
-        self._pressing = threading.RLock()
+        self._asking = threading.RLock()
         self.level = 0
 
-    def press(self, level: int) -> None:
+    def ask(self, level: int) -> None:
         """Stop, or hurry; from any thread, also in the handler of a signal."""
-        with self._pressing:
+        with self._asking:
             while self.level < min(level, 2):
                 self.level += 1
                 self._watchdog.allow(self._stop_timeout + OVERTIME if self.level == 1 else HURRY)
                 self._stop()
 
-    def press_harder(self) -> None:
+    def ask_more(self) -> None:
         """The next level."""
-        self.press(self.level + 1)
+        self.ask(self.level + 1)
 
 
 class SignalWatch:

@@ -21,7 +21,7 @@ from shigoto.model.errors import OptionInvalid, StoreRefused, Unsupported
 from shigoto.model.ids import uuid7
 from shigoto.model.states import CRASH_DELAY
 from shigoto.worker.process import Inbox, RunningJobs, Source, WorkerFlag, command, encode, how_it_ended
-from shigoto.worker.process_main import Brake, Watchdog
+from shigoto.worker.process_main import StopLevels, Watchdog
 from shigoto.worker.supervisor import host, runner_process
 from shigoto.worker.supervisor.reload import Watch, own_files
 from shigoto.worker.supervisor.runner_process import Ended, Failed, Hello, News, RunnerProcess, Start, Stop
@@ -202,21 +202,21 @@ def test_runners_get_less_time_to_stop_than_the_whole_has(limit: float, room: fl
 def test_a_request_that_arrives_on_two_ways_is_one() -> None:
     asked: list[str] = []
     with Watchdog() as watchdog:
-        brake = Brake(lambda: asked.append("stop"), 60, watchdog)
+        stop_levels = StopLevels(lambda: asked.append("stop"), 60, watchdog)
 
-        brake.press(1)
-        brake.press(1)
+        stop_levels.ask(1)
+        stop_levels.ask(1)
         assert asked == ["stop"]
-        brake.press(2)
+        stop_levels.ask(2)
         assert asked == ["stop"] * 2
-        brake.press_harder()
-        assert (asked, brake.level) == (["stop"] * 2, 2)
+        stop_levels.ask_more()
+        assert (asked, stop_levels.level) == (["stop"] * 2, 2)
 
 
 def test_a_request_to_hurry_that_comes_first_is_both() -> None:
     asked: list[str] = []
     with Watchdog() as watchdog:
-        Brake(lambda: asked.append("stop"), 60, watchdog).press(2)
+        StopLevels(lambda: asked.append("stop"), 60, watchdog).ask(2)
 
     assert asked == ["stop"] * 2
 

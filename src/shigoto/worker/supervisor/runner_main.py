@@ -44,7 +44,7 @@ from shigoto.worker.process import (
     prefer_oom_kill,
     receive,
 )
-from shigoto.worker.process_main import OVERDUE, Brake, SignalWatch, Watchdog, exit_after, run_to_the_end
+from shigoto.worker.process_main import OVERDUE, SignalWatch, StopLevels, Watchdog, exit_after, run_to_the_end
 from shigoto.worker.reporting import hidden, job_fields
 from shigoto.worker.starting import collect_rarely
 from shigoto.worker.stopping import Stopped
@@ -127,7 +127,7 @@ class Program:
         self._crash_report = crash_report
         self._watchdog = Watchdog(OVERDUE, lambda: running_jobs.raise_flag(WorkerFlag.OVERDUE))
         self._worker: Worker | None = None
-        self._brake: Brake | None = None
+        self._stop_levels: StopLevels | None = None
         self._begun = False
         self._counters = EventCounters()
 
@@ -148,9 +148,9 @@ class Program:
 
     def stop(self, level: int) -> None:
         """Stop, or hurry. Before the worker begins nothing is held, and nothing needs to be waited for."""
-        if self._brake is None:
+        if self._stop_levels is None:
             os._exit(0)
-        self._brake.press(level)
+        self._stop_levels.ask(level)
 
     def _signals(self) -> dict[signal.Signals, Callable[[], None]]:
         left_to_the_supervisor = [
@@ -229,7 +229,7 @@ class Program:
                 loop.call_soon_threadsafe(worker.stop)
 
         self._worker = worker
-        self._brake = Brake(stop, worker.stop_timeout, self._watchdog)
+        self._stop_levels = StopLevels(stop, worker.stop_timeout, self._watchdog)
         self._wire.send(hello)
 
     def _ready(self, _: WorkerStarted) -> None:
