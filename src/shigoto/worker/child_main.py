@@ -65,7 +65,7 @@ from shigoto.worker.starting import Lifespan
 PORTION = 262_144  # bytes to read at once
 TICK = 0.2  # seconds between looks at the progress
 FLUSHED_WITHIN = 0.5  # seconds for spans to leave
-FAREWELL = 10.0  # seconds for the app's lifespan to end; the worker may have less patience
+LIFESPAN_ENDS_WITHIN = 10.0  # seconds for the app's lifespan to end; the worker may have less patience
 
 
 class ChildOutput:
@@ -178,7 +178,7 @@ class Child:
                 return 1
             with capturing():
                 self._serve(app, runner)
-            loop.run_until_complete(lifespan.exit(FAREWELL))
+            loop.run_until_complete(lifespan.exit(LIFESPAN_ENDS_WITHIN))
         app.flush(FLUSHED_WITHIN)
         app.exporters.end()
         app.close()

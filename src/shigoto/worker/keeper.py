@@ -43,7 +43,7 @@ logger = logging.getLogger("shigoto.worker")
 Beats = Literal["thread", "loop"]
 
 NUDGE_GAP = 1.0  # seconds between beats that were asked for early
-FAREWELL = 1.0  # seconds to wait for the beat thread to end
+THREAD_ENDS_WITHIN = 1.0  # seconds to wait for the beat thread to end
 GONE = Orders(fenced=True)  # what a store that was moved would say, if it could
 
 
@@ -138,7 +138,7 @@ class Keeper:
             self._closed = True
             self._thread_wakeup.set()
             # A beat may hang in the store; then the thread is left behind, and ends when the store answers.
-            await asyncio.wait([self._thread_ended], timeout=FAREWELL)
+            await asyncio.wait([self._thread_ended], timeout=THREAD_ENDS_WITHIN)
 
     async def _start_thread(self) -> None:
         while True:

@@ -29,9 +29,9 @@ from shigoto.worker.stopping import Runnable
 
 logger = logging.getLogger("shigoto.worker")
 
-OVERTIME = 2.0  # seconds beyond the stop time-out until the watchdog bites
-HURRY = 5.0  # seconds from a second request until it bites
-FAREWELL = 5.0  # seconds for closing the store, once the worker has ended
+OVERTIME = 2.0  # seconds beyond the stop time-out until the watchdog ends the process
+HURRY = 5.0  # seconds from a second request until it ends the process
+CLOSING_SECONDS = 5.0  # seconds for closing the store, once the worker has ended
 OVERDUE = 70  # the exit code of a runner process that its own watchdog has ended
 TELL = 0.5  # seconds for the final log message: whoever reads the log may be stuck, too
 
@@ -44,12 +44,12 @@ TOO_SLOW = (
 class Watchdog:
     """Ends the process, with the exit code `code`, if it lives longer than it was last allowed to.
 
-    `biting` is called first, and must be quick and sure.
+    `before_end` is called first, and must be quick and sure.
     """
 
-    def __init__(self, code: int = 1, biting: Callable[[], None] | None = None) -> None:
+    def __init__(self, code: int = 1, before_end: Callable[[], None] | None = None) -> None:
         self.code = code
-        self._biting = biting
+        self._before_end = before_end
         # How long the process may still live, whenever that changes; None ends the watch. This queue, unlike
         # events and locks, may be used in a signal handler that has interrupted another.
         self._news: SimpleQueue[float | None] = SimpleQueue()
@@ -68,20 +68,20 @@ class Watchdog:
         self._news.put(seconds)
 
     def _watch(self) -> None:
-        bite_at = inf
+        end_at = inf
         while True:
-            left = bite_at - time.monotonic()
+            left = end_at - time.monotonic()
             try:
                 patience = self._news.get(timeout=None if left == inf else max(0.0, left))
             except Empty:
-                self._bite()
+                self._end_process()
             if patience is None:
                 return
-            bite_at = min(bite_at, time.monotonic() + patience)
+            end_at = min(end_at, time.monotonic() + patience)
 
-    def _bite(self) -> NoReturn:
-        if self._biting is not None:
-            self._biting()
+    def _end_process(self) -> NoReturn:
+        if self._before_end is not None:
+            self._before_end()
         exit_after(_log_too_slow, self.code)
 
 
@@ -271,7 +271,7 @@ async def _work(
         watchdog.code = stopped.exit_code
     finally:
         other.cancel()
-        watchdog.allow(FAREWELL)
+        watchdog.allow(CLOSING_SECONDS)
     ended(stopped)
     if not stopped.running:
         # The event loop has nothing left to do, so it may as well wait here.

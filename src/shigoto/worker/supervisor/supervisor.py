@@ -41,7 +41,7 @@ from shigoto.observe.log import configure_logging, log_events
 from shigoto.observe.metrics import Metrics, Sample, metrics_if_shown
 from shigoto.worker.health import HealthPort, Readiness, Signs, judge, ready_of
 from shigoto.worker.process import WorkerFlag, how_it_ended
-from shigoto.worker.process_main import FAREWELL, Watchdog
+from shigoto.worker.process_main import CLOSING_SECONDS, Watchdog
 from shigoto.worker.starting import places
 from shigoto.worker.state import lease_clock
 from shigoto.worker.stopping import Wakeup
@@ -169,7 +169,7 @@ logger = logging.getLogger("shigoto.worker")
 
 RUNNERS_LESS, KILL_BEFORE, REPORT_BEFORE = 2.0, 1.0, 0.1  # seconds before the limit of a stop
 HURRY = 5.0  # seconds that a stop may still take after the second request
-TRIFLE = 0.3  # seconds beyond the limit until the watchdog bites
+TRIFLE = 0.3  # seconds beyond the limit until the watchdog ends the process
 LEAST = 1.0  # seconds that a stop may take in any case: to kill runners and to give back what they held
 RELOAD_WITHIN = 5.0
 WEIGH_EVERY = 1.0
@@ -218,13 +218,13 @@ def supervise(start: Start, settings: SupervisorSettings, tell: Callable[[Failed
     if settings.notice is not None:
         logger.info("%s", settings.notice)
     orphans = Orphans()
-    with Watchdog(biting=orphans.kill_all) as watchdog, orphans_adopted():
+    with Watchdog(before_end=orphans.kill_all) as watchdog, orphans_adopted():
         supervisor = Supervisor(start, settings, watchdog, orphans)
         # Never another kind of loop: this one hears signals whatever happens, and needs nothing that is not there.
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             outcome = runner.run(supervisor.run())
         watchdog.code = outcome.code
-        watchdog.allow(FAREWELL)
+        watchdog.allow(CLOSING_SECONDS)
         supervisor.leave()
         if outcome.failed is not None:
             tell(outcome.failed)
