@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shigoto.scheduler import Scheduler
     from shigoto.worker import Worker
     from shigoto.worker.health import Probe, Readiness
-    from shigoto.worker.process_main import Outcome
+    from shigoto.worker.process_main import ExitReport
     from shigoto.worker.stopping import Runnable
 
 logger = logging.getLogger("shigoto.worker")
@@ -195,7 +195,10 @@ class Shift(Struct, frozen=True, kw_only=True):
 
 
 def work(
-    app: "Shigoto", worker: "Runnable[Outcome]", shift: Shift, beside: Callable[[], Coroutine[Any, Any, None]]
+    app: "Shigoto",
+    worker: "Runnable[ExitReport]",
+    shift: Shift,
+    beside: Callable[[], Coroutine[Any, Any, None]],
 ) -> int:
     """Run the worker, or the scheduler, to its end, and tell the exit code; `beside` runs as long as it does."""
     from asyncio import get_running_loop

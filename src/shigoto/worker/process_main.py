@@ -166,7 +166,7 @@ FLUSHED_WITHIN = 0.8  # seconds for spans and the like to leave; less than the l
 TIDY = 0.1  # seconds for the tasks and threads that handlers have left behind
 
 
-class Outcome(Protocol):
+class ExitReport(Protocol):
     """How it ended, as far as its process is concerned: `running` are parts of it that could not be stopped."""
 
     @property
@@ -180,7 +180,7 @@ class Outcome(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Outcome)
+T = TypeVar("T", bound=ExitReport)
 
 
 def run_to_the_end(

@@ -201,7 +201,7 @@ class SupervisorSettings(Struct, frozen=True, kw_only=True):
         return [name] if self.processes == 1 else [f"{name}-{number}" for number in numbers]
 
 
-class Outcome(Struct, frozen=True):
+class SupervisorExit(Struct, frozen=True):
     """The exit code, and why the first runners could not begin, if they could not."""
 
     code: int
@@ -275,7 +275,7 @@ class Supervisor:
         self._store: SupervisorStore
         self._loop: asyncio.AbstractEventLoop
 
-    async def run(self) -> Outcome:
+    async def run(self) -> SupervisorExit:
         """Keep every slot filled, until all of them are given up."""
         self._loop = asyncio.get_running_loop()
         with self._signals(), self._ready_file:
@@ -302,7 +302,7 @@ class Supervisor:
                 await self._orphans.end(self._reaper.expected)
                 for task in watching:
                     task.cancel()
-        return Outcome(self._code, self._failed)
+        return SupervisorExit(self._code, self._failed)
 
     def leave(self) -> None:
         """Close what is open at the store."""
