@@ -24,7 +24,7 @@ from shigoto.engine.memory import MemoryEngine
 from shigoto.model.job import LogLine
 from shigoto.model.worker import LogTail
 from shigoto.worker.child_main import ChildOutput
-from shigoto.worker.child_process import Began, News, Unfit
+from shigoto.worker.child_process import ChildNews, ChildUnfit, RunBegan
 from shigoto.worker.interrupts import Interrupts
 from shigoto.worker.process import Inbox
 from shigoto.worker.reporting import Capture, capturing
@@ -307,12 +307,12 @@ def test_a_child_that_is_interrupted_by_itself_while_it_speaks_says_one_thing_af
     with theirs, mine:
         interrupts = Interrupts()
         mouth = ChildOutput(mine, interrupts)
-        mouth.line = cast("socket.socket", Interrupted(mine, lambda: mouth.send(Began())))
+        mouth.line = cast("socket.socket", Interrupted(mine, lambda: mouth.send(RunBegan())))
 
-        in_time(lambda: mouth.send(Unfit("a word")))
+        in_time(lambda: mouth.send(ChildUnfit("a word")))
 
-        inbox = Inbox[News](News)
-        assert inbox.feed(theirs.recv(4_096)) == [Unfit("a word"), Began()]
+        inbox = Inbox[ChildNews](ChildNews)
+        assert inbox.feed(theirs.recv(4_096)) == [ChildUnfit("a word"), RunBegan()]
 
 
 class Interrupted:

@@ -5,7 +5,7 @@
 It runs one job at a time: a sync one in its main thread, where an exception can be raised in it, an async one on its
 event loop. Another thread listens to the worker, and ends the process as soon as the worker is gone.
 
-    listener   Run ──► queue ──► main   run it ──► Ended
+    listener   RunJob ──► queue ──► main   run it ──► RunEnded
                Tell, Warn, Halt ──► the run of its job: flags, an exception, a cancel
 
 Log lines are sent by the thread that writes them, before it goes on: they must survive a crash in the next line of the
@@ -41,18 +41,18 @@ from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.log import configure_logging
 from shigoto.worker import process
 from shigoto.worker.child_process import (
-    Began,
-    Begin,
-    Ended,
+    ChildNews,
+    ChildOrder,
+    ChildReady,
+    ChildUnfit,
     Halt,
     Leave,
-    News,
-    Order,
-    Ready,
-    Run,
-    Said,
+    RunBegan,
+    RunEnded,
+    RunJob,
+    RunNews,
+    StartChild,
     Tell,
-    Unfit,
     Warn,
 )
 from shigoto.worker.endings import describe
@@ -80,7 +80,7 @@ class ChildOutput:
         self._mute = False
         os.register_at_fork(after_in_child=self._fall_silent)
 
-    def send(self, message: News) -> None:
+    def send(self, message: ChildNews) -> None:
         """Send it now, from any thread. What is half sent would make all the rest unreadable, so nothing interrupts.
 
         A destructor that logs may call this in the midst of it; then its words follow.
@@ -123,7 +123,7 @@ class ChildRun:
         self.variables: Variables | None = None
         self.limit_at = inf
         self._output = output
-        self._said = partial(Said, number=lease.number, token=lease.token)
+        self._said = partial(RunNews, number=lease.number, token=lease.token)
 
     def limit(self, hard: Millis | None, soft: Millis | None) -> None:
         """The worker watches the time."""
@@ -159,7 +159,7 @@ class Child:
         self._interrupts = interrupts
         self._crash_report = crash_report
         self._loop = asyncio.new_event_loop()
-        self._queue: SimpleQueue[Begin | Run | Leave] = SimpleQueue()
+        self._queue: SimpleQueue[StartChild | RunJob | Leave] = SimpleQueue()
         self._async_tasks: frozenset[str] = frozenset()
         self._child_run: ChildRun | None = None
 
@@ -167,14 +167,14 @@ class Child:
         """Load the app, run jobs, and return the exit code."""
         threading.Thread(target=self._listen, name="shigoto-listen", daemon=True).start()
         begin = self._queue.get()
-        if not isinstance(begin, Begin):
+        if not isinstance(begin, StartChild):
             return 1
         with asyncio.Runner(loop_factory=lambda: self._loop) as loops:
             loop = loops.get_loop()
             try:
                 app, lifespan, runner = self._begin(begin)
             except (Exception, SystemExit) as error:
-                self._output.send(Unfit(_why_unfit(error)))
+                self._output.send(ChildUnfit(_why_unfit(error)))
                 return 1
             with capturing():
                 self._serve(app, runner)
@@ -184,7 +184,7 @@ class Child:
         app.close()
         return 0
 
-    def _begin(self, begin: Begin) -> tuple[Shigoto, Lifespan, Runner]:
+    def _begin(self, begin: StartChild) -> tuple[Shigoto, Lifespan, Runner]:
         if begin.log is not None:
             configure_logging(format=begin.log.format, level=begin.log.level, fields=job_fields, hide=hidden)
         app = begin.source.load()
@@ -211,20 +211,20 @@ class Child:
         return Lifespan(app.enter_lifespan, lambda: self._queue.put(Leave()))
 
     def _serve(self, app: Shigoto, runner: Runner) -> None:
-        self._output.send(Ready())
-        while isinstance(order := self._queue.get(), Run) and (child_run := self._child_run) is not None:
+        self._output.send(ChildReady())
+        while isinstance(order := self._queue.get(), RunJob) and (child_run := self._child_run) is not None:
             self._interrupts.begin(child_run)
             if order.within is not None:
                 # In a thread that needs no interpreter: it works whatever the handler does.
                 faulthandler.dump_traceback_later(order.within, exit=True, file=self._crash_report)
-            self._output.send(Began())
+            self._output.send(RunBegan())
             settlement = self._run(runner, child_run)
             faulthandler.cancel_dump_traceback_later()
             if child_run.wanted is not None or child_run.signals.overdue:
                 # The worker kills this process as soon as it hears of the end.
                 app.flush(FLUSHED_WITHIN)
             self._child_run = None
-            self._output.send(Ended(settlement))
+            self._output.send(RunEnded(settlement))
 
     def _run(self, runner: Runner, child_run: ChildRun) -> Settlement:
         if child_run.job.task not in self._async_tasks:
@@ -244,7 +244,7 @@ class Child:
 
     def _listen(self) -> None:
         """Listen until the worker is gone; then nobody wants us any more, whatever we are doing."""
-        inbox, line = Inbox[Order](Order), self._output.line
+        inbox, line = Inbox[ChildOrder](ChildOrder), self._output.line
         selector = selectors.DefaultSelector()
         selector.register(line, selectors.EVENT_READ)
         try:
@@ -265,10 +265,10 @@ class Child:
             child_run.tell_progress()
             self._interrupts.nudge()
 
-    def _obey(self, order: Order) -> None:
-        if isinstance(order, Run):
+    def _obey(self, order: ChildOrder) -> None:
+        if isinstance(order, RunJob):
             self._child_run = ChildRun(order.lease, self._output)
-        if isinstance(order, Begin | Run | Leave):
+        if isinstance(order, StartChild | RunJob | Leave):
             self._queue.put(order)
             return
         child_run = self._child_run

@@ -1,16 +1,16 @@
 """A child process as its worker sees it, and the messages between the two.
 
-    worker ──► child   Begin         everything it must know, once
-                       Run           run this job
+    worker ──► child   StartChild    everything it must know, once
+                       RunJob        run this job
                        Tell          somebody wants this job cancelled, or the worker is about to stop
                        Warn          the run has reached its soft limit
                        Halt          the run shall end now, and so it will be counted
                        Leave         there will be no more jobs
-    child ──► worker   Ready         it can take a job
-                       Unfit         it never will, and why
-                       Began         the run begins; if it dies before, that is not the job's doing
-                       Said          what the handler has said: progress, log lines
-                       Ended         the run has ended so
+    child ──► worker   ChildReady    it can take a job
+                       ChildUnfit    it never will, and why
+                       RunBegan      the run begins; if it dies before, that is not the job's doing
+                       RunNews       what the handler has said: progress, log lines
+                       RunEnded      the run has ended so
 
 Most messages name the job they are about: words and runs cross on their way, and a thread that a handler left behind
 still speaks of its own job while the next one runs.
@@ -51,7 +51,7 @@ from shigoto.worker.process import (
 )
 
 
-class Begin(Struct, frozen=True, kw_only=True, tag=True):
+class StartChild(Struct, frozen=True, kw_only=True, tag=True):
     """Where the app is, on whose behalf jobs run, and how the log is written, if the worker knows."""
 
     source: Source
@@ -59,7 +59,7 @@ class Begin(Struct, frozen=True, kw_only=True, tag=True):
     log: LogSetup | None
 
 
-class Run(Struct, frozen=True, tag=True):
+class RunJob(Struct, frozen=True, tag=True):
     """Run this job; there is no other. After `within` seconds the child ends, whatever it is doing."""
 
     lease: Lease
@@ -95,21 +95,21 @@ class Leave(Struct, frozen=True, tag=True):
     """There will be no more jobs."""
 
 
-class Ready(Struct, frozen=True, tag=True):
+class ChildReady(Struct, frozen=True, tag=True):
     """The child can take a job."""
 
 
-class Unfit(Struct, frozen=True, tag=True):
+class ChildUnfit(Struct, frozen=True, tag=True):
     """The child cannot run jobs of this app."""
 
     error: str
 
 
-class Began(Struct, frozen=True, tag=True):
+class RunBegan(Struct, frozen=True, tag=True):
     """The run begins."""
 
 
-class Said(Struct, frozen=True, kw_only=True, tag=True):
+class RunNews(Struct, frozen=True, kw_only=True, tag=True):
     """What the handler has said; fields that are None are no news."""
 
     number: int
@@ -119,14 +119,14 @@ class Said(Struct, frozen=True, kw_only=True, tag=True):
     log: LogTail | None = None
 
 
-class Ended(Struct, frozen=True, tag=True):
+class RunEnded(Struct, frozen=True, tag=True):
     """The run has ended."""
 
     settlement: Settlement
 
 
-Order = Begin | Run | Tell | Warn | Halt | Leave
-News = Ready | Unfit | Began | Said | Ended
+ChildOrder = StartChild | RunJob | Tell | Warn | Halt | Leave
+ChildNews = ChildReady | ChildUnfit | RunBegan | RunNews | RunEnded
 
 PROGRAM = "shigoto.worker.child_main"
 FIRST_LOOK, LAST_LOOK = 0.002, 0.25  # seconds between looks, once the socket has ended
@@ -146,14 +146,14 @@ class ChildProcess:
 
     def __init__(
         self,
-        begin: Begin,
-        hear: Callable[["ChildProcess", News], None],
+        begin: StartChild,
+        hear: Callable[["ChildProcess", ChildNews], None],
         ended: Callable[["ChildProcess"], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._hear = hear
         self._ended = ended
-        self._inbox = Inbox[News](News)
+        self._inbox = Inbox[ChildNews](ChildNews)
         self._outbox = bytearray()
         self._pause = FIRST_LOOK
         with ExitStack() as in_case:
@@ -181,7 +181,7 @@ class ChildProcess:
         """Its process id, which is also the id of its process group."""
         return self._process.pid
 
-    def send(self, order: Order) -> None:
+    def send(self, order: ChildOrder) -> None:
         """Tell it something; never blocks. A child that is gone hears nothing."""
         self._outbox += encode(order)
         self._write()

@@ -24,7 +24,7 @@ from shigoto.observe.log import log_setup
 from shigoto.observe.tracing import Tracing
 from shigoto.schedule.declare import Declared
 from shigoto.task import Task
-from shigoto.worker.child_process import Begin
+from shigoto.worker.child_process import StartChild
 from shigoto.worker.claimer import Claimer, Listener
 from shigoto.worker.keeper import Beats, ExclusiveJobs, Keeper
 from shigoto.worker.loop_pool import LoopPool
@@ -214,7 +214,7 @@ class WorkerParts:
         return ProcessPool(
             self.state,
             runner,
-            Begin(source=isolation.source, worker=self.state.id, log=log_setup()),
+            StartChild(source=isolation.source, worker=self.state.id, log=log_setup()),
             size=settings.children,
             settle=self.settler.put,
             room=self.claimer.room,

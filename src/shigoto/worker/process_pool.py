@@ -29,18 +29,18 @@ from shigoto.model.worker import Ending, LogTail, Settlement
 from shigoto.observe.events import ChildFailed, JobStarted
 from shigoto.worker import endings
 from shigoto.worker.child_process import (
-    Began,
-    Begin,
+    ChildNews,
     ChildProcess,
-    Ended,
+    ChildReady,
+    ChildUnfit,
     Halt,
     Leave,
-    News,
-    Ready,
-    Run,
-    Said,
+    RunBegan,
+    RunEnded,
+    RunJob,
+    RunNews,
+    StartChild,
     Tell,
-    Unfit,
     Warn,
 )
 from shigoto.worker.pool import Limits, Settle, first_of, tell_started
@@ -145,12 +145,12 @@ class ProcessSlot:
         """Whether the run that is here, or was until now, has passed its hard limit."""
         return self._time() >= self._hard_at
 
-    def is_about(self, said: Said) -> bool:
+    def is_about(self, said: RunNews) -> bool:
         """Whether the job that runs here has said it."""
         lease = self.lease
         return self.sent and lease is not None and (said.number, said.token) == (lease.number, lease.token)
 
-    def hear(self, said: Said) -> None:
+    def hear(self, said: RunNews) -> None:
         """What the handler has said."""
         if said.progress is not None:
             self._hear_progress(said.progress, said.progress_text)
@@ -206,7 +206,7 @@ class ProcessPool:
         self,
         state: WorkerState,
         runner: Runner,
-        begin: Begin,
+        begin: StartChild,
         *,
         size: int,
         settle: Settle,
@@ -425,24 +425,24 @@ class ProcessPool:
         slot.sent = True
         hard, soft = self._runner.limits(lease)
         slot.limit(hard, soft)
-        child.send(Run(lease, None if hard is None else hard / 1000 + GRACE + SLACK))
+        child.send(RunJob(lease, None if hard is None else hard / 1000 + GRACE + SLACK))
 
-    def _heard(self, child: ChildProcess, news: News) -> None:
+    def _heard(self, child: ChildProcess, news: ChildNews) -> None:
         slot = next((slot for slot in self._process_slots if slot.child is child), None)
-        if isinstance(news, Unfit):
+        if isinstance(news, ChildUnfit):
             child.error = news.error
-        elif isinstance(news, Ready):
+        elif isinstance(news, ChildReady):
             child.ready = True
         if slot is None:
             return
-        if isinstance(news, Ready) and slot.lease is not None:
+        if isinstance(news, ChildReady) and slot.lease is not None:
             self._send(slot)
-        elif isinstance(news, Began):
+        elif isinstance(news, RunBegan):
             slot.begun = True
             child.jobs += 1
-        elif isinstance(news, Said) and slot.is_about(news):
+        elif isinstance(news, RunNews) and slot.is_about(news):
             slot.hear(news)
-        elif isinstance(news, Ended) and slot.sent and slot.settlement is None:
+        elif isinstance(news, RunEnded) and slot.sent and slot.settlement is None:
             self._finished(slot, child, news.settlement)
 
     def _finished(self, slot: ProcessSlot, child: ChildProcess, settlement: Settlement) -> None:
