@@ -24,7 +24,15 @@ from shigoto.worker.process import Inbox, RunningJobs, Source, WorkerFlag, comma
 from shigoto.worker.process_main import StopLevels, Watchdog
 from shigoto.worker.supervisor import host, runner_process
 from shigoto.worker.supervisor.reload import Watch, own_files
-from shigoto.worker.supervisor.runner_process import Ended, Failed, Hello, News, RunnerProcess, Start, Stop
+from shigoto.worker.supervisor.runner_process import (
+    RunnerEnded,
+    RunnerHello,
+    RunnerNews,
+    RunnerProcess,
+    Start,
+    StartFailed,
+    Stop,
+)
 from shigoto.worker.supervisor.store import MOST_TRACE, deaths_in, end_groups
 from shigoto.worker.supervisor.supervisor import RunnerSlot, room_for_runners
 
@@ -160,7 +168,7 @@ def test_a_runner_that_had_worked_is_replaced_at_once() -> None:
 
     for runner in (
         ended_runner(ready_for=1.0),
-        ended_runner(ended=Ended("recycled", 0)),
+        ended_runner(ended=RunnerEnded("recycled", 0)),
         ended_runner(retiring=True),
     ):
         assert slot.pause(runner, wait_for_change=False) == 0
@@ -173,7 +181,7 @@ def test_starts_in_vain_make_the_pauses_longer_until_one_is_good() -> None:
 
     assert pauses == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
     slot.pause(ended_runner(ready_for=2), wait_for_change=False)
-    assert slot.pause(ended_runner(ended=Ended("fenced", 0)), wait_for_change=False) == 0.5
+    assert slot.pause(ended_runner(ended=RunnerEnded("fenced", 0)), wait_for_change=False) == 0.5
 
 
 def test_a_runner_that_got_to_work_is_forgiven_two_early_deaths_and_never_waited_for_long() -> None:
@@ -185,7 +193,7 @@ def test_a_runner_that_got_to_work_is_forgiven_two_early_deaths_and_never_waited
 
 
 def test_a_mistake_in_the_code_is_waited_out_if_changes_are_watched_for() -> None:
-    runner = ended_runner(failed=Failed("WORKER.DECLARATION", "no"))
+    runner = ended_runner(failed=StartFailed("WORKER.DECLARATION", "no"))
 
     assert RunnerSlot(None).pause(runner, wait_for_change=True) == inf
     assert RunnerSlot(None).pause(runner, wait_for_change=False) == 0.5
@@ -271,10 +279,13 @@ def test_every_message_arrives_as_it_was_sent() -> None:
     start = Start(
         source=Source(reference="shop:app", path=(os.fsencode("/a\udcff"),)), slots=3, queues=("a",)
     )
-    hello = Hello(worker=uuid7(), name="w", url="sqlite:///x", lease=1.5)
+    hello = RunnerHello(worker=uuid7(), name="w", url="sqlite:///x", lease=1.5)
 
     assert Inbox[Start | Stop](Start | Stop).feed(encode(start) + encode(Stop(2))) == [start, Stop(2)]
-    assert Inbox[News](News).feed(encode(hello) + encode(Ended("drained", 0))) == [hello, Ended("drained", 0)]
+    assert Inbox[RunnerNews](RunnerNews).feed(encode(hello) + encode(RunnerEnded("drained", 0))) == [
+        hello,
+        RunnerEnded("drained", 0),
+    ]
 
 
 # The code

@@ -52,15 +52,15 @@ from shigoto.worker.supervisor.reload import own_files
 from shigoto.worker.supervisor.runner_process import (
     NO_START,
     Counted,
-    Ended,
-    Failed,
     Files,
     Finishing,
-    Hello,
-    Order,
-    Ready,
     Recycle,
+    RunnerEnded,
+    RunnerHello,
+    RunnerOrder,
+    RunnerReady,
     Start,
+    StartFailed,
     Stop,
 )
 from shigoto.worker.worker import Worker
@@ -95,8 +95,8 @@ class Wire:
         self._socket = socket.socket(fileno=fd)
         self._identity = _identity(fd)
         self._sending = threading.Lock()
-        self._inbox = Inbox[Order](Order)
-        self._received: list[Order] = []
+        self._inbox = Inbox[RunnerOrder](RunnerOrder)
+        self._received: list[RunnerOrder] = []
 
     def send(self, message: Struct) -> None:
         """Say something. If nobody is there any more, we shall know soon."""
@@ -107,7 +107,7 @@ class Wire:
         """Whether nobody in this process has closed it. Who waits for the next word would not notice that."""
         return _identity(self._socket.fileno()) == self._identity
 
-    def receive(self) -> Order | None:
+    def receive(self) -> RunnerOrder | None:
         """Wait for the next word; None means that the supervisor is gone. Raises BrokenWire."""
         while not self._received:
             some = receive(self._socket)
@@ -201,7 +201,7 @@ class Program:
         app.bus.subscribe(self._stopping, WorkerStopping)
         app.bus.subscribe(lambda _: self._running_jobs.raise_flag(WorkerFlag.LEAVING), WorkerLeaving)
         logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app.engine))
-        hello = Hello(
+        hello = RunnerHello(
             worker=worker.id,
             name=worker.name,
             url=app.engine.address,
@@ -220,7 +220,7 @@ class Program:
             cut_off=self._cut_off,
         )
 
-    def _begin(self, worker: Worker, hello: Hello) -> None:
+    def _begin(self, worker: Worker, hello: RunnerHello) -> None:
         loop = asyncio.get_running_loop()
 
         def stop() -> None:
@@ -234,7 +234,7 @@ class Program:
 
     def _ready(self, _: WorkerStarted) -> None:
         self._begun = True
-        self._wire.send(Ready())
+        self._wire.send(RunnerReady())
 
     def _stopping(self, event: WorkerStopping) -> None:
         if event.reason == "recycled":
@@ -255,7 +255,7 @@ class Program:
 
     def _ended(self, stopped: Stopped) -> None:
         self._tell_counts()
-        self._wire.send(Ended(stopped.reason, stopped.unreleased))
+        self._wire.send(RunnerEnded(stopped.reason, stopped.unreleased))
 
     def _cut_off(self) -> None:
         """A handler has ended the event loop. End at once: what is noted as running now says who may have done it."""
@@ -269,12 +269,12 @@ class Program:
         if self._start.tell_files:
             self._tell_files(own_files(error))
         if isinstance(error, ShigotoError):
-            failed = Failed(error.code, str(error))
+            failed = StartFailed(error.code, str(error))
         elif isinstance(error, SystemExit):
-            failed = Failed(NO_START, f"The app wanted to exit while it was loaded: {error.code}.")
+            failed = StartFailed(NO_START, f"The app wanted to exit while it was loaded: {error.code}.")
         else:
             logger.error("The worker could not begin", exc_info=error)
-            failed = Failed(NO_START, f"{type(error).__name__}: {error}.")
+            failed = StartFailed(NO_START, f"{type(error).__name__}: {error}.")
         self._wire.send(failed)
 
     def _tell_counts(self) -> None:

@@ -3,13 +3,13 @@
     supervisor ──► runner   Start         everything it must know, once
                             Recycle       claim no more, and end when nothing runs any more
                             Stop          stop (1), or hurry (2)
-    runner ──► supervisor   Hello         who it is and where its jobs are; from now on it may hold some
-                            Ready         it is announced and begins to claim
+    runner ──► supervisor   RunnerHello   who it is and where its jobs are; from now on it may hold some
+                            RunnerReady   it is announced and begins to claim
                             Files         which of the user's files it has loaded, whenever that changes
                             Counted       what it has counted since it last said so, for the metrics
-                            Failed        it could not begin
+                            StartFailed   it could not begin
                             Finishing     it claims no more, and ends when nothing runs any more
-                            Ended         it has stopped, and this is how
+                            RunnerEnded   it has stopped, and this is how
 
 A runner is reaped in one place only, by `Reaper`, which asks for every child there is: as process 1, or where Linux
 lets a supervisor adopt them, it also gets processes that others have left behind.
@@ -85,7 +85,7 @@ class Recycle(Struct, frozen=True, tag=True):
     """Finish what runs, however long it takes, and end."""
 
 
-class Hello(Struct, frozen=True, kw_only=True, tag=True):
+class RunnerHello(Struct, frozen=True, kw_only=True, tag=True):
     """The worker's id, the address of the store, which means the same in every folder, what to sweep there, and who is
     to hear of jobs that fail by that."""
 
@@ -97,7 +97,7 @@ class Hello(Struct, frozen=True, kw_only=True, tag=True):
     sentry: Sentry | None = None
 
 
-class Ready(Struct, frozen=True, tag=True):
+class RunnerReady(Struct, frozen=True, tag=True):
     """The store knows the worker, and it begins to claim."""
 
 
@@ -113,7 +113,7 @@ class Counted(Struct, frozen=True, tag=True):
     samples: list[Sample]
 
 
-class Failed(Struct, frozen=True, tag=True):
+class StartFailed(Struct, frozen=True, tag=True):
     """Why it could not begin: the code of an error and its text."""
 
     code: str
@@ -124,15 +124,15 @@ class Finishing(Struct, frozen=True, tag=True):
     """It has run enough jobs, or was asked to; another one can take its place."""
 
 
-class Ended(Struct, frozen=True, tag=True):
+class RunnerEnded(Struct, frozen=True, tag=True):
     """How the worker ended; `unreleased` jobs could not be given back."""
 
     reason: Reason
     unreleased: int
 
 
-Order = Start | Recycle | Stop
-News = Hello | Ready | Files | Counted | Failed | Finishing | Ended
+RunnerOrder = Start | Recycle | Stop
+RunnerNews = RunnerHello | RunnerReady | Files | Counted | StartFailed | Finishing | RunnerEnded
 
 logger = logging.getLogger("shigoto.worker")
 
@@ -140,7 +140,7 @@ PROGRAM = "shigoto.worker.supervisor.runner_main"
 MOST_CRASH_REPORT = 65_536  # bytes of what a crash has left behind
 DIE_WITHIN = 1.0  # seconds from the end of its line to its own
 
-Heard = Callable[["RunnerProcess", News], None]
+Heard = Callable[["RunnerProcess", RunnerNews], None]
 
 
 class RunnerProcess:
@@ -154,7 +154,7 @@ class RunnerProcess:
     def __init__(self, start: Start, heard: Heard) -> None:
         self._loop = asyncio.get_running_loop()
         self._heard = heard
-        self._inbox = Inbox[News](News)
+        self._inbox = Inbox[RunnerNews](RunnerNews)
         with ExitStack() as in_case:
             self._running_jobs = RunningJobs.create(start.slots)
             in_case.callback(self._running_jobs.close)
@@ -171,10 +171,10 @@ class RunnerProcess:
             # It may have died by now, and then nobody reads this.
             self._line.sendall(encode(start))
             in_case.pop_all()
-        self.hello: Hello | None = None
+        self.hello: RunnerHello | None = None
         self.ready_at: float | None = None
-        self.failed: Failed | None = None
-        self.ended: Ended | None = None
+        self.failed: StartFailed | None = None
+        self.ended: RunnerEnded | None = None
         self.killed = False
         self.retiring = False
         self._broken = False
@@ -190,7 +190,7 @@ class RunnerProcess:
         """Whether it has not been reaped."""
         return not self.dead.done()
 
-    async def ready(self) -> Hello:
+    async def ready(self) -> RunnerHello:
         """Wait until it is ready, and say who it is."""
         await self._ready.wait()
         assert self.hello is not None
@@ -294,18 +294,18 @@ class RunnerProcess:
             for news in told:
                 self._note(news)
 
-    def _note(self, news: News) -> None:
+    def _note(self, news: RunnerNews) -> None:
         match news:
-            case Hello():
+            case RunnerHello():
                 self.hello = news
-            case Ready():
+            case RunnerReady():
                 self.ready_at = self._loop.time()
                 self._ready.set()
-            case Failed():
+            case StartFailed():
                 self.failed = news
             case Finishing():
                 self._finish()
-            case Ended():
+            case RunnerEnded():
                 self.ended = news
             case Files() | Counted():
                 pass

@@ -39,7 +39,7 @@ from shigoto.worker.maintenance import Sweeper
 from shigoto.worker.process import WorkerFlag, how_it_ended
 from shigoto.worker.state import Trouble, WorkerState, beat_deadline, lease_clock, longest_pause
 from shigoto.worker.supervisor import host
-from shigoto.worker.supervisor.runner_process import Hello, RunnerProcess
+from shigoto.worker.supervisor.runner_process import RunnerHello, RunnerProcess
 
 PART = "supervisor"
 # Of a lease, before the first sweep. Whoever has just begun is to have the machine to himself: only to load the driver
@@ -73,14 +73,14 @@ class SupervisorStore:
         self._death_reports: set[asyncio.Task[None]] = set()
         self._reporter: SentryReporter | None = None
 
-    def state(self, hello: Hello) -> WorkerState:
+    def state(self, hello: RunnerHello) -> WorkerState:
         """The state for this runner's store, which is swept from now on."""
         state = self._stations.get(hello.url)
         if state is None:
             state = self._stations[hello.url] = self._open(hello)
         return state
 
-    def serve(self, hello: Hello) -> WorkerState:
+    def serve(self, hello: RunnerHello) -> WorkerState:
         """The same for a runner that is at work: from now on the store is swept as this one's app wants it."""
         self._unknown_after[hello.url] = hello.unknown_after
         if hello.sentry is not None and self._reporter is None:
@@ -104,7 +104,7 @@ class SupervisorStore:
             if url in stores
         ]
 
-    def report_dead(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
+    def report_dead(self, hello: RunnerHello, deaths: Sequence[Death], groups: Collection[int]) -> None:
         """Tell the store that this runner's process has ended, however long the store takes to listen; but first end
         these process groups, which it has left behind."""
         death_report = self._begin("burial", lambda: self._report_dead(hello, deaths, groups))
@@ -136,7 +136,7 @@ class SupervisorStore:
             found |= {job.id: job for job in engine.run(engine.get(list(ids))) if job is not None}
         return [found.get(id) for id in ids]
 
-    def _open(self, hello: Hello) -> WorkerState:
+    def _open(self, hello: RunnerHello) -> WorkerState:
         clock = lease_clock()
         state = WorkerState(
             id=uuid7(),
@@ -170,7 +170,9 @@ class SupervisorStore:
     def _begin(self, part: str, work: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
         return self._group.create_task(persist(part, work), name=f"shigoto-{part}")
 
-    async def _report_dead(self, hello: Hello, deaths: Sequence[Death], groups: Collection[int]) -> None:
+    async def _report_dead(
+        self, hello: RunnerHello, deaths: Sequence[Death], groups: Collection[int]
+    ) -> None:
         await end_groups(groups)
         state = self.state(hello)
         engine, trouble = state.engine, Trouble(state, PART)
@@ -254,7 +256,7 @@ class Retirement(Struct, frozen=True):
     patience: float
 
 
-async def beat_for(runner: RunnerProcess, hello: Hello, state: WorkerState) -> Retirement | None:
+async def beat_for(runner: RunnerProcess, hello: RunnerHello, state: WorkerState) -> Retirement | None:
     """Beat for a runner, from outside of it, until the store does not count it any more, or it is leaving by itself.
 
     The runner beats, too: so it learns of cancels, and gives back what it does not know of. But one long call into
@@ -295,7 +297,7 @@ async def beat_for(runner: RunnerProcess, hello: Hello, state: WorkerState) -> R
             return None if runner.has(WorkerFlag.LEAVING) else Retirement(FENCED, FENCED_WITHIN)
 
 
-def _until_next(hello: Hello, state: WorkerState) -> float:
+def _until_next(hello: RunnerHello, state: WorkerState) -> float:
     return hello.lease / 3 * state.random.uniform(0.9, 1.1)
 
 

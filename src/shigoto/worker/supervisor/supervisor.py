@@ -57,13 +57,13 @@ from shigoto.worker.supervisor.reload import Watch
 from shigoto.worker.supervisor.runner_process import (
     NO_START,
     Counted,
-    Failed,
     Files,
-    News,
-    Ready,
     Reaper,
+    RunnerNews,
     RunnerProcess,
+    RunnerReady,
     Start,
+    StartFailed,
 )
 from shigoto.worker.supervisor.store import FENCED, SupervisorStore, beat_for, deaths_in, persist
 
@@ -205,10 +205,10 @@ class SupervisorExit(Struct, frozen=True):
     """The exit code, and why the first runners could not begin, if they could not."""
 
     code: int
-    failed: Failed | None = None
+    failed: StartFailed | None = None
 
 
-def supervise(start: Start, settings: SupervisorSettings, tell: Callable[[Failed], None]) -> int:
+def supervise(start: Start, settings: SupervisorSettings, tell: Callable[[StartFailed], None]) -> int:
     """Run runner processes until told to stop, and return the exit code. For the main thread of a process that ends
     afterwards: signals that come later are ignored.
 
@@ -271,7 +271,7 @@ class Supervisor:
         self._limit = inf
         self._was_ready = False
         self._code = 0
-        self._failed: Failed | None = None
+        self._failed: StartFailed | None = None
         self._store: SupervisorStore
         self._loop: asyncio.AbstractEventLoop
 
@@ -388,7 +388,9 @@ class Supervisor:
                 self._bus.publish(RunnerRetired(self._name, runner.pid, FENCED))
             if not (self._was_ready or self._settings.reload) and slot.is_hopeless(runner):
                 how = how_it_ended(runner.dead.result())
-                self._give_up(Failed(NO_START, f"Every process that loads the app dies: the last one {how}."))
+                self._give_up(
+                    StartFailed(NO_START, f"Every process that loads the app dies: the last one {how}.")
+                )
                 return None
             return slot.pause(runner, wait_for_change=False)
         hopeless = failed.code in (StoreMoved.code, SchemaTooNew.code)
@@ -399,7 +401,7 @@ class Supervisor:
         self._bus.publish(RunnerFailed(self._name, failed.text, None if pause == inf else pause))
         return pause
 
-    def _give_up(self, failed: Failed) -> None:
+    def _give_up(self, failed: StartFailed) -> None:
         self._code, self._failed = 1, self._failed or failed
         self.stop()
 
@@ -443,8 +445,8 @@ class Supervisor:
             self._bus.publish(RunnerRetired(self._name, runner.pid, reason))
             runner.retire(patience)
 
-    def _heard(self, runner: RunnerProcess, news: News) -> None:
-        if isinstance(news, Ready):
+    def _heard(self, runner: RunnerProcess, news: RunnerNews) -> None:
+        if isinstance(news, RunnerReady):
             self._was_ready = True
         elif isinstance(news, Files) and self._watch is not None:
             self._watch.add(news.paths)
