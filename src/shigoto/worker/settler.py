@@ -50,7 +50,7 @@ MOST_BYTES = 16 * 1024 * 1024  # of results; a batch travels as one text, and a 
 
 logger = logging.getLogger("shigoto.worker")
 
-Ended = tuple[Lease, Settlement, float]  # and the seconds that it took
+EndedRun = tuple[Lease, Settlement, float]  # and the seconds that it took
 Fates = Mapping[int, Job]
 
 
@@ -61,9 +61,9 @@ class Settler:
         self._state = state
         self._variables = copy_context()
         self._flushed = flushed
-        self._waiting: list[Ended] = []
-        self._sending: list[Ended] = []
-        self._busy: list[Ended] = []
+        self._waiting: list[EndedRun] = []
+        self._sending: list[EndedRun] = []
+        self._busy: list[EndedRun] = []
         self._outwaiting: asyncio.Task[None] | None = None
         self._wakeup = Wakeup()
         self._trouble = Trouble(state, "settler")
@@ -185,7 +185,7 @@ class Settler:
         finally:
             self._outwaiting = None
 
-    def _tell_lost(self, dropped: list[Ended]) -> None:
+    def _tell_lost(self, dropped: list[EndedRun]) -> None:
         """Tell of handlers that have run to their end, for nothing."""
         name = self._state.name
         for lease, settlement, seconds in dropped:
@@ -255,7 +255,7 @@ class Settler:
                 self._sending = self._sending[1:]
                 self._conclude([ended], verdicts, fates)
 
-    async def _settle_somehow(self, ended: Ended) -> tuple[Ended, list[Verdict]]:
+    async def _settle_somehow(self, ended: EndedRun) -> tuple[EndedRun, list[Verdict]]:
         """Settle one by itself; if the store cannot write it, without progress and log, or else as failed."""
         lease, settlement, seconds = ended
         try:
@@ -268,12 +268,12 @@ class Settler:
             instead = lease, endings.unstorable(lease, settlement, error), seconds
             return instead, await self._settle([instead])
 
-    async def _settle(self, batch: list[Ended]) -> list[Verdict]:
+    async def _settle(self, batch: list[EndedRun]) -> list[Verdict]:
         engine = self._state.engine
         settlements = [settlement for _, settlement, _ in batch]
         return await self._state.ask("settle", engine.settle(self._state.id, settlements))
 
-    async def _fates(self, batch: list[Ended], verdicts: list[Verdict]) -> Fates:
+    async def _fates(self, batch: list[EndedRun], verdicts: list[Verdict]) -> Fates:
         """What has become of those jobs of which only the store can tell; mostly there are none."""
         unsure = [
             (ended[0], ended[1].ending is Ending.RELEASED and verdict is Verdict.ACCEPTED)
@@ -296,19 +296,21 @@ class Settler:
             if job is not None and (not released or job.state is State.CANCELLED)
         }
 
-    def _set_aside(self, batch: list[Ended], verdicts: list[Verdict]) -> tuple[list[Ended], list[Verdict]]:
+    def _set_aside(
+        self, batch: list[EndedRun], verdicts: list[Verdict]
+    ) -> tuple[list[EndedRun], list[Verdict]]:
         """All but those that are locked, which are tried again apart from the others."""
         told = list(zip(batch, verdicts, strict=True))
         self._busy += [ended for ended, verdict in told if verdict is Verdict.BUSY]
         settled = [(ended, verdict) for ended, verdict in told if verdict is not Verdict.BUSY]
         return [ended for ended, _ in settled], [verdict for _, verdict in settled]
 
-    def _conclude(self, batch: list[Ended], verdicts: list[Verdict], fates: Fates) -> None:
+    def _conclude(self, batch: list[EndedRun], verdicts: list[Verdict], fates: Fates) -> None:
         """Let go of the leases, and tell what happened, at last of what was completed, and when jobs are due again."""
         held, bus, name = self._state.held, self._state.bus, self._state.name
         tell_completed = bus.wants(events.JobCompleted)
         delays: list[Millis] = []
-        completed: list[Ended] = []
+        completed: list[EndedRun] = []
         if Verdict.BUSY in verdicts:
             batch, verdicts = self._set_aside(batch, verdicts)
         self.ended += len(batch)
@@ -354,7 +356,7 @@ def _warn_of_releases(lease: Lease, seconds: float) -> None:
         )
 
 
-def _portion(waiting: list[Ended]) -> int:
+def _portion(waiting: list[EndedRun]) -> int:
     """How many of them to send at once: at least one."""
     count = size = 0
     for _, settlement, _ in waiting[:MOST_AT_ONCE]:
@@ -365,7 +367,7 @@ def _portion(waiting: list[Ended]) -> int:
     return count
 
 
-def completions(worker: str, ended: Iterable[Ended]) -> list[events.JobCompleted]:
+def completions(worker: str, ended: Iterable[EndedRun]) -> list[events.JobCompleted]:
     """Of runs that were completed. Without `named`: each call more is one for every job."""
     return [
         events.JobCompleted(
