@@ -66,7 +66,7 @@ from shigoto.worker.pool import RunSlot, StrandSlot
 from shigoto.worker.reporting import hidden
 
 
-class Plan(Struct, frozen=True, eq=False):
+class TaskPlan(Struct, frozen=True, eq=False):
     """What running a job of one task takes, looked up once. `bare` says that no argument is required, `redacted` that a
     job of it may have something to hide: there are `keys`, or `secrets` among its arguments."""
 
@@ -98,10 +98,10 @@ class Guard(Protocol):
         ...
 
 
-def plan_of(task: Task[..., Any], guard: Guard | None) -> Plan:
+def plan_of(task: Task[..., Any], guard: Guard | None) -> TaskPlan:
     """The plan of a task; `guard` surrounds its function, if that is a sync one."""
     signature, options = task.signature, task.options
-    return Plan(
+    return TaskPlan(
         fn=task.fn if guard is None or task.is_async else _guarded(task.fn, guard),
         takes_context=task.takes_context,
         decode=signature.decode,
@@ -137,7 +137,7 @@ def _is_bare(signature: Signature) -> bool:
         return False
 
 
-def arguments_of(plan: Plan, lease: Lease, context: Context) -> dict[str, Any]:
+def arguments_of(plan: TaskPlan, lease: Lease, context: Context) -> dict[str, Any]:
     """The arguments of a job, which may be encrypted, or have secrets in them. Raises EncryptionKeyMissing."""
     if not plan.redacted:
         return {} if plan.bare and lease.payload == "{}" else plan.decode(lease.payload)
@@ -149,7 +149,7 @@ def arguments_of(plan: Plan, lease: Lease, context: Context) -> dict[str, Any]:
     return plan.decode(payload)
 
 
-def limits_of(lease: Lease, plan: Plan) -> tuple[Millis | None, Millis | None]:
+def limits_of(lease: Lease, plan: TaskPlan) -> tuple[Millis | None, Millis | None]:
     """The limits in force; those given with the job come first, where 0 is for none."""
     hard = plan.timeout if lease.timeout is None else lease.timeout
     soft = plan.soft_timeout if lease.soft_timeout is None else lease.soft_timeout
@@ -293,7 +293,7 @@ class Runner:
         slot.lease = None
         return settlement
 
-    def _call_sync(self, slot: RunSlot, lease: Lease, plan: Plan, context: Context) -> Settlement:
+    def _call_sync(self, slot: RunSlot, lease: Lease, plan: TaskPlan, context: Context) -> Settlement:
         try:
             arguments = arguments_of(plan, lease, context)
         except BaseException as error:
@@ -304,7 +304,7 @@ class Runner:
             return self._raised_sync(slot, lease, plan, error)
         return self._returned(lease, plan, value)
 
-    def _undecoded(self, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+    def _undecoded(self, lease: Lease, plan: TaskPlan, error: BaseException) -> Settlement:
         keyless = is_encrypted(lease.payload) and plan.keys is None
         if keyless or isinstance(error, EncryptionKeyMissing):
             return endings.keyless(lease, error)
@@ -312,7 +312,7 @@ class Runner:
             return self._refused(lease, error, FailureKind.PAYLOAD_INVALID)
         return self._failed(lease, plan.retry, error)
 
-    def _returned(self, lease: Lease, plan: Plan, value: object) -> Settlement:
+    def _returned(self, lease: Lease, plan: TaskPlan, value: object) -> Settlement:
         if self.forked:
             end_child()
         try:
@@ -324,7 +324,7 @@ class Runner:
             number=lease.number, token=lease.token, queue=lease.queue, ending=Ending.COMPLETED, result=result
         )
 
-    def _raised(self, strand: StrandSlot, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+    def _raised(self, strand: StrandSlot, lease: Lease, plan: TaskPlan, error: BaseException) -> Settlement:
         """The end of an async run that raised. Even to ask what it raised is to call its author's code, and a
         SystemExit that came out of here would end the event loop, and with it everybody's jobs."""
         try:
@@ -332,7 +332,9 @@ class Runner:
         except BaseException:
             return endings.undescribed(lease, error, FailureKind.ERROR, self._random)
 
-    def _told_apart(self, strand: StrandSlot, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+    def _told_apart(
+        self, strand: StrandSlot, lease: Lease, plan: TaskPlan, error: BaseException
+    ) -> Settlement:
         """Whose doing was it?"""
         if self.forked:
             end_child(error)
@@ -349,14 +351,14 @@ class Runner:
             return endings.troubled(lease, error)
         return self._failed(lease, plan.retry, error, _kind(strand.wanted, error))
 
-    def _raised_sync(self, slot: RunSlot, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+    def _raised_sync(self, slot: RunSlot, lease: Lease, plan: TaskPlan, error: BaseException) -> Settlement:
         if isinstance(error, JobCancelled) and slot.wanted is not None:
             return self._gave_in(slot.wanted, lease, plan, error)
         if isinstance(error, StoreUnavailable) and error is slot.signals.trouble and not self.forked:
             return endings.troubled(lease, error)
         return self._failed(lease, plan.retry, error, _kind(slot.wanted, error))
 
-    def _gave_in(self, wanted: Ending, lease: Lease, plan: Plan, error: BaseException) -> Settlement:
+    def _gave_in(self, wanted: Ending, lease: Lease, plan: TaskPlan, error: BaseException) -> Settlement:
         """The end of a run that we have cut short, as we wanted it."""
         if wanted is Ending.CANCELLED:
             return endings.cancelled(lease)
@@ -375,7 +377,9 @@ class Runner:
         """How long a run of the job may take, and after how long it is told so."""
         return limits_of(lease, self._plans[lease.task])
 
-    def _with_signals(self, lease: Lease, plan: Plan, signals: Signals, settlement: Settlement) -> Settlement:
+    def _with_signals(
+        self, lease: Lease, plan: TaskPlan, signals: Signals, settlement: Settlement
+    ) -> Settlement:
         """The end of a run about which the handler or the worker has said more."""
         if signals.ended == "committed":
             settlement = endings.after_commit(lease, settlement, signals)
@@ -398,7 +402,7 @@ class Runner:
         except ResultInvalid as error:
             return endings.instead_of(settlement, self._refused(lease, error, FailureKind.RESULT_INVALID))
 
-    def _undone(self, lease: Lease, plan: Plan, why: str) -> Settlement:
+    def _undone(self, lease: Lease, plan: TaskPlan, why: str) -> Settlement:
         """The end of a run that returned although its transaction came to nothing."""
         return structs.replace(self._failed(lease, plan.retry, JobError(why)), error=why)
 
