@@ -30,7 +30,7 @@ from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import JobStarted, JobStuck
 from shigoto.worker import endings
 from shigoto.worker.endings import stack_of_task
-from shigoto.worker.pool import Limits, Settle, first_of, named, tell_started
+from shigoto.worker.pool import Settle, TimeLimits, first_of, named, tell_started
 from shigoto.worker.runner import HERE, Runner
 from shigoto.worker.slots import Slots
 from shigoto.worker.state import WorkerState
@@ -153,7 +153,7 @@ class LoopPool:
         self._runner = runner
         self._settle = settle
         self._room = room
-        self.limits = Limits(self.busy_slots)
+        self.limits = TimeLimits(self.busy_slots)
         self._tell = self._tell_apart = False
         self._variables = copy_context()
         self._indexes = list(state.take_indexes(size))

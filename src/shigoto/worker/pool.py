@@ -144,7 +144,7 @@ def first_of(now: float, hard: Millis | None, soft: Millis | None) -> tuple[floa
     return min(hard_at, soft_at), hard_at, soft_at < hard_at
 
 
-class Limits:
+class TimeLimits:
     """Time limits of the handlers that `running` returns: one timer for all of a pool.
 
     `asyncio.timeout` arms and disarms a timer for every job, which took 5 µs, twice the rest of the runtime. Nearly no

@@ -43,7 +43,7 @@ from shigoto.worker.child_process import (
     Tell,
     Warn,
 )
-from shigoto.worker.pool import Limits, Settle, first_of, tell_started
+from shigoto.worker.pool import Settle, TimeLimits, first_of, tell_started
 from shigoto.worker.runner import Runner, too_long
 from shigoto.worker.slots import Slots
 from shigoto.worker.state import WorkerState
@@ -92,7 +92,7 @@ class ProcessSlot:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: TimeLimits,
         time: Callable[[], float],
         *,
         warn: Callable[["ProcessSlot"], None],
@@ -219,7 +219,7 @@ class ProcessPool:
         self._begin = begin
         self._settle = settle
         self._room = room
-        self._limits = Limits(self.busy_slots)
+        self._limits = TimeLimits(self.busy_slots)
         self._process_slots = [
             ProcessSlot(self._limits, self._loop.time, warn=self.warn, halt=self.halt, index=index)
             for index in state.take_indexes(size)

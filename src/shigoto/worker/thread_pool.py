@@ -35,7 +35,7 @@ from shigoto.model.worker import Ending, Settlement
 from shigoto.observe.events import JobStarted, JobStuck
 from shigoto.worker import endings
 from shigoto.worker.endings import stack_of
-from shigoto.worker.pool import Limits, Settle, named, tell_started
+from shigoto.worker.pool import Settle, TimeLimits, named, tell_started
 from shigoto.worker.runner import HERE, Runner
 from shigoto.worker.slots import Slots
 from shigoto.worker.state import WorkerState
@@ -98,7 +98,7 @@ class ThreadPool:
         self._settle = settle
         self._room = room
         self._tell = False
-        self._limits = Limits(self.busy_slots)
+        self._limits = TimeLimits(self.busy_slots)
         self._indexes = state.take_indexes(size)
         self._thread_slots: list[ThreadSlot] = []
         self._queue: SimpleQueue[Lease | None] = SimpleQueue()
