@@ -40,7 +40,7 @@ from shigoto.model.job import Lease
 from shigoto.model.worker import Ending, LogTail, Settlement
 from shigoto.observe.log import LogSetup
 from shigoto.worker.process import (
-    BrokenWire,
+    BrokenLine,
     Inbox,
     Source,
     encode,
@@ -245,7 +245,7 @@ class ChildProcess:
         try:
             for news in self._inbox.feed(data):
                 self._hear(self, news)
-        except BrokenWire:
+        except BrokenLine:
             # A handler has written to a file that is not its own: nothing this child says can be trusted.
             self.kill()
             return False

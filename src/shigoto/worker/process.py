@@ -228,7 +228,7 @@ _LENGTH = Layout(">I")
 _ENCODER = msgpack.Encoder()
 
 
-class BrokenWire(Exception):
+class BrokenLine(Exception):
     """What arrived was never sent by us: somebody else has written to the stream."""
 
 
@@ -257,7 +257,7 @@ class Inbox(Generic[M]):
         while len(self._data) - at >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._data, at)
             if length > LONGEST_MESSAGE:
-                raise BrokenWire(f"a message of {length} bytes was announced")
+                raise BrokenLine(f"a message of {length} bytes was announced")
             end = at + _LENGTH.size + length
             if len(self._data) < end:
                 break
@@ -270,7 +270,7 @@ class Inbox(Generic[M]):
         try:
             return self._decoder.decode(body)
         except Exception as error:
-            raise BrokenWire(str(error)) from error
+            raise BrokenLine(str(error)) from error
 
 
 WIDTH = 8  # bytes of one number

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from shigoto.worker.process import LONGEST_MESSAGE, BrokenWire, Inbox, encode
+from shigoto.worker.process import LONGEST_MESSAGE, BrokenLine, Inbox, encode
 
 
 class Text(Struct, frozen=True, tag=True):
@@ -49,5 +49,5 @@ def test_a_message_is_not_told_before_it_is_whole() -> None:
     [b"nonsense", (LONGEST_MESSAGE + 1).to_bytes(4, "big"), b"\x00\x00\x00\x01\xc1", b"\x00\x00\x00\x01\x80"],
 )
 def test_what_nobody_has_sent_is_refused(nonsense: bytes) -> None:
-    with pytest.raises(BrokenWire):
+    with pytest.raises(BrokenLine):
         Inbox[Message](Message).feed(nonsense)

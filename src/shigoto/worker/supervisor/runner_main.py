@@ -77,7 +77,7 @@ def main(line: int, memory: int, crash_report: int) -> int:
         os.set_inheritable(fd, False)
     faulthandler.enable(crash_report)
     prefer_oom_kill()
-    supervisor = Wire(line)
+    supervisor = SupervisorLine(line)
     start = supervisor.receive()
     if not isinstance(start, Start):
         return PARENT_GONE
@@ -88,7 +88,7 @@ def main(line: int, memory: int, crash_report: int) -> int:
     return Program(supervisor, start, RunningJobs.attach(memory, start.slots), crash_report).run()
 
 
-class Wire:
+class SupervisorLine:
     """The runner's end of the line to its supervisor: blocking, and safe from any thread."""
 
     def __init__(self, fd: int) -> None:
@@ -120,8 +120,10 @@ class Wire:
 class Program:
     """One runner process, from its start message to its exit code."""
 
-    def __init__(self, wire: Wire, start: Start, running_jobs: RunningJobs, crash_report: int) -> None:
-        self._wire = wire
+    def __init__(
+        self, line: SupervisorLine, start: Start, running_jobs: RunningJobs, crash_report: int
+    ) -> None:
+        self._line = line
         self._start = start
         self._running_jobs = running_jobs
         self._crash_report = crash_report
@@ -164,7 +166,7 @@ class Program:
         If it is gone, or cannot be understood any more, nobody looks after this process.
         """
         try:
-            while (order := self._wire.receive()) is not None:
+            while (order := self._line.receive()) is not None:
                 if isinstance(order, Stop):
                     self.stop(order.level)
                 elif isinstance(order, Recycle) and self._worker is not None:
@@ -230,22 +232,22 @@ class Program:
 
         self._worker = worker
         self._stop_levels = StopLevels(stop, worker.stop_timeout, self._watchdog)
-        self._wire.send(hello)
+        self._line.send(hello)
 
     def _ready(self, _: WorkerStarted) -> None:
         self._begun = True
-        self._wire.send(RunnerReady())
+        self._line.send(RunnerReady())
 
     def _stopping(self, event: WorkerStopping) -> None:
         if event.reason == "recycled":
-            self._wire.send(Finishing())
+            self._line.send(Finishing())
 
     async def _beside(self) -> None:
         """See that the line is there; tell what was counted, and which files are loaded whenever handlers have imported
         more of them."""
         told: set[Path] = set()
         while True:
-            if not self._wire.is_open():
+            if not self._line.is_open():
                 exit_after(lambda: logger.critical(CUT_OFF, "line to the supervisor"), 1)
             if self._start.tell_files and (files := own_files()) != told:
                 self._tell_files(files)
@@ -255,7 +257,7 @@ class Program:
 
     def _ended(self, stopped: Stopped) -> None:
         self._tell_counts()
-        self._wire.send(RunnerEnded(stopped.reason, stopped.unreleased))
+        self._line.send(RunnerEnded(stopped.reason, stopped.unreleased))
 
     def _cut_off(self) -> None:
         """A handler has ended the event loop. End at once: what is noted as running now says who may have done it."""
@@ -275,14 +277,14 @@ class Program:
         else:
             logger.error("The worker could not begin", exc_info=error)
             failed = StartFailed(NO_START, f"{type(error).__name__}: {error}.")
-        self._wire.send(failed)
+        self._line.send(failed)
 
     def _tell_counts(self) -> None:
         if counted := self._counters.take():
-            self._wire.send(Counted(counted))
+            self._line.send(Counted(counted))
 
     def _tell_files(self, files: set[Path]) -> None:
-        self._wire.send(Files(tuple(os.fsencode(path) for path in files)))
+        self._line.send(Files(tuple(os.fsencode(path) for path in files)))
 
 
 def _identity(fd: int) -> tuple[int, int] | None:

@@ -32,7 +32,7 @@ from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 from shigoto.observe.metrics import Sample
 from shigoto.observe.settings import Sentry
 from shigoto.worker.process import (
-    BrokenWire,
+    BrokenLine,
     Inbox,
     RunningJobs,
     Source,
@@ -288,7 +288,7 @@ class RunnerProcess:
                 return
             try:
                 told = self._inbox.feed(some)
-            except BrokenWire as error:
+            except BrokenLine as error:
                 self._break(f"does not speak our language ({error})")
                 return
             for news in told:
