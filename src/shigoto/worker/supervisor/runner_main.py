@@ -85,7 +85,7 @@ def main(line: int, memory: int, crash_report: int) -> int:
     configure_logging(
         format=start.log_format, level=start.log_level.upper(), fields=job_fields, hide=hidden, gather=True
     )
-    return Program(supervisor, start, RunningJobs.attach(memory, start.slots), crash_report).run()
+    return RunnerMain(supervisor, start, RunningJobs.attach(memory, start.slots), crash_report).run()
 
 
 class SupervisorLine:
@@ -117,7 +117,7 @@ class SupervisorLine:
         return self._received.pop()
 
 
-class Program:
+class RunnerMain:
     """One runner process, from its start message to its exit code."""
 
     def __init__(
