@@ -55,7 +55,7 @@ DECLARE_EVERY = 30.0  # seconds
 logger = logging.getLogger("shigoto.worker")
 
 
-class Step(Struct, frozen=True):
+class TickStep(Struct, frozen=True):
     """A schedule as it was seen, and what is to become of it."""
 
     due: DueSchedule
@@ -189,13 +189,13 @@ class Ticker:
             waits.append(due.next_in)
         return min([self._state.jittered_poll(), *(max(0, wait) / 1000 for wait in waits)])
 
-    async def _decided(self, due: Due) -> tuple[list[Step], bool]:
+    async def _decided(self, due: Due) -> tuple[list[TickStep], bool]:
         """What becomes of those that are due, as many as have jobs for one transaction, and whether these are all. Each
         may have as many jobs as would be left for each of those after it.
 
         All that shares the event loop gets its turn: to find the ticks of a long outage takes many milliseconds.
         """
-        steps: list[Step] = []
+        steps: list[TickStep] = []
         clock = self._state.clock  # not the loop's time: uvloop's stands still during a turn
         left, until = MOST_JOBS, clock() + TURN
         others_first = sorted(due.schedules, key=lambda each: each.schedule.name in self._behind)
@@ -205,14 +205,14 @@ class Ticker:
             least = PORTION if each.schedule.name in self._behind else 1
             change = await self._change(each, due.now, min(left, max(least, left // waiting)))
             if change is not None:
-                steps.append(Step(each, change))
+                steps.append(TickStep(each, change))
                 left -= steps[-1].jobs
             if clock() >= until:
                 await asyncio.sleep(0)
                 until = clock() + TURN
         return steps, True
 
-    def _remember(self, due: Due, steps: Sequence[Step]) -> None:
+    def _remember(self, due: Due, steps: Sequence[TickStep]) -> None:
         """Which schedules have more to catch up than was their share: the others come first the next time."""
         waiting = {each.schedule.name for each in due.schedules} - {step.seen.name for step in steps}
         looks = {step.seen.name: step.change.schedule.look_at for step in steps}
@@ -246,7 +246,7 @@ class Ticker:
             name = self._state.name
             logger.warning("%s: Schedule %s is left to other processes: %s", name, schedule, error)
 
-    async def _carry_out(self, steps: Sequence[Step], now: Millis) -> None:
+    async def _carry_out(self, steps: Sequence[TickStep], now: Millis) -> None:
         """Store the changes together; if that cannot be, one by one, so that one does not stop the others. What is
         caught up may be more than a queue has room for, or ever will: then as much as goes in."""
         engine = self._state.engine
@@ -266,11 +266,11 @@ class Ticker:
             if isinstance(error, QueueFull) and step.jobs > 1:
                 fewer = await self._change(step.due, now, step.jobs // 2)
             if fewer is not None:
-                await self._carry_out([Step(step.due, fewer)], now)
+                await self._carry_out([TickStep(step.due, fewer)], now)
                 return
             # By the same revision: of several who could not store it, one has failed.
             change = after_failure(step.seen, error, now)
-            steps = [Step(step.due, change)]
+            steps = [TickStep(step.due, change)]
             done = await self._state.ask("tick", engine.tick([change]))
         for step, change_done in zip(steps, done, strict=True):
             self._tell(step, change_done)
@@ -282,7 +282,7 @@ class Ticker:
         with storing(self._tracing, made) as specs:
             return await self._state.ask("tick", tick_within_limits(engine, _marked(changes, specs)))
 
-    def _tell(self, step: Step, change: Change | None) -> None:
+    def _tell(self, step: TickStep, change: Change | None) -> None:
         """Tell what was done; None if another was first."""
         bus, name, schedule = self._state.bus, self._state.name, step.change.schedule
         if change is None:
