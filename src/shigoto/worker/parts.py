@@ -31,7 +31,7 @@ from shigoto.worker.loop_pool import LoopPool
 from shigoto.worker.maintenance import Promoter, Sweeper, queue_age_watch_of
 from shigoto.worker.pool import Pool, running
 from shigoto.worker.process_pool import ProcessPool
-from shigoto.worker.reporting import Reporter
+from shigoto.worker.reporting import ProgressReporter
 from shigoto.worker.routing import Isolation, IsolationWatch, Pools, routes_of
 from shigoto.worker.runner import Runner
 from shigoto.worker.settler import Settler
@@ -112,7 +112,7 @@ class WorkerParts:
         self.kinds = routes.kinds
         self.pools: list[Pool] = list(dict.fromkeys(kind.pool for kind in self.kinds))
         self._listener = Listener(state, self._look, self._rung)
-        self._reporter = Reporter(state, self.pools)
+        self._reporter = ProgressReporter(state, self.pools)
         # Where the store repairs itself, nobody else fires schedules or makes jobs ready.
         self._repairs = state.engine.capabilities.repairs
         ticks = settings.ticks and self._repairs
