@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 READY_CHILD_AFTER, READY_CHILD_FOR = 10.0, 60.0
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class WorkerSettings(Struct, frozen=True, kw_only=True):
     """How a worker was asked to work, checked."""
 
     queues: tuple[str, ...] | None
@@ -78,7 +78,7 @@ class WorkerParts:
         state: WorkerState,
         tasks: Mapping[str, Task[..., Any]],
         declared: Mapping[str, Declared],
-        settings: Settings,
+        settings: WorkerSettings,
         switch: StopSwitch,
         *,
         isolation: Isolation,
@@ -207,7 +207,7 @@ class WorkerParts:
         return sum(running(pool) for pool in self.pools)
 
     def _process_pool_of(
-        self, runner: Runner, settings: Settings, isolation: Isolation
+        self, runner: Runner, settings: WorkerSettings, isolation: Isolation
     ) -> ProcessPool | None:
         if isolation.source is None:
             return None

@@ -34,7 +34,7 @@ from shigoto.observe.log import log_events, some_of
 from shigoto.options import whole
 from shigoto.task import Task
 from shigoto.worker.keeper import Beats
-from shigoto.worker.parts import Settings, WorkerParts
+from shigoto.worker.parts import WorkerParts, WorkerSettings
 from shigoto.worker.process import RunningJobs, Source
 from shigoto.worker.reporting import capturing
 from shigoto.worker.routing import Isolation, isolation_of
@@ -108,7 +108,7 @@ class Worker(Runnable[Stopped]):
         self._app = app
         self._random = random or Random()
         self._spawn = spawn
-        self._settings = Settings(
+        self._settings = WorkerSettings(
             queues=with_notices(checked_queues(queues), wanted=app.notifier is not None),
             concurrency=whole("concurrency", concurrency, 1, MOST_SLOTS),
             threads=usual_threads() if threads is None else whole("threads", threads, 1, MOST_SLOTS),
