@@ -86,7 +86,7 @@ def doctor(ctx: click.Context, store: str | None, *, deep: bool, as_json: bool) 
     with closing(target.store(store)) as engine:
         expect_there(engine, unnamed=target.names_nothing(store))
         facts = gather(engine, datetime.now(UTC), deep=deep)
-    found = examine(structs.replace(facts, said=target.said(store)))
+    found = examine(structs.replace(facts, hint=target.hint(store)))
 
     if as_json:
         output.print_json({"findings": found})

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from shigoto.cli.confirm import names
 from shigoto.cli.output import span
-from shigoto.cli.target import UNSAID, Said
+from shigoto.cli.target import NO_HINT, CommandHint
 from shigoto.model.checkup import Checkup, FileFacts, LaneFacts, ServerFacts, StoreFacts
 from shigoto.model.job import Counts, QueueSettings
 from shigoto.model.schedule import Schedule
@@ -57,7 +57,7 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """All that the checks may know. `checkup` is for engines that look after themselves, `said` for remedies that are
+    """All that the checks may know. `checkup` is for engines that look after themselves, `hint` for remedies that are
     commands."""
 
     now: datetime
@@ -70,7 +70,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     quarantined: int = 0
     schedules: list[Schedule] = []
     unreadable: dict[str, str] = {}  # schedules of which nobody here can tell when they are due, and why
-    said: Said = UNSAID
+    hint: CommandHint = NO_HINT
 
     @property
     def store(self) -> StoreFacts | None:
@@ -325,7 +325,7 @@ def live_workers(facts: Facts) -> Finding | None:
             check="workers",
             level=Level.PROBLEM if long else Level.WARNING,
             text=f"No worker is alive, and {_jobs_in_words(waiting)} could run.",
-            remedy=f"Start one: {facts.said.command('worker')}.",
+            remedy=f"Start one: {facts.hint.command('worker')}.",
         )
     overdue = [worker for worker in facts.workers if worker.lease_until < facts.now]
     if overdue:
@@ -394,7 +394,7 @@ def paused_queues(facts: Facts) -> Finding | None:
         check="queues",
         level=Level.NOTE,
         text=f"Jobs wait in paused queues: {_listed(names)}.",
-        remedy=f"{facts.said.command('resume', *list(waiting)[:NAMED])} lets them run.",
+        remedy=f"{facts.hint.command('resume', *list(waiting)[:NAMED])} lets them run.",
     )
 
 
@@ -412,7 +412,7 @@ def isolated_jobs(facts: Facts) -> Finding | None:
             " and no live worker can do that."
         ),
         remedy=(
-            f"Start a worker by `{facts.said.command('worker')}`: those that are part of another program have no such"
+            f"Start a worker by `{facts.hint.command('worker')}`: those that are part of another program have no such"
             " processes."
         ),
     )
@@ -431,8 +431,8 @@ def quarantined_jobs(facts: Facts) -> Finding | None:
             f" {'was' if facts.quarantined == 1 else 'were'} put away."
         ),
         remedy=(
-            f"{facts.said.command('list', *these)} names them, and {facts.said.command('show')} has the signal and the"
-            f" stack of each. Mend the code, then {facts.said.command('redrive', *these)}."
+            f"{facts.hint.command('list', *these)} names them, and {facts.hint.command('show')} has the signal and the"
+            f" stack of each. Mend the code, then {facts.hint.command('redrive', *these)}."
         ),
     )
 
@@ -512,9 +512,9 @@ def overdue_schedules(facts: Facts) -> Finding | None:
     told = names([f"{each.name} (by {span(_late_by(each, facts))})" for each in late])
     remedy = (
         "None of the workers ticks, or none knows their code: some are told not to, and one that drains never does."
-        f" Start one that does: {facts.said.command('worker')}."
+        f" Start one that does: {facts.hint.command('worker')}."
         if facts.live
-        else f"Nobody is there to tick: start a worker, {facts.said.command('worker')}."
+        else f"Nobody is there to tick: start a worker, {facts.hint.command('worker')}."
     )
     return Finding(
         check="schedules",

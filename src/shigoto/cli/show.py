@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from shigoto.cli import output
 from shigoto.cli.arguments import pick, split_jobs
-from shigoto.cli.target import UNSAID, Said, suggest, takes_target, target_of
+from shigoto.cli.target import NO_HINT, CommandHint, suggest, takes_target, target_of
 from shigoto.encryption import Field, opened
 from shigoto.engine.op import Op, Steps
 from shigoto.model.errors import JobNotFound
@@ -137,7 +137,7 @@ def show(
         width=output.width_of(),
         all_traces=all_traces,
         log_lines=log_lines,
-        said=target.said(store),
+        hint=target.hint(store),
     )
     click.echo("\n".join(lines), color=output.in_colour())
 
@@ -192,14 +192,20 @@ def record(story: Story, log_lines: int | None) -> dict[str, object]:
 
 
 def page(
-    story: Story, now: datetime, *, width: int | None, all_traces: bool, log_lines: int, said: Said = UNSAID
+    story: Story,
+    now: datetime,
+    *,
+    width: int | None,
+    all_traces: bool,
+    log_lines: int,
+    hint: CommandHint = NO_HINT,
 ) -> list[str]:
     """The lines for people. On a terminal (one with a width) times are local and short, else ISO 8601 in UTC."""
     job = story.job
     title = f"#{job.number} {output.one_line(job.task)}: "
     state = f"{job.state} ({job.failure_kind})" if job.failure_kind else str(job.state)
     lines = [click.style(title, bold=True) + output.paint_state(state)]
-    for sentence in meaning(story, now, said):
+    for sentence in meaning(story, now, hint):
         lines += output.wrapped(sentence, width, first="  ", later="  ")
     lines.append("")
     for label, text in facts(job, now, width):
@@ -213,15 +219,15 @@ def page(
     return lines
 
 
-def meaning(story: Story, now: datetime, said: Said = UNSAID) -> Iterator[str]:
+def meaning(story: Story, now: datetime, hint: CommandHint = NO_HINT) -> Iterator[str]:
     """What the state of the job comes to, in sentences; hints name the store as it was said."""
     job = story.job
-    retry = said.command("retry", str(job.number))
+    retry = hint.command("retry", str(job.number))
     match job.state:
         case State.PENDING:
-            yield from _waiting(story, now, said)
+            yield from _waiting(story, now, hint)
         case State.PROCESSING:
-            yield from _running(story, now, said)
+            yield from _running(story, now, hint)
         case State.COMPLETED:
             asked = ", although it was asked to stop" if job.cancel_requested_at else ""
             yield f"It completed on attempt {job.attempt}{asked}."
@@ -236,7 +242,7 @@ def meaning(story: Story, now: datetime, said: Said = UNSAID) -> Iterator[str]:
             assert_never(job.state)
 
 
-def _waiting(story: Story, now: datetime, said: Said) -> Iterator[str]:
+def _waiting(story: Story, now: datetime, hint: CommandHint) -> Iterator[str]:
     job = story.job
     if job.run_at > now:
         again = "is tried again" if job.failures else "is due"
@@ -247,10 +253,10 @@ def _waiting(story: Story, now: datetime, said: Said) -> Iterator[str]:
         yield "Its process died under it, so it runs next in a process of its own, to see whether it is to blame."
     if story.paused:
         yield f"Its queue, {job.queue}, is paused."
-    yield from _untaken(job, [worker for worker in story.workers if worker.lease_until >= now], said)
+    yield from _untaken(job, [worker for worker in story.workers if worker.lease_until >= now], hint)
 
 
-def _untaken(job: Job, live: list[WorkerRecord], said: Said) -> Iterator[str]:
+def _untaken(job: Job, live: list[WorkerRecord], hint: CommandHint) -> Iterator[str]:
     """Why none of the live workers takes the job, if that is known."""
     if not live:
         yield "No worker is alive."
@@ -267,11 +273,11 @@ def _untaken(job: Job, live: list[WorkerRecord], said: Said) -> Iterator[str]:
     elif (job.alone or job.suspect) and not any(worker.isolates for worker in serving):
         yield (
             "It needs a process of its own, and no live worker has one to give."
-            f" Start one by `{said.command('worker')}`: those that are part of another program have none."
+            f" Start one by `{hint.command('worker')}`: those that are part of another program have none."
         )
 
 
-def _running(story: Story, now: datetime, said: Said) -> Iterator[str]:
+def _running(story: Story, now: datetime, hint: CommandHint) -> Iterator[str]:
     job, worker = story.job, story.worker
     since = now - (job.started_at or now)
     if worker is None:
@@ -286,7 +292,7 @@ def _running(story: Story, now: datetime, said: Said) -> Iterator[str]:
     if job.cancel_requested_at is not None:
         yield (
             f"It was asked to stop {output.span(now - job.cancel_requested_at)} ago."
-            f" `{said.command('cancel', '--force', str(job.number))}` does not wait for it."
+            f" `{hint.command('cancel', '--force', str(job.number))}` does not wait for it."
         )
 
 

@@ -83,8 +83,8 @@ class Patient(Protocol):
         ...
 
 
-class Said(NamedTuple):
-    """How a command line names the app and the store, for hints to do the same."""
+class CommandHint(NamedTuple):
+    """How a command line names the app and the store, for hints that do the same."""
 
     app: str | None = None
     url: str | None = None
@@ -100,7 +100,7 @@ class Said(NamedTuple):
         return join(["shigoto", *app, *url, name, *store, *words])
 
 
-UNSAID = Said()
+NO_HINT = CommandHint()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +156,9 @@ class Target:
         """Whether neither an app nor a store was asked for, so that a forgotten --app looks like a missing store."""
         return self.app is None and self.address(positional) is None
 
-    def said(self, positional: str | None = None) -> Said:
-        """How this very command was told which app and store to use."""
-        return Said(self.app_flag, self.url_flag, positional)
+    def hint(self, positional: str | None = None) -> CommandHint:
+        """How this very command names its app and its store."""
+        return CommandHint(self.app_flag, self.url_flag, positional)
 
     def load(self, *, printing: bool = False) -> "Shigoto":
         """The app of --app, or one with the built-in tasks; its store is still to be chosen, by `aim`.
@@ -265,8 +265,8 @@ def target_of(ctx: click.Context) -> Target:
     """The target of a command's context; where words are only completed, nobody has made one yet."""
     if isinstance(ctx.obj, Target):
         return ctx.obj
-    said = ctx.find_root().params
-    return Target(said.get("app"), said.get("url"))
+    flags = ctx.find_root().params
+    return Target(flags.get("app"), flags.get("url"))
 
 
 def existing(engine: "Engine", *, unnamed: bool = False) -> "Engine":
@@ -290,7 +290,7 @@ def expect_schema(engine: "Engine") -> None:
 def expect_there(engine: "Engine", *, unnamed: bool = False) -> None:
     """Raise StoreUnavailable if the store does not exist yet; `unnamed` if nobody has named an app or a store."""
     if isinstance(engine, InFile) and not is_there(engine):
-        migrate = Said(store=str(engine.path)).command("migrate")
+        migrate = CommandHint(store=str(engine.path)).command("migrate")
         raise StoreUnavailable(
             f"There is no such file: {engine.path}. Run a worker or `{migrate}` to create it"
             f"{', or name your app with --app' if unnamed else ''}."
