@@ -28,7 +28,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from shigoto import Shigoto, Task
-from shigoto.cli.target import InFile, existing
+from shigoto.cli.target import FileEngine, existing
 from shigoto.model.errors import ShigotoError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, State
@@ -154,7 +154,7 @@ class Named:
         self._holder = uuid7()  # chosen before it is stored: an interrupt may come at any time
         self._queue, self._mark = QUEUE, 0
         self.folder: Path | None = None
-        if isinstance(engine := existing(self._app.engine), InFile):
+        if isinstance(engine := existing(self._app.engine), FileEngine):
             self.folder = engine.path.parent
 
     def take_queue(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 
-from shigoto.cli.target import Target
+from shigoto.cli.target import CommandTarget
 from shigoto.model.errors import OptionInvalid, ScheduleInvalid, ShigotoError, nearest
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def program(ctx: click.Context, app: str | None, url: str | None) -> None:
     this order, and is the file workers.db if none of them names one. `shigoto config --origin` shows it. Two
     different ones in one command are refused.
     """
-    ctx.obj = Target(app, url)
+    ctx.obj = CommandTarget(app, url)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -18,7 +18,7 @@ from click.shell_completion import BashComplete, CompletionItem, FishComplete, S
 from click.shell_completion import split_arg_string as split_words
 
 from shigoto.cli import COMPLETE
-from shigoto.cli.target import Target, existing, silence, split_store, target_of
+from shigoto.cli.target import CommandTarget, existing, silence, split_store, target_of
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
@@ -197,7 +197,7 @@ def _tasks(ctx: click.Context) -> Iterable[str]:
     return ()
 
 
-def _is_named(target: Target) -> bool:
+def _is_named(target: CommandTarget) -> bool:
     """Whether whoever sits there has said which app it is, or that it is none."""
     return target.find_app().origin.kind != "file"
 

@@ -22,7 +22,7 @@ from shigoto.cli.settings import (
     variable,
     worker_options,
 )
-from shigoto.cli.target import Target, takes_target, target_of
+from shigoto.cli.target import CommandTarget, takes_target, target_of
 from shigoto.cli.worker import COUNT, find_processes, find_stats_every
 from shigoto.model.errors import ShigotoError
 from shigoto.model.text import without_secrets
@@ -72,7 +72,7 @@ def config(ctx: click.Context, origin: bool, as_json: bool) -> int:
     return MISUSED if any(each.error for each in found.values()) else 0
 
 
-def find_all(ctx: click.Context, target: Target) -> dict[str, Found]:
+def find_all(ctx: click.Context, target: CommandTarget) -> dict[str, Found]:
     """Every setting in force, by its name: those of all commands, and those of `worker`."""
     found = {"app": target.find_app(), "url": _url(target)}
     for option in worker_options().values():
@@ -80,7 +80,7 @@ def find_all(ctx: click.Context, target: Target) -> dict[str, Found]:
     return found
 
 
-def _found(ctx: click.Context, option: click.Option, target: Target) -> Found:
+def _found(ctx: click.Context, option: click.Option, target: CommandTarget) -> Found:
     """One setting of `worker`; if it cannot be used, as somebody has written it, with the reason."""
     alone = click.Command("worker", params=[option])  # so that it cannot hide the others
     try:
@@ -109,7 +109,7 @@ def warnings() -> list[str]:
     return told
 
 
-def _url(target: Target) -> Found:
+def _url(target: CommandTarget) -> Found:
     """The store; if nobody but the app says which, the app is asked, as far as it can be."""
     found = target.find_url()
     if found.value is not None:

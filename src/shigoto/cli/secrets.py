@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shigoto.cli import output
-from shigoto.cli.target import Target, suggest, takes_target, target_of
+from shigoto.cli.target import CommandTarget, suggest, takes_target, target_of
 from shigoto.model.errors import EncryptionKeyMissing
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def rotate(ctx: click.Context, store: str | None, *, as_json: bool) -> int:
     return 1 if rotated.unreadable or rotated.restless else 0
 
 
-def keys_of(target: Target) -> "Encryption":
+def keys_of(target: CommandTarget) -> "Encryption":
     """The keys of the app, or those of the environment. Raises EncryptionKeyMissing."""
     from shigoto.app import load_app
     from shigoto.encryption import KEY_FILE, KEYS, keys_from_environment

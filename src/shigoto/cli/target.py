@@ -46,7 +46,7 @@ Suggestion = Literal[
 
 
 @runtime_checkable
-class InFile(Protocol):
+class FileEngine(Protocol):
     """An engine whose store is a file on this machine."""
 
     @property
@@ -56,7 +56,7 @@ class InFile(Protocol):
 
 
 @runtime_checkable
-class OnServer(Protocol):
+class ServerEngine(Protocol):
     """An engine whose store is a database on a server."""
 
     @property
@@ -66,7 +66,7 @@ class OnServer(Protocol):
 
 
 @runtime_checkable
-class HasSchema(Protocol):
+class SchemaEngine(Protocol):
     """An engine whose store must be made before anybody can look into it."""
 
     def expect_schema(self) -> None:
@@ -75,7 +75,7 @@ class HasSchema(Protocol):
 
 
 @runtime_checkable
-class Patient(Protocol):
+class WaitingEngine(Protocol):
     """An engine that waits for a server that may be about to come back."""
 
     def hurry(self) -> None:
@@ -104,7 +104,7 @@ NO_HINT = CommandHint()
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CommandTarget:
     """What the flags `--app` and `--url` said; the rest is found when a command asks."""
 
     app_flag: str | None = None
@@ -261,12 +261,12 @@ def _expect_name(text: str, what: str) -> None:
         )
 
 
-def target_of(ctx: click.Context) -> Target:
+def target_of(ctx: click.Context) -> CommandTarget:
     """The target of a command's context; where words are only completed, nobody has made one yet."""
-    if isinstance(ctx.obj, Target):
+    if isinstance(ctx.obj, CommandTarget):
         return ctx.obj
     flags = ctx.find_root().params
-    return Target(flags.get("app"), flags.get("url"))
+    return CommandTarget(flags.get("app"), flags.get("url"))
 
 
 def existing(engine: "Engine", *, unnamed: bool = False) -> "Engine":
@@ -275,7 +275,7 @@ def existing(engine: "Engine", *, unnamed: bool = False) -> "Engine":
     Whoever looks sits before the screen, so a server that cannot be reached is told at once.
     """
     expect_there(engine, unnamed=unnamed)
-    if isinstance(engine, Patient):
+    if isinstance(engine, WaitingEngine):
         engine.hurry()
     expect_schema(engine)
     return engine
@@ -283,13 +283,13 @@ def existing(engine: "Engine", *, unnamed: bool = False) -> "Engine":
 
 def expect_schema(engine: "Engine") -> None:
     """Raise SchemaMissing if the store does not have the schema of this release; creates nothing."""
-    if isinstance(engine, HasSchema):
+    if isinstance(engine, SchemaEngine):
         engine.expect_schema()
 
 
 def expect_there(engine: "Engine", *, unnamed: bool = False) -> None:
     """Raise StoreUnavailable if the store does not exist yet; `unnamed` if nobody has named an app or a store."""
-    if isinstance(engine, InFile) and not is_there(engine):
+    if isinstance(engine, FileEngine) and not is_there(engine):
         migrate = CommandHint(store=str(engine.path)).command("migrate")
         raise StoreUnavailable(
             f"There is no such file: {engine.path}. Run a worker or `{migrate}` to create it"
@@ -299,7 +299,7 @@ def expect_there(engine: "Engine", *, unnamed: bool = False) -> None:
 
 def is_there(engine: "Engine") -> bool:
     """Whether the store exists, as far as that can be known without opening it."""
-    if not isinstance(engine, InFile):
+    if not isinstance(engine, FileEngine):
         return True
     try:
         return engine.path.exists()

@@ -34,7 +34,7 @@ from shigoto.cli.settings import (
     variable,
     worker_options,
 )
-from shigoto.cli.target import Target, suggest, takes_target, target_of
+from shigoto.cli.target import CommandTarget, suggest, takes_target, target_of
 from shigoto.model.text import storable
 from shigoto.model.worker import CONCURRENCY, LEASE, POLL, STOP_TIMEOUT
 
@@ -253,7 +253,7 @@ class Wishes(Standing, frozen=True, kw_only=True):
         }
 
 
-def find_processes(ctx: click.Context, target: Target) -> Found:
+def find_processes(ctx: click.Context, target: CommandTarget) -> Found:
     """How many runner processes, and who says so; the first form of this program had three, or $WORKER_COUNT."""
     found = find_option(ctx, worker_options()["processes"], target.settings)
     if found.origin.kind in ("flag", "variable"):
@@ -269,7 +269,7 @@ def find_processes(ctx: click.Context, target: Target) -> Found:
     return found._replace(value=3 if target.app is None else 1)
 
 
-def find_stats_every(ctx: click.Context, target: Target) -> Found:
+def find_stats_every(ctx: click.Context, target: CommandTarget) -> Found:
     """How often the log has a line of counts, and who says so."""
     found = find_option(ctx, worker_options()["stats_every"], target.settings)
     if found.value is not None:
@@ -277,7 +277,7 @@ def find_stats_every(ctx: click.Context, target: Target) -> Found:
     return found._replace(value=STATS_EVERY if target.app is None else 0.0)
 
 
-def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) -> int:
+def _supervise(target: CommandTarget, store: str | None, wishes: Wishes, count: int) -> int:
     from shigoto.worker.process import Source, folder_here, search_path
     from shigoto.worker.supervisor.runner_process import Start
     from shigoto.worker.supervisor.supervisor import SupervisorSettings, supervise
@@ -313,7 +313,7 @@ def _supervise(target: Target, store: str | None, wishes: Wishes, count: int) ->
     )
 
 
-def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
+def _alone(target: CommandTarget, store: str | None, wishes: Wishes) -> int:
     from asyncio import gather
 
     from shigoto.worker import Worker
@@ -343,7 +343,9 @@ def _alone(target: Target, store: str | None, wishes: Wishes) -> int:
     return work(app, made, wishes.shift(UNNAMED if target.app is None else None), beside)
 
 
-def made_here(target: Target, store: str | None, make: "Callable[[Shigoto], T]") -> "tuple[Shigoto, T]":
+def made_here(
+    target: CommandTarget, store: str | None, make: "Callable[[Shigoto], T]"
+) -> "tuple[Shigoto, T]":
     """The app, loaded into this very process, and what is made of it to run here."""
     from shigoto.engine.open import expect_shared
 

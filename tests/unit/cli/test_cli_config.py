@@ -151,13 +151,13 @@ def test_the_options_of_a_worker_win_over_variables_and_these_over_the_file(
     shigoto: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from shigoto.cli.settings import find_option
-    from shigoto.cli.target import Target
+    from shigoto.cli.target import CommandTarget
     from shigoto.cli.worker import worker
 
     write("[worker]\nconcurrency = 8\nthreads = 8\nlease = 8\n")
     monkeypatch.setenv("SHIGOTO_CONCURRENCY", "9")
     monkeypatch.setenv("SHIGOTO_THREADS", "9")
-    target = Target()
+    target = CommandTarget()
 
     context = worker.make_context("worker", ["--concurrency", "10"], obj=target)
 

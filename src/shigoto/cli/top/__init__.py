@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shigoto.cli import output
-from shigoto.cli.target import InFile, OnServer, suggest, takes_target, target_of
+from shigoto.cli.target import FileEngine, ServerEngine, suggest, takes_target, target_of
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
@@ -56,9 +56,9 @@ def top(ctx: click.Context, store: str | None, interval: float) -> None:
 
 def _name(engine: "Engine") -> str:
     """Which store it is, in as few words as it takes."""
-    if isinstance(engine, OnServer):
+    if isinstance(engine, ServerEngine):
         return engine.shown
-    if not isinstance(engine, InFile):
+    if not isinstance(engine, FileEngine):
         return engine.capabilities.name
     try:
         return str(engine.path.resolve().relative_to(Path.cwd()))
