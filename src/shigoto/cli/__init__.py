@@ -32,7 +32,7 @@ MISUSED = 2
 INTERRUPTED = 130  # what a shell reports of a program that Ctrl-C ended
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """Where a command lives and what the overview says of it."""
 
     section: str
@@ -41,50 +41,54 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Entry("Run", "demo:demo", "See jobs run: two workers on one SQLite file."),
-    "worker": Entry("Run", "worker:worker", "Run jobs until told to stop."),
-    "scheduler": Entry(
+    "demo": CommandEntry("Run", "demo:demo", "See jobs run: two workers on one SQLite file."),
+    "worker": CommandEntry("Run", "worker:worker", "Run jobs until told to stop."),
+    "scheduler": CommandEntry(
         "Run", "scheduler:scheduler", "Fire schedules until told to stop, without running jobs."
     ),
-    "server": Entry("Run", "server:server", "Serve the store over HTTP until told to stop."),
-    "stats": Entry("Look", "jobs:stats", "Count the jobs, by queue and state."),
-    "list": Entry("Look", "jobs:list_jobs", "Show the newest jobs of a state or filter."),
-    "show": Entry("Look", "show:show", "Show one job: its state, its attempts, its errors, its log."),
-    "queues": Entry("Look", "queues:queues", "Show the queues: what they hold, and whether they are paused."),
-    "schedules": Entry(
+    "server": CommandEntry("Run", "server:server", "Serve the store over HTTP until told to stop."),
+    "stats": CommandEntry("Look", "jobs:stats", "Count the jobs, by queue and state."),
+    "list": CommandEntry("Look", "jobs:list_jobs", "Show the newest jobs of a state or filter."),
+    "show": CommandEntry("Look", "show:show", "Show one job: its state, its attempts, its errors, its log."),
+    "queues": CommandEntry(
+        "Look", "queues:queues", "Show the queues: what they hold, and whether they are paused."
+    ),
+    "schedules": CommandEntry(
         "Look",
         "schedules:schedules",
         "Show the schedules, what became of their ticks, and change them.",
     ),
-    "workers": Entry("Look", "jobs:workers", "Show the workers and their leases."),
-    "top": Entry("Look", "top:top", "Watch jobs, queues and workers live, and act by keys."),
-    "audit": Entry("Look", "audit:audit", "Show what operators have done: who, what, and when."),
-    "tasks": Entry("Look", "tasks:tasks", "Show the tasks of the app, what runs them, and what they take."),
-    "enqueue": Entry("Act", "jobs:enqueue", "Store a job."),
-    "cancel": Entry("Act", "jobs:cancel", "Cancel jobs, or ask running ones to stop."),
-    "retry": Entry("Act", "jobs:retry", "Make failed or cancelled jobs ready again."),
-    "rerun": Entry("Act", "jobs:rerun", "Make new jobs like ones that have ended."),
-    "redrive": Entry("Act", "bulk:redrive", "Retry all failed jobs that match."),
-    "clear": Entry("Act", "bulk:clear", "Delete the jobs of a state."),
-    "pause": Entry("Act", "queues:pause", "Let no worker start jobs of a queue."),
-    "resume": Entry("Act", "queues:resume", "Let workers start jobs of a queue again."),
-    "token": Entry("Keep", "token:token", "Make, show and revoke the tokens of the service."),
-    "notify": Entry("Keep", "notify:notify", "Show the rules of notifications, and try them."),
-    "secrets": Entry("Keep", "secrets:secrets", "Make keys, and encrypt anew what is stored."),
-    "config": Entry("Keep", "config:config", "Show the settings, and where they come from."),
-    "completion": Entry(
+    "workers": CommandEntry("Look", "jobs:workers", "Show the workers and their leases."),
+    "top": CommandEntry("Look", "top:top", "Watch jobs, queues and workers live, and act by keys."),
+    "audit": CommandEntry("Look", "audit:audit", "Show what operators have done: who, what, and when."),
+    "tasks": CommandEntry(
+        "Look", "tasks:tasks", "Show the tasks of the app, what runs them, and what they take."
+    ),
+    "enqueue": CommandEntry("Act", "jobs:enqueue", "Store a job."),
+    "cancel": CommandEntry("Act", "jobs:cancel", "Cancel jobs, or ask running ones to stop."),
+    "retry": CommandEntry("Act", "jobs:retry", "Make failed or cancelled jobs ready again."),
+    "rerun": CommandEntry("Act", "jobs:rerun", "Make new jobs like ones that have ended."),
+    "redrive": CommandEntry("Act", "bulk:redrive", "Retry all failed jobs that match."),
+    "clear": CommandEntry("Act", "bulk:clear", "Delete the jobs of a state."),
+    "pause": CommandEntry("Act", "queues:pause", "Let no worker start jobs of a queue."),
+    "resume": CommandEntry("Act", "queues:resume", "Let workers start jobs of a queue again."),
+    "token": CommandEntry("Keep", "token:token", "Make, show and revoke the tokens of the service."),
+    "notify": CommandEntry("Keep", "notify:notify", "Show the rules of notifications, and try them."),
+    "secrets": CommandEntry("Keep", "secrets:secrets", "Make keys, and encrypt anew what is stored."),
+    "config": CommandEntry("Keep", "config:config", "Show the settings, and where they come from."),
+    "completion": CommandEntry(
         "Keep", "completion:completion", "Print the script that makes a shell complete words."
     ),
-    "migrate": Entry("Keep", "store:migrate", "Create the store or bring its schema up to date."),
-    "move": Entry("Keep", "store:move", "Move all jobs to another store, while work goes on."),
-    "export": Entry("Keep", "store:export", "Write all jobs to a file, as lines of JSON."),
-    "import": Entry("Keep", "store:import_jobs", "Fill an empty store from such a file."),
-    "sql": Entry("Keep", "sql:sql", "Print SQL for whoever looks after the database."),
-    "doctor": Entry("Keep", "doctor:doctor", "Look for what is wrong, and say what helps."),
+    "migrate": CommandEntry("Keep", "store:migrate", "Create the store or bring its schema up to date."),
+    "move": CommandEntry("Keep", "store:move", "Move all jobs to another store, while work goes on."),
+    "export": CommandEntry("Keep", "store:export", "Write all jobs to a file, as lines of JSON."),
+    "import": CommandEntry("Keep", "store:import_jobs", "Fill an empty store from such a file."),
+    "sql": CommandEntry("Keep", "sql:sql", "Print SQL for whoever looks after the database."),
+    "doctor": CommandEntry("Keep", "doctor:doctor", "Look for what is wrong, and say what helps."),
 }
 
 
-class Program(click.Group):
+class CommandGroup(click.Group):
     """The commands of the table, each imported when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -134,7 +138,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @click.group(
-    cls=Program,
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=EPILOG,
 )
