@@ -33,7 +33,7 @@ class SettingsError(click.ClickException):
     exit_code = 2
 
 
-class Settings(NamedTuple):
+class FileSettings(NamedTuple):
     """What a settings file says; `table` is where in the file, and `worker` has the options by their names."""
 
     file: str | None = None
@@ -65,14 +65,14 @@ class Found(NamedTuple):
     error: str | None = None
 
 
-class Folder:
+class SettingsFolder:
     """The current folder as a place for settings, which are read when they are first asked for.
 
     Somebody who only asks for help must not meet an error in a file.
     """
 
     @cached_property
-    def settings(self) -> Settings:
+    def settings(self) -> FileSettings:
         """What the files say. Raises SettingsError."""
         return read_settings()
 
@@ -155,7 +155,7 @@ def variable(option: str) -> str:
     return PREFIX + option.strip("-").replace("-", "_").upper()
 
 
-def find_option(ctx: click.Context, option: click.Option, settings: Settings) -> Found:
+def find_option(ctx: click.Context, option: click.Option, settings: FileSettings) -> Found:
     """The value of a worker's option in a context that was made with these settings as defaults."""
     name = str(option.name)
     value: Any = ctx.params.get(name)
@@ -175,14 +175,14 @@ def key_of(option: click.Option) -> str:
     return option.opts[0].removeprefix("--")
 
 
-def read_settings() -> Settings:
+def read_settings() -> FileSettings:
     """The settings of the current folder. Raises SettingsError."""
     named = from_environment(CONFIG)
     if own := _load(named or FILE, required=named is not None):
-        return _checked(own, Settings(file=named or FILE))
+        return _checked(own, FileSettings(file=named or FILE))
     if named is None and (project := _project_table()):
-        return _checked(project, Settings(file=PROJECT, table=f"{TABLE}."))
-    return Settings()
+        return _checked(project, FileSettings(file=PROJECT, table=f"{TABLE}."))
+    return FileSettings()
 
 
 def is_overruled() -> bool:
@@ -240,7 +240,7 @@ def _is_null(status: os.stat_result) -> bool:
     return os.path.samestat(status, os.stat(os.devnull))
 
 
-def _checked(found: Mapping[str, Any], place: Settings) -> Settings:
+def _checked(found: Mapping[str, Any], place: FileSettings) -> FileSettings:
     for key in found:
         if key not in TOP:
             raise SettingsError(f"{place.file}: there is no setting {place.table}{key}.{_hint(key, place)}")
@@ -252,14 +252,14 @@ def _checked(found: Mapping[str, Any], place: Settings) -> Settings:
     )
 
 
-def _hint(key: str, place: Settings) -> str:
+def _hint(key: str, place: FileSettings) -> str:
     """What may have been meant by a key that stands at the top."""
     if key.replace("-", "_") in worker_options():
         return f" It belongs into the table [{place.table}worker]."
     return nearest(key, TOP) or f" Settings are: {', '.join(TOP)}."
 
 
-def _text(key: str, found: Mapping[str, Any], place: Settings) -> str | None:
+def _text(key: str, found: Mapping[str, Any], place: FileSettings) -> str | None:
     value: object = found.get(key)
     if value is not None and not (isinstance(value, str) and value):
         example = "'shop.tasks:app'" if key == "app" else "'sqlite:///jobs.db'"
@@ -269,7 +269,7 @@ def _text(key: str, found: Mapping[str, Any], place: Settings) -> str | None:
     return value
 
 
-def _checked_worker(found: Mapping[str, Any], place: Settings) -> dict[str, Any]:
+def _checked_worker(found: Mapping[str, Any], place: FileSettings) -> dict[str, Any]:
     options = worker_options()
     checked: dict[str, Any] = {}
     for key, value in found.items():

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 
 import click
 
-from shigoto.cli.settings import Folder, Found, Origin, Settings, from_environment
+from shigoto.cli.settings import FileSettings, Found, Origin, SettingsFolder, from_environment
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 from shigoto.model.text import without_secrets
 
@@ -109,10 +109,10 @@ class CommandTarget:
 
     app_flag: str | None = None
     url_flag: str | None = None
-    folder: Folder = field(default_factory=Folder)
+    folder: SettingsFolder = field(default_factory=SettingsFolder)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> FileSettings:
         """What the files of the current folder say. Raises SettingsError."""
         return self.folder.settings
 
