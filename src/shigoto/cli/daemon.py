@@ -1,9 +1,9 @@
 """The process of a command that runs until it is told to stop: worker, scheduler and server.
 
-    begin_quietly, expect_surroundings   before it begins: signals, standard input, folders
-    port_of_worker, port_of_scheduler    the option `--health [HOST:]PORT`: where it says whether it is ready
-    work                                 a worker, a scheduler or the service in this very process
-    signals_interrupt                    for all commands that must put something away before they end
+    begin_quietly, check_process_options   before it begins: signals, standard input, folders
+    port_of_worker, port_of_scheduler      the option `--health [HOST:]PORT`: where it says whether it is ready
+    run_here                               a worker, a scheduler or the service in this very process
+    signals_interrupt                      for all commands that must put something away before they end
 
 In this very process there is no supervisor: the worker beats from a thread, and a crash takes everything with it.
 Help is to be printed fast, so asyncio, the worker and its metrics are imported by the functions that need them.
@@ -45,8 +45,8 @@ def begin_quietly() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
-class Surroundings(Protocol):
-    """What a command that runs for long is told of the world around it."""
+class ProcessOptions(Protocol):
+    """The options of a command that concern the world around its process."""
 
     @property
     def stop_on_eof(self) -> bool:
@@ -59,13 +59,13 @@ class Surroundings(Protocol):
         ...
 
 
-def expect_surroundings(address: str | None, wishes: Surroundings) -> None:
-    """Raise UsageError if the world is not as it should be for these options."""
+def check_process_options(address: str | None, options: ProcessOptions) -> None:
+    """Raise UsageError if the world around the process is not as these options need it."""
     _warn_of_password(address)
-    if wishes.stop_on_eof:
+    if options.stop_on_eof:
         _expect_stream()
-    if wishes.ready_file is not None and not wishes.ready_file.parent.is_dir():
-        raise click.UsageError(f"--ready-file needs a folder that is there, not {wishes.ready_file.parent}.")
+    if options.ready_file is not None and not options.ready_file.parent.is_dir():
+        raise click.UsageError(f"--ready-file needs a folder that is there, not {options.ready_file.parent}.")
 
 
 def _warn_of_password(address: str | None) -> None:
@@ -185,8 +185,8 @@ def _telling(
     return tell
 
 
-class Shift(Struct, frozen=True, kw_only=True):
-    """What surrounds the worker while it works."""
+class ProcessSetup(Struct, frozen=True, kw_only=True):
+    """How the process of a worker, a scheduler or the service ends, and what it logs."""
 
     stop_on_eof: bool
     log_format: Literal["text", "json"]
@@ -194,10 +194,10 @@ class Shift(Struct, frozen=True, kw_only=True):
     notice: str | None = None
 
 
-def work(
+def run_here(
     app: "Shigoto",
     worker: "Runnable[ExitReport]",
-    shift: Shift,
+    setup: ProcessSetup,
     beside: Callable[[], Coroutine[Any, Any, None]],
 ) -> int:
     """Run the worker, or the scheduler, to its end, and tell the exit code; `beside` runs as long as it does."""
@@ -210,15 +210,15 @@ def work(
     from shigoto.worker.supervisor.host import call_at_eof
 
     configure_logging(
-        format=shift.log_format, level=shift.log_level.upper(), fields=job_fields, hide=hidden, gather=True
+        format=setup.log_format, level=setup.log_level.upper(), fields=job_fields, hide=hidden, gather=True
     )
-    if shift.notice is not None:
-        logger.info("%s", shift.notice)
+    if setup.notice is not None:
+        logger.info("%s", setup.notice)
     with Watchdog() as watchdog:
         stop_levels = StopLevels(worker.stop, worker.stop_timeout, watchdog)
 
         def begin() -> None:
-            if shift.stop_on_eof:
+            if setup.stop_on_eof:
                 call_at_eof(get_running_loop(), stop_levels.ask_more)
             logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app.engine))
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs
 
-from shigoto.cli.daemon import begin_quietly, expect_surroundings, place_of, port_of_scheduler, work
+from shigoto.cli.daemon import begin_quietly, check_process_options, place_of, port_of_scheduler, run_here
 from shigoto.cli.target import suggest, takes_target, target_of
-from shigoto.cli.worker import Configured, Standing, find_stats_every, made_here, worker
+from shigoto.cli.worker import Configured, DaemonOptions, find_stats_every, made_here, worker
 
 if TYPE_CHECKING:
     from shigoto.scheduler import Scheduler
@@ -26,7 +26,7 @@ UNNAMED = (
 @click.command(cls=Configured)
 @click.argument("store", required=False, shell_complete=suggest("files"))
 @takes_target
-def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
+def scheduler(ctx: click.Context, store: str | None, **flags: Any) -> int:
     """Fire schedules until told to stop, without running any job.
 
     Every worker does that, too, unless it has --no-ticks: a scheduler is for ticks while no worker runs. There may be
@@ -44,9 +44,9 @@ def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
     """
     begin_quietly()
     target = target_of(ctx)
-    wishes = Standing(**options)
-    expect_surroundings(target.url_flag or store, wishes)
-    wishes = structs.replace(wishes, stats_every=find_stats_every(ctx, target).value)
+    options = DaemonOptions(**flags)
+    check_process_options(target.url_flag or store, options)
+    options = structs.replace(options, stats_every=find_stats_every(ctx, target).value)
     from shigoto.observe.events import SchedulerStarted, SchedulerStopping
     from shigoto.scheduler import Scheduler
     from shigoto.worker.supervisor.host import ReadyFile, ServiceManager
@@ -56,16 +56,16 @@ def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
         store,
         lambda app: Scheduler(
             app,
-            lease=wishes.lease,
-            poll=wishes.poll,
-            stop_timeout=wishes.stop_timeout,
-            name=wishes.shown_name,
-            any_role=wishes.any_role,
+            lease=options.lease,
+            poll=options.poll,
+            stop_timeout=options.stop_timeout,
+            name=options.shown_name,
+            any_role=options.any_role,
         ),
     )
-    health = port_of_scheduler(place_of(wishes.health), app, made)
+    health = port_of_scheduler(place_of(options.health), app, made)
     manager = ServiceManager(os.environ)
-    with ReadyFile(wishes.ready_file) as ready_file:
+    with ReadyFile(options.ready_file) as ready_file:
 
         def began(_: SchedulerStarted) -> None:
             ready_file.show()
@@ -76,14 +76,14 @@ def scheduler(ctx: click.Context, store: str | None, **options: Any) -> int:
             manager.stopping()
 
         async def beside() -> None:
-            await asyncio.gather(manager.run(), tell_figures(made, wishes.stats_every or 0.0), health())
+            await asyncio.gather(manager.run(), tell_figures(made, options.stats_every or 0.0), health())
 
         app.bus.subscribe(began, SchedulerStarted)
         app.bus.subscribe(ends, SchedulerStopping)
-        return work(app, made, wishes.shift(UNNAMED if target.app is None else None), beside)
+        return run_here(app, made, options.process_setup(UNNAMED if target.app is None else None), beside)
 
 
-scheduler.params += [option for option in worker.params if option.name in Standing.__struct_fields__]
+scheduler.params += [option for option in worker.params if option.name in DaemonOptions.__struct_fields__]
 
 
 async def tell_figures(scheduler: "Scheduler", every: float) -> None:

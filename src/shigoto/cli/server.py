@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from msgspec import Struct
 
-from shigoto.cli.daemon import Shift, begin_quietly, expect_surroundings, work
+from shigoto.cli.daemon import ProcessSetup, begin_quietly, check_process_options, run_here
 from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.cli.worker import Configured, made_here, worker
 from shigoto.model.errors import StoreRefused
@@ -33,7 +33,7 @@ SHARED = (
 )  # options of `worker` that mean the same
 
 
-class Wishes(Struct, frozen=True, kw_only=True):
+class ServerOptions(Struct, frozen=True, kw_only=True):
     """The options of `server`, by their names."""
 
     host: str
@@ -79,7 +79,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
     help="For https: the private key.",
 )
 @takes_target
-def server(ctx: click.Context, store: str | None, **options: Any) -> int:
+def server(ctx: click.Context, store: str | None, **flags: Any) -> int:
     """Serve the store over HTTP until told to stop.
 
     Any language can submit jobs, ask about them, wait for results and be a worker; `shigoto worker --url
@@ -98,24 +98,24 @@ def server(ctx: click.Context, store: str | None, **options: Any) -> int:
     expect_extra()
     begin_quietly()
     target = target_of(ctx)
-    wishes = Wishes(**options)
-    expect_surroundings(target.url_flag or store, wishes)
-    if (wishes.certificate is None) != (wishes.key is None):
+    options = ServerOptions(**flags)
+    check_process_options(target.url_flag or store, options)
+    if (options.certificate is None) != (options.key is None):
         raise click.UsageError("https needs both: --certificate and --key.", ctx)
     from shigoto.worker.supervisor.host import ReadyFile, ServiceManager
 
     manager = ServiceManager(os.environ)
-    with ReadyFile(wishes.ready_file) as ready_file:
+    with ReadyFile(options.ready_file) as ready_file:
 
         def ends() -> None:
             ready_file.hide()
             manager.stopping()
 
-        app, serving = made_here(target, store, lambda app: _made(app, wishes, ends))
-        shift = Shift(
-            stop_on_eof=wishes.stop_on_eof,
-            log_format=wishes.log_format,
-            log_level=wishes.log_level,
+        app, serving = made_here(target, store, lambda app: _made(app, options, ends))
+        setup = ProcessSetup(
+            stop_on_eof=options.stop_on_eof,
+            log_format=options.log_format,
+            log_level=options.log_level,
             notice=UNNAMED if target.app is None else None,
         )
 
@@ -125,7 +125,7 @@ def server(ctx: click.Context, store: str | None, **options: Any) -> int:
             manager.ready(f"Serves {serving.address}")
             await manager.run()
 
-        return work(app, serving, shift, beside)
+        return run_here(app, serving, setup, beside)
 
 
 server.params += [option for option in worker.params if option.name in SHARED]
@@ -140,7 +140,7 @@ def expect_extra() -> None:
         )
 
 
-def _made(app: "Shigoto", wishes: Wishes, ends: Callable[[], None]) -> "Serving":
+def _made(app: "Shigoto", options: ServerOptions, ends: Callable[[], None]) -> "Serving":
     from shigoto.server.listen import Serving
 
     class Told(Serving):
@@ -156,9 +156,9 @@ def _made(app: "Shigoto", wishes: Wishes, ends: Callable[[], None]) -> "Serving"
         )
     return Told(
         app,
-        host=wishes.host,
-        port=wishes.port,
-        certificate=wishes.certificate,
-        key=wishes.key,
-        name=None if wishes.name is None else storable("--name", wishes.name),
+        host=options.host,
+        port=options.port,
+        certificate=options.certificate,
+        key=options.key,
+        name=None if options.name is None else storable("--name", options.name),
     )

@@ -14,13 +14,13 @@ import click
 from msgspec import Struct, structs
 
 from shigoto.cli.daemon import (
-    Shift,
+    ProcessSetup,
     begin_quietly,
-    expect_surroundings,
+    check_process_options,
     place_of,
     port_of_worker,
+    run_here,
     signals_interrupt,
-    work,
 )
 from shigoto.cli.settings import (
     Found,
@@ -175,7 +175,7 @@ def setting(flag: str, **attributes: Any) -> Callable[[F], F]:
 @setting("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @setting("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @takes_target
-def worker(ctx: click.Context, store: str | None, **options: Any) -> int:
+def worker(ctx: click.Context, store: str | None, **flags: Any) -> int:
     """Run jobs until told to stop.
 
     A small process supervises others, which run the jobs, and replaces those that die. SIGINT or SIGTERM ends
@@ -193,15 +193,15 @@ def worker(ctx: click.Context, store: str | None, **options: Any) -> int:
     """
     begin_quietly()
     target = target_of(ctx)
-    wishes = Wishes(**options)
-    expect_surroundings(target.url_flag or store, wishes)
+    options = WorkerOptions(**flags)
+    check_process_options(target.url_flag or store, options)
     count = find_processes(ctx, target).value
-    wishes = structs.replace(wishes, stats_every=find_stats_every(ctx, target).value)
-    return _alone(target, store, wishes) if count == 0 else _supervise(target, store, wishes, count)
+    options = structs.replace(options, stats_every=find_stats_every(ctx, target).value)
+    return _alone(target, store, options) if count == 0 else _supervise(target, store, options, count)
 
 
-class Standing(Struct, frozen=True, kw_only=True):
-    """The options of whatever runs until it is told to stop, by their names."""
+class DaemonOptions(Struct, frozen=True, kw_only=True):
+    """The options of a command that runs until it is told to stop, by their names."""
 
     lease: float
     poll: float
@@ -220,9 +220,9 @@ class Standing(Struct, frozen=True, kw_only=True):
         """What the logs call it, if that was said."""
         return None if self.name is None else storable("--name", self.name)
 
-    def shift(self, notice: str | None) -> Shift:
-        """What it is told of the world, where it runs in this very process."""
-        return Shift(
+    def process_setup(self, notice: str | None) -> ProcessSetup:
+        """The set-up of the process, if it is this very one that runs the worker."""
+        return ProcessSetup(
             stop_on_eof=self.stop_on_eof,
             log_format=self.log_format,
             log_level=self.log_level,
@@ -230,7 +230,7 @@ class Standing(Struct, frozen=True, kw_only=True):
         )
 
 
-class Wishes(Standing, frozen=True, kw_only=True):
+class WorkerOptions(DaemonOptions, frozen=True, kw_only=True):
     """The options of `worker`, by their names."""
 
     queues: str | None
@@ -277,7 +277,7 @@ def find_stats_every(ctx: click.Context, target: CommandTarget) -> Found:
     return found._replace(value=STATS_EVERY if target.app is None else 0.0)
 
 
-def _supervise(target: CommandTarget, store: str | None, wishes: Wishes, count: int) -> int:
+def _supervise(target: CommandTarget, store: str | None, options: WorkerOptions, count: int) -> int:
     from shigoto.worker.process import Source, folder_here, search_path
     from shigoto.worker.supervisor.runner_process import Start
     from shigoto.worker.supervisor.supervisor import SupervisorSettings, supervise
@@ -290,19 +290,19 @@ def _supervise(target: CommandTarget, store: str | None, wishes: Wishes, count: 
             path=search_path(),
             folder=folder_here(),
         ),
-        log_format=wishes.log_format,
-        log_level=wishes.log_level,
-        **wishes.for_worker(),
+        log_format=options.log_format,
+        log_level=options.log_level,
+        **options.for_worker(),
     )
     supervisor_settings = SupervisorSettings(
         processes=count,
-        stop_timeout=wishes.stop_timeout,
-        stats_every=wishes.stats_every or 0.0,
-        reload=wishes.reload,
-        stop_on_eof=wishes.stop_on_eof,
-        max_memory=None if wishes.max_memory is None else wishes.max_memory << 20,
-        ready_file=wishes.ready_file,
-        health=place_of(wishes.health),
+        stop_timeout=options.stop_timeout,
+        stats_every=options.stats_every or 0.0,
+        reload=options.reload,
+        stop_on_eof=options.stop_on_eof,
+        max_memory=None if options.max_memory is None else options.max_memory << 20,
+        ready_file=options.ready_file,
+        health=place_of(options.health),
         numbered=target.app is None,
         notice=UNNAMED if target.app is None else None,
     )
@@ -313,14 +313,14 @@ def _supervise(target: CommandTarget, store: str | None, wishes: Wishes, count: 
     )
 
 
-def _alone(target: CommandTarget, store: str | None, wishes: Wishes) -> int:
+def _alone(target: CommandTarget, store: str | None, options: WorkerOptions) -> int:
     from asyncio import gather
 
     from shigoto.worker import Worker
     from shigoto.worker.supervisor.store import tell_counts
 
     for name in ("reload", "max_memory", "ready_file"):
-        if getattr(wishes, name):
+        if getattr(options, name):
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} needs a supervisor: use --processes 1 or more.")
     if os.environ.get("NOTIFY_SOCKET"):
@@ -329,18 +329,18 @@ def _alone(target: CommandTarget, store: str | None, wishes: Wishes) -> int:
             " use --processes 1 or more."
         )
     if target.app is None:
-        wishes = structs.replace(wishes, name=wishes.name or "1")
+        options = structs.replace(options, name=options.name or "1")
     app, made = made_here(
-        target, store, lambda app: Worker(app, stop_timeout=wishes.stop_timeout, **wishes.for_worker())
+        target, store, lambda app: Worker(app, stop_timeout=options.stop_timeout, **options.for_worker())
     )
     if app.tracing is not None:
         app.tracing.rule()
-    health = port_of_worker(place_of(wishes.health), app, made, wishes.poll)
+    health = port_of_worker(place_of(options.health), app, made, options.poll)
 
     async def beside() -> None:
-        await gather(tell_counts(lambda: app.engine, wishes.stats_every or 0.0), health())
+        await gather(tell_counts(lambda: app.engine, options.stats_every or 0.0), health())
 
-    return work(app, made, wishes.shift(UNNAMED if target.app is None else None), beside)
+    return run_here(app, made, options.process_setup(UNNAMED if target.app is None else None), beside)
 
 
 def made_here(
