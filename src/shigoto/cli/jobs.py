@@ -437,7 +437,7 @@ def _paint_lease(text: str) -> str:
     return click.style(text, fg="red") if text.endswith("overdue") else text
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class ActionResult(Struct, frozen=True, kw_only=True):
     """What became of one of the jobs that were named; `code` is that of the error, if it was one.
 
     Other commands name other things than jobs.
@@ -520,7 +520,7 @@ def _is_running(engine: "Engine", word: str) -> bool:
         return False
 
 
-def _cancel(engine: "Engine", word: str, job: Job, *, force: bool) -> Answer:
+def _cancel(engine: "Engine", word: str, job: Job, *, force: bool) -> ActionResult:
     state = _handle(audited(engine), job).cancel(force=force)
     name = f"#{job.number} ({job.task})"
     match state:
@@ -536,7 +536,7 @@ def _cancel(engine: "Engine", word: str, job: Job, *, force: bool) -> Answer:
             text = f"is {state} and cannot be cancelled."
     fields = _fields(job, state=state)
     refused = state not in (State.CANCELLED, State.PROCESSING)
-    return Answer(
+    return ActionResult(
         word=word, text=f"{name} {text}", code="CLI.NOT_CANCELLED" if refused else None, fields=fields
     )
 
@@ -564,9 +564,9 @@ def retry(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
         )
 
 
-def _retry(engine: "Engine", word: str, job: Job) -> Answer:
+def _retry(engine: "Engine", word: str, job: Job) -> ActionResult:
     _handle(audited(engine), job).retry()
-    return Answer(
+    return ActionResult(
         word=word,
         text=f"#{job.number} ({job.task}) is ready again.",
         fields=_fields(job, state=State.PENDING),
@@ -588,29 +588,31 @@ def rerun(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
         return _each(engine, jobs, lambda word, job: _rerun(engine, word, job), as_json=as_json)
 
 
-def _rerun(engine: "Engine", word: str, job: Job) -> Answer:
+def _rerun(engine: "Engine", word: str, job: Job) -> ActionResult:
     new = engine.run(rerunning(engine, job.id, actor=actor()))
     text = f"#{job.number} ({job.task}) runs again as #{new.number} ({new.id})."
-    return Answer(
+    return ActionResult(
         word=word, text=text, fields=_fields(job, state=job.state, rerun={"id": new.id, "number": new.number})
     )
 
 
-def _each(engine: "Engine", words: Sequence[str], act: Callable[[str, Job], Answer], *, as_json: bool) -> int:
+def _each(
+    engine: "Engine", words: Sequence[str], act: Callable[[str, Job], ActionResult], *, as_json: bool
+) -> int:
     """Act on one job after the other and tell of each; a store that fails ends it, since it would fail again."""
-    told: list[Answer] = []
+    told: list[ActionResult] = []
     for word in words:
         try:
             told.append(act(word, pick(engine, word)))
         except ShigotoError as error:
-            told.append(Answer(word=word, text=str(error), code=error.code))
+            told.append(ActionResult(word=word, text=str(error), code=error.code))
             if isinstance(error, StoreError):
                 break
     tell(told, as_json=as_json)
     return 1 if len(told) < len(words) or any(one.code for one in told) else 0
 
 
-def tell(told: Sequence[Answer], *, as_json: bool) -> None:
+def tell(told: Sequence[ActionResult], *, as_json: bool) -> None:
     """Say what was done."""
 
     def say() -> None:

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 from shigoto.cli import output
 from shigoto.cli.arguments import audited, hinting_at_texts, read_arguments, read_length, read_object
 from shigoto.cli.confirm import surely
-from shigoto.cli.jobs import Answer, expect_known, tell
+from shigoto.cli.jobs import ActionResult, expect_known, tell
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
 from shigoto.model.errors import ScheduleInvalid, ShigotoError, StoreError, nearest
@@ -733,13 +733,13 @@ def _each(
 ) -> int:
     """Act on one schedule after the other and tell of each; a store that fails ends it, since it would fail again."""
     store, names = split_names(ctx, words)
-    told: list[Answer] = []
+    told: list[ActionResult] = []
     with opened_schedules(ctx, store) as known:
         for name in names:
             try:
-                told.append(Answer(word=name, text=act(known, name), noun="schedule"))
+                told.append(ActionResult(word=name, text=act(known, name), noun="schedule"))
             except ShigotoError as error:
-                told.append(Answer(word=name, text=str(error), code=error.code, noun="schedule"))
+                told.append(ActionResult(word=name, text=str(error), code=error.code, noun="schedule"))
                 if isinstance(error, StoreError):
                     break
     tell(told, as_json=as_json)
