@@ -32,7 +32,7 @@ from shigoto.bulk import (
 )
 from shigoto.cli import INTERRUPTED, output
 from shigoto.cli.arguments import audited, misuse, read_filter, split_filter, takes_filter, tell_unsearched
-from shigoto.cli.confirm import SHOWN, Bar, agreed, counted, expect_consent, jobs, names, surely
+from shigoto.cli.confirm import SHOWN, ProgressBar, agreed, counted, expect_consent, jobs, names, surely
 from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.filters import Filters
 from shigoto.handle import JobHandle
@@ -125,7 +125,7 @@ def redrive_matching(ctx: click.Context, engine: "Engine", terms: Terms) -> int:
         return 0
     if whole and not terms.yes and not agreed(f"Retry {counted(len(chosen.jobs), state)}?"):
         return 1
-    with Bar(whole, batch=PAGE) as bar:
+    with ProgressBar(whole, batch=PAGE) as bar:
         redriven = carry_out(
             engine, retrying(audited(engine, terms.filters), chosen, after_batch=bar.after_batch)
         )
@@ -190,7 +190,7 @@ def cancel_matching(ctx: click.Context, engine: "Engine", terms: Terms, *, force
         return 0
     if whole and not terms.yes and not agreed(_cancel_question(chosen, force=force)):
         return 1
-    with Bar(whole, batch=PAGE) as bar:
+    with ProgressBar(whole, batch=PAGE) as bar:
         done = carry_out(
             engine,
             cancelling(audited(engine, terms.filters), chosen, force=force, after_batch=bar.after_batch),
@@ -298,7 +298,7 @@ def _clear(
     *,
     warned: bool,
 ) -> int:
-    with Bar(min(whole, meant.filters.get("limit") or whole), batch=BATCH) as bar:
+    with ProgressBar(min(whole, meant.filters.get("limit") or whole), batch=BATCH) as bar:
         deleted = carry_out(engine, plan(after_batch=bar.after_batch))
     text = f"{'Interrupted: ' if bar.interrupted else ''}{counted(deleted, _name(page))} deleted."
 

@@ -13,7 +13,7 @@ from shigoto.cli import output
 SHOWN = 10  # jobs named in a line of a report
 
 
-class Bar:
+class ProgressBar:
     """How far long work is: a bar where somebody looks. Ctrl-C ends it after the batch in hand, a second at once."""
 
     def __init__(self, whole: int, *, batch: int) -> None:
@@ -23,7 +23,7 @@ class Bar:
         self._former: Any = None
         self.interrupted = False
 
-    def __enter__(self) -> "Bar":
+    def __enter__(self) -> "ProgressBar":
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as behind nohup
             self._former = signal.signal(signal.SIGINT, self._interrupt)
         return self

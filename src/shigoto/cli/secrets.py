@@ -64,7 +64,11 @@ def rotate(ctx: click.Context, store: str | None, *, as_json: bool) -> int:
 
     target = target_of(ctx)
     keys = keys_of(target)
-    with closing(target.existing_store(store)) as engine, signals_interrupt(), Display() as display:
+    with (
+        closing(target.existing_store(store)) as engine,
+        signals_interrupt(),
+        RotationProgressBar() as display,
+    ):
         rotated = Rotation(engine, keys, tell=display.show).run()
     if as_json:
         output.print_json({"key": keys.current, **_record(rotated)})
@@ -86,14 +90,14 @@ def keys_of(target: CommandTarget) -> "Encryption":
     return keys
 
 
-class Display:
+class RotationProgressBar:
     """How far a rotation is: a bar where somebody looks, else nothing before the end."""
 
     def __init__(self) -> None:
         self._drawn = output.can_redraw(sys.stderr)
         self._shown = False
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> "RotationProgressBar":
         return self
 
     def __exit__(self, *_: Any) -> None:

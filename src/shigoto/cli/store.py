@@ -158,7 +158,7 @@ def move(source: str, target: str, *, wait: float, give_up: bool, as_json: bool)
         closing(existing(shared(open_engine(source)))) as old,
         closing(shared(open_engine(target))) as new,
         signals_interrupt(),
-        Display() as display,
+        MoveProgressBar() as display,
     ):
         plan = StoreMove(old, new, wait=wait, tell=display.show)
         if give_up:
@@ -180,14 +180,14 @@ def _left_behind(old: "Engine") -> int:
     return sum(token.alive(now) for token in tokens)
 
 
-class Display:
+class MoveProgressBar:
     """How far a move is: a bar where somebody looks, else a line for each phase."""
 
     def __init__(self) -> None:
         self._drawn = output.can_redraw(sys.stderr)
         self._phase = ""
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> "MoveProgressBar":
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -254,7 +254,7 @@ def export(ctx: click.Context, store: str | None, *, file: str | None) -> None:
     with (
         closing(target_of(ctx).existing_store(store)) as engine,
         _opened_for_writing(file) as stream,
-        Counter() as count,
+        JobCounter() as count,
     ):
         written = write(engine, stream, tell=count.show)
     click.echo(f"{jobs_and_schedules(written.jobs, written.schedules)} exported.", err=True)
@@ -284,7 +284,7 @@ def import_jobs(ctx: click.Context, file: str, store: str | None, *, as_json: bo
         closing(target_of(ctx).store(store)) as engine,
         open(file, "rb") as stream,
         signals_interrupt(),
-        Counter() as count,
+        JobCounter() as count,
     ):
         loaded = load(engine, stream, file, tell=count.show)
     if as_json:
@@ -293,14 +293,14 @@ def import_jobs(ctx: click.Context, file: str, store: str | None, *, as_json: bo
         click.echo(f"{jobs_and_schedules(loaded.jobs, loaded.schedules)} imported.")
 
 
-class Counter:
+class JobCounter:
     """How many jobs are done, where somebody looks."""
 
     def __init__(self) -> None:
         self._drawn = output.can_redraw(sys.stderr)
         self._next = EVERY
 
-    def __enter__(self) -> "Counter":
+    def __enter__(self) -> "JobCounter":
         return self
 
     def __exit__(self, *_: object) -> None:

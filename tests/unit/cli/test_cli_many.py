@@ -14,7 +14,7 @@ import pytest
 from shigoto.bulk import BATCH
 from shigoto.cli import confirm
 from shigoto.cli.bulk import NEVER
-from shigoto.cli.confirm import Bar
+from shigoto.cli.confirm import ProgressBar
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobSpec, State
 from shigoto.model.worker import Ending
@@ -438,7 +438,7 @@ def test_a_bar_is_never_wider_than_the_terminal(
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setenv("TERM", "xterm")
 
-    with Bar(100_000, batch=1) as bar:
+    with ProgressBar(100_000, batch=1) as bar:
         bar.after_batch(50_000)
 
     drawn = capsys.readouterr().err.removesuffix("\r\x1b[K")
@@ -446,7 +446,7 @@ def test_a_bar_is_never_wider_than_the_terminal(
 
 
 def test_a_second_ctrl_c_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Bar(10, batch=1) as bar:
+    with ProgressBar(10, batch=1) as bar:
         assert bar.after_batch(1)
         os.kill(os.getpid(), signal.SIGINT)
         assert not bar.after_batch(2)
@@ -460,7 +460,7 @@ def test_a_second_ctrl_c_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_program_that_shall_not_hear_ctrl_c_does_not() -> None:
     former = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with Bar(10, batch=1) as bar:
+        with ProgressBar(10, batch=1) as bar:
             os.kill(os.getpid(), signal.SIGINT)
             assert bar.after_batch(1)
     finally:
