@@ -10,7 +10,7 @@ import click
 from msgspec import structs
 
 from shigoto.cli import doctor_checks, doctor_postgres, output
-from shigoto.cli.doctor_checks import Facts, Finding, Level
+from shigoto.cli.doctor_checks import DoctorFacts, Finding, Level
 from shigoto.cli.target import expect_there, suggest, takes_target, target_of
 from shigoto.engine.op import Op, Steps
 from shigoto.model.checkup import Checkup
@@ -20,7 +20,7 @@ from shigoto.schedule.definition import trouble_with
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
 
-CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
+CHECKS: tuple[Callable[[DoctorFacts], Finding | None], ...] = (
     doctor_checks.python,
     doctor_checks.store,
     doctor_checks.move,
@@ -95,25 +95,27 @@ def doctor(ctx: click.Context, store: str | None, *, deep: bool, as_json: bool) 
     return 1 if any(finding.level is Level.PROBLEM for finding in found) else 0
 
 
-def examine(facts: Facts) -> list[Finding]:
+def examine(facts: DoctorFacts) -> list[Finding]:
     """What all checks find; one that does not apply finds nothing."""
     return [finding for check in CHECKS if (finding := check(facts)) is not None]
 
 
-def gather(engine: "Engine", now: datetime, *, deep: bool) -> Facts:
+def gather(engine: "Engine", now: datetime, *, deep: bool) -> DoctorFacts:
     """The facts: what the engine knows of its store, and, if that can be opened, what any engine tells."""
     checkup = engine.checkup(deep=deep) if isinstance(engine, Checkable) else None
     if checkup is not None and checkup.server is not None:
         now = checkup.server.now  # leases go by the server's clock
-    facts = Facts(now=now, python=platform.python_version(), engine=engine.capabilities.name, checkup=checkup)
+    facts = DoctorFacts(
+        now=now, python=platform.python_version(), engine=engine.capabilities.name, checkup=checkup
+    )
     return facts if facts.refused else engine.run(_asking(engine, facts))
 
 
-def _asking(engine: "Engine", facts: Facts) -> Op[Facts]:
-    def steps() -> Steps[Facts]:
+def _asking(engine: "Engine", facts: DoctorFacts) -> Op[DoctorFacts]:
+    def steps() -> Steps[DoctorFacts]:
         schedules = yield from engine.schedules().start()
         troubles = {each.name: trouble_with(each) for each in schedules}
-        return Facts(
+        return DoctorFacts(
             now=facts.now,
             python=facts.python,
             engine=facts.engine,

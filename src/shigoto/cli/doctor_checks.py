@@ -56,7 +56,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     remedy: str | None = None
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class DoctorFacts(Struct, frozen=True, kw_only=True):
     """All that the checks may know. `checkup` is for engines that look after themselves, `hint` for remedies that are
     commands."""
 
@@ -114,12 +114,12 @@ class Facts(Struct, frozen=True, kw_only=True):
         return max((self.now - lane.oldest for lane in lanes), default=timedelta())
 
 
-def python(facts: Facts) -> Finding:
+def python(facts: DoctorFacts) -> Finding:
     """Which Python runs this."""
     return Finding(check="python", level=Level.OK, text=f"This is Python {facts.python}.")
 
 
-def store(facts: Facts) -> Finding | None:
+def store(facts: DoctorFacts) -> Finding | None:
     """Whether the store can be opened, and has the schema of this release."""
     if facts.checkup is None:
         return None
@@ -135,7 +135,7 @@ def store(facts: Facts) -> Finding | None:
     return Finding(check="store", level=Level.OK, text=f"{name} is up to date and has {size}.")
 
 
-def move(facts: Facts) -> Finding | None:
+def move(facts: DoctorFacts) -> Finding | None:
     """Whether its jobs are on their way to another store, or were moved."""
     if facts.store is None or facts.store.move is None or facts.checkup is None:
         return None
@@ -157,7 +157,7 @@ def move(facts: Facts) -> Finding | None:
     )
 
 
-def version(facts: Facts) -> Finding | None:
+def version(facts: DoctorFacts) -> Finding | None:
     """Whether this SQLite has the WAL-reset bug."""
     if facts.checkup is None or facts.file is None:
         return None
@@ -180,7 +180,7 @@ def version(facts: Facts) -> Finding | None:
     )
 
 
-def file_system(facts: Facts) -> Finding | None:
+def file_system(facts: DoctorFacts) -> Finding | None:
     """Whether the file lies where files stay."""
     if facts.file is None:
         return None
@@ -196,7 +196,7 @@ def file_system(facts: Facts) -> Finding | None:
     return Finding(check="file system", level=Level.OK, text=named)
 
 
-def permissions(facts: Facts) -> Finding | None:
+def permissions(facts: DoctorFacts) -> Finding | None:
     """Whether we may write the store, and others may not."""
     file = facts.file
     if file is None:
@@ -218,7 +218,7 @@ def permissions(facts: Facts) -> Finding | None:
     return Finding(check="permissions", level=Level.OK, text="The file and its folder can be written.")
 
 
-def space(facts: Facts) -> Finding | None:
+def space(facts: DoctorFacts) -> Finding | None:
     """Whether the disk has room."""
     if facts.file is None or facts.file.free is None:
         return None
@@ -230,7 +230,7 @@ def space(facts: Facts) -> Finding | None:
     return Finding(check="disk", level=level, text=f"The disk has {_bytes(free)} left.", remedy=remedy)
 
 
-def log(facts: Facts) -> Finding | None:
+def log(facts: DoctorFacts) -> Finding | None:
     """Whether the write-ahead log is copied back as it should be."""
     if facts.file is None:
         return None
@@ -251,7 +251,7 @@ def log(facts: Facts) -> Finding | None:
     )
 
 
-def journal(facts: Facts) -> Finding | None:
+def journal(facts: DoctorFacts) -> Finding | None:
     """Whether commits are as safe as they should be."""
     if facts.store is None or facts.file is None:
         return None
@@ -272,7 +272,7 @@ def journal(facts: Facts) -> Finding | None:
     return Finding(check="journal", level=Level.OK, text="Every commit is on the disk before it counts.")
 
 
-def integrity(facts: Facts) -> Finding | None:
+def integrity(facts: DoctorFacts) -> Finding | None:
     """Whether the pages of the file make sense, if somebody has looked."""
     if facts.store is None or facts.store.damage is None:
         return None
@@ -286,7 +286,7 @@ def integrity(facts: Facts) -> Finding | None:
     return Finding(check="integrity", level=Level.OK, text="No page of the file is damaged.")
 
 
-def clock(facts: Facts) -> Finding | None:
+def clock(facts: DoctorFacts) -> Finding | None:
     """Whether the machine's clock agrees with the times that the store has seen."""
     if facts.store is None or not facts.store.clock or facts.file is None:
         return None
@@ -313,7 +313,7 @@ def _bytes(size: int) -> str:
     return f"{size / MIB / 1024:.1f} GiB" if size >= 1024 * MIB else f"{size / MIB:.1f} MiB"
 
 
-def live_workers(facts: Facts) -> Finding | None:
+def live_workers(facts: DoctorFacts) -> Finding | None:
     """Whether somebody is there to work, and whether all who said so still are."""
     if facts.refused:
         return None
@@ -346,7 +346,7 @@ def live_workers(facts: Facts) -> Finding | None:
     )
 
 
-def orphaned_jobs(facts: Facts) -> Finding | None:
+def orphaned_jobs(facts: DoctorFacts) -> Finding | None:
     """Whether jobs are counted as running although their worker is gone."""
     if facts.store is None or not facts.store.orphans:
         return None
@@ -359,7 +359,7 @@ def orphaned_jobs(facts: Facts) -> Finding | None:
     )
 
 
-def unserved_lanes(facts: Facts) -> Finding | None:
+def unserved_lanes(facts: DoctorFacts) -> Finding | None:
     """Whether there are jobs that no live worker would take: of an unknown task, or of a queue nobody serves."""
     if not facts.live:
         return None
@@ -380,7 +380,7 @@ def unserved_lanes(facts: Facts) -> Finding | None:
     )
 
 
-def paused_queues(facts: Facts) -> Finding | None:
+def paused_queues(facts: DoctorFacts) -> Finding | None:
     """Whether jobs wait in queues that somebody has paused."""
     waiting = {
         name: counts.pending
@@ -398,7 +398,7 @@ def paused_queues(facts: Facts) -> Finding | None:
     )
 
 
-def isolated_jobs(facts: Facts) -> Finding | None:
+def isolated_jobs(facts: DoctorFacts) -> Finding | None:
     """Whether jobs wait for a process of their own and no live worker has one to give."""
     lanes = [lane for lane in facts.lanes if lane.alone and _is_refused(facts.live, lane)]
     if not lanes:
@@ -418,7 +418,7 @@ def isolated_jobs(facts: Facts) -> Finding | None:
     )
 
 
-def quarantined_jobs(facts: Facts) -> Finding | None:
+def quarantined_jobs(facts: DoctorFacts) -> Finding | None:
     """Whether jobs were put away because they kill their process."""
     if not facts.quarantined:
         return None
@@ -437,7 +437,7 @@ def quarantined_jobs(facts: Facts) -> Finding | None:
     )
 
 
-def backlog(facts: Facts) -> Finding | None:
+def backlog(facts: DoctorFacts) -> Finding | None:
     """Whether workers come to the jobs that they take in good time."""
     if facts.store is None or facts.refused:
         return None
@@ -465,7 +465,7 @@ def _is_refused(live: Sequence[WorkerRecord], lane: LaneFacts) -> bool:
     return bool(serving) and not any(worker.isolates for worker in serving)
 
 
-def _due(facts: Facts) -> int:
+def _due(facts: DoctorFacts) -> int:
     """How many pending jobs are due, where only counts are known."""
     return sum(
         counts.pending - counts.scheduled for name, counts in facts.queues.items() if name not in facts.paused
@@ -485,7 +485,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def failed_schedules(facts: Facts) -> Finding | None:
+def failed_schedules(facts: DoctorFacts) -> Finding | None:
     """Whether there are schedules that are not tried any more."""
     broken = [each for each in facts.schedules if each.failed]
     if not broken:
@@ -499,7 +499,7 @@ def failed_schedules(facts: Facts) -> Finding | None:
     )
 
 
-def overdue_schedules(facts: Facts) -> Finding | None:
+def overdue_schedules(facts: DoctorFacts) -> Finding | None:
     """Whether somebody ticks at all."""
     late = [each for each in facts.schedules if _is_overdue(each, facts)]
     if facts.live:
@@ -524,7 +524,7 @@ def overdue_schedules(facts: Facts) -> Finding | None:
     )
 
 
-def undeclared_schedules(facts: Facts) -> Finding | None:
+def undeclared_schedules(facts: DoctorFacts) -> Finding | None:
     """Whether there are schedules whose code is gone, so that nobody fires them."""
     lost = [each for each in facts.schedules if _is_undeclared(each, facts)]
     if not facts.live or not lost:  # without a worker nobody could declare them
@@ -541,7 +541,7 @@ def undeclared_schedules(facts: Facts) -> Finding | None:
     )
 
 
-def unreadable_schedules(facts: Facts) -> Finding | None:
+def unreadable_schedules(facts: DoctorFacts) -> Finding | None:
     """Whether there are schedules of which nobody here can tell when they are due; and elsewhere neither, if no worker
     has fired them."""
     waiting = [each for each in facts.schedules if each.look_at is not None and not each.failed]
@@ -560,15 +560,15 @@ def unreadable_schedules(facts: Facts) -> Finding | None:
     )
 
 
-def _is_overdue(schedule: Schedule, facts: Facts) -> bool:
+def _is_overdue(schedule: Schedule, facts: DoctorFacts) -> bool:
     return schedule.look_at is not None and schedule.look_at < to_millis(facts.now) - OVERDUE
 
 
-def _is_undeclared(schedule: Schedule, facts: Facts) -> bool:
+def _is_undeclared(schedule: Schedule, facts: DoctorFacts) -> bool:
     return bool(schedule.origin) and schedule.declared_at < to_millis(facts.now) - HEARD_WITHIN
 
 
-def _late_by(schedule: Schedule, facts: Facts) -> timedelta:
+def _late_by(schedule: Schedule, facts: DoctorFacts) -> timedelta:
     return facts.now - to_datetime(schedule.look_at or 0)
 
 

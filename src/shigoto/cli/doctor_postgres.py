@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from shigoto.cli.doctor_checks import Facts, Finding, Level
+from shigoto.cli.doctor_checks import DoctorFacts, Finding, Level
 from shigoto.cli.output import span
 from shigoto.model.checkup import ENCODING, NEWEST, OLDEST, HolderFacts, TableFacts
 from shigoto.model.time import MAX_HOLD, to_datetime
@@ -21,7 +21,7 @@ UNSAFE = {
 }
 
 
-def version(facts: Facts) -> Finding | None:
+def version(facts: DoctorFacts) -> Finding | None:
     """Whether the server is one that we know."""
     if facts.server is None or facts.checkup is None:
         return None
@@ -36,7 +36,7 @@ def version(facts: Facts) -> Finding | None:
     return Finding(check="postgresql", level=Level.OK, text=text)
 
 
-def encoding(facts: Facts) -> Finding | None:
+def encoding(facts: DoctorFacts) -> Finding | None:
     """Whether every text can be stored."""
     if facts.server is None or "server_encoding" not in facts.server.settings:
         return None
@@ -52,7 +52,7 @@ def encoding(facts: Facts) -> Finding | None:
     )
 
 
-def role(facts: Facts) -> Finding | None:
+def role(facts: DoctorFacts) -> Finding | None:
     """Whether whoever is connected may do what a worker must, and no more."""
     server = facts.server
     if server is None:
@@ -84,7 +84,7 @@ def role(facts: Facts) -> Finding | None:
     return Finding(check="role", level=Level.OK, text=f"{server.role} may work, and no more.")
 
 
-def standby(facts: Facts) -> Finding | None:
+def standby(facts: DoctorFacts) -> Finding | None:
     """Whether anything can be written."""
     if facts.server is None or not facts.server.standby:
         return None
@@ -96,7 +96,7 @@ def standby(facts: Facts) -> Finding | None:
     )
 
 
-def clock(facts: Facts) -> Finding | None:
+def clock(facts: DoctorFacts) -> Finding | None:
     """Whether the clocks agree: that of this machine, the server's, and what the store has seen."""
     server = facts.server
     if server is None:
@@ -123,7 +123,7 @@ def clock(facts: Facts) -> Finding | None:
     )
 
 
-def durability(facts: Facts) -> Finding | None:
+def durability(facts: DoctorFacts) -> Finding | None:
     """Whether what was committed stays."""
     if facts.server is None:
         return None
@@ -146,7 +146,7 @@ def durability(facts: Facts) -> Finding | None:
     return Finding(check="durability", level=Level.OK, text="Every commit is on the disk before it counts.")
 
 
-def autovacuum(facts: Facts) -> Finding | None:
+def autovacuum(facts: DoctorFacts) -> Finding | None:
     """Whether dead rows are removed at all."""
     if facts.server is None:
         return None
@@ -163,7 +163,7 @@ def autovacuum(facts: Facts) -> Finding | None:
     )
 
 
-def holders(facts: Facts) -> Finding | None:
+def holders(facts: DoctorFacts) -> Finding | None:
     """Whether somebody keeps dead rows from being removed."""
     server = facts.server
     if server is None:
@@ -196,7 +196,7 @@ REMEDIES = {
 }
 
 
-def dead_rows(facts: Facts) -> Finding | None:
+def dead_rows(facts: DoctorFacts) -> Finding | None:
     """Whether the tables that all jobs pass through are cleaned in time."""
     if facts.server is None or not facts.server.tables:
         return None
@@ -215,7 +215,7 @@ def dead_rows(facts: Facts) -> Finding | None:
     )
 
 
-def indexes(facts: Facts) -> Finding | None:
+def indexes(facts: DoctorFacts) -> Finding | None:
     """Whether all indexes are there, and good."""
     server = facts.server
     if server is None or facts.store is None:
@@ -237,7 +237,7 @@ def indexes(facts: Facts) -> Finding | None:
     return Finding(check="indexes", level=Level.OK, text="All indexes are there.")
 
 
-def connections(facts: Facts) -> Finding | None:
+def connections(facts: DoctorFacts) -> Finding | None:
     """Whether there is room for as many connections as our processes may open."""
     server = facts.server
     if server is None:
@@ -270,7 +270,7 @@ def connections(facts: Facts) -> Finding | None:
     )
 
 
-def pooler(facts: Facts) -> Finding | None:
+def pooler(facts: DoctorFacts) -> Finding | None:
     """Whether something between us and the server stands in the way."""
     server = facts.server
     if server is None or not server.pooled:
@@ -285,7 +285,7 @@ def pooler(facts: Facts) -> Finding | None:
     return Finding(check="pooler", level=Level.OK, text="A pooler is in between; nothing is prepared there.")
 
 
-def doorbell(facts: Facts) -> Finding | None:
+def doorbell(facts: DoctorFacts) -> Finding | None:
     """Whether idle workers hear of new jobs at once."""
     server = facts.server
     if server is None or server.standby:
@@ -317,7 +317,7 @@ def doorbell(facts: Facts) -> Finding | None:
     return Finding(check="doorbell", level=Level.OK, text="Idle workers hear of new jobs at once.")
 
 
-def timeouts(facts: Facts) -> Finding | None:
+def timeouts(facts: DoctorFacts) -> Finding | None:
     """Whether a client that hangs is cut off."""
     if facts.server is None or facts.server.settings.get("idle_in_transaction_session_timeout") != "0":
         return None
@@ -352,7 +352,7 @@ def _is_bloated(table: TableFacts) -> bool:
     return table.dead > MANY_DEAD and (table.busy or table.dead > table.live)
 
 
-def _vacuumed(facts: Facts, table: TableFacts) -> str:
+def _vacuumed(facts: DoctorFacts, table: TableFacts) -> str:
     if table.vacuumed_at is None:
         return "never vacuumed"
     return f"last vacuumed {span(facts.now - table.vacuumed_at)} ago"

@@ -17,7 +17,7 @@ from msgspec import structs
 from shigoto import cli
 from shigoto.cli import doctor_checks, output
 from shigoto.cli.doctor import examine, gather, report
-from shigoto.cli.doctor_checks import Facts, Finding, Level
+from shigoto.cli.doctor_checks import DoctorFacts, Finding, Level
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.sqlite import SqliteEngine, file
 from shigoto.engine.sqlite.checkup import look_at
@@ -68,19 +68,19 @@ def facts(
     outside: FileFacts | None = None,
     store: StoreFacts | None = None,
     **changes: Any,
-) -> Facts:
+) -> DoctorFacts:
     checkup = Checkup(version=version, file=outside or file_facts(), store=store or inside())
     fields: dict[str, Any] = {"now": NOW, "python": "3.13.1", "engine": "sqlite", "checkup": checkup}
-    return Facts(**{**fields, "workers": [worker()], **changes})
+    return DoctorFacts(**{**fields, "workers": [worker()], **changes})
 
 
-def refused(text: str) -> Facts:
+def refused(text: str) -> DoctorFacts:
     return structs.replace(
         facts(), checkup=Checkup(version="3.51.3", file=file_facts(), refusal=text), workers=[]
     )
 
 
-def no_store() -> Facts:
+def no_store() -> DoctorFacts:
     """What is known of an engine that does not look after itself."""
     return structs.replace(facts(), checkup=None, engine="other")
 

@@ -7,7 +7,7 @@ from typing import Any
 from shigoto.cli import doctor_checks
 from shigoto.cli.confirm import SHOWN
 from shigoto.cli.doctor import examine, gather
-from shigoto.cli.doctor_checks import Facts, Finding, Level
+from shigoto.cli.doctor_checks import DoctorFacts, Finding, Level
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.schedule import Change, Schedule
@@ -29,7 +29,7 @@ def declared(**changes: Any) -> Schedule:
     return schedule(**({"origin": "shop:nightly", "declared_at": to_millis(ago(seconds=40))} | changes))
 
 
-def found(these: Facts) -> list[Finding]:
+def found(these: DoctorFacts) -> list[Finding]:
     return [finding for finding in examine(these) if finding.check == "schedules"]
 
 

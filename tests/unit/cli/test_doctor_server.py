@@ -8,7 +8,7 @@ import pytest
 
 from shigoto.cli import doctor_checks, doctor_postgres
 from shigoto.cli.doctor import examine
-from shigoto.cli.doctor_checks import Facts, Finding, Level
+from shigoto.cli.doctor_checks import DoctorFacts, Finding, Level
 from shigoto.model.checkup import Checkup, HolderFacts, ServerFacts, StoreFacts, TableFacts
 from shigoto.model.ids import uuid7
 from shigoto.model.time import to_millis
@@ -25,7 +25,7 @@ SAFE = {
     "statement_timeout": "1min",
     "idle_in_transaction_session_timeout": "1min",
 }
-Check = Callable[[Facts], Finding | None]
+Check = Callable[[DoctorFacts], Finding | None]
 
 
 def server(**changes: Any) -> ServerFacts:
@@ -36,8 +36,8 @@ def server(**changes: Any) -> ServerFacts:
     )
 
 
-def facts(*, clock: int | None = None, workers: int = 1, **changes: Any) -> Facts:
-    return Facts(
+def facts(*, clock: int | None = None, workers: int = 1, **changes: Any) -> DoctorFacts:
+    return DoctorFacts(
         now=NOW,
         python="3.13.1",
         engine="postgres",
@@ -201,7 +201,7 @@ def test_what_could_not_be_seen_is_said() -> None:
 
 
 def test_a_server_that_was_never_reached_has_no_findings_of_its_own() -> None:
-    nobody = Facts(
+    nobody = DoctorFacts(
         now=NOW,
         python="3.13.1",
         engine="postgres",
