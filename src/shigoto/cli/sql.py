@@ -9,7 +9,7 @@ SQL, once and again after each change of it, must be allowed to create roles and
 A fan-out must see all tenants, and a worker under row security does not. So the list, and no more than that, is what a
 function gives that runs as a role of its own: one that nobody can be, and that can read one column.
 
-The texts are made by pure functions of `Bootstrap` and `FanOut`.
+The texts are made by pure functions of `Bootstrap` and `FanOutFunction`.
 """
 
 import base64
@@ -280,7 +280,7 @@ def _seconds(value: float) -> str:
     return f"'{round(value * 1000)}ms'"
 
 
-class FanOut(Struct, frozen=True, kw_only=True):
+class FanOutFunction(Struct, frozen=True, kw_only=True):
     """Which column of which table is listed, by a function of which name; who owns it, and who may call it."""
 
     schema: str
@@ -344,7 +344,7 @@ COMMIT;
 """
 
 
-def fan_out_script(wanted: FanOut) -> str:
+def fan_out_script(wanted: FanOutFunction) -> str:
     """The SQL of all of it, in one transaction. Raises ValueError for what cannot be a name."""
     names = (wanted.schema, wanted.table, wanted.column, wanted.function)
     if any("$list$" in name for name in names):
@@ -514,7 +514,7 @@ def fan_out(ctx: click.Context, /, **options: str) -> None:
             "--owner and --runtime are the same role. The point is that they are two.", ctx
         )
     try:
-        click.echo(fan_out_script(FanOut(**options)), nl=False)
+        click.echo(fan_out_script(FanOutFunction(**options)), nl=False)
     except ValueError as error:
         raise click.UsageError(f"One of the names cannot be used: {error}.", ctx) from None
 
