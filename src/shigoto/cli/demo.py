@@ -43,7 +43,6 @@ STOPS_WITHIN = 10.0  # seconds from the first signal to the second
 HURRIES_WITHIN = 0.3  # the same, when something went wrong or somebody is in a hurry
 ENDS_WITHIN = 3.0  # seconds from the second signal to the last resort
 
-
 WORKERS = 2
 SLOTS = ("--concurrency", "8", "--threads", "2", "--log-level", "warning")
 DRAINS_WITHIN = 30.0  # seconds

@@ -235,7 +235,7 @@ def _counts(engine: "Engine") -> dict[str, Counts]:
 def _watch_stats(engine: "Engine", every: float, *, as_json: bool) -> None:
     rates = Rates()
 
-    def look() -> list[str]:
+    def query() -> list[str]:
         queues = _counts(engine)
         ended = rates.since_last(queues)
         if as_json:
@@ -243,7 +243,7 @@ def _watch_stats(engine: "Engine", every: float, *, as_json: bool) -> None:
             return [json_line(told)]
         return stats_table(queues, output.width_of(), ended)
 
-    watch(look, every, as_json=as_json)
+    watch(query, every, as_json=as_json)
 
 
 def stats_table(
@@ -320,13 +320,13 @@ def list_jobs(
 
 
 def _watch_jobs(engine: "Engine", filters: Filters, every: float, *, as_json: bool) -> None:
-    def look() -> list[str]:
+    def query() -> list[str]:
         jobs = engine.run(engine.find(wanted(filters)))  # anew each time: `since:5m` moves along
         if as_json:
             return [json_line([output.record(job) for job in jobs])]
         return _jobs_lines(jobs, filters, output.width_of())
 
-    watch(look, every, as_json=as_json)
+    watch(query, every, as_json=as_json)
 
 
 def _jobs_lines(jobs: Sequence[Job], filters: Filters, width: int | None) -> list[str]:

@@ -46,7 +46,6 @@ NONE = "none"  # the word for no limit, where there need not be one
 LIMITS = ("until", "catch_up_within")
 TICKS = 20
 
-
 LABEL = 12
 STATUS_COLOURS = {"paused": "yellow", "failed": "red", "undeclared": "yellow", "unreadable": "red"}
 OUTCOME_COLOURS = {

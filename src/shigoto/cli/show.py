@@ -69,7 +69,7 @@ class Story(Struct, frozen=True, kw_only=True):
         return any(queue.paused for queue in self.settings if queue.name == self.job.queue)
 
 
-def telling(engine: "Engine", job: Job) -> Op[Story]:
+def story_op(engine: "Engine", job: Job) -> Op[Story]:
     """The story of a job, read in one go."""
 
     def steps() -> Steps[Story]:
@@ -120,7 +120,7 @@ def show(
         raise click.UsageError(f"{jobs[1]!r} is one word too many: show takes a store and a job.", ctx)
     target = target_of(ctx)
     with closing(target.existing_store(store)) as engine:
-        story = engine.run(telling(engine, pick(engine, jobs[0])))
+        story = engine.run(story_op(engine, pick(engine, jobs[0])))
     if decrypt:
         from shigoto.cli.secrets import keys_of
 

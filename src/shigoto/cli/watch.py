@@ -2,11 +2,11 @@
 
     Canvas(stream)               a few lines where the cursor stands; they stay when it ends
     Canvas(stream, whole=True)   the whole terminal, on its alternate screen; what was there comes back
-    Pace                         how fast jobs end, from the counts of one look after the other
-    watch(look, every)           `--watch [SECONDS]`: the look is repeated until Ctrl-C, which is no error
+    Pace                         how fast jobs end, from the counts of one query after the other
+    watch(query, every)           `--watch [SECONDS]`: the query is repeated until Ctrl-C, which is no error
 
-With `--watch`, each look is drawn over the one before on a terminal. On a pipe each is printed below it, after a blank
-line; JSON has one line per look.
+With `--watch`, each query is drawn over the one before on a terminal. On a pipe each is printed below it, after a blank
+line; JSON has one line per query.
 """
 
 import os
@@ -145,7 +145,7 @@ def _placed(row: int, line: str) -> str:
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """How many jobs have been seen to end since the first look, by queue; and how many of all have failed."""
+    """How many jobs have been seen to end since the first query, by queue; and how many of all have failed."""
 
     at: float
     ended: dict[str, int]
@@ -154,13 +154,13 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 class Pace(Struct, frozen=True, kw_only=True):
-    """What the looks of the last minute say. Every look makes a new one."""
+    """What the queries of the last minute say. Every query makes a new one."""
 
     samples: tuple[Sample, ...] = ()
     counts: dict[str, Counts] = {}
 
     def after(self, at: float, counts: dict[str, Counts]) -> "Pace":
-        """The pace after one more look, at a time in seconds.
+        """The pace after one more query, at a time in seconds.
 
         Counts also go down, when jobs are retried, pruned or deleted. That is no negative work: a count that went down
         says that nothing has ended, which may be too little, never too much.
@@ -187,7 +187,7 @@ class Pace(Struct, frozen=True, kw_only=True):
         return self._rate(count, RATE_OVER)
 
     def since_last(self, queue: str) -> float | None:
-        """Jobs of a queue that have ended per second since the look before; None where there was none."""
+        """Jobs of a queue that have ended per second since the query before; None where there was none."""
         if len(self.samples) < 2:
             return None
         before, last = self.samples[-2:]
@@ -225,7 +225,7 @@ class Pace(Struct, frozen=True, kw_only=True):
         return (count(last) - self._at(since, count)) / (last.at - since) if last.at > since else 0.0
 
     def _at(self, at: float, count: Callable[[Sample], int]) -> float:
-        """The count at any time, as if jobs had ended evenly between two looks."""
+        """The count at any time, as if jobs had ended evenly between two queries."""
         place = bisect_right(self.samples, at, key=lambda sample: sample.at)
         if place == 0:
             return count(self.samples[0])
@@ -280,31 +280,31 @@ def _seconds(ctx: click.Context, option: click.Parameter, text: str | None) -> f
     return every.total_seconds()
 
 
-def watch(look: Callable[[], list[str]], every: float, *, as_json: bool) -> None:
-    """Print what each look gives, until Ctrl-C."""
+def watch(query: Callable[[], list[str]], every: float, *, as_json: bool) -> None:
+    """Print what each query gives, until Ctrl-C."""
     try:
         if not as_json and output.can_redraw():
-            _redraw(look, every)
-        _print(look, every, gap=not as_json)
+            _redraw(query, every)
+        _print(query, every, gap=not as_json)
     except KeyboardInterrupt:
         return
 
 
-def _redraw(look: Callable[[], list[str]], every: float) -> NoReturn:
+def _redraw(query: Callable[[], list[str]], every: float) -> NoReturn:
     colour = output.in_colour()
     with _ended_by_sigterm(), Canvas(sys.stdout) as canvas:
         while True:
-            lines = look()
+            lines = query()
             title = f"{datetime.now(UTC).astimezone():%H:%M:%S}, every {every:g} s until Ctrl-C"
             title = output.clip(title, output.width_of() or len(title))
             canvas.draw([title, *(line if colour else click.unstyle(line) for line in lines)])
             time.sleep(every)
 
 
-def _print(look: Callable[[], list[str]], every: float, *, gap: bool) -> NoReturn:
+def _print(query: Callable[[], list[str]], every: float, *, gap: bool) -> NoReturn:
     first = True
     while True:
-        lines = look()
+        lines = query()
         click.echo("\n".join(lines if first or not gap else ["", *lines]), color=output.in_colour())
         first = False
         time.sleep(every)
@@ -330,13 +330,13 @@ def json_line(value: object) -> str:
 
 
 class Rates:
-    """How many jobs of each queue have ended per second, from one look to the next."""
+    """How many jobs of each queue have ended per second, from one query to the next."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._pace = Pace()
 
     def since_last(self, queues: dict[str, Counts]) -> dict[str, float | None]:
-        """The rates of these queues; None at the first look, when nobody can know."""
+        """The rates of these queues; None at the first query, when nobody can know."""
         self._pace = self._pace.after(self._clock(), queues)
         return {name: self._pace.since_last(name) for name in queues}

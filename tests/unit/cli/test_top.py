@@ -26,15 +26,15 @@ from shigoto.cli.top.state import Choices, Panel, asked, done, press, seen
 from shigoto.cli.top.store import (
     CancelJob,
     CountFailed,
-    Look,
     PauseQueue,
     RetryAll,
     RetryJob,
-    Sight,
+    TopQuery,
+    TopSnapshot,
     act,
-    looking,
     named,
     panel_filter,
+    snapshot_op,
 )
 from shigoto.cli.top.terminal import KEY_PATIENCE, Key, Keys, Terminal
 from shigoto.cli.top.view import Scene, drawn, shared_out, spark
@@ -83,26 +83,26 @@ def worker(**changes: Any) -> WorkerRecord:
     return WorkerRecord(**{**fields, "processing": 1, **changes})
 
 
-def sight(**changes: Any) -> Sight:
+def snapshot(**changes: Any) -> TopSnapshot:
     queues = {"mail": Counts(pending=5, scheduled=2, processing=1, completed=40, failed=2), "news": Counts()}
     fields: dict[str, Any] = {"queues": queues, "paused": frozenset({"news"}), "workers": [worker()]}
     fields |= {"running": [job(9), job(8)], "failed": [failed(7), failed(6)]}
-    return Sight(**{**fields, **changes})
+    return TopSnapshot(**{**fields, **changes})
 
 
 def picture(
     choices: Choices | None = None,
-    shown: Sight | None = None,
+    shown: TopSnapshot | None = None,
     *,
     size: tuple[int, int] = (100, 30),
     pace: Pace | None = None,
     colour: bool = False,
 ) -> list[str]:
-    shown = sight() if shown is None else shown
+    shown = snapshot() if shown is None else shown
     choices = seen(Choices(), shown) if choices is None else choices
     scene = Scene(
         store="jobs.db",
-        sight=shown,
+        snapshot=shown,
         pace=pace or Pace(),
         choices=choices,
         size=Size(*size),
@@ -112,9 +112,9 @@ def picture(
     return drawn(scene)
 
 
-def pressed(choices: Choices, *keys: str, shown: Sight | None = None) -> tuple[Choices, object]:
+def pressed(choices: Choices, *keys: str, shown: TopSnapshot | None = None) -> tuple[Choices, object]:
     """The view after keys, and the last action that one of them asked for."""
-    shown = sight() if shown is None else shown
+    shown = snapshot() if shown is None else shown
     action: object = None
     for key in keys:
         choices, asked = press(choices, Key(key), shown, panel_filter)
@@ -122,8 +122,8 @@ def pressed(choices: Choices, *keys: str, shown: Sight | None = None) -> tuple[C
     return choices, action
 
 
-def started(shown: Sight | None = None) -> Choices:
-    return seen(Choices(), sight() if shown is None else shown)
+def started(shown: TopSnapshot | None = None) -> Choices:
+    return seen(Choices(), snapshot() if shown is None else shown)
 
 
 def on_line(lines: list[str], pattern: str) -> str:
@@ -155,8 +155,8 @@ def test_the_picture_shows_store_workers_queues_running_jobs_failures_and_keys()
 def test_workers_that_are_overdue_or_stopping_are_counted_apart() -> None:
     late = worker(lease_until=NOW - timedelta(seconds=1), stopping=True)
 
-    lines = picture(shown=sight(workers=[worker(), late, worker(stopping=True)]))
-    nobody = picture(shown=sight(workers=[]))
+    lines = picture(shown=snapshot(workers=[worker(), late, worker(stopping=True)]))
+    nobody = picture(shown=snapshot(workers=[]))
 
     assert lines[1].startswith("1 live worker   1 overdue   1 stopping")
     assert nobody[1].startswith("0 live workers")
@@ -170,7 +170,7 @@ def test_progress_crashes_and_cancels_of_running_jobs_are_shown() -> None:
         job(6, worker=uuid7()),
     ]
 
-    lines = picture(shown=sight(running=running), size=(140, 30))
+    lines = picture(shown=snapshot(running=running), size=(140, 30))
 
     assert "█████░░░░░  45%  page 5 of 11" in on_line(lines, "#9")
     assert "2, after a crash" in on_line(lines, "#8")
@@ -179,8 +179,8 @@ def test_progress_crashes_and_cancels_of_running_jobs_are_shown() -> None:
 
 
 def test_a_panel_without_rows_says_so_in_its_title() -> None:
-    lines = picture(shown=sight(running=[], failed=[], queues={}))
-    filtered = picture(Choices(filtered="task:x"), sight(running=[], failed=[]))
+    lines = picture(shown=snapshot(running=[], failed=[], queues={}))
+    filtered = picture(Choices(filtered="task:x"), snapshot(running=[], failed=[]))
 
     assert "Queues: no queue yet" in lines[3]
     assert on_line(lines, "Running: no job runs")
@@ -192,7 +192,7 @@ def test_a_panel_without_rows_says_so_in_its_title() -> None:
 def test_before_the_first_look_the_picture_says_what_is_wrong() -> None:
     scene = Scene(
         store="jobs.db",
-        sight=None,
+        snapshot=None,
         pace=Pace(),
         choices=Choices(trouble="There is no such file: jobs.db. Trying again."),
         size=Size(80, 24),
@@ -217,7 +217,7 @@ def test_a_long_message_takes_a_few_lines_and_never_more() -> None:
 @pytest.mark.parametrize("colour", [False, True])
 def test_the_picture_fills_any_terminal_exactly(size: tuple[int, int], panel: Panel, colour: bool) -> None:
     wide = "日本語の長い名前" * 5
-    many = sight(
+    many = snapshot(
         queues={f"{wide}{number}": Counts(completed=10**9) for number in range(40)},
         running=[job(number, task=wide, progress=0.5, progress_text=wide) for number in range(90, 50, -1)],
         failed=[failed(number, error=wide, queue=wide) for number in range(50, 10, -1)],
@@ -242,7 +242,7 @@ def test_nothing_that_a_job_or_a_person_wrote_gets_out_of_its_line(
     columns: int, height: int, text: str, scrolled: int
 ) -> None:
     name = text or "x"
-    shown = sight(
+    shown = snapshot(
         queues={name: Counts(failed=1)},
         workers=[worker(name=name)],
         running=[job(task=name, queue=name, progress=0.1, progress_text=text)],
@@ -272,7 +272,7 @@ def test_a_terminal_that_is_too_small_is_told() -> None:
 
 
 def test_a_chosen_row_deep_in_a_list_is_shown_with_what_is_around_it() -> None:
-    shown = sight(running=[job(number) for number in range(100, 60, -1)])
+    shown = snapshot(running=[job(number) for number in range(100, 60, -1)])
     choices, _ = pressed(started(shown), "tab", *["down"] * 20, shown=shown)
 
     lines = picture(choices, shown, size=(80, 24))
@@ -477,17 +477,17 @@ def test_the_choice_stays_with_its_job_and_where_that_is_gone_nothing_is_chosen_
     choices, _ = pressed(started(), "tab", "down")
     assert choices.cursor.chosen == "8"
 
-    choices = seen(choices, sight(running=[job(11), job(10), job(9), job(8)], chosen=asked))
+    choices = seen(choices, snapshot(running=[job(11), job(10), job(9), job(8)], chosen=asked))
     assert (choices.cursor.chosen, choices.cursor.place) == ("8", 3)
 
-    left = sight(running=[job(number) for number in (15, 14, 13, 12, 11)], chosen=asked)
+    left = snapshot(running=[job(number) for number in (15, 14, 13, 12, 11)], chosen=asked)
     choices = seen(choices, left)
     lines = picture(choices, left)
     refused, nothing = pressed(choices, "c", "y", "enter", shown=left)
     assert (choices.cursor.chosen, choices.cursor.place) == (None, 3)
     assert not any(line.startswith(">") for line in lines)
     assert (nothing, refused.question, refused.page) == (None, None, "panels")
-    assert seen(choices, sight()).cursor.chosen is None, "not even when more of them come"
+    assert seen(choices, snapshot()).cursor.chosen is None, "not even when more of them come"
 
     places = {key: pressed(choices, key, shown=left)[0].cursor.chosen for key in ("up", "down", "g", "G")}
     assert places == {"up": "13", "down": "12", "g": "15", "G": "11"}
@@ -495,31 +495,31 @@ def test_the_choice_stays_with_its_job_and_where_that_is_gone_nothing_is_chosen_
 
 def test_a_look_that_was_not_asked_for_the_chosen_job_does_not_lose_it() -> None:
     choices, _ = pressed(started(), "tab", "tab", "down")
-    without = sight(failed=[failed(number) for number in (12, 11)], chosen=(State.FAILED, 7))
+    without = snapshot(failed=[failed(number) for number in (12, 11)], chosen=(State.FAILED, 7))
 
     meanwhile = seen(choices, without)
     _, nothing = pressed(meanwhile, "r", shown=without)
-    found = seen(meanwhile, sight(failed=[failed(12), failed(6)], chosen=(State.FAILED, 6)))
+    found = seen(meanwhile, snapshot(failed=[failed(12), failed(6)], chosen=(State.FAILED, 6)))
 
     assert (meanwhile.cursor.chosen, nothing) == ("6", None)
     assert (found.cursor.chosen, found.cursor.place) == ("6", 1)
 
 
 def test_a_panel_that_was_empty_when_it_was_turned_to_has_nothing_chosen() -> None:
-    choices, _ = pressed(started(), "tab", "tab", shown=sight(failed=[]))
+    choices, _ = pressed(started(), "tab", "tab", shown=snapshot(failed=[]))
 
-    choices, nothing = pressed(seen(choices, sight()), "r")
+    choices, nothing = pressed(seen(choices, snapshot()), "r")
 
     assert (choices.cursor.chosen, nothing) == (None, None)
     assert pressed(choices, "down")[0].cursor.chosen == "7"
 
 
 def test_whatever_is_seen_between_question_and_answer_the_answer_is_about_the_same_job() -> None:
-    shown = sight()
+    shown = snapshot()
     asking, _ = pressed(started(), "tab", "c", shown=shown)
 
-    moved = seen(asking, sight(running=[job(12), job(11), job(10)], chosen=(State.PROCESSING, 9)))
-    _, action = pressed(moved, "y", shown=sight(running=[job(12)]))
+    moved = seen(asking, snapshot(running=[job(12), job(11), job(10)], chosen=(State.PROCESSING, 9)))
+    _, action = pressed(moved, "y", shown=snapshot(running=[job(12)]))
 
     assert action == CancelJob(shown.running[0].id, 9)
 
@@ -534,7 +534,7 @@ def test_p_pauses_the_chosen_queue_or_resumes_it() -> None:
 
 
 def test_c_cancels_the_chosen_running_job_when_y_is_said() -> None:
-    shown = sight()
+    shown = snapshot()
     asking, nothing = pressed(started(), "tab", "c", shown=shown)
     refused, neither = pressed(asking, "x", shown=shown)
     _, cancel = pressed(asking, "y", shown=shown)
@@ -548,7 +548,7 @@ def test_c_cancels_the_chosen_running_job_when_y_is_said() -> None:
 
 
 def test_r_retries_the_chosen_failure_and_big_r_all_of_its_task_when_y_is_said() -> None:
-    shown = sight()
+    shown = snapshot()
     _, retry = pressed(started(), "tab", "tab", "down", "r", shown=shown)
     choices, _ = pressed(started(), "/", *"queue:mail", "enter", shown=shown)
     counting, count = pressed(choices, "tab", "tab", "R", shown=shown)
@@ -593,7 +593,7 @@ def test_only_one_thing_is_done_at_a_time() -> None:
 
 
 def test_enter_opens_a_job_with_its_attempts_error_payload_and_log_and_escape_goes_back() -> None:
-    shown = sight()
+    shown = snapshot()
     choices, _ = pressed(started(), "tab", "tab", "enter", shown=shown)
     assert (choices.page, choices.opened) == ("job", shown.failed[0])
     assert "#7 is being looked up, or is gone." in picture(choices, shown)
@@ -638,11 +638,11 @@ def test_a_filter_is_typed_checked_and_taken_back() -> None:
 
 
 def test_pasted_text_goes_into_a_filter_and_nowhere_else() -> None:
-    choices, action = press(started(), Key("paste", "qp"), sight(), panel_filter)
+    choices, action = press(started(), Key("paste", "qp"), snapshot(), panel_filter)
     assert (choices.over, action) == (False, None)
 
     typing, _ = pressed(choices, "/")
-    typed, _ = press(typing, Key("paste", "task:a\nb" + "x" * 9_999), sight(), panel_filter)
+    typed, _ = press(typing, Key("paste", "task:a\nb" + "x" * 9_999), snapshot(), panel_filter)
     assert typed.typed is not None
     assert typed.typed.startswith("task:a b")
     assert len(typed.typed) == 500
@@ -673,10 +673,10 @@ def test_a_look_brings_what_the_panels_show(store: Store) -> None:
     store.enqueue(queue="news", delay=60_000)
     act(store.engine, PauseQueue("empty", True))
 
-    whole = store.engine.run(looking(store.engine, Look()))
-    few = store.engine.run(looking(store.engine, Look(filtered="args.n:1", most=5)))
-    one = store.engine.run(looking(store.engine, Look(most=1, opened=whole.running[0])))
-    gone = store.engine.run(looking(store.engine, Look(opened=job())))
+    whole = store.engine.run(snapshot_op(store.engine, TopQuery()))
+    few = store.engine.run(snapshot_op(store.engine, TopQuery(filtered="args.n:1", most=5)))
+    one = store.engine.run(snapshot_op(store.engine, TopQuery(most=1, opened=whole.running[0])))
+    gone = store.engine.run(snapshot_op(store.engine, TopQuery(opened=job())))
 
     assert list(whole.queues) == ["empty", "mail", "news"]
     assert whole.paused == {"empty"}
@@ -690,7 +690,7 @@ def test_a_look_brings_what_the_panels_show(store: Store) -> None:
 
 def test_a_state_is_no_filter_here(store: Store) -> None:
     with pytest.raises(OptionInvalid, match="A state cannot be chosen here"):
-        looking(store.engine, Look(filtered="state:failed"))
+        snapshot_op(store.engine, TopQuery(filtered="state:failed"))
 
 
 def test_actions_change_the_store_and_tell_what_came_of_it(store: Store) -> None:
@@ -764,11 +764,11 @@ def test_the_last_failures_are_those_that_failed_last_and_the_longest_runs_come_
     store.enqueue()
     store.claim()
 
-    sight = store.engine.run(looking(store.engine, Look(most=3)))
+    snapshot = store.engine.run(snapshot_op(store.engine, TopQuery(most=3)))
 
-    assert sight.failed[0].id == slow.id
-    assert [job.number for job in sight.running] == [2, 63]
-    assert (sight.running[0].id, len(sight.failed), sight.among) == (stuck.id, 3, {})
+    assert snapshot.failed[0].id == slow.id
+    assert [job.number for job in snapshot.running] == [2, 63]
+    assert (snapshot.running[0].id, len(snapshot.failed), snapshot.among) == (stuck.id, 3, {})
 
 
 def test_a_chosen_job_is_seen_while_it_is_in_that_state_and_matches(store: Store) -> None:
@@ -776,8 +776,8 @@ def test_a_chosen_job_is_seen_while_it_is_in_that_state_and_matches(store: Store
         store.ended(Ending.FAILED, queue=queue)
 
     def seen_with(state: State, number: int, filtered: str = "") -> list[int]:
-        look = Look(most=2, chosen=(state, number), filtered=filtered)
-        return [job.number for job in store.engine.run(looking(store.engine, look)).failed]
+        look = TopQuery(most=2, chosen=(state, number), filtered=filtered)
+        return [job.number for job in store.engine.run(snapshot_op(store.engine, look)).failed]
 
     assert seen_with(State.FAILED, 1) == [6, 5, 1]
     assert seen_with(State.FAILED, 6) == [6, 5]
@@ -794,9 +794,9 @@ def test_a_look_stays_small_whatever_there_is_and_says_what_it_saw(
     for _ in range(120):
         store.ended(Ending.FAILED)
 
-    many = store.engine.run(looking(store.engine, Look(most=5, chosen=(State.FAILED, 1))))
+    many = store.engine.run(snapshot_op(store.engine, TopQuery(most=5, chosen=(State.FAILED, 1))))
     monkeypatch.setattr(top_store, "HEAVY", 0)
-    heavy = store.engine.run(looking(store.engine, Look(most=5)))
+    heavy = store.engine.run(snapshot_op(store.engine, TopQuery(most=5)))
 
     assert [job.number for job in many.failed] == [120, 119, 118, 117, 116, 1]
     assert (many.among, heavy.among) == ({State.FAILED: 100}, {State.FAILED: 50})

@@ -1,6 +1,6 @@
 """The command `top`, the live view of a store in a terminal.
 
-    app:  keys, signals, looks and actions come in  →  state: a pure step  →  view: pure lines  →  the terminal
+    app:  keys, signals, snapshots and results come in  →  state: a pure step  →  view: pure lines  →  the terminal
 
 Whatever the store is asked is asked in a thread of its own, so that the screen answers while the store does not.
 """

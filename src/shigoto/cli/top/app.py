@@ -1,6 +1,6 @@
-"""The loop of the live view: it looks, draws, waits for keys, and does what they ask for.
+"""The loop of the live view: it asks the store, draws, waits for keys, and does what they ask for.
 
-Two questions may be out at the store at any time: a look, and the one thing that was asked for. Each has a thread of
+Two questions may be out at the store at any time: a query, and the one thing that was asked for. Each has a thread of
 its own, so that a store that is locked is told on the screen and keeps nobody from leaving.
 """
 
@@ -19,8 +19,8 @@ from msgspec import structs
 
 from shigoto.cli.target import expect_schema, expect_there
 from shigoto.cli.top import state
-from shigoto.cli.top.state import Choices, Notice, press
-from shigoto.cli.top.store import Action, Look, RetryAll, Sight, act, looking, panel_filter
+from shigoto.cli.top.state import Choices, ViewMessage, press
+from shigoto.cli.top.store import Action, RetryAll, TopQuery, TopSnapshot, act, panel_filter, snapshot_op
 from shigoto.cli.top.terminal import ENDS, Key, Terminal
 from shigoto.cli.top.view import Scene, drawn
 from shigoto.cli.watch import Pace
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SHARE = 10  # times as long as a look takes, until the next one
-CLOCK = 1.0  # seconds between two pictures, however rarely the store is looked at
+SHARE = 10  # times as long as a query takes, until the next one
+CLOCK = 1.0  # seconds between two pictures, however rarely the store is asked
 LAST_WAIT = 2.0  # seconds that an action has to end when the view is left or put to sleep
 
 
@@ -54,49 +54,49 @@ class Loop:
         self._interval = interval
         self._colour = colour
         self._choices = Choices()
-        self._sight: Sight | None = None
+        self._snapshot: TopSnapshot | None = None
         self._pace = Pace()
-        self._look: Future[Sight] | None = None
+        self._query: Future[TopSnapshot] | None = None
         self._action: Future[str | RetryAll] | None = None
-        self._began_look = self._next_look = 0.0
+        self._query_began = self._next_query = 0.0
         self._warnings: deque[str] = deque(maxlen=1)
 
     def run(self) -> None:
         """Until somebody leaves."""
         with warnings_kept(self._warnings):
             while not self._choices.over and not self._terminal.gone:
-                self._begin_look()
+                self._begin_query()
                 self._draw()
                 for key in self._terminal.wait(self._patience()):
                     self._press(key)
                 self._hear_signals()
-                self._hear_answers()
+                self._take_answers()
         come_back(self._action)
 
-    def _begin_look(self) -> None:
-        if self._look is not None or time.monotonic() < self._next_look:
+    def _begin_query(self) -> None:
+        if self._query is not None or time.monotonic() < self._next_query:
             return
-        self._began_look = time.monotonic()
-        self._next_look = self._began_look + self._interval
+        self._query_began = time.monotonic()
+        self._next_query = self._query_began + self._interval
         choices = self._choices
-        look = Look(
+        query = TopQuery(
             filtered=choices.filtered,
             most=max(1, self._terminal.canvas.size.lines),
             chosen=state.chosen_job(choices),
             opened=choices.opened if choices.page == "job" else None,
         )
-        self._look = errand("look", lambda: self._looked(look), self._terminal.wake)
+        self._query = errand("look", lambda: self._read_snapshot(query), self._terminal.wake)
 
-    def _looked(self, look: Look) -> Sight:
-        """Looking creates nothing, so the store must be there; whether it is, is asked again after every trouble."""
+    def _read_snapshot(self, query: TopQuery) -> TopSnapshot:
+        """A query creates nothing, so the store must be there; whether it is, is asked again after every trouble."""
         expect_there(self._engine)
         expect_schema(self._engine)
-        return self._engine.run(looking(self._engine, look))
+        return self._engine.run(snapshot_op(self._engine, query))
 
     def _draw(self) -> None:
         scene = Scene(
             store=self._store,
-            sight=self._sight,
+            snapshot=self._snapshot,
             pace=self._pace,
             choices=self._choices,
             size=self._terminal.canvas.size,
@@ -106,21 +106,21 @@ class Loop:
         self._terminal.draw(drawn(scene))
 
     def _patience(self) -> float:
-        if self._look is not None:
+        if self._query is not None:
             return CLOCK
-        return max(0.0, min(CLOCK, self._next_look - time.monotonic()))
+        return max(0.0, min(CLOCK, self._next_query - time.monotonic()))
 
     def _press(self, key: Key) -> None:
         if key.name == "redraw":
             self._terminal.canvas.redraw()
-            self._next_look = 0.0
+            self._next_query = 0.0
             return
         before = self._choices
-        self._choices, action = press(before, key, self._sight or Sight(), panel_filter)
+        self._choices, action = press(before, key, self._snapshot or TopSnapshot(), panel_filter)
         if action is not None:
             self._begin(action)
         if (self._choices.opened, self._choices.filtered) != (before.opened, before.filtered):
-            self._next_look = 0.0
+            self._next_query = 0.0
 
     def _begin(self, action: Action) -> None:
         self._action = errand("action", lambda: act(self._engine, action), self._terminal.wake)
@@ -132,38 +132,38 @@ class Loop:
             return
         if signal.SIGTSTP in come:
             # A process that sleeps inside a transaction would keep all others from writing.
-            come_back(self._look, self._action)
+            come_back(self._query, self._action)
             self._terminal.suspend()
         elif signal.SIGCONT in come:
             self._terminal.take_again()
         if signal.SIGWINCH in come:
             self._terminal.canvas.redraw()
 
-    def _hear_answers(self) -> None:
-        if self._look is not None and self._look.done():
-            answer, self._look = self._look, None
-            self._hear_look(answer)
+    def _take_answers(self) -> None:
+        if self._query is not None and self._query.done():
+            answer, self._query = self._query, None
+            self._take_snapshot(answer)
         if self._action is not None and self._action.done():
             done, self._action = self._action, None
-            self._hear_action(done)
+            self._take_result(done)
         if self._warnings:
-            self._choices = structs.replace(self._choices, told=Notice(self._warnings.pop(), bad=True))
+            self._choices = structs.replace(self._choices, told=ViewMessage(self._warnings.pop(), bad=True))
 
-    def _hear_look(self, answer: Future[Sight]) -> None:
+    def _take_snapshot(self, answer: Future[TopSnapshot]) -> None:
         try:
-            self._sight = answer.result()
+            self._snapshot = answer.result()
         except (ShigotoError, OSError) as error:
             self._choices = structs.replace(self._choices, trouble=f"{error} Trying again.")
             self._pace = Pace()
             self._engine.close()  # or it would remember a file that was replaced
         else:
-            self._pace = self._pace.after(time.monotonic(), self._sight.queues)
-            self._choices = state.seen(self._choices, self._sight)
-            if self._next_look:  # else somebody waits for it
-                took = time.monotonic() - self._began_look
-                self._next_look = self._began_look + rest(self._interval, took)
+            self._pace = self._pace.after(time.monotonic(), self._snapshot.queues)
+            self._choices = state.seen(self._choices, self._snapshot)
+            if self._next_query:  # else somebody waits for it
+                took = time.monotonic() - self._query_began
+                self._next_query = self._query_began + rest(self._interval, took)
 
-    def _hear_action(self, answer: Future[str | RetryAll]) -> None:
+    def _take_result(self, answer: Future[str | RetryAll]) -> None:
         error = answer.exception()
         if error is None:
             came = answer.result()
@@ -173,11 +173,11 @@ class Loop:
                 self._choices = state.done(self._choices, came)
         else:
             self._choices = state.done(self._choices, str(error) or type(error).__name__, bad=True)
-        self._next_look = 0.0  # to see what it has changed
+        self._next_query = 0.0  # to see what it has changed
 
 
 def rest(interval: float, took: float) -> float:
-    """How long from one look to the next, in seconds: who only looks must not keep a store busy."""
+    """How long from one query to the next, in seconds: who only looks must not keep a store busy."""
     return max(interval, SHARE * took)
 
 

@@ -1,6 +1,6 @@
 """What the person at the keys has chosen, and what a key makes of it.
 
-    press(choices, key, sight)  →  the choices after it, and an action if one was asked for
+    press(choices, key, snapshot)  →  the choices after it, and an action if one was asked for
 
 Only the panel in focus has a selection. It stays with its job or queue wherever that moves. Where that is gone nothing
 is chosen until a key chooses: what somebody is about to do to one job must never be done to another.
@@ -14,7 +14,16 @@ from msgspec import Struct, structs
 
 from shigoto.cli.confirm import counted
 from shigoto.cli.output import one_line
-from shigoto.cli.top.store import Action, CancelJob, CountFailed, PauseQueue, RetryAll, RetryJob, Sight, named
+from shigoto.cli.top.store import (
+    Action,
+    CancelJob,
+    CountFailed,
+    PauseQueue,
+    RetryAll,
+    RetryJob,
+    TopSnapshot,
+    named,
+)
 from shigoto.cli.top.terminal import Key
 from shigoto.model.errors import ShigotoError
 from shigoto.model.job import Job, State
@@ -54,7 +63,7 @@ class Question(Struct, frozen=True):
     action: Action
 
 
-class Notice(Struct, frozen=True):
+class ViewMessage(Struct, frozen=True):
     """The last thing there was to say."""
 
     text: str = ""
@@ -72,39 +81,39 @@ class Choices(Struct, frozen=True, kw_only=True):
     typed: str | None = None
     filtered: str = ""
     question: Question | None = None
-    told: Notice = Notice()
+    told: ViewMessage = ViewMessage()
     trouble: str = ""
     busy: Action | None = None
     over: bool = False
 
 
-def rows_of(sight: Sight, panel: Panel) -> list[str]:
+def rows_of(snapshot: TopSnapshot, panel: Panel) -> list[str]:
     """What the rows of a panel are, in their order: names of queues, numbers of jobs."""
     match panel:
         case Panel.QUEUES:
-            return list(sight.queues)
+            return list(snapshot.queues)
         case Panel.RUNNING:
-            return [str(job.number) for job in sight.running]
+            return [str(job.number) for job in snapshot.running]
         case Panel.FAILURES:
-            return [str(job.number) for job in sight.failed]
+            return [str(job.number) for job in snapshot.failed]
 
 
-def seen(choices: Choices, sight: Sight) -> Choices:
-    """The choices after a new look."""
-    cursor = _followed(choices, sight)
-    if sight.story is None or choices.opened is None or sight.story.job.id != choices.opened.id:
+def seen(choices: Choices, snapshot: TopSnapshot) -> Choices:
+    """The choices after a new snapshot."""
+    cursor = _followed(choices, snapshot)
+    if snapshot.story is None or choices.opened is None or snapshot.story.job.id != choices.opened.id:
         return structs.replace(choices, cursor=cursor, trouble="")
-    return structs.replace(choices, cursor=cursor, opened=sight.story.job, trouble="")
+    return structs.replace(choices, cursor=cursor, opened=snapshot.story.job, trouble="")
 
 
-def _followed(choices: Choices, sight: Sight) -> Cursor:
-    """The selection follows its row. A job that this look was not asked for may be there though it is not seen."""
-    cursor, rows = choices.cursor, rows_of(sight, choices.panel)
+def _followed(choices: Choices, snapshot: TopSnapshot) -> Cursor:
+    """The selection follows its row. A job that this query did not ask for may be there though it is not seen."""
+    cursor, rows = choices.cursor, rows_of(snapshot, choices.panel)
     if cursor.chosen in rows:
         return Cursor(cursor.chosen, rows.index(cursor.chosen))
     if cursor.chosen is None:
         return cursor if cursor.lost or not rows else Cursor(rows[0])
-    unasked = choices.panel is not Panel.QUEUES and sight.chosen != chosen_job(choices)
+    unasked = choices.panel is not Panel.QUEUES and snapshot.chosen != chosen_job(choices)
     return cursor if unasked else Cursor(None, cursor.place, lost=True)
 
 
@@ -115,21 +124,21 @@ def chosen_job(choices: Choices) -> tuple[State, int] | None:
     return None if state is None or chosen is None else (state, int(chosen))
 
 
-def selected_queue(choices: Choices, sight: Sight) -> str | None:
+def selected_queue(choices: Choices, snapshot: TopSnapshot) -> str | None:
     """The queue that is chosen."""
     chosen = choices.cursor.chosen
-    return chosen if choices.panel is Panel.QUEUES and chosen in sight.queues else None
+    return chosen if choices.panel is Panel.QUEUES and chosen in snapshot.queues else None
 
 
-def selected_job(choices: Choices, sight: Sight) -> Job | None:
+def selected_job(choices: Choices, snapshot: TopSnapshot) -> Job | None:
     """The job that is chosen, or whose story is open."""
     if choices.page == "job":
         return choices.opened
-    jobs = {Panel.RUNNING: sight.running, Panel.FAILURES: sight.failed}.get(choices.panel, [])
+    jobs = {Panel.RUNNING: snapshot.running, Panel.FAILURES: snapshot.failed}.get(choices.panel, [])
     return next((job for job in jobs if str(job.number) == choices.cursor.chosen), None)
 
 
-def press(choices: Choices, key: Key, sight: Sight, check: Callable[[str], object]) -> Step:
+def press(choices: Choices, key: Key, snapshot: TopSnapshot, check: Callable[[str], object]) -> Step:
     """The view after a key, and what is to be done. `check` raises what is wrong with a filter."""
     if key.name == "interrupt":
         return structs.replace(choices, over=True), None
@@ -137,25 +146,25 @@ def press(choices: Choices, key: Key, sight: Sight, check: Callable[[str], objec
         return _answer(choices, choices.question, key)
     if choices.typed is not None:
         return _type(choices, choices.typed, key, check), None
-    choices = structs.replace(choices, told=Notice())
+    choices = structs.replace(choices, told=ViewMessage())
     if key.name == "q":
         return structs.replace(choices, over=True), None
     if key.name == "?":
         return structs.replace(choices, page="help" if choices.page != "help" else "panels", scrolled=0), None
     if choices.page == "panels":
-        return _choose(choices, key, sight)
-    return _read(choices, key, sight)
+        return _choose(choices, key, snapshot)
+    return _read(choices, key, snapshot)
 
 
 def _answer(choices: Choices, question: Question, key: Key) -> Step:
     choices = structs.replace(choices, question=None)
     if key.name not in ("y", "Y"):
-        return structs.replace(choices, told=Notice("Nothing was changed.")), None
+        return structs.replace(choices, told=ViewMessage("Nothing was changed.")), None
     return _do(choices, question.action)
 
 
 def _type(choices: Choices, typed: str, key: Key, check: Callable[[str], object]) -> Choices:
-    choices = structs.replace(choices, told=Notice())
+    choices = structs.replace(choices, told=ViewMessage())
     match key.name:
         case "escape":
             return structs.replace(choices, typed=None)
@@ -177,32 +186,32 @@ def _filter(choices: Choices, text: str, check: Callable[[str], object]) -> Choi
     try:
         check(text)
     except ShigotoError as error:
-        return structs.replace(choices, told=Notice(str(error), bad=True))
+        return structs.replace(choices, told=ViewMessage(str(error), bad=True))
     return structs.replace(choices, typed=None, filtered=text)
 
 
-def _choose(choices: Choices, key: Key, sight: Sight) -> Step:
+def _choose(choices: Choices, key: Key, snapshot: TopSnapshot) -> Step:
     """Keys while the panels are shown."""
-    rows, cursor = rows_of(sight, choices.panel), choices.cursor
+    rows, cursor = rows_of(snapshot, choices.panel), choices.cursor
     if (place := _moved(key, cursor.place, len(rows) - 1)) is not None:
         if cursor.chosen not in rows and key.name in ("down", "j", "page_down"):
             place -= 1  # the next row stands in the place of the one that is gone
         return structs.replace(choices, cursor=_at(place, rows)), None
     match key.name:
         case "tab" | "right" | "l":
-            return _turn(choices, sight, 1), None
+            return _turn(choices, snapshot, 1), None
         case "back_tab" | "left" | "h":
-            return _turn(choices, sight, -1), None
+            return _turn(choices, snapshot, -1), None
         case "/":
             return structs.replace(choices, typed=choices.filtered), None
         case "escape" if choices.filtered:
             return structs.replace(choices, filtered=""), None
         case "enter":
-            return _open(choices, selected_job(choices, sight)), None
+            return _open(choices, selected_job(choices, snapshot)), None
         case "p":
-            return _pause(choices, sight)
+            return _pause(choices, snapshot)
         case _:
-            return _act_on_job(choices, key, selected_job(choices, sight))
+            return _act_on_job(choices, key, selected_job(choices, snapshot))
 
 
 def _moved(key: Key, place: int, last: int) -> int | None:
@@ -224,9 +233,9 @@ def _moved(key: Key, place: int, last: int) -> int | None:
             return None
 
 
-def _turn(choices: Choices, sight: Sight, by: int) -> Choices:
+def _turn(choices: Choices, snapshot: TopSnapshot, by: int) -> Choices:
     panel = PANELS[(PANELS.index(choices.panel) + by) % len(PANELS)]
-    return structs.replace(choices, panel=panel, cursor=_at(0, rows_of(sight, panel)))
+    return structs.replace(choices, panel=panel, cursor=_at(0, rows_of(snapshot, panel)))
 
 
 def _at(place: int, rows: Sequence[str]) -> Cursor:
@@ -240,20 +249,20 @@ def _open(choices: Choices, job: Job | None) -> Choices:
     return structs.replace(choices, page="job", opened=job, scrolled=0)
 
 
-def _read(choices: Choices, key: Key, sight: Sight) -> Step:
+def _read(choices: Choices, key: Key, snapshot: TopSnapshot) -> Step:
     """Keys while a job's story or the help is shown. Where its end is, only the drawing knows."""
     if (place := _moved(key, choices.scrolled, choices.scrolled + PAGE)) is not None:
         return structs.replace(choices, scrolled=max(0, place)), None
     if key.name in ("escape", "enter", "left", "h", "backspace"):
         return structs.replace(choices, page="panels", opened=None, scrolled=0), None
-    return _act_on_job(choices, key, selected_job(choices, sight))
+    return _act_on_job(choices, key, selected_job(choices, snapshot))
 
 
-def _pause(choices: Choices, sight: Sight) -> Step:
-    queue = selected_queue(choices, sight)
+def _pause(choices: Choices, snapshot: TopSnapshot) -> Step:
+    queue = selected_queue(choices, snapshot)
     if queue is None:
         return _refused(choices, "Choose a queue first: Tab, then the arrows."), None
-    return _do(choices, PauseQueue(queue, queue not in sight.paused))
+    return _do(choices, PauseQueue(queue, queue not in snapshot.paused))
 
 
 def _act_on_job(choices: Choices, key: Key, job: Job | None) -> Step:
@@ -283,7 +292,7 @@ def _ask(choices: Choices, text: str, action: Action) -> Step:
 def _do(choices: Choices, action: Action) -> Step:
     if choices.busy is not None:
         return _refused(choices, f"One thing at a time: still {named(choices.busy)}."), None
-    return structs.replace(choices, busy=action, told=Notice()), action
+    return structs.replace(choices, busy=action, told=ViewMessage()), action
 
 
 def asked(choices: Choices, action: RetryAll) -> Choices:
@@ -301,8 +310,8 @@ def asked(choices: Choices, action: RetryAll) -> Choices:
 
 def done(choices: Choices, text: str, *, bad: bool = False) -> Choices:
     """The view after an action has ended, well or not."""
-    return structs.replace(choices, busy=None, told=Notice(text, bad))
+    return structs.replace(choices, busy=None, told=ViewMessage(text, bad))
 
 
 def _refused(choices: Choices, text: str) -> Choices:
-    return structs.replace(choices, told=Notice(text, bad=True))
+    return structs.replace(choices, told=ViewMessage(text, bad=True))

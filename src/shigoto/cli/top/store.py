@@ -1,6 +1,6 @@
 """The questions that the live view asks of a store, and the actions that its keys ask for.
 
-A look is a few bounded questions, answered as of one moment. An action is one thing at a time.
+A query is a few bounded questions; its answers, the snapshot, are as of one moment. An action is one thing at a time.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from shigoto.bulk import Redriven, carry_out, choosing, retrying
 from shigoto.cli.arguments import audited
 from shigoto.cli.confirm import counted
-from shigoto.cli.show import Story, telling
+from shigoto.cli.show import Story, story_op
 from shigoto.engine.op import Op, Steps
 from shigoto.filters import Filters, parse_filter, wanted
 from shigoto.model.errors import JobNotFound, OptionInvalid
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 # A store finds the newest jobs by number. Which of them run for longest, or failed last, is found among so many.
 AMONG = 200
 PAGE = 50
-HEAVY = 4_000_000  # letters of payloads, after which no more jobs are looked at
+HEAVY = 4_000_000  # letters of payloads, after which no more jobs are read
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class TopQuery(Struct, frozen=True, kw_only=True):
     """What to look for: jobs that match, at most how many of a kind, and the one whose story is to be told.
 
     The job that is `chosen`, by its state and number, is found as well for as long as it matches and is in that state.
@@ -41,8 +41,8 @@ class Look(Struct, frozen=True, kw_only=True):
     opened: Job | None = None
 
 
-class Sight(Struct, frozen=True, kw_only=True):
-    """What there was: `running` jobs, the longest first, and `failed` ones, the last first; `chosen` as in the look.
+class TopSnapshot(Struct, frozen=True, kw_only=True):
+    """What there was: `running` jobs, the longest first, and `failed` ones, the last first; `chosen` as in the query.
 
     Where there were too many to see all jobs of a state, `among` says of how many these are.
     """
@@ -57,30 +57,30 @@ class Sight(Struct, frozen=True, kw_only=True):
     story: Story | None = None
 
 
-def looking(engine: "Engine", look: Look) -> Op[Sight]:
-    """One look, in one go."""
+def snapshot_op(engine: "Engine", query: TopQuery) -> Op[TopSnapshot]:
+    """The snapshot for a query, read in one go."""
 
-    page = panel_filter(look.filtered)  # now and not once: `since:5m` is another moment at every look
+    page = panel_filter(query.filtered)  # now and not once: `since:5m` is another moment at every query
 
-    def steps() -> Steps[Sight]:
+    def steps() -> Steps[TopSnapshot]:
         counts = yield from engine.stats().start()
         settings = yield from engine.settings().start()
         names = sorted({*counts, *(queue.name for queue in settings)})
         jobs: dict[State, list[Job]] = {}
         among: dict[State, int] = {}
         for state in (State.PROCESSING, State.FAILED):
-            jobs[state], seen = yield from _jobs(engine, structs.replace(page, state=state), look)
+            jobs[state], seen = yield from _jobs(engine, structs.replace(page, state=state), query)
             if seen is not None:
                 among[state] = seen
-        return Sight(
+        return TopSnapshot(
             queues={name: counts.get(name, Counts()) for name in names},
             paused=frozenset(queue.name for queue in settings if queue.paused),
             workers=(yield from engine.workers().start()),
             running=jobs[State.PROCESSING],
             failed=jobs[State.FAILED],
             among=among,
-            chosen=look.chosen,
-            story=(yield from _story(engine, look)),
+            chosen=query.chosen,
+            story=(yield from _story(engine, query)),
         )
 
     return Op(start=steps, mode="read")
@@ -94,13 +94,13 @@ def panel_filter(text: str) -> JobFilter:
     return wanted(filters)
 
 
-def _jobs(engine: "Engine", page: JobFilter, look: Look) -> Steps[tuple[list[Job], int | None]]:
+def _jobs(engine: "Engine", page: JobFilter, query: TopQuery) -> Steps[tuple[list[Job], int | None]]:
     """The first jobs of a state, and the chosen one wherever it comes; and of how many, if not of all."""
-    found, whole = yield from _newest(engine, page, max(AMONG, look.most))
+    found, whole = yield from _newest(engine, page, max(AMONG, query.most))
     found = _in_order(found, page)
-    shown, rest = found[: look.most], found[look.most :]
-    if look.chosen is not None and look.chosen[0] is page.state:
-        number = look.chosen[1]
+    shown, rest = found[: query.most], found[query.most :]
+    if query.chosen is not None and query.chosen[0] is page.state:
+        number = query.chosen[1]
         if all(job.number != number for job in found):
             rest = yield from engine.find(structs.replace(page, before=number + 1, limit=1)).start()
         shown = _in_order([*shown, *(job for job in rest if job.number == number)], page)
@@ -130,11 +130,11 @@ def _newest(engine: "Engine", page: JobFilter, most: int) -> Steps[tuple[list[Jo
         page = structs.replace(page, before=jobs[-1].number)
 
 
-def _story(engine: "Engine", look: Look) -> Steps[Story | None]:
-    if look.opened is None:
+def _story(engine: "Engine", query: TopQuery) -> Steps[Story | None]:
+    if query.opened is None:
         return None
     try:
-        return (yield from telling(engine, look.opened).start())
+        return (yield from story_op(engine, query.opened).start())
     except JobNotFound:
         return None
 
@@ -209,7 +209,7 @@ def act(engine: "Engine", action: Action) -> str | RetryAll:
             engine.run(audited(engine).retry([id]))
             return f"#{number} is ready again."
         case CountFailed(task, filtered):
-            return _after_count(engine.run(_counting(engine, RetryAll(task, filtered))))
+            return _after_count(engine.run(_count_op(engine, RetryAll(task, filtered))))
         case RetryAll(task, filtered):
             filters = _failed(task, filtered)
             chosen = carry_out(engine, choosing(engine, filters, decoder=lambda _: None))
@@ -222,7 +222,7 @@ def _failed(task: str, filtered: str) -> Filters:
     return {**parse_filter(filtered), "task": task, "state": State.FAILED}
 
 
-def _counting(engine: "Engine", meant: RetryAll) -> Op[RetryAll]:
+def _count_op(engine: "Engine", meant: RetryAll) -> Op[RetryAll]:
     page = wanted(_failed(meant.task, meant.filtered))
 
     def steps() -> Steps[RetryAll]:

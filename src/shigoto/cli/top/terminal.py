@@ -1,4 +1,6 @@
-r"""The terminal as the live view holds it, and the keys that it sends.
+r"""The terminal as the live view holds it: keys one by one, signals as events, and everything given back at the end.
+
+A key is read from bytes:
 
     ESC [ … letter       a key, or something that the terminal tells of itself, which is none
     ESC [ M and 3 bytes  the mouse, as old terminals tell of it

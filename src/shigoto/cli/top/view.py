@@ -29,7 +29,7 @@ from shigoto.cli.output import (
     wrapped,
 )
 from shigoto.cli.top.state import PANELS, Choices, Panel, rows_of
-from shigoto.cli.top.store import Sight, named
+from shigoto.cli.top.store import TopSnapshot, named
 from shigoto.cli.watch import Pace, Size, filled
 from shigoto.model.job import Counts, Job, State
 from shigoto.model.secrets import without_key
@@ -42,7 +42,6 @@ NO_ROWS = {
     Panel.RUNNING: "no job runs",
     Panel.FAILURES: "no job has failed",
 }
-
 
 LEAST = Size(40, 10)
 LOW = 16  # lines, below which the totals are left out, and messages are cut to one line
@@ -74,17 +73,19 @@ KEYS = {
 class Panels:
     """The panels of one picture."""
 
-    def __init__(self, sight: Sight, pace: Pace, choices: Choices, now: datetime, colour: bool) -> None:
-        self._sight = sight
+    def __init__(
+        self, snapshot: TopSnapshot, pace: Pace, choices: Choices, now: datetime, colour: bool
+    ) -> None:
+        self._snapshot = snapshot
         self._pace = pace
         self._choices = choices
         self._now = now
         self._colour = colour
-        self._worker_names = {worker.id: worker.name for worker in sight.workers}
+        self._worker_names = {worker.id: worker.name for worker in snapshot.workers}
 
     def height(self, panel: Panel) -> int:
         """How many lines the panel would fill: a title, headings, its rows, and a blank at the end."""
-        count = len(rows_of(self._sight, panel))
+        count = len(rows_of(self._snapshot, panel))
         return count + 3 if count else 2
 
     def lines(self, panel: Panel, width: int, height: int) -> list[str]:
@@ -101,7 +102,7 @@ class Panels:
 
     def _chosen(self, panel: Panel) -> int | None:
         """The place of the chosen row; where it is gone, none is marked."""
-        rows, chosen = rows_of(self._sight, panel), self._choices.cursor.chosen
+        rows, chosen = rows_of(self._snapshot, panel), self._choices.cursor.chosen
         return rows.index(chosen) if panel is self._choices.panel and chosen in rows else None
 
     def _title(self, panel: Panel, width: int) -> str:
@@ -111,7 +112,7 @@ class Panels:
             Panel.FAILURES: "Last failures",
         }[panel]
         focus = panel is self._choices.panel
-        if not (count := len(rows_of(self._sight, panel))):
+        if not (count := len(rows_of(self._snapshot, panel))):
             words += f": {self._nothing(panel)}"
         elif panel is not Panel.QUEUES and count < (whole := self._whole(panel)):
             words += f": {count} of {whole}{self._among(panel)}"
@@ -125,12 +126,12 @@ class Panels:
         return "none that matches" if self._choices.filtered and panel is not Panel.QUEUES else NO_ROWS[panel]
 
     def _whole(self, panel: Panel) -> int:
-        counts = self._sight.queues.values()
+        counts = self._snapshot.queues.values()
         return sum(each.processing if panel is Panel.RUNNING else each.failed for each in counts)
 
     def _among(self, panel: Panel) -> str:
         """Which they are, if not all were looked at: others may run for longer, or have failed later."""
-        seen = self._sight.among.get(State.PROCESSING if panel is Panel.RUNNING else State.FAILED)
+        seen = self._snapshot.among.get(State.PROCESSING if panel is Panel.RUNNING else State.FAILED)
         return "" if seen is None else f", found among the newest {seen}"
 
     def _rows(
@@ -149,12 +150,12 @@ class Panels:
         match panel:
             case Panel.QUEUES:
                 return self._queue_columns(), [
-                    self._queue(name, counts) for name, counts in self._sight.queues.items()
+                    self._queue(name, counts) for name, counts in self._snapshot.queues.items()
                 ]
             case Panel.RUNNING:
-                return self._running_columns(), [self._running(job) for job in self._sight.running]
+                return self._running_columns(), [self._running(job) for job in self._snapshot.running]
             case Panel.FAILURES:
-                return self._failure_columns(), [self._failure(job) for job in self._sight.failed]
+                return self._failure_columns(), [self._failure(job) for job in self._snapshot.failed]
 
     def _queue_columns(self) -> list[Column]:
         return [
@@ -173,7 +174,7 @@ class Panels:
         speed = self._pace.per_second(name)
         return [
             one_line(name),
-            "paused" if name in self._sight.paused else "open",
+            "paused" if name in self._snapshot.paused else "open",
             str(counts.pending - counts.scheduled),
             str(counts.scheduled),
             str(counts.processing),
@@ -263,7 +264,7 @@ class Scene(Struct, frozen=True, kw_only=True):
     """Everything that a picture is made of."""
 
     store: str
-    sight: Sight | None
+    snapshot: TopSnapshot | None
     pace: Pace
     choices: Choices
     size: Size
@@ -295,11 +296,11 @@ def header(scene: Scene) -> list[str]:
     clock = f"{scene.now.astimezone():%H:%M:%S}"
     store = clip(f"shigoto top  {one_line(scene.store)}", width - len(clock) - len(GAP))
     lines = [_bold(f"{store}{' ' * (width - cells(store) - len(clock))}{clock}", scene.colour)]
-    if scene.sight is None:
+    if scene.snapshot is None:
         return [*lines, "No look at the store yet."]
-    parts = [*_workers(scene.sight.workers, scene.now), *_speed(scene.pace)]
+    parts = [*_workers(scene.snapshot.workers, scene.now), *_speed(scene.pace)]
     lines.append(_joined([*parts, *_recent(scene.pace, _room_beside(parts, width))], scene))
-    return lines if scene.size.lines < LOW else [*lines, _joined(_totals(scene.sight), scene)]
+    return lines if scene.size.lines < LOW else [*lines, _joined(_totals(scene.snapshot), scene)]
 
 
 def _workers(workers: Sequence[WorkerRecord], now: datetime) -> list[Part]:
@@ -332,8 +333,8 @@ def _room_beside(parts: Sequence[Part], width: int) -> int:
     return width - sum(cells(part.text) + len(GAP) for part in parts)
 
 
-def _totals(sight: Sight) -> list[Part]:
-    counts = total(sight.queues)
+def _totals(snapshot: TopSnapshot) -> list[Part]:
+    counts = total(snapshot.queues)
     parts = [
         Part(f"{counts.processing} processing", "cyan"),
         Part(f"{counts.pending - counts.scheduled} ready", "yellow"),
@@ -422,9 +423,9 @@ def _body(scene: Scene, room: int) -> list[str]:
         return _scrolled(["Keys", "", *(f"  {keys:<12}{meaning}" for keys, meaning in HELP)], scene, room)
     if scene.choices.page == "job":
         return _scrolled(_story_lines(scene), scene, room)
-    if scene.sight is None:
+    if scene.snapshot is None:
         return []
-    panels = Panels(scene.sight, scene.pace, scene.choices, scene.now, scene.colour)
+    panels = Panels(scene.snapshot, scene.pace, scene.choices, scene.now, scene.colour)
     shares = shared_out([panels.height(panel) for panel in PANELS], room, PANELS.index(scene.choices.panel))
     lines: list[str] = []
     for panel, share in zip(PANELS, shares, strict=True):
@@ -433,7 +434,7 @@ def _body(scene: Scene, room: int) -> list[str]:
 
 
 def _story_lines(scene: Scene) -> list[str]:
-    story = None if scene.sight is None else scene.sight.story
+    story = None if scene.snapshot is None else scene.snapshot.story
     opened = scene.choices.opened
     if opened is None or story is None or story.job.id != opened.id:
         return [f"#{opened.number if opened else ''} is being looked up, or is gone."]
