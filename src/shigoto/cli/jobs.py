@@ -39,7 +39,7 @@ from shigoto.cli.bulk import FORCED, Terms, cancel_matching, redrive_matching, t
 from shigoto.cli.confirm import agreed, expect_consent, names, surely
 from shigoto.cli.output import Column
 from shigoto.cli.target import is_there, shared, split_store, suggest, takes_target, target_of
-from shigoto.cli.watch import Rates, Watching, json_line, takes_watch, watch
+from shigoto.cli.watch import EndRates, Watching, json_line, takes_watch, watch
 from shigoto.filters import MAX_PAGE, Filters, wanted
 from shigoto.handle import JobHandle, found
 from shigoto.model.errors import ShigotoError, StoreError, UnknownTask, nearest
@@ -233,7 +233,7 @@ def _counts(engine: "Engine") -> dict[str, Counts]:
 
 
 def _watch_stats(engine: "Engine", every: float, *, as_json: bool) -> None:
-    rates = Rates()
+    rates = EndRates()
 
     def query() -> list[str]:
         queues = _counts(engine)

@@ -144,7 +144,7 @@ def _placed(row: int, line: str) -> str:
     return f"\x1b[{row + 1};1H{CLEAR_LINE}{line}"
 
 
-class Sample(Struct, frozen=True, kw_only=True):
+class RateSample(Struct, frozen=True, kw_only=True):
     """How many jobs have been seen to end since the first query, by queue; and how many of all have failed."""
 
     at: float
@@ -156,7 +156,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 class Pace(Struct, frozen=True, kw_only=True):
     """What the queries of the last minute say. Every query makes a new one."""
 
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[RateSample, ...] = ()
     counts: dict[str, Counts] = {}
 
     def after(self, at: float, counts: dict[str, Counts]) -> "Pace":
@@ -166,7 +166,7 @@ class Pace(Struct, frozen=True, kw_only=True):
         says that nothing has ended, which may be too little, never too much.
         """
         if not self.samples:
-            return Pace(samples=(Sample(at=at, ended={}),), counts=counts)
+            return Pace(samples=(RateSample(at=at, ended={}),), counts=counts)
         last = self.samples[-1]
         ended = dict(last.ended)
         failed = 0
@@ -176,12 +176,12 @@ class Pace(Struct, frozen=True, kw_only=True):
             others = max(0, now.completed - before.completed) + max(0, now.cancelled - before.cancelled)
             ended[queue] = ended.get(queue, 0) + failures + others
             failed += failures
-        sample = Sample(at=at, ended=ended, whole=sum(ended.values()), failed=last.failed + failed)
+        sample = RateSample(at=at, ended=ended, whole=sum(ended.values()), failed=last.failed + failed)
         return Pace(samples=(*self._recent(at), sample), counts=counts)
 
     def per_second(self, queue: str | None = None) -> float:
         """Jobs that end per second, of one queue or of all."""
-        count: Callable[[Sample], int] = (
+        count: Callable[[RateSample], int] = (
             (lambda sample: sample.whole) if queue is None else (lambda sample: sample.ended.get(queue, 0))
         )
         return self._rate(count, RATE_OVER)
@@ -212,19 +212,19 @@ class Pace(Struct, frozen=True, kw_only=True):
         ]
         return [later - earlier for earlier, later in pairwise(marks)]
 
-    def _recent(self, at: float) -> tuple[Sample, ...]:
+    def _recent(self, at: float) -> tuple[RateSample, ...]:
         """The samples of the last minute and the one before them, from which the oldest of it are counted."""
         first = bisect_right(self.samples, at - KEPT_FOR, key=lambda sample: sample.at)
         return self.samples[max(0, first - 1) :]
 
-    def _rate(self, count: Callable[[Sample], int], seconds: float) -> float:
+    def _rate(self, count: Callable[[RateSample], int], seconds: float) -> float:
         if len(self.samples) < 2:
             return 0.0
         last = self.samples[-1]
         since = max(self.samples[0].at, last.at - seconds)
         return (count(last) - self._at(since, count)) / (last.at - since) if last.at > since else 0.0
 
-    def _at(self, at: float, count: Callable[[Sample], int]) -> float:
+    def _at(self, at: float, count: Callable[[RateSample], int]) -> float:
         """The count at any time, as if jobs had ended evenly between two queries."""
         place = bisect_right(self.samples, at, key=lambda sample: sample.at)
         if place == 0:
@@ -329,7 +329,7 @@ def json_line(value: object) -> str:
     return harmless_json(msgspec.json.encode(value)).decode()
 
 
-class Rates:
+class EndRates:
     """How many jobs of each queue have ended per second, from one query to the next."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

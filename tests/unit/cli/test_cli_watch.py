@@ -12,7 +12,7 @@ import pytest
 
 from shigoto.cli.output import cells
 from shigoto.cli.queues import queues_table
-from shigoto.cli.watch import Rates, spelt_out
+from shigoto.cli.watch import EndRates, spelt_out
 from shigoto.model.job import Counts, QueueSettings
 from shigoto.model.worker import Ending
 from shigoto.queues import Queue
@@ -138,7 +138,7 @@ def test_a_store_that_is_not_there_is_not_watched(shigoto: Command) -> None:
 
 def test_rates_are_known_from_the_second_look_on_and_deleted_jobs_are_no_negative_work() -> None:
     moments = iter([10.0, 12.0, 14.0, 14.0])
-    rates = Rates(lambda: next(moments))
+    rates = EndRates(lambda: next(moments))
 
     assert rates.since_last({"a": Counts(completed=5)}) == {"a": None}
     assert rates.since_last({"a": Counts(completed=8, failed=1), "b": Counts(failed=1)}) == {
