@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from shigoto import Shigoto
-from shigoto.cli.demo import Rate, Show, Snapshot, Stories, Troupe
+from shigoto.cli.demo import CompletionRate, DemoRun, Snapshot, Stories, WorkerProcesses
 from shigoto.demo import DemoTasks
 from shigoto.engine.open import open_engine
 from shigoto.model.ids import uuid7
@@ -161,10 +161,10 @@ def test_the_workers_of_a_demo_that_was_killed_stop_by_themselves(start: Start, 
 def ignore(_: Snapshot) -> None: ...
 
 
-def show_without_workers(tmp_path: Path) -> tuple[Shigoto, Show]:
+def show_without_workers(tmp_path: Path) -> tuple[Shigoto, DemoRun]:
     app = Shigoto(str(tmp_path / "jobs.db"))
-    troupe = Troupe("shigoto.demo:stage", str(tmp_path / "jobs.db"), count=0, folder=tmp_path)
-    return app, Show(app, DemoTasks(app), troupe, tmp_path / "jobs.db")
+    workers = WorkerProcesses("shigoto.demo:stage", str(tmp_path / "jobs.db"), count=0, folder=tmp_path)
+    return app, DemoRun(app, DemoTasks(app), workers, tmp_path / "jobs.db")
 
 
 def test_jobs_that_still_wait_are_not_lost_but_no_good_end_either(tmp_path: Path) -> None:
@@ -196,29 +196,29 @@ def test_jobs_that_vanished_or_that_nobody_gave_back_are_lost(tmp_path: Path) ->
 
 
 def test_workers_that_cannot_start_end_the_show_and_say_why(tmp_path: Path) -> None:
-    with Troupe("absent.module:app", str(tmp_path / "jobs.db"), count=2, folder=tmp_path) as troupe:
-        eventually(lambda: not troupe.alive)
+    with WorkerProcesses("absent.module:app", str(tmp_path / "jobs.db"), count=2, folder=tmp_path) as workers:
+        eventually(lambda: not workers.alive)
 
-    assert not troupe.ended_well
-    first, second, *_ = troupe.last_words()
+    assert not workers.ended_well
+    first, second, *_ = workers.final_log_lines()
     assert first == "A worker ended with exit code 1:"
     assert "No module named 'absent'" in second
 
 
 def test_workers_are_stopped_even_if_the_show_breaks(tmp_path: Path) -> None:
     store = tmp_path / "jobs.db"
-    troupe = Troupe("shigoto.demo:stage", str(store), count=2, folder=tmp_path)
+    workers = WorkerProcesses("shigoto.demo:stage", str(store), count=2, folder=tmp_path)
 
     def break_off() -> None:
-        with troupe:
+        with workers:
             eventually(lambda: store.exists() and workers_on(store) == 2)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         break_off()
 
-    assert troupe.alive == 0
-    assert troupe.ended_well
+    assert workers.alive == 0
+    assert workers.ended_well
     assert workers_on(store) == 0
 
 
@@ -238,7 +238,7 @@ def test_stories_tell_of_failure_retry_and_end(tmp_path: Path) -> None:
 
 
 def test_the_rate_is_that_of_the_last_moments() -> None:
-    rate = Rate()
+    rate = CompletionRate()
 
     assert rate.at(0, 0) == 0
     assert rate.at(1, 10) == 10

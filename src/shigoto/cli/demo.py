@@ -66,7 +66,7 @@ HUES = {
 SHOW_FOR = 12.0  # seconds
 
 
-class Troupe:
+class WorkerProcesses:
     """Several `shigoto worker` processes on one store, from `__enter__` to `__exit__`."""
 
     def __init__(self, app: str, url: str, *, count: int, folder: Path, options: Sequence[str] = ()) -> None:
@@ -75,7 +75,7 @@ class Troupe:
         self._logs = [folder / f"worker-{number}.log" for number in range(1, count + 1)]
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> "Troupe":
+    def __enter__(self) -> "WorkerProcesses":
         with ExitStack() as in_case:
             in_case.callback(self.stop)
             for log in self._logs:
@@ -99,7 +99,7 @@ class Troupe:
         """Whether all have ended, and none of them by an error."""
         return all(process.poll() == 0 for process in self._processes)
 
-    def last_words(self) -> list[str]:
+    def final_log_lines(self) -> list[str]:
         """The last lines of the logs of those that did not end well."""
         lines: list[str] = []
         for process, log in zip(self._processes, self._logs, strict=False):
@@ -168,7 +168,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     events: tuple[str, ...]
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class DemoReport(Struct, frozen=True, kw_only=True):
     """What became of the jobs. Lost is one that neither ended nor waits, now that nobody works any more."""
 
     enqueued: int
@@ -198,38 +198,38 @@ def temporary_folder(*, keep: bool) -> Generator[Path]:
             rmtree(folder, ignore_errors=True)
 
 
-def put_on(folder: Path, *, seconds: float, watch: Watch, complain: Callable[[str], None]) -> Report:
+def run_demo(folder: Path, *, seconds: float, watch: Watch, complain: Callable[[str], None]) -> DemoReport:
     """Produce jobs for so many seconds with two worker processes at work, and tell what became of them."""
     store = folder / "jobs.db"
     app = Shigoto(str(store))
     acts = DemoTasks(app)
     app.engine.migrate()
-    troupe = Troupe("shigoto.demo:stage", str(store), count=WORKERS, folder=folder, options=SLOTS)
+    workers = WorkerProcesses("shigoto.demo:stage", str(store), count=WORKERS, folder=folder, options=SLOTS)
     try:
-        with troupe:
-            show = Show(app, acts, troupe, store)
+        with workers:
+            show = DemoRun(app, acts, workers, store)
             show.produce(seconds, watch)
             show.drain(watch)
-        for line in troupe.last_words():
+        for line in workers.final_log_lines():
             complain(line)
         return show.report()
     finally:
         app.close()
 
 
-class Show:
+class DemoRun:
     """One performance."""
 
-    def __init__(self, app: Shigoto, acts: DemoTasks, troupe: Troupe, store: Path) -> None:
+    def __init__(self, app: Shigoto, acts: DemoTasks, workers: WorkerProcesses, store: Path) -> None:
         self._app = app
         self._acts = acts
-        self._troupe = troupe
+        self._workers = workers
         self._store = store
         self._engine: Engine = app.engine
         self._began = time.monotonic()
         self._enqueued: list[UUID] = []
         self._stories = Stories()
-        self._rate = Rate()
+        self._rate = CompletionRate()
 
     def produce(self, seconds: float, watch: Watch) -> None:
         """Enqueue what the programme says, beat by beat, as long as there are workers."""
@@ -240,25 +240,25 @@ class Show:
                 if call.route.spec.task in self._acts.telling:
                     self._stories.follow(handle.id)
             watch(self._look("producing"))
-            if not self._troupe.alive:
+            if not self._workers.alive:
                 break
             self._sleep_until((beat + 1) * BEAT)
 
     def drain(self, watch: Watch) -> None:
         """Wait until every job has ended, within reason."""
         deadline = time.monotonic() + DRAINS_WITHIN
-        while time.monotonic() < deadline and self._troupe.alive:
+        while time.monotonic() < deadline and self._workers.alive:
             snapshot = self._look("draining")
             watch(snapshot)
             if not any(counts.pending or counts.processing for counts in snapshot.queues.values()):
                 break
             time.sleep(BEAT)
 
-    def report(self) -> Report:
+    def report(self) -> DemoReport:
         """Look up every job that was enqueued."""
         jobs = self._all_jobs()
         states = Counter(job.state if job else None for job in jobs)
-        return Report(
+        return DemoReport(
             enqueued=len(jobs),
             completed=states[State.COMPLETED],
             retried=sum(job is not None and job.failures > 0 and job.attempt > 1 for job in jobs),
@@ -268,7 +268,7 @@ class Show:
             lost=states[None] + states[State.PROCESSING] + states[State.BLOCKED],
             seconds=round(time.monotonic() - self._began, 2),
             workers=WORKERS,
-            ended_well=states[State.COMPLETED] == len(jobs) and self._troupe.ended_well,
+            ended_well=states[State.COMPLETED] == len(jobs) and self._workers.ended_well,
             tasks=dict(sorted(Counter(job.task for job in jobs if job).items())),
         )
 
@@ -334,7 +334,7 @@ class Stories:
                 self.told.append(_ending(job))
 
 
-class Rate:
+class CompletionRate:
     """Jobs per second over the last moments."""
 
     def __init__(self) -> None:
@@ -381,7 +381,7 @@ class Screen:
         self._canvas.draw(picture(snapshot, self._canvas.size.columns, colour=self._colour))
 
 
-class Ticker:
+class PlainLines:
     """A line about once a second, with the newest event."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -454,7 +454,7 @@ def _painted(line: str, *, colour: bool) -> str:
     return line
 
 
-def summary(report: Report, *, kept: str | None) -> list[str]:
+def summary(report: DemoReport, *, kept: str | None) -> list[str]:
     """What was shown, and what to try next."""
     ends = f"{report.completed} completed, {report.retried} of them after a retry, {report.failed} failed"
     kinds = "async tasks and plain functions, with priorities, delays, progress and retries"
@@ -498,18 +498,18 @@ def demo(seconds: float, keep: bool, as_json: bool) -> int:
     return 0 if report.ended_well and not report.lost else 1
 
 
-def _perform(seconds: float, *, keep: bool, as_json: bool) -> tuple[Report, str | None]:
+def _perform(seconds: float, *, keep: bool, as_json: bool) -> tuple[DemoReport, str | None]:
     """Put the show on, on a screen, in lines or unseen; and tell where the store is, if it is kept."""
     with temporary_folder(keep=keep) as folder:
         if as_json:
-            report = put_on(folder, seconds=seconds, watch=lambda _: None, complain=_complain)
+            report = run_demo(folder, seconds=seconds, watch=lambda _: None, complain=_complain)
         elif output.can_redraw():
             with Canvas(sys.stdout) as canvas:
                 screen = Screen(canvas, colour=output.in_colour())
-                report = put_on(folder, seconds=seconds, watch=screen.show, complain=_complain)
+                report = run_demo(folder, seconds=seconds, watch=screen.show, complain=_complain)
         else:
-            watch = Ticker(sys.stdout).show
-            report = put_on(folder, seconds=seconds, watch=watch, complain=_complain)
+            watch = PlainLines(sys.stdout).show
+            report = run_demo(folder, seconds=seconds, watch=watch, complain=_complain)
         return report, str(folder / "jobs.db") if keep else None
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from shigoto import cli
 from shigoto.cli import output
-from shigoto.cli.demo import Report, Screen, Snapshot, Ticker, picture, summary
+from shigoto.cli.demo import DemoReport, PlainLines, Screen, Snapshot, picture, summary
 from shigoto.cli.jobs import jobs_table, stats_table
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, split_store
@@ -1272,7 +1272,7 @@ def test_the_screen_draws_over_itself_and_gives_the_cursor_back(monkeypatch: pyt
 
 def test_without_a_terminal_there_is_a_line_a_second() -> None:
     paper = Paper()
-    ticker = Ticker(paper)
+    ticker = PlainLines(paper)
 
     for tenth in range(25):
         ticker.show(snapshot(seconds=tenth / 10))
@@ -1284,7 +1284,7 @@ def test_without_a_terminal_there_is_a_line_a_second() -> None:
 
 def test_the_summary_says_what_was_shown_and_what_to_try_next() -> None:
     counts = {"completed": 9, "retried": 2, "failed": 1, "cancelled": 0, "pending": 0, "lost": 0}
-    report = Report(enqueued=10, **counts, seconds=3.21, workers=2, ended_well=False, tasks={})
+    report = DemoReport(enqueued=10, **counts, seconds=3.21, workers=2, ended_well=False, tasks={})
 
     lines = summary(report, kept="a/jobs.db")
 
