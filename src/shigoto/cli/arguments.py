@@ -189,7 +189,7 @@ def _quoted(name: str, text: str) -> str:
     return f"write --arg {quote(f'{name}={output.clip(written, SHOWN)}')}"
 
 
-class Meant(NamedTuple):
+class Selection(NamedTuple):
     """The store and what is meant there: jobs one by one, or the terms of a filter."""
 
     store: str | None
@@ -252,20 +252,20 @@ def split_filter(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return split_store(words, known=[word for word in words[:1] if is_term(word)])
 
 
-def split_meant(ctx: click.Context, words: Sequence[str]) -> Meant:
+def split_selection(ctx: click.Context, words: Sequence[str]) -> Selection:
     """The store and what is meant there, of which there must be something. A usage error for any other word."""
     known = [word for word in words[:1] if number_or_id(word) is not None or is_term(word)]
     store, rest = split_store(words, known=known)
     terms = [word for word in rest if number_or_id(word) is None]
     if not terms or not any(is_term(word) for word in terms):
-        return Meant(
+        return Selection(
             *split_jobs(ctx, words, hint=" A filter is made of words such as pending or queue:mail."), []
         )
     if len(terms) < len(rest):
         raise click.UsageError(
             "Write the numbers of jobs or a filter, not both: a filter is for all that match.", ctx
         )
-    return Meant(store, [], terms)
+    return Selection(store, [], terms)
 
 
 def split_jobs(ctx: click.Context, words: Sequence[str], *, hint: str = "") -> tuple[str | None, list[str]]:

@@ -53,7 +53,7 @@ FORCED = (
 NEVER = "Jobs that are pending have not run, and once deleted they never will."
 
 
-class Terms(NamedTuple):
+class BulkRequest(NamedTuple):
     """Which jobs are meant, and how careful to be."""
 
     filters: Filters
@@ -62,7 +62,7 @@ class Terms(NamedTuple):
     as_json: bool
 
     @classmethod
-    def of(cls, ctx: click.Context, terms: Sequence[str], options: dict[str, Any]) -> "Terms":
+    def of(cls, ctx: click.Context, terms: Sequence[str], options: dict[str, Any]) -> "BulkRequest":
         """What the words and the flags of a command say. Raises a usage error."""
         flags = {name: value for name, value in options.items() if name not in CARE}
         return cls(read_filter(ctx, terms, flags), **{name: options[name] for name in CARE})
@@ -106,13 +106,13 @@ def redrive(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
     Without a terminal to ask on it needs --yes. Ctrl-C ends it after the batch in hand.
     """
     store, terms = split_filter(words)
-    meant = Terms.of(ctx, terms, options)
-    meant.expect_consent(ctx)
+    request = BulkRequest.of(ctx, terms, options)
+    request.expect_consent(ctx)
     with closing(target_of(ctx).existing_store(store)) as engine:
-        return redrive_matching(ctx, engine, meant)
+        return redrive_matching(ctx, engine, request)
 
 
-def redrive_matching(ctx: click.Context, engine: "Engine", terms: Terms) -> int:
+def redrive_matching(ctx: click.Context, engine: "Engine", terms: BulkRequest) -> int:
     """Retry all that match, after a question; the exit code."""
     state = str(terms.filters.get("state") or "failed")
     with misuse(ctx):
@@ -147,7 +147,7 @@ def _tell_dry_redrive(chosen: Chosen, count: str, *, as_json: bool) -> None:
     _tell_quarantined(chosen.quarantined)
 
 
-def _tell_redriven(redriven: Redriven, count: str, terms: Terms, *, interrupted: bool) -> None:
+def _tell_redriven(redriven: Redriven, count: str, terms: BulkRequest, *, interrupted: bool) -> None:
     done = f"{'Interrupted: ' if interrupted else ''}{len(redriven.retried)} of {count} retried"
 
     def say() -> None:
@@ -178,7 +178,7 @@ def _tell_quarantined(handles: Sequence[JobHandle[Any]]) -> None:
         )
 
 
-def cancel_matching(ctx: click.Context, engine: "Engine", terms: Terms, *, force: bool) -> int:
+def cancel_matching(ctx: click.Context, engine: "Engine", terms: BulkRequest, *, force: bool) -> int:
     """Cancel all that match, after a question; the exit code."""
     with misuse(ctx):
         plan = choosing_live(engine, terms.filters, decoder=lambda _: None)
@@ -211,7 +211,7 @@ def _cancel_question(chosen: Cancelled, *, force: bool) -> str:
 
 
 def _tell_cancelled(
-    done: Cancelled, terms: Terms, whole: int, *, force: bool, interrupted: bool = False
+    done: Cancelled, terms: BulkRequest, whole: int, *, force: bool, interrupted: bool = False
 ) -> None:
     dry = terms.dry_run
     cancelled, asked = done.cancelled, done.asked
@@ -264,52 +264,54 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
     pending ones have not run and then never will. Ctrl-C ends it after the batch in hand.
     """
     store, terms = split_filter(words)
-    meant = Terms.of(ctx, terms, options)
-    if not any(name in meant.filters for name in ("state", "failure_kind")):
+    request = BulkRequest.of(ctx, terms, options)
+    if not any(name in request.filters for name in ("state", "failure_kind")):
         raise click.UsageError(f"Which jobs? Name a state: {', '.join(DELETABLE)}, or all of these.", ctx)
     with misuse(ctx):
-        page, most = page_to_clear(meant.filters)
+        page, most = page_to_clear(request.filters)
     if page.state is not State.COMPLETED:
-        meant.expect_consent(ctx)
+        request.expect_consent(ctx)
     with closing(target_of(ctx).existing_store(store)) as engine:
-        tell_unsearched(engine, meant.filters)
-        if meant.dry_run:
-            _tell_dry_run(engine, page, most, as_json=meant.as_json)
+        tell_unsearched(engine, request.filters)
+        if request.dry_run:
+            _tell_dry_run(engine, page, most, as_json=request.as_json)
             return 0
-        asks = output.can_ask() and not meant.yes and page.state is not State.COMPLETED
+        asks = output.can_ask() and not request.yes and page.state is not State.COMPLETED
         found = _count(engine, page) if asks or output.can_redraw(sys.stderr) else {}
-        noting = audited(engine, meant.filters)
-        clear_all = partial(clearing, noting, meant.filters, dry_run=False)
+        noting = audited(engine, request.filters)
+        clear_all = partial(clearing, noting, request.filters, dry_run=False)
         if not asks or not any(found.values()):
-            return _clear(engine, meant, page, sum(found.values()), clear_all, warned=False)
+            return _clear(engine, request, page, sum(found.values()), clear_all, warned=False)
         # What is stored, ends or fails while the question stands was not asked about.
         chosen = carry_out(engine, choosing_deletable(engine, page, most))
         if not agreed(_clear_question(page, found, most)):
             return 1
-        return _clear(engine, meant, page, len(chosen), partial(deleting, noting, chosen, page), warned=True)
+        return _clear(
+            engine, request, page, len(chosen), partial(deleting, noting, chosen, page), warned=True
+        )
 
 
 def _clear(
     engine: "Engine",
-    meant: Terms,
+    request: BulkRequest,
     page: JobFilter,
     whole: int,
     plan: Callable[..., BulkPlan[int]],
     *,
     warned: bool,
 ) -> int:
-    with ProgressBar(min(whole, meant.filters.get("limit") or whole), batch=BATCH) as bar:
+    with ProgressBar(min(whole, request.filters.get("limit") or whole), batch=BATCH) as bar:
         deleted = carry_out(engine, plan(after_batch=bar.after_batch))
     text = f"{'Interrupted: ' if bar.interrupted else ''}{counted(deleted, _name(page))} deleted."
 
     def say() -> None:
-        if meant.as_json:
+        if request.as_json:
             output.print_json({"dry_run": False, "interrupted": bar.interrupted, "deleted": deleted})
         else:
             click.echo(text)
 
     surely(say, text)
-    if deleted and page.state not in TERMINAL and not meant.as_json and not warned:
+    if deleted and page.state not in TERMINAL and not request.as_json and not warned:
         click.echo(f"Warning: {NEVER}", err=True)
     return INTERRUPTED if bar.interrupted else 0
 

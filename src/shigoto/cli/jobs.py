@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from shigoto.cli import output
 from shigoto.cli.arguments import (
-    Meant,
+    Selection,
     WithNumbers,
     actor,
     audited,
@@ -31,11 +31,11 @@ from shigoto.cli.arguments import (
     read_object,
     split_filter,
     split_jobs,
-    split_meant,
+    split_selection,
     takes_filter,
     tell_unsearched,
 )
-from shigoto.cli.bulk import FORCED, Terms, cancel_matching, redrive_matching, takes_care
+from shigoto.cli.bulk import FORCED, BulkRequest, cancel_matching, redrive_matching, takes_care
 from shigoto.cli.confirm import agreed, expect_consent, names, surely
 from shigoto.cli.output import Column
 from shigoto.cli.target import is_there, shared, split_store, suggest, takes_target, target_of
@@ -477,34 +477,36 @@ def cancel(ctx: click.Context, words: tuple[str, ...], *, force: bool, **options
 
     The exit code is 1 if any of the jobs that were named could not be cancelled.
     """
-    meant, terms = _meant(ctx, words, options)
+    selection, terms = _selected(ctx, words, options)
     if force and terms is None:
         expect_consent(ctx, given=options["yes"])
-    with closing(target_of(ctx).existing_store(meant.store)) as engine:
+    with closing(target_of(ctx).existing_store(selection.store)) as engine:
         if terms is not None:
             return cancel_matching(ctx, engine, terms, force=force)
-        if force and not options["yes"] and not _agreed_to_force(engine, meant.jobs):
+        if force and not options["yes"] and not _agreed_to_force(engine, selection.jobs):
             return 1
         return _each(
             engine,
-            meant.jobs,
+            selection.jobs,
             lambda word, job: _cancel(engine, word, job, force=force),
             as_json=options["as_json"],
         )
 
 
-def _meant(ctx: click.Context, words: tuple[str, ...], options: dict[str, Any]) -> tuple[Meant, Terms | None]:
+def _selected(
+    ctx: click.Context, words: tuple[str, ...], options: dict[str, Any]
+) -> tuple[Selection, BulkRequest | None]:
     """Jobs one by one, or all that match; what makes sense for many only is refused for one."""
-    meant = split_meant(ctx, words)
-    if meant.terms:
-        terms = Terms.of(ctx, meant.terms, options)
+    selection = split_selection(ctx, words)
+    if selection.terms:
+        terms = BulkRequest.of(ctx, selection.terms, options)
         terms.expect_consent(ctx)
-        return meant, terms
+        return selection, terms
     for name in ("dry_run", "limit"):
         if options[name]:
             flag = name.replace("_", "-")
             raise click.UsageError(f"--{flag} goes with a filter, not with the numbers of jobs.", ctx)
-    return meant, None
+    return selection, None
 
 
 def _agreed_to_force(engine: "Engine", words: Sequence[str]) -> bool:
@@ -555,12 +557,12 @@ def retry(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
 
     With a FILTER, such as failed task:send since:1h, it is the same as redrive.
     """
-    meant, terms = _meant(ctx, words, options)
-    with closing(target_of(ctx).existing_store(meant.store)) as engine:
+    selection, terms = _selected(ctx, words, options)
+    with closing(target_of(ctx).existing_store(selection.store)) as engine:
         if terms is not None:
             return redrive_matching(ctx, engine, terms)
         return _each(
-            engine, meant.jobs, lambda word, job: _retry(engine, word, job), as_json=options["as_json"]
+            engine, selection.jobs, lambda word, job: _retry(engine, word, job), as_json=options["as_json"]
         )
 
 
