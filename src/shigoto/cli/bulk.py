@@ -32,7 +32,16 @@ from shigoto.bulk import (
 )
 from shigoto.cli import INTERRUPTED, output
 from shigoto.cli.arguments import audited, misuse, read_filter, split_filter, takes_filter, tell_unsearched
-from shigoto.cli.confirm import SHOWN, ProgressBar, agreed, counted, expect_consent, jobs, names, surely
+from shigoto.cli.confirm import (
+    SHOWN,
+    ProgressBar,
+    confirmed,
+    counted,
+    expect_confirmation,
+    jobs,
+    names,
+    print_or_warn,
+)
 from shigoto.cli.target import suggest, takes_target, target_of
 from shigoto.filters import Filters
 from shigoto.handle import JobHandle
@@ -67,9 +76,9 @@ class BulkRequest(NamedTuple):
         flags = {name: value for name, value in options.items() if name not in CARE}
         return cls(read_filter(ctx, terms, flags), **{name: options[name] for name in CARE})
 
-    def expect_consent(self, ctx: click.Context) -> None:
+    def expect_confirmation(self, ctx: click.Context) -> None:
         """Raise a usage error if nobody has agreed and nobody can be asked; before the store is opened."""
-        expect_consent(ctx, given=self.yes or self.dry_run, hint=", or --dry-run to look first")
+        expect_confirmation(ctx, given=self.yes or self.dry_run, hint=", or --dry-run to look first")
 
 
 def takes_care(command: F) -> F:
@@ -107,7 +116,7 @@ def redrive(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
     """
     store, terms = split_filter(words)
     request = BulkRequest.of(ctx, terms, options)
-    request.expect_consent(ctx)
+    request.expect_confirmation(ctx)
     with closing(target_of(ctx).existing_store(store)) as engine:
         return redrive_matching(ctx, engine, request)
 
@@ -123,7 +132,7 @@ def redrive_matching(ctx: click.Context, engine: "Engine", terms: BulkRequest) -
     if terms.dry_run:
         _tell_dry_redrive(chosen, counted(len(chosen.jobs), state), as_json=terms.as_json)
         return 0
-    if whole and not terms.yes and not agreed(f"Retry {counted(len(chosen.jobs), state)}?"):
+    if whole and not terms.yes and not confirmed(f"Retry {counted(len(chosen.jobs), state)}?"):
         return 1
     with ProgressBar(whole, batch=PAGE) as bar:
         redriven = carry_out(
@@ -159,7 +168,7 @@ def _tell_redriven(redriven: Redriven, count: str, terms: BulkRequest, *, interr
         else:
             click.echo(f"{done}.")
 
-    surely(say, f"{done}{_named(redriven.retried)}.")
+    print_or_warn(say, f"{done}{_named(redriven.retried)}.")
     if not terms.as_json:
         _tell_left(redriven.key_taken, "another job holds the unique key")
         _tell_left(redriven.gone, "retried or deleted by somebody else meanwhile")
@@ -188,7 +197,7 @@ def cancel_matching(ctx: click.Context, engine: "Engine", terms: BulkRequest, *,
     if terms.dry_run:
         _tell_cancelled(chosen, terms, whole, force=force)
         return 0
-    if whole and not terms.yes and not agreed(_cancel_question(chosen, force=force)):
+    if whole and not terms.yes and not confirmed(_cancel_question(chosen, force=force)):
         return 1
     with ProgressBar(whole, batch=PAGE) as bar:
         done = carry_out(
@@ -230,7 +239,7 @@ def _tell_cancelled(
             named = _named([*cancelled, *asked]) if dry else ""
             click.echo(f"{'Interrupted: ' if interrupted else ''}{text}{named}.")
 
-    surely(say, f"{text}{_named(cancelled)}.")
+    print_or_warn(say, f"{text}{_named(cancelled)}.")
     if done.gone and not terms.as_json:
         click.echo(f"Not cancelled, ended or deleted before{_named(done.gone)}.", err=True)
 
@@ -270,7 +279,7 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
     with misuse(ctx):
         page, most = page_to_clear(request.filters)
     if page.state is not State.COMPLETED:
-        request.expect_consent(ctx)
+        request.expect_confirmation(ctx)
     with closing(target_of(ctx).existing_store(store)) as engine:
         tell_unsearched(engine, request.filters)
         if request.dry_run:
@@ -284,7 +293,7 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
             return _clear(engine, request, page, sum(found.values()), clear_all, warned=False)
         # What is stored, ends or fails while the question stands was not asked about.
         chosen = carry_out(engine, choosing_deletable(engine, page, most))
-        if not agreed(_clear_question(page, found, most)):
+        if not confirmed(_clear_question(page, found, most)):
             return 1
         return _clear(
             engine, request, page, len(chosen), partial(deleting, noting, chosen, page), warned=True
@@ -310,7 +319,7 @@ def _clear(
         else:
             click.echo(text)
 
-    surely(say, text)
+    print_or_warn(say, text)
     if deleted and page.state not in TERMINAL and not request.as_json and not warned:
         click.echo(f"Warning: {NEVER}", err=True)
     return INTERRUPTED if bar.interrupted else 0

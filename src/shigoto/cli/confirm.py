@@ -53,13 +53,13 @@ class ProgressBar:
         self._asked = True
 
 
-def expect_consent(ctx: click.Context, *, given: bool, hint: str = "") -> None:
+def expect_confirmation(ctx: click.Context, *, given: bool, hint: str = "") -> None:
     """Raise a usage error if nobody has agreed and nobody can be asked."""
     if not given and not output.can_ask():
         raise click.UsageError(f"There is no terminal to ask on: add --yes{hint}.", ctx)
 
 
-def agreed(question: str) -> bool:
+def confirmed(question: str) -> bool:
     """Ask whoever sits there."""
     yes = click.confirm(question, err=True)
     if not yes:
@@ -67,7 +67,7 @@ def agreed(question: str) -> bool:
     return yes
 
 
-def surely(say: Callable[[], None], done: str) -> None:
+def print_or_warn(say: Callable[[], None], done: str) -> None:
     """Say it. If that cannot be written, what was done goes to the other stream: doing it again would be wrong."""
     try:
         say()

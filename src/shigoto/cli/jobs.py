@@ -36,7 +36,7 @@ from shigoto.cli.arguments import (
     tell_unsearched,
 )
 from shigoto.cli.bulk import FORCED, BulkRequest, cancel_matching, redrive_matching, takes_care
-from shigoto.cli.confirm import agreed, expect_consent, names, surely
+from shigoto.cli.confirm import confirmed, expect_confirmation, names, print_or_warn
 from shigoto.cli.output import Column
 from shigoto.cli.target import is_there, shared, split_store, suggest, takes_target, target_of
 from shigoto.cli.watch import EndRates, Watching, json_line, takes_watch, watch
@@ -479,7 +479,7 @@ def cancel(ctx: click.Context, words: tuple[str, ...], *, force: bool, **options
     """
     selection, terms = _selected(ctx, words, options)
     if force and terms is None:
-        expect_consent(ctx, given=options["yes"])
+        expect_confirmation(ctx, given=options["yes"])
     with closing(target_of(ctx).existing_store(selection.store)) as engine:
         if terms is not None:
             return cancel_matching(ctx, engine, terms, force=force)
@@ -500,7 +500,7 @@ def _selected(
     selection = split_selection(ctx, words)
     if selection.terms:
         terms = BulkRequest.of(ctx, selection.terms, options)
-        terms.expect_consent(ctx)
+        terms.expect_confirmation(ctx)
         return selection, terms
     for name in ("dry_run", "limit"):
         if options[name]:
@@ -512,7 +512,7 @@ def _selected(
 def _agreed_to_force(engine: "Engine", words: Sequence[str]) -> bool:
     """Ask, if one of the jobs runs."""
     running = [word for word in words if _is_running(engine, word)]
-    return not running or agreed(f"{FORCED}\nCancel {names(running)} by force?")
+    return not running or confirmed(f"{FORCED}\nCancel {names(running)} by force?")
 
 
 def _is_running(engine: "Engine", word: str) -> bool:
@@ -624,7 +624,7 @@ def tell(told: Sequence[ActionResult], *, as_json: bool) -> None:
         for one in told:
             click.echo(f"Error [{one.code}]: {one.text}" if one.code else one.text, err=one.code is not None)
 
-    surely(say, " ".join(one.text for one in told if not one.code))
+    print_or_warn(say, " ".join(one.text for one in told if not one.code))
 
 
 def _handle(engine: "Engine", job: Job) -> JobHandle[Any]:

@@ -9,7 +9,7 @@ import click
 
 from shigoto.cli import output
 from shigoto.cli.arguments import audited, misuse
-from shigoto.cli.confirm import surely
+from shigoto.cli.confirm import print_or_warn
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, split_store, suggest, takes_target, target_of
 from shigoto.options import check_name
@@ -164,4 +164,4 @@ def _switch(ctx: click.Context, words: Sequence[str], *, paused: bool, as_json: 
         else:
             click.echo("\n".join(told))
 
-    surely(say, " ".join(told))
+    print_or_warn(say, " ".join(told))

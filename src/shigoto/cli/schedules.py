@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 
 from shigoto.cli import output
 from shigoto.cli.arguments import audited, hinting_at_texts, read_arguments, read_length, read_object
-from shigoto.cli.confirm import surely
+from shigoto.cli.confirm import print_or_warn
 from shigoto.cli.jobs import ActionResult, expect_known, tell
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
@@ -687,7 +687,9 @@ def run_now(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> Non
     with opened_app(ctx, store, existing=True) as app:
         job = audited_schedules(app).run_now(name)
     text = f"Job {job} of schedule {name} is stored."
-    surely(lambda: output.print_json({"schedule": name, "job": job}) if as_json else click.echo(text), text)
+    print_or_warn(
+        lambda: output.print_json({"schedule": name, "job": job}) if as_json else click.echo(text), text
+    )
 
 
 @click.command()
@@ -710,7 +712,7 @@ def backfill(
         tz = app.schedules.get(name).tz
         stored = audited_schedules(app).backfill(name, with_zone(since, tz), with_zone(to, tz))
     text = f"{len(stored)} tick{'' if len(stored) == 1 else 's'} of schedule {name} fired."
-    surely(
+    print_or_warn(
         lambda: output.print_json({"schedule": name, "jobs": stored}) if as_json else click.echo(text), text
     )
 
@@ -720,7 +722,7 @@ def _next(record: ScheduleRecord) -> str:
 
 
 def _tell_changed(record: ScheduleRecord, text: str, *, as_json: bool) -> None:
-    surely(lambda: output.print_json(record_of(record)) if as_json else click.echo(text), text)
+    print_or_warn(lambda: output.print_json(record_of(record)) if as_json else click.echo(text), text)
 
 
 def _each(

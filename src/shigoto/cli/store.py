@@ -15,7 +15,7 @@ import click
 from msgspec import structs
 
 from shigoto.cli import output
-from shigoto.cli.confirm import jobs, jobs_and_schedules, surely
+from shigoto.cli.confirm import jobs, jobs_and_schedules, print_or_warn
 from shigoto.cli.settings import Seconds
 from shigoto.cli.target import existing, shared, suggest, takes_target, target_of
 from shigoto.engine.open import open_engine
@@ -168,7 +168,9 @@ def move(source: str, target: str, *, wait: float, give_up: bool, as_json: bool)
         moved = plan.run()
         tokens = _left_behind(old)
     names = plan.names
-    surely(lambda: _report_move(moved, names, tokens, as_json=as_json), _move_sentence(moved, names, tokens))
+    print_or_warn(
+        lambda: _report_move(moved, names, tokens, as_json=as_json), _move_sentence(moved, names, tokens)
+    )
 
 
 def _left_behind(old: "Engine") -> int:
