@@ -124,7 +124,7 @@ def show(
     if decrypt:
         from shigoto.cli.secrets import keys_of
 
-        story = revealed(story, keys_of(target))
+        story = decrypted(story, keys_of(target))
     story = presentable(story)
 
     if as_json:
@@ -152,7 +152,7 @@ def presentable(story: Story) -> Story:
     )
 
 
-def revealed(story: Story, keys: "Encryption") -> Story:
+def decrypted(story: Story, keys: "Encryption") -> Story:
     """The story of a job, decrypted. Secret parameters are still left out when it is shown. Raises
     EncryptionKeyMissing."""
     job = story.job
