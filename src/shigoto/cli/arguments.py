@@ -1,10 +1,12 @@
 """The words of a command line: jobs, filters, arguments, durations, and the name of the operator.
 
-42  #42  0197…-…            one job, by its number or its id (`pick`)
-queue:mail since:1h         a filter, for all jobs that match (`read_filter`)
-'{"to": "Ada"}' --arg n=1   the arguments of a job: one JSON object, or NAME=VALUE for each
-90s  2030-01-31T09:00Z      a duration, a moment
-cli:user@host               who is at the command line, for the audit (`actor`)
+    42  #42  0197…-…            one job, by its number or its id (`pick`)
+    queue:mail since:1h         a filter, for all jobs that match (`read_filter`)
+    '{"to": "Ada"}' --arg n=1   the arguments of a job: one JSON object, or NAME=VALUE for each
+    90s  2030-01-31T09:00Z      a duration, a moment
+    cli:user@host               who is at the command line, for the audit (`actor`)
+
+A word that cannot be read is a usage error of the command.
 """
 
 import os

@@ -63,7 +63,7 @@ NEVER = "Jobs that are pending have not run, and once deleted they never will."
 
 
 class BulkRequest(NamedTuple):
-    """Which jobs are meant, and how careful to be."""
+    """A request to act on many jobs: which they are, and how careful to be."""
 
     filters: Filters
     dry_run: bool
@@ -121,24 +121,24 @@ def redrive(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
         return redrive_matching(ctx, engine, request)
 
 
-def redrive_matching(ctx: click.Context, engine: "Engine", terms: BulkRequest) -> int:
+def redrive_matching(ctx: click.Context, engine: "Engine", request: BulkRequest) -> int:
     """Retry all that match, after a question; the exit code."""
-    state = str(terms.filters.get("state") or "failed")
+    state = str(request.filters.get("state") or "failed")
     with misuse(ctx):
-        plan = choosing(engine, terms.filters, decoder=lambda _: None)
-    tell_unsearched(engine, terms.filters)
+        plan = choosing(engine, request.filters, decoder=lambda _: None)
+    tell_unsearched(engine, request.filters)
     chosen = carry_out(engine, plan)
     whole = len(chosen.jobs) + len(chosen.rivals)
-    if terms.dry_run:
-        _tell_dry_redrive(chosen, counted(len(chosen.jobs), state), as_json=terms.as_json)
+    if request.dry_run:
+        _tell_dry_redrive(chosen, counted(len(chosen.jobs), state), as_json=request.as_json)
         return 0
-    if whole and not terms.yes and not confirmed(f"Retry {counted(len(chosen.jobs), state)}?"):
+    if whole and not request.yes and not confirmed(f"Retry {counted(len(chosen.jobs), state)}?"):
         return 1
     with ProgressBar(whole, batch=PAGE) as bar:
         redriven = carry_out(
-            engine, retrying(audited(engine, terms.filters), chosen, after_batch=bar.after_batch)
+            engine, retrying(audited(engine, request.filters), chosen, after_batch=bar.after_batch)
         )
-    _tell_redriven(redriven, counted(whole, state), terms, interrupted=bar.interrupted)
+    _tell_redriven(redriven, counted(whole, state), request, interrupted=bar.interrupted)
     return INTERRUPTED if bar.interrupted else 0
 
 
@@ -156,11 +156,11 @@ def _tell_dry_redrive(chosen: Chosen, count: str, *, as_json: bool) -> None:
     _tell_quarantined(chosen.quarantined)
 
 
-def _tell_redriven(redriven: Redriven, count: str, terms: BulkRequest, *, interrupted: bool) -> None:
+def _tell_redriven(redriven: Redriven, count: str, request: BulkRequest, *, interrupted: bool) -> None:
     done = f"{'Interrupted: ' if interrupted else ''}{len(redriven.retried)} of {count} retried"
 
     def say() -> None:
-        if terms.as_json:
+        if request.as_json:
             groups = {
                 name: getattr(redriven, name) for name in ("retried", "quarantined", "key_taken", "gone")
             }
@@ -169,7 +169,7 @@ def _tell_redriven(redriven: Redriven, count: str, terms: BulkRequest, *, interr
             click.echo(f"{done}.")
 
     print_or_warn(say, f"{done}{_named(redriven.retried)}.")
-    if not terms.as_json:
+    if not request.as_json:
         _tell_left(redriven.key_taken, "another job holds the unique key")
         _tell_left(redriven.gone, "retried or deleted by somebody else meanwhile")
         _tell_quarantined(redriven.quarantined)
@@ -187,24 +187,24 @@ def _tell_quarantined(handles: Sequence[JobHandle[Any]]) -> None:
         )
 
 
-def cancel_matching(ctx: click.Context, engine: "Engine", terms: BulkRequest, *, force: bool) -> int:
+def cancel_matching(ctx: click.Context, engine: "Engine", request: BulkRequest, *, force: bool) -> int:
     """Cancel all that match, after a question; the exit code."""
     with misuse(ctx):
-        plan = choosing_live(engine, terms.filters, decoder=lambda _: None)
-    tell_unsearched(engine, terms.filters)
+        plan = choosing_live(engine, request.filters, decoder=lambda _: None)
+    tell_unsearched(engine, request.filters)
     chosen = carry_out(engine, plan)
     whole = len(chosen.cancelled) + len(chosen.asked)
-    if terms.dry_run:
-        _tell_cancelled(chosen, terms, whole, force=force)
+    if request.dry_run:
+        _tell_cancelled(chosen, request, whole, force=force)
         return 0
-    if whole and not terms.yes and not confirmed(_cancel_question(chosen, force=force)):
+    if whole and not request.yes and not confirmed(_cancel_question(chosen, force=force)):
         return 1
     with ProgressBar(whole, batch=PAGE) as bar:
         done = carry_out(
             engine,
-            cancelling(audited(engine, terms.filters), chosen, force=force, after_batch=bar.after_batch),
+            cancelling(audited(engine, request.filters), chosen, force=force, after_batch=bar.after_batch),
         )
-    _tell_cancelled(done, terms, whole, force=force, interrupted=bar.interrupted)
+    _tell_cancelled(done, request, whole, force=force, interrupted=bar.interrupted)
     return INTERRUPTED if bar.interrupted else 0
 
 
@@ -220,9 +220,9 @@ def _cancel_question(chosen: Cancelled, *, force: bool) -> str:
 
 
 def _tell_cancelled(
-    done: Cancelled, terms: BulkRequest, whole: int, *, force: bool, interrupted: bool = False
+    done: Cancelled, request: BulkRequest, whole: int, *, force: bool, interrupted: bool = False
 ) -> None:
-    dry = terms.dry_run
+    dry = request.dry_run
     cancelled, asked = done.cancelled, done.asked
     if dry and force:
         cancelled, asked = [*cancelled, *asked], []
@@ -232,7 +232,7 @@ def _tell_cancelled(
         text += f", {len(asked)} running {would}asked to stop"
 
     def say() -> None:
-        if terms.as_json:
+        if request.as_json:
             groups = {"cancelled": cancelled, "asked": asked, "gone": done.gone}
             output.print_json({"dry_run": dry, "interrupted": interrupted, **_records(groups)})
         else:
@@ -240,7 +240,7 @@ def _tell_cancelled(
             click.echo(f"{'Interrupted: ' if interrupted else ''}{text}{named}.")
 
     print_or_warn(say, f"{text}{_named(cancelled)}.")
-    if done.gone and not terms.as_json:
+    if done.gone and not request.as_json:
         click.echo(f"Not cancelled, ended or deleted before{_named(done.gone)}.", err=True)
 
 

@@ -207,18 +207,18 @@ def run_demo(folder: Path, *, seconds: float, watch: Watch, complain: Callable[[
     workers = WorkerProcesses("shigoto.demo:stage", str(store), count=WORKERS, folder=folder, options=SLOTS)
     try:
         with workers:
-            show = DemoRun(app, acts, workers, store)
-            show.produce(seconds, watch)
-            show.drain(watch)
+            run = DemoRun(app, acts, workers, store)
+            run.produce(seconds, watch)
+            run.drain(watch)
         for line in workers.final_log_lines():
             complain(line)
-        return show.report()
+        return run.report()
     finally:
         app.close()
 
 
 class DemoRun:
-    """One performance."""
+    """One run of the demo."""
 
     def __init__(self, app: Shigoto, acts: DemoTasks, workers: WorkerProcesses, store: Path) -> None:
         self._app = app
@@ -499,7 +499,7 @@ def demo(seconds: float, keep: bool, as_json: bool) -> int:
 
 
 def _perform(seconds: float, *, keep: bool, as_json: bool) -> tuple[DemoReport, str | None]:
-    """Put the show on, on a screen, in lines or unseen; and tell where the store is, if it is kept."""
+    """Run the demo, on a screen, in lines or unseen; and return where the store is, if it is kept."""
     with temporary_folder(keep=keep) as folder:
         if as_json:
             report = run_demo(folder, seconds=seconds, watch=lambda _: None, complain=_complain)

@@ -477,12 +477,12 @@ def cancel(ctx: click.Context, words: tuple[str, ...], *, force: bool, **options
 
     The exit code is 1 if any of the jobs that were named could not be cancelled.
     """
-    selection, terms = _selected(ctx, words, options)
-    if force and terms is None:
+    selection, request = _selected(ctx, words, options)
+    if force and request is None:
         expect_confirmation(ctx, given=options["yes"])
     with closing(target_of(ctx).existing_store(selection.store)) as engine:
-        if terms is not None:
-            return cancel_matching(ctx, engine, terms, force=force)
+        if request is not None:
+            return cancel_matching(ctx, engine, request, force=force)
         if force and not options["yes"] and not _agreed_to_force(engine, selection.jobs):
             return 1
         return _each(
@@ -499,9 +499,9 @@ def _selected(
     """Jobs one by one, or all that match; what makes sense for many only is refused for one."""
     selection = split_selection(ctx, words)
     if selection.terms:
-        terms = BulkRequest.of(ctx, selection.terms, options)
-        terms.expect_confirmation(ctx)
-        return selection, terms
+        request = BulkRequest.of(ctx, selection.terms, options)
+        request.expect_confirmation(ctx)
+        return selection, request
     for name in ("dry_run", "limit"):
         if options[name]:
             flag = name.replace("_", "-")
@@ -557,10 +557,10 @@ def retry(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
 
     With a FILTER, such as failed task:send since:1h, it is the same as redrive.
     """
-    selection, terms = _selected(ctx, words, options)
+    selection, request = _selected(ctx, words, options)
     with closing(target_of(ctx).existing_store(selection.store)) as engine:
-        if terms is not None:
-            return redrive_matching(ctx, engine, terms)
+        if request is not None:
+            return redrive_matching(ctx, engine, request)
         return _each(
             engine, selection.jobs, lambda word, job: _retry(engine, word, job), as_json=options["as_json"]
         )

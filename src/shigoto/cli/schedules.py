@@ -1,10 +1,11 @@
 """The command `schedules` and its verbs: what schedules there are, what becomes of their ticks, and changes of them.
 
-words      names, times, and the options that describe a schedule and its jobs
-pages      lists, one schedule in full, ticks to come, and ticks that were
-looking    list, show, preview, history
-acting     add, update, remove, pause, resume, run-now, backfill
-the group  `shigoto schedules` by itself is `shigoto schedules list`
+    words and options   names and times, and what describes a schedule and its jobs
+    tables and pages    lists, one schedule in full, ticks to come, and ticks that were
+    queries             list, show, preview, history
+    actions             add, update, remove, pause, resume, run-now, backfill
+
+`shigoto schedules` by itself is `shigoto schedules list`.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

@@ -1,8 +1,11 @@
 """The commands on whole stores: migrate, move, export and import.
 
-migrate   creates a store, or brings its schema up to date
-move      moves all jobs to another store, while work goes on
-export    writes all jobs to a file, as lines of JSON; import fills an empty store from such a file
+    migrate   creates a store, or brings its schema up to date
+    move      moves all jobs to another store, while work goes on
+    export    writes all jobs to a file, as lines of JSON
+    import    fills an empty store from such a file
+
+Each of them shows how far it is where somebody looks, and can be run again if it was interrupted.
 """
 
 import os
