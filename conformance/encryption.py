@@ -17,12 +17,12 @@ def sealed(
     store: EngineUnderTest, current: str = "new", *, after: int = 0, limit: int = 100
 ) -> list[EncryptedText]:
     """What other keys than the current one have encrypted."""
-    return store.engine.run(store.engine.registry.sealed(current, after=after, limit=limit))[0]
+    return store.engine.run(store.engine.registry.encrypted(current, after=after, limit=limit))[0]
 
 
 def reseal(store: EngineUnderTest, *changes: ReencryptedText) -> int:
     """Put other envelopes there."""
-    return store.engine.run(store.engine.registry.reseal(changes))
+    return store.engine.run(store.engine.registry.reencrypt(changes))
 
 
 def run_once(store: EngineUnderTest) -> tuple[Enqueued, Lease]:
@@ -98,9 +98,9 @@ class TestSealed:
         jobs = [store.enqueue(payload=envelope("old")) for _ in range(3)]
         registry = store.engine.registry
 
-        first, to = store.engine.run(registry.sealed("new", after=0, limit=2))
-        second, end = store.engine.run(registry.sealed("new", after=to or 0, limit=2))
-        rest = store.engine.run(registry.sealed("new", after=end or 0, limit=2))
+        first, to = store.engine.run(registry.encrypted("new", after=0, limit=2))
+        second, end = store.engine.run(registry.encrypted("new", after=to or 0, limit=2))
+        rest = store.engine.run(registry.encrypted("new", after=end or 0, limit=2))
 
         assert [each.number for each in first] == [job.number for job in jobs[:2]]
         assert (to, end) == (jobs[1].number, jobs[2].number)

@@ -286,6 +286,8 @@ class Spelling:
             if kind in (tokenize.STRING, tokenize.COMMENT):
                 new = self.page(string, path)
                 new = self._in_backticks(new, known, everywhere=in_patches)
+                if identifiers and re.match(r"\w*[fF]\w*['\"]", string):
+                    new = re.sub(r"\{[^{}]+\}", lambda each: replaced(each[0], identifiers), new)
             elif kind == tokenize.NAME:
                 new = identifiers.get(string, string)
             else:
@@ -303,10 +305,12 @@ class Spelling:
         if not names:
             return text
 
-        def renamed(found: re.Match[str]) -> str:
-            return re.sub(r"\b[A-Za-z_]\w*\b", lambda each: names.get(each[0], each[0]), found[0])
+        return re.sub(r"(?s).+" if everywhere else r"`[^`]+`", lambda each: replaced(each[0], names), text)
 
-        return re.sub(r"(?s).+" if everywhere else r"`[^`]+`", renamed, text)
+
+def replaced(text: str, names: Mapping[str, str]) -> str:
+    """Return a text with each identifier that has a new name replaced."""
+    return re.sub(r"\b[A-Za-z_]\w*\b", lambda each: names.get(each[0], each[0]), text)
 
 
 def pattern_of(words: dict[str, str], before: str, after: str) -> re.Pattern[str] | None:

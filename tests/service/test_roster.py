@@ -36,7 +36,7 @@ async def test_a_reading_that_fails_when_all_have_gone_is_heard() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
     engine = Slow(fails=True)
     remote_workers = RemoteWorkers(lambda: engine, asyncio.get_running_loop().time)
-    asking = asyncio.create_task(remote_workers.entry(uuid4()))
+    asking = asyncio.create_task(remote_workers.remote(uuid4()))
     await engine.asked.wait()
     asking.cancel()
     await asyncio.wait((asking,))

@@ -100,7 +100,7 @@ def test_old_keys_read_and_the_current_one_writes() -> None:
     keys = Encryption({"old": KEY, "new": OTHER}, current="new")
 
     assert keys.open(old, job, "payload") == "text"
-    renewed = keys.resealed(old, replace(job, id=uuid4()), "payload")
+    renewed = keys.reencrypted(old, replace(job, id=uuid4()), "payload")
     assert json.decode(renewed)["k"] == "new"
     assert json.decode(renewed)["id"] == json.decode(old)["id"]
     assert Encryption({"new": OTHER}).open(renewed, job, "payload") == "text"

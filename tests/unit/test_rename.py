@@ -128,6 +128,16 @@ def test_an_identifier_is_renamed_in_the_named_folders_only(tmp_path: Path) -> N
     assert "claiming.claim(limit)" in found["src/shigoto/engine/engine.py"]
 
 
+def test_an_identifier_is_renamed_inside_of_a_formatted_string(tmp_path: Path) -> None:
+    files = {"src/shigoto/text.py": 'def text(limit: int) -> str:\n    return f"limit: {limit + 1:,}"\n'}
+
+    found = carried_out(tmp_path, ".limit = most", files)
+
+    assert found["src/shigoto/text.py"].endswith(
+        'def text(most: int) -> str:\n    return f"limit: {most + 1:,}"\n'
+    )
+
+
 def test_two_modules_that_define_one_name_are_not_joined(tmp_path: Path) -> None:
     files = {**FILES, "src/shigoto/engine/counting.py": COUNTING + "\n\ndef claim() -> None: ...\n"}
     plan = "engine/claiming.py = engine/path.py\nengine/counting.py = engine/path.py"

@@ -99,7 +99,7 @@ class TestLargeValues:
         app.enqueue_many([app.tasks["report"].call("x" * 3_000) for _ in range(20)])
         engine, sizes, pages = app.engine, list[int](), list[int]()
         registry = engine.registry
-        reseal, sealed = type(registry).reseal, type(registry).sealed
+        reseal, sealed = type(registry).reencrypt, type(registry).encrypted
 
         def counted(self: Any, changes: Any) -> Any:
             sizes.append(sum(len(change.text) for change in changes))
@@ -109,8 +109,8 @@ class TestLargeValues:
             pages.append(limit)
             return sealed(self, current, after=after, limit=limit)
 
-        monkeypatch.setattr(type(registry), "reseal", counted)
-        monkeypatch.setattr(type(registry), "sealed", paged)
+        monkeypatch.setattr(type(registry), "reencrypt", counted)
+        monkeypatch.setattr(type(registry), "encrypted", paged)
 
         rotated = Rotation(engine, BOTH).run()
 

@@ -110,7 +110,7 @@ def _close(mover: Mover) -> None:
     move_lock = mover.run(mover.move_lock())
     if move_lock is not None:
         if (move_lock.kind, move_lock.other) != ("filling", A_FILE):
-            raise StoreRefused(f"{gate.refusal(mover.shown)} Nothing can be imported meanwhile.")
+            raise StoreRefused(f"{move_lock.refusal(mover.shown)} Nothing can be imported meanwhile.")
         mover.run(mover.shut(move_lock))
         mover.run(mover.wipe())  # of an import that was killed
         return

@@ -156,7 +156,7 @@ class StoreMove:
                 else "Finish that move, or give it up by --give-up"
             )
             raise StoreRefused(
-                f"{self._new.shown} takes part in something else: {gate.refusal(self._new.shown)} {again}."
+                f"{self._new.shown} takes part in something else: {move_lock.refusal(self._new.shown)} {again}."
             )
 
     def _elsewhere(self, left: MoveLock) -> StoreRefused:

@@ -1,7 +1,7 @@
 """Progress and log lines of running jobs, and their way to the store.
 
     a handler logs        ──► Capture ──► the job's own log ─┐
-    a handler says        ──► progress ─────────────────────┴──► ProgressReporter: one batch, at most once a second ──► store
+    a handler says        ──► progress ─────────────────────┴──► ProgressReporter: one batch a second ──► store
 
 The last words of a run do not depend on this: they travel with the settlement. So what cannot be written is dropped,
 and never keeps the reports of others back.

@@ -73,7 +73,7 @@ LAST_RING = 1.0  # seconds for the ring that is still owed when the store is clo
 class OneAttempt(Generic[T]):
     """One attempt at one op."""
 
-    __slots__ = ("_bell", "_op", "_texts", "_until", "begun", "committing", "rings")
+    __slots__ = ("_notify_rate", "_op", "_texts", "_until", "begun", "committing", "rings")
 
     def __init__(self, op: Op[T], texts: Texts, notify_rate: NotifyRate, until: float) -> None:
         self._op, self._texts, self._notify_rate, self._until = op, texts, notify_rate, until
@@ -173,7 +173,7 @@ class OneAttempt(Generic[T]):
 class _OnLoop:
     """What one event loop has."""
 
-    __slots__ = ("__weakref__", "gatherers", "pool", "ring", "rings", "switchboard")
+    __slots__ = ("__weakref__", "batchers", "listen_connection", "pool", "ring", "rings")
 
     def __init__(self, pool: LoopConnections, listen_connection: ListenConnection | None) -> None:
         self.pool = pool

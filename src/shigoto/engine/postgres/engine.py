@@ -95,7 +95,7 @@ class PostgresEngine:
             locked=locked,
             is_damage=lambda error: False,
             submit=lambda _, specs: enqueueing.enqueue_joined(specs),
-            tables=STATE_TABLES,
+            state_tables=STATE_TABLES,
             statement=lambda text, values: statement(in_schema(text, self._settings.schema), values),
         )
 

@@ -101,7 +101,7 @@ def beginning(seconds: int, token: bytes) -> WireRequest:
 class CheckedCommit(OneAttempt[T]):
     """The last operation of a block: its transaction has begun already, and must be the same until the commit."""
 
-    __slots__ = ("_mark",)
+    __slots__ = ("_token",)
 
     def __init__(self, op: Op[T], driver: Driver, until: float, token: bytes) -> None:
         super().__init__(op, driver.texts, driver.notify_rate, until)

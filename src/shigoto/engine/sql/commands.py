@@ -150,7 +150,7 @@ class Dialect(Struct, frozen=True, kw_only=True):
     locked: Callable[[Sequence[int]], Steps[Collection[int]]]
     is_damage: Callable[[Exception], bool]
     submit: Submit
-    tables: StateTables
+    state_tables: StateTables
     statement: Callable[[str, Mapping[str, Any]], SqlText]
 
 

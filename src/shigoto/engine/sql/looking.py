@@ -67,7 +67,7 @@ logger = logging.getLogger("shigoto")
 def newest(dialect: Dialect, wanted: JobFilter) -> Steps[list[int]]:
     """The numbers of a page."""
     states = states_of(wanted)
-    tables = dialect.tables
+    tables = dialect.state_tables
     if states == EVERYWHERE:
         chosen = [tables.everywhere]
     elif states == (State.PENDING,) and wanted.error is None:
@@ -86,7 +86,7 @@ def deletable(dialect: Dialect, wanted: JobFilter, after: int) -> Steps[list[int
     found: list[int] = []
     for state in states_of(wanted):
         if state in DELETABLE or not isinstance(state, State):
-            table = dialect.tables.by_state[state]
+            table = dialect.state_tables.by_state[state]
             found += yield from _walk(dialect, table, wanted, "ASC", wanted.limit, after)
     return sorted(found)[: max(0, wanted.limit)]
 
@@ -94,7 +94,7 @@ def deletable(dialect: Dialect, wanted: JobFilter, after: int) -> Steps[list[int
 def counted_one_by_one(dialect: Dialect, wanted: JobFilter) -> Steps[int]:
     """How many match, when no counter tells."""
     states = states_of(wanted)
-    tables = dialect.tables
+    tables = dialect.state_tables
     wanted = replace(wanted, before=None)
     total = 0
     for table in (
@@ -158,12 +158,12 @@ def numbers_of(
     """The statement that finds numbers in one place."""
     text, values = _select(dialect, table.number, table, wanted)
     if after:
-        text += f" AND {place.number} > :after"
+        text += f" AND {table.number} > :after"
         values["after"] = after
     if wanted.before is not None:
-        text += f" AND {place.number} < :before"
+        text += f" AND {table.number} < :before"
         values["before"] = wanted.before
-    text += f" ORDER BY {place.number} {order} LIMIT :limit"
+    text += f" ORDER BY {table.number} {order} LIMIT :limit"
     values["limit"] = max(0, limit)
     return dialect.statement(text, values)
 
@@ -171,24 +171,24 @@ def numbers_of(
 def _select(
     dialect: Dialect, columns: str, table: StateTable, wanted: JobFilter
 ) -> tuple[str, dict[str, Any]]:
-    tables = dialect.tables
+    state_tables = dialect.state_tables
     given = {name: value for name, value in asdict(wanted).items() if value is not None}
-    asked = [table.condition, *(text for name, text in tables.conditions.items() if name in given)]
-    values = {name: given[name] for name in tables.conditions if name in given}
+    asked = [table.condition, *(text for name, text in state_tables.conditions.items() if name in given)]
+    values = {name: given[name] for name in state_tables.conditions if name in given}
     if wanted.worker is not None:
         id = worker_id(wanted.worker)
         values["worker_id"] = None if id is None else id.bytes
     if wanted.error is not None:
-        asked.append(tables.has_error.format(error=table.error))
+        asked.append(state_tables.has_error.format(error=table.error))
         values["error"] = folded(wanted.error)
     tables = [table.table]
     lanes = not OF_LANES.isdisjoint(given)
     bodies = (lanes and table.lane == "b.lane") or not OF_BODIES.isdisjoint(given)
     if bodies and table.number != "b.number":
-        tables.append(tables.bodies)
+        tables.append(state_tables.bodies)
     if lanes:
-        tables.append(tables.lanes.format(lane=table.lane))
-    return f"SELECT {columns} FROM {places.join.join(tables)} WHERE {' AND '.join(asked)}", values
+        tables.append(state_tables.lanes.format(lane=table.lane))
+    return f"SELECT {columns} FROM {state_tables.join.join(tables)} WHERE {' AND '.join(asked)}", values
 
 
 def state_of(number: int, state: int) -> State:

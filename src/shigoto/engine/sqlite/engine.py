@@ -87,7 +87,7 @@ class SqliteEngine:
             lock_keys=lambda keys: _value(None),  # whoever writes is alone
             is_damage=is_damage,
             submit=enqueueing.enqueue,
-            tables=STATE_TABLES,
+            state_tables=STATE_TABLES,
             statement=SqlText,
         )
         self._applied: list[str] = []

@@ -239,7 +239,7 @@ ROWS_AT_ONCE = (250, 50, 10)  # with 500 no faster
 def insertion(rows: int, shared: int) -> str:
     """The statement that inserts so many jobs; the first so many values are what they share, then each has two."""
     columns = (ALWAYS + SELDOM)[: shared - FOR_LANE]
-    tables = ", ".join([LANE, *["?"] * len(columns)])
+    places = ", ".join([LANE, *["?"] * len(columns)])
     if rows == 1:
         values = f"VALUES ({places}, ?, ?)"
     else:

@@ -82,7 +82,7 @@ def _shut(move_lock: MoveLock, path: str) -> Steps[None]:
     written = (move_lock.kind, move_lock.move, move_lock.other, move_lock.holder)
     yield SqlText("INSERT INTO shigoto_gate VALUES (1, ?, ?, ?, ?, 0)", written)
     # What a trigger raises must be written out in it: older versions of SQLite take nothing else.
-    message = f"{gate.code} {gate.refusal(path)}".replace("'", "''")
+    message = f"{move_lock.code} {move_lock.refusal(path)}".replace("'", "''")
     for table, events in (CLAIMS if move_lock.kind == "draining" else EVERYTHING).items():
         for event in events:
             yield SqlText(
@@ -114,7 +114,7 @@ def _passing(move_lock: MoveLock, steps: Steps[Any]) -> Steps[Any]:
 
 def _load(table: str, columns: tuple[str, ...], rows: Sequence[Sequence[Any]]) -> Steps[None]:
     names = ", ".join(COLUMNS.get((table, column), column) for column in columns)
-    tables = ", ".join("?" * len(columns))
+    places = ", ".join("?" * len(columns))
     if table == "job":
         rows = [[_as_blob(value) for value in row] for row in rows]
     yield SqlText(f"INSERT INTO shigoto_{table} ({names}) VALUES ({places})", rows, many=True)
