@@ -30,7 +30,7 @@ def test_it_is_not_ready_before_it_vouches(monkeypatch: pytest.MonkeyPatch) -> N
         if told.count("at the store") == 1:
             raise StoreUnavailable("not yet")
 
-    monkeypatch.setattr(module, "vouch", vouch)
+    monkeypatch.setattr(module, "beat_for", vouch)
     start = Start(source=Source(reference="shop:app"))
     supervisor: Any = Supervisor(
         start, SupervisorSettings(processes=1, stop_timeout=1.0), Watchdog(), Orphans()
