@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from shigoto.engine.op import Op, Write, drive
 from shigoto.engine.postgres.connection import ThreadConnection
-from shigoto.engine.postgres.connector import ThreadOpening
+from shigoto.engine.postgres.pool import ThreadOpening
 from shigoto.engine.postgres.wire import ServerRows, WireRequest, encode, load_texts
 from shigoto.engine.sql.commands import NamedSql
 

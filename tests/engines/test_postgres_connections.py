@@ -21,10 +21,9 @@ from psycopg.conninfo import conninfo_to_dict
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.address import read_address
-from shigoto.engine.postgres.batching import EnqueueBatcher
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
-from shigoto.engine.postgres.connector import Connector, attempts
-from shigoto.engine.postgres.driver import Driver
+from shigoto.engine.postgres.driver import Driver, EnqueueBatcher
+from shigoto.engine.postgres.pool import Connector, attempts
 from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7

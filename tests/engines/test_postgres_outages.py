@@ -20,10 +20,10 @@ import pytest
 
 from devtools.postgres import Server
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import connector
+from shigoto.engine.postgres import pool
 from shigoto.engine.postgres.address import read_address
-from shigoto.engine.postgres.connector import LONGEST_PAUSE, Reconnect
 from shigoto.engine.postgres.driver import Driver
+from shigoto.engine.postgres.pool import LONGEST_PAUSE, Reconnect
 from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreError, StoreUnavailable
 from shigoto.worker.state import Trouble, longest_pause
@@ -278,7 +278,7 @@ def test_a_try_that_was_given_up_lets_another_begin() -> None:
     gate.ended(StoreUnavailable("down"))
     now[0] += 1
     assert gate.admit(200.0) == 0.0
-    assert gate.admit(200.0) == connector.LOOK_EVERY
+    assert gate.admit(200.0) == pool.LOOK_EVERY
 
     gate.given_up()
 

@@ -18,9 +18,9 @@ from shigoto.model.worker import Announcement, Death, Want
 from shigoto.observe import events
 from shigoto.worker import Stopped, Worker
 from shigoto.worker.claimer import _shares
+from shigoto.worker.parts import isolation_of
 from shigoto.worker.pool import WorkKind
 from shigoto.worker.process import RunningJobs, Source
-from shigoto.worker.routing import isolation_of
 from tests.fundamentals.nursery import Nursery, make
 from tests.fundamentals.stage import Stage
 

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from shigoto import Shigoto
 from shigoto.model.job import QueueSettings
-from shigoto.server import request_limits, uvicorn_guard
+from shigoto.server import listen, request_limits
 from shigoto.server.request_limits import (
     ALL_TOGETHER,
     RequestLimits,
@@ -276,7 +276,7 @@ class TestTime:
     def test_headers_that_do_not_come_are_not_waited_for(
         self, app: Shigoto, monkeypatch: pytest.MonkeyPatch, said: bytes
     ) -> None:
-        monkeypatch.setattr(uvicorn_guard, "HEAD_WITHIN", 0.3)
+        monkeypatch.setattr(listen, "HEAD_WITHIN", 0.3)
         with served(app, housekeeping=False) as server:
             began = time.monotonic()
             assert spoken(server, said) == b""
@@ -285,7 +285,7 @@ class TestTime:
     def test_a_body_that_was_refused_is_not_read_for_ever(
         self, app: Shigoto, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(uvicorn_guard, "REST_WITHIN", 0.3)
+        monkeypatch.setattr(listen, "REST_WITHIN", 0.3)
         with served(app, tokens=[SUBMITS], housekeeping=False) as server:
             began = time.monotonic()
             heard = spoken(

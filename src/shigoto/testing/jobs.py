@@ -19,8 +19,7 @@ from shigoto.options import choice, duration, instant, whole
 from shigoto.testing.crash import Crash, Victim, When
 from shigoto.testing.expectations import Compared, Search, Sought, Target, compared, search
 from shigoto.testing.runs import Ran, Run
-from shigoto.testing.schedules import Ticks
-from shigoto.testing.store import OwnStore, StoreInFile, StoreInMemory
+from shigoto.testing.store import OwnStore, StoreInFile, StoreInMemory, Ticks
 from shigoto.testing.worker import MOST_RUNS, ManualWorker, Mode, RunLoop
 
 HIGHEST = 10**9

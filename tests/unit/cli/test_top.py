@@ -22,18 +22,23 @@ from shigoto.cli.output import cells
 from shigoto.cli.show import Story
 from shigoto.cli.top import store as top_store
 from shigoto.cli.top.app import rest
-from shigoto.cli.top.state import Choices, Panel, asked, done, press, seen
 from shigoto.cli.top.store import (
     CancelJob,
+    Choices,
     CountFailed,
+    Panel,
     PauseQueue,
     RetryAll,
     RetryJob,
     TopQuery,
     TopSnapshot,
     act,
+    asked,
+    done,
     named,
     panel_filter,
+    press,
+    seen,
     snapshot_op,
 )
 from shigoto.cli.top.terminal import KEY_PATIENCE, Key, Keys, Terminal

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shigoto.observe import events, job_lines, log
+from shigoto.observe import events, log
 from shigoto.observe.bus import Bus
 from shigoto.observe.log import log_events
 from shigoto.observe.log_format import (
@@ -145,7 +145,7 @@ def numbers(written: Log) -> list[int]:
     return [int(found[1]) for line in written.lines() if (found := re.search(r"Job (\d+) completed", line))]
 
 
-UNCUTTABLE = str(job_lines.NUMBER)  # a task whose lines cannot be cut where numbers stand
+UNCUTTABLE = str(log.NUMBER)  # a task whose lines cannot be cut where numbers stand
 
 
 def test_a_batch_is_written_in_its_order_however_its_lines_are_made(
@@ -178,7 +178,7 @@ class RefusesSamples(TextFormatter):
     """Raises for a job that nobody has."""
 
     def format(self, record: logging.LogRecord) -> str:
-        if str(job_lines.NUMBER) in record.getMessage():
+        if str(log.NUMBER) in record.getMessage():
             raise ValueError("on purpose")
         return super().format(record)
 
@@ -306,7 +306,7 @@ def test_what_is_set_up_later_counts_within_a_millisecond(
     written: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     millis = count(1_700_000_000_000)
-    monkeypatch.setattr(job_lines, "time", lambda: next(millis) / 1000)
+    monkeypatch.setattr(log, "time", lambda: next(millis) / 1000)
     own = Kept()
 
     written.bus.publish(events.JobStarted(*JOB))
@@ -351,7 +351,7 @@ def test_they_are_written_soon_by_themselves(written: Log) -> None:
 
 def test_no_more_than_so_many_wait(written: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     millis = count(1_700_000_000_000)
-    monkeypatch.setattr(job_lines, "time", lambda: next(millis) / 1000)
+    monkeypatch.setattr(log, "time", lambda: next(millis) / 1000)
     monkeypatch.setattr(written.gatherer, "wake", lambda: None)
 
     for _ in range(MOST_LINES + 10):
@@ -364,7 +364,7 @@ def test_no_more_than_so_many_wait(written: Log, monkeypatch: pytest.MonkeyPatch
 def test_more_tenants_than_are_remembered_are_written_too(
     written: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_lines, "MOST_KNOWN", 3)
+    monkeypatch.setattr(log, "MOST_KNOWN", 3)
 
     for number in range(10):
         written.bus.publish(events.JobStarted("2", ID, number, "resize", "images", f"t{number}", 1))

@@ -23,7 +23,7 @@ from shigoto.model.states import CRASH_DELAY
 from shigoto.worker.process import Inbox, RunningJobs, Source, WorkerFlag, command, encode, how_it_ended
 from shigoto.worker.process_main import StopLevels, Watchdog
 from shigoto.worker.supervisor import host, runner_process
-from shigoto.worker.supervisor.reload import Watch, own_files
+from shigoto.worker.supervisor.host import Watch, own_files
 from shigoto.worker.supervisor.runner_process import (
     RunnerEnded,
     RunnerHello,
@@ -331,7 +331,7 @@ def test_what_is_installed_in_the_working_directory_is_nobodys_own(
 async def test_a_change_of_the_code_is_noticed_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    monkeypatch.setattr("shigoto.worker.supervisor.reload.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("shigoto.worker.supervisor.host.FILES_LOOK_EVERY", 0.01)
     (folder / "parts").mkdir()
     module = folder / "parts" / "module.py"
     module.write_text("1")

@@ -18,9 +18,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import structs
 
 from shigoto.cli.target import expect_schema, expect_there
-from shigoto.cli.top import state
-from shigoto.cli.top.state import Choices, ViewMessage, press
-from shigoto.cli.top.store import Action, RetryAll, TopQuery, TopSnapshot, act, panel_filter, snapshot_op
+from shigoto.cli.top import store
+from shigoto.cli.top.store import (
+    Action,
+    Choices,
+    RetryAll,
+    TopQuery,
+    TopSnapshot,
+    ViewMessage,
+    act,
+    panel_filter,
+    press,
+    snapshot_op,
+)
 from shigoto.cli.top.terminal import ENDS, Key, Terminal
 from shigoto.cli.top.view import Scene, drawn
 from shigoto.cli.watch import Pace
@@ -82,7 +92,7 @@ class Loop:
         query = TopQuery(
             filtered=choices.filtered,
             most=max(1, self._terminal.canvas.size.lines),
-            chosen=state.chosen_job(choices),
+            chosen=store.chosen_job(choices),
             opened=choices.opened if choices.page == "job" else None,
         )
         self._query = errand("look", lambda: self._read_snapshot(query), self._terminal.wake)
@@ -158,7 +168,7 @@ class Loop:
             self._engine.close()  # or it would remember a file that was replaced
         else:
             self._pace = self._pace.after(time.monotonic(), self._snapshot.queues)
-            self._choices = state.seen(self._choices, self._snapshot)
+            self._choices = store.seen(self._choices, self._snapshot)
             if self._next_query:  # else somebody waits for it
                 took = time.monotonic() - self._query_began
                 self._next_query = self._query_began + rest(self._interval, took)
@@ -168,11 +178,11 @@ class Loop:
         if error is None:
             came = answer.result()
             if isinstance(came, RetryAll):
-                self._choices = state.asked(self._choices, came)
+                self._choices = store.asked(self._choices, came)
             else:
-                self._choices = state.done(self._choices, came)
+                self._choices = store.done(self._choices, came)
         else:
-            self._choices = state.done(self._choices, str(error) or type(error).__name__, bad=True)
+            self._choices = store.done(self._choices, str(error) or type(error).__name__, bad=True)
         self._next_query = 0.0  # to see what it has changed
 
 

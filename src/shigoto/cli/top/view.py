@@ -28,8 +28,7 @@ from shigoto.cli.output import (
     total,
     wrapped,
 )
-from shigoto.cli.top.state import PANELS, Choices, Panel, rows_of
-from shigoto.cli.top.store import TopSnapshot, named
+from shigoto.cli.top.store import PANELS, Choices, Panel, TopSnapshot, named, rows_of
 from shigoto.cli.watch import Pace, Size, filled
 from shigoto.model.job import Counts, Job, State
 from shigoto.model.secrets import without_key

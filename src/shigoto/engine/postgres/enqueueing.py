@@ -21,7 +21,7 @@ from msgspec import Struct, json, structs
 from shigoto.engine.op import WRITE, Brief
 from shigoto.engine.postgres.wire import RING, Encoded, encode, text_array, uuid_array
 from shigoto.engine.sql.commands import SqlText, Steps, sql, sql_each
-from shigoto.engine.sql.keys import Key, KeyHolder, holders
+from shigoto.engine.sql.looking import Key, KeyHolder, holders
 from shigoto.engine.sql.managing import locked_states
 from shigoto.engine.sql.settling import Waiting, count, find_waiting, wait_again
 from shigoto.model.job import Enqueued, JobSpec, State

@@ -5,8 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from shigoto.engine.postgres.wire import Script, in_schema
-from shigoto.engine.sql.commands import SqlText, Steps
-from shigoto.engine.sql.migrations import Applied, Migration, load_migrations, pending
+from shigoto.engine.sql.commands import Applied, Migration, SqlText, Steps, load_migrations, pending
 from shigoto.model.checkup import ENCODING, OLDEST
 from shigoto.model.errors import SchemaMissing, StoreRefused, StoreUnavailable
 

@@ -38,7 +38,6 @@ from shigoto.engine.op import Op
 from shigoto.engine.postgres import connection
 from shigoto.engine.postgres.block_connection import AsyncBlockConnection, BlockConnection
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
-from shigoto.engine.postgres.connector import Connector, PerLoop, begins_again_in_child
 from shigoto.engine.postgres.driver import ROLLBACK, Driver, OneAttempt, Requests, adrive, drive
 from shigoto.engine.postgres.errors import (
     READ_ONLY,
@@ -53,7 +52,13 @@ from shigoto.engine.postgres.errors import (
     unavailable,
 )
 from shigoto.engine.postgres.joining import Joiner
-from shigoto.engine.postgres.pool import LoopConnections, ThreadConnections
+from shigoto.engine.postgres.pool import (
+    Connector,
+    LoopConnections,
+    PerLoop,
+    ThreadConnections,
+    begins_again_in_child,
+)
 from shigoto.engine.postgres.wire import BAD, WireRequest
 from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, BlockTimer, to_its_end
 from shigoto.model.errors import JobError, StoreUnavailable, TransactionConflict, TransactionTooLong

@@ -1,4 +1,4 @@
-"""Reads: jobs as people see them, searches, counts, attempts, log lines, settings, workers.
+"""Holders of unique keys (rule A1).
 
 A search walks through the tables that hold the jobs a filter means, newest or oldest first, and stops early. The state
 of a job is the table that holds its number, so much of what a filter says tells first where to look. What only the
@@ -6,14 +6,15 @@ payload can tell is asked last, in Python, for jobs that match in everything els
 """
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from msgspec import DecodeError, json
+from msgspec import DecodeError, Struct, json
 from msgspec.structs import asdict, replace
 
-from shigoto.engine.sql.commands import Dialect, SqlText, StateTable, Steps, one_by_one, sql
+from shigoto.engine.sql.commands import Dialect, SqlText, StateTable, Steps, one_by_one, sql, sql_each
 from shigoto.model.errors import JobError, StoreRefused
 from shigoto.model.job import (
     Attempt,
@@ -34,6 +35,30 @@ from shigoto.model.job import (
 from shigoto.model.states import DELETABLE
 from shigoto.model.time import Millis, to_datetime
 from shigoto.model.worker import WorkerRecord
+
+Key = tuple[str, str]  # tenant, key
+
+
+class KeyHolder(Struct, frozen=True):
+    """The job that holds a key; `place` is its place among those that are to be stored, None if it is stored."""
+
+    id: UUID
+    number: int
+    state: State
+    place: int | None = None
+
+
+def holders(keys: Sequence[Key]) -> Steps[dict[Key, KeyHolder]]:
+    """Who holds the keys. Where there are several writers, the keys are locked already, and the jobs are not: that one
+    has ended stays true, since nobody brings it back without its key, and all else is true as of now."""
+    if not keys:
+        return {}
+    rows = (yield sql_each("key_holders", keys)).fetchall()
+    return {
+        keys[place]: KeyHolder(UUID(bytes=id), number, state_of(number, state))
+        for place, number, id, state in rows
+    }
+
 
 EVERYWHERE: tuple[State | View, ...] = tuple(State)
 NEVER_IN_ERROR = (State.COMPLETED, State.BLOCKED)

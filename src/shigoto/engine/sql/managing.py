@@ -7,8 +7,7 @@ from uuid import UUID
 from msgspec import Struct, json
 
 from shigoto.engine.sql.commands import Dialect, Steps, Submit, sql, sql_each
-from shigoto.engine.sql.keys import Key, KeyHolder, holders
-from shigoto.engine.sql.looking import NUMBERS_OF_STATES, state_of
+from shigoto.engine.sql.looking import NUMBERS_OF_STATES, Key, KeyHolder, holders, state_of
 from shigoto.engine.sql.settling import (
     Waiting,
     count,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shigoto.engine.sql.block import NO_TRANSACTION
-from shigoto.engine.sql.migrations import Applied, load_migrations, pending
+from shigoto.engine.sql.commands import Applied, load_migrations, pending
 from shigoto.model.errors import JobError, SchemaMissing, StoreError, StoreRefused, StoreUnavailable
 from shigoto.model.time import host_clock
 

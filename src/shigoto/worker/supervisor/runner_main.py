@@ -48,7 +48,7 @@ from shigoto.worker.process_main import OVERDUE, SignalWatch, StopLevels, Watchd
 from shigoto.worker.reporting import hidden, job_fields
 from shigoto.worker.starting import collect_rarely
 from shigoto.worker.stopping import Stopped
-from shigoto.worker.supervisor.reload import own_files
+from shigoto.worker.supervisor.host import own_files
 from shigoto.worker.supervisor.runner_process import (
     NO_START,
     Counted,

@@ -49,11 +49,11 @@ from shigoto.worker.supervisor.host import (
     Orphans,
     ReadyFile,
     ServiceManager,
+    Watch,
     call_at_eof,
     memory_of,
     orphans_adopted,
 )
-from shigoto.worker.supervisor.reload import Watch
 from shigoto.worker.supervisor.runner_process import (
     NO_START,
     Counted,
