@@ -255,7 +255,7 @@ def too_long(which: str, limit: Millis | None) -> str:
     return f"the run took longer than its {which} of {(limit or 0) / 1000:g} s"
 
 
-HERE = (__file__, __file__)
+HERE = (__file__,)
 UNKNOWN_DELAY = 60_000
 NOBODY = detached("")
 MOST_DISTURBED = 10_000
