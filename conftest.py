@@ -1,27 +1,18 @@
 """Options and settings of the whole test run.
 
 `--engine memory` leaves out the tests of the other engines; tests without the mark `engine` always run.
-`--postgres 15,18` runs those of PostgreSQL on these versions, which must be there; `postgres_yard.py` has its fixtures.
+`--postgres 15,18` runs those of PostgreSQL on these versions, which must be there; tests/postgres.py has its fixtures.
 `--hypothesis-profile nightly` looks a good deal longer for an order of operations that breaks a promise.
 """
 
 import logging
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.postgres_yard import (
-    gather_skips,
-    named_majors,
-    parametrise,
-    postgres,
-    postgres_database,
-    postgres_yard,
-)
-
-__all__ = ["postgres", "postgres_database", "postgres_yard"]
+pytest_plugins = ["tests.postgres"]
 
 # A step is several commits on a real store: how long it takes is the disk's affair.
 settings.register_profile(
@@ -42,28 +33,11 @@ ENGINES = ("memory", "postgres", "sqlite")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--engine", choices=ENGINES, default=None, help="run the tests of this engine only")
-    parser.addoption(
-        "--postgres", metavar="MAJOR,…", default=None, help="versions of PostgreSQL to test on, such as 15,18"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "engine(name): a test of one engine; see --engine")
-    config.addinivalue_line(
-        "markers", "newest_postgres: runs on the newest PostgreSQL there is, and on no other"
-    )
-    named_majors(config)  # a word that is no version is told before anything runs
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    parametrise(metafunc)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    gather_skips(report)
-    return report
+    config.addinivalue_line("markers", "tier(name): the tier of a test, if it is not that of its folder")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

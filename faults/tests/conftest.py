@@ -7,7 +7,7 @@ import pytest
 
 from faults.experiment import Setting
 from shigoto.local_postgres import Server
-from tests.postgres_yard import Yard
+from tests.postgres import Yard
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from shigoto.local_postgres import Server
 from shigoto.model.outcome import Death, Ending, Verdict
 from shigoto.testing.conformance.fixture import EngineUnderTest
 from shigoto.testing.conformance.machine import EngineMachine
-from tests.postgres_clock import ServerClock, take_time_from_test
-from tests.postgres_yard import Yard
+from tests.postgres import ServerClock, Yard, take_time_from_test
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

@@ -18,7 +18,7 @@ from shigoto.local_postgres import Server, account, available, binaries, ports
 from shigoto.local_postgres import server as server_module
 from shigoto.local_postgres.account import account_for
 from shigoto.model.errors import StoreRefused, StoreUnavailable
-from tests.postgres_yard import FAST, Yard
+from tests.postgres import FAST, Yard
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

@@ -79,9 +79,7 @@ from shigoto.testing.conformance.suite import (
     TestWorkers,
 )
 from shigoto.testing.conformance.suite import TestMachine as Machine
-from tests.postgres_clock import ServerClock
-from tests.postgres_stores import make_store_on_test_time
-from tests.postgres_yard import Yard
+from tests.postgres import ServerClock, Yard, make_store_on_test_time
 
 __all__ = [
     "TestAlone",

@@ -28,7 +28,7 @@ from shigoto.engine.postgres.gathering import Gatherer
 from shigoto.engine.sql.command import Call, Statement
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
-from tests.postgres_yard import until_dozing
+from tests.postgres import until_dozing
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

@@ -18,9 +18,7 @@ from shigoto.model.outcome import Ending, Report, Verdict
 from shigoto.model.worker import Announcement, SweepOrder
 from shigoto.testing.conformance.fixture import EngineUnderTest, ended, want
 from tests.engines.stepping import Stepper, stepping
-from tests.postgres_clock import ServerClock
-from tests.postgres_stores import make_store_on_test_time
-from tests.postgres_yard import Yard
+from tests.postgres import ServerClock, Yard, make_store_on_test_time
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

@@ -27,7 +27,7 @@ from shigoto.engine.sql.command import Call, Statement
 from shigoto.local_postgres import Server
 from shigoto.model.errors import StoreError, StoreUnavailable
 from shigoto.worker.station import Trouble, longest_pause
-from tests.postgres_yard import ALWAYS, Yard
+from tests.postgres import ALWAYS, Yard
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

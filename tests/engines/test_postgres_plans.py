@@ -29,8 +29,7 @@ from shigoto.model.outcome import Ending, LogTail, Report, Settlement
 from shigoto.model.schedule import Change, Entry, Firing, Schedule, TickOutcome
 from shigoto.model.worker import Announcement, SweepOrder, Want
 from shigoto.testing.conformance.fixture import ended
-from tests.postgres_stores import make_store
-from tests.postgres_yard import ALWAYS, Yard
+from tests.postgres import ALWAYS, Yard, make_store
 
 pytestmark = [
     pytest.mark.engine("postgres"),

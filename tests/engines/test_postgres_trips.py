@@ -18,8 +18,7 @@ from shigoto.model.outcome import Ending, LogTail, Report
 from shigoto.model.worker import Orders, Promoted, SweepOrder, Swept
 from shigoto.testing.clock import VirtualClock
 from shigoto.testing.conformance.fixture import EngineUnderTest, ended
-from tests.postgres_stores import make_store
-from tests.postgres_yard import Yard
+from tests.postgres import Yard, make_store
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

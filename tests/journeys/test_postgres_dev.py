@@ -13,7 +13,7 @@ import pytest
 from shigoto import Shigoto
 from shigoto.local_postgres.processes import is_alive
 from tests.journeys.yard import SHIGOTO, eventually
-from tests.postgres_yard import Yard
+from tests.postgres import Yard
 
 pytestmark = pytest.mark.engine("postgres")
 

@@ -28,8 +28,7 @@ from shigoto.model.token import Scope, Token, mint
 from shigoto.model.worker import Announcement, Want
 from shigoto.server.run import Serving
 from shigoto.server.service import Service
-from tests.postgres_stores import make_store
-from tests.postgres_yard import ALWAYS, Yard
+from tests.postgres import ALWAYS, Yard, make_store
 
 
 def shop(folder: Path, url: str | None = None) -> Shigoto:

@@ -20,7 +20,7 @@ from shigoto.server.feed import OVERLAP, PAGE, REPLAYED, Feed, Subscription
 from shigoto.testing.clock import START, VirtualClock
 from shigoto.testing.loop import run_virtual
 from shigoto.worker import Worker
-from tests.postgres_stores import make_store
+from tests.postgres import make_store
 
 T = TypeVar("T")
 
