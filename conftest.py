@@ -1,29 +1,25 @@
-"""Options and settings of the whole test run.
+"""Options, tiers and settings of the whole test run; tests/postgres.py has those of PostgreSQL.
 
 `--engine memory` leaves out the tests of the other engines; tests without the mark `engine` always run.
-`--postgres 15,18` runs those of PostgreSQL on these versions, which must be there; `postgres_yard.py` has its fixtures.
-`--hypothesis-profile nightly` looks a good deal longer for an order of operations that breaks a promise.
+`--tier quick` runs the tests of a tier (devtools/tiers.py); without it, everything that is named runs.
+`--since REV` adds the tests for what has changed since a revision.
+`--record` writes how long the tests of this run took to tests/durations.json.
+`--hypothesis-profile nightly` searches longer for an order of operations that breaks a promise.
 """
 
 import logging
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.postgres_yard import (
-    gather_skips,
-    named_majors,
-    parametrise,
-    postgres,
-    postgres_database,
-    postgres_yard,
-)
+from devtools.tiers import WANTED, Durations, Tier, changed_since, named_by_changes, tier_of, tier_of_path
 
-__all__ = ["postgres", "postgres_database", "postgres_yard"]
+pytest_plugins = ["tests.postgres"]
 
-# A step is several commits on a real store: how long it takes is the disk's affair.
+# A step is several commits on a real store, and its time depends on the disk, so there is no deadline.
 settings.register_profile(
     "ci",
     max_examples=60,
@@ -32,53 +28,138 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("quick", parent=settings.get_profile("ci"), max_examples=15, stateful_step_count=25)
 settings.register_profile(
     "nightly", parent=settings.get_profile("ci"), max_examples=2_000, stateful_step_count=50
 )
 settings.load_profile("ci")
 
+ROOT = Path(__file__).parent
 ENGINES = ("memory", "postgres", "sqlite")
+ALSO = pytest.StashKey[Sequence[str]]()
+TIER = pytest.StashKey[Tier]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--engine", choices=ENGINES, default=None, help="run the tests of this engine only")
-    parser.addoption(
-        "--postgres", metavar="MAJOR,…", default=None, help="versions of PostgreSQL to test on, such as 15,18"
-    )
+    parser.addoption("--tier", choices=tuple(WANTED), default=None, help="run the tests of this tier only")
+    parser.addoption("--since", metavar="REV", default=None, help="run the tests for these changes too")
+    parser.addoption("--record", action="store_true", help="write tests/durations.json")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "engine(name): a test of one engine; see --engine")
-    config.addinivalue_line(
-        "markers", "newest_postgres: runs on the newest PostgreSQL there is, and on no other"
-    )
-    named_majors(config)  # a word that is no version is told before anything runs
+    config.addinivalue_line("markers", "tier(name): the tier of a test, if it is not that of its folder")
+    if config.getoption("--tier") == "nightly":
+        settings.load_profile("nightly")
+    revision = config.getoption("--since")
+    try:
+        config.stash[ALSO] = also(changed_since(revision)) if revision else ()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    if config.getoption("--record") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder())
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    parametrise(metafunc)
+def also(changed: Sequence[str]) -> list[str]:
+    """Return the tests for changed files, and the mutants that patch them."""
+    from faults.mutants import MUTANTS
+
+    test = "faults/tests/test_e58_mutants.py::test_a_broken_build_is_noticed"
+    broken = [
+        f"{test}[{mutant.name.replace(' ', '_')}"
+        for mutant in MUTANTS
+        if any(f"src/shigoto/{patch.file}" in changed for patch in mutant.patches)
+    ]
+    return [*named_by_changes(changed), *broken]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without a test of the quick tier: neither they nor their imports are needed."""
+    if config.getoption("--tier") != "quick" or not collection_path.name.startswith("test_"):
+        return None
+    path = collection_path.relative_to(ROOT).as_posix()
+    if tier_of_path(path) is Tier.QUICK or is_also(path, config):
+        return None
+    return True if 'tier("quick")' not in collection_path.read_text(encoding="utf-8") else None
+
+
+def is_also(test: str, config: pytest.Config) -> bool:
+    """Return True if `--since` asks for this test, or for a test of this file."""
+    return any(test.startswith(each) or each.startswith(f"{test}::") for each in config.stash[ALSO])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    durations = Durations.load()
+    for item in items:
+        if is_machine(item):
+            # Finding the shortest failing story takes minutes, and the report is worth them.
+            item.add_marker(pytest.mark.timeout(3_600))
+        item.stash[TIER] = tier_of_item(item, durations)
+        if config.getoption("--record"):
+            item.user_properties.append(("tier", item.stash[TIER].name))
+    kept = [item for item in items if is_of_engine(item, config) and is_of_tier(item, config)]
+    config.hook.pytest_deselected(items=sorted({*items} - {*kept}, key=items.index))
+    items[:] = kept
+
+
+def is_machine(item: pytest.Item) -> bool:
+    return "TestMachine" in item.nodeid
+
+
+def tier_of_item(item: pytest.Item, durations: Durations) -> Tier:
+    marks = [Tier[mark.args[0].upper()] for mark in item.iter_markers("tier")]
+    return tier_of(item.nodeid.partition("::")[0], marks, durations.slow.get(item.nodeid, 0.0))
+
+
+def is_of_engine(item: pytest.Item, config: pytest.Config) -> bool:
+    wanted: str | None = config.getoption("--engine")
+    mark = item.get_closest_marker("engine")
+    return wanted is None or mark is None or mark.args == (wanted,)
+
+
+def is_of_tier(item: pytest.Item, config: pytest.Config) -> bool:
+    """Return True if the test runs. The state machine runs in `--rest` again, with longer stories than in quick."""
+    wanted: str | None = config.getoption("--tier")
+    if wanted is None or item.stash[TIER] in WANTED[wanted] or (wanted == "rest" and is_machine(item)):
+        return True
+    return is_also(item.nodeid, config)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    gather_skips(report)
-    return report
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Give the state machine short stories in the quick tier."""
+    if not (is_machine(item) and item.config.getoption("--tier") == "quick"):
+        return (yield)
+    settings.load_profile("quick")
+    try:
+        return (yield)
+    finally:
+        settings.load_profile("ci")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if "TestMachine" in item.nodeid:
-            # Finding the shortest story that fails takes minutes, and is worth them.
-            item.add_marker(pytest.mark.timeout(3_600))
-    wanted: str | None = config.getoption("--engine")
-    if wanted is None:
-        return
-    others = [
-        item for item in items if (mark := item.get_closest_marker("engine")) and mark.args != (wanted,)
-    ]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
+class Recorder:
+    """The times of all tests of the run, gathered in the process that has their reports."""
+
+    def __init__(self) -> None:
+        self.reports: dict[str, list[pytest.TestReport]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.reports.setdefault(report.nodeid, []).append(report)
+
+    def pytest_sessionfinish(self) -> None:
+        durations = Durations.load()
+        durations.record(
+            (
+                test,
+                Tier[str(dict(reports[0].user_properties)["tier"])],
+                sum(each.duration for each in reports if each.when == "call"),
+                sum(each.duration for each in reports),
+            )
+            for test, reports in self.reports.items()
+        )
+        durations.save()
 
 
 @pytest.fixture(autouse=True)

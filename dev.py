@@ -17,6 +17,7 @@ from typing import Callable, Iterable, Mapping, NoReturn, Sequence
 
 ROOT = Path(__file__).resolve().parent
 ENGINES = ("memory", "postgres", "sqlite")
+TIERS = ("--rest", "--all", "--nightly")
 CODE = ("conftest.py", "dev.py", "devtools", "src", "conformance", "tests", "examples", "bench", "faults")
 MOST_LINES = 400
 SHORT_FILES = ("src", "faults")  # where no file may have more
@@ -59,9 +60,12 @@ def demo(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """run the tests; `test memory`, `test sqlite` or `test postgres` for one engine, the rest goes to pytest"""
+    """run the quick tests; --rest the others before a merge, --all both, --nightly everything; or what you name"""
+    words = pytest_arguments(arguments)
+    # All other tests than the quick ones may need what requirements/rest.txt adds.
+    needs = "dev" if "--tier=quick" in words and "--since" not in " ".join(words) else "rest"
     environment = tests_environment(os.environ, cores())
-    become(["python", "-m", "pytest", *pytest_arguments(arguments)], needs="dev", environment=environment)
+    become(["python", "-m", "pytest", *words], needs=needs, environment=environment)
 
 
 def check(arguments: list[str]) -> int:
@@ -70,7 +74,7 @@ def check(arguments: list[str]) -> int:
 
     if set(arguments) - {"--fix"}:
         raise Problem(f"check takes --fix and nothing else, not {' '.join(arguments)!r}.")
-    scripts = prepare("dev")
+    scripts = prepare("rest")
     results = []
     for name, (program, *rest) in checks(fix="--fix" in arguments).items():
         print(f"── {name}", flush=True)
@@ -82,10 +86,25 @@ def check(arguments: list[str]) -> int:
     for path, lines in long_files:
         print(f"{path.relative_to(ROOT)} has {lines} lines, more than {MOST_LINES}. Make it two ideas.")
     results.append(("file sizes", not long_files, 0.0))
+    print("── time of tests", flush=True)
+    results.append(("time of tests", not over_budget(), 0.0))
     print()
     for name, passed, seconds in results:
         print(f"{'ok    ' if passed else 'FAILED'}  {name:<14} {seconds:5.1f} s")
     return 0 if all(passed for _, passed, _ in results) else 1
+
+
+def over_budget() -> list[str]:
+    """Print the recorded time of the quick and the full tier, and return one sentence for each that takes too long."""
+    from devtools.tiers import BUDGET, Durations, over_budget
+
+    durations = Durations.load()
+    for tier, most in BUDGET.items():
+        print(f"{tier.name.lower()}: {durations.sum(tier):.0f} of {most:.0f} s of all processes")
+    problems = over_budget(durations)
+    for problem in problems:
+        print(problem)
+    return problems
 
 
 def bench(arguments: list[str]) -> int:
@@ -97,7 +116,7 @@ def bench(arguments: list[str]) -> int:
 
 def faults(arguments: list[str]) -> int:
     """kill, stop, fill up and cut off what runs, and prove that nothing is lost; `faults --help` has the experiments"""
-    become(["python", "-m", "faults", *arguments], needs="dev")
+    become(["python", "-m", "faults", *arguments], needs="rest")
 
 
 def docs(arguments: list[str]) -> int:
@@ -159,13 +178,29 @@ def become(command: Sequence[str], needs: str, environment: Mapping[str, str] = 
 
 
 def pytest_arguments(arguments: Sequence[str]) -> list[str]:
-    """A leading engine word becomes --engine=…; as many processes as `tests_environment` says, unless -n does."""
+    """Return what pytest is given.
+
+    A leading engine word becomes --engine=…. The tier is quick, unless an option names another one or the arguments
+    name tests: then exactly these run. As many processes as `tests_environment` says run them, unless -n
+    says otherwise.
+    """
     rest = list(arguments)
     if rest and rest[0] in ENGINES:
         rest[0] = f"--engine={rest[0]}"
+    tiers = [word for word in rest if word in TIERS]
+    rest = [word for word in rest if word not in TIERS]
+    if tiers or not any(names_tests(word) for word in rest):
+        rest.insert(0, f"--tier={tiers[-1].lstrip('-') if tiers else 'quick'}")
     chosen = any(word.startswith(("-n", "--numprocesses")) or word == "no:xdist" for word in rest)
     # Some tests take a thousand times as long as others: who is done takes some from those who are not.
     return rest if chosen else ["-n", "auto", "--dist", "worksteal", *rest]
+
+
+def names_tests(word: str) -> bool:
+    """Return True if a word for pytest is a file, a folder or a test of the project, or chooses by name or by mark."""
+    path = (ROOT / word.partition("::")[0]).resolve()
+    inside = ROOT in path.parents and (path.is_dir() or path.suffix == ".py") and path.exists()
+    return inside or word.startswith(("-k", "-m", "--lf", "--last-failed"))
 
 
 def tests_environment(given: Mapping[str, str], cores: int) -> dict[str, str]:

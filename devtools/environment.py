@@ -27,7 +27,8 @@ SCRIPTS = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = SCRIPTS / ("python.exe" if os.name == "nt" else "python")
 # When dev.py itself runs in a venv, the base interpreter builds: `.venv` may be the one that has to go.
 BASE_PYTHON: str = getattr(sys, "_base_executable", None) or sys.executable
-SETS = ("run", "dev", "docs")
+SETS = ("run", "dev", "rest", "docs")
+CONTAINED = {"rest": ("run", "dev"), "dev": ("run",), "docs": ("run",)}
 
 
 class Problem(Exception):
@@ -42,21 +43,25 @@ def prepare(wanted: str) -> Path:
             sets = sets_to_install(stamp, wanted)
             fingerprint = fingerprint_of(ROOT, sets, running_python())
             tell(f"preparing .venv ({', '.join(sets)}); this happens once …")
-            install(sets)
+            known = known_sets(stamp)
+            install(
+                sets,
+                keep=bool(known) and PYTHON.exists() and is_fresh(stamp, known[0], ROOT, running_python()),
+            )
             STAMP.write_text(json.dumps({"sets": sets, "fingerprint": fingerprint}), encoding="utf-8")
     return SCRIPTS
 
 
 def is_fresh(stamp: Mapping[str, object] | None, wanted: str, root: Path, python: str) -> bool:
     sets = known_sets(stamp)
-    covered = wanted in sets or (wanted == "run" and bool(sets))
+    covered = any(wanted == name or wanted in CONTAINED.get(name, ()) for name in sets)
     return covered and stamp is not None and stamp.get("fingerprint") == fingerprint_of(root, sets, python)
 
 
 def sets_to_install(stamp: Mapping[str, object] | None, wanted: str) -> list[str]:
-    """What is there stays, so that going to and fro installs once; every set contains `run`."""
+    """What is there stays, so that going to and fro installs once; but for sets that another one contains."""
     sets = {wanted, *known_sets(stamp)}
-    return sorted(sets - {"run"}) or ["run"]
+    return sorted(sets - {each for name in sets for each in CONTAINED.get(name, ())})
 
 
 def known_sets(stamp: Mapping[str, object] | None) -> list[str]:
@@ -116,8 +121,11 @@ def only_one_at_a_time() -> Iterator[None]:
         yield
 
 
-def install(sets: Sequence[str]) -> None:
-    installer = make_venv()
+def install(sets: Sequence[str], *, keep: bool) -> None:
+    """Install these sets, beside what `.venv` has already if that is to be kept."""
+    if keep:
+        STAMP.unlink()
+    installer = installer_of_venv() if keep else make_venv()
     for name in sets:
         run(
             # Wheels only: a contributor's machine need not have a compiler.
@@ -134,6 +142,13 @@ def install(sets: Sequence[str]) -> None:
     )
 
 
+def installer_of_venv() -> list[str | Path]:
+    """Return the command that installs into the `.venv` that is there, made by whichever way."""
+    if (SCRIPTS / "pip").exists() or (SCRIPTS / "pip.exe").exists():
+        return [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    return [find_uv() or fetch_uv(), "pip", "install", "--quiet", "--python", PYTHON]
+
+
 def make_venv() -> list[str | Path]:
     """Make `.venv` anew and empty; give the command that installs into it."""
     remove(VENV)
@@ -142,14 +157,14 @@ def make_venv() -> list[str | Path]:
     if way == "venv":
         made = subprocess.run([BASE_PYTHON, "-m", "venv", VENV], capture_output=True, text=True, check=False)
         if made.returncode == 0:
-            return [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            return installer_of_venv()
         tell(f"python -m venv did not work, trying uv. It said:\n{made.stdout}{made.stderr}")
         remove(VENV)
         way = choose_way(False, uv is not None, has("pip"))
     if uv is None:
         uv = fetch_uv()
     run([uv, "venv", "--quiet", "--python", BASE_PYTHON, VENV], "could not make .venv", "See uv's message.")
-    return [uv, "pip", "install", "--quiet", "--python", PYTHON]
+    return installer_of_venv()
 
 
 def choose_way(has_venv: bool, has_uv: bool, has_pip: bool) -> str:

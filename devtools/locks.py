@@ -18,9 +18,10 @@ def compile_all(arguments: Sequence[str]) -> None:
     # Every set holds the build backend, for the editable install (devtools/environment.py).
     backend = "\n".join(read_pyproject(ROOT)["build-system"]["requires"])
     project = ["pyproject.toml", "-", *arguments]
-    # `dev` comes first and binds the others: the sets share one .venv and must agree.
-    same = ["--constraint", "requirements/dev.txt"]
-    compile_one(uv, "dev", [*project, "--extra", "dev"], backend)
+    # `rest` comes first and binds the others: the sets share one .venv and must agree.
+    same = ["--constraint", "requirements/rest.txt"]
+    compile_one(uv, "rest", [*project, "--extra", "rest"], backend)
+    compile_one(uv, "dev", [*project, *same, "--extra", "dev"], backend)
     compile_one(uv, "run", [*project, *same], backend)
     compile_one(uv, "image", [*project, *same, "--extra", "postgres", "--extra", "server"], backend)
     compile_one(uv, "docs", [*project, *same, "--extra", "docs"], backend)

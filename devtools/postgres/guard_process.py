@@ -5,7 +5,8 @@
 PARENT is a process id. ACCOUNT is UID:GID, or - for the account of this process.
 
 It starts the command, prints its process id, and ends when the command and all that came of it have ended. Its standard
-input is a pipe that nothing is ever written to: when that ends, or the parent is gone, so is the command soon.
+input is a pipe or a FIFO that nothing is ever written to: when that ends, or the parent is gone, so is the command
+soon. The parent is the process that started this one, or another one that holds the FIFO.
 
 It imports the standard library alone, because a start must cost little.
 """
@@ -63,9 +64,13 @@ def end_with_parent(parent: int, server: subprocess.Popen[bytes]) -> None:
     watched = [sys.stdin.fileno()]
     if sys.platform == "linux":
         # A fork of the parent may hold the other end of the pipe, and live on.
-        with suppress(OSError):
+        try:
             watched.append(os.pidfd_open(parent))
-    if os.getppid() == parent:
+        except ProcessLookupError:
+            watched.clear()
+        except OSError:
+            pass
+    if watched:
         select.select(watched, [], [])
     # Immediately, as if the power had failed: a server that is told to end so also kills those of its processes that do
     # not obey, such as stopped ones. Nothing is lost; the next start recovers.

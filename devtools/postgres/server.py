@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,11 +36,23 @@ PROC = Path("/proc")
 Setting = str | int | float | bool
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that a server ends with, if that is not the one that starts it.
+
+    It holds the FIFO open for writing. When it ends, the guard process of the server reads the end of the FIFO.
+    """
+
+    pid: int
+    fifo: Path
+
+
 class Server:
     """One private server in a folder of its own; it ends with this process, however that ends.
 
     Without `major` it is of the version that has made the folder, or the newest that is found; `programs` names the
     folder of its programs, instead. `settings` are those of postgresql.conf, and `environment` is for the server alone.
+    With an `owner` it ends with that process, and not with this one.
     """
 
     def __init__(
@@ -51,6 +64,7 @@ class Server:
         port: int | None = None,
         settings: Mapping[str, Setting] | None = None,
         environment: Mapping[str, str] | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self.folder = Path(folder).absolute()
         self.major = major
@@ -68,6 +82,7 @@ class Server:
             "TZ": "UTC",
             **(environment or {}),
         }
+        self._owner = owner
         self._programs = programs
         self._keeps_port = port is not None
         self._place = Folder(self.folder)
@@ -195,6 +210,19 @@ class Server:
         for member in reversed(self.processes()):
             self._signal(member, signal.SIGCONT)
 
+    def leave(self) -> int:
+        """Leave the running server to its owner, and return the process id of the guard process.
+
+        The guard process ends after the last process of the server. This object does not know the server any more.
+        """
+        assert self._owner is not None, "without an owner, nothing would end the server"
+        guard, self._guard = self._guard, None
+        assert guard is not None
+        assert guard.stdout is not None
+        guard.stdout.close()
+        guard.returncode = 0  # else subprocess warns that nothing waits for it
+        return guard.pid
+
     def _prepare(self) -> Account:
         """Everything that a start needs; most of it is found ready at every start but the first."""
         if os.name != "posix":
@@ -231,12 +259,18 @@ class Server:
         for name, value in self.settings.items():
             words += ["-c", f"{name}={value}"]
         whose = "-" if account.user is None else f"{account.user}:{account.group}"
-        with self._place.log.open("ab") as log:
+        parent = os.getpid() if self._owner is None else self._owner.pid
+        with self._place.log.open("ab") as log, ExitStack() as closing:
+            stdin = subprocess.PIPE
+            if self._owner is not None:
+                # Without waiting: if the owner has ended already, the guard process is to notice, and not this one.
+                stdin = os.open(self._owner.fifo, os.O_RDONLY | os.O_NONBLOCK)
+                closing.callback(os.close, stdin)
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard_process.__file__, str(os.getpid()), whose, *words],
+                [sys.executable, "-I", "-S", guard_process.__file__, str(parent), whose, *words],
                 cwd=self.folder,
                 env=self._environment,
-                stdin=subprocess.PIPE,
+                stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -275,8 +309,8 @@ class Server:
     def _forget(self) -> None:
         if self._guard is not None:
             for end in (self._guard.stdin, self._guard.stdout):
-                assert end is not None
-                end.close()
+                if end is not None:
+                    end.close()
             self._guard.wait()
         self._guard = None
         self._pid = 0

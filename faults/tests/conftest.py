@@ -7,7 +7,7 @@ import pytest
 
 from devtools.postgres import Server
 from faults.experiment import Setting
-from tests.postgres_yard import Yard
+from tests.postgres import Yard
 
 
 @pytest.fixture

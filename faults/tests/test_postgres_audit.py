@@ -15,8 +15,7 @@ from faults.evidence import audit
 from faults.evidence.moves import stories
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.worker import Death, Ending, Verdict
-from tests.postgres_clock import ServerClock, take_time_from_test
-from tests.postgres_yard import Yard
+from tests.postgres import ServerClock, Yard, take_time_from_test
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

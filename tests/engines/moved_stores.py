@@ -9,7 +9,7 @@ import pytest
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine
 from shigoto.moving.move import StoreMove
-from tests.postgres_yard import Yard, wanted_majors
+from tests.postgres import Yard, wanted_majors
 
 POSTGRES = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 SQLITE = [pytest.mark.engine("sqlite")]

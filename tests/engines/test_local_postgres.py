@@ -20,7 +20,7 @@ from devtools.postgres import server as server_module
 from devtools.postgres.install import account_for
 from shigoto import Shigoto
 from shigoto.model.errors import StoreRefused, StoreUnavailable
-from tests.postgres_yard import FAST, Yard
+from tests.postgres import FAST, Yard
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

@@ -298,7 +298,10 @@ def test_a_tick_in_hand_and_a_move_do_not_wait_for_each_other(opened: Stores) ->
     ):
         ticking.execute("SELECT 1 FROM a.schedule FOR UPDATE")
         shut.start()
-        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
         while watch.execute(waiting).fetchone() == (0,):
             pass
         ticking.execute("DELETE FROM a.job")

@@ -79,9 +79,7 @@ from conformance.suite import (
 from conformance.suite import TestMachine as Machine
 from devtools.postgres import Server
 from shigoto.engine.postgres import PostgresEngine
-from tests.postgres_clock import ServerClock
-from tests.postgres_stores import make_store_on_test_time
-from tests.postgres_yard import Yard
+from tests.postgres import ServerClock, Yard, make_store_on_test_time
 
 __all__ = [
     "TestAlone",

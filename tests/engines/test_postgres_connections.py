@@ -27,7 +27,7 @@ from shigoto.engine.postgres.pool import Connector, attempts
 from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
-from tests.postgres_yard import until_dozing
+from tests.postgres import until_dozing
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

@@ -17,7 +17,7 @@ from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.wire import Script
 from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import SchemaMissing, StoreRefused, StoreUnavailable
-from tests.postgres_yard import until_dozing
+from tests.postgres import until_dozing
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

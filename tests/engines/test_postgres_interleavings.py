@@ -17,9 +17,7 @@ from shigoto.model.errors import JobNotFound
 from shigoto.model.job import FailureKind, KeyMode, Lease, State
 from shigoto.model.worker import Announcement, Ending, Report, SweepOrder, Verdict
 from tests.engines.stepping import Stepper, stepping
-from tests.postgres_clock import ServerClock
-from tests.postgres_stores import make_store_on_test_time
-from tests.postgres_yard import Yard
+from tests.postgres import ServerClock, Yard, make_store_on_test_time
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

@@ -32,8 +32,7 @@ from shigoto.engine.sql.commands import SqlText, Steps
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.worker import Announcement, Want
-from tests.postgres_stores import make_store
-from tests.postgres_yard import Yard
+from tests.postgres import Yard, make_store
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

@@ -15,8 +15,7 @@ from shigoto.engine.postgres.claiming import LONGEST, SUSPICIOUS, Marks
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
-from tests.postgres_stores import make_store
-from tests.postgres_yard import Yard
+from tests.postgres import Yard, make_store
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

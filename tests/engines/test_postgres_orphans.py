@@ -17,7 +17,7 @@ from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import CLAIM_DEADLINE, Announcement, Ending, Settlement, SweepOrder, Verdict, Want
 from shigoto.worker import Worker
 from tests.fundamentals.shop import until
-from tests.postgres_stores import make_store
+from tests.postgres import make_store
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

@@ -27,7 +27,7 @@ from shigoto.engine.postgres.pool import LONGEST_PAUSE, Reconnect
 from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreError, StoreUnavailable
 from shigoto.worker.state import Trouble, longest_pause
-from tests.postgres_yard import ALWAYS, Yard
+from tests.postgres import ALWAYS, Yard
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

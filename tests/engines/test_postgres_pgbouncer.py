@@ -45,7 +45,8 @@ server_round_robin = 1
 """
 # What belongs to a session, of all that the pooler has: nothing of it may be ours.
 SESSIONS = """
-SELECT (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
+SELECT (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
+   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())),
   (SELECT count(*) FROM pg_stat_activity
    WHERE datname = current_database() AND pid <> pg_backend_pid() AND state LIKE 'idle in%')
 """

@@ -27,8 +27,7 @@ from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
 from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.service import AuditEntry, FeedPosition
 from shigoto.model.worker import Announcement, Ending, LogTail, Report, Settlement, SweepOrder, Want
-from tests.postgres_stores import make_store
-from tests.postgres_yard import ALWAYS, Yard
+from tests.postgres import ALWAYS, Yard, make_store
 
 pytestmark = [
     pytest.mark.engine("postgres"),

@@ -28,7 +28,7 @@ from shigoto.model.job import Job
 from shigoto.observe import events
 from shigoto.worker import Worker, endings
 from tests.fundamentals.shop import until
-from tests.postgres_stores import make_store
+from tests.postgres import make_store
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
@@ -241,7 +241,10 @@ def test_what_a_block_was_doing_at_its_limit_is_cancelled_on_the_server(
         linger()
 
     with psycopg.connect(postgres_database, autocommit=True) as watcher:
-        look = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)' AND state = 'active'"
+        look = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND query LIKE '%pg_sleep(60)' AND state = 'active'"
+        )
         until(lambda: watcher.execute(look).fetchall() == [(0,)])
     engine.close()
 

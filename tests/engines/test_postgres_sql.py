@@ -23,7 +23,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import Lease
 from shigoto.model.time import Millis
 from shigoto.model.worker import CLAIM_BYTES
-from tests.postgres_yard import Yard
+from tests.postgres import Yard
 
 pytestmark = pytest.mark.engine("postgres")
 

@@ -12,8 +12,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, State
 from shigoto.model.time import to_datetime
 from shigoto.model.worker import Announcement, Ending, Settlement, Want
-from tests.postgres_stores import make_store
-from tests.postgres_yard import Yard
+from tests.postgres import Yard, make_store
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

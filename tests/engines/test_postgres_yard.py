@@ -1,15 +1,21 @@
-"""What tests of the PostgreSQL engine stand on: a database for each, and a clock that the server sees."""
+"""The ground of tests on PostgreSQL: a server for each run, a database for each test, a clock that the server sees."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from devtools.postgres import Server
+from devtools.postgres.server import is_alive, wait_until
 from shigoto.testing.virtual_time import START
-from tests.postgres_clock import ServerClock, take_time_from_test
-from tests.postgres_yard import Yard
+from tests.postgres import ServerClock, Yard, take_time_from_test
 
-pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
+pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres, pytest.mark.timeout(300)]
 
 prepared: list[str] = []
 
@@ -94,3 +100,98 @@ def test_the_server_sees_the_clock_of_the_test(postgres_database: str) -> None:
             clock.advance(-2_000)
             assert connection.execute("SELECT shigoto.host_now()").fetchone() == (START - 500,)
             assert (clock.now, clock()) == (START - 500, START - 500)
+
+
+class Runs:
+    """Runs of pytest that use the servers of tests/postgres.py, each in its own folder for temporary files."""
+
+    def __init__(self, folder: Path, major: int) -> None:
+        self.folder = folder
+        self.places = folder / "tmp"
+        self.places.mkdir()
+        # A server may run under another account, which has to reach its folder.
+        for each in (self.places, *self.places.parents):
+            if each.stat().st_uid == os.geteuid():
+                each.chmod(each.stat().st_mode | 0o111)
+        (folder / "test_it.py").write_text(TEST)
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        self._environment = os.environ | {
+            "TMPDIR": str(self.places),
+            "PYTHONPATH": str(ROOT),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
+        self._words = [
+            "-p",
+            "xdist",
+            "-p",
+            "tests.postgres",
+            "-p",
+            "no:cacheprovider",
+            "--tx=2*popen",
+            "--dist=each",
+        ]
+        self._words.append(f"--postgres={major}")
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest", *self._words, *words],
+            cwd=self.folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def servers(self) -> list[int]:
+        """Return what each test process has seen: the process id of its server."""
+        return [int(path.read_text()) for path in self.folder.glob("server-*")]
+
+
+ROOT = Path(__file__).parents[2]
+TEST = """
+import os, pathlib
+
+def test_it(postgres_database, postgres):
+    seen = pathlib.Path(f"seen-{os.getpid()}")
+    seen.write_text(str(postgres.pid))
+    seen.rename(f"server-{os.getpid()}")
+    if os.path.exists("stay"):
+        os.read(os.open("stay", os.O_RDWR), 1)
+"""
+
+
+@pytest.fixture
+def runs(postgres: Server, tmp_path: Path, postgres_major: int) -> Runs:
+    assert postgres.running, "a version that does not start here is skipped"
+    return Runs(tmp_path, postgres_major)
+
+
+def test_the_test_processes_of_a_run_share_one_server(runs: Runs) -> None:
+    run = runs.start()
+    said, _ = run.communicate(timeout=100)
+
+    assert run.returncode == 0, said
+    servers = runs.servers()
+    assert len(servers) == 2
+    assert len({*servers}) == 1
+    assert not is_alive(servers[0])
+    assert list(runs.places.glob("shigoto-postgres-*")) == []
+
+
+def test_a_killed_run_leaves_no_server(runs: Runs) -> None:
+    os.mkfifo(runs.folder / "stay")
+    run = runs.start()
+    wait_until(lambda: len(runs.servers()) == 2 or run.poll() is not None, 100)
+    servers = runs.servers()
+    assert len(servers) == 2
+    [left] = runs.places.glob("shigoto-postgres-*")
+
+    run.send_signal(signal.SIGKILL)
+    run.communicate()
+
+    wait_until(lambda: not is_alive(servers[0]), 30)
+    assert not is_alive(servers[0])
+    (runs.folder / "stay").unlink()
+    next_one = runs.start()
+    said, _ = next_one.communicate(timeout=100)
+    assert next_one.returncode == 0, said
+    assert not left.exists()

@@ -11,9 +11,7 @@ import pytest
 
 from tests.fundamentals.postgres_shop import PostgresShop
 from tests.fundamentals.shop import Shop, SqliteShop
-from tests.postgres_clock import ServerClock
-from tests.postgres_stores import make_store_on_test_time
-from tests.postgres_yard import Yard, shared_server, wanted_majors
+from tests.postgres import ServerClock, Yard, make_store_on_test_time, shared_server, versions, wanted_majors
 
 OpenShop = Callable[..., Shop]
 
@@ -26,10 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if mark is None or mark.args == ("sqlite",):
         stores.append(pytest.param(None, id="sqlite", marks=pytest.mark.engine("sqlite")))
     if mark is None or mark.args == ("postgres",):
-        stores += [
-            pytest.param(major, id=f"pg{major}", marks=pytest.mark.engine("postgres"))
-            for major in wanted_majors(metafunc.config)
-        ]
+        stores += versions(wanted_majors(metafunc.config), pytest.mark.engine("postgres"))
     metafunc.parametrize("store", stores, scope="session")
 
 

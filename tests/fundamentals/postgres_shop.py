@@ -15,7 +15,7 @@ from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.errors import ConnectionLost
 from shigoto.engine.postgres.wire import WireRequest
 from tests.fundamentals.shop import SHORT, Shop, until
-from tests.postgres_clock import ServerClock
+from tests.postgres import ServerClock
 
 IN_TRANSACTION = "state LIKE 'idle in transaction%' OR state = 'active'"
 

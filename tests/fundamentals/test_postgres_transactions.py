@@ -152,9 +152,11 @@ class TestTheConnection:
             assert tx.execute("SHOW work_mem").fetchall() != [("3MB",)]
             assert tx.execute("SELECT to_regclass('mine')").fetchall() == [(None,)]
             assert tx.execute("SELECT count(*) FROM pg_prepared_statements").fetchall() == [(0,)]
-            assert tx.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchall() == [
-                (0,)
-            ]
+            locks = (
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+                " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+            assert tx.execute(locks).fetchall() == [(0,)]
             assert tx.execute("SELECT pg_listening_channels()").fetchall() == []
             tx.execute("SELECT 2", prepare=True)
 

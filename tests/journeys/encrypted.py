@@ -11,8 +11,7 @@ import pytest
 
 from shigoto import Context, Encryption, Secret, Shigoto, Task
 from shigoto.worker import Worker
-from tests.postgres_stores import make_store
-from tests.postgres_yard import ALWAYS, Yard
+from tests.postgres import ALWAYS, Yard, make_store
 
 CANARY = "canary-4711-yellow"
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))

@@ -17,8 +17,8 @@ import pytest
 
 from shigoto.worker.health import STUCK
 from tests.journeys.yard import SHIGOTO, Yard, ended_within, eventually, runners_of
-from tests.postgres_yard import ALWAYS
-from tests.postgres_yard import Yard as Servers
+from tests.postgres import ALWAYS
+from tests.postgres import Yard as Servers
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs the signals of POSIX")
 

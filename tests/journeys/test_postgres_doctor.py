@@ -16,7 +16,7 @@ from devtools.postgres import Server
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.checkup import INDEXES
 from tests.journeys.ground import Ground, opened
-from tests.postgres_yard import Yard
+from tests.postgres import Yard
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 

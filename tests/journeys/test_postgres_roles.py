@@ -56,7 +56,10 @@ def test_everything_works_with_the_least_rights(ground: Ground) -> None:
         yard.until_done(done, apart)
         eventually(lambda: failed.status() is State.FAILED, yard.log)
 
-        users = "SELECT DISTINCT usename FROM pg_stat_activity WHERE application_name = 'shigoto'"
+        users = (
+            "SELECT DISTINCT usename FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'shigoto'"
+        )
         assert ground.rows(users) == [(ground.runtime,)]
         registry = app.engine.registry
         _, token = app.engine.run(creating(app.engine, "web", ["read"], actor="app"))

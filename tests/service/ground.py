@@ -27,8 +27,7 @@ from shigoto.model.service import Scope, Token, mint_token
 from shigoto.model.worker import Announcement, Ending, Settlement, Want
 from shigoto.server.listen import Serving
 from shigoto.server.service import Service
-from tests.postgres_stores import make_store
-from tests.postgres_yard import ALWAYS, Yard
+from tests.postgres import ALWAYS, Yard, make_store
 
 
 def shop(folder: Path, url: str | None = None) -> Shigoto:

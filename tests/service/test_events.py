@@ -16,7 +16,7 @@ from msgspec import Struct
 from shigoto import Shigoto
 from shigoto.server import events as module
 from shigoto.worker import Worker
-from tests.postgres_stores import make_store
+from tests.postgres import make_store
 from tests.service.ground import Key, Served, key, served, whole
 
 READ, SUBMIT, ADMIN = (key(scope) for scope in ("read", "submit", "admin"))

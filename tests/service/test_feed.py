@@ -19,7 +19,7 @@ from shigoto.server import events as module
 from shigoto.server.events import OVERLAP, PAGE, REPLAYED, Feed, Subscription
 from shigoto.testing.virtual_time import START, VirtualClock, run_virtual
 from shigoto.worker import Worker
-from tests.postgres_stores import make_store
+from tests.postgres import make_store
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ import pytest
 from devtools.postgres.server import Server
 from shigoto import Shigoto, StoreError
 from shigoto.server import health
-from tests.postgres_stores import make_store
-from tests.postgres_yard import ALWAYS, Yard
+from tests.postgres import ALWAYS, Yard, make_store
 from tests.service.ground import Served, key, served, shop
 
 

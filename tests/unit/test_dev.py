@@ -63,18 +63,23 @@ class TestCommandLine:
 @pytest.mark.parametrize(
     ("given", "passed"),
     [
-        ([], [*PARALLEL]),
-        (["memory"], [*PARALLEL, "--engine=memory"]),
+        ([], [*PARALLEL, "--tier=quick"]),
+        (["memory"], [*PARALLEL, "--tier=quick", "--engine=memory"]),
+        (["--rest", "--postgres", "15,18"], [*PARALLEL, "--tier=rest", "--postgres", "15,18"]),
+        (["postgres", "--all", "--record"], [*PARALLEL, "--tier=all", "--engine=postgres", "--record"]),
+        (["--nightly", "-n", "2"], ["--tier=nightly", "-n", "2"]),
+        (["--since", "main"], [*PARALLEL, "--tier=quick", "--since", "main"]),
+        (["tests/unit", "--all"], [*PARALLEL, "--tier=all", "tests/unit"]),
         (["sqlite", "-k", "claim"], [*PARALLEL, "--engine=sqlite", "-k", "claim"]),
         (["-k", "memory"], [*PARALLEL, "-k", "memory"]),
         (["tests/unit", "-n", "2"], ["tests/unit", "-n", "2"]),
-        (["-n0", "--pdb"], ["-n0", "--pdb"]),
-        (["--numprocesses=3"], ["--numprocesses=3"]),
-        (["memory", "-p", "no:xdist"], ["--engine=memory", "-p", "no:xdist"]),
+        (["-n0", "--pdb"], ["--tier=quick", "-n0", "--pdb"]),
+        (["--numprocesses=3"], ["--tier=quick", "--numprocesses=3"]),
+        (["memory", "-p", "no:xdist"], ["--tier=quick", "--engine=memory", "-p", "no:xdist"]),
         (["tests/unit/test_dev.py"], [*PARALLEL, "tests/unit/test_dev.py"]),
     ],
 )
-def test_the_first_word_may_choose_the_engine(given: list[str], passed: list[str]) -> None:
+def test_the_words_choose_the_engine_the_tier_and_the_processes(given: list[str], passed: list[str]) -> None:
     assert dev.pytest_arguments(given) == passed
 
 
@@ -114,11 +119,13 @@ class TestStamp:
     def test_a_finished_install_is_fresh(self, root: Path) -> None:
         assert environment.is_fresh(stamp_of(root, "dev"), "dev", root, PYTHON)
 
-    @pytest.mark.parametrize("installed", ["run", "dev", "docs"])
+    @pytest.mark.parametrize("installed", ["run", "dev", "rest", "docs"])
     def test_every_set_is_enough_to_run(self, root: Path, installed: str) -> None:
         assert environment.is_fresh(stamp_of(root, installed), "run", root, PYTHON)
 
-    @pytest.mark.parametrize(("installed", "wanted"), [("run", "dev"), ("dev", "docs"), ("docs", "dev")])
+    @pytest.mark.parametrize(
+        ("installed", "wanted"), [("run", "dev"), ("dev", "docs"), ("dev", "rest"), ("docs", "dev")]
+    )
     def test_a_set_that_is_not_there_is_missed(self, root: Path, installed: str, wanted: str) -> None:
         assert not environment.is_fresh(stamp_of(root, installed), wanted, root, PYTHON)
 
@@ -186,6 +193,8 @@ class TestStamp:
         (["run"], "dev", ["dev"]),
         (["dev"], "run", ["dev"]),
         (["dev"], "docs", ["dev", "docs"]),
+        (["dev"], "rest", ["rest"]),
+        (["rest"], "dev", ["rest"]),
         (["dev", "docs"], "dev", ["dev", "docs"]),
         (["gone"], "dev", ["dev"]),
     ],
@@ -208,8 +217,8 @@ class TestPrepare:
         """Stands in for the download: what was asked to be installed."""
         asked: list[list[str]] = []
 
-        def install(sets: list[str]) -> None:
-            asked.append(sets)
+        def install(sets: list[str], *, keep: bool) -> None:
+            asked.append([*sets, "kept"] if keep else sets)
             (root / ".venv").mkdir(exist_ok=True)
             (root / ".venv" / "python").touch()
 
@@ -223,6 +232,17 @@ class TestPrepare:
 
         assert installs == [["dev"]]
 
+    def test_a_further_set_is_installed_beside_the_first(self, installs: list[list[str]], root: Path) -> None:
+        environment.prepare("dev")
+        environment.prepare("rest")
+        environment.prepare("dev")
+        environment.prepare("docs")
+
+        (root / "requirements" / "rest.txt").write_text("rest==2\n", encoding="utf-8")
+        environment.prepare("dev")
+
+        assert installs == [["dev"], ["rest", "kept"], ["docs", "rest", "kept"], ["docs", "rest"]]
+
     def test_a_venv_without_its_python_is_made_again(self, installs: list[list[str]], root: Path) -> None:
         environment.prepare("dev")
 
@@ -232,7 +252,7 @@ class TestPrepare:
         assert installs == [["dev"], ["dev"]]
 
     def test_an_install_that_fails_leaves_no_stamp(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def install(sets: list[str]) -> None:
+        def install(sets: list[str], *, keep: bool) -> None:
             (root / ".venv").mkdir()
             (root / ".venv" / "python").touch()
             raise environment.Problem("the line is dead")
@@ -330,8 +350,24 @@ class TestLocks:
 
         assert pins["run"] <= pins["dev"]
         assert pins["run"] <= pins["docs"]
-        in_dev = {pin.split("==")[0] for pin in pins["dev"]}
-        assert {pin for pin in pins["docs"] if pin.split("==")[0] in in_dev} <= pins["dev"]
+        assert pins["dev"] <= pins["rest"]
+        in_rest = {pin.split("==")[0] for pin in pins["rest"]}
+        assert {pin for pin in pins["docs"] if pin.split("==")[0] in in_rest} <= pins["rest"]
+
+    def test_the_quick_tests_do_without_checkers_and_foreign_drivers(self) -> None:
+        rare = {
+            "asyncpg",
+            "basedpyright",
+            "django",
+            "mypy",
+            "psycopg2-binary",
+            "ruff",
+            "schemathesis",
+            "sqlalchemy",
+        }
+
+        assert rare & {pin.split("==")[0] for pin in pinned("dev")} == set()
+        assert rare <= {pin.split("==")[0] for pin in pinned("rest")}
 
     def test_the_build_backend_is_locked_in_every_set(self) -> None:
         for name in environment.SETS:
