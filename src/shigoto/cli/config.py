@@ -1,4 +1,4 @@
-"""Showing the settings: what holds in this folder, and who says so."""
+"""The command `config`: the settings that hold in this folder, and who says so."""
 
 import os
 from difflib import get_close_matches

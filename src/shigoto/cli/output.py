@@ -1,4 +1,4 @@
-"""What commands print: tables that fit the terminal, colours where they are wanted, JSON for programs."""
+"""The output of commands: tables that fit the terminal, colours where they are wanted, JSON for programs."""
 
 import os
 import shutil

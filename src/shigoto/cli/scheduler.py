@@ -1,4 +1,4 @@
-"""Running a scheduler: `shigoto scheduler`, in this very process."""
+"""The command `scheduler`, which fires schedules in this very process."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Running the HTTP service: `shigoto server`, in this very process."""
+"""The command `server`, which runs the HTTP service in this very process."""
 
 import os
 from collections.abc import Callable
