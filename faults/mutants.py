@@ -229,8 +229,8 @@ MUTANTS = (
         patches=(
             Patch(
                 "worker/claimer.py",
-                "                self._scan_start()\n                if rang:\n",
-                "                if rang:\n                    self._scan_start()\n",
+                "                self._look()\n                if rang:\n",
+                "                if rang:\n                    self._look()\n",
             ),
         ),
         guard=Worlds("memory", 0, 300),
@@ -310,8 +310,8 @@ MUTANTS = (
         patches=(
             Patch(
                 "schedule/decide.py",
-                "overdue(define, schedule.decided_to, end)\n    if not recent",
-                "overdue(define, max(schedule.decided_to, now - 1_500), end)\n    if not recent",
+                "overdue(definition, schedule.decided_to, end)\n    if not recent",
+                "overdue(definition, max(schedule.decided_to, now - 1_500), end)\n    if not recent",
             ),
         ),
         guard=Test("tests/unit/schedule/test_deciding.py", "test_all_fires_every_one_of_them"),

@@ -199,7 +199,7 @@ class TestStatements:
         named = {
             name
             for module in (folder / "sql").glob("*.py")
-            for name in re.findall(r"""(?:Call|call|sql\w*)\(\s*"(\w+)\"""", module.read_text())
+            for name in re.findall(r"""(?:NamedSql|call|sql\w*)\(\s*"(\w+)\"""", module.read_text())
         }
 
         assert named <= set(SQL)

@@ -11,9 +11,9 @@ shut down, from whatever thread, and the server rolls back. If the server does n
 asked for, then the line has fallen silent, and that is no fault of the block.
 
 A statement that came after the end of the transaction would be an effect without a completion. COMMIT as a text cannot
-be kept away from the server; so each statement looks whether the transaction is still there, and it has a mark, a
-setting that ends with it. The commit and the look at the mark are one trip to the server: if the mark is not there, the
-COMMIT is not reached.
+be kept away from the server; so each statement looks whether the transaction is still there, and it has a token, a
+setting that ends with it. The commit and the look at the token are one trip to the server: without the token the COMMIT
+is not reached.
 
 Blocks get their connections from pools of their own, so that beats and settles never wait. Whoever finds all of them in
 use waits in line.
