@@ -293,7 +293,7 @@ def test_the_first_line_of_a_run_may_be_interrupted_by_another(monkeypatch: pyte
     signals = Signals()
     context = Context(LEASE, signals, JobServices(MemoryEngine(), UUID(int=1)))
     monkeypatch.setattr(
-        shigoto.context, "Lines", Once(JobLog, lambda: context.write("info", "from a destructor"))
+        shigoto.context, "JobLog", Once(JobLog, lambda: context.write("info", "from a destructor"))
     )
 
     in_time(lambda: context.write("info", "first"))
