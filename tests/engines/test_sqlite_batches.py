@@ -10,8 +10,7 @@ from msgspec import structs
 
 from shigoto.engine.sql import looking
 from shigoto.engine.sqlite import SqliteEngine
-from shigoto.engine.sqlite.connections import Connections
-from shigoto.engine.sqlite.file import OwnConnection
+from shigoto.engine.sqlite.file import Connections, OwnConnection
 from shigoto.model.ids import uuid7, uuids7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import CLAIM_BYTES, Announcement, Want

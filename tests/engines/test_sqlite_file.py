@@ -22,7 +22,7 @@ from msgspec import structs
 from shigoto.engine.op import Op, drive
 from shigoto.engine.open import open_engine
 from shigoto.engine.sql.commands import SqlText, Steps
-from shigoto.engine.sqlite import SqliteEngine, connections, doorbell, file
+from shigoto.engine.sqlite import SqliteEngine, doorbell, file
 from shigoto.engine.sqlite.dialect import execute
 from shigoto.model.errors import JobError, SchemaMissing, SchemaTooNew, StoreRefused, StoreUnavailable
 from shigoto.model.ids import uuid7
@@ -443,7 +443,7 @@ os._exit(0)
     def test_a_file_that_was_replaced_is_noticed_before_anything_is_written(
         self, engine: SqliteEngine, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(connections, "LOOK_EVERY", 0.0)
+        monkeypatch.setattr(file, "LOOK_EVERY", 0.0)
         engine.run(engine.enqueue_many([spec()]))
         path.rename(path.with_name("moved.db"))
 

@@ -9,8 +9,8 @@ import pytest
 from shigoto import Shigoto
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.sql.commands import SqlText
-from shigoto.engine.sqlite.connections import MOST
 from shigoto.engine.sqlite.engine import SqliteEngine
+from shigoto.engine.sqlite.file import MOST
 
 pytestmark = pytest.mark.engine("sqlite")
 

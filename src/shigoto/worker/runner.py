@@ -198,7 +198,7 @@ def plan_of(task: Task[..., Any], guard: Guard | None) -> TaskPlan:
     return TaskPlan(
         fn=task.fn if guard is None or task.is_async else _guarded(task.fn, guard),
         takes_context=task.takes_context,
-        decode=signature.decode,
+        decode=signature.arguments.decode,
         encode=signature.encode_result,
         bare=_is_bare(signature),
         timeout=options.timeout,

@@ -37,15 +37,13 @@ from shigoto.engine.op import Op, Write, drive
 from shigoto.engine.sql.block import BlockTimer, started
 from shigoto.engine.sql.commands import Command, SqlText, sql
 from shigoto.engine.sqlite import file
-from shigoto.engine.sqlite.connections import Connections, Prepare
 from shigoto.engine.sqlite.dialect import execute
-from shigoto.engine.sqlite.file import Checkpointer, OwnConnection
+from shigoto.engine.sqlite.file import Checkpointer, Connections, OwnConnection, Prepare, expect_outside
 from shigoto.engine.sqlite.transaction import (
     AwaitedConnection,
     Block,
     BlockConnection,
     EitherBlock,
-    expect_outside,
 )
 from shigoto.model.errors import JobError, StoreUnavailable
 

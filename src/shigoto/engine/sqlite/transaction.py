@@ -26,12 +26,10 @@ for the disk or for the write lock. A cancel may strike at any `await`:
 import asyncio
 import ctypes
 import logging
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -43,8 +41,8 @@ from weakref import WeakSet
 from shigoto.engine.op import Op, drive
 from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, BlockTimer, started, to_its_end
 from shigoto.engine.sqlite import file
-from shigoto.engine.sqlite.connections import Connections
 from shigoto.engine.sqlite.dialect import execute
+from shigoto.engine.sqlite.file import Connections, expect_outside, is_inside, mark_here
 from shigoto.model.errors import JobError, StoreUnavailable, TransactionTooLong
 
 NO_SCRIPTS = (
@@ -237,6 +235,11 @@ class Block:
         self._rolled_back = threading.Event()  # by the watchdog
 
     @property
+    def path(self) -> Path:
+        """The file that the block writes to."""
+        return self.host.path
+
+    @property
     def is_open(self) -> bool:
         """Whether it holds the write lock, or is about to."""
         return self.stage in ("new", "open", "ending")
@@ -244,7 +247,7 @@ class Block:
     @property
     def is_here(self) -> bool:
         """Whether the calling code is inside this block."""
-        return _inside.get() is self
+        return is_inside(self)
 
     def open(self) -> BlockConnection:
         """Wait for the write lock, begin, and set the watchdog."""
@@ -449,40 +452,6 @@ class Block:
             f"The transaction block was open for more than {self._limit:g} s and was rolled back: it keeps everybody"
             " else from writing. Do slow work before the block, and only write in it."
         )
-
-
-# Which block is open here: for refusing what would wait for it for ever. Tasks and threads that are started inside a
-# block inherit it where they inherit variables at all.
-_inside: ContextVar[Block | None] = ContextVar("shigoto_block", default=None)
-
-
-def mark_here(block: Block) -> Callable[[], None]:
-    """Say that the calling code is inside this block; gives how to take it back."""
-    token = _inside.set(block)
-
-    def unmark() -> None:
-        with suppress(ValueError):  # left in another context than it was entered in, which keeps nothing open
-            _inside.reset(token)
-
-    return unmark
-
-
-def expect_outside(path: Path) -> None:
-    """Raise JobError where a write to the same file would wait for the block that it is in."""
-    block = _inside.get()
-    if block is not None and block.is_open and _is_same_file(block.host.path, path):
-        raise JobError(
-            "This write would wait for the transaction block that it is in, for ever. Enqueue with"
-            " using(connection=tx) to make it a part of the block, or do it before the block or after it."
-        )
-
-
-def _is_same_file(one: Path, other: Path) -> bool:
-    """Whether both name one file; by `stat`, since two apps may each have an engine for it."""
-    try:
-        return one == other or os.path.samefile(one, other)
-    except OSError:
-        return False
 
 
 class FetchedRows:
