@@ -646,7 +646,7 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class OpenBlock(Protocol):
+class HandlerBlock(Protocol):
     """A handler's transaction, as those see it that write to the same file."""
 
     @property
@@ -658,10 +658,10 @@ class OpenBlock(Protocol):
 
 # Which block is open here: for refusing what would wait for it for ever. Tasks and threads that are started inside a
 # block inherit it where they inherit variables at all.
-_inside: ContextVar[OpenBlock | None] = ContextVar("shigoto_block", default=None)
+_inside: ContextVar[HandlerBlock | None] = ContextVar("shigoto_block", default=None)
 
 
-def mark_here(block: OpenBlock) -> Callable[[], None]:
+def mark_here(block: HandlerBlock) -> Callable[[], None]:
     """Say that the calling code is inside this block; gives how to take it back."""
     token = _inside.set(block)
 
@@ -690,6 +690,6 @@ def _is_same_file(one: Path, other: Path) -> bool:
         return False
 
 
-def is_inside(block: OpenBlock) -> bool:
+def is_inside(block: HandlerBlock) -> bool:
     """Return True if the calling code is inside this block."""
     return _inside.get() is block

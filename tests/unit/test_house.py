@@ -1,0 +1,44 @@
+"""The rules of devtools/house.py: what they find, and that the package keeps them."""
+
+from pathlib import Path
+
+from devtools.house import examine
+
+
+def package(folder: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+def test_the_package_keeps_the_rules() -> None:
+    assert examine().problems == ()
+
+
+def test_a_file_warns_over_600_lines_and_fails_over_900(tmp_path: Path) -> None:
+    report = examine(package(tmp_path, warned="x = 1\n" * 900, refused="x = 1\n" * 901, fine="x = 1\n" * 600))
+
+    assert report.warnings == ("warned.py has 900 lines; is it still one idea?",)
+    assert report.problems == ("refused.py has 901 lines, more than 900. Make it two ideas.",)
+    assert (report.files, report.lines) == (3, 2401)
+
+
+def test_a_small_module_with_one_importer_is_a_part_of_it(tmp_path: Path) -> None:
+    texts = {
+        "small": "x = 1\n",
+        "shared": "y = 1\n",
+        "one": "from shigoto.small import x\nfrom shigoto.shared import y\n",
+        "two": "from shigoto import shared\n",
+    }
+
+    problems = examine(package(tmp_path, **texts)).problems
+
+    assert problems == ("small.py has 1 lines, and only one.py imports it. Make it a part of that module.",)
+
+
+def test_a_public_class_name_stands_once_but_for_those_of_both_engines(tmp_path: Path) -> None:
+    classes = "class Driver: ...\nclass Plan: ...\nclass _Own: ...\n"
+
+    problems = examine(package(tmp_path, one=classes, two=classes)).problems
+
+    assert problems == ("2 modules have a class Plan. Give each the name of what it is.",)
