@@ -1,8 +1,8 @@
-"""The audit: who has done what to a store."""
+"""Tokens: who may ask the service for what. They are made and revoked at the store, and nowhere else."""
 
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,127 +11,14 @@ from msgspec import Struct
 from shigoto.cli import output
 from shigoto.cli.arguments import actor, misuse, read_length
 from shigoto.cli.confirm import print_or_warn
-from shigoto.cli.jobs import ROWS
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
-from shigoto.filters import MAX_PAGE
 from shigoto.model.errors import StoreRefused
-from shigoto.model.service import SCOPES, AuditEntry, Scope, Token
+from shigoto.model.service import SCOPES, Scope, Token
 from shigoto.model.time import to_datetime
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
-
-MOST = 2**63 - 1  # an entry's number
-
-
-class AuditRecord(Struct, frozen=True, kw_only=True):
-    """An entry for programs; `before` and `after` are JSON, or a text where they were too long to be kept whole."""
-
-    number: int
-    at: datetime
-    actor: str
-    action: str
-    target: str
-    before: object
-    after: object
-
-
-@click.command()
-@click.argument("store", required=False, shell_complete=suggest("files"))
-@click.option(
-    "--target",
-    help="Only what was done to this: the id of a job, a queue, a schedule, the id of a token, or a filter.",
-)
-@click.option("--limit", default=ROWS, show_default=True, type=click.IntRange(1, MAX_PAGE), help="How many.")
-@click.option(
-    "--before",
-    type=click.IntRange(0, MOST),
-    metavar="NUMBER",
-    help="Only older ones than the entry of this number: the next page.",
-)
-@click.option("--json", "as_json", is_flag=True, help="For programs: complete records in one array.")
-@takes_target
-def audit(
-    ctx: click.Context,
-    store: str | None,
-    *,
-    target: str | None,
-    limit: int,
-    before: int | None,
-    as_json: bool,
-) -> None:
-    """Show what operators have done, the newest first: who, what, to what, and how it was before and after.
-
-    Every cancel, retry, rerun and deletion is noted, every change of a queue, a schedule or a token, by HTTP or by this
-    command line; not what your own code does. It has states, settings and counts, never arguments, results or errors.
-    Entries are kept for a year. From a server (--url http://...) it takes a token with the scope admin.
-
-    \b
-    Examples:
-      shigoto audit jobs.db
-      shigoto audit jobs.db --target mail --limit 100
-      shigoto --url https://jobs.example.org audit --json
-    """
-    with closing(target_of(ctx).existing_store(store)) as engine:
-        found = engine.run(engine.registry.noted(before=before, limit=limit, target=target))
-
-    if as_json:
-        output.print_json([_audit_record(entry) for entry in found])
-        return
-    if not found:
-        click.echo(_nothing(before, target))
-        return
-    width = output.width_of()
-    click.echo("\n".join(audit_table(found, width, datetime.now(UTC))))
-    if len(found) == limit and width is not None:
-        click.echo(f"These are {limit} entries; see older ones with --before {found[-1].number}.", err=True)
-
-
-def audit_table(found: Sequence[AuditEntry], width: int | None, now: datetime) -> list[str]:
-    """A line per entry. On a terminal (one with a width) times are local and short, else ISO 8601 in UTC."""
-    columns = [
-        Column("entry", right=True, spare=3),
-        Column("at"),
-        Column("actor", least=12),
-        Column("action"),
-        Column("target", least=12),
-        Column("before", least=8, spare=2),
-        Column("after", least=8, spare=1),
-    ]
-    return output.table(columns, [_audit_row(entry, now, brief=width is not None) for entry in found], width)
-
-
-def _audit_row(entry: AuditEntry, now: datetime, *, brief: bool) -> list[str]:
-    at = to_datetime(entry.at)
-    return [
-        str(entry.number),
-        output.moment(at, now) if brief else output.iso(at),
-        output.one_line(entry.actor),
-        output.one_line(entry.action),
-        output.brief(entry.target) or "-",
-        "-" if entry.before is None else output.brief(entry.before),
-        "-" if entry.after is None else output.brief(entry.after),
-    ]
-
-
-def _nothing(before: int | None, target: str | None) -> str:
-    of = "" if target is None else " to that target"
-    older = "" if before is None else f" before entry {before}"
-    return f"Nothing was done{of}{older}, or it was more than a year ago."
-
-
-def _audit_record(entry: AuditEntry) -> AuditRecord:
-    return AuditRecord(
-        number=entry.number,
-        at=to_datetime(entry.at),
-        actor=entry.actor,
-        action=entry.action,
-        target=entry.target,
-        before=None if entry.before is None else output.embedded(entry.before),
-        after=None if entry.after is None else output.embedded(entry.after),
-    )
-
 
 STATUS_COLOURS = {"revoked": "red", "expired": "yellow"}
 
