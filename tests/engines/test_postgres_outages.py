@@ -406,12 +406,12 @@ import asyncio, gc, os, sys, warnings
 from shigoto.engine.op import Op
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.sql.commands import Call
+from shigoto.engine.sql.commands import NamedSql
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", "unclosed")  # a child has a copy of the loop, and must not close that
 driver = Driver(read_address(sys.argv[1]), {"pid": "SELECT pg_backend_pid()"})
 def start():
-    return (yield Call("pid")).fetchone()[0]
+    return (yield NamedSql("pid")).fetchone()[0]
 op = Op(start=start)
 loop = asyncio.new_event_loop()
 async def begin():
@@ -487,10 +487,10 @@ import asyncio, sys
 from shigoto.engine.op import Op
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.sql.commands import Call
+from shigoto.engine.sql.commands import NamedSql
 driver = Driver(read_address(sys.argv[1]), {"pid": "SELECT pg_backend_pid()"})
 def start():
-    return (yield Call("pid")).fetchone()[0]
+    return (yield NamedSql("pid")).fetchone()[0]
 op = Op(start=start)
 driver.run(op)
 async def main():
@@ -515,12 +515,12 @@ import sys
 from shigoto.engine.op import Op
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import Driver
-from shigoto.engine.sql.commands import Call
+from shigoto.engine.sql.commands import NamedSql
 driver = Driver(read_address(sys.argv[1]), {"doze": "SELECT pg_sleep(60)", "pid": "SELECT 1"})
 def doing(name):
     def start():
         print("began", flush=True)
-        return (yield Call(name)).fetchone()
+        return (yield NamedSql(name)).fetchone()
     return Op(start=start)
 try:
     driver.run(doing("doze"), deadline=60)

@@ -171,8 +171,8 @@ async def test_a_listener_whose_line_is_well_is_left_alone(
 EXPIRES_IN_SILENCE = """
 import sys, threading, time
 from shigoto.engine.op import Op
-from shigoto.engine.postgres import PostgresEngine, cancelling
-cancelling.SAFELY = cancelling.SAFELY and sys.argv[2] == "safely"
+from shigoto.engine.postgres import PostgresEngine, connection
+connection.SAFELY = connection.SAFELY and sys.argv[2] == "safely"
 engine = PostgresEngine(sys.argv[1])
 gaps = []
 def tick():

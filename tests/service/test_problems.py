@@ -154,7 +154,7 @@ class TestRoutes:
         def broken(*_: object) -> Any:
             raise RuntimeError(f"cannot read /etc/secret: {SECRET}")
 
-        monkeypatch.setattr("shigoto.server.jobs.parse", broken)
+        monkeypatch.setattr("shigoto.server.jobs.parse_filter", broken)
 
         answer = server.ask("GET", "/jobs")
 
