@@ -1,12 +1,13 @@
 """The rules that keep the package small enough for one head; `python3 dev.py check` prints what breaks them.
 
 A file holds one idea: it warns over 600 lines, and 900 are the most. A module of fewer than 60 lines with a single
-importer is a part of that importer. A public class name stands once, but for those that both SQL engines have.
+importer is a part of that importer. A public class name stands once, but for those that both SQL engines have. No
+modules import each other in a circle when they are imported.
 """
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def examine(package: Path = PACKAGE) -> Report:
     texts = {path.relative_to(package).as_posix(): path.read_text("utf-8") for path in package.rglob("*.py")}
     lines = {path: text.count("\n") for path, text in texts.items()}
     trees = {path: ast.parse(text) for path, text in texts.items()}
-    problems = [*too_long(lines), *too_small(lines, trees), *named_twice(trees)]
+    problems = [*too_long(lines), *too_small(lines, trees), *named_twice(trees), *circles(trees)]
     if len(lines) > MOST_FILES or sum(lines.values()) > MOST_LINES:
         problems.append(f"The package may have {MOST_FILES} files and {MOST_LINES} lines. See what can go.")
     warnings = [
@@ -62,17 +63,60 @@ def too_small(lines: Mapping[str, int], trees: Mapping[str, ast.Module]) -> Iter
 
 
 def importers_of(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
-    """Return for each module of a package the modules that import it."""
-    paths = {module_of(path): path for path in trees}
+    """Return for each module of a package the modules that import it, at any time."""
     found: dict[str, set[str]] = defaultdict(set)
     for path, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                for each in node.names:
-                    imported = paths.get(f"{node.module}.{each.name}") or paths.get(node.module)
-                    if imported and imported != path:
-                        found[imported].add(path)
+        for imported in imported_by(path, ast.walk(tree), trees):
+            found[imported].add(path)
     return found
+
+
+def imported_by(path: str, nodes: Iterable[ast.AST], trees: Mapping[str, ast.Module]) -> set[str]:
+    """Return the modules of the package that these import statements of a module name."""
+    paths = {module_of(each): each for each in trees}
+    found = {
+        paths.get(f"{node.module}.{name.name}") or paths.get(node.module)
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module
+        for name in node.names
+    }
+    return {each for each in found if each is not None and each != path}
+
+
+def circles(trees: Mapping[str, ast.Module]) -> Iterator[str]:
+    """Yield a sentence for each circle of modules that import each other when the first of them is imported."""
+    imports = {path: imported_by(path, at_import(tree.body), trees) for path, tree in trees.items()}
+    while imports:
+        free = {path for path, names in imports.items() if not names & imports.keys()}
+        if not free:
+            names = ", ".join(sorted(_circle(imports)))
+            yield f"These modules import each other: {names}. Join them, or turn one import."
+            return
+        imports = {path: names for path, names in imports.items() if path not in free}
+
+
+def at_import(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the statements that run when a module is imported: not those of functions or for type checkers alone."""
+    for node in body:
+        yield node
+        match node:
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                yield from at_import(node.orelse)
+            case ast.If() | ast.Try() | ast.With() | ast.ClassDef():
+                for part in ("body", "handlers", "orelse", "finalbody"):
+                    yield from at_import(getattr(node, part, ()))
+            case ast.ExceptHandler():
+                yield from at_import(node.body)
+            case _:
+                pass
+
+
+def _circle(imports: Mapping[str, set[str]]) -> list[str]:
+    """Follow imports until a module comes again. Each of these has an import among them."""
+    way = [min(imports)]
+    while (after := min(imports[way[-1]] & imports.keys())) not in way:
+        way.append(after)
+    return way[way.index(after) :]
 
 
 def module_of(path: str) -> str:

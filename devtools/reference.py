@@ -3,7 +3,9 @@
 `python3 dev.py docs` runs it; a test says when a page is out of date.
 """
 
+import ast
 import inspect
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from shigoto.server.service import Service, make_api
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
+PACKAGE = ROOT / "src" / "shigoto"
 WIDTH = 88
 MADE = "<!-- Made by `python3 dev.py docs reference` from the code. Do not edit. -->"
 
@@ -120,6 +123,16 @@ They are read from the environment only, since some are secret; see [Notificatio
 | `SHIGOTO_EGRESS` | If it is set, the only hosts that webhooks may go to, with commas between. |
 """
 
+TREE_PAGE = f"""# The tree
+
+{MADE}
+
+Every module of the package with the first line of its docstring.
+`ARCHITECTURE.md` at the root of the repository has the layers and the path of a job.
+
+%(tree)s
+"""
+
 ERRORS_PAGE = f"""# Error codes
 
 {MADE}
@@ -196,7 +209,32 @@ def pages() -> dict[Path, str]:
         FOLDER / "configuration.md": SETTINGS_PAGE % {"worker": settings()},
         FOLDER / "metrics.md": METRICS_PAGE % {"metrics": metrics()},
         FOLDER / "errors.md": ERRORS_PAGE % {"errors": codes(), "kinds": kinds()},
+        FOLDER / "tree.md": TREE_PAGE % {"tree": tree()},
     }
+
+
+def tree() -> str:
+    """A table for each folder of the package, with its modules and files of SQL."""
+    parts: list[str] = []
+    for folder in [PACKAGE, *sorted(path for path in PACKAGE.rglob("*") if path.is_dir())]:
+        files = sorted(path for path in folder.iterdir() if path.suffix in {".py", ".sql"})
+        rows = [[f"`{path.name}`", _idea(path)] for path in files if path.name != "__init__.py"]
+        if rows:
+            name = folder.relative_to(PACKAGE.parent).as_posix()
+            parts.append(f"## `{name}/`\n\n" + _table(["file", "idea"], rows))
+    return "\n\n".join(parts)
+
+
+def _idea(path: Path) -> str:
+    """The first paragraph of a module's docstring, or of the comment at the head of a file of SQL."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        head = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        lines = itertools.takewhile(lambda line: line.startswith("--"), text.splitlines())
+        head = "\n".join(line.removeprefix("--").strip() for line in lines)
+    paragraph = " ".join(head.split("\n\n")[0].split())
+    return paragraph.split(". ")[0].rstrip(".:")
 
 
 def metrics() -> str:

@@ -42,3 +42,28 @@ def test_a_public_class_name_stands_once_but_for_those_of_both_engines(tmp_path:
     problems = examine(package(tmp_path, one=classes, two=classes)).problems
 
     assert problems == ("2 modules have a class Plan. Give each the name of what it is.",)
+
+
+def test_modules_that_import_each_other_when_imported_are_refused(tmp_path: Path) -> None:
+    texts = {
+        "one": "from shigoto.two import y\n" + "x = 1\n" * 60,
+        "two": "try:\n    from shigoto.three import z\nexcept ImportError:\n    pass\n" + "y = 1\n" * 60,
+        "three": "from shigoto import one\n" + "z = 1\n" * 60,
+        "four": "from shigoto.one import x\n" + "w = 1\n" * 60,
+    }
+
+    problems = examine(package(tmp_path, **texts)).problems
+
+    assert problems == (
+        "These modules import each other: one.py, three.py, two.py. Join them, or turn one import.",
+    )
+
+
+def test_modules_may_import_each_other_later_or_for_type_checkers(tmp_path: Path) -> None:
+    texts = {
+        "one": "from shigoto.two import y\n" + "x = 1\n" * 60,
+        "two": "if TYPE_CHECKING:\n    from shigoto.one import x\n\ndef y():\n    from shigoto import one\n"
+        + "\n" * 60,
+    }
+
+    assert examine(package(tmp_path, **texts)).problems == ()

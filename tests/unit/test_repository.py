@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
 import dev
 import shigoto
 
@@ -122,70 +120,3 @@ class TestPublicNames:
 
     def test_no_name_is_in_all_twice(self) -> None:
         assert len(shigoto.__all__) == len(set(shigoto.__all__))
-
-
-class TestMap:
-    def test_the_tree_in_architecture_md_is_the_package(self) -> None:
-        drawn = drawn_tree((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
-        real = {path.relative_to(PACKAGE).as_posix() for path in SOURCES if path.name != "__init__.py"}
-        real |= {f"{folder.relative_to(PACKAGE).as_posix()}/" for folder in folders()}
-
-        assert sorted(drawn - real) == [], "drawn, but not there"
-        assert sorted(real - drawn) == [], "there, but not drawn"
-
-    def test_a_tree_is_read_by_its_indentation(self) -> None:
-        text = (
-            "# Map\n\n```python\nnot_this = 1\n```\n\n"
-            "```\n"
-            "src/shigoto/\n"
-            "  __init__.py     the public names\n"
-            "  app.py          the app, which composes\n"
-            "  engine/         where jobs live\n"
-            "    op.py         operations\n"
-            "    sqlite/\n"
-            "      schema.sql  the tables\n"
-            "  task.py         a task\n"
-            "tests/            not ours\n"
-            "  unit/           nor this\n"
-            "```\n\n"
-            "```\nsrc/shigoto/\n  second.py  a second block\n```\n"
-        )
-
-        assert drawn_tree(text) == {
-            "app.py",
-            "engine/",
-            "engine/op.py",
-            "engine/sqlite/",
-            "engine/sqlite/schema.sql",
-            "task.py",
-        }
-
-    def test_a_page_without_a_tree_is_an_error(self) -> None:
-        with pytest.raises(AssertionError, match="no fenced block"):
-            drawn_tree("# Map\n\n```\nelsewhere/\n```\n")
-
-
-def folders() -> set[Path]:
-    return {folder for path in SOURCES for folder in path.parents if PACKAGE in folder.parents}
-
-
-def drawn_tree(text: str) -> set[str]:
-    """The paths below src/shigoto/ in the first fenced block that begins with it."""
-    block = re.search(r"^```\w*\n(src/shigoto/.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    assert block, "ARCHITECTURE.md has no fenced block that starts with src/shigoto/"
-    drawn: set[str] = set()
-    above: list[tuple[int, str]] = []
-    for line in block[1].splitlines()[1:]:
-        if not line.strip():
-            continue
-        if not line.startswith(" "):
-            break
-        indent, name = len(line) - len(line.lstrip()), re.split(r"\s{2,}", line.strip())[0]
-        while above and above[-1][0] >= indent:
-            above.pop()
-        path = "".join(folder for _, folder in above) + name
-        if name.endswith("/"):
-            above.append((indent, name))
-        if name not in {"__init__.py", "py.typed"}:
-            drawn.add(path)
-    return drawn
