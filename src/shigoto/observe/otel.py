@@ -1,12 +1,4 @@
-"""A span processor that sends in batches from a separate thread, and can be flushed within a time limit.
-
-OpenTelemetry's own batches cannot be flushed within a time, wait for half a minute when a program ends, and send from a
-thread that looks as if a handler had left it behind (`worker/worker.py`). Whatever happens to a collector, a job does
-not wait for it here, and spans for which there is no room are dropped and counted.
-
-    a span ends ──► queue ──► thread: a moment later, or at once if asked to, all that is there ──► exporter
-
-Imports OpenTelemetry, so it is imported only where something is recorded.
+"""All that imports OpenTelemetry: its provider, the spans of jobs, and their way to a collector.
 
 A program that has set a tracer provider, by `opentelemetry-instrument` or by itself, goes on using it, and so do we.
 Else ours sends to the collector that the variables of OpenTelemetry name. In a process that exists for a worker, ours
@@ -22,6 +14,14 @@ The spans of a job:
 
 The texts of errors are those that the store keeps: never arguments, never what variables of the handler held. Of one
 that is encrypted it is the type.
+
+Spans are sent in batches (`SpanSender`), from a separate thread, with a flush that ends within a time limit.
+
+OpenTelemetry's own batches cannot be flushed within a time, wait for half a minute when a program ends, and send from a
+thread that looks as if a handler had left it behind (`worker/worker.py`). Whatever happens to a collector, a job does
+not wait for it here, and spans for which there is no room are dropped and counted.
+
+    a span ends ──► queue ──► thread: a moment later, or at once if asked to, all that is there ──► exporter
 
 Imports OpenTelemetry, so it is imported only where something is recorded.
 """
@@ -39,7 +39,6 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from opentelemetry import context, trace
-from opentelemetry import context as contexts
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
@@ -377,7 +376,7 @@ class RunSpan:
 
     def ended(self, lease: Lease, settlement: Settlement) -> None:
         """The handler has ended so."""
-        contexts.detach(self._token)
+        context.detach(self._token)
         span = self._span
         if span.is_recording():
             span.set_attribute("shigoto.outcome", outcome_of(lease, settlement))
@@ -421,7 +420,7 @@ class Spans:
         asked = _remote(carrier)
         parent = set_span_in_context(asked, Context())
         if not carrier.sampled:
-            return RunSpan(asked, contexts.attach(parent))
+            return RunSpan(asked, context.attach(parent))
         told = _told_of(lease)
         wait = self._otel.over(
             f"wait {lease.task}",
@@ -441,7 +440,7 @@ class Spans:
                 "shigoto.job.number": lease.number,
             },
         )
-        return RunSpan(run, contexts.attach(set_span_in_context(run, parent)))
+        return RunSpan(run, context.attach(set_span_in_context(run, parent)))
 
     def _asked(self, asked: Asked) -> Span:
         parent = Context() if asked.parent is None else set_span_in_context(_remote(asked.parent), Context())

@@ -1,10 +1,13 @@
-"""uvicorn's connection with limits: headers in time and in few words, and an end to a body that was refused.
-
-It overrides what uvicorn does not promise to keep; a test of each limit says when it has changed.
+"""The process of `shigoto server`: where it listens, and how it stops.
 
 Listens on loopback by default. Anywhere else it does not begin unless a token is stored, and nobody gets in without.
 The first stop makes `/readyz` red, lets all who wait go, gives out no more work, and lets requests finish for ten
 seconds; the second one cuts them off.
+
+It has a connection of its own (`GuardedProtocol`): headers in time and in few words, and an end to a body that was
+refused.
+
+It overrides what uvicorn does not promise to keep; a test of each limit says when it has changed.
 """
 
 import asyncio

@@ -1,4 +1,14 @@
-"""The pools that ask for the jobs of each task, and the jobs that must run alone.
+"""The parts of one worker, put together, and which pool runs the jobs of a task.
+
+                 doorbell, poll                 slot free
+    listener ───────────────────► claimer ◄────────────────────────── pools ──► settler
+                 promoter ───────────▲    ──── leases ────►     (runner)                     │
+                     ▲                                                                       │ due again in …
+                     └───────────────────────────────────────────────────────────────────────┘
+
+The keeper, the reporter and the sweeper work beside them.
+
+Pools ask for the jobs of each task, and for the jobs that must run alone:
 
     loop_pool      async tasks               ┐ all but the jobs that must run alone, unless nobody can do that for
     thread_pool    sync tasks                ┘ these tasks
@@ -11,14 +21,6 @@ worker that can do that.
 
 If for ten minutes no live worker could, such jobs run beside others again: a suspect that waits for ever would be lost
 work. (With a store that only this process can open nobody else ever could, so they run at once.)
-
-                 doorbell, poll                 slot free
-    listener ───────────────────► claimer ◄────────────────────────── pools ──► settler
-                 promoter ───────────▲    ──── leases ────►     (runner)                     │
-                     ▲                                                                       │ due again in …
-                     └───────────────────────────────────────────────────────────────────────┘
-
-The keeper, the reporter and the sweeper work beside them.
 """
 
 import asyncio

@@ -1,13 +1,4 @@
-"""Exceptions from outside, raised in the main thread of a child process while it runs a sync handler.
-
-An order comes in another thread, which leaves the exception here and sends the main thread a signal: that ends a sleep
-or a wait for a socket, and then Python calls `_heard` between two steps of the handler.
-
-    order ──► due ──► signal ──► _heard: armed, not shielded, due for this very run?  raised, once
-                └───────────────── nudge: again, in case it came at a bad moment
-
-A signal that nobody has ordered is not obeyed. A service manager sends its SIGTERM to every process of the service, and
-the worker alone knows how long this job may still take.
+"""STAGE 3 of a job's path: one run, from a lease to its settlement.
 
     decode the arguments → make the Context → call the handler → encode the result → say how it ended
 
@@ -34,6 +25,17 @@ Handlers fork, too, and some children come back here instead of leaving: they en
 on as a second worker with the leases of the first.
 
 Next on the path: `worker/settler.py`.
+
+Exceptions from outside (`Interrupts`) are raised in the main thread of a child process while it runs a sync handler:
+
+An order comes in another thread, which leaves the exception here and sends the main thread a signal: that ends a sleep
+or a wait for a socket, and then Python calls `_heard` between two steps of the handler.
+
+    order ──► due ──► signal ──► _heard: armed, not shielded, due for this very run?  raised, once
+                └───────────────── nudge: again, in case it came at a bad moment
+
+A signal that nobody has ordered is not obeyed. A service manager sends its SIGTERM to every process of the service, and
+the worker alone knows how long this job may still take.
 """
 
 import asyncio

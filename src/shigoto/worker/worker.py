@@ -1,4 +1,19 @@
-"""The phases in which a worker stops.
+"""The worker: runs the jobs of an app until it is stopped.
+
+    async with Worker(app):          # in a program of your own, for as long as the block runs
+        ...
+
+    await Worker(app).run()          # until stopped
+    await Worker(app, drain=True).run()   # until there is nothing left to do
+
+A worker in your own process shares it with everything else there. Handlers that block the event loop hold
+each other up, though not the worker's sign of life, which comes from a thread; native code that keeps the
+interpreter lock for longer than the lease can cost it even that. `shigoto worker` has a supervisor against it.
+
+The path of a job: `claimer.py`, `runner.py`, `settler.py`, with `keeper.py` beside them. `parts.py` puts them
+together.
+
+The phases in which it stops:
 
     phase 0  at once   no new claims; a claim in flight and what lies in the buffers is given back
     phase 1  20/28     handlers see `ctx.stopping` and may end by themselves; beats and settlements go on
@@ -13,19 +28,6 @@ result, and is gone.
 Never do two runs of a job overlap. An async handler that gave in may have left a thread at work behind, by
 `asyncio.to_thread`, which nobody can stop or even tell from an idle one. So if there are threads here that are not the
 worker's own, what it has cut short is released last, too.
-
-    async with Worker(app):          # in a program of your own, for as long as the block runs
-        ...
-
-    await Worker(app).run()          # until stopped
-    await Worker(app, drain=True).run()   # until there is nothing left to do
-
-A worker in your own process shares it with everything else there. Handlers that block the event loop hold
-each other up, though not the worker's sign of life, which comes from a thread; native code that keeps the
-interpreter lock for longer than the lease can cost it even that. `shigoto worker` has a supervisor against it.
-
-The path of a job: `claimer.py`, `runner.py`, `settler.py`, with `keeper.py` beside them. `parts.py` puts them
-together.
 """
 
 import asyncio
@@ -83,85 +85,6 @@ from shigoto.worker.ticker import Figures
 SOFT, CANCEL, RELEASE = 20 / 28, 25 / 28, 3 / 28
 RETRY_PAUSE = 0.2
 LAST_DELAY: Millis = 2_000
-
-
-async def wind_down(parts: WorkerParts, timeout: float) -> None:
-    """Phases 0 to 2; returns as soon as nothing is held, or there is a hurry."""
-    parts.stop_seeking()
-    await _until_asked(parts)
-    began_at = asyncio.get_running_loop().time()
-    await _until_idle(parts, began_at + timeout * SOFT)
-    if not parts.switch.hurried:
-        parts.settler.be_careful(foreign_threads_alive)
-        parts.stop_handlers()
-        await _until_idle(parts, began_at + timeout * CANCEL)
-
-
-async def leave(parts: WorkerParts, patience: float) -> Stopped:
-    """Phase 3, when every part has ended; takes `patience` seconds at most."""
-    end = asyncio.get_running_loop().time() + patience
-    reason = parts.switch.reason or "stopped"
-    parts.settler.be_careful(foreign_threads_alive)
-    try:
-        await parts.end_handlers(patience / 3)
-        await parts.lifespan.exit(patience / 3)
-        if reason != "fenced":
-            # If the store does not answer in time, what is still held comes back when the lease ends.
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(end):
-                    await _give_back_the_rest(parts)
-    finally:
-        parts.thread_pool.close()
-        parts.settler.drop()
-    unreleased = 0 if reason == "fenced" else len(parts.state.held)
-    return Stopped(reason=reason, unreleased=unreleased, running=parts.running())
-
-
-def foreign_threads_alive() -> bool:
-    """Whether there are threads here that are not the worker's own."""
-    ours = (threading.main_thread(), threading.current_thread())
-    return any(
-        thread not in ours and not thread.name.startswith("shigoto-") for thread in threading.enumerate()
-    )
-
-
-async def _until_asked(parts: WorkerParts) -> None:
-    """A worker that is recycled has run enough; what still runs is not disturbed until somebody really asks for it."""
-    switch = parts.switch
-    while switch.reason == "recycled" and not (switch.asked or switch.hurried or parts.idle()):
-        await switch.changed.wait(None)
-
-
-async def _until_idle(parts: WorkerParts, deadline: float) -> None:
-    time, switch = asyncio.get_running_loop().time, parts.switch
-    while not parts.idle() and not switch.hurried:
-        left = deadline - time()
-        if left <= 0:
-            return
-        parts.tell_stopping()
-        await switch.changed.wait(left)
-
-
-async def _give_back_the_rest(parts: WorkerParts) -> None:
-    """Settle what has ended, then release what has not, then leave; again until the store answers."""
-    state, engine, told = parts.state, parts.state.engine, False
-    while True:
-        try:
-            await parts.settler.flush()
-            parts.thread_pool.close()
-            await parts.settler.flush()
-            if not told:
-                state.bus.publish(WorkerLeaving(state.name, parts.running() + parts.settler.held_back))
-                told = True
-            parts.settler.release_last(list(state.held.values()), LAST_DELAY)
-            await parts.settler.flush()
-            await engine.arun(engine.leave(state.id))
-        except StoreError:
-            await asyncio.sleep(RETRY_PAUSE)
-        else:
-            return
-
-
 logger = logging.getLogger("shigoto.worker")
 
 
@@ -464,3 +387,80 @@ class Worker(Runnable[Stopped]):
         """Every task by each of its names."""
         tasks = self._app.tasks.values()
         return {name: task for task in tasks for name in (task.name, *task.aliases)}
+
+
+async def wind_down(parts: WorkerParts, timeout: float) -> None:
+    """Phases 0 to 2; returns as soon as nothing is held, or there is a hurry."""
+    parts.stop_seeking()
+    await _until_asked(parts)
+    began_at = asyncio.get_running_loop().time()
+    await _until_idle(parts, began_at + timeout * SOFT)
+    if not parts.switch.hurried:
+        parts.settler.be_careful(foreign_threads_alive)
+        parts.stop_handlers()
+        await _until_idle(parts, began_at + timeout * CANCEL)
+
+
+async def leave(parts: WorkerParts, patience: float) -> Stopped:
+    """Phase 3, when every part has ended; takes `patience` seconds at most."""
+    end = asyncio.get_running_loop().time() + patience
+    reason = parts.switch.reason or "stopped"
+    parts.settler.be_careful(foreign_threads_alive)
+    try:
+        await parts.end_handlers(patience / 3)
+        await parts.lifespan.exit(patience / 3)
+        if reason != "fenced":
+            # If the store does not answer in time, what is still held comes back when the lease ends.
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(end):
+                    await _give_back_the_rest(parts)
+    finally:
+        parts.thread_pool.close()
+        parts.settler.drop()
+    unreleased = 0 if reason == "fenced" else len(parts.state.held)
+    return Stopped(reason=reason, unreleased=unreleased, running=parts.running())
+
+
+def foreign_threads_alive() -> bool:
+    """Whether there are threads here that are not the worker's own."""
+    ours = (threading.main_thread(), threading.current_thread())
+    return any(
+        thread not in ours and not thread.name.startswith("shigoto-") for thread in threading.enumerate()
+    )
+
+
+async def _until_asked(parts: WorkerParts) -> None:
+    """A worker that is recycled has run enough; what still runs is not disturbed until somebody really asks for it."""
+    switch = parts.switch
+    while switch.reason == "recycled" and not (switch.asked or switch.hurried or parts.idle()):
+        await switch.changed.wait(None)
+
+
+async def _until_idle(parts: WorkerParts, deadline: float) -> None:
+    time, switch = asyncio.get_running_loop().time, parts.switch
+    while not parts.idle() and not switch.hurried:
+        left = deadline - time()
+        if left <= 0:
+            return
+        parts.tell_stopping()
+        await switch.changed.wait(left)
+
+
+async def _give_back_the_rest(parts: WorkerParts) -> None:
+    """Settle what has ended, then release what has not, then leave; again until the store answers."""
+    state, engine, told = parts.state, parts.state.engine, False
+    while True:
+        try:
+            await parts.settler.flush()
+            parts.thread_pool.close()
+            await parts.settler.flush()
+            if not told:
+                state.bus.publish(WorkerLeaving(state.name, parts.running() + parts.settler.held_back))
+                told = True
+            parts.settler.release_last(list(state.held.values()), LAST_DELAY)
+            await parts.settler.flush()
+            await engine.arun(engine.leave(state.id))
+        except StoreError:
+            await asyncio.sleep(RETRY_PAUSE)
+        else:
+            return

@@ -1,15 +1,4 @@
-"""Batches of single enqueues that wait together.
-
-Nothing waits for company: one that comes alone goes at once, and what comes while it is under way is the next batch;
-so is whatever comes back as soon as a batch has been told of its jobs. A crowd is parted in two, or else it would
-walk in step, all of it here while the server has nothing to do, and then all of it there:
-
-    here      ── first ──── second ──── first ──── second ──
-    server            ── first ──── second ──── first ──
-
-Each core has work so: 64 callers store about a fifth more jobs in a second, 54 to 58 thousand instead of 46 to 50.
-A batch is not waited for any longer if it takes its time: it may have met with a job that somebody else has stored and
-not committed. Each of a batch is told of its own job; if the batch is refused, each goes by itself.
+"""Runs operations on the server, each as a transaction, within a deadline.
 
     run(op)    sync callers     a connection of the threads' pool
     arun(op)   async callers    a connection of the loop's own pool, never a thread; enqueues that wait together are one
@@ -24,6 +13,19 @@ What is said to the server for one op is written once, for threads and event loo
 all; if it goes on, that first command has changed nothing, and a transaction begins. One that finds that it needs
 several commands yields WRITE first, for which nothing is sent. For one that has a `brief` the driver says that, and
 converses only if it was not enough.
+
+Single enqueues that wait together are stored as one batch (`EnqueueBatcher`).
+
+Nothing waits for company: one that comes alone goes at once, and what comes while it is under way is the next batch;
+so is whatever comes back as soon as a batch has been told of its jobs. A crowd is parted in two, or else it would
+walk in step, all of it here while the server has nothing to do, and then all of it there:
+
+    here      ── first ──── second ──── first ──── second ──
+    server            ── first ──── second ──── first ──
+
+Each core has work so: 64 callers store about a fifth more jobs in a second, 54 to 58 thousand instead of 46 to 50.
+A batch is not waited for any longer if it takes its time: it may have met with a job that somebody else has stored and
+not committed. Each of a batch is told of its own job; if the batch is refused, each goes by itself.
 """
 
 import asyncio

@@ -1,7 +1,9 @@
-"""Numbered migrations: which exist, which are applied, and whether the two agree. Pure; engines do the I/O.
+"""Commands of operations: named SQL, what differs between the SQL engines, and numbered migrations.
 
 SQL lives in .sql files, where it can be read as SQL; a line `-- name: x` starts the statement called x. `Dialect` holds
 what the SQL engines do each in its own way; all else in this package is one copy for them all.
+
+Migrations are pure here: which exist, which are applied, and whether the two agree. Engines do the I/O.
 """
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Holders of unique keys (rule A1).
+"""Reads and searches: jobs, attempts, log lines, counts, and the holders of unique keys (rule A1).
 
 A search walks through the tables that hold the jobs a filter means, newest or oldest first, and stops early. The state
 of a job is the table that holds its number, so much of what a filter says tells first where to look. What only the
