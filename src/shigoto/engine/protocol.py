@@ -8,8 +8,8 @@ The second half is `Registry`: what the service keeps beside the jobs, and asks 
 `engine.registry`; its ops are run like all others. `Relay` is an engine that hands everything on to another one, to be
 overridden where somebody wants it otherwise.
 
-To add a method: write it here with its promise, then its tests in `conformance/`, then memory, then sqlite,
-then the documentation.
+To add a method: write it here with its promise, then its tests in `conformance/`, then every engine, then the
+documentation.
 """
 
 from collections.abc import Callable, Collection, Sequence

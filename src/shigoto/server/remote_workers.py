@@ -1,5 +1,4 @@
-"""Workers that speak HTTP: who they are, and whose.
-they say.
+"""Workers that speak HTTP: who they are, and whether they are who they say.
 
 A worker's id is no secret: people see it. So the store keeps which token a worker was registered by, and no other token
 speaks for it, nor any token for a worker that is at the store itself. Workers with one and the same token trust each

@@ -1,5 +1,7 @@
 """Routes of workers in any language: register, claim, beat, report, settle, leave.
-workers; what a worker elsewhere need not know, such as when to try again, is decided here."""
+
+The leases and promises are those of workers at the store; what a worker elsewhere need not know, such as when to try
+again, is decided here."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
