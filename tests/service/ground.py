@@ -44,7 +44,12 @@ def shop(folder: Path, url: str | None = None) -> Shigoto:
     return app
 
 
-STORES = ("sqlite", pytest.param("postgres", marks=pytest.mark.engine("postgres")), "memory")
+# What the service adds is the same on each store, so the quick tier has it on two.
+STORES = (
+    "sqlite",
+    pytest.param("postgres", marks=[pytest.mark.engine("postgres"), pytest.mark.tier("full")]),
+    "memory",
+)
 
 
 @contextmanager
