@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.snapshots import Snapshot, compare
+from tests.unit.cli.pages import SnapshotCheck, compare
 from tests.unit.commands import Command, Store, command
 
 
@@ -28,6 +28,6 @@ def store(shigoto: Command) -> Iterator[Store]:
 
 
 @pytest.fixture
-def snapshot(pytestconfig: pytest.Config) -> Snapshot:
+def snapshot(pytestconfig: pytest.Config) -> SnapshotCheck:
     """Compares the pages of a command with its file, or writes the file if `--renew` is set."""
     return partial(compare, renew=pytestconfig.getoption("--renew"))

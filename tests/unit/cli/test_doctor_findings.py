@@ -26,7 +26,7 @@ from shigoto.model.job import Counts, QueueSettings
 from shigoto.model.schedule import Schedule
 from shigoto.model.time import to_millis
 from shigoto.model.worker import WorkerRecord
-from tests.unit.cli.snapshots import Snapshot
+from tests.unit.cli.pages import SnapshotCheck
 
 NOW = datetime(2030, 5, 6, 12, tzinfo=UTC)
 MIB = 1024 * 1024
@@ -361,7 +361,7 @@ def of_schedules() -> dict[str, Findings]:
     }
 
 
-def test_what_the_doctor_finds_is_said_in_these_words(snapshot: Snapshot) -> None:
+def test_what_the_doctor_finds_is_said_in_these_words(snapshot: SnapshotCheck) -> None:
     """S4-14: a schedule that has failed, is overdue or is not understood is told, and never silence."""
     found = of_a_file() | of_a_server() | of_schedules()
 

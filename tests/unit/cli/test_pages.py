@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.snapshots import FOLDER, RENEW, compare, session
+from tests.unit.cli.pages import FOLDER, RENEW, compare, session
 from tests.unit.commands import Command
 
 

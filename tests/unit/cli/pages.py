@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parent / "snapshots"
 RENEW = "python3 dev.py test --renew tests/unit/cli"
 
 # Compares pages, named by their titles, with the file of a command.
-Snapshot = Callable[[str, Mapping[str, str]], None]
+SnapshotCheck = Callable[[str, Mapping[str, str]], None]
 
 
 def compare(name: str, pages: Mapping[str, str], *, renew: bool, folder: Path = FOLDER) -> None:
