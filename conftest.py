@@ -4,6 +4,7 @@
 `--tier quick` runs the tests of a tier (devtools/tiers.py); without it, everything that is named runs.
 `--since REV` adds the tests for what has changed since a revision.
 `--record` writes how long the tests of this run took to tests/durations.json.
+`--renew` writes the pages in tests/unit/cli/snapshots/ as the commands show them now.
 `--hypothesis-profile nightly` searches longer for an order of operations that breaks a promise.
 """
 
@@ -45,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=tuple(WANTED), default=None, help="run the tests of this tier only")
     parser.addoption("--since", metavar="REV", default=None, help="run the tests for these changes too")
     parser.addoption("--record", action="store_true", help="write tests/durations.json")
+    parser.addoption("--renew", action="store_true", help="write the pages in tests/unit/cli/snapshots/")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,10 +1,12 @@
 """Commands in an empty folder, and a store in it; modules that want either otherwise have their own."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.pages import SnapshotCheck, compare
 from tests.unit.commands import Command, Store, command
 
 
@@ -23,3 +25,9 @@ def store(shigoto: Command) -> Iterator[Store]:
     store = Store()
     yield store
     store.engine.close()
+
+
+@pytest.fixture
+def snapshot(pytestconfig: pytest.Config) -> SnapshotCheck:
+    """Compares the pages of a command with its file, or writes the file if `--renew` is set."""
+    return partial(compare, renew=pytestconfig.getoption("--renew"))

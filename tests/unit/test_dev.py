@@ -77,6 +77,7 @@ class TestCommandLine:
         (["--numprocesses=3"], ["--tier=quick", "--numprocesses=3"]),
         (["memory", "-p", "no:xdist"], ["--tier=quick", "--engine=memory", "-p", "no:xdist"]),
         (["tests/unit/test_dev.py"], [*PARALLEL, "tests/unit/test_dev.py"]),
+        (["--renew", "tests/unit/cli"], [*PARALLEL, "--renew", "tests/unit/cli"]),
     ],
 )
 def test_the_words_choose_the_engine_the_tier_and_the_processes(given: list[str], passed: list[str]) -> None:

@@ -96,10 +96,6 @@ def success_of_another(e: Evidence) -> Evidence:
     return with_changes(e, lambda c: c.job == "d" and c.state == "completed", at=5.6)
 
 
-def success_of_a_failure(e: Evidence) -> Evidence:
-    return changed(e, lambda r: r.job == "a" and r.what == "end", outcome="error")
-
-
 def token_that_jumps(e: Evidence) -> Evidence:
     e = with_changes(e, lambda c: c.job == "a" and c.token == 1, token=2)
     e = with_changes(e, lambda c: c.job == "a" and c.settled_token == 1, settled_token=2)
@@ -158,7 +154,6 @@ BROKEN: list[tuple[Callable[[Evidence], Evidence], dict[str, int]]] = [
     (fault_of_somebody_else, {"unlicensed": 1, "overlaps": 1}),  # nobody has ended the first run
     (old_token_settles, {"bad_settles": 2}),
     (success_of_another, {"bad_settles": 1}),
-    (success_of_a_failure, {"bad_settles": 1}),
     (token_that_jumps, {"bad_settles": 1}),
     (resurrected, {"bad_settles": 1}),
     (in_two_places, {"bad_settles": 1}),

@@ -31,6 +31,8 @@ from shigoto.model.job import Counts, Job, JobSpec, Lease, State
 from shigoto.model.time import to_datetime
 from shigoto.model.worker import Announcement, Ending, Settlement, Want
 from shigoto.worker import Stopped
+from tests.unit import commands
+from tests.unit.cli.pages import SnapshotCheck, session
 from tests.unit.commands import own_signals
 
 FOUR = ("user_created", "data_analysis", "email_notification", "data_export")
@@ -55,16 +57,7 @@ def make() -> Shigoto:
 """
 
 
-class Outcome:
-    """What a command printed, and its exit code."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
+class Outcome(commands.Outcome):
     @property
     def rows(self) -> list[list[str]]:
         """The lines of a table, without its header, as words."""
@@ -472,33 +465,19 @@ def test_a_store_that_would_vanish_with_the_command_is_refused(
 # stats, list
 
 
-def test_stats_counts_by_queue_and_in_all(shigoto: Shigoto) -> None:
+def test_stats_counts_by_queue_and_in_all(shigoto: Shigoto, snapshot: SnapshotCheck) -> None:
     """S0-40, S0-42: pending, processing, completed and failed jobs are counted and printed."""
     store("jobs.db", Ending.COMPLETED, Ending.COMPLETED, Ending.FAILED, None)
     shigoto("enqueue", "jobs.db", "user_created", "--delay", "1h")
+    narrow = stats_table({"mail": Counts(pending=5, failed=1)}, 24)
 
-    table = shigoto("stats", "jobs.db")
-
-    assert table.code == 0
-    assert table.out.splitlines()[0].split() == [
-        *("queue", "pending", "scheduled", "processing", "completed", "failed", "cancelled")
-    ]
-    assert table.rows == [
-        ["default", "1", "1", "0", "0", "0", "0"],
-        ["mail", "1", "0", "0", "2", "1", "0"],
-        ["total", "2", "1", "0", "2", "1", "0"],
-    ]
-    told = shigoto("stats", "jobs.db", "--json").json
-    assert told["total"]["pending"] == 2
-    assert told["queues"]["mail"] == {
-        "pending": 1,
-        "scheduled": 0,
-        "processing": 0,
-        "completed": 2,
-        "failed": 1,
-        "cancelled": 0,
-        "blocked": 0,
+    pages = {
+        "Jobs are counted by queue and in all": session(shigoto, "shigoto stats jobs.db"),
+        "For programs": session(shigoto, "shigoto stats jobs.db --json"),
+        "A narrow terminal shows what waits and what failed": "\n".join(narrow),
     }
+
+    snapshot("stats", pages)
 
 
 def test_list_shows_twenty_pending_jobs_newest_first_unless_told_otherwise(shigoto: Shigoto) -> None:

@@ -16,6 +16,7 @@ from shigoto import OptionInvalid, Shigoto, cli
 from shigoto.cli.settings import key_of, variable, worker_options
 from shigoto.model.text import without_secrets
 from shigoto.worker import Worker
+from tests.unit.cli.pages import SnapshotCheck, session
 from tests.unit.commands import Command, command, own_signals
 
 SHOP = """
@@ -484,24 +485,17 @@ def test_an_option_takes_what_a_worker_takes_and_nothing_else(
 
 
 def test_config_shows_values_and_where_they_come_from(
-    shigoto: Command, monkeypatch: pytest.MonkeyPatch
+    shigoto: Command, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotCheck
 ) -> None:
     write('url = "jobs.db"\n[worker]\nqueues = "mail"\n')
     monkeypatch.setenv("SHIGOTO_POLL", "2")
 
-    plain = [line.split(maxsplit=1) for line in shigoto("config").lines]
-    with_origin = shigoto("config", "--origin").lines
+    pages = {
+        "Values": session(shigoto, "shigoto config"),
+        "Values, and where they come from": session(shigoto, "shigoto config --origin"),
+    }
 
-    assert plain[0] == ["setting", "value"]
-    assert ["app", "the built-in tasks"] in plain
-    assert ["worker.drain", "no"] in plain
-    assert ["worker.threads", "4 per core, at most 32"] in plain
-    rows = {line.split()[0]: line.split()[1:] for line in with_origin}
-    assert rows["setting"] == ["value", "origin"]
-    assert rows["url"] == ["jobs.db", "shigoto.toml:", "url"]
-    assert rows["worker.queues"] == ["mail", "shigoto.toml:", "worker.queues"]
-    assert rows["worker.poll"] == ["2", "$SHIGOTO_POLL"]
-    assert rows["worker.lease"] == ["30", "default"]
+    snapshot("config", pages)
 
 
 def test_a_misspelt_variable_gets_a_warning(shigoto: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,11 @@ import pytest
 from shigoto.cli import output
 from shigoto.cli.arguments import number_or_id
 from shigoto.cli.jobs import workers_table
-from shigoto.cli.show import KINDS, Story, counts, meaning, numbered, page, timeline, traces
+from shigoto.cli.show import Story, page
 from shigoto.model.ids import uuid7
 from shigoto.model.job import Attempt, FailureKind, Job, LoggedLine, LogLine, QueueSettings, State
 from shigoto.model.worker import Ending, LogTail, WorkerRecord
+from tests.unit.cli.pages import SnapshotCheck
 from tests.unit.commands import Command, Store, on_terminal
 
 NOW = datetime(2030, 5, 6, 12, tzinfo=UTC)
@@ -189,168 +190,114 @@ def test_show_takes_one_job(shigoto: Command, store: Store) -> None:
     assert "'2' is one word too many" in shigoto("show", "jobs.db", "1", "2").err
 
 
-@pytest.mark.parametrize(
-    ("story", "sentences"),
-    [
-        (
-            Story(job=job(), workers=[worker()]),
-            ["It has been ready for 60 s and waits for a worker."],
-        ),
-        (Story(job=job(run_at=ago(-90)), workers=[worker()]), ["It is due in 90 s."]),
-        (
-            Story(job=job(run_at=ago(-5), failures=2, attempt=2), workers=[worker()]),
-            ["It is tried again in 5.0 s."],
-        ),
-        (
-            Story(job=job(suspect=True), settings=[QueueSettings(name="mail", paused=True)]),
-            [
-                "It has been ready for 60 s and waits for a worker.",
-                (
-                    "Its process died under it, so it runs next in a process of its own,"
-                    " to see whether it is to blame."
-                ),
-                "Its queue, mail, is paused.",
-                "No worker is alive.",
-            ],
-        ),
-        (
-            Story(job=job(), workers=[worker(tasks=("other",)), worker(lease_until=ago(5))]),
-            ["It has been ready for 60 s and waits for a worker.", "No live worker knows its task."],
-        ),
-        (
-            Story(job=job(), workers=[worker(queues=("slow",))]),
-            [
-                "It has been ready for 60 s and waits for a worker.",
-                "No live worker takes jobs from its queue, mail.",
-            ],
-        ),
-        (
-            Story(job=job(), workers=[worker(stopping=True)]),
-            ["It has been ready for 60 s and waits for a worker.", "Every live worker is about to stop."],
-        ),
-        (
-            Story(job=job(alone=True), workers=[worker(isolates=False), worker(tasks=("other",))]),
-            [
-                "It has been ready for 60 s and waits for a worker.",
-                (
-                    "It needs a process of its own, and no live worker has one to give."
-                    " Start one by `shigoto worker`: those that are part of another program have none."
-                ),
-            ],
-        ),
-        (
-            Story(job=job(run_at=ago(9_000), created_at=ago(20)), workers=[worker()]),
-            ["It has been ready for 20 s and waits for a worker."],
-        ),
-        (
-            Story(
-                job=job(run_at=ago(9_000), created_at=ago(9_000)),
-                workers=[worker()],
-                attempts=[
-                    attempt(1, "released", finished_at=ago(90)),
-                    attempt(2, "released", finished_at=ago(30)),
-                ],
-            ),
-            ["It has been ready for 30 s and waits for a worker."],
-        ),
-        (
-            Story(
-                job=job(state=State.PROCESSING, attempt=3, started_at=ago(12), worker=ANVIL, suspect=True),
-                workers=[worker(lease_until=ago(7))],
-            ),
-            [
-                "It has been running for 12 s, attempt 3, on anvil (process 4711 on smithy).",
-                "That worker has given no sign of life and is overdue by 7.0 s.",
-                "It runs in a process of its own: it is suspected of having killed another.",
-            ],
-        ),
-        (
-            Story(
-                job=job(state=State.PROCESSING, started_at=ago(12), worker=ANVIL, cancel_requested_at=ago(3))
-            ),
-            [
-                "Its worker is gone; a sweep of any other one frees it within a minute.",
-                "It was asked to stop 3.0 s ago. `shigoto cancel --force 42` does not wait for it.",
-            ],
-        ),
-        (
-            Story(job=job(state=State.COMPLETED, attempt=2, cancel_requested_at=ago(3))),
-            ["It completed on attempt 2, although it was asked to stop."],
-        ),
-        (
-            Story(job=job(state=State.CANCELLED)),
-            ["It was cancelled. `shigoto retry 42` gives it another chance."],
-        ),
-        (Story(job=job(state=State.BLOCKED)), ["It waits for other jobs."]),
-    ],
-)
-def test_a_state_is_explained_in_sentences(story: Story, sentences: list[str]) -> None:
-    assert list(meaning(story, NOW)) == sentences
+def pending(*, workers: list[WorkerRecord] | None = None, **changes: Any) -> Story:
+    return Story(job=job(**changes), workers=[worker()] if workers is None else workers)
 
 
-@pytest.mark.parametrize("kind", FailureKind)
-def test_every_kind_of_failure_is_explained(kind: FailureKind) -> None:
-    told = list(meaning(Story(job=job(state=State.FAILED, failure_kind=kind)), NOW))
-
-    assert told == [KINDS[kind], "`shigoto retry 42` gives it another chance."]
+def running(*workers: WorkerRecord, **changes: Any) -> Story:
+    fields: dict[str, Any] = {"state": State.PROCESSING, "attempt": 1, "started_at": ago(12), "worker": ANVIL}
+    return Story(job=job(**{**fields, **changes}), workers=list(workers))
 
 
-def test_counts_are_told_where_there_are_any() -> None:
-    assert counts(job()) == "not started yet, 0 of 4 failures"
-    many = job(attempt=3, failures=2, crashes=1, releases=1, snoozes=2)
-    assert counts(many) == "attempt 3, 2 of 4 failures, 1 crash, 1 release, 2 snoozes"
-    assert counts(job(attempt=9, crashes=2, releases=2, snoozes=1)).endswith(
-        "2 crashes, 2 releases, 1 snooze"
-    )
-
-
-def test_runs_that_were_given_back_are_not_counted_as_attempts() -> None:
-    outcomes = ["errored", "released", "snoozed", "errored", "crashed"]
-    runs = [attempt(token, outcome) for token, outcome in enumerate(outcomes, 1)]
-
-    assert [number for _, number in numbered(runs)] == [1, 2, 2, 2, 3]
-
-
-def test_a_timeline_tells_what_happened_in_order() -> None:
-    runs = [attempt(1, "errored", error="ValueError: no\nsuch \x1b[31maddress"), attempt(2, "released")]
-    story = Story(
-        job=job(
-            state=State.COMPLETED,
-            attempt=2,
-            run_at=ago(40),
-            started_at=ago(30),
-            cancel_requested_at=ago(29),
-            finished_at=ago(28),
-        ),
-        attempts=runs,
-    )
-
-    assert timeline(story, NOW, brief=False) == [
-        "2030-05-06T11:59:00Z  created",
-        r"2030-05-06T11:59:11Z  attempt 1 errored after 500 ms: ValueError: no such \x1b[31maddress",
-        "2030-05-06T11:59:12Z  attempt 2 released after 500 ms",
-        "2030-05-06T11:59:20Z  due",
-        "2030-05-06T11:59:30Z  attempt 2 completed after 2.0 s",
-        "2030-05-06T11:59:31Z  asked to stop",
-        "2030-05-06T11:59:32Z  completed",
+def stories() -> dict[str, Story]:
+    released = [
+        attempt(token, "released", started_at=ago(left + 1), finished_at=ago(left))
+        for token, left in ((1, 90), (2, 30))
     ]
-    running = Story(job=job(state=State.PROCESSING, attempt=1, started_at=ago(5), worker=ANVIL))
-    assert timeline(running, NOW, brief=False)[-1] == "2030-05-06T11:59:55Z  attempt 1 started"
-
-
-def test_the_last_traceback_is_shown_and_all_of_them_when_asked_for() -> None:
-    runs = [
+    outcomes = ["errored", "released", "snoozed", "errored", "crashed"]
+    traced = [
         attempt(1, "errored", traceback="first"),
         attempt(2, "crashed", error="killed"),
         attempt(3, "released"),
     ]
-    story = Story(job=job(state=State.PENDING, failures=1), attempts=runs)
-    completed = Story(job=job(state=State.COMPLETED), attempts=runs)
+    in_order = [attempt(1, "errored", error="ValueError: no\nsuch \x1b[31maddress"), attempt(2, "released")]
+    times: dict[str, Any] = {"run_at": ago(40), "started_at": ago(30), "finished_at": ago(28)}
+    logs = [LoggedLine(token=1, line=n, at=ago(50 - n), level="INFO", text=f"line {n}") for n in range(1, 31)]
+    return {
+        "All of a job": Story(
+            job=job(
+                state=State.FAILED,
+                failure_kind=FailureKind.ERROR,
+                error="ValueError: no",
+                tags=("a", "b"),
+                key="k",
+                tenant="acme",
+                meta='{"x":1}',
+                timeout=90.0,
+                attempt=1,
+                failures=1,
+                progress=0.5,
+                progress_text="half-way",
+            ),
+            attempts=[attempt(1, "failed", error="ValueError: no", traceback="Traceback:\nValueError: no")],
+            logs=logs,
+        ),
+        "It waits for a worker": pending(),
+        "It is due later": pending(run_at=ago(-90)),
+        "It is tried again": pending(run_at=ago(-5), failures=2, attempt=2),
+        "It is suspected, its queue is paused, and no worker is alive": Story(
+            job=job(suspect=True), settings=[QueueSettings(name="mail", paused=True)]
+        ),
+        "No live worker knows its task": pending(
+            workers=[worker(tasks=("other",)), worker(lease_until=ago(5))]
+        ),
+        "No live worker takes jobs from its queue": pending(workers=[worker(queues=("slow",))]),
+        "Every live worker is about to stop": pending(workers=[worker(stopping=True)]),
+        "No live worker has a process of its own to give": pending(
+            alone=True, workers=[worker(isolates=False), worker(tasks=("other",))]
+        ),
+        "It waits since it was made, and not since it was due": pending(
+            run_at=ago(9_000), created_at=ago(20)
+        ),
+        "It waits since it was given back": Story(
+            job=job(run_at=ago(9_000), created_at=ago(9_000)), workers=[worker()], attempts=released
+        ),
+        "It runs alone on a worker without a sign of life": running(
+            worker(lease_until=ago(7)), attempt=3, suspect=True
+        ),
+        "Its worker is gone, and it was asked to stop": running(cancel_requested_at=ago(3)),
+        "It runs, with the times of its attempts": running(worker()),
+        "It completed although it was asked to stop": Story(
+            job=job(state=State.COMPLETED, attempt=2, cancel_requested_at=ago(3))
+        ),
+        "It was cancelled": Story(job=job(state=State.CANCELLED)),
+        "It waits for other jobs": Story(job=job(state=State.BLOCKED)),
+        **{
+            f"It failed by {kind}": Story(job=job(state=State.FAILED, failure_kind=kind))
+            for kind in FailureKind
+        },
+        "Counts are told where there are any": Story(
+            job=job(attempt=3, failures=2, crashes=1, releases=1, snoozes=2)
+        ),
+        "One is not many": Story(job=job(attempt=9, crashes=2, releases=2, snoozes=1)),
+        "Runs that were given back are not counted as attempts": Story(
+            job=job(), attempts=[attempt(token, outcome) for token, outcome in enumerate(outcomes, 1)]
+        ),
+        "A timeline tells what happened in order": Story(
+            job=job(state=State.COMPLETED, attempt=2, cancel_requested_at=ago(29), **times), attempts=in_order
+        ),
+        "The last traceback of a job that has failed is shown": Story(job=job(failures=1), attempts=traced),
+        "No traceback of a job that has completed is shown": Story(
+            job=job(state=State.COMPLETED, attempt=2), attempts=traced
+        ),
+    }
 
-    assert traces(story, every=False) == [("Attempt 2, crashed", "killed")]
-    assert traces(story, every=True) == [("Attempt 1, errored", "first"), ("Attempt 2, crashed", "killed")]
-    assert traces(completed, every=False) == []
-    assert len(traces(completed, every=True)) == 2
+
+def test_a_page_tells_all_of_a_job(snapshot: SnapshotCheck) -> None:
+    pages = {
+        title: "\n".join(page(story, NOW, width=None, all_traces=False, log_lines=20))
+        for title, story in stories().items()
+    }
+
+    snapshot("show", pages)
+
+
+def test_all_tracebacks_are_shown_when_asked_for() -> None:
+    *_, failed, completed = stories().values()
+
+    for story in (failed, completed):
+        lines = [click.unstyle(line) for line in page(story, NOW, width=None, all_traces=True, log_lines=20)]
+        assert lines[-5:] == ["Attempt 1, errored", "  first", "", "Attempt 2, crashed", "  killed"]
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])

@@ -18,6 +18,7 @@ from shigoto.cli.schedules import schedules as group
 from shigoto.engine.open import open_engine
 from shigoto.engine.sqlite import SqliteEngine
 from shigoto.model.time import to_millis
+from tests.unit.cli.pages import SnapshotCheck, session
 from tests.unit.commands import Command, Store, command
 
 SHOP = """
@@ -484,43 +485,23 @@ def test_a_preview_across_a_change_of_the_clocks_is_what_a_walk_over_every_minut
         assert LINE.findall(done.out) == oracle(hour, minute, zone, first, last)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (
-            ["--cron", "30 2 * * *", "--from", "2026-03-28", "--to", "2026-03-30"],
-            "forward from 02:00 to 03:00: 02:30 does not exist, runs at 03:00.",
-        ),
-        (
-            ["--cron", "30 2 * * *", "--from", "2026-03-28", "--to", "2026-03-30", "--gap", "skip"],
-            "forward from 02:00 to 03:00: 02:30 does not exist, is left out.",
-        ),
-        (
-            ["--cron", "0,20,40,50 2 * * *", "--from", "2026-03-28", "--to", "2026-03-30"],
-            "02:00, 02:20, 02:40, … do not exist, run once at 03:00.",
-        ),
-        (
-            ["--cron", "30 2 * * *", "--from", "2026-10-24", "--to", "2026-10-26"],
-            "back from 03:00 to 02:00: 02:30 comes twice, runs the first time.",
-        ),
-        (
-            ["--cron", "30 2 * * *", "--from", "2026-10-24", "--to", "2026-10-26", "--fold", "both"],
-            "02:30 comes twice, runs both times.",
-        ),
-        (["--cron", "0 4 * * *", "--from", "2026-10-24", "--to", "2026-10-26"], "nothing is due then."),
-        (
-            ["--cron", "*/30 * * * *", "--from", "2026-03-29T01:00", "--to", "2026-03-29T04:00"],
-            "are left out.",
-        ),
-    ],
-)
 def test_a_preview_says_what_happens_where_the_clocks_are_changed(
-    shigoto: Command, words: list[str], sentence: str
+    shigoto: Command, snapshot: SnapshotCheck
 ) -> None:
-    done = shigoto("schedules", "preview", *words, *BERLIN)
+    preview = "shigoto schedules preview --tz Europe/Berlin"
+    spring, autumn = "--from 2026-03-28 --to 2026-03-30", "--from 2026-10-24 --to 2026-10-26"
+    night = "--from 2026-03-29T01:00 --to 2026-03-29T04:00"
+    titles = {
+        "A time that does not exist runs after the change": f"--cron '30 2 * * *' {spring}",
+        "Or it is left out": f"--cron '30 2 * * *' {spring} --gap skip",
+        "Several times that do not exist run once": f"--cron '0,20,40,50 2 * * *' {spring}",
+        "A time that comes twice runs the first time": f"--cron '30 2 * * *' {autumn}",
+        "Or both times": f"--cron '30 2 * * *' {autumn} --fold both",
+        "Other times are not touched": f"--cron '0 4 * * *' {autumn}",
+        "What is due again soon is left out": f"--cron '*/30 * * * *' {night}",
+    }
 
-    [told] = [line for line in done.lines if line.startswith("The clocks")]
-    assert told.endswith(sentence)
+    snapshot("schedules", {title: session(shigoto, f"{preview} {words}") for title, words in titles.items()})
 
 
 def test_a_preview_has_a_limit_and_says_that_there_is_more(shigoto: Command) -> None:

@@ -202,11 +202,3 @@ def test_no_table_is_wider_than_the_terminal(width: int) -> None:
 
     for line in (*jobs, *counts):
         assert 0 < output.cells(click.unstyle(line)) <= width
-
-
-def test_a_narrow_terminal_shows_what_waits_and_what_failed() -> None:
-    assert [line.split() for line in stats_table({"mail": Counts(pending=5, failed=1)}, 24)] == [
-        ["queue", "pending", "failed"],
-        ["mail", "5", "1"],
-        ["total", "5", "1"],
-    ]

@@ -16,6 +16,7 @@ from shigoto.cli.watch import EndRates, spelt_out
 from shigoto.model.job import Counts, QueueSettings
 from shigoto.model.worker import Ending
 from shigoto.queues import Queue
+from tests.unit.cli.pages import SnapshotCheck, session
 from tests.unit.commands import Command, Store, on_terminal
 
 # --watch
@@ -152,22 +153,21 @@ def test_rates_are_known_from_the_second_look_on_and_deleted_jobs_are_no_negativ
 # queues, pause and resume
 
 
-def test_queues_are_shown_with_what_they_hold_and_what_is_set(shigoto: Command, store: Store) -> None:
-    assert shigoto("queues", "jobs.db").out == "There are no queues: there was never a job.\n"
+def test_queues_are_shown_with_what_they_hold_and_what_is_set(
+    shigoto: Command, store: Store, snapshot: SnapshotCheck
+) -> None:
+    empty = session(shigoto, "shigoto queues jobs.db")
     store.enqueue()
     store.enqueue(queue="sms", delay=60_000)
     store.engine.run(store.engine.configure(QueueSettings(name="sms", paused=True, keep_failed_for=60_000)))
 
-    table = shigoto("queues", "jobs.db").lines
+    pages = {
+        "Without a job there is no queue": empty,
+        "Queues are shown with what they hold and what is set": session(shigoto, "shigoto queues jobs.db"),
+        "For programs": session(shigoto, "shigoto queues jobs.db --json"),
+    }
 
-    assert table[0].split() == [
-        *("queue", "state", "pending", "scheduled", "processing", "failed", "completed", "kept", "for")
-    ]
-    assert table[1].split() == ["mail", "open", "1", "0", "0", "0", "0", "default"]
-    assert table[2].split() == ["sms", "paused", "1", "1", "0", "0", "0", "default,", "60", "s,", "default"]
-    [mail, sms] = shigoto("queues", "jobs.db", "--json").json
-    assert (mail["name"], mail["paused"], mail["counts"]["pending"]) == ("mail", False, 1)
-    assert (sms["paused"], sms["keep_failed_for"]) == (True, "PT60S")
+    snapshot("queues", pages)
 
 
 @pytest.mark.parametrize("width", [25, 40, 80, 200])

@@ -1,10 +1,17 @@
 """The record protocol's table: what goes over the line comes back as it was."""
 
 import inspect
-from typing import get_args
+from datetime import UTC, datetime
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 from uuid import uuid4
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from msgspec import Struct
+from msgspec.structs import fields
 
 from shigoto.engine.memory import MemoryEngine
 from shigoto.engine.protocol import Engine
@@ -28,6 +35,50 @@ def test_arguments_and_values_of_every_verb_can_be_read() -> None:
             protocol.decode_args(name, protocol.encode("nothing of the kind"))
         if verb.gives is None:
             assert protocol.decode_value(name, protocol.encode(None)) is None
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+LEAVES: dict[Any, SearchStrategy[Any]] = {
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False),
+    str: TEXT,
+    datetime: st.datetimes(timezones=st.just(UTC)),
+    object: st.none(),  # the pattern of a spec, which means something in its own process only
+}
+
+
+def values_of(kind: Any) -> SearchStrategy[Any]:
+    """Return the values of a type that the table of verbs names."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is protocol.Filter:
+        return values_of(JobFilter)
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return st.builds(kind, **{field.name: values_of(field.type) for field in fields(kind)})
+    if kind in LEAVES:
+        return LEAVES[kind]
+    if origin is Annotated:
+        return values_of(parts[0])
+    if origin in (Union, UnionType):
+        return st.one_of([values_of(part) for part in parts])
+    if origin is dict:
+        return st.dictionaries(values_of(parts[0]), values_of(parts[1]), max_size=3)
+    if origin is tuple and Ellipsis not in parts:
+        return st.tuples(*[values_of(part) for part in parts])
+    if origin in (list, tuple, frozenset):
+        return st.lists(values_of(parts[0]), max_size=3).map(origin)
+    return st.from_type(kind)
+
+
+@pytest.mark.parametrize("name", protocol.VERBS)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_what_any_verb_takes_and_gives_comes_back_as_it_was(name: str, data: st.DataObject) -> None:
+    verb = protocol.VERBS[name]
+    args = data.draw(values_of(verb.takes))
+    value = None if verb.gives is None else data.draw(values_of(verb.gives))
+
+    assert protocol.decode_args(name, protocol.encode(args)) == args
+    assert protocol.decode_value(name, protocol.encode(value)) == value
 
 
 def test_a_filter_is_read_to_the_letter_with_states_and_views() -> None:
