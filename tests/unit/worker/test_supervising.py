@@ -102,7 +102,7 @@ async def test_a_process_group_is_dead_when_it_was_ended() -> None:
     assert await head.wait() == -signal.SIGKILL
 
 
-def test_a_slate_has_the_processes_of_jobs_in_children_and_marks_that_only_grow() -> None:
+def test_running_jobs_show_the_processes_of_children_and_flags_that_only_grow() -> None:
     created = RunningJobs.create(3)
     assert created.fd is not None
     attached = RunningJobs.attach(created.fd, 3)
