@@ -230,12 +230,12 @@ class TestDoorbell:
 
         assert asyncio.run(wait()) == [True, True, True]
 
-    @pytest.mark.parametrize("done", ["bury", "cancel", "force"])
+    @pytest.mark.parametrize("done", ["report_dead", "cancel", "force"])
     def test_what_frees_a_job_or_takes_it_away_rings_too(self, store: EngineUnderTest, done: str) -> None:
         worker = store.announce()
         lease = store.start(worker)
         doing: dict[str, Callable[[], Op[Any]]] = {
-            "bury": lambda: store.engine.bury(worker, [Death(number=lease.number)]),
+            "report_dead": lambda: store.engine.report_dead(worker, [Death(number=lease.number)]),
             "cancel": lambda: store.engine.cancel([lease.id]),
             "force": lambda: store.engine.cancel([lease.id], force=True),
         }

@@ -9,7 +9,7 @@ from conformance.concurrency import (
     TestTasks,
     TestThreads,
 )
-from conformance.crashes import TestBlame, TestBury, TestCrashed
+from conformance.crashes import TestBlame, TestCrashed, TestReportDead
 from conformance.deleting import TestDelete
 from conformance.due_times import TestExpiry, TestPromote, TestRetention
 from conformance.encryption import TestSealed
@@ -65,7 +65,6 @@ __all__ = [
     "TestAudit",
     "TestBeat",
     "TestBlame",
-    "TestBury",
     "TestByArgs",
     "TestByError",
     "TestByWorker",
@@ -107,6 +106,7 @@ __all__ = [
     "TestRefusals",
     "TestReplace",
     "TestReport",
+    "TestReportDead",
     "TestRescue",
     "TestRetention",
     "TestRetry",

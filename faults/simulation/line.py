@@ -22,7 +22,7 @@ REPEATABLE = frozenset({"enqueue_many", "settle", "beat", "announce", "report", 
 LATE = frozenset({"enqueue_many", "settle"})
 READS = ("deletable", "count", "get", "find", "attempts", "logs", "stats", "settings", "workers", "due")
 WRITES = (
-    *REPEATABLE, "claim", "leave", "bury", "sweep", "cancel", "retry", "delete", "configure", "tick",
+    *REPEATABLE, "claim", "leave", "report_dead", "sweep", "cancel", "retry", "delete", "configure", "tick",
 )  # fmt: skip
 OPS = frozenset((*READS, *WRITES))
 

@@ -213,7 +213,7 @@ def suspect(stage: Stage, tasks: tuple[str, ...]) -> None:
     engine, ghost = stage.engine, uuid7()
     engine.run(engine.announce(announcement(ghost, tasks)))
     [taken] = engine.run(engine.claim(ghost, [Want(tasks=tasks, queues=None, limit=1)]))
-    engine.run(engine.bury(ghost, [Death(number=taken.number, error="killed")]))
+    engine.run(engine.report_dead(ghost, [Death(number=taken.number, error="killed")]))
 
 
 def announcement(id: Any, tasks: tuple[str, ...], *, isolates: bool = False) -> Announcement:

@@ -268,7 +268,7 @@ class Engine(Transport, Protocol):
         """Forget a worker that runs nothing any more; what it holds without knowing is released (T8) and counted."""
         ...
 
-    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         """Forget a worker whose process is known to have ended: the jobs in `deaths` have crashed (T9), everything else
         that it held is released (T8), and both count as not settled. Tells of all of them. A death counts towards
         quarantine only if it says that the job was alone.
@@ -484,8 +484,8 @@ class Relay:
     def leave(self, worker: UUID) -> Op[int]:
         return self.engine.leave(worker)
 
-    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
-        return self.engine.bury(worker, deaths)
+    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+        return self.engine.report_dead(worker, deaths)
 
     def promote(self, limit: int) -> Op[Promoted]:
         return self.engine.promote(limit)

@@ -193,9 +193,9 @@ class MemoryEngine:
         """Forget a worker; what it still held is released."""
         return change(lambda: work.leave(self._store, worker), rings=bool)
 
-    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         """Forget a worker whose process is known to have ended, and free what it held (T8, T9)."""
-        return change(lambda: work.bury(self._store, worker, deaths), rings=_any_freed)
+        return change(lambda: work.report_dead(self._store, worker, deaths), rings=_any_freed)
 
     def promote(self, limit: int) -> Op[Promoted]:
         """Make due scheduled jobs ready, in run_at order, at most `limit`."""

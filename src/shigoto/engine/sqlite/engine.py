@@ -219,9 +219,9 @@ class SqliteEngine:
     def leave(self, worker: UUID) -> Op[int]:
         return Op(start=lambda: repairing.leave(self._dialect.submit, self._clock.now(), worker), rings=bool)
 
-    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         return Op(
-            start=lambda: repairing.bury(self._dialect.submit, self._clock.now(), worker, deaths),
+            start=lambda: repairing.report_dead(self._dialect.submit, self._clock.now(), worker, deaths),
             rings=repairing.any_freed,
         )
 
