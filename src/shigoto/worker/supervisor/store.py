@@ -107,7 +107,7 @@ class SupervisorStore:
     def report_dead(self, hello: RunnerHello, deaths: Sequence[Death], groups: Collection[int]) -> None:
         """Tell the store that this runner's process has ended, however long the store takes to listen; but first end
         these process groups, which it has left behind."""
-        death_report = self._begin("death report", lambda: self._report_dead(hello, deaths, groups))
+        death_report = self._begin("death-report", lambda: self._report_dead(hello, deaths, groups))
         self._death_reports.add(death_report)
         death_report.add_done_callback(self._death_reports.discard)
 
