@@ -415,8 +415,8 @@ def start():
 op = Op(start=start)
 loop = asyncio.new_event_loop()
 async def begin():
-    ear = driver.listen()
-    assert await ear.wait(20)
+    doorbell = driver.listen()
+    assert await doorbell.wait(20)
     return await driver.arun(op)
 first = driver.run(op)
 mine = loop.run_until_complete(begin())
@@ -494,7 +494,7 @@ def start():
 op = Op(start=start)
 driver.run(op)
 async def main():
-    ear = driver.listen()
+    doorbell = driver.listen()
     await asyncio.gather(*(driver.arun(op) for _ in range(4)))
 asyncio.run(main())
 """

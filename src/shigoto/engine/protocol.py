@@ -123,7 +123,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
 
 class Doorbell(Protocol):
-    """One waiter's ear at the store. It may miss a ring or ring for nothing: polling alone is always correct."""
+    """How one waiter hears of work. It may miss a ring or ring for nothing: polling alone is always correct."""
 
     async def wait(self, timeout: float) -> bool:
         """Return True when work may be ready, False after `timeout` seconds."""

@@ -298,11 +298,13 @@ def _hears(connection: Connection, settings: PostgresAddress) -> bool | None:
         return None
     channel = f"{settings.schema[:20]}_doctor_{uuid4().hex}"
     try:
-        with _connected(settings, settings.listen_parameters) as ear:
-            ear.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        with _connected(settings, settings.listen_parameters) as listener:
+            listener.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             connection.execute("SELECT pg_notify(%s, '')", (channel,))
-            heard = any(True for _ in ear.notifies(timeout=HEAR_WITHIN, stop_after=1))
-            ear.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))  # of a pooler's connection
+            heard = any(True for _ in listener.notifies(timeout=HEAR_WITHIN, stop_after=1))
+            listener.execute(
+                sql.SQL("UNLISTEN {}").format(sql.Identifier(channel))
+            )  # of a pooler's connection
             return heard
     except StoreError:
         return False

@@ -101,18 +101,18 @@ class RequestThreads:
 
 
 class Rung(Struct, frozen=True):
-    """How often the bell has rung, from some number on."""
+    """How often the doorbell has rung, from some number on."""
 
     rung: int
 
 
 class RemoteDoorbell:
-    """One waiter's ear. It asks from the moment it is made, so that it misses nothing before the first wait."""
+    """For one waiter. It asks from the moment it is made, so that it misses nothing before the first wait."""
 
     def __init__(self, get: Get) -> None:
         self._get = get
         self._heard = asyncio.Event()
-        self._listening = asyncio.get_running_loop().create_task(self._listen(), name="shigoto-http-bell")
+        self._listening = asyncio.get_running_loop().create_task(self._listen(), name="shigoto-http-doorbell")
 
     async def wait(self, timeout: float) -> bool:
         """Return True when work may be ready, False after `timeout` seconds."""
