@@ -410,7 +410,7 @@ class Context(Struct, eq=False):
     It is injected, and not part of the payload: whoever enqueues leaves it out.
     """
 
-    # Without a desk there is no job. `_encode` is how the task stores its results (`Signature.encode_result`).
+    # Without services there is no job. `_encode` is how the task stores its results (`Signature.encode_result`).
     _lease: Lease
     _signals: Signals
     _services: JobServices | None = None

@@ -224,7 +224,7 @@ class _Pausing(Relay):
 
 
 def _noting(request: Request, caller: Caller) -> Schedules:
-    """The schedules, for somebody whose deeds are noted."""
+    """The schedules, for somebody whose actions are noted."""
     unrestricted(caller)
     service = the_service(request)
     return Schedules(service.app, Audited(service.engine, caller.actor))

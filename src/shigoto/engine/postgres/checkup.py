@@ -302,9 +302,8 @@ def _hears(connection: Connection, settings: PostgresAddress) -> bool | None:
             listener.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             connection.execute("SELECT pg_notify(%s, '')", (channel,))
             heard = any(True for _ in listener.notifies(timeout=HEAR_WITHIN, stop_after=1))
-            listener.execute(
-                sql.SQL("UNLISTEN {}").format(sql.Identifier(channel))
-            )  # of a pooler's connection
+            # of a pooler's connection
+            listener.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
             return heard
     except StoreError:
         return False

@@ -47,9 +47,8 @@ class NotifyRate:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._asked_at: deque[float] = deque(
-            maxlen=MANY_RINGS - 1
-        )  # of `ring_now` if it rings, and of `ring_later`
+        # each commit once: by `ring_now` if it rings, and by `ring_later`
+        self._asked_at: deque[float] = deque(maxlen=MANY_RINGS - 1)
         self._rung_at = -COALESCE_FOR
         self._due_at: float | None = None
 
