@@ -322,7 +322,7 @@ class FanOut:
             raise OptionInvalid(f"{call!r} is for tenant {spec.tenant!r}, and was made for {tenant!r}.")
         self.parts.add(part)
         id = uuid5(self._parent, "\0".join((*part, tenant)))
-        return replace(call.spec(id, tenant), pattern=None)
+        return replace(call.spec(id, tenant), template=None)
 
 
 def _tenant_name(tenant: object) -> str:

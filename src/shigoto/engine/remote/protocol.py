@@ -201,13 +201,13 @@ _values: dict[str, Decoder[Any]] = {}
 
 
 def encode(value: Any) -> bytes:
-    """Arguments as a tuple, or a value, for the line. Specs have no pattern any more: see `plain`."""
+    """Arguments as a tuple, or a value, for the line. Specs have no template any more: see `plain`."""
     return _encoder.encode(value)
 
 
 def plain(specs: Sequence[JobSpec]) -> list[JobSpec]:
     """The specs without what means something in their own process only."""
-    return [spec if spec.pattern is None else replace(spec, pattern=None) for spec in specs]
+    return [spec if spec.template is None else replace(spec, template=None) for spec in specs]
 
 
 def decode_args(verb: str, body: bytes) -> tuple[Any, ...]:
