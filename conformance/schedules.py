@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from conformance.engine_under_test import EngineUnderTest
 from conformance.schedule_fixture import Office
-from shigoto.model.schedule import ASTRAY, SOON, Change, Schedule, TickEntry, TickOutcome
+from shigoto.model.schedule import CLOCK_JUMPED_BACK, SOON, Change, Schedule, TickEntry, TickOutcome
 from shigoto.model.worker import Ending
 
 
@@ -219,9 +219,9 @@ class TestDue:
     def test_one_that_is_decided_far_ahead_of_the_clock_is_due(self, store: EngineUnderTest) -> None:
         """E28: the clock was wrong, and is right again; nobody shall wait until it gets there."""
         office = Office(store)
-        far = store.clock.now + ASTRAY + 5_000
+        far = store.clock.now + CLOCK_JUMPED_BACK + 5_000
         office.add(look_at=far + 1_000, decided_to=far)
-        office.add("sound", look_at=far + 1_000, decided_to=store.clock.now + ASTRAY)
+        office.add("sound", look_at=far + 1_000, decided_to=store.clock.now + CLOCK_JUMPED_BACK)
 
         assert office.names() == ["nightly"]
         assert (office.due(limit=0).next_in, office.due().next_in) == (0, far + 1_000 - store.clock.now)
@@ -229,7 +229,7 @@ class TestDue:
     def test_one_that_waits_by_a_clock_that_was_ahead_is_due(self, store: EngineUnderTest) -> None:
         """E28: for the job before, or for another try; it has not been decided any further."""
         office = Office(store)
-        far = store.clock.now + ASTRAY + SOON + 1
+        far = store.clock.now + CLOCK_JUMPED_BACK + SOON + 1
         office.add("held", look_at=far, held=True)
         office.add("retried", look_at=far, errors=2)
         office.add("monthly", look_at=far)
@@ -241,8 +241,8 @@ class TestDue:
     def test_one_that_ended_by_a_clock_that_was_ahead_is_due(self, store: EngineUnderTest) -> None:
         """E28: its end has not come yet, also if no other schedule is left."""
         office = Office(store)
-        office.add(look_at=None, decided_to=store.clock.now + ASTRAY + 1)
-        office.add("ended", look_at=None, decided_to=store.clock.now + ASTRAY)
+        office.add(look_at=None, decided_to=store.clock.now + CLOCK_JUMPED_BACK + 1)
+        office.add("ended", look_at=None, decided_to=store.clock.now + CLOCK_JUMPED_BACK)
 
         assert office.names() == ["nightly"]
         assert office.due(limit=0).next_in == 0

@@ -382,8 +382,8 @@ class Engine(Transport, Protocol):
 
     def due(self, declared: Collection[str], limit: int) -> Op[Due]:
         """The schedules that somebody has to look at: `look_at` has come, or they have reached further ahead than
-        ASTRAY, ended or not, because the clock has gone back; at most `limit`, the longest overdue first. One that has
-        failed is not among the latter.
+        CLOCK_JUMPED_BACK, ended or not, because the clock has gone back; at most `limit`, the longest overdue first.
+        One that has failed is not among the latter.
 
         Only those without an origin, and those that the caller declares: what the others do is in somebody else's code.
         """

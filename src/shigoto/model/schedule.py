@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from shigoto.model.job import JobSpec
 from shigoto.model.time import Millis
 
-ASTRAY: Millis = 60_000
+CLOCK_JUMPED_BACK: Millis = 60_000
 """A schedule that has reached further ahead than this was looked at by a clock that has gone back since."""
 SOON: Millis = 60_000
 """One that waits for a job, or for another try, is looked at again within this. The stores know it by themselves."""

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shigoto.model.errors import ScheduleInvalid
-from shigoto.model.schedule import ASTRAY, Change, Firing, Pause, Schedule, TickEntry, TickOutcome
+from shigoto.model.schedule import CLOCK_JUMPED_BACK, Change, Firing, Pause, Schedule, TickEntry, TickOutcome
 from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 from shigoto.model.time import Millis
 from shigoto.schedule.definition import Definition, read, written
@@ -70,7 +70,7 @@ def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: boo
 
 def clock_jumped_back(schedule: Schedule, now: Millis) -> bool:
     """Whether it is decided further than it can be: the clock has gone back."""
-    return schedule.decided_to > now + ASTRAY
+    return schedule.decided_to > now + CLOCK_JUMPED_BACK
 
 
 def _decide_to(

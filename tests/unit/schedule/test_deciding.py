@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from shigoto.model.schedule import ASTRAY, Schedule, TickEntry, TickOutcome
+from shigoto.model.schedule import CLOCK_JUMPED_BACK, Schedule, TickEntry, TickOutcome
 from shigoto.model.time import Millis
 from shigoto.options import CatchUp, Overlap
 from shigoto.schedule.decide import HELD_LOOK, MOST_COUNTED, ON_TIME, Decision, cut_off, decide, left_of
@@ -264,7 +264,7 @@ class TestOverlap:
         assert not free.cancels
 
 
-class TestPausedAndAstray:
+class TestPausedAndClockJumpedBack:
     """What is not fired by somebody's will, and clocks that were wrong."""
 
     def test_a_paused_one_writes_down_what_it_suppresses(self) -> None:
@@ -302,7 +302,7 @@ class TestPausedAndAstray:
 
     def test_an_ended_pause_is_over_when_the_clock_goes_back(self) -> None:
         """E28: whatever was resumed fires."""
-        for ahead in (ASTRAY // 2, 10 * HOUR):
+        for ahead in (CLOCK_JUMPED_BACK // 2, 10 * HOUR):
             resumed = replace(schedule(10_000), pauses=((10_500 + ahead, 20_000 + ahead),))
             decision = decide(resumed, every(SECOND, "all"), 13_000, busy=False)
 
@@ -326,7 +326,7 @@ class TestPausedAndAstray:
 
     def test_a_clock_that_was_far_ahead_does_not_silence_it(self) -> None:
         """F25, E28."""
-        decision = decide(schedule(10_000 + ASTRAY + 1), every(SECOND), 10_000, busy=False)
+        decision = decide(schedule(10_000 + CLOCK_JUMPED_BACK + 1), every(SECOND), 10_000, busy=False)
 
         assert told(decision) == []
         assert (decision.decided_to, decision.look_at) == (10_000, 11_000)
