@@ -18,7 +18,7 @@ class ScheduleOptions(TypedDict, total=False):
     paused_at: Millis | None
     pauses: tuple[Pause, ...]
     failed: bool
-    held: bool
+    waiting_for_overlap: bool
     look_at: Millis | None
     decided_to: Millis
     errors: int

@@ -17,8 +17,8 @@ class TestSchedules:
         stretch = TickEntry(at=1, until=4, count=3, outcome=TickOutcome.SKIPPED, decided_at=5)
         schedule = Schedule(
             id=store.new_id(), name="nightly", definition='{"é": "\\u4ed5\\u4e8b"}', origin="shop.tasks:nightly",
-            paused_at=-7, failed=True, held=True, look_at=2**53, decided_to=-5, job=store.new_id(), errors=3,
-            error="it broke", counts={"fired": 7}, created_at=11, declared_at=12, stretch=stretch,
+            paused_at=-7, failed=True, waiting_for_overlap=True, look_at=2**53, decided_to=-5, job=store.new_id(),
+            errors=3, error="it broke", counts={"fired": 7}, created_at=11, declared_at=12, stretch=stretch,
             pauses=((-9, -8), (-8, 2**53)),
         )  # fmt: skip
 
@@ -230,11 +230,11 @@ class TestDue:
         """E28: for the job before, or for another try; it has not been decided any further."""
         office = Office(store)
         far = store.clock.now + CLOCK_JUMPED_BACK + SOON + 1
-        office.add("held", look_at=far, held=True)
+        office.add("held", look_at=far, waiting_for_overlap=True)
         office.add("retried", look_at=far, errors=2)
         office.add("monthly", look_at=far)
         office.add("failed", look_at=None, decided_to=far, errors=6, failed=True)
-        office.add("soon", look_at=far - 1, held=True, errors=1)
+        office.add("soon", look_at=far - 1, waiting_for_overlap=True, errors=1)
 
         assert office.names() == ["held", "retried"]
 

@@ -36,7 +36,7 @@ def carried_out(
     change = Change(
         schedule=replace(
             schedule,
-            held=decision.held,
+            waiting_for_overlap=decision.waiting_for_overlap,
             pauses=decision.pauses,
             decided_to=decision.decided_to,
             look_at=decision.look_at,

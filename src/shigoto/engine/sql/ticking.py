@@ -238,9 +238,9 @@ def _is_long(change: Change) -> bool:
 def _row(schedule: Schedule, revision: int) -> tuple[object, ...]:
     return (
         schedule.id, schedule.name, revision, schedule.definition, schedule.origin, schedule.paused_at,
-        int(schedule.failed), int(schedule.held), schedule.look_at, schedule.decided_to, schedule.job, schedule.errors,
-        schedule.error, json.encode(schedule.counts).decode(), schedule.created_at, schedule.declared_at,
-        None if schedule.stretch is None else json.encode(schedule.stretch).decode(),
+        int(schedule.failed), int(schedule.waiting_for_overlap), schedule.look_at, schedule.decided_to, schedule.job,
+        schedule.errors, schedule.error, json.encode(schedule.counts).decode(), schedule.created_at,
+        schedule.declared_at, None if schedule.stretch is None else json.encode(schedule.stretch).decode(),
         json.encode(schedule.pauses).decode(),
     )  # fmt: skip
 
@@ -265,7 +265,7 @@ def _read(row: Sequence[Any]) -> Schedule:
         origin=origin,
         paused_at=paused_at,
         failed=bool(failed),
-        held=bool(held),
+        waiting_for_overlap=bool(held),
         look_at=look_at,
         decided_to=decided_to,
         job=None if job is None else UUID(job),
