@@ -12,7 +12,7 @@ from conformance.concurrency import (
 from conformance.crashes import TestBlame, TestCrashed, TestReportDead
 from conformance.deleting import TestDelete
 from conformance.due_times import TestExpiry, TestPromote, TestRetention
-from conformance.encryption import TestSealed
+from conformance.encryption import TestEncryptedTexts
 from conformance.enqueue import TestEnqueue, TestTheSameId, TestWhen
 from conformance.filters import TestByError, TestByWorker, TestCount, TestSince
 from conformance.filters_by_arguments import TestByArgs
@@ -79,6 +79,7 @@ __all__ = [
     "TestDelete",
     "TestDoorbell",
     "TestDue",
+    "TestEncryptedTexts",
     "TestEnqueue",
     "TestErrored",
     "TestExpiry",
@@ -111,7 +112,6 @@ __all__ = [
     "TestRetention",
     "TestRetry",
     "TestSchedules",
-    "TestSealed",
     "TestSecondEngine",
     "TestSettings",
     "TestSince",
