@@ -75,7 +75,7 @@ from shigoto.options import (
     check_defaults,
     check_patience,
 )
-from shigoto.queues import Queue, listing, pausing
+from shigoto.queues import Queue, list_op, pause_op
 from shigoto.task import Decorate, Task, Tasks
 
 if TYPE_CHECKING:
@@ -196,11 +196,11 @@ class Query(ABC):
 
     def queues(self) -> list[Queue]:
         """Every queue that has had a job or a setting, by name: what it holds, and whether it is paused."""
-        return self.engine.run(listing(self.engine))
+        return self.engine.run(list_op(self.engine))
 
     async def aqueues(self) -> list[Queue]:
         """Every queue that has had a job or a setting, by name."""
-        return await self.engine.arun(listing(self.engine))
+        return await self.engine.arun(list_op(self.engine))
 
     def redrive(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Redriven:
         """Retry all failed jobs that match: `app.redrive(task="send", failure_kind="timeout")`.
@@ -251,19 +251,19 @@ class Query(ABC):
 
     def pause(self, queue: str) -> None:
         """Let no worker start jobs of this queue; those that run go on."""
-        self.engine.run(pausing(self.engine, queue, paused=True))
+        self.engine.run(pause_op(self.engine, queue, paused=True))
 
     async def apause(self, queue: str) -> None:
         """Let no worker start jobs of this queue; those that run go on."""
-        await self.engine.arun(pausing(self.engine, queue, paused=True))
+        await self.engine.arun(pause_op(self.engine, queue, paused=True))
 
     def resume(self, queue: str) -> None:
         """Let workers start jobs of this queue again."""
-        self.engine.run(pausing(self.engine, queue, paused=False))
+        self.engine.run(pause_op(self.engine, queue, paused=False))
 
     async def aresume(self, queue: str) -> None:
         """Let workers start jobs of this queue again."""
-        await self.engine.arun(pausing(self.engine, queue, paused=False))
+        await self.engine.arun(pause_op(self.engine, queue, paused=False))
 
     def _meant(self, text: str, filters: Filters) -> Filters:
         meant = together(text, filters)

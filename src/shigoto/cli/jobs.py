@@ -45,7 +45,7 @@ from shigoto.handle import JobHandle, found
 from shigoto.model.errors import ShigotoError, StoreError, UnknownTask, nearest
 from shigoto.model.job import KEY_MODES, Counts, Job, State
 from shigoto.model.worker import WorkerRecord
-from shigoto.server.audit import rerunning
+from shigoto.server.audit import rerun_op
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
@@ -591,7 +591,7 @@ def rerun(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
 
 
 def _rerun(engine: "Engine", word: str, job: Job) -> ActionResult:
-    new = engine.run(rerunning(engine, job.id, actor=actor()))
+    new = engine.run(rerun_op(engine, job.id, actor=actor()))
     text = f"#{job.number} ({job.task}) runs again as #{new.number} ({new.id})."
     return ActionResult(
         word=word, text=text, fields=_fields(job, state=job.state, rerun={"id": new.id, "number": new.number})

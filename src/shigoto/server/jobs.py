@@ -53,7 +53,7 @@ from shigoto.model.time import Millis, to_millis
 from shigoto.observe import tracing
 from shigoto.options import CallOptions
 from shigoto.queues import store_within_limits
-from shigoto.server.audit import Audited, cancelling, rerunning
+from shigoto.server.audit import Audited, cancel_op, rerun_op
 from shigoto.server.auth import ASKERS, Admin, Asker, Caller, Reader, Submitter, allowed, the_service
 from shigoto.server.job_models import (
     LONGEST_FILTER,
@@ -475,9 +475,7 @@ async def cancel_job(request: Request, caller: Admin, id: UUID) -> Response:
     service = the_service(request)
     wish = await body(request, Cancelling)
     job = await found(service, caller, id)
-    [state] = await service.engine.arun(
-        cancelling(service.engine, [id], force=wish.force, actor=caller.actor)
-    )
+    [state] = await service.engine.arun(cancel_op(service.engine, [id], force=wish.force, actor=caller.actor))
     service.feed.stirred()
     return answer(StateOf(id, state or job.state))
 
@@ -512,7 +510,7 @@ async def rerun_job(
         named = derived(
             caller.token.id if caller.token is not None else "", "", f"rerun {id}\n{idempotency_key}", 0
         )
-    made = await service.engine.arun(rerunning(service.engine, id, actor=caller.actor, named=named))
+    made = await service.engine.arun(rerun_op(service.engine, id, actor=caller.actor, named=named))
     place = {"Location": f"{base_of(request)}/{made.id}"}
     told = Submitted(id=made.id, number=made.number, status=made.status)
     return answer(told, 201 if made.status == "inserted" else 200, place)

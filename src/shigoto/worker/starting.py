@@ -129,7 +129,7 @@ def expect_ready_now(engine: Engine, *, any_role: bool, kind: str) -> None:
         raise NotReady(f"The {kind} cannot begin. {error}") from error
 
 
-def probing(engine: Engine) -> Op[Any]:
+def probe_op(engine: Engine) -> Op[Any]:
     """What any store answers that is there and is made for this release; it changes nothing."""
     return engine.expect_ready(any_role=True) if isinstance(engine, Prepared) else engine.due((), 0)
 
