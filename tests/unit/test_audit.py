@@ -9,9 +9,7 @@ import pytest
 from msgspec import json
 
 from shigoto import JobNotFound, JobNotRetryable, OptionInvalid, State
-from shigoto.bulk import cancelling as cancelling_all
-from shigoto.bulk import carry_out, choosing, choosing_live, clearing
-from shigoto.bulk import retrying as retrying_all
+from shigoto.bulk import cancel_plan, carry_out, choose_live_plan, choose_plan, clear_plan, retry_plan
 from shigoto.engine.protocol import Capabilities, Relay
 from shigoto.handle import JobHandle
 from shigoto.model.job import QueueSettings
@@ -140,11 +138,11 @@ def test_bulk_actions_note_each_batch_once_with_the_filter(shop: Shop) -> None:
     jobs = [failed(shop) for _ in range(3)]
     engine = Audited(shop.engine, ACTOR, "failed task:price")
 
-    chosen = carry_out(engine, choosing(engine, {"state": State.FAILED}, decoder=lambda _: None))
-    carry_out(engine, retrying_all(engine, chosen))
-    live = carry_out(engine, choosing_live(engine, {"state": "pending"}, decoder=lambda _: None))
-    carry_out(engine, cancelling_all(engine, live))
-    carry_out(engine, clearing(engine, {"state": State.CANCELLED}, dry_run=False))
+    chosen = carry_out(engine, choose_plan(engine, {"state": State.FAILED}, decoder=lambda _: None))
+    carry_out(engine, retry_plan(engine, chosen))
+    live = carry_out(engine, choose_live_plan(engine, {"state": "pending"}, decoder=lambda _: None))
+    carry_out(engine, cancel_plan(engine, live))
+    carry_out(engine, clear_plan(engine, {"state": State.CANCELLED}, dry_run=False))
 
     ids = [str(job.id) for job in jobs]
     assert told(shop) == [

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from msgspec import Struct, structs
 
-from shigoto.bulk import Redriven, carry_out, choosing, retrying
+from shigoto.bulk import Redriven, carry_out, choose_plan, retry_plan
 from shigoto.cli.arguments import audited
 from shigoto.cli.confirm import counted
 from shigoto.cli.output import one_line
@@ -220,8 +220,8 @@ def act(engine: "Engine", action: Action) -> str | RetryAll:
             return _after_count(engine.run(_count_op(engine, RetryAll(task, filtered))))
         case RetryAll(task, filtered):
             filters = _failed(task, filtered)
-            chosen = carry_out(engine, choosing(engine, filters, decoder=lambda _: None))
-            return _after_retry(task, carry_out(engine, retrying(audited(engine, filters), chosen)))
+            chosen = carry_out(engine, choose_plan(engine, filters, decoder=lambda _: None))
+            return _after_retry(task, carry_out(engine, retry_plan(audited(engine, filters), chosen)))
         case _:
             assert_never(action)
 
