@@ -128,14 +128,14 @@ class ReadinessProbe:
         if now - self._answered_at > GOOD_FOR or self._trouble is not None:
             found.append(self._trouble or SILENT)
         found += [f"A part of the service has ended: {part}." for part in self._lost]
-        housekeeping = self._service.housekeeping
-        if housekeeping is not None:
-            idle = housekeeping.idle
+        scheduler = self._service.scheduler
+        if scheduler is not None:
+            idle = scheduler.idle
             if idle is None:
                 found.append("The housekeeping has not begun.")
             elif idle > CYCLE_WITHIN:
                 found.append("The housekeeping does not get on.")
-            if housekeeping.locked:
+            if scheduler.locked:
                 found.append(LOCKED)
         return found
 
@@ -177,7 +177,7 @@ def metrics_of(service: "Service") -> Metrics | None:
 
     def more() -> list[GaugeValue]:
         told = [GaugeValue("ready", (), float(not service.probe.reasons()))]
-        health = None if service.housekeeping is None else service.housekeeping.health()
+        health = None if service.scheduler is None else service.scheduler.health()
         return told if health is None else [*told, *readings(health)]
 
     return metrics_if_shown(service.app.bus, lambda: service.engine, more=more)
