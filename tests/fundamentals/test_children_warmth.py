@@ -26,7 +26,7 @@ def apart() -> None: ...
 WITHOUT_PROCESSES = CODE.partition("@app.task(")[0]
 
 
-class TestWarmth:
+class TestIdleChildren:
     def test_nothing_is_kept_unless_somebody_asks(self) -> None:
         assert not IdleChildren(lambda: 5.0).wanted
         assert IdleChildren(lambda: 5.0).over

@@ -56,7 +56,7 @@ class Belled(Relay):
 
 
 @asynccontextmanager
-async def fanned() -> AsyncIterator[tuple[WorkWaiters, Hand]]:
+async def listening_waiters() -> AsyncIterator[tuple[WorkWaiters, Hand]]:
     """Waiters that listen, and the doorbell."""
     doorbell = Hand()
     engine = Belled(lambda: doorbell)
@@ -80,7 +80,7 @@ async def settle() -> None:
 
 
 async def test_a_ring_wakes_the_first_of_every_line_and_he_the_next() -> None:
-    async with fanned() as (waiters, doorbell):
+    async with listening_waiters() as (waiters, doorbell):
         lines = {
             name: [asyncio.create_task(waiters.wait(name, until())) for _ in range(3)] for name in ("a", "b")
         }
@@ -106,7 +106,7 @@ async def test_a_ring_wakes_the_first_of_every_line_and_he_the_next() -> None:
 
 
 async def test_a_ring_between_the_look_and_the_wait_is_not_missed() -> None:
-    async with fanned() as (waiters, doorbell):
+    async with listening_waiters() as (waiters, doorbell):
         seen = waiters.rung
         doorbell.rung.set()
         await settle()
@@ -115,7 +115,7 @@ async def test_a_ring_between_the_look_and_the_wait_is_not_missed() -> None:
 
 
 async def test_who_has_looked_in_vain_is_the_first_still() -> None:
-    async with fanned() as (waiters, doorbell):
+    async with listening_waiters() as (waiters, doorbell):
         other = asyncio.create_task(waiters.wait("a", until()))
         await settle()
         again = asyncio.create_task(waiters.wait("a", until(), seen=waiters.rung, again=True))
@@ -127,7 +127,7 @@ async def test_who_has_looked_in_vain_is_the_first_still() -> None:
 
 
 async def test_who_goes_away_does_not_keep_the_ring_to_himself() -> None:
-    async with fanned() as (waiters, _):
+    async with listening_waiters() as (waiters, _):
         gone, next_ = (asyncio.create_task(waiters.wait("a", until())) for _ in range(2))
         await settle()
         waiters.passed_on("a")
@@ -139,13 +139,13 @@ async def test_who_goes_away_does_not_keep_the_ring_to_himself() -> None:
 
 
 async def test_time_that_is_over_ends_the_wait() -> None:
-    async with fanned() as (waiters, _):
+    async with listening_waiters() as (waiters, _):
         assert not await waiters.wait("a", asyncio.get_running_loop().time() + 0.01)
         assert waiters._lines == {}
 
 
 async def test_rings_are_counted_for_those_who_listen_from_afar() -> None:
-    async with fanned() as (waiters, doorbell):
+    async with listening_waiters() as (waiters, doorbell):
         assert waiters.rung == 5
         await asyncio.wait_for(waiters.rings(4, until()), PATIENCE)  # it has rung since
         one = asyncio.create_task(waiters.rings(5, until()))
