@@ -167,7 +167,7 @@ def look_into(settings: PostgresAddress) -> Steps[StoreFacts]:
 
 
 def _move(name: str) -> Steps[MoveFacts | None]:
-    """Whoever has made the gate may have let nobody else read it."""
+    """Whoever has set the move lock may have let nobody else read it."""
     readable = "SELECT 1 WHERE has_table_privilege(to_regclass($1::text), 'SELECT')"
     if (yield SqlText(readable, (f'"{name}".gate',))).fetchone() is None:
         return None
