@@ -118,7 +118,7 @@ def judge(figures: Figures | None, state: State, poll: float, overdue: float = 0
     return _health(status, (*errors, *warnings), figures, state)
 
 
-def readings(health: Health) -> list[GaugeValue]:
+def gauge_values(health: Health) -> list[GaugeValue]:
     """What Prometheus is shown of it (S4-18)."""
     told = [GaugeValue("scheduler_status", (status,), float(status == health.status)) for status in STATUSES]
     told.append(GaugeValue("scheduler_errors", (), health.error_rate))

@@ -29,7 +29,7 @@ from shigoto.model.errors import (
 )
 from shigoto.observe.metrics import MISSING, Metrics, metrics_if_shown
 from shigoto.observe.store_gauges import GaugeValue
-from shigoto.scheduler import readings
+from shigoto.scheduler import gauge_values
 from shigoto.server.auth import Reader, the_service
 from shigoto.server.routing import answer, spec
 from shigoto.worker.health import LOCKED
@@ -178,6 +178,6 @@ def metrics_of(service: "Service") -> Metrics | None:
     def more() -> list[GaugeValue]:
         told = [GaugeValue("ready", (), float(not service.probe.reasons()))]
         health = None if service.scheduler is None else service.scheduler.health()
-        return told if health is None else [*told, *readings(health)]
+        return told if health is None else [*told, *gauge_values(health)]
 
     return metrics_if_shown(service.app.bus, lambda: service.engine, more=more)
