@@ -145,7 +145,7 @@ def test_a_move_that_was_interrupted_takes_what_has_ticked_since(
 
 
 @EACH
-@pytest.mark.parametrize(("gate", "error"), [("closed", StoreMoving), ("moved", StoreMoved)])
+@pytest.mark.parametrize(("move_lock", "error"), [("closed", StoreMoving), ("moved", StoreMoved)])
 def test_nothing_about_schedules_changes_in_a_store_that_is_closed(
     kind: str, other: str, opened: Stores, move_lock: Any, error: type[StoreError]
 ) -> None:

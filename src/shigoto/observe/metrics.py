@@ -279,7 +279,8 @@ RUN = ("task", "queue")
 
 Series = tuple[tuple[str, ...], list[float]]  # labels, and the values of a sample or a reading
 
-# By the names they have in samples and readings; in the order in which they are shown, and in docs/guides/metrics.md.
+# By the names they have in samples and gauge values; in the order in which they are shown, and in
+# docs/guides/metrics.md.
 FAMILIES: dict[str, Family] = {
     "jobs_started": Family("shigoto_jobs_started", "counter", RUN, "Runs whose handler was called."),
     "jobs_ended": Family(
@@ -388,7 +389,7 @@ class Metrics:
     """Counts what happens on a bus from now on, and shows it together with what a store holds.
 
     Without a `bus` it shows what it is given by `add`; without an `engine` nothing is asked of a store. `more` is asked
-    for further readings whenever somebody scrapes. Raises DeclarationError if prometheus-client is not installed.
+    for further gauge values whenever somebody scrapes. Raises DeclarationError if prometheus-client is not installed.
     """
 
     def __init__(
