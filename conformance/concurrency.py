@@ -197,67 +197,67 @@ class TestDoorbell:
 
     def test_a_ring_reaches_the_waiter(self, store: EngineUnderTest) -> None:
         async def wait() -> bool:
-            bell = store.engine.listen()
+            doorbell = store.engine.listen()
             try:
-                waiting = asyncio.create_task(bell.wait(PATIENCE))
+                waiting = asyncio.create_task(doorbell.wait(PATIENCE))
                 await asyncio.to_thread(store.enqueue)
                 return await waiting
             finally:
-                bell.close()
+                doorbell.close()
 
         assert asyncio.run(wait())
 
     def test_a_ring_before_the_wait_is_not_lost(self, store: EngineUnderTest) -> None:
         async def wait() -> bool:
-            bell = store.engine.listen()
+            doorbell = store.engine.listen()
             try:
                 await store.engine.arun(store.engine.enqueue_many([store.spec()]))
-                return await bell.wait(PATIENCE)
+                return await doorbell.wait(PATIENCE)
             finally:
-                bell.close()
+                doorbell.close()
 
         assert asyncio.run(wait())
 
     def test_every_waiter_hears_it(self, store: EngineUnderTest) -> None:
         async def wait() -> list[bool]:
-            bells = [store.engine.listen() for _ in range(3)]
+            doorbells = [store.engine.listen() for _ in range(3)]
             try:
                 await store.engine.arun(store.engine.enqueue_many([store.spec()]))
-                return list(await asyncio.gather(*(bell.wait(PATIENCE) for bell in bells)))
+                return list(await asyncio.gather(*(doorbell.wait(PATIENCE) for doorbell in doorbells)))
             finally:
-                for bell in bells:
-                    bell.close()
+                for doorbell in doorbells:
+                    doorbell.close()
 
         assert asyncio.run(wait()) == [True, True, True]
 
-    @pytest.mark.parametrize("done", ["bury", "cancel", "force"])
+    @pytest.mark.parametrize("done", ["report_dead", "cancel", "force"])
     def test_what_frees_a_job_or_takes_it_away_rings_too(self, store: EngineUnderTest, done: str) -> None:
         worker = store.announce()
         lease = store.start(worker)
         doing: dict[str, Callable[[], Op[Any]]] = {
-            "bury": lambda: store.engine.bury(worker, [Death(number=lease.number)]),
+            "report_dead": lambda: store.engine.report_dead(worker, [Death(number=lease.number)]),
             "cancel": lambda: store.engine.cancel([lease.id]),
             "force": lambda: store.engine.cancel([lease.id], force=True),
         }
 
         async def wait() -> bool:
-            bell = store.engine.listen()
+            doorbell = store.engine.listen()
             try:
                 await store.engine.arun(doing[done]())
-                return await bell.wait(PATIENCE)
+                return await doorbell.wait(PATIENCE)
             finally:
-                bell.close()
+                doorbell.close()
 
         assert asyncio.run(wait())
 
     def test_silence_ends_the_wait_in_time(self, store: EngineUnderTest) -> None:
         async def wait() -> bool:
-            bell = store.engine.listen()
+            doorbell = store.engine.listen()
             try:
-                return await asyncio.wait_for(bell.wait(0.01), PATIENCE)  # else a TimeoutError
+                return await asyncio.wait_for(doorbell.wait(0.01), PATIENCE)  # else a TimeoutError
             finally:
-                bell.close()
-                bell.close()
+                doorbell.close()
+                doorbell.close()
 
         # It may ring for nothing, but it must come back.
         assert asyncio.run(wait()) in (True, False)
@@ -345,13 +345,13 @@ class TestSecondEngine:
             return
 
         async def wait() -> bool:
-            bell = other.listen()
+            doorbell = other.listen()
             try:
-                waiting = asyncio.create_task(bell.wait(PATIENCE))
+                waiting = asyncio.create_task(doorbell.wait(PATIENCE))
                 await asyncio.to_thread(store.enqueue)
                 return await waiting
             finally:
-                bell.close()
+                doorbell.close()
 
         heard = asyncio.run(wait())
         other.close()

@@ -102,7 +102,7 @@ class TestCrashed:
         assert (again.id, again.solo, store.job(lease).suspect) == (lease.id, True, True)
 
 
-class TestBury:
+class TestReportDead:
     """T8, T9: a worker's process is known to have ended, and what was running in it."""
 
     def test_what_was_running_has_crashed_and_what_was_waiting_is_released(
@@ -112,11 +112,11 @@ class TestBury:
         running, idle = store.start(worker), store.start(worker)
         elsewhere = store.start(other)
 
-        buried = store.bury(
+        rescued = store.report_dead(
             worker, Death(number=running.number, error="killed by signal 9", traceback="stack", delay=10_000)
         )
 
-        assert {(job.id, job.number, job.task, job.state) for job in buried} == {
+        assert {(job.id, job.number, job.task, job.state) for job in rescued} == {
             (lease.id, lease.number, "work", State.PENDING) for lease in (running, idle)
         }
         crashed, released = store.job(running), store.job(idle)
@@ -129,7 +129,7 @@ class TestBury:
         worker = store.announce()
         running, idle = store.start(worker), store.start(worker)
 
-        store.bury(worker, Death(number=running.number, error="exit code 3", traceback="stack"))
+        store.report_dead(worker, Death(number=running.number, error="exit code 3", traceback="stack"))
 
         [attempt] = store.engine.run(store.engine.attempts(running.id))
         assert (attempt.outcome, attempt.error, attempt.traceback) == ("crashed", "exit code 3", "stack")
@@ -141,7 +141,7 @@ class TestBury:
         for _ in range(3):
             worker = store.announce()
             [lease] = store.claim(worker)
-            store.bury(worker, Death(number=lease.number))
+            store.report_dead(worker, Death(number=lease.number))
 
         assert (store.job(job).state, store.job(job).crashes) == (State.PENDING, 3)
 
@@ -153,8 +153,8 @@ class TestBury:
             store.promote()
             worker = store.announce()
             [lease] = store.claim(worker)
-            [buried] = store.bury(worker, Death(number=lease.number, alone=True, delay=CRASH_DELAY))
-            assert buried.state is state
+            [rescued] = store.report_dead(worker, Death(number=lease.number, alone=True, delay=CRASH_DELAY))
+            assert rescued.state is state
 
         assert (store.job(job).failure_kind, store.job(job).crashes) == (FailureKind.CRASH_LOOP, 2)
 
@@ -163,7 +163,7 @@ class TestBury:
         worker, other = store.announce(), store.announce()
         running, idle = store.start(worker), store.start(worker)
 
-        store.bury(worker, Death(number=running.number))
+        store.report_dead(worker, Death(number=running.number))
 
         assert [record.id for record in store.engine.run(store.engine.workers())] == [other]
         assert store.beat(worker).fenced
@@ -180,9 +180,9 @@ class TestBury:
         for lease in (running, idle):
             store.cancel(lease)
 
-        buried = store.bury(worker, Death(number=running.number, delay=10_000))
+        rescued = store.report_dead(worker, Death(number=running.number, delay=10_000))
 
-        assert [job.state for job in buried] == [State.CANCELLED, State.CANCELLED]
+        assert [job.state for job in rescued] == [State.CANCELLED, State.CANCELLED]
         assert store.outcomes(running) == ["crashed"]
         assert store.counts().cancelled == 2
 
@@ -194,7 +194,7 @@ class TestBury:
 
         deaths = [Death(number=number) for number in (elsewhere.number, waiting.number, done.number, 999)]
 
-        assert [job.id for job in store.bury(worker, *deaths)] == []
+        assert [job.id for job in store.report_dead(worker, *deaths)] == []
         assert store.job(elsewhere).state is State.PROCESSING
         assert (store.job(waiting).crashes, store.job(done).state) == (0, State.COMPLETED)
 
@@ -203,8 +203,8 @@ class TestBury:
         lease = store.start(worker)
         store.fence(worker)
 
-        assert store.bury(worker, Death(number=lease.number)) == []
-        assert store.bury(store.new_id(), Death(number=lease.number)) == []
+        assert store.report_dead(worker, Death(number=lease.number)) == []
+        assert store.report_dead(store.new_id(), Death(number=lease.number)) == []
         assert store.job(lease).crashes == 1
         assert store.beat(worker).fenced
 

@@ -13,14 +13,14 @@ def envelope(key: str, value: str = "value") -> str:
     return write_envelope(Envelope(k=key, v=value.encode()))
 
 
-def sealed(
+def encrypted(
     store: EngineUnderTest, current: str = "new", *, after: int = 0, limit: int = 100
 ) -> list[EncryptedText]:
     """What other keys than the current one have encrypted."""
     return store.engine.run(store.engine.registry.encrypted(current, after=after, limit=limit))[0]
 
 
-def reseal(store: EngineUnderTest, *changes: ReencryptedText) -> int:
+def reencrypt(store: EngineUnderTest, *changes: ReencryptedText) -> int:
     """Put other envelopes there."""
     return store.engine.run(store.engine.registry.reencrypt(changes))
 
@@ -53,14 +53,14 @@ def run_once(store: EngineUnderTest) -> tuple[Enqueued, Lease]:
     return job, lease
 
 
-class TestSealed:
+class TestEncryptedTexts:
     """What is encrypted is found by how it begins, and is replaced only where it was seen."""
 
     def test_all_that_a_job_carries_and_says_is_found_with_whose_it_is(self, store: EngineUnderTest) -> None:
         job, lease = run_once(store)
         store.enqueue(payload='{"plain":1}')
 
-        found = sealed(store)
+        found = encrypted(store)
 
         assert sorted((each.held, each.token, each.line) for each in found) == [
             ("checkpoint", 0, 0), ("error", lease.token, 0), ("log", lease.token, 1), ("payload", 0, 0),
@@ -80,19 +80,19 @@ class TestSealed:
         [lease] = store.claim(worker)
         store.settle(worker, lease, Ending.COMPLETED, result=envelope("old"))
 
-        assert [(each.held, each.text) for each in sealed(store)] == [("result", envelope("old"))]
+        assert [(each.held, each.text) for each in encrypted(store)] == [("result", envelope("old"))]
 
     def test_what_the_current_key_has_encrypted_is_left_out(self, store: EngineUnderTest) -> None:
         store.enqueue(payload=envelope("new"))
         old = store.enqueue(payload=envelope("newer"))
 
-        assert [each.number for each in sealed(store, "new")] == [old.number]
+        assert [each.number for each in encrypted(store, "new")] == [old.number]
 
     def test_the_id_of_a_key_is_no_pattern(self, store: EngineUnderTest) -> None:
         other = store.enqueue(payload=envelope("aXb"))
         store.enqueue(payload=envelope("a_b"))
 
-        assert [each.number for each in sealed(store, "a_b")] == [other.number]
+        assert [each.number for each in encrypted(store, "a_b")] == [other.number]
 
     def test_pages_tell_where_they_end_and_that_there_is_no_more(self, store: EngineUnderTest) -> None:
         jobs = [store.enqueue(payload=envelope("old")) for _ in range(3)]
@@ -109,11 +109,11 @@ class TestSealed:
 
     def test_other_envelopes_stand_there_afterwards(self, store: EngineUnderTest) -> None:
         job, _ = run_once(store)
-        changes = [ReencryptedText(each, envelope("new", f"{each.held} anew")) for each in sealed(store)]
+        changes = [ReencryptedText(each, envelope("new", f"{each.held} anew")) for each in encrypted(store)]
 
-        assert reseal(store, *changes) == len(changes)
+        assert reencrypt(store, *changes) == len(changes)
 
-        assert sealed(store) == []
+        assert encrypted(store) == []
         [stored] = store.engine.run(store.engine.get([job.id]))
         assert stored is not None
         assert stored.payload == envelope("new", "payload anew")
@@ -134,9 +134,9 @@ class TestSealed:
     def test_nothing_else_of_a_job_changes(self, store: EngineUnderTest) -> None:
         job, _ = run_once(store)
         [before] = store.engine.run(store.engine.get([job.id]))
-        [payload] = [each for each in sealed(store) if each.held == "payload"]
+        [payload] = [each for each in encrypted(store) if each.held == "payload"]
 
-        reseal(store, ReencryptedText(payload, envelope("new")))
+        reencrypt(store, ReencryptedText(payload, envelope("new")))
 
         [after] = store.engine.run(store.engine.get([job.id]))
         assert before is not None
@@ -144,10 +144,10 @@ class TestSealed:
 
     def test_what_somebody_has_changed_meanwhile_stays(self, store: EngineUnderTest) -> None:
         job = store.enqueue(payload=envelope("old"), key="k")
-        [seen] = sealed(store)
+        [seen] = encrypted(store)
         store.enqueue(payload=envelope("newest"), key="k", key_mode="replace")
 
-        assert reseal(store, ReencryptedText(seen, envelope("new"))) == 0
+        assert reencrypt(store, ReencryptedText(seen, envelope("new"))) == 0
 
         [stored] = store.engine.run(store.engine.get([job.id]))
         assert stored is not None
@@ -155,23 +155,23 @@ class TestSealed:
 
     def test_a_job_that_is_gone_is_no_error(self, store: EngineUnderTest) -> None:
         store.enqueue(payload=envelope("old"))
-        [seen] = sealed(store)
+        [seen] = encrypted(store)
         held: list[Held] = ["payload", "result", "log"]
         gone = [structs.replace(seen, number=seen.number + 1, held=each, token=1, line=1) for each in held]
 
-        assert reseal(store, *(ReencryptedText(each, envelope("new")) for each in gone)) == 0
-        assert reseal(store) == 0
+        assert reencrypt(store, *(ReencryptedText(each, envelope("new")) for each in gone)) == 0
+        assert reencrypt(store) == 0
 
     def test_a_running_job_is_settled_as_usual(self, store: EngineUnderTest) -> None:
         job = store.enqueue(payload=envelope("old"))
         worker = store.announce()
         [lease] = store.claim(worker)
-        [seen] = sealed(store)
+        [seen] = encrypted(store)
 
-        assert reseal(store, ReencryptedText(seen, envelope("new"))) == 1
+        assert reencrypt(store, ReencryptedText(seen, envelope("new"))) == 1
         store.settle(worker, lease, Ending.COMPLETED, result=envelope("new"))
 
         [stored] = store.engine.run(store.engine.get([job.id]))
         assert stored is not None
         assert (stored.state, stored.payload) == ("completed", envelope("new"))
-        assert sealed(store) == []
+        assert encrypted(store) == []

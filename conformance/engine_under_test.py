@@ -195,9 +195,9 @@ class EngineUnderTest:
         """Beat for a worker that runs these."""
         return self.engine.run(self.engine.beat(worker, [(lease.number, lease.token) for lease in held]))
 
-    def bury(self, worker: UUID, *deaths: Death) -> list[Rescued]:
+    def report_dead(self, worker: UUID, *deaths: Death) -> list[Rescued]:
         """Say that a worker's process has ended, and which jobs were running in it."""
-        return self.engine.run(self.engine.bury(worker, deaths))
+        return self.engine.run(self.engine.report_dead(worker, deaths))
 
     def promote(self, limit: int = 1_000) -> Promoted:
         """Promote what is due."""

@@ -5,7 +5,7 @@ from uuid import UUID
 from msgspec import json
 
 from conformance.engine_under_test import EngineUnderTest, ended
-from conformance.schedule_fixture import Office
+from conformance.schedule_fixture import ScheduleFixture
 from shigoto.model.job import FailureKind, Job, JobFilter, State
 from shigoto.model.notice import DELIVER, NOTICE, QUEUE, Notice
 from shigoto.model.schedule import Change, Firing, TickEntry, TickOutcome
@@ -85,7 +85,7 @@ class TestNotices:
         store.enqueue("mail", key="k", key_mode="replace")
         store.settle(worker, replaced, Ending.ERRORED, delay=0)
         crashed = store.start(worker, max_crashes=1)
-        store.bury(worker, Death(number=crashed.number, alone=True))
+        store.report_dead(worker, Death(number=crashed.number, alone=True))
         store.enqueue("mail", expires_in=10)
         store.clock.advance(11)
         store.sweep()
@@ -105,7 +105,7 @@ class TestNotices:
         _switch_on(store)
         first, second = store.announce(name="alpha"), store.announce(name="beta")
         suspect = store.start(first)
-        store.bury(first, Death(number=suspect.number, alone=False))
+        store.report_dead(first, Death(number=suspect.number, alone=False))
         store.clock.advance(1)
         store.enqueue(max_crashes=1)
         store.claim(second, alone=False)
@@ -122,7 +122,7 @@ class TestNotices:
         _switch_on(store)
         first, second = store.announce(), store.announce(name="beta")
         job = store.start(first, max_crashes=1)
-        store.bury(first, Death(number=job.number, alone=False))
+        store.report_dead(first, Death(number=job.number, alone=False))
         [_] = store.claim(second, alone=True)
 
         store.fence(second)
@@ -205,25 +205,25 @@ class TestNotices:
 
     def test_ticks_that_were_missed_have_one_for_each_stretch(self, store: EngineUnderTest) -> None:
         _switch_on(store)
-        office = Office(store)
-        schedule = office.add()
+        fixture = ScheduleFixture(store)
+        schedule = fixture.add()
         missed = TickEntry(
             at=1_000, until=9_000, count=5, outcome=TickOutcome.MISSED, decided_at=store.clock.now
         )
         skipped = TickEntry(at=20_000, outcome=TickOutcome.SKIPPED, decided_at=store.clock.now)
         firings = (Firing(entry=missed), Firing(entry=skipped))
 
-        assert office.tick(Change(schedule=schedule, seen=schedule.revision, firings=firings)) == [True]
+        assert fixture.tick(Change(schedule=schedule, seen=schedule.revision, firings=firings)) == [True]
 
         [notice] = [_told(job) for job in _notices(store)]
         assert notice == Notice(kind="missed", subject="nightly", at=store.clock.now, since=1_000, count=5)
 
     def test_a_change_of_a_schedule_that_is_not_heard_has_none(self, store: EngineUnderTest) -> None:
         _switch_on(store)
-        office = Office(store)
-        schedule = office.add()
+        fixture = ScheduleFixture(store)
+        schedule = fixture.add()
 
-        heard = [office.fire(schedule, 1_000, TickOutcome.MISSED) for _ in range(2)]
+        heard = [fixture.fire(schedule, 1_000, TickOutcome.MISSED) for _ in range(2)]
 
         assert heard == [True, False]
         assert len(_notices(store)) == 1

@@ -10,7 +10,7 @@ from shigoto.model.schedule import KEPT, Change, Due, Firing, Pause, Schedule, T
 from shigoto.model.time import Millis
 
 
-class ScheduleOptions(TypedDict, total=False):
+class ScheduleFixtureOptions(TypedDict, total=False):
     """What tests say of a schedule."""
 
     definition: str
@@ -18,7 +18,7 @@ class ScheduleOptions(TypedDict, total=False):
     paused_at: Millis | None
     pauses: tuple[Pause, ...]
     failed: bool
-    held: bool
+    waiting_for_overlap: bool
     look_at: Millis | None
     decided_to: Millis
     errors: int
@@ -27,14 +27,14 @@ class ScheduleOptions(TypedDict, total=False):
     declared_at: Millis
 
 
-class Office:
+class ScheduleFixture:
     """A store, and short ways to keep schedules in it."""
 
     def __init__(self, store: EngineUnderTest) -> None:
         self.store = store
         self.engine = store.engine
 
-    def add(self, name: str = "nightly", **options: Unpack[ScheduleOptions]) -> Schedule:
+    def add(self, name: str = "nightly", **options: Unpack[ScheduleFixtureOptions]) -> Schedule:
         """Store a schedule that is due now, unless something else is said."""
         now = self.store.clock.now
         plain = Schedule(

@@ -91,12 +91,12 @@ class Sides:
             models and models.index(mark) for mark in model.lost
         ]
 
-    def bury(self, worker: UUID, dead: Sequence[Pair], told: dict[str, Any]) -> None:
+    def report_dead(self, worker: UUID, dead: Sequence[Pair], told: dict[str, Any]) -> None:
         """The same jobs are freed, to the same states."""
         reals = [Death(number=pair.real.number, **told) for pair in dead]
         models = [Death(number=pair.model.number, **told) for pair in dead]
-        real = self.real.run(self.real.bury(worker, reals))
-        model = self.model.run(self.model.bury(worker, models))
+        real = self.real.run(self.real.report_dead(worker, reals))
+        model = self.model.run(self.model.report_dead(worker, models))
         assert _unlisted(real) == _unlisted(model)
 
     def report(self, pair: Pair, news: dict[str, Any]) -> None:

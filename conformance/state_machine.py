@@ -221,10 +221,12 @@ class EngineMachine(RuleBasedStateMachine):
         error=texts,
         alone=st.booleans(),
     )
-    def bury(self, pick: int, knows: int, delay: Millis | None, error: str | None, alone: bool) -> None:
+    def report_dead(
+        self, pick: int, knows: int, delay: Millis | None, error: str | None, alone: bool
+    ) -> None:
         worker = _newest(self.leases, pick).worker
         dead = [held for held in reversed(self.leases) if held.worker == worker][:knows]
-        self.sides.bury(worker, dead, {"delay": delay, "error": error, "alone": alone})
+        self.sides.report_dead(worker, dead, {"delay": delay, "error": error, "alone": alone})
         if worker in self.workers:
             self.workers.remove(worker)
             self.fenced.append(worker)

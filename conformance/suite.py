@@ -9,10 +9,10 @@ from conformance.concurrency import (
     TestTasks,
     TestThreads,
 )
-from conformance.crashes import TestBlame, TestBury, TestCrashed
+from conformance.crashes import TestBlame, TestCrashed, TestReportDead
 from conformance.deleting import TestDelete
 from conformance.due_times import TestExpiry, TestPromote, TestRetention
-from conformance.encryption import TestSealed
+from conformance.encryption import TestEncryptedTexts
 from conformance.enqueue import TestEnqueue, TestTheSameId, TestWhen
 from conformance.filters import TestByError, TestByWorker, TestCount, TestSince
 from conformance.filters_by_arguments import TestByArgs
@@ -65,7 +65,6 @@ __all__ = [
     "TestAudit",
     "TestBeat",
     "TestBlame",
-    "TestBury",
     "TestByArgs",
     "TestByError",
     "TestByWorker",
@@ -80,6 +79,7 @@ __all__ = [
     "TestDelete",
     "TestDoorbell",
     "TestDue",
+    "TestEncryptedTexts",
     "TestEnqueue",
     "TestErrored",
     "TestExpiry",
@@ -107,11 +107,11 @@ __all__ = [
     "TestRefusals",
     "TestReplace",
     "TestReport",
+    "TestReportDead",
     "TestRescue",
     "TestRetention",
     "TestRetry",
     "TestSchedules",
-    "TestSealed",
     "TestSecondEngine",
     "TestSettings",
     "TestSince",

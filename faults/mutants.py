@@ -319,7 +319,11 @@ MUTANTS = (
     ),
     Mutant(
         name="a clock that goes back silences schedules",
-        patches=(Patch("schedule/decide.py", "return schedule.decided_to > now + ASTRAY", "return now < 0"),),
+        patches=(
+            Patch(
+                "schedule/decide.py", "return schedule.decided_to > now + CLOCK_JUMPED_BACK", "return now < 0"
+            ),
+        ),
         guard=Test(
             "tests/unit/schedule/test_deciding.py", "test_a_clock_that_was_far_ahead_does_not_silence_it"
         ),

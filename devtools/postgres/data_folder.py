@@ -14,7 +14,7 @@ OURS = frozenset({"data", "data-unfinished", "password", "log", "programs", "pro
 READY = "ready"
 
 
-class Folder:
+class DataFolder:
     """What stands in the folder, and how it gets there."""
 
     def __init__(self, path: Path) -> None:
@@ -133,7 +133,7 @@ class Folder:
             return 0
 
 
-def refuse_other_major(folder: Folder, wanted: int, there: int) -> StoreRefused:
+def refuse_other_major(folder: DataFolder, wanted: int, there: int) -> StoreRefused:
     return StoreRefused(
         f"{folder.path} holds the data of PostgreSQL {there}, which {wanted} cannot read. "
         f"Use {there}, or another folder. {how_to_install(there)}"

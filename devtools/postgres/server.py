@@ -17,7 +17,7 @@ from typing import Self
 from urllib.parse import quote
 
 from devtools.postgres import guard_process
-from devtools.postgres.data_folder import SUPERUSER, Folder, refuse_other_major
+from devtools.postgres.data_folder import SUPERUSER, DataFolder, refuse_other_major
 from devtools.postgres.install import Account, account_for, binaries, major_of
 from shigoto.model.errors import StoreRefused, StoreUnavailable
 
@@ -85,7 +85,7 @@ class Server:
         self._owner = owner
         self._programs = programs
         self._keeps_port = port is not None
-        self._place = Folder(self.folder)
+        self._place = DataFolder(self.folder)
         self._account: Account | None = None
         self._guard: subprocess.Popen[str] | None = None
         self._pid = 0

@@ -19,7 +19,7 @@ NEVER = float("inf")
 class End(Struct, frozen=True, kw_only=True):
     """How a claim ended, as the store has it: completed, error, failed, release, snooze, crash or cancel.
 
-    It was `taken` if nobody who held it said so: its worker was fenced or buried, or an operator used force.
+    It was `taken` if nobody who held it said so: its worker was fenced or reported dead, or an operator used force.
     """
 
     how: str

@@ -22,7 +22,7 @@ from faults.tools.proxy import HalfOpen, Pass, Proxy, Silent
 from shigoto.engine.postgres.doorbell import CHECK_EVERY, CHECK_WITHIN, CONNECT_WITHIN, LONGEST_PAUSE
 from shigoto.model.worker import POLL
 
-EARS = "ears"  # the application that their connections name
+LISTENERS = "listeners"  # the application that their connections name
 HEALED_WITHIN = 5.0
 BACK_WITHIN = CONNECT_WITHIN + 2 * LONGEST_PAUSE
 FOUND_OUT_WITHIN = CHECK_EVERY + CHECK_WITHIN + HEALED_WITHIN
@@ -45,7 +45,7 @@ def run(setting: Setting) -> Outcome:
     log, healed = setting.folder / "worker.log", list[float]()
     with Stage(setting, "outages") as stage:
         line = stage.between(Proxy(stage.server.port, seed=setting.seed))
-        listen = f"{stage.database.url_at(line.port)}?application_name={EARS}"
+        listen = f"{stage.database.url_at(line.port)}?application_name={LISTENERS}"
         url = f"{stage.url}?listen={quote(listen, safe='')}"
         workers = [stage.worker(*SLOTS, url=url, output=log) for _ in range(WORKERS)]
         heals(stage, [], READY_WITHIN)
@@ -54,19 +54,23 @@ def run(setting: Setting) -> Outcome:
         goes_on(stage)
         phases = [
             spent("well", each, lambda until: None),
-            spent("killed", each, lambda until: healed.extend(kill_ears(stage, until, setting.of(0.7, 5.0)))),
+            spent(
+                "killed",
+                each,
+                lambda until: healed.extend(kill_listeners(stage, until, setting.of(0.7, 5.0))),
+            ),
         ]
-        ears = listening(stage)
+        listeners = listening(stage)
         line.mode = Silent(("to_client",))
         phases.append(spent("deaf", each, lambda until: None))
         line.mode = Pass()
         if setting.full:  # they have given up those connections
-            heals(stage, ears, BACK_WITHIN)
-        ears = listening(stage)
+            heals(stage, listeners, BACK_WITHIN)
+        listeners = listening(stage)
         line.mode = HalfOpen()
         phases.append(spent("lost", min(each, 0.8 * CHECK_WITHIN), lambda until: None))
         if setting.full:
-            heals(stage, ears, FOUND_OUT_WITHIN)
+            heals(stage, listeners, FOUND_OUT_WITHIN)
             phases.append(spent("healed", each, lambda until: None))
         line.mode = Pass()
         stage.do("kill", producer)
@@ -91,15 +95,15 @@ def spent(name: str, seconds: float, deed: Callable[[float], None]) -> Phase:
     return Phase(name, began, time.monotonic())
 
 
-def kill_ears(stage: Stage, until: float, every: float) -> list[float]:
+def kill_listeners(stage: Stage, until: float, every: float) -> list[float]:
     """End all connections that listen, again and again, and tell how long it took until there were others."""
     took: list[float] = []
     while time.monotonic() < until:
-        ears = listening(stage)
+        listeners = listening(stage)
         began = time.monotonic()
-        for ear in ears:
-            stage.server.terminate(ear)
-        heals(stage, ears, HEALED_WITHIN)
+        for listener in listeners:
+            stage.server.terminate(listener)
+        heals(stage, listeners, HEALED_WITHIN)
         took.append(time.monotonic() - began)
         time.sleep(max(0.0, min(until, began + every) - time.monotonic()))
     return took
@@ -107,7 +111,7 @@ def kill_ears(stage: Stage, until: float, every: float) -> list[float]:
 
 def listening(stage: Stage) -> list[int]:
     """The connections by which workers listen: those that have asked for it, or for a sign of life since."""
-    return stage.server.backends(application=EARS, query="_%")
+    return stage.server.backends(application=LISTENERS, query="_%")
 
 
 def heals(stage: Stage, before: Sequence[int], within: float) -> None:

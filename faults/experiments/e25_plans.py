@@ -18,7 +18,7 @@ from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, State
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
-from shigoto.queues import pausing
+from shigoto.queues import pause_op
 
 BATCHES = (1, 10, 100, 500)
 KNOWN, UNKNOWN = "asynchronous", "unheard_of"
@@ -143,7 +143,7 @@ class Trial:
             id=self._worker, name="w", tasks=(KNOWN,), queues=None, slots=1, version="0", lease=3_600_000
         )
         self._engine.run(self._engine.announce(announcement))
-        self._engine.run(pausing(self._engine, "paused", paused=True))
+        self._engine.run(pause_op(self._engine, "paused", paused=True))
         self._engine.run(self._engine.enqueue_many([self._spec(UNKNOWN), self._spec(KNOWN, "paused")]))
         task = stage.app.tasks[KNOWN]
         enqueue(stage, [(task, {"milliseconds": 0})] * (3 * max(BATCHES)))

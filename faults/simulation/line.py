@@ -22,7 +22,7 @@ REPEATABLE = frozenset({"enqueue_many", "settle", "beat", "announce", "report", 
 LATE = frozenset({"enqueue_many", "settle"})
 READS = ("deletable", "count", "get", "find", "attempts", "logs", "stats", "settings", "workers", "due")
 WRITES = (
-    *REPEATABLE, "claim", "leave", "bury", "sweep", "cancel", "retry", "delete", "configure", "tick",
+    *REPEATABLE, "claim", "leave", "report_dead", "sweep", "cancel", "retry", "delete", "configure", "tick",
 )  # fmt: skip
 OPS = frozenset((*READS, *WRITES))
 
@@ -64,7 +64,7 @@ class Line:
         self._random = random
         self._manners = manners
         self._complain = complain
-        self._bell: Bell | None = None
+        self._doorbell: Bell | None = None
         self._is_cut = False
         self.was_cut = False
 
@@ -119,14 +119,14 @@ class Line:
         return value
 
     def listen(self) -> "Bell":
-        """An ear that sometimes is deaf."""
-        self._bell = Bell(lambda: self._random.random() < self._troubles.deaf)
-        return self._bell
+        """A doorbell that sometimes is not heard."""
+        self._doorbell = Bell(lambda: self._random.random() < self._troubles.deaf)
+        return self._doorbell
 
     def ring(self) -> None:
         """There is work, perhaps."""
-        if self._bell is not None and self._process.alive and not self._out():
-            self._bell.ring()
+        if self._doorbell is not None and self._process.alive and not self._out():
+            self._doorbell.ring()
 
     def _deliver(self, op: Op[T]) -> T:
         self._expect_alive()

@@ -239,13 +239,13 @@ class World:
             await asyncio.wait([run], timeout=STOP_TIMEOUT + STOP_SLACK + 60 * process.was_paused)
             if not run.done():
                 self._complain(f"{process.name} did not stop within {self._loop.time() - asked_at:g} s (I14)")
-        self._bury(process)
+        self._report_dead(process)
         if not run.done():
             run.cancel()
         elif not run.cancelled() and not isinstance(error := run.exception(), StoreUnavailable | None):
             self._complain(f"{process.name} failed: {error!r}")
 
-    def _bury(self, process: Process) -> None:
+    def _report_dead(self, process: Process) -> None:
         process.alive = False
         for lease, (where, _) in list(self._running.items()):
             if where is process:

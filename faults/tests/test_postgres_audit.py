@@ -91,15 +91,15 @@ def test_every_way_a_run_can_end_is_read_from_the_audit(open_audited: Opener) ->
         lease = store.start(worker, max_failures=3)
         assert store.settle(worker, lease, ending, delay=1_000) is Verdict.ACCEPTED
         expected[str(lease.id)] = how
-    buried = store.start(doomed)
-    store.bury(doomed, Death(number=buried.number, error="killed"))
+    held = store.start(doomed)
+    store.report_dead(doomed, Death(number=held.number, error="killed"))
     lost = store.start(fenced, alone=True)
     before = audit.changes(address)[-1].sequence
     store.fence(fenced)
     forced = store.start(worker := store.announce())
     store.cancel(forced, force=True)
     expected |= {
-        str(buried.id): ("crash", True),
+        str(held.id): ("crash", True),
         str(lost.id): ("crash", True),
         str(forced.id): ("cancel", True),
     }

@@ -253,7 +253,7 @@ ACTS: dict[str, Make] = {
     "fail": _settling(Ending.FAILED, Ending.ERRORED),
     "release": _settling(Ending.RELEASED),
     "leave": lambda scene, engine, order: engine.leave(scene.worker),
-    "bury": lambda scene, engine, order: engine.bury(
+    "report_dead": lambda scene, engine, order: engine.report_dead(
         scene.worker, [Death(number=lease.number, alone=True) for lease in scene.leases[:2]]
     ),
     "cancel": lambda scene, engine, order: engine.cancel(order(scene.ids)),

@@ -37,12 +37,12 @@ from shigoto.bulk import (
     Cancelled,
     Redriven,
     acarry_out,
-    cancelling,
+    cancel_plan,
     carry_out,
-    choosing_live,
-    clearing,
-    counting,
-    redriving,
+    choose_live_plan,
+    clear_plan,
+    count_plan,
+    redrive_plan,
 )
 from shigoto.context import Context
 from shigoto.encryption import Encryption, keys_from_environment
@@ -75,7 +75,7 @@ from shigoto.options import (
     check_defaults,
     check_patience,
 )
-from shigoto.queues import Queue, listing, pausing
+from shigoto.queues import Queue, list_op, pause_op
 from shigoto.task import Decorate, Task, Tasks
 
 if TYPE_CHECKING:
@@ -170,12 +170,12 @@ class Query(ABC):
 
         It may have to look at all jobs; for counts by state and queue `stats` is cheap.
         """
-        plan = counting(self.engine, self._meant(text, filters), clock=self.now)
+        plan = count_plan(self.engine, self._meant(text, filters), clock=self.now)
         return carry_out(self.engine, plan)
 
     async def acount(self, text: str = "", /, **filters: Unpack[Filters]) -> int:
         """How many jobs match; see `count`."""
-        plan = counting(self.engine, self._meant(text, filters), clock=self.now)
+        plan = count_plan(self.engine, self._meant(text, filters), clock=self.now)
         return await acarry_out(self.engine, plan)
 
     def stats(self) -> dict[str, Counts]:
@@ -196,11 +196,11 @@ class Query(ABC):
 
     def queues(self) -> list[Queue]:
         """Every queue that has had a job or a setting, by name: what it holds, and whether it is paused."""
-        return self.engine.run(listing(self.engine))
+        return self.engine.run(list_op(self.engine))
 
     async def aqueues(self) -> list[Queue]:
         """Every queue that has had a job or a setting, by name."""
-        return await self.engine.arun(listing(self.engine))
+        return await self.engine.arun(list_op(self.engine))
 
     def redrive(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Redriven:
         """Retry all failed jobs that match: `app.redrive(task="send", failure_kind="timeout")`.
@@ -209,13 +209,13 @@ class Query(ABC):
         jobs are left alone unless `failure_kind="crash_loop"` asks for them. A dry run changes nothing and tells which
         jobs would be retried; that a key is taken shows only when it is tried.
         """
-        return carry_out(self.engine, self._redriving(text, filters, dry_run=dry_run))
+        return carry_out(self.engine, self._redrive_plan(text, filters, dry_run=dry_run))
 
     async def aredrive(
         self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]
     ) -> Redriven:
         """Retry all failed jobs that match; see `redrive`."""
-        return await acarry_out(self.engine, self._redriving(text, filters, dry_run=dry_run))
+        return await acarry_out(self.engine, self._redrive_plan(text, filters, dry_run=dry_run))
 
     def cancel(
         self, text: str = "", /, *, force: bool = False, dry_run: bool = False, **filters: Unpack[Filters]
@@ -226,13 +226,13 @@ class Query(ABC):
         to stop, or taken from their workers by `force`. A `limit` takes the newest. A dry run changes nothing and tells
         what would be done.
         """
-        return carry_out(self.engine, self._cancelling(text, filters, force=force, dry_run=dry_run))
+        return carry_out(self.engine, self._cancel_plan(text, filters, force=force, dry_run=dry_run))
 
     async def acancel(
         self, text: str = "", /, *, force: bool = False, dry_run: bool = False, **filters: Unpack[Filters]
     ) -> Cancelled:
         """Cancel all jobs that match and have not ended; see `cancel`."""
-        return await acarry_out(self.engine, self._cancelling(text, filters, force=force, dry_run=dry_run))
+        return await acarry_out(self.engine, self._cancel_plan(text, filters, force=force, dry_run=dry_run))
 
     def clear(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> int:
         """Delete all jobs that match, with everything that is known of them: `app.clear(state="completed")`.
@@ -241,29 +241,29 @@ class Query(ABC):
         cancelled, pending, or all of these. Pending jobs will then never run; processing ones are never touched.
         Returns how many were deleted, or would be in a dry run.
         """
-        plan = clearing(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
+        plan = clear_plan(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
         return carry_out(self.engine, plan)
 
     async def aclear(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> int:
         """Delete all jobs that match; see `clear`."""
-        plan = clearing(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
+        plan = clear_plan(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
         return await acarry_out(self.engine, plan)
 
     def pause(self, queue: str) -> None:
         """Let no worker start jobs of this queue; those that run go on."""
-        self.engine.run(pausing(self.engine, queue, paused=True))
+        self.engine.run(pause_op(self.engine, queue, paused=True))
 
     async def apause(self, queue: str) -> None:
         """Let no worker start jobs of this queue; those that run go on."""
-        await self.engine.arun(pausing(self.engine, queue, paused=True))
+        await self.engine.arun(pause_op(self.engine, queue, paused=True))
 
     def resume(self, queue: str) -> None:
         """Let workers start jobs of this queue again."""
-        self.engine.run(pausing(self.engine, queue, paused=False))
+        self.engine.run(pause_op(self.engine, queue, paused=False))
 
     async def aresume(self, queue: str) -> None:
         """Let workers start jobs of this queue again."""
-        await self.engine.arun(pausing(self.engine, queue, paused=False))
+        await self.engine.arun(pause_op(self.engine, queue, paused=False))
 
     def _meant(self, text: str, filters: Filters) -> Filters:
         meant = together(text, filters)
@@ -273,17 +273,17 @@ class Query(ABC):
     def _wanted(self, text: str, filters: Filters) -> JobFilter:
         return wanted(self._meant(text, filters), self.now)
 
-    def _redriving(self, text: str, filters: Filters, *, dry_run: bool) -> BulkPlan[Redriven]:
-        return redriving(
+    def _redrive_plan(self, text: str, filters: Filters, *, dry_run: bool) -> BulkPlan[Redriven]:
+        return redrive_plan(
             self.engine, self._meant(text, filters), dry_run=dry_run, decoder=self.decoder, clock=self.now
         )
 
-    def _cancelling(self, text: str, filters: Filters, *, force: bool, dry_run: bool) -> BulkPlan[Cancelled]:
+    def _cancel_plan(self, text: str, filters: Filters, *, force: bool, dry_run: bool) -> BulkPlan[Cancelled]:
         engine = self.engine
-        chosen = yield from choosing_live(
+        chosen = yield from choose_live_plan(
             engine, self._meant(text, filters), decoder=self.decoder, clock=self.now
         )
-        return chosen if dry_run else (yield from cancelling(engine, chosen, force=force))
+        return chosen if dry_run else (yield from cancel_plan(engine, chosen, force=force))
 
 
 def expect_searchable(app: Query, filters: Filters) -> None:

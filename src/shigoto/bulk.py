@@ -90,13 +90,13 @@ async def acarry_out(engine: Engine, plan: BulkPlan[T]) -> T:
         return result
 
 
-def counting(engine: Engine, filters: Filters, *, clock: Clock = host_clock) -> BulkPlan[int]:
+def count_plan(engine: Engine, filters: Filters, *, clock: Clock = host_clock) -> BulkPlan[int]:
     """How many jobs match, at most `limit` of them. Raises OptionInvalid."""
     page, most = page_and_limit(filters, clock)
-    return _counting(engine, [page], most)
+    return _count_pages(engine, [page], most)
 
 
-def clearing(
+def clear_plan(
     engine: Engine,
     filters: Filters,
     *,
@@ -107,9 +107,9 @@ def clearing(
     """Delete what matches, oldest first, and count it; only count it in a dry run. Raises OptionInvalid."""
     page, most = page_to_clear(filters, clock)
     if not dry_run:
-        return _clearing(engine, page, most, after_batch)
+        return _clear_page(engine, page, most, after_batch)
     states = DELETABLE if page.state is None else (page.state,)
-    return _counting(engine, [structs.replace(page, state=state) for state in states], most)
+    return _count_pages(engine, [structs.replace(page, state=state) for state in states], most)
 
 
 def page_to_clear(filters: Filters, clock: Clock = host_clock) -> tuple[JobFilter, int | None]:
@@ -125,14 +125,14 @@ def page_to_clear(filters: Filters, clock: Clock = host_clock) -> tuple[JobFilte
     return page, most
 
 
-def _counting(engine: Engine, pages: list[JobFilter], most: int | None) -> BulkPlan[int]:
+def _count_pages(engine: Engine, pages: list[JobFilter], most: int | None) -> BulkPlan[int]:
     count = 0
     for page in pages:
         count += yield engine.count(page)
     return count if most is None else min(count, most)
 
 
-def _clearing(engine: Engine, page: JobFilter, most: int | None, after_batch: AfterBatch) -> BulkPlan[int]:
+def _clear_page(engine: Engine, page: JobFilter, most: int | None, after_batch: AfterBatch) -> BulkPlan[int]:
     newest: list[Job] = yield engine.find(JobFilter(limit=1))
     if not newest:
         return 0
@@ -142,7 +142,7 @@ def _clearing(engine: Engine, page: JobFilter, most: int | None, after_batch: Af
     while most is None or deleted < most:
         page = structs.replace(page, limit=LOOK if most is None else min(LOOK, most - deleted))
         numbers: list[int] = yield engine.deletable(page, after=looked_to)
-        done, ended = yield from _deleting(engine, numbers, page, after_batch, deleted)
+        done, ended = yield from _delete_batch(engine, numbers, page, after_batch, deleted)
         deleted += done
         if ended or len(numbers) < page.limit:
             break
@@ -150,7 +150,7 @@ def _clearing(engine: Engine, page: JobFilter, most: int | None, after_batch: Af
     return deleted
 
 
-def choosing_deletable(engine: Engine, page: JobFilter, most: int | None) -> BulkPlan["array[int]"]:
+def choose_deletable_plan(engine: Engine, page: JobFilter, most: int | None) -> BulkPlan["array[int]"]:
     """The numbers of what would be deleted now, oldest first: eight bytes each, for whoever asks before it goes on."""
     chosen = array("q")
     while most is None or len(chosen) < most:
@@ -162,15 +162,15 @@ def choosing_deletable(engine: Engine, page: JobFilter, most: int | None) -> Bul
     return chosen
 
 
-def deleting(
+def delete_plan(
     engine: Engine, chosen: Sequence[int], page: JobFilter, *, after_batch: AfterBatch = go_on
 ) -> BulkPlan[int]:
     """Delete what was chosen, as far as it is still in a state that the filter means, and count it."""
-    deleted, _ = yield from _deleting(engine, chosen, page, after_batch, 0)
+    deleted, _ = yield from _delete_batch(engine, chosen, page, after_batch, 0)
     return deleted
 
 
-def _deleting(
+def _delete_batch(
     engine: Engine, numbers: Sequence[int], page: JobFilter, after_batch: AfterBatch, before: int
 ) -> BulkPlan[tuple[int, bool]]:
     """How many were deleted, and whether somebody has ended it."""
@@ -189,7 +189,7 @@ def _whole_state(state: State | View) -> State:
     return state if isinstance(state, State) else State.PENDING
 
 
-def choosing_live(
+def choose_live_plan(
     engine: Engine, filters: Filters, *, decoder: Decoder, clock: Clock = host_clock
 ) -> BulkPlan[Cancelled]:
     """Find what matches and has not ended: what would be cancelled, and what asked to stop. Raises OptionInvalid."""
@@ -201,10 +201,10 @@ def choosing_live(
     if isinstance(page.state, State) and page.state.terminal:
         raise OptionInvalid(f"Jobs that are {page.state} have ended and cannot be cancelled.")
     states = LIVE if page.state is None else (page.state,)
-    return _choosing_live(engine, [structs.replace(page, state=state) for state in states], most, decoder)
+    return _choose_live_page(engine, [structs.replace(page, state=state) for state in states], most, decoder)
 
 
-def _choosing_live(
+def _choose_live_page(
     engine: Engine, pages: list[JobFilter], most: int | None, decoder: Decoder
 ) -> BulkPlan[Cancelled]:
     found: dict[int, tuple[JobHandle[Any], State]] = {}  # a job may start while this looks, and be met twice
@@ -217,14 +217,14 @@ def _choosing_live(
             found[job.number] = handle_of(engine, job, decoder), job.state
             return met != most
 
-        yield from walking(engine, page, take)
+        yield from walk_plan(engine, page, take)
     chosen = Cancelled()
     for _, (handle, state) in sorted(found.items(), reverse=True)[:most]:
         (chosen.asked if state is State.PROCESSING else chosen.cancelled).append(handle)
     return chosen
 
 
-def cancelling(
+def cancel_plan(
     engine: Engine, chosen: Cancelled, *, force: bool = False, after_batch: AfterBatch = go_on
 ) -> BulkPlan[Cancelled]:
     """Cancel what was chosen. Those that wait come first, or else they would start where others have stopped."""
@@ -246,7 +246,7 @@ def cancelling(
     return done
 
 
-def walking(engine: Engine, page: JobFilter, take: Callable[[Job], bool]) -> BulkPlan[None]:
+def walk_plan(engine: Engine, page: JobFilter, take: Callable[[Job], bool]) -> BulkPlan[None]:
     """Find page by page, newest first, until `take` has enough."""
     while True:
         jobs: list[Job] = yield engine.find(page)
@@ -298,27 +298,27 @@ class Chosen:
     quarantined: list[JobHandle[Any]] = field(default_factory=list[JobHandle[Any]])
 
 
-def redriving(
+def redrive_plan(
     engine: Engine, filters: Filters, *, dry_run: bool, decoder: Decoder, clock: Clock = host_clock
 ) -> BulkPlan[Redriven]:
     """Choose, and retry unless it is a dry run."""
-    chosen = yield from choosing(engine, filters, decoder=decoder, clock=clock)
+    chosen = yield from choose_plan(engine, filters, decoder=decoder, clock=clock)
     if dry_run:
         return Redriven(
             retried=chosen.jobs[::-1], quarantined=chosen.quarantined, key_taken=chosen.rivals[::-1]
         )
-    return (yield from retrying(engine, chosen))
+    return (yield from retry_plan(engine, chosen))
 
 
-def choosing(
+def choose_plan(
     engine: Engine, filters: Filters, *, decoder: Decoder, clock: Clock = host_clock
 ) -> BulkPlan[Chosen]:
     """Find what matches. Raises OptionInvalid."""
     page, most = _page_to_redrive(filters, clock)
-    return _choosing(engine, page, most, decoder)
+    return _choose_page(engine, page, most, decoder)
 
 
-def _choosing(engine: Engine, page: JobFilter, most: int | None, decoder: Decoder) -> BulkPlan[Chosen]:
+def _choose_page(engine: Engine, page: JobFilter, most: int | None, decoder: Decoder) -> BulkPlan[Chosen]:
     chosen = Chosen()
     keys: set[tuple[str, str]] = set()
 
@@ -332,11 +332,11 @@ def _choosing(engine: Engine, page: JobFilter, most: int | None, decoder: Decode
             keys.add((job.tenant, job.key))
         return len(chosen.jobs) + len(chosen.rivals) != most
 
-    yield from walking(engine, page, take)
+    yield from walk_plan(engine, page, take)
     return chosen
 
 
-def retrying(engine: Engine, chosen: Chosen, *, after_batch: AfterBatch = go_on) -> BulkPlan[Redriven]:
+def retry_plan(engine: Engine, chosen: Chosen, *, after_batch: AfterBatch = go_on) -> BulkPlan[Redriven]:
     """Retry what was chosen, oldest first.
 
     Rivals come last, the newest first, in case that the one before them is gone.
@@ -344,14 +344,14 @@ def retrying(engine: Engine, chosen: Chosen, *, after_batch: AfterBatch = go_on)
     redriven = Redriven(quarantined=chosen.quarantined)
     jobs = [*chosen.jobs[::-1], *chosen.rivals]
     for start in range(0, len(jobs), PAGE):
-        yield from _retrying(engine, jobs[start : start + PAGE], redriven)
+        yield from _retry_batch(engine, jobs[start : start + PAGE], redriven)
         if not after_batch(min(start + PAGE, len(jobs))):
             break
     redriven.key_taken.sort(key=lambda handle: handle.number or 0)
     return redriven
 
 
-def _retrying(engine: Engine, batch: Sequence[JobHandle[Any]], redriven: Redriven) -> BulkPlan[None]:
+def _retry_batch(engine: Engine, batch: Sequence[JobHandle[Any]], redriven: Redriven) -> BulkPlan[None]:
     try:
         yield engine.retry([handle.id for handle in batch])
     except (KeyTaken, JobNotRetryable, JobNotFound) as error:
@@ -362,8 +362,8 @@ def _retrying(engine: Engine, batch: Sequence[JobHandle[Any]], redriven: Redrive
         redriven.retried.extend(batch)
         return
     half = len(batch) // 2
-    yield from _retrying(engine, batch[:half], redriven)
-    yield from _retrying(engine, batch[half:], redriven)
+    yield from _retry_batch(engine, batch[:half], redriven)
+    yield from _retry_batch(engine, batch[half:], redriven)
 
 
 def _page_to_redrive(filters: Filters, clock: Clock) -> tuple[JobFilter, int | None]:

@@ -322,7 +322,7 @@ class FanOut:
             raise OptionInvalid(f"{call!r} is for tenant {spec.tenant!r}, and was made for {tenant!r}.")
         self.parts.add(part)
         id = uuid5(self._parent, "\0".join((*part, tenant)))
-        return replace(call.spec(id, tenant), pattern=None)
+        return replace(call.spec(id, tenant), template=None)
 
 
 def _tenant_name(tenant: object) -> str:
@@ -410,7 +410,7 @@ class Context(Struct, eq=False):
     It is injected, and not part of the payload: whoever enqueues leaves it out.
     """
 
-    # Without a desk there is no job. `_encode` is how the task stores its results (`Signature.encode_result`).
+    # Without services there is no job. `_encode` is how the task stores its results (`Signature.encode_result`).
     _lease: Lease
     _signals: Signals
     _services: JobServices | None = None

@@ -89,10 +89,10 @@ class Call(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         Raises EncryptionKeyMissing, PayloadTooLarge.
         """
         route = self.route
-        pattern = route.spec
-        spec = replace(pattern, id=route.options.id or id, payload=self.payload, pattern=pattern)
+        template = route.spec
+        spec = replace(template, id=route.options.id or id, payload=self.payload, template=template)
         if tenant is not None:
-            spec = replace(spec, tenant=tenant, pattern=None)
+            spec = replace(spec, tenant=tenant, template=None)
         keys = route.app.encryption
         if keys is None:
             if route.must:

@@ -84,11 +84,11 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
 
     def job(self) -> Job:
         """The job as it is now. Raises JobNotFound."""
-        return self._engine.run(_reading(self._engine, self.id))
+        return self._engine.run(_read_op(self._engine, self.id))
 
     async def ajob(self) -> Job:
         """The job as it is now. Raises JobNotFound."""
-        return await self._engine.arun(_reading(self._engine, self.id))
+        return await self._engine.arun(_read_op(self._engine, self.id))
 
     def status(self) -> State:
         """The state the job is in now. Raises JobNotFound."""
@@ -100,19 +100,19 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
 
     def attempts(self) -> list[Attempt]:
         """The runs that did not end completed, oldest first, with their errors. Raises JobNotFound."""
-        return self._engine.run(_reading_beside(self._engine, self.id, self._engine.attempts))
+        return self._engine.run(_read_beside_op(self._engine, self.id, self._engine.attempts))
 
     async def aattempts(self) -> list[Attempt]:
         """The runs that did not end completed, oldest first, with their errors. Raises JobNotFound."""
-        return await self._engine.arun(_reading_beside(self._engine, self.id, self._engine.attempts))
+        return await self._engine.arun(_read_beside_op(self._engine, self.id, self._engine.attempts))
 
     def logs(self) -> list[LoggedLine]:
         """The lines that its runs have written, as far as they are kept, oldest first. Raises JobNotFound."""
-        return self._engine.run(_reading_beside(self._engine, self.id, self._engine.logs))
+        return self._engine.run(_read_beside_op(self._engine, self.id, self._engine.logs))
 
     async def alogs(self) -> list[LoggedLine]:
         """The lines that its runs have written, as far as they are kept, oldest first. Raises JobNotFound."""
-        return await self._engine.arun(_reading_beside(self._engine, self.id, self._engine.logs))
+        return await self._engine.arun(_read_beside_op(self._engine, self.id, self._engine.logs))
 
     def result(self, timeout: float | timedelta | None = None) -> R_co:
         """Wait until the job has ended and return what it returned.
@@ -167,11 +167,11 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
 
         Raises JobNotFound, JobNotRetryable or KeyTaken.
         """
-        self._engine.run(_retrying(self._engine, self.id))
+        self._engine.run(_retry_op(self._engine, self.id))
 
     async def aretry(self) -> None:
         """Make a failed or cancelled job ready again, with all its retries; see `retry`."""
-        await self._engine.arun(_retrying(self._engine, self.id))
+        await self._engine.arun(_retry_op(self._engine, self.id))
 
     def rerun(self) -> "JobHandle[R_co]":
         """Make a new job like this one, which has ended, to run now.
@@ -179,11 +179,11 @@ class JobHandle(Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         It has the same task, arguments, queue, priority, limits, tags and so on, but no key and no expiry.
         Raises JobNotFound, or JobNotRetryable while the job still waits or runs.
         """
-        return self._like(self._engine.run(rerunning(self._engine, self.id)))
+        return self._like(self._engine.run(rerun_op(self._engine, self.id)))
 
     async def arerun(self) -> "JobHandle[R_co]":
         """Make a new job like this one, which has ended, to run now; see `rerun`."""
-        return self._like(await self._engine.arun(rerunning(self._engine, self.id)))
+        return self._like(await self._engine.arun(rerun_op(self._engine, self.id)))
 
     def _like(self, made: Enqueued) -> "JobHandle[R_co]":
         return JobHandle(self._engine, made.id, made.number, made.status, self._decode, self._keys)
@@ -269,11 +269,11 @@ def _stored(engine: Engine, job_id: UUID) -> Steps[Job]:
     return job
 
 
-def _reading(engine: Engine, job_id: UUID) -> Op[Job]:
+def _read_op(engine: Engine, job_id: UUID) -> Op[Job]:
     return Op(start=lambda: _stored(engine, job_id), mode="read")
 
 
-def _reading_beside(engine: Engine, job_id: UUID, read: Callable[[UUID], Op[T]]) -> Op[T]:
+def _read_beside_op(engine: Engine, job_id: UUID, read: Callable[[UUID], Op[T]]) -> Op[T]:
     """What is kept beside a job; where that is nothing, the job itself must at least be there."""
 
     def steps() -> Steps[T]:
@@ -283,7 +283,7 @@ def _reading_beside(engine: Engine, job_id: UUID, read: Callable[[UUID], Op[T]])
     return Op(start=steps, mode="read")
 
 
-def _retrying(engine: Engine, job_id: UUID) -> Op[None]:
+def _retry_op(engine: Engine, job_id: UUID) -> Op[None]:
     """T15; why it is refused is said here, with the names that people know the job by."""
 
     def steps() -> Steps[None]:
@@ -310,7 +310,7 @@ def _key_taken(engine: Engine, job: Job) -> Steps[KeyTaken]:
     )
 
 
-def rerunning(
+def rerun_op(
     engine: Engine,
     job_id: UUID,
     *,

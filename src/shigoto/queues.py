@@ -42,7 +42,7 @@ class Queue(Struct, frozen=True, kw_only=True):
     max_pending: int | None = None  # None: any number
 
 
-def listing(engine: Engine) -> Op[list[Queue]]:
+def list_op(engine: Engine) -> Op[list[Queue]]:
     """Every queue that has had a job or a setting, by name, as of one moment."""
 
     def steps() -> Steps[list[Queue]]:
@@ -54,7 +54,7 @@ def listing(engine: Engine) -> Op[list[Queue]]:
     return Op(start=steps, mode="read")
 
 
-def changing(engine: Engine, queue: str, **fields: Any) -> Op[QueueSettings]:
+def change_op(engine: Engine, queue: str, **fields: Any) -> Op[QueueSettings]:
     """Change some settings of a queue, by the names they have in QueueSettings, and leave the others as they are, in
     one transaction. Raises OptionInvalid."""
     queue = check_name(queue, "The queue")
@@ -70,9 +70,9 @@ def changing(engine: Engine, queue: str, **fields: Any) -> Op[QueueSettings]:
     return Op(start=steps, rings=lambda settings: not settings.paused)
 
 
-def pausing(engine: Engine, queue: str, *, paused: bool) -> Op[QueueSettings]:
+def pause_op(engine: Engine, queue: str, *, paused: bool) -> Op[QueueSettings]:
     """Pause or resume a queue, and leave its other settings as they are, in one transaction."""
-    return changing(engine, queue, paused=paused)
+    return change_op(engine, queue, paused=paused)
 
 
 def expect_settings(settings: QueueSettings) -> QueueSettings:

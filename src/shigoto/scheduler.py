@@ -118,7 +118,7 @@ def judge(figures: Figures | None, state: State, poll: float, overdue: float = 0
     return _health(status, (*errors, *warnings), figures, state)
 
 
-def readings(health: Health) -> list[GaugeValue]:
+def gauge_values(health: Health) -> list[GaugeValue]:
     """What Prometheus is shown of it (S4-18)."""
     told = [GaugeValue("scheduler_status", (status,), float(status == health.status)) for status in STATUSES]
     told.append(GaugeValue("scheduler_errors", (), health.error_rate))
@@ -256,31 +256,31 @@ class Scheduler(Runnable[SchedulerExit]):
         promoter = Promoter(state, lambda: None)
         sweeper = self._sweeper = Sweeper(state, lambda: self._app.unknown_after, follows=True)
         listener = Listener(state, promoter.look, lambda: None)
-        ear = self._part("listener", listener.run())
+        listening = self._part("listener", listener.run())
         parts = [
             self._part("ticker", ticker.run()),
             self._part("promoter", promoter.run()),
             self._part("sweeper", sweeper.run()),
         ]
         queue_age_watch = queue_age_watch_of(state, self._app.notifier)
-        parts += [] if queue_age_watch is None else [self._part("lookout", queue_age_watch.run())]
+        parts += [] if queue_age_watch is None else [self._part("queue-age-watch", queue_age_watch.run())]
         running = 0
         try:
-            while self._switch.reason is None and not any(part.done() for part in (ear, *parts)):
+            while self._switch.reason is None and not any(part.done() for part in (listening, *parts)):
                 await self._switch.changed.wait(None)
             self._state = "stopping"
             bus.publish(SchedulerStopping(self.name, self._why()))
-            ear.cancel()
+            listening.cancel()
             for each in (ticker, promoter, sweeper):
                 each.close()
             if queue_age_watch is not None:
                 queue_age_watch.close()
             running = await self._finish(parts)
         finally:
-            await _cut_off([ear, *parts])
+            await _cut_off([listening, *parts])
             self._state = "stopped"
             bus.publish(SchedulerStopped(self.name, self._why(), running))
-        for part in (ear, *parts):
+        for part in (listening, *parts):
             if part.done() and not part.cancelled():
                 part.result()  # whatever ended it by itself is for the caller
         return SchedulerExit(reason="stopped" if self._lost is None else "lost", running=running)

@@ -129,7 +129,12 @@ def schedule(name: str, **more: Any) -> Schedule:
 def plan(engine: Engine, keyed: JobSpec) -> None:
     """Schedules with everything that one can have; the job of the first is the one that has that key."""
     nightly = schedule(
-        "nightly", origin="shop:nightly", held=True, look_at=NOW + 5, declared_at=NOW, counts={"fired": 3}
+        "nightly",
+        origin="shop:nightly",
+        waiting_for_overlap=True,
+        look_at=NOW + 5,
+        declared_at=NOW,
+        counts={"fired": 3},
     )
     broken = schedule(
         "broken 仕事", failed=True, errors=6, error=ODD, look_at=None, paused_at=7, pauses=((5, 6),)

@@ -228,12 +228,12 @@ async def test_a_bell_survives_a_server_that_is_away(server: TinyServer) -> None
     with Proxy(server.port) as proxy:
         engine = RemoteEngine(f"http://127.0.0.1:{proxy.port}")
         proxy.mode = Refuse()
-        bell = engine.listen()
-        assert not await bell.wait(0.2)
+        doorbell = engine.listen()
+        assert not await doorbell.wait(0.2)
         proxy.mode = Pass()
-        assert await bell.wait(10)
-        bell.close()
-        bell.close()
+        assert await doorbell.wait(10)
+        doorbell.close()
+        doorbell.close()
         engine.close()
 
 

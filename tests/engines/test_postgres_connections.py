@@ -261,7 +261,7 @@ def test_what_keeps_a_worker_alive_is_urgent() -> None:
     assert engine.beat(worker, []).urgent
     assert engine.settle(worker, []).urgent
     assert engine.leave(worker).urgent
-    assert engine.bury(worker, []).urgent
+    assert engine.report_dead(worker, []).urgent
     assert not engine.claim(worker, []).urgent
 
 

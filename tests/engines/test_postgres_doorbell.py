@@ -13,7 +13,7 @@ import pytest
 
 from shigoto.engine.op import Op
 from shigoto.engine.postgres.address import read_address
-from shigoto.engine.postgres.doorbell import APART, COALESCE_FOR, CROWD
+from shigoto.engine.postgres.doorbell import APART, COALESCE_FOR, MANY_RINGS
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.wire import RING
 from shigoto.engine.protocol import Doorbell
@@ -42,17 +42,17 @@ def driver(open_driver: Open) -> Driver:
     return open_driver()
 
 
-async def ears_of(driver: Driver, count: int) -> list[Doorbell]:
-    """Ears that listen by now: the first connect rings, too."""
-    ears = [driver.listen() for _ in range(count)]
-    for ear in ears:
-        assert await ear.wait(20)
-    return ears
+async def doorbells_of(driver: Driver, count: int) -> list[Doorbell]:
+    """Doorbells that listen by now: the first connect rings, too."""
+    doorbells = [driver.listen() for _ in range(count)]
+    for doorbell in doorbells:
+        assert await doorbell.wait(20)
+    return doorbells
 
 
-async def ear_of(driver: Driver) -> Doorbell:
-    [ear] = await ears_of(driver, 1)
-    return ear
+async def doorbell_of(driver: Driver) -> Doorbell:
+    [doorbell] = await doorbells_of(driver, 1)
+    return doorbell
 
 
 def after_commit() -> Op[None]:
@@ -95,40 +95,40 @@ def heard(postgres_database: str) -> Iterator[Heard]:
     heard.close()
 
 
-async def test_a_ring_wakes_every_ear_soon(driver: Driver, open_driver: Open) -> None:
-    ears = [*await ears_of(driver, 2), await ear_of(open_driver())]
+async def test_a_ring_wakes_every_doorbell_soon(driver: Driver, open_driver: Open) -> None:
+    doorbells = [*await doorbells_of(driver, 2), await doorbell_of(open_driver())]
     began = time.monotonic()
 
     await asyncio.to_thread(open_driver().run, after_commit())
 
-    assert all(await asyncio.gather(*(ear.wait(10) for ear in ears)))
+    assert all(await asyncio.gather(*(doorbell.wait(10) for doorbell in doorbells)))
     assert time.monotonic() - began < 2
-    for ear in ears:
-        ear.close()
-        ear.close()
+    for doorbell in doorbells:
+        doorbell.close()
+        doorbell.close()
 
 
-async def test_an_ear_without_a_ring_waits_in_vain(driver: Driver) -> None:
-    ear = await ear_of(driver)
+async def test_a_doorbell_without_a_ring_waits_in_vain(driver: Driver) -> None:
+    doorbell = await doorbell_of(driver)
 
-    assert await ear.wait(0.2) is False
-    assert await ear.wait(0) is False
-    ear.close()
+    assert await doorbell.wait(0.2) is False
+    assert await doorbell.wait(0) is False
+    doorbell.close()
 
 
-async def test_all_ears_of_a_loop_share_one_connection_and_the_last_takes_it_along(
+async def test_all_doorbells_of_a_loop_share_one_connection_and_the_last_takes_it_along(
     driver: Driver, postgres_database: str
 ) -> None:
-    ears = await ears_of(driver, 3)
+    doorbells = await doorbells_of(driver, 3)
     assert listeners(postgres_database) == 1
 
-    for ear in ears[:2]:
-        ear.close()
+    for doorbell in doorbells[:2]:
+        doorbell.close()
     assert listeners(postgres_database) == 1
-    ears[2].close()
+    doorbells[2].close()
     await eventually(lambda: listeners(postgres_database) == 0)
 
-    again = await ear_of(driver)
+    again = await doorbell_of(driver)
     assert listeners(postgres_database) == 1
     again.close()
 
@@ -149,79 +149,79 @@ async def eventually(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_an_ear_heals_itself_and_rings_since_something_may_have_been_missed(
+async def test_a_doorbell_heals_itself_and_rings_since_something_may_have_been_missed(
     driver: Driver, postgres_database: str
 ) -> None:
-    ear = await ear_of(driver)
+    doorbell = await doorbell_of(driver)
     for _ in range(2):
         with psycopg.connect(postgres_database, autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
                 " AND datname = current_database()"
             )
-        assert await ear.wait(20)
+        assert await doorbell.wait(20)
 
     await driver.arun(after_commit())
-    assert await ear.wait(10)
-    ear.close()
+    assert await doorbell.wait(10)
+    doorbell.close()
 
 
 async def test_where_the_address_says_so_nobody_listens(open_driver: Open, postgres_database: str) -> None:
-    ear = open_driver("?listen=off").listen()
+    doorbell = open_driver("?listen=off").listen()
 
-    assert await ear.wait(0.1) is False
+    assert await doorbell.wait(0.1) is False
     assert listeners(postgres_database) == 0
-    ear.close()
+    doorbell.close()
 
 
 async def test_listening_may_have_an_address_of_its_own(open_driver: Open, postgres_database: str) -> None:
     from urllib.parse import quote
 
     driver = open_driver(f"?listen={quote(postgres_database, safe='')}")
-    ear = await ear_of(driver)
+    doorbell = await doorbell_of(driver)
 
     await driver.arun(after_commit())
 
-    assert await ear.wait(10)
-    ear.close()
+    assert await doorbell.wait(10)
+    doorbell.close()
 
 
 async def test_each_schema_has_a_bell_of_its_own(open_driver: Open) -> None:
     ours, theirs = open_driver("?schema=ours"), open_driver("?schema=theirs")
-    ear = await ear_of(ours)
+    doorbell = await doorbell_of(ours)
 
     await theirs.arun(after_commit())
-    assert await ear.wait(0.3) is False
+    assert await doorbell.wait(0.3) is False
     await ours.arun(after_commit())
-    assert await ear.wait(10)
-    ear.close()
+    assert await doorbell.wait(10)
+    doorbell.close()
 
 
-def test_an_ear_whose_loop_is_gone_does_no_harm(driver: Driver) -> None:
-    ears: list[Doorbell] = []
+def test_a_doorbell_whose_loop_is_gone_does_no_harm(driver: Driver) -> None:
+    doorbells: list[Doorbell] = []
 
     async def listen() -> None:
-        ears.append(await ear_of(driver))
-        ears.append(driver.listen())
+        doorbells.append(await doorbell_of(driver))
+        doorbells.append(driver.listen())
 
     asyncio.run(listen())
     driver.run(after_commit())
 
-    for ear in ears:
-        ear.close()
+    for doorbell in doorbells:
+        doorbell.close()
     asyncio.run(listen())
     driver.close()
-    for ear in ears:
-        ear.close()
+    for doorbell in doorbells:
+        doorbell.close()
 
 
-async def test_an_ear_that_is_closed_while_it_connects_leaves_nothing(
+async def test_a_doorbell_that_is_closed_while_it_connects_leaves_nothing(
     driver: Driver, postgres_database: str
 ) -> None:
     for _ in range(5):
-        ear = driver.listen()
+        doorbell = driver.listen()
         await asyncio.sleep(0)
-        ear.close()
+        doorbell.close()
 
     await eventually(lambda: listeners(postgres_database) == 0)
 
@@ -231,7 +231,7 @@ async def test_an_ear_that_is_closed_while_it_connects_leaves_nothing(
 
 def most_rings(seconds: float) -> int:
     """How many are allowed in that time, until a crowd is seen and in it, the last one included."""
-    return 2 + min(int(seconds / APART), CROWD + int(seconds / COALESCE_FOR))
+    return 2 + min(int(seconds / APART), MANY_RINGS + int(seconds / COALESCE_FOR))
 
 
 def test_the_first_rings_at_once_and_a_crowd_after_it_not_each(driver: Driver, heard: Heard) -> None:

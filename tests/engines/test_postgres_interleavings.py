@@ -267,7 +267,7 @@ def test_a_claim_that_outlives_its_worker_makes_nobody_a_suspect(store: EngineUn
     """C4: the server carries on what a killed process has asked for, and it has never run."""
     worker, job = store.announce(), store.enqueue()
     claim = step(store.engine.claim(worker, [want()])).to_the_end()
-    store.bury(worker)
+    store.report_dead(worker)
     claim.finish()
 
     [rescued] = store.sweep().rescued

@@ -731,17 +731,17 @@ class TestOthers:
         assert len(shop.texts()) == 1
 
     def test_the_doorbell_rings_with_the_commit_and_not_before(self, shop: Shop) -> None:
-        with psycopg.connect(shop.address, autocommit=True) as ear:
-            ear.execute("LISTEN shigoto")
+        with psycopg.connect(shop.address, autocommit=True) as listener:
+            listener.execute("LISTEN shigoto")
             with psycopg.connect(shop.address) as connection:
                 shop.pay.using(connection=connection).enqueue("one")
                 shop.pay.using(connection=connection).enqueue("two")
-                assert list(ear.notifies(timeout=0.1)) == []
+                assert list(listener.notifies(timeout=0.1)) == []
                 connection.commit()
-                assert len(list(ear.notifies(timeout=10, stop_after=1))) == 1
+                assert len(list(listener.notifies(timeout=10, stop_after=1))) == 1
                 shop.pay.using(connection=connection).enqueue("three")
                 connection.rollback()
-            assert list(ear.notifies(timeout=0.1)) == []
+            assert list(listener.notifies(timeout=0.1)) == []
 
     def test_a_release_in_a_callers_transaction_rings_too(self, shop: Shop) -> None:
         context, _ = shop.start()
@@ -751,12 +751,12 @@ class TestOthers:
         back = Settlement(
             number=lease.number, token=lease.token, queue="default", ending=Ending.RELEASED, ran=False
         )
-        with psycopg.connect(shop.address, autocommit=True) as ear:
-            ear.execute("LISTEN shigoto")
+        with psycopg.connect(shop.address, autocommit=True) as listener:
+            listener.execute("LISTEN shigoto")
             with psycopg.connect(shop.address) as connection:
                 shop.engine.join(connection, shop.engine.settle(shop.worker, [back]))
-                assert list(ear.notifies(timeout=0.1)) == []
-            assert len(list(ear.notifies(timeout=10, stop_after=1))) == 1
+                assert list(listener.notifies(timeout=0.1)) == []
+            assert len(list(listener.notifies(timeout=10, stop_after=1))) == 1
 
     def test_two_of_one_key_queue_up_and_the_second_finds_the_first(self, shop: Shop) -> None:
         """A2."""

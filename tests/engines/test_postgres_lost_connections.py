@@ -32,12 +32,12 @@ def factory_of(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
     return factory
 
 
-async def ended_by_the_server(url: str, pool: LoopConnections, *, lent: bool) -> LoopConnection:
+async def ended_by_the_server(url: str, pool: LoopConnections, *, in_block: bool) -> LoopConnection:
     """A connection in the midst of a transaction, which has been ended; nobody has looked at it since."""
     connection = await pool.take(time.monotonic() + DEADLINE)
     await connection.ask(WireRequest(b"BEGIN"), time.monotonic() + DEADLINE)
-    if lent:
-        connection.lend()
+    if in_block:
+        connection.stop_waiting()
     pid = connection.wire.pgconn.backend_pid
     # Not on a thread: the loop must not have a moment to notice.
     with psycopg.connect(url, autocommit=True) as other:
@@ -46,18 +46,18 @@ async def ended_by_the_server(url: str, pool: LoopConnections, *, lent: bool) ->
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-@pytest.mark.parametrize("lent", [True, False])
+@pytest.mark.parametrize("in_block", [True, False])
 def test_who_asks_on_a_connection_that_was_ended_is_told_at_once(
-    postgres_database: str, loop: str, lent: bool
+    postgres_database: str, loop: str, in_block: bool
 ) -> None:
     """S1-13, E15, E17: else a transaction block would wait for the whole deadline of its last statement."""
 
     async def ask() -> float:
         driver = Driver(read_address(postgres_database), {})
         pool = LoopConnections("a store", 1, driver._connector.aopen)
-        connection = await ended_by_the_server(postgres_database, pool, lent=lent)
-        if lent:
-            connection.take_back()
+        connection = await ended_by_the_server(postgres_database, pool, in_block=in_block)
+        if in_block:
+            connection.wait_again()
         began = time.monotonic()
         with pytest.raises(ConnectionLost):
             await connection.ask(WireRequest(b"SELECT 1"), began + DEADLINE)

@@ -202,25 +202,25 @@ def test_a_long_outage_is_told_at_once_and_its_end_is_noticed(open_driver: Open,
 
 def test_an_outage_lets_one_try_at_a_time_with_growing_pauses() -> None:
     now = [100.0]
-    gate = Reconnect(10.0, clock=lambda: now[0])
+    reconnect = Reconnect(10.0, clock=lambda: now[0])
     failure = StoreUnavailable("down")
-    assert gate.admit(200.0) == 0.0
-    assert gate.admit(200.0) == 0.0  # all is well: nobody waits for anybody
+    assert reconnect.admit(200.0) == 0.0
+    assert reconnect.admit(200.0) == 0.0  # all is well: nobody waits for anybody
 
-    gate.ended(failure)
-    gate.ended(failure)
+    reconnect.ended(failure)
+    reconnect.ended(failure)
     tries: list[float] = []
     while now[0] < 160.0:
         admitted = []
         for _ in range(5):
             try:
-                admitted.append(gate.admit(now[0] + 30.0) == 0.0)
+                admitted.append(reconnect.admit(now[0] + 30.0) == 0.0)
             except StoreUnavailable:
                 assert now[0] >= 110.0
         assert admitted.count(True) <= 1
         if True in admitted:
             tries.append(now[0])
-            gate.ended(failure)
+            reconnect.ended(failure)
         now[0] += 0.01
 
     pauses = [later - earlier for earlier, later in pairwise(tries)]
@@ -228,16 +228,16 @@ def test_an_outage_lets_one_try_at_a_time_with_growing_pauses() -> None:
     assert max(pauses) < 1.25 * LONGEST_PAUSE
     assert min(pauses[-5:]) > 0.75 * LONGEST_PAUSE
     now[0] += 5.0
-    assert gate.admit(now[0] + 30.0) == 0.0
-    gate.ended(None)
-    assert gate.admit(0.0) == gate.admit(0.0) == 0.0
+    assert reconnect.admit(now[0] + 30.0) == 0.0
+    reconnect.ended(None)
+    assert reconnect.admit(0.0) == reconnect.admit(0.0) == 0.0
 
 
 @pytest.mark.parametrize("lease", [30.0, 300.0])
 def test_a_server_that_is_back_is_noticed_within_five_seconds_in_every_phase_of_all_pauses(
     lease: float,
 ) -> None:
-    """A worker waits for the gate, and then for itself; both start at any moment of an outage."""
+    """A worker waits for the reconnect, and then for itself; both start at any moment of an outage."""
     waits = [_until_noticed(phase, lease) for phase in range(200)]
 
     assert max(max(wait) for wait in waits) < 4.5
@@ -249,8 +249,8 @@ def _until_noticed(phase: int, lease: float) -> list[float]:
     state: Any = SimpleNamespace(random=random, lease=lease)
     now = 100.0
     back_at = 160.0 + phase * 0.031
-    gate = Reconnect(10.0, clock=lambda: now)
-    gate.ended(StoreUnavailable("down"))
+    reconnect = Reconnect(10.0, clock=lambda: now)
+    reconnect.ended(StoreUnavailable("down"))
     asking = [
         (now + random.random(), 0, Trouble(state, "claimer")),
         (now + random.random(), 1, Trouble(state, "keeper", longest=longest_pause(lease))),
@@ -260,9 +260,9 @@ def _until_noticed(phase: int, lease: float) -> list[float]:
         asking.sort()
         now, part, trouble = asking.pop(0)
         try:
-            pause = gate.admit(now + 30.0)
+            pause = reconnect.admit(now + 30.0)
             if pause == 0.0:
-                gate.ended(StoreUnavailable("down") if now < back_at else None)
+                reconnect.ended(StoreUnavailable("down") if now < back_at else None)
         except StoreUnavailable:
             pause = trouble.next_pause()
         if pause == 0.0 and now >= back_at:
@@ -274,15 +274,15 @@ def _until_noticed(phase: int, lease: float) -> list[float]:
 
 def test_a_try_that_was_given_up_lets_another_begin() -> None:
     now = [100.0]
-    gate = Reconnect(10.0, clock=lambda: now[0])
-    gate.ended(StoreUnavailable("down"))
+    reconnect = Reconnect(10.0, clock=lambda: now[0])
+    reconnect.ended(StoreUnavailable("down"))
     now[0] += 1
-    assert gate.admit(200.0) == 0.0
-    assert gate.admit(200.0) == pool.LOOK_EVERY
+    assert reconnect.admit(200.0) == 0.0
+    assert reconnect.admit(200.0) == pool.LOOK_EVERY
 
-    gate.given_up()
+    reconnect.given_up()
 
-    assert gate.admit(200.0) == 0.0
+    assert reconnect.admit(200.0) == 0.0
 
 
 # Deadlines
@@ -415,8 +415,8 @@ def start():
 op = Op(start=start)
 loop = asyncio.new_event_loop()
 async def begin():
-    ear = driver.listen()
-    assert await ear.wait(20)
+    doorbell = driver.listen()
+    assert await doorbell.wait(20)
     return await driver.arun(op)
 first = driver.run(op)
 mine = loop.run_until_complete(begin())
@@ -494,7 +494,7 @@ def start():
 op = Op(start=start)
 driver.run(op)
 async def main():
-    ear = driver.listen()
+    doorbell = driver.listen()
     await asyncio.gather(*(driver.arun(op) for _ in range(4)))
 asyncio.run(main())
 """

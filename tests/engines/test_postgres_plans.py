@@ -292,7 +292,7 @@ HOT: dict[str, tuple[Callable[[Store], Op[Any]], str]] = {
     "beat that releases": (lambda store: store.engine.beat(store.worker, []), STRAY),
     "report": (lambda store: store.engine.report(store.worker, reports(store)), ""),
     "leave": (lambda store: store.engine.leave(store.worker), ""),
-    "bury": (lambda store: store.engine.bury(store.worker, []), ""),
+    "report_dead": (lambda store: store.engine.report_dead(store.worker, []), ""),
     "promote nothing": (lambda store: store.engine.promote(BATCH), ""),
     "promote": (lambda store: store.engine.promote(BATCH), DUE),
     "sweep": (lambda store: store.engine.sweep(SweepOrder(batch=BATCH)), ""),

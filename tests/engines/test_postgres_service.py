@@ -13,8 +13,8 @@ from shigoto.model.job import JobSpec
 from shigoto.model.schedule import Change, Firing, Schedule, TickEntry, TickOutcome
 from shigoto.model.service import FeedPosition
 from shigoto.queues import store_within_limits, tick_within_limits
-from shigoto.server.audit import Audited, changing_queue, rerunning
-from shigoto.server.tokens import creating, revoking
+from shigoto.server.audit import Audited, change_queue_op, rerun_op
+from shigoto.server.tokens import create_op, revoke_op
 
 pytestmark = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
 
@@ -50,8 +50,8 @@ async def test_what_operators_do_is_noted_with_it_or_not_at_all(engine: Postgres
     assert await engine.arun(audited.cancel([job.id])) == [State.CANCELLED]
     engine.run(audited.retry([job.id]))
     engine.run(Audited(engine, ME, "all").cancel([job.id]))
-    await engine.arun(rerunning(engine, job.id, actor=ME))
-    engine.run(changing_queue(engine, "default", actor=ME, paused=True))
+    await engine.arun(rerun_op(engine, job.id, actor=ME))
+    engine.run(change_queue_op(engine, "default", actor=ME, paused=True))
     [number] = [each.number for each in engine.run(engine.get([job.id])) if each is not None]
     engine.run(Audited(engine, ME, "cancelled").delete([number], [State.CANCELLED]))
 
@@ -76,14 +76,14 @@ def test_a_job_is_rerun_where_none_of_its_kind_was_before(
     with psycopg.connect(postgres_database, autocommit=True) as connection:
         connection.execute("UPDATE shigoto.lane SET alone = true")
 
-    again = engine.run(rerunning(engine, job.id, actor=ME))
+    again = engine.run(rerun_op(engine, job.id, actor=ME))
 
     assert again.status == "inserted"
 
 
 def test_a_queue_is_full_at_its_limit_also_for_ticks(engine: PostgresEngine) -> None:
     """S4-13: those who store at the same moment may go beyond it by what they have under way, and no further."""
-    engine.run(changing_queue(engine, "small", actor=ME, max_pending=10))
+    engine.run(change_queue_op(engine, "small", actor=ME, max_pending=10))
 
     def store(_: int) -> bool:
         try:
@@ -108,12 +108,12 @@ def test_a_queue_is_full_at_its_limit_also_for_ticks(engine: PostgresEngine) -> 
 
 
 def test_tokens_come_and_go(engine: PostgresEngine) -> None:
-    _, token = engine.run(creating(engine, "web", ["submit", "read"], queues=["mail"], expires=60, actor=ME))
+    _, token = engine.run(create_op(engine, "web", ["submit", "read"], queues=["mail"], expires=60, actor=ME))
 
     assert engine.run(engine.registry.tokens()) == [token]
     _, now = engine.run(engine.registry.happened(FeedPosition(0), 0, 0))
     assert token.expires_at is not None
     assert now - 5_000 <= token.expires_at - 60_000 <= now
-    engine.run(revoking(engine, "web", actor=ME))
+    engine.run(revoke_op(engine, "web", actor=ME))
     assert not engine.run(engine.registry.tokens())[0].alive(now)
     assert actions(engine) == [("token.create", token.id), ("token.revoke", token.id)]

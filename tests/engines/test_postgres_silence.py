@@ -141,29 +141,29 @@ async def test_a_silent_listener_notices_by_itself_and_listens_again(
     @app.task
     async def work() -> None: ...
 
-    ear = engine.listen()
-    assert await ear.wait(20)  # it listens
+    listener = engine.listen()
+    assert await listener.wait(20)  # it listens
     line.mode = HalfOpen()
     line.mode = Pass()
-    assert await ear.wait(20)  # it listens again
+    assert await listener.wait(20)  # it listens again
     await asyncio.to_thread(work.enqueue)
-    assert await ear.wait(20)
-    ear.close()
+    assert await listener.wait(20)
+    listener.close()
 
 
 async def test_a_listener_whose_line_is_well_is_left_alone(
     engine: PostgresEngine, line: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doorbell, "CHECK_EVERY", 0.05, raising=False)
-    ear = engine.listen()
-    assert await ear.wait(20)
+    listener = engine.listen()
+    assert await listener.wait(20)
     before, passed = line.accepted, line.passed["to_server"]
 
-    assert not await ear.wait(1.0)
+    assert not await listener.wait(1.0)
 
     assert line.accepted == before
     assert line.passed["to_server"] > passed
-    ear.close()
+    listener.close()
 
 
 # Cancels

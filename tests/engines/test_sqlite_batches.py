@@ -37,7 +37,7 @@ def engine(tmp_path: Path) -> Iterator[SqliteEngine]:
 
 def specs(count: int, like: JobSpec = PLAIN) -> list[JobSpec]:
     return [
-        structs.replace(like, id=id, payload=f'{{"number":{number}}}', pattern=like)
+        structs.replace(like, id=id, payload=f'{{"number":{number}}}', template=like)
         for number, id in enumerate(uuids7(count))
     ]
 
@@ -72,7 +72,7 @@ def test_what_differs_within_a_batch_stays_different(
     second = structs.replace(PLAIN, **other)
     batch = [*specs(30), *specs(30, second), *specs(1), *specs(3, second), *specs(20)]
     if not patterned:
-        batch = [structs.replace(one, pattern=None) for one in batch]
+        batch = [structs.replace(one, template=None) for one in batch]
 
     engine.run(engine.enqueue_many(batch))
 

@@ -564,65 +564,65 @@ os._exit(0)
         self, engine: SqliteEngine, path: Path
     ) -> None:
         """S1-21: workers learn of new jobs by push, not only by polling."""
-        ear = engine.listen()
-        await ear.wait(0.05)
+        listener = engine.listen()
+        await listener.wait(0.05)
         producer = spawn.Process(target=enqueue_one, args=(path,))
         producer.start()
 
-        assert await ear.wait(30)
-        ear.close()
+        assert await listener.wait(30)
+        listener.close()
         producer.join()
 
     async def test_the_bell_alone_wakes_a_listener(self, engine: SqliteEngine, tmp_path: Path) -> None:
         engine.migrate()
-        doorbell.create(engine._bell, engine.path)
-        ear = doorbell.SqliteDoorbell(engine._bell, tmp_path / "no-such-log", lambda: 1)
+        doorbell.create(engine._doorbell, engine.path)
+        listener = doorbell.SqliteDoorbell(engine._doorbell, tmp_path / "no-such-log", lambda: 1)
 
-        assert not await ear.wait(0.01)
+        assert not await listener.wait(0.01)
         engine.run(engine.enqueue_many([spec()]))
 
-        assert await ear.wait(30)
-        ear.close()
+        assert await listener.wait(30)
+        listener.close()
 
     async def test_a_caller_s_own_commit_wakes_a_listener_too(self, engine: SqliteEngine) -> None:
-        ear = engine.listen()
-        await ear.wait(0.05)
+        listener = engine.listen()
+        await listener.wait(0.05)
         connection = engine.connect()
         engine.join(connection, engine.enqueue_many([spec()]))
         connection.commit()
         connection.close()
 
-        assert await ear.wait(30)
-        ear.close()
+        assert await listener.wait(30)
+        listener.close()
 
     @pytest.mark.skipif(sys.platform != "linux", reason="without inotify every change of the log rings")
     async def test_a_write_to_the_log_rings_only_with_the_commit_that_follows(self, tmp_path: Path) -> None:
         """The write comes first, and a look in vain would be all that it brings."""
-        bell, log = tmp_path / "bell", tmp_path / "log"
-        bell.touch()
+        file, log = tmp_path / "bell", tmp_path / "log"
+        file.touch()
         log.touch()
         commits = 0
-        ear = doorbell.SqliteDoorbell(bell, log, lambda: commits)
+        listener = doorbell.SqliteDoorbell(file, log, lambda: commits)
 
         log.write_bytes(b"a page")
-        assert not await ear.wait(2 * doorbell.LOOK_AGAIN[-1])
+        assert not await listener.wait(2 * doorbell.LOOK_AGAIN[-1])
         log.write_bytes(b"another page")
         commits += 1
 
-        assert await ear.wait(30)
-        assert not await ear.wait(2 * doorbell.LOOK_AGAIN[-1]), "one commit, one ring"
-        ear.close()
+        assert await listener.wait(30)
+        assert not await listener.wait(2 * doorbell.LOOK_AGAIN[-1]), "one commit, one ring"
+        listener.close()
 
-    async def test_an_ear_that_cannot_see_commits_rings_for_every_write(self, tmp_path: Path) -> None:
-        bell, log = tmp_path / "bell", tmp_path / "log"
-        bell.touch()
+    async def test_a_listener_that_cannot_see_commits_rings_for_every_write(self, tmp_path: Path) -> None:
+        file, log = tmp_path / "bell", tmp_path / "log"
+        file.touch()
         log.touch()
-        ear = doorbell.SqliteDoorbell(bell, log, lambda: None)
+        listener = doorbell.SqliteDoorbell(file, log, lambda: None)
 
         log.write_bytes(b"a page")
 
-        assert await ear.wait(30)
-        ear.close()
+        assert await listener.wait(30)
+        listener.close()
 
     def test_every_commit_changes_the_version_of_the_store(self, engine: SqliteEngine, path: Path) -> None:
         engine.migrate()
@@ -659,21 +659,21 @@ os._exit(0)
 
     async def test_a_bell_that_cannot_be_hung_is_no_error(self, engine: SqliteEngine, path: Path) -> None:
         path.with_name("jobs.db-bell").mkdir()
-        ear = engine.listen()
+        listener = engine.listen()
         engine.run(engine.enqueue_many([spec()]))
 
-        assert await ear.wait(30), "the log is heard all the same"
-        ear.close()
+        assert await listener.wait(30), "the log is heard all the same"
+        listener.close()
 
     async def test_without_inotify_the_files_are_looked_at(
         self, engine: SqliteEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("shigoto.engine.sqlite.doorbell.sys.platform", "other")
-        ear = engine.listen()
+        listener = engine.listen()
         engine.run(engine.enqueue_many([spec()]))
 
-        assert await ear.wait(30)
-        ear.close()
+        assert await listener.wait(30)
+        listener.close()
 
 
 class TestACallersTransaction:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from shigoto.bulk import BATCH, BulkPlan, clearing
+from shigoto.bulk import BATCH, BulkPlan, clear_plan
 from shigoto.engine.op import Op, drive
 from shigoto.engine.sql import looking
 from shigoto.engine.sql.commands import SqlText, StateTable
@@ -316,7 +316,7 @@ class TestWithAMillionFinishedAndAMillionScheduled:
         newest = empty.run(empty.find(JobFilter(state=State.PENDING, limit=1)))[0].number
         batch = list(range(newest - BATCH, newest))
 
-        costs = costs_of_writes(full, clearing(full, filters, dry_run=False))
+        costs = costs_of_writes(full, clear_plan(full, filters, dry_run=False))
 
         assert max(costs, default=0) <= 1.5 * steps_of(empty, empty.delete(batch, [State.PENDING]))
 

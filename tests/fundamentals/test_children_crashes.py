@@ -196,7 +196,7 @@ def crash(kids: Nursery, number: int) -> None:
     tasks = tuple(kids.app.tasks)
     engine.run(engine.announce(Announcement(id=id, name="0", tasks=tasks, queues=None, slots=1, version="0")))
     assert engine.run(engine.claim(id, [Want(tasks=tasks, queues=None, limit=1)]))
-    engine.run(engine.bury(id, [Death(number=number, error="killed")]))
+    engine.run(engine.report_dead(id, [Death(number=number, error="killed")]))
 
 
 def test_what_a_crashed_handler_has_started_is_killed_with_it(kids: Nursery) -> None:

@@ -65,7 +65,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[ChildProcess]:
 # Memory
 
 
-def test_a_child_is_no_more_expendable_than_its_worker(kids: Nursery) -> None:
+def test_a_child_is_killed_no_sooner_than_its_worker_when_memory_ends(kids: Nursery) -> None:
     """When memory runs out the system shall choose by size, and not a small bystander."""
     handle = kids.badness.enqueue()
 

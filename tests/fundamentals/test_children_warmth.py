@@ -26,7 +26,7 @@ def apart() -> None: ...
 WITHOUT_PROCESSES = CODE.partition("@app.task(")[0]
 
 
-class TestWarmth:
+class TestIdleChildren:
     def test_nothing_is_kept_unless_somebody_asks(self) -> None:
         assert not IdleChildren(lambda: 5.0).wanted
         assert IdleChildren(lambda: 5.0).over
@@ -83,7 +83,7 @@ def test_a_supervised_worker_has_a_child_ready_while_it_has_work_and_none_when_i
     kids = open_nursery(WITHOUT_PROCESSES)
 
     async def main() -> None:
-        worker = kids.worker(slate=RunningJobs.create(1_000))
+        worker = kids.worker(running_jobs=RunningJobs.create(1_000))
         run = asyncio.create_task(worker.run())
         await kids.until(events.WorkerStarted)
         assert own_children() == set(), "nobody needs one yet"

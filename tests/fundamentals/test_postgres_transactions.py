@@ -411,8 +411,8 @@ class TestLimit:
 
         async def leave() -> Any:
             async with run.context.transaction() as tx:
-                lent: Any = tx
-                stream = lent.cursor().stream("SELECT generate_series(1, 100000)")
+                connection: Any = tx
+                stream = connection.cursor().stream("SELECT generate_series(1, 100000)")
                 assert await anext(stream) == (1,)
             return stream
 
@@ -495,8 +495,8 @@ class TestAsync:
     async def test_the_connection_is_psycopgs_own(self, shop: PostgresShop) -> None:
         run = shop.start()
         async with run.context.transaction() as tx:
-            lent: object = tx
-            assert isinstance(lent, psycopg.AsyncConnection)
+            connection: object = tx
+            assert isinstance(connection, psycopg.AsyncConnection)
             await tx.execute("INSERT INTO paid VALUES (%(invoice)s)", {"invoice": 1})
 
         assert shop.paid() == [1]
@@ -506,15 +506,20 @@ class TestAsync:
 
         async def end() -> None:
             async with run.context.transaction() as tx:
-                lent: Any = tx
-                await lent.execute("INSERT INTO paid VALUES (1)")
-                for method in (lent.commit, lent.rollback, lent.close, lambda: lent.set_autocommit(True)):
+                connection: Any = tx
+                await connection.execute("INSERT INTO paid VALUES (1)")
+                for method in (
+                    connection.commit,
+                    connection.rollback,
+                    connection.close,
+                    lambda: connection.set_autocommit(True),
+                ):
                     with pytest.raises(JobError, match="not ended by hand"):
                         await method()
                 with pytest.raises(JobError, match=r"must be, too"):
-                    shop.receipt.using(connection=lent).enqueue(1)
+                    shop.receipt.using(connection=connection).enqueue(1)
                 with pytest.raises(JobError, match="not ended by hand"):
-                    await lent.execute("COMMIT")
+                    await connection.execute("COMMIT")
 
         with pytest.raises(JobError, match="not ended by hand"):
             await end()

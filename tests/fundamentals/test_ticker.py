@@ -33,7 +33,7 @@ from shigoto.model.schedule import SOON, Change, Schedule
 from shigoto.model.text import ERROR_LIMIT
 from shigoto.model.time import to_datetime
 from shigoto.observe import events
-from shigoto.schedule.decide import FIRST_PAUSE, HELD_LOOK, MOST_ERRORS, after_failure
+from shigoto.schedule.decide import FIRST_PAUSE, MOST_ERRORS, OVERLAP_LOOK, after_failure
 from shigoto.schedule.fire import AT_ONCE
 from shigoto.scheduler import Figures, Scheduler
 from shigoto.testing.virtual_time import START, VirtualClock
@@ -851,5 +851,5 @@ def test_a_clock_that_was_ahead_for_a_while_silences_nobody() -> None:
 
 def test_what_waits_is_looked_at_soon() -> None:
     """What the stores go by when they look for schedules that a clock ahead has touched."""
-    assert HELD_LOOK <= SOON
+    assert OVERLAP_LOOK <= SOON
     assert FIRST_PAUSE * 2 ** (MOST_ERRORS - 2) <= SOON

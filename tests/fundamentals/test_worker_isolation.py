@@ -213,7 +213,7 @@ def suspect(stage: Stage, tasks: tuple[str, ...]) -> None:
     engine, ghost = stage.engine, uuid7()
     engine.run(engine.announce(announcement(ghost, tasks)))
     [taken] = engine.run(engine.claim(ghost, [Want(tasks=tasks, queues=None, limit=1)]))
-    engine.run(engine.bury(ghost, [Death(number=taken.number, error="killed")]))
+    engine.run(engine.report_dead(ghost, [Death(number=taken.number, error="killed")]))
 
 
 def announcement(id: Any, tasks: tuple[str, ...], *, isolates: bool = False) -> Announcement:
@@ -275,10 +275,10 @@ def test_a_drain_leaves_suspects_to_others() -> None:
     assert stage.job().state is State.PENDING
 
 
-# The slate
+# The memory for the jobs that run
 
 
-def test_a_slate_shows_what_runs_here_and_what_runs_in_children() -> None:
+def test_running_jobs_show_what_runs_here_and_what_runs_in_children() -> None:
     created = RunningJobs.create(4)
     assert created.fd is not None
     attached = RunningJobs.attach(created.fd, 4)
@@ -295,29 +295,34 @@ def test_a_slate_shows_what_runs_here_and_what_runs_in_children() -> None:
 
 def test_a_worker_writes_down_what_it_runs() -> None:
     stage = Stage()
-    slate = RunningJobs.create(200)
+    running_jobs = RunningJobs.create(200)
     seen: list[bool] = []
 
     @stage.app.task
     async def on_loop(ctx: Context) -> None:
-        seen.append(ctx.number in slate.running())
+        seen.append(ctx.number in running_jobs.running())
 
     @stage.app.task
     def in_thread(ctx: Context) -> None:
-        seen.append(ctx.number in slate.running())
+        seen.append(ctx.number in running_jobs.running())
 
     on_loop.enqueue()
     in_thread.enqueue()
-    stage.drain_with_threads(slate=slate)
+    stage.drain_with_threads(running_jobs=running_jobs)
 
     assert seen == [True, True]
-    assert slate.running() == []
-    slate.close()
+    assert running_jobs.running() == []
+    running_jobs.close()
 
 
-def test_a_slate_must_have_a_place_for_every_job() -> None:
+def test_running_jobs_must_have_a_place_for_every_job() -> None:
     stage = Stage()
-    with pytest.raises(OptionInvalid, match="slate has 5 places, and this worker needs 132"):
+    with pytest.raises(OptionInvalid, match="running_jobs has 5 places, and this worker needs 132"):
         Worker(
-            stage.app, concurrency=100, threads=30, children=2, slate=RunningJobs.private(5), random=Random(1)
+            stage.app,
+            concurrency=100,
+            threads=30,
+            children=2,
+            running_jobs=RunningJobs.private(5),
+            random=Random(1),
         )

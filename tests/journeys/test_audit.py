@@ -22,7 +22,7 @@ from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter
 from shigoto.model.service import AuditEntry, FeedPosition
 from shigoto.model.worker import Announcement, Ending, Settlement, Want
-from shigoto.server.tokens import creating
+from shigoto.server.tokens import create_op
 from tests.journeys.yard import SHIGOTO
 from tests.service.ground import key, served
 from tests.unit.commands import on_terminal
@@ -267,7 +267,7 @@ def test_a_move_takes_the_limits_and_tells_that_tokens_stay_behind(store: Store)
     """S0-70."""
     for name in ("web", "old"):
         store.engine.run(
-            creating(store.engine, name, ["submit"], actor=ME, expires=0.001 if name == "old" else None)
+            create_op(store.engine, name, ["submit"], actor=ME, expires=0.001 if name == "old" else None)
         )
     store.run("queues", "jobs.db", "--set", "mail", "--max-pending", "7")
     store.sell()

@@ -13,7 +13,7 @@ import pytest
 
 from shigoto import Shigoto, State
 from shigoto.model.service import FeedPosition
-from shigoto.server.tokens import creating
+from shigoto.server.tokens import create_op
 from tests.journeys.ground import MIGRATOR_PASSWORD, RUNTIME_PASSWORD, Ground, opened
 from tests.journeys.yard import ended_within, eventually, runners_of
 
@@ -62,7 +62,7 @@ def test_everything_works_with_the_least_rights(ground: Ground) -> None:
         )
         assert ground.rows(users) == [(ground.runtime,)]
         registry = app.engine.registry
-        _, token = app.engine.run(creating(app.engine, "web", ["read"], actor="app"))
+        _, token = app.engine.run(create_op(app.engine, "web", ["read"], actor="app"))
         app.engine.run(registry.watch())
         told, _ = app.engine.run(registry.happened(FeedPosition(0), 2**53, 100))
         assert {done.id, apart.id, failed.id} == {each.id for each in told if each.final}

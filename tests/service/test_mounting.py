@@ -85,8 +85,8 @@ def test_without_a_lifespan_its_parts_begin_with_the_first_request(app: Shigoto)
     keep(app, [DOES_ALL])
     service = Service(app)
     with hosted(Starlette(routes=[Mount("/work", service)]), service, lifespan="off") as server:
-        assert service.housekeeping is not None
-        assert service.housekeeping.idle is None
+        assert service.scheduler is not None
+        assert service.scheduler.idle is None
         assert _ask(server, "GET", "/work/readyz").status == 200
 
 

@@ -193,7 +193,7 @@ def of_a_worker(remote: RemoteEngine, worker: UUID) -> list[Op[Any]]:
         remote.claim(worker, [Want(tasks=("work",), queues=None, limit=5)]),
         remote.report(worker, [Report(number=1, token=1, progress=0.5)]),
         remote.settle(worker, [ended]),
-        remote.bury(worker, []),
+        remote.report_dead(worker, []),
         remote.leave(worker),
     ]
 
@@ -492,7 +492,7 @@ def test_a_death_that_our_code_would_not_tell_is_refused(server: Served, fields:
     said, lease = begun(server, remote)
 
     with pytest.raises(OptionInvalid):
-        remote.run(remote.bury(said.id, [Death(**{"number": lease.number, **fields})]))
+        remote.run(remote.report_dead(said.id, [Death(**{"number": lease.number, **fields})]))
     remote.close()
 
 

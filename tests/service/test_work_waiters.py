@@ -27,7 +27,7 @@ PATIENCE = 20.0
 
 
 class Hand:
-    """A bell that a test rings."""
+    """A doorbell that a test rings."""
 
     def __init__(self) -> None:
         self.rung = asyncio.Event()
@@ -47,26 +47,26 @@ class Hand:
 class Belled(Relay):
     """An engine whose doorbell is in a test's hand."""
 
-    def __init__(self, bell: Callable[[], Doorbell]) -> None:
+    def __init__(self, doorbell: Callable[[], Doorbell]) -> None:
         super().__init__(MemoryEngine())
-        self._bell = bell
+        self._doorbell = doorbell
 
     def listen(self) -> Doorbell:
-        return self._bell()
+        return self._doorbell()
 
 
 @asynccontextmanager
-async def fanned() -> AsyncIterator[tuple[WorkWaiters, Hand]]:
-    """A fan that listens, and the bell."""
-    bell = Hand()
-    engine = Belled(lambda: bell)
+async def listening_waiters() -> AsyncIterator[tuple[WorkWaiters, Hand]]:
+    """Waiters that listen, and the doorbell."""
+    doorbell = Hand()
+    engine = Belled(lambda: doorbell)
     waiters = WorkWaiters(lambda: engine, first=5)
     running = asyncio.create_task(waiters.run())
-    await bell.begun.wait()
-    yield waiters, bell
+    await doorbell.begun.wait()
+    yield waiters, doorbell
     waiters.close()
     await asyncio.wait_for(running, PATIENCE)
-    assert bell.closed
+    assert doorbell.closed
 
 
 def until() -> float:
@@ -80,13 +80,13 @@ async def settle() -> None:
 
 
 async def test_a_ring_wakes_the_first_of_every_line_and_he_the_next() -> None:
-    async with fanned() as (waiters, bell):
+    async with listening_waiters() as (waiters, doorbell):
         lines = {
             name: [asyncio.create_task(waiters.wait(name, until())) for _ in range(3)] for name in ("a", "b")
         }
         await settle()
 
-        bell.rung.set()
+        doorbell.rung.set()
         await settle()
 
         assert [[task.done() for task in line] for line in lines.values()] == [[True, False, False]] * 2
@@ -106,28 +106,28 @@ async def test_a_ring_wakes_the_first_of_every_line_and_he_the_next() -> None:
 
 
 async def test_a_ring_between_the_look_and_the_wait_is_not_missed() -> None:
-    async with fanned() as (waiters, bell):
+    async with listening_waiters() as (waiters, doorbell):
         seen = waiters.rung
-        bell.rung.set()
+        doorbell.rung.set()
         await settle()
 
         assert await waiters.wait("a", until(), seen=seen)
 
 
 async def test_who_has_looked_in_vain_is_the_first_still() -> None:
-    async with fanned() as (waiters, bell):
+    async with listening_waiters() as (waiters, doorbell):
         other = asyncio.create_task(waiters.wait("a", until()))
         await settle()
         again = asyncio.create_task(waiters.wait("a", until(), seen=waiters.rung, again=True))
         await settle()
-        bell.rung.set()
+        doorbell.rung.set()
         await settle()
 
         assert (again.done(), other.done()) == (True, False)
 
 
 async def test_who_goes_away_does_not_keep_the_ring_to_himself() -> None:
-    async with fanned() as (waiters, _):
+    async with listening_waiters() as (waiters, _):
         gone, next_ = (asyncio.create_task(waiters.wait("a", until())) for _ in range(2))
         await settle()
         waiters.passed_on("a")
@@ -139,20 +139,20 @@ async def test_who_goes_away_does_not_keep_the_ring_to_himself() -> None:
 
 
 async def test_time_that_is_over_ends_the_wait() -> None:
-    async with fanned() as (waiters, _):
+    async with listening_waiters() as (waiters, _):
         assert not await waiters.wait("a", asyncio.get_running_loop().time() + 0.01)
         assert waiters._lines == {}
 
 
 async def test_rings_are_counted_for_those_who_listen_from_afar() -> None:
-    async with fanned() as (waiters, bell):
+    async with listening_waiters() as (waiters, doorbell):
         assert waiters.rung == 5
         await asyncio.wait_for(waiters.rings(4, until()), PATIENCE)  # it has rung since
         one = asyncio.create_task(waiters.rings(5, until()))
         stranger = asyncio.create_task(waiters.rings(123_456_789, until()))  # of another server
         await settle()
         assert not any((one.done(), stranger.done()))
-        bell.rung.set()
+        doorbell.rung.set()
         await settle()
 
         assert one.done()

@@ -9,16 +9,14 @@ import pytest
 from msgspec import json
 
 from shigoto import JobNotFound, JobNotRetryable, OptionInvalid, State
-from shigoto.bulk import cancelling as cancelling_all
-from shigoto.bulk import carry_out, choosing, choosing_live, clearing
-from shigoto.bulk import retrying as retrying_all
+from shigoto.bulk import cancel_plan, carry_out, choose_live_plan, choose_plan, clear_plan, retry_plan
 from shigoto.engine.protocol import Capabilities, Relay
 from shigoto.handle import JobHandle
 from shigoto.model.job import QueueSettings
 from shigoto.model.service import AUDIT_TEXT, AuditEntry
 from shigoto.model.worker import Ending
 from shigoto.schedule.fire import looked_at
-from shigoto.server.audit import Audited, cancelling, changing_queue, deleting, noted, rerunning, retrying
+from shigoto.server.audit import Audited, cancel_op, change_queue_op, delete_op, noted, rerun_op, retry_op
 from tests.unit.shop import Shop, opened_shop
 
 ACTOR = "token:aaaabbbbcccc (ops)"
@@ -60,8 +58,8 @@ def test_a_cancel_is_noted_with_the_states_before_and_after(shop: Shop) -> None:
     shop.claim()
     waiting = shop.price.enqueue("milk")
 
-    states = shop.engine.run(cancelling(shop.engine, [waiting.id, running.id], force=False, actor=ACTOR))
-    shop.engine.run(cancelling(shop.engine, [running.id], force=True, actor=ACTOR))
+    states = shop.engine.run(cancel_op(shop.engine, [waiting.id, running.id], force=False, actor=ACTOR))
+    shop.engine.run(cancel_op(shop.engine, [running.id], force=True, actor=ACTOR))
 
     assert states == [State.CANCELLED, State.PROCESSING]
     assert told(shop) == [
@@ -74,9 +72,9 @@ def test_a_cancel_is_noted_with_the_states_before_and_after(shop: Shop) -> None:
 def test_what_changes_nothing_is_not_noted(shop: Shop) -> None:
     job = failed(shop)
 
-    shop.engine.run(cancelling(shop.engine, [job.id, uuid4()], force=True, actor=ACTOR))
-    shop.engine.run(deleting(shop.engine, [job.number], [State.PENDING], filter="pending", actor=ACTOR))
-    shop.engine.run(changing_queue(shop.engine, "default", actor=ACTOR, paused=False))
+    shop.engine.run(cancel_op(shop.engine, [job.id, uuid4()], force=True, actor=ACTOR))
+    shop.engine.run(delete_op(shop.engine, [job.number], [State.PENDING], filter="pending", actor=ACTOR))
+    shop.engine.run(change_queue_op(shop.engine, "default", actor=ACTOR, paused=False))
     shop.engine.run(Audited(shop.engine, ACTOR).remove_schedules(["none"]))
 
     assert told(shop) == []
@@ -84,15 +82,15 @@ def test_what_changes_nothing_is_not_noted(shop: Shop) -> None:
 
 def test_a_retry_and_a_rerun_are_noted_and_what_is_refused_is_not(shop: Shop) -> None:
     job = failed(shop)
-    shop.engine.run(retrying(shop.engine, [job.id], actor=ACTOR))
+    shop.engine.run(retry_op(shop.engine, [job.id], actor=ACTOR))
     with pytest.raises(JobNotRetryable):
-        shop.engine.run(retrying(shop.engine, [job.id], actor=ACTOR))
+        shop.engine.run(retry_op(shop.engine, [job.id], actor=ACTOR))
     with pytest.raises(JobNotFound):
-        shop.engine.run(retrying(shop.engine, [uuid4()], actor=ACTOR))
+        shop.engine.run(retry_op(shop.engine, [uuid4()], actor=ACTOR))
     with pytest.raises(JobNotRetryable):
-        shop.engine.run(rerunning(shop.engine, job.id, actor=ACTOR))
+        shop.engine.run(rerun_op(shop.engine, job.id, actor=ACTOR))
     shop.settle(Ending.COMPLETED)
-    again = shop.engine.run(rerunning(shop.engine, job.id, actor=ACTOR))
+    again = shop.engine.run(rerun_op(shop.engine, job.id, actor=ACTOR))
 
     assert told(shop) == [
         ("job.retry", str(job.id), {"state": "failed"}, {"state": "pending"}),
@@ -101,10 +99,10 @@ def test_a_retry_and_a_rerun_are_noted_and_what_is_refused_is_not(shop: Shop) ->
 
 
 def test_a_queue_is_noted_by_what_has_changed(shop: Shop) -> None:
-    shop.engine.run(changing_queue(shop.engine, "mail", actor=ACTOR, paused=True))
-    shop.engine.run(changing_queue(shop.engine, "mail", actor=ACTOR, max_pending=10, keep_failed_for=5))
-    shop.engine.run(changing_queue(shop.engine, "mail", actor=ACTOR, paused=False))
-    changed = shop.engine.run(changing_queue(shop.engine, "mail", actor=ACTOR, max_pending=None))
+    shop.engine.run(change_queue_op(shop.engine, "mail", actor=ACTOR, paused=True))
+    shop.engine.run(change_queue_op(shop.engine, "mail", actor=ACTOR, max_pending=10, keep_failed_for=5))
+    shop.engine.run(change_queue_op(shop.engine, "mail", actor=ACTOR, paused=False))
+    changed = shop.engine.run(change_queue_op(shop.engine, "mail", actor=ACTOR, max_pending=None))
 
     assert changed == QueueSettings(name="mail", keep_failed_for=5)
     assert told(shop) == [
@@ -133,18 +131,18 @@ def test_a_queue_is_noted_by_what_has_changed(shop: Shop) -> None:
 )
 def test_settings_that_cannot_be_meant_are_refused(fields: dict[str, Any]) -> None:
     with opened_shop("memory", Path()) as shop, pytest.raises(OptionInvalid, match=next(iter(fields))):
-        changing_queue(shop.engine, "mail", actor=ACTOR, **fields)
+        change_queue_op(shop.engine, "mail", actor=ACTOR, **fields)
 
 
 def test_bulk_actions_note_each_batch_once_with_the_filter(shop: Shop) -> None:
     jobs = [failed(shop) for _ in range(3)]
     engine = Audited(shop.engine, ACTOR, "failed task:price")
 
-    chosen = carry_out(engine, choosing(engine, {"state": State.FAILED}, decoder=lambda _: None))
-    carry_out(engine, retrying_all(engine, chosen))
-    live = carry_out(engine, choosing_live(engine, {"state": "pending"}, decoder=lambda _: None))
-    carry_out(engine, cancelling_all(engine, live))
-    carry_out(engine, clearing(engine, {"state": State.CANCELLED}, dry_run=False))
+    chosen = carry_out(engine, choose_plan(engine, {"state": State.FAILED}, decoder=lambda _: None))
+    carry_out(engine, retry_plan(engine, chosen))
+    live = carry_out(engine, choose_live_plan(engine, {"state": "pending"}, decoder=lambda _: None))
+    carry_out(engine, cancel_plan(engine, live))
+    carry_out(engine, clear_plan(engine, {"state": State.CANCELLED}, dry_run=False))
 
     ids = [str(job.id) for job in jobs]
     assert told(shop) == [
@@ -221,9 +219,9 @@ def test_arguments_results_and_errors_are_never_noted(shop: Shop) -> None:
     app = shop.app
     with app.lend(Audited(shop.engine, ACTOR), app.url):
         app.schedules.add("tea", shop.price.call("secret"), every="1h")
-    shop.engine.run(retrying(shop.engine, [job.id], actor=ACTOR))
-    shop.engine.run(cancelling(shop.engine, [job.id], force=True, actor=ACTOR))
-    shop.engine.run(rerunning(shop.engine, job.id, actor=ACTOR))
+    shop.engine.run(retry_op(shop.engine, [job.id], actor=ACTOR))
+    shop.engine.run(cancel_op(shop.engine, [job.id], force=True, actor=ACTOR))
+    shop.engine.run(rerun_op(shop.engine, job.id, actor=ACTOR))
 
     assert len(audit(shop)) == 4
     assert "secret" not in str(audit(shop))

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from shigoto import FailureKind, OptionInvalid, bulk
-from shigoto.bulk import BATCH, PAGE, cancelling, carry_out, choosing, choosing_live, clearing, retrying
+from shigoto.bulk import (
+    BATCH,
+    PAGE,
+    cancel_plan,
+    carry_out,
+    choose_live_plan,
+    choose_plan,
+    clear_plan,
+    retry_plan,
+)
 from shigoto.model.job import QueueSettings
 from shigoto.model.worker import Ending
 from tests.unit.shop import Shop, numbers, opened_shop
@@ -113,7 +122,7 @@ def test_clear_goes_on_batch_by_batch_and_can_be_ended_between_two(shop: Shop) -
         seen.append(done)
         return len(seen) < 2
 
-    plan = clearing(shop.engine, {"state": "pending"}, dry_run=False, after_batch=once)
+    plan = clear_plan(shop.engine, {"state": "pending"}, dry_run=False, after_batch=once)
 
     assert carry_out(shop.engine, plan) == 2 * BATCH
     assert (seen, shop.app.count()) == ([BATCH, 2 * BATCH], 10)
@@ -128,7 +137,7 @@ def test_clear_does_not_run_after_a_producer(shop: Shop) -> None:
         shop.app.enqueue_many([shop.price.call("milk")] * BATCH)
         return True
 
-    plan = clearing(shop.engine, {"state": "pending"}, dry_run=False, after_batch=produce)
+    plan = clear_plan(shop.engine, {"state": "pending"}, dry_run=False, after_batch=produce)
 
     assert carry_out(shop.engine, plan) == BATCH
     assert shop.app.count("args.item:milk") == shop.app.count() > 0
@@ -203,7 +212,7 @@ def test_a_job_that_starts_after_the_look_is_not_deleted_and_not_counted(
             shop.claim()
         return True
 
-    plan = clearing(shop.engine, {"state": "pending", "limit": 2}, dry_run=False, after_batch=start_another)
+    plan = clear_plan(shop.engine, {"state": "pending", "limit": 2}, dry_run=False, after_batch=start_another)
 
     assert carry_out(shop.engine, plan) == 2
     assert numbers(shop.app.find()) == [2]
@@ -246,9 +255,9 @@ def test_cancel_takes_the_filters_of_find_and_a_limit_the_newest(shop: Shop) -> 
 
 def test_cancel_goes_on_batch_by_batch_and_can_be_ended_between_two(shop: Shop) -> None:
     shop.app.enqueue_many([shop.price.call("tea")] * (PAGE + 10))
-    chosen = carry_out(shop.engine, choosing_live(shop.engine, {"state": "all"}, decoder=lambda _: None))
+    chosen = carry_out(shop.engine, choose_live_plan(shop.engine, {"state": "all"}, decoder=lambda _: None))
 
-    done = carry_out(shop.engine, cancelling(shop.engine, chosen, after_batch=lambda _: False))
+    done = carry_out(shop.engine, cancel_plan(shop.engine, chosen, after_batch=lambda _: False))
 
     assert (len(done.cancelled), shop.app.count(state="pending")) == (PAGE, 10)
     assert len(shop.app.cancel(state="all").cancelled) == 10
@@ -257,11 +266,11 @@ def test_cancel_goes_on_batch_by_batch_and_can_be_ended_between_two(shop: Shop) 
 def test_a_job_that_ends_before_it_is_cancelled_is_told(shop: Shop) -> None:
     shop.price.enqueue("tea")
     shop.price.enqueue("milk")
-    chosen = carry_out(shop.engine, choosing_live(shop.engine, {"state": "all"}, decoder=lambda _: None))
+    chosen = carry_out(shop.engine, choose_live_plan(shop.engine, {"state": "all"}, decoder=lambda _: None))
     shop.settle(Ending.COMPLETED)
     assert shop.app.clear(state="pending") == 1
 
-    done = carry_out(shop.engine, cancelling(shop.engine, chosen))
+    done = carry_out(shop.engine, cancel_plan(shop.engine, chosen))
 
     assert (done.cancelled, done.asked, sorted(taken(done.gone))) == ([], [], [1, 2])
 
@@ -304,9 +313,9 @@ async def test_a_redrive_takes_a_text_too(shop: Shop) -> None:
 def test_a_redrive_can_be_ended_between_two_batches(shop: Shop) -> None:
     shop.app.enqueue_many([shop.price.call("tea")] * (PAGE + 10))
     shop.app.cancel(state="all")
-    chosen = carry_out(shop.engine, choosing(shop.engine, {"state": "cancelled"}, decoder=lambda _: None))
+    chosen = carry_out(shop.engine, choose_plan(shop.engine, {"state": "cancelled"}, decoder=lambda _: None))
 
-    redriven = carry_out(shop.engine, retrying(shop.engine, chosen, after_batch=lambda _: False))
+    redriven = carry_out(shop.engine, retry_plan(shop.engine, chosen, after_batch=lambda _: False))
 
     assert (len(redriven.retried), shop.app.count(state="cancelled")) == (PAGE, 10)
 

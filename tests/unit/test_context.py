@@ -276,5 +276,5 @@ class TestDetached:
             with pytest.raises(JobError, match="task 'work' was called as a plain function"):
                 attempt()
 
-    def test_a_context_without_a_desk_keeps_the_checkpoint_of_its_lease(self) -> None:
+    def test_a_context_without_services_keeps_the_checkpoint_of_its_lease(self) -> None:
         assert Context(structs.replace(LEASE, checkpoint="[1]"), Signals()).resume_from == [1]

@@ -31,7 +31,7 @@ class Whose(Struct, frozen=True):
     task: str = "charge"
 
 
-def test_s0_67_what_was_sealed_is_opened_by_the_same_key() -> None:
+def test_s0_67_what_was_encrypted_is_opened_by_the_same_key() -> None:
     """S0-67, S23: AES-256-GCM, and whatever text it is."""
     keys, job = Encryption({"2026": KEY}), Whose(uuid4())
 

@@ -171,7 +171,7 @@ def test_lateness_is_a_warning_and_much_of_it_an_error() -> None:
 def test_a_tick_that_waited_for_the_job_before_is_late_on_purpose() -> None:
     """S4-18: overlap="queue" is no fault of the scheduler."""
     tally, _ = counted()
-    tally.told(change("a", TickOutcome.CAUGHT_UP, late=3_600_000), held=True)
+    tally.told(change("a", TickOutcome.CAUGHT_UP, late=3_600_000), waiting_for_overlap=True)
 
     assert tally.figures().fired == 1
     assert judge(tally.figures(), "running", 1.0).status == "OK"

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from shigoto import OptionInvalid, PayloadInvalid, Retry, ShigotoError, Task, Tasks
-from shigoto.bulk import choosing, page_and_limit
+from shigoto.bulk import choose_plan, page_and_limit
 from shigoto.context import JobLog
 from shigoto.filters import parse_id, parse_state, together, wanted
 from shigoto.model.job import FailureKind, State
@@ -274,7 +274,7 @@ def test_what_a_run_writes_down_is_plain() -> None:
 def test_a_redrive_of_all_states_is_refused_whoever_says_all() -> None:
     given: Any = {"state": SlyText("all")}
     with pytest.raises(OptionInvalid, match="Only failed and cancelled"):
-        choosing(Mock(), given, decoder=Mock())
+        choose_plan(Mock(), given, decoder=Mock())
 
 
 @pytest.mark.parametrize(

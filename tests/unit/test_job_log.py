@@ -167,10 +167,10 @@ class TestCapture:
         self, signals: Signals, logger: str, level: int, text: str, *values: object
     ) -> list[tuple[str, str]]:
         """Write one record inside a job, and tell what its lines are then."""
-        desk = JobServices(MemoryEngine(), UUID(int=1))
+        services = JobServices(MemoryEngine(), UUID(int=1))
 
         def job() -> None:
-            current_context.set(Context(LEASE, signals, desk))
+            current_context.set(Context(LEASE, signals, services))
             logging.getLogger(logger).log(level, text, *values)
 
         copy_context().run(job)
@@ -306,10 +306,10 @@ def test_a_child_that_is_interrupted_by_itself_while_it_speaks_says_one_thing_af
     mine, theirs = socket.socketpair()
     with theirs, mine:
         interrupts = Interrupts()
-        mouth = ChildOutput(mine, interrupts)
-        mouth.line = cast("socket.socket", Interrupted(mine, lambda: mouth.send(RunBegan())))
+        output = ChildOutput(mine, interrupts)
+        output.line = cast("socket.socket", Interrupted(mine, lambda: output.send(RunBegan())))
 
-        in_time(lambda: mouth.send(ChildUnfit("a word")))
+        in_time(lambda: output.send(ChildUnfit("a word")))
 
         inbox = Inbox[ChildNews](ChildNews)
         assert inbox.feed(theirs.recv(4_096)) == [ChildUnfit("a word"), RunBegan()]

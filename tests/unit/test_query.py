@@ -555,10 +555,10 @@ def test_a_job_whose_key_is_taken_is_told_and_holds_up_nobody(any_shop: Shop) ->
 
 
 def test_a_job_that_somebody_else_has_retried_meanwhile_is_told(any_shop: Shop) -> None:
-    from shigoto.bulk import carry_out, choosing, retrying
+    from shigoto.bulk import carry_out, choose_plan, retry_plan
 
     failed(any_shop, FailureKind.ERROR, FailureKind.ERROR, FailureKind.ERROR)
-    chosen = carry_out(any_shop.engine, choosing(any_shop.engine, {}, decoder=lambda _: None))
+    chosen = carry_out(any_shop.engine, choose_plan(any_shop.engine, {}, decoder=lambda _: None))
     chosen.jobs[1].retry()
     seen: list[int] = []
 
@@ -566,7 +566,7 @@ def test_a_job_that_somebody_else_has_retried_meanwhile_is_told(any_shop: Shop) 
         seen.append(done)
         return True
 
-    redriven = carry_out(any_shop.engine, retrying(any_shop.engine, chosen, after_batch=watch))
+    redriven = carry_out(any_shop.engine, retry_plan(any_shop.engine, chosen, after_batch=watch))
 
     assert (taken(redriven.retried), taken(redriven.gone), seen) == ([1, 3], [2], [3])
 

@@ -99,15 +99,15 @@ class TestLargeValues:
         app.enqueue_many([app.tasks["report"].call("x" * 3_000) for _ in range(20)])
         engine, sizes, pages = app.engine, list[int](), list[int]()
         registry = engine.registry
-        reseal, sealed = type(registry).reencrypt, type(registry).encrypted
+        reencrypt, encrypted = type(registry).reencrypt, type(registry).encrypted
 
         def counted(self: Any, changes: Any) -> Any:
             sizes.append(sum(len(change.text) for change in changes))
-            return reseal(self, changes)
+            return reencrypt(self, changes)
 
         def paged(self: Any, current: str, *, after: int, limit: int) -> Any:
             pages.append(limit)
-            return sealed(self, current, after=after, limit=limit)
+            return encrypted(self, current, after=after, limit=limit)
 
         monkeypatch.setattr(type(registry), "reencrypt", counted)
         monkeypatch.setattr(type(registry), "encrypted", paged)

@@ -10,7 +10,7 @@ from msgspec import json, structs
 
 from shigoto import OptionInvalid
 from shigoto.model.service import AuditEntry, FeedPosition, Token, mint_token, read_token, token_matches
-from shigoto.server.tokens import creating, revoking
+from shigoto.server.tokens import create_op, revoke_op
 from tests.unit.shop import Shop, opened_shop
 
 
@@ -23,7 +23,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
 def create(
     shop: Shop, name: str = "web", scopes: tuple[str, ...] = ("submit",), **more: Any
 ) -> tuple[str, Token]:
-    return shop.engine.run(creating(shop.engine, name, scopes, actor="cli:ann@host", **more))
+    return shop.engine.run(create_op(shop.engine, name, scopes, actor="cli:ann@host", **more))
 
 
 def audit(shop: Shop) -> list[AuditEntry]:
@@ -146,7 +146,7 @@ def test_a_name_is_taken_while_its_token_is_alive(shop: Shop) -> None:
 
     shop.clock.now += 60_000
     create(shop, "web")
-    shop.engine.run(revoking(shop.engine, "web", actor="me"))
+    shop.engine.run(revoke_op(shop.engine, "web", actor="me"))
     create(shop, "web")
 
     assert len(shop.engine.run(shop.engine.registry.tokens())) == 3
@@ -157,7 +157,7 @@ def test_a_token_is_revoked_by_its_id_or_its_name_and_that_is_noted(shop: Shop, 
     _, token = create(shop)
     create(shop, "other")
 
-    shop.engine.run(revoking(shop.engine, getattr(token, by), actor="cli:bob@host"))
+    shop.engine.run(revoke_op(shop.engine, getattr(token, by), actor="cli:bob@host"))
 
     alive = [
         each.name for each in shop.engine.run(shop.engine.registry.tokens()) if each.alive(shop.clock.now)
@@ -170,12 +170,12 @@ def test_a_token_is_revoked_by_its_id_or_its_name_and_that_is_noted(shop: Shop, 
 def test_what_is_unknown_or_was_revoked_before_is_said_and_not_noted(shop: Shop) -> None:
     _, token = create(shop)
     with pytest.raises(OptionInvalid, match=r"There is no token 'wep'\. Did you mean 'web'"):
-        shop.engine.run(revoking(shop.engine, "wep", actor="me"))
-    shop.engine.run(revoking(shop.engine, token.id, actor="me"))
+        shop.engine.run(revoke_op(shop.engine, "wep", actor="me"))
+    shop.engine.run(revoke_op(shop.engine, token.id, actor="me"))
     with pytest.raises(OptionInvalid, match="was revoked before"):
-        shop.engine.run(revoking(shop.engine, token.id, actor="me"))
+        shop.engine.run(revoke_op(shop.engine, token.id, actor="me"))
     with pytest.raises(OptionInvalid, match="There is no token"):
-        shop.engine.run(revoking(shop.engine, "web", actor="me"))
+        shop.engine.run(revoke_op(shop.engine, "web", actor="me"))
 
     assert [entry.action for entry in audit(shop)] == ["token.revoke", "token.create"]
 

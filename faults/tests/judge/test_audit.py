@@ -86,14 +86,14 @@ def test_every_way_a_run_can_end_is_read_from_the_audit(open_audited: Opener) ->
         lease = store.start(worker, max_failures=3)
         assert store.settle(worker, lease, ending, delay=1_000) is Verdict.ACCEPTED
         expected[str(lease.id)] = how
-    buried = store.start(doomed)
-    store.bury(doomed, Death(number=buried.number, error="killed"))
+    held = store.start(doomed)
+    store.report_dead(doomed, Death(number=held.number, error="killed"))
     lost = store.start(fenced, alone=True)
     store.fence(fenced)
     forced = store.start(worker := store.announce())
     store.cancel(forced, force=True)
     expected |= {
-        str(buried.id): ("crash", True),
+        str(held.id): ("crash", True),
         str(lost.id): ("crash", True),
         str(forced.id): ("cancel", True),
     }
@@ -216,12 +216,12 @@ def test_effects_are_counted_and_a_store_without_an_audit_has_none(
 
 
 def test_a_fence_is_recorded_between_what_came_before_and_what_it_takes(open_audited: Opener) -> None:
-    """I6: a worker that was buried, or has left, is none that was fenced."""
+    """I6: a worker that was reported dead, or has left, is none that was fenced."""
     store, path = open_audited()
     lost, doomed, leaves = store.announce(), store.announce(), store.announce()
     lease = store.start(lost)
-    buried = store.start(doomed)
-    store.bury(doomed, Death(number=buried.number, error="killed"))
+    held = store.start(doomed)
+    store.report_dead(doomed, Death(number=held.number, error="killed"))
     store.engine.run(store.engine.leave(leaves))
     before = audit.changes(path)[-1].sequence
     store.fence(lost)

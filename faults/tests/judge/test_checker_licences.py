@@ -243,15 +243,15 @@ def test_an_operator_may_have_a_job_run_again_even_while_its_first_run_goes_on()
     assert flagged(check(gently)) == {"overlaps": 1}
 
 
-def test_an_overlap_is_excused_by_a_fence_that_the_audit_has_and_by_no_burial() -> None:
+def test_an_overlap_is_excused_by_a_fence_that_the_audit_has_and_by_no_report_of_death() -> None:
     """I6: the claim of `d` is taken in either case, and only a fenced worker cannot know."""
     fenced = good().workers["w9"]
-    buried = replace(good(), workers={**good().workers, "w9": Announced(9, LEASE)})
+    reported = replace(good(), workers={**good().workers, "w9": Announced(9, LEASE)})
     assert fenced.fenced is not None
     later = replace(good(), workers={**good().workers, "w9": Announced(9, LEASE, fenced.fenced + 4)})
 
     assert flagged(check(good())) == {}
-    assert flagged(check(buried)) == {"overlaps": 1}
+    assert flagged(check(reported)) == {"overlaps": 1}
     assert flagged(check(later)) == {"overlaps": 1}, "fenced after its claim had ended"
 
 

@@ -20,15 +20,15 @@ from shigoto.bulk import (
     Cancelled,
     Chosen,
     Redriven,
-    cancelling,
+    cancel_plan,
     carry_out,
-    choosing,
-    choosing_deletable,
-    choosing_live,
-    clearing,
-    deleting,
+    choose_deletable_plan,
+    choose_live_plan,
+    choose_plan,
+    clear_plan,
+    delete_plan,
     page_to_clear,
-    retrying,
+    retry_plan,
 )
 from shigoto.cli import INTERRUPTED, output
 from shigoto.cli.arguments import audited, misuse, read_filter, split_filter, takes_filter, tell_unsearched
@@ -125,7 +125,7 @@ def redrive_matching(ctx: click.Context, engine: "Engine", request: BulkRequest)
     """Retry all that match, after a question; the exit code."""
     state = str(request.filters.get("state") or "failed")
     with misuse(ctx):
-        plan = choosing(engine, request.filters, decoder=lambda _: None)
+        plan = choose_plan(engine, request.filters, decoder=lambda _: None)
     tell_unsearched(engine, request.filters)
     chosen = carry_out(engine, plan)
     whole = len(chosen.jobs) + len(chosen.rivals)
@@ -136,7 +136,7 @@ def redrive_matching(ctx: click.Context, engine: "Engine", request: BulkRequest)
         return 1
     with ProgressBar(whole, batch=PAGE) as bar:
         redriven = carry_out(
-            engine, retrying(audited(engine, request.filters), chosen, after_batch=bar.after_batch)
+            engine, retry_plan(audited(engine, request.filters), chosen, after_batch=bar.after_batch)
         )
     _tell_redriven(redriven, counted(whole, state), request, interrupted=bar.interrupted)
     return INTERRUPTED if bar.interrupted else 0
@@ -190,7 +190,7 @@ def _tell_quarantined(handles: Sequence[JobHandle[Any]]) -> None:
 def cancel_matching(ctx: click.Context, engine: "Engine", request: BulkRequest, *, force: bool) -> int:
     """Cancel all that match, after a question; the exit code."""
     with misuse(ctx):
-        plan = choosing_live(engine, request.filters, decoder=lambda _: None)
+        plan = choose_live_plan(engine, request.filters, decoder=lambda _: None)
     tell_unsearched(engine, request.filters)
     chosen = carry_out(engine, plan)
     whole = len(chosen.cancelled) + len(chosen.asked)
@@ -202,7 +202,7 @@ def cancel_matching(ctx: click.Context, engine: "Engine", request: BulkRequest, 
     with ProgressBar(whole, batch=PAGE) as bar:
         done = carry_out(
             engine,
-            cancelling(audited(engine, request.filters), chosen, force=force, after_batch=bar.after_batch),
+            cancel_plan(audited(engine, request.filters), chosen, force=force, after_batch=bar.after_batch),
         )
     _tell_cancelled(done, request, whole, force=force, interrupted=bar.interrupted)
     return INTERRUPTED if bar.interrupted else 0
@@ -288,15 +288,15 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
         asks = output.can_ask() and not request.yes and page.state is not State.COMPLETED
         found = _count(engine, page) if asks or output.can_redraw(sys.stderr) else {}
         noting = audited(engine, request.filters)
-        clear_all = partial(clearing, noting, request.filters, dry_run=False)
+        clear_all = partial(clear_plan, noting, request.filters, dry_run=False)
         if not asks or not any(found.values()):
             return _clear(engine, request, page, sum(found.values()), clear_all, warned=False)
         # What is stored, ends or fails while the question stands was not asked about.
-        chosen = carry_out(engine, choosing_deletable(engine, page, most))
+        chosen = carry_out(engine, choose_deletable_plan(engine, page, most))
         if not confirmed(_clear_question(page, found, most)):
             return 1
         return _clear(
-            engine, request, page, len(chosen), partial(deleting, noting, chosen, page), warned=True
+            engine, request, page, len(chosen), partial(delete_plan, noting, chosen, page), warned=True
         )
 
 

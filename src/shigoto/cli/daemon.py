@@ -133,14 +133,14 @@ def port_of_worker(place: tuple[str, int] | None, app: "Shigoto", worker: "Worke
         cycle = None if at is None else clock() - at
         return judge(Signs(stopping=worker.stopping, stores=[probe.signs()], cycles=[cycle], poll=poll))
 
-    return _telling(place, app, ready, list)
+    return _health_port(place, app, ready, list)
 
 
 def port_of_scheduler(place: tuple[str, int] | None, app: "Shigoto", scheduler: "Scheduler") -> Beside:
     """Tells of a scheduler: it fires what is due, and nothing is seriously wrong. Raises OptionInvalid likewise."""
     if place is None:
         return _nothing
-    from shigoto.scheduler import readings
+    from shigoto.scheduler import gauge_values
     from shigoto.worker.health import Readiness, Signs, judge
 
     def ready(probe: "Probe") -> Readiness:
@@ -153,13 +153,13 @@ def port_of_scheduler(place: tuple[str, int] | None, app: "Shigoto", scheduler: 
             details = health.details if health.connected else ("The store does not answer.",)
         return judge(Signs(stopping=scheduler.stopping, stores=[probe.signs()], details=details))
 
-    return _telling(place, app, ready, lambda: readings(scheduler.health()))
+    return _health_port(place, app, ready, lambda: gauge_values(scheduler.health()))
 
 
 async def _nothing() -> None: ...
 
 
-def _telling(
+def _health_port(
     place: tuple[str, int],
     app: "Shigoto",
     ready: "Callable[[Probe], Readiness]",

@@ -108,10 +108,10 @@ def gather(engine: "Engine", now: datetime, *, deep: bool) -> DoctorFacts:
     facts = DoctorFacts(
         now=now, python=platform.python_version(), engine=engine.capabilities.name, checkup=checkup
     )
-    return facts if facts.refused else engine.run(_asking(engine, facts))
+    return facts if facts.refused else engine.run(_ask_op(engine, facts))
 
 
-def _asking(engine: "Engine", facts: DoctorFacts) -> Op[DoctorFacts]:
+def _ask_op(engine: "Engine", facts: DoctorFacts) -> Op[DoctorFacts]:
     def steps() -> Steps[DoctorFacts]:
         schedules = yield from engine.schedules().start()
         troubles = {each.name: trouble_with(each) for each in schedules}

@@ -45,7 +45,7 @@ from shigoto.handle import JobHandle, found
 from shigoto.model.errors import ShigotoError, StoreError, UnknownTask, nearest
 from shigoto.model.job import KEY_MODES, Counts, Job, State
 from shigoto.model.worker import WorkerRecord
-from shigoto.server.audit import rerunning
+from shigoto.server.audit import rerun_op
 
 if TYPE_CHECKING:
     from shigoto.app import Shigoto
@@ -160,7 +160,7 @@ def report(handle: "JobHandle[Any]", *, as_json: bool) -> None:
         )
 
 
-class Words(NamedTuple):
+class TaskWords(NamedTuple):
     """What is said by position: the task, its arguments as one text, and the priority."""
 
     task: str
@@ -176,7 +176,7 @@ class Words(NamedTuple):
         return read_object(self.text)
 
 
-def read_words(ctx: click.Context, words: list[str]) -> Words:
+def read_words(ctx: click.Context, words: list[str]) -> TaskWords:
     """The words after the store. Raises a usage error."""
     if not words:
         raise click.UsageError("Which task? Write its name first.", ctx)
@@ -187,7 +187,7 @@ def read_words(ctx: click.Context, words: list[str]) -> Words:
         raise click.UsageError(
             f"The priority must be a whole number, not {number!r}; put a text with blanks in quotes.", ctx
         )
-    return Words(words[0], words[1] if len(words) > 1 else None, None if number is None else int(number))
+    return TaskWords(words[0], words[1] if len(words) > 1 else None, None if number is None else int(number))
 
 
 def expect_known(app: "Shigoto", task: str) -> None:
@@ -591,7 +591,7 @@ def rerun(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> int:
 
 
 def _rerun(engine: "Engine", word: str, job: Job) -> ActionResult:
-    new = engine.run(rerunning(engine, job.id, actor=actor()))
+    new = engine.run(rerun_op(engine, job.id, actor=actor()))
     text = f"#{job.number} ({job.task}) runs again as #{new.number} ({new.id})."
     return ActionResult(
         word=word, text=text, fields=_fields(job, state=job.state, rerun={"id": new.id, "number": new.number})

@@ -13,7 +13,7 @@ from shigoto.cli.confirm import print_or_warn
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, split_store, suggest, takes_target, target_of
 from shigoto.options import check_name
-from shigoto.queues import MOST_PENDING, Queue, changing, listing, pausing
+from shigoto.queues import MOST_PENDING, Queue, change_op, list_op, pause_op
 
 PAUSED, OPEN = "paused", "open"
 
@@ -49,8 +49,8 @@ def queues(
         chosen = None if name is None else check_name(name, "The queue")
     with closing(target_of(ctx).existing_store(store)) as engine:
         if chosen is not None:
-            engine.run(changing(audited(engine), chosen, max_pending=max_pending or None))
-        found = engine.run(listing(engine))
+            engine.run(change_op(audited(engine), chosen, max_pending=max_pending or None))
+        found = engine.run(list_op(engine))
 
     if as_json:
         output.print_json(found)
@@ -149,10 +149,10 @@ def _switch(ctx: click.Context, words: Sequence[str], *, paused: bool, as_json: 
         raise click.UsageError(f"Which queue? Write its name.{hint}", ctx)
     switched: list[Switched] = []
     with closing(target_of(ctx).existing_store(store)) as engine:
-        before = {queue.name: queue for queue in engine.run(listing(engine))}
+        before = {queue.name: queue for queue in engine.run(list_op(engine))}
         for name in names:
             if paused or name in before:
-                engine.run(pausing(audited(engine), name, paused=paused))
+                engine.run(pause_op(audited(engine), name, paused=paused))
             switched.append(Switched(name, before.get(name)))
     told = [one.sentence(paused=paused) for one in switched]
 

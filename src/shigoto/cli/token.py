@@ -75,12 +75,12 @@ def create(ctx: click.Context, words: tuple[str, ...], *, as_json: bool, **optio
       shigoto token create worker --scope work > worker.token
       shigoto token create acme --scope submit --tenant acme --queue mail --expires 90d
     """
-    from shigoto.server.tokens import creating
+    from shigoto.server.tokens import create_op
 
     store, name = _one(ctx, words, "Which name shall it have?")
     expires: timedelta | None = options["expires"]
     with _opened(ctx, store, existing=False) as engine, misuse(ctx):
-        op = creating(
+        op = create_op(
             engine,
             name,
             options["scopes"],
@@ -125,11 +125,11 @@ def revoke(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None
 
     Within two seconds it opens nothing any more. Workers that use it lose their jobs when their leases are over.
     """
-    from shigoto.server.tokens import revoking
+    from shigoto.server.tokens import revoke_op
 
     store, word = _one(ctx, words, "Which token? Write its id or its name.")
     with _opened(ctx, store) as engine, misuse(ctx):
-        ended = engine.run(revoking(engine, word, actor=actor()))
+        ended = engine.run(revoke_op(engine, word, actor=actor()))
     text = f"Token {ended.id} ({output.one_line(ended.name)}) is revoked."
     told = {"id": ended.id, "name": ended.name, "revoked": True}
     print_or_warn(lambda: output.print_json(told) if as_json else click.echo(text), text)

@@ -1,8 +1,8 @@
 """The contract between moves and the engines whose jobs can be moved, exported and imported as a whole.
 
 Policy lives above this line: in which order jobs are copied, and when the old store is given up. Below it: what one
-transaction does. A store that takes part in a move has a *gate*, which keeps others out. Nobody looks for one: it makes
-the statements of whoever does not know of it fail by themselves, so that a store without a gate pays nothing.
+transaction does. A store that takes part in a move has a *move lock*, which keeps others out. Nobody looks for one: it
+makes the statements of whoever does not know of it fail by themselves, so that a store without one pays nothing.
 
     draining   an old store: no job is claimed any more; what runs goes on and ends
     closed     an old store: nothing changes any more, and nothing runs
@@ -97,7 +97,7 @@ class ScheduleMark(Struct, frozen=True, array_like=True):
 
 
 class Mover(Protocol):
-    """One store, for one who moves it. What it changes, it changes behind a gate that it has put up itself: should a
+    """One store, for one who moves it. What it changes, it changes behind a move lock that it has set itself: should a
     second one come for the same store, then that one takes over, and StoreRefused ends the first.
     """
 
@@ -111,11 +111,11 @@ class Mover(Protocol):
         ...
 
     def move_lock(self) -> Op[MoveLock | None]:
-        """The gate, if there is one."""
+        """The move lock, if there is one."""
         ...
 
     def shut(self, move_lock: MoveLock) -> Op[int]:
-        """Put up a gate, in place of one of the same move. It waits for the transactions of others, not for long.
+        """Set a move lock, in place of one of the same move. It waits for the transactions of others, not for long.
 
         Raises StoreMoved or StoreMoving if it takes part in another move, or was moved. `moved` is only for a store
         that was closed by the same mover, and has been closed since.
@@ -125,11 +125,12 @@ class Mover(Protocol):
         ...
 
     def open(self, *, whoever_holds: bool = False) -> Op[None]:
-        """Take the gate away that this mover has put up, or any. Raises StoreMoved for a store that was moved."""
+        """Take the move lock away that this mover has set, or any. Raises StoreMoved for a store that was moved."""
         ...
 
     def open_filled(self, highest: int) -> Op[None]:
-        """Take the gate of a new store away: its counters tell what it holds, and numbers go on after `highest`."""
+        """Take the move lock of a new store away: its counters tell what it holds, and numbers go on after
+        `highest`."""
         ...
 
     def is_empty(self) -> Op[bool]:
@@ -229,6 +230,6 @@ def mover_of(engine: Engine) -> Mover:
 
 
 def refused(code: str, text: str) -> StoreError | None:
-    """The error of a gate, told by its code; None if it is another's."""
+    """The error of a move lock, told by its code; None if it is another's."""
     kind = REFUSALS.get(code)
     return None if kind is None else kind(text)

@@ -123,7 +123,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
 
 class Doorbell(Protocol):
-    """One waiter's ear at the store. It may miss a ring or ring for nothing: polling alone is always correct."""
+    """How one waiter hears of work. It may miss a ring or ring for nothing: polling alone is always correct."""
 
     async def wait(self, timeout: float) -> bool:
         """Return True when work may be ready, False after `timeout` seconds."""
@@ -268,7 +268,7 @@ class Engine(Transport, Protocol):
         """Forget a worker that runs nothing any more; what it holds without knowing is released (T8) and counted."""
         ...
 
-    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         """Forget a worker whose process is known to have ended: the jobs in `deaths` have crashed (T9), everything else
         that it held is released (T8), and both count as not settled. Tells of all of them. A death counts towards
         quarantine only if it says that the job was alone.
@@ -382,8 +382,8 @@ class Engine(Transport, Protocol):
 
     def due(self, declared: Collection[str], limit: int) -> Op[Due]:
         """The schedules that somebody has to look at: `look_at` has come, or they have reached further ahead than
-        ASTRAY, ended or not, because the clock has gone back; at most `limit`, the longest overdue first. One that has
-        failed is not among the latter.
+        CLOCK_JUMPED_BACK, ended or not, because the clock has gone back; at most `limit`, the longest overdue first.
+        One that has failed is not among the latter.
 
         Only those without an origin, and those that the caller declares: what the others do is in somebody else's code.
         """
@@ -484,8 +484,8 @@ class Relay:
     def leave(self, worker: UUID) -> Op[int]:
         return self.engine.leave(worker)
 
-    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
-        return self.engine.bury(worker, deaths)
+    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+        return self.engine.report_dead(worker, deaths)
 
     def promote(self, limit: int) -> Op[Promoted]:
         return self.engine.promote(limit)

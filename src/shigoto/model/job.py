@@ -11,7 +11,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Literal
 from uuid import UUID
 
-from msgspec import DecodeError, Raw, Struct, json, structs
+from msgspec import DecodeError, Raw, Struct, field, json, structs
 
 from shigoto.model.time import Millis
 
@@ -62,7 +62,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, gc=False):
 
     `timeout` and `soft_timeout` None leave the limit to the worker's task, 0 means none. `alone` asks for a process of
     its own. The jobs of one call site differ in their first two fields only, which is quickly seen if they name the
-    same `pattern`: the spec that they were copied from.
+    same `template`: the spec that they were copied from.
     """
 
     id: UUID
@@ -85,7 +85,7 @@ class JobSpec(Struct, frozen=True, kw_only=True, gc=False):
     tags: str | None = None
     meta: str | None = None
     alone: bool = False
-    pattern: object = None
+    template: object = field(default=None, name="pattern")  # the name that it has in the record protocol
 
     def due(self, now: Millis) -> Millis:
         """When the job may start, if it is stored now."""

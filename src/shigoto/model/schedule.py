@@ -11,13 +11,13 @@ from enum import StrEnum
 from typing import Literal
 from uuid import UUID, uuid5
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from shigoto.model.job import JobSpec
 from shigoto.model.time import Millis
 
-ASTRAY: Millis = 60_000
+CLOCK_JUMPED_BACK: Millis = 60_000
 """A schedule that has reached further ahead than this was looked at by a clock that has gone back since."""
 SOON: Millis = 60_000
 """One that waits for a job, or for another try, is looked at again within this. The stores know it by themselves."""
@@ -88,7 +88,8 @@ class Schedule(Struct, frozen=True, kw_only=True):
         None  # since when its ticks are suppressed, if it is paused; those before are not
     )
     failed: bool = False  # it could not be submitted too often, and waits for somebody to resume it
-    held: bool = False  # a tick waits for the job of the one before
+    # A tick waits for the job of the one before; `held` in stores and in the record protocol.
+    waiting_for_overlap: bool = field(default=False, name="held")
     look_at: Millis | None = None
     decided_to: Millis
     job: UUID | None = None  # that of the last tick which fired by itself, by which overlap is judged
@@ -112,7 +113,7 @@ class Schedule(Struct, frozen=True, kw_only=True):
     @property
     def reached(self) -> Millis:
         """How far the clock had come, at least, when it was last looked at."""
-        waits = self.held or self.errors > 0
+        waits = self.waiting_for_overlap or self.errors > 0
         return max(self.decided_to, (self.look_at or 0) - SOON) if waits else self.decided_to
 
     def job_id(self, at: Millis) -> UUID:

@@ -170,7 +170,7 @@ def not_retryable(called: str, state: State) -> JobNotRetryable:
 # What the store itself says of a run, when its worker cannot or must not.
 
 
-def buried(number: int, token: int, queue: str, death: Death | None) -> Settlement:
+def died(number: int, token: int, queue: str, death: Death | None) -> Settlement:
     """The end of a run whose worker's process is known to have ended, with or without it running."""
     if death is None:
         return Settlement(number=number, token=token, queue=queue, ending=Ending.RELEASED, ran=False)
@@ -198,8 +198,8 @@ def orphaned(
 ) -> Settlement:
     """The end of a run whose worker is gone: fenced (T10), or without a name, because it is not known any more.
 
-    That one has left in peace, or was buried with all it had: what appears after that was claimed by a process that has
-    ended since, and never ran (T8).
+    That one has left in peace, or was reported dead with all it had: what appears after that was claimed by a process
+    that has ended since, and never ran (T8).
 
     A suspect that was the `only` job of its worker has most likely taken the worker with it. One that had others around
     it is not blamed, for it was kept apart from them. But a worker that cannot isolate has run its suspects beside

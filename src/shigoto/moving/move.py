@@ -5,8 +5,8 @@
     closing    nothing changes in the old store: who enqueues or ticks is refused; what is left is copied and compared
     moved      the old store says for ever where its jobs are; then the new one opens
 
-The new store has a gate from the beginning to the end, so nobody works on half of it. The one step that counts is the
-commit in the old store that says `moved`: before it the old store can be opened again, after it only the new one.
+The new store has a move lock from the beginning to the end, so nobody works on half of it. The one step that counts is
+the commit in the old store that says `moved`: before it the old store can be opened again, after it only the new one.
 
 Nothing is remembered of how far a move came. Whoever runs it again compares the two stores, block by block, and copies
 what differs: so it may be killed anywhere, and what changed meanwhile is noticed in the same way.
@@ -84,14 +84,14 @@ class StoreMove:
         if move_lock is None:
             return Moved(jobs=0, released=0, closed_for=0.0, already=True)
         self._copy_while_it_works()
-        if self._gate_of(self._old, "moved"):
+        if self._is_locked(self._old, "moved"):
             # Whoever was interrupted has compared them; but somebody else may have come since.
             self._copy_the_rest()
             self._finish()
             return Moved(jobs=self._copied, schedules=self._schedules, released=0, closed_for=0.0)
         closed_at, released, done = 0.0, 0, False
         try:
-            if not self._gate_of(self._old, "closed"):
+            if not self._is_locked(self._old, "closed"):
                 self._drain(move_lock.move)
             closed_at = time.monotonic()
             released = self._shut_old("closed", move_lock.move)
@@ -120,7 +120,7 @@ class StoreMove:
     # Who takes part, and how far they are.
 
     def _begin(self) -> MoveLock | None:
-        """The gate of the new store, as it was left or put up now; None if everything is done already."""
+        """The move lock of the new store, as it was left or set now; None if everything is done already."""
         left = self._old.run(self._old.move_lock())
         if self._old.shown == self._new.shown:
             raise StoreRefused(f"{self._old.shown} cannot be moved to itself.")
@@ -163,7 +163,7 @@ class StoreMove:
         hint = "" if left.kind == "moved" else " Finish that move, or give it up by --give-up."
         return StoreRefused(f"{left.refusal(self._old.shown)}{hint}")
 
-    def _gate_of(self, store: Mover, kind: Kind) -> bool:
+    def _is_locked(self, store: Mover, kind: Kind) -> bool:
         move_lock = store.run(store.move_lock())
         return move_lock is not None and move_lock.kind == kind
 

@@ -279,7 +279,8 @@ RUN = ("task", "queue")
 
 Series = tuple[tuple[str, ...], list[float]]  # labels, and the values of a sample or a reading
 
-# By the names they have in samples and readings; in the order in which they are shown, and in docs/guides/metrics.md.
+# By the names they have in samples and gauge values; in the order in which they are shown, and in
+# docs/guides/metrics.md.
 FAMILIES: dict[str, Family] = {
     "jobs_started": Family("shigoto_jobs_started", "counter", RUN, "Runs whose handler was called."),
     "jobs_ended": Family(
@@ -388,7 +389,7 @@ class Metrics:
     """Counts what happens on a bus from now on, and shows it together with what a store holds.
 
     Without a `bus` it shows what it is given by `add`; without an `engine` nothing is asked of a store. `more` is asked
-    for further readings whenever somebody scrapes. Raises DeclarationError if prometheus-client is not installed.
+    for further gauge values whenever somebody scrapes. Raises DeclarationError if prometheus-client is not installed.
     """
 
     def __init__(
@@ -418,7 +419,8 @@ class Metrics:
         """What there is, for a registry of prometheus-client: `REGISTRY.register(metrics)`. Asks the store in the
         calling thread."""
         return families(
-            self._counters.samples(), self._readings([] if self._gauges is None else self._gauges.read_now())
+            self._counters.samples(),
+            self._gauge_values([] if self._gauges is None else self._gauges.read_now()),
         )
 
     async def scrape(self, accept: str = "") -> tuple[bytes, str]:
@@ -426,14 +428,14 @@ class Metrics:
         request, asks for it, else the text format of Prometheus."""
         from prometheus_client.exposition import choose_encoder
 
-        readings = self._readings([] if self._gauges is None else await self._gauges.read())
+        gauge_values = self._gauge_values([] if self._gauges is None else await self._gauges.read())
         try:
             encode, content_type = choose_encoder(accept)
         except Exception:  # it does not take every header that there can be
             encode, content_type = choose_encoder("")
-        return encode(_Collected(list(families(self._counters.samples(), readings)))), content_type
+        return encode(_Collected(list(families(self._counters.samples(), gauge_values)))), content_type
 
-    def _readings(self, seen: Iterable[GaugeValue]) -> list[GaugeValue]:
+    def _gauge_values(self, seen: Iterable[GaugeValue]) -> list[GaugeValue]:
         return [*seen, *self._more(), GaugeValue("info", (VERSION,), 1)]
 
 
@@ -459,11 +461,11 @@ def can_show() -> bool:
     return find_spec(NEEDED) is not None
 
 
-def families(samples: Iterable[Sample], readings: Iterable[GaugeValue]) -> "Iterator[Metric]":
+def families(samples: Iterable[Sample], gauge_values: Iterable[GaugeValue]) -> "Iterator[Metric]":
     """All of it as metrics of prometheus-client; those without a value are left out."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-    values = series_of(samples, readings)
+    values = series_of(samples, gauge_values)
     for name, family in FAMILIES.items():
         series = sorted(values.get(name, ()))
         if not series:
@@ -481,14 +483,14 @@ def families(samples: Iterable[Sample], readings: Iterable[GaugeValue]) -> "Iter
             yield metric
 
 
-def series_of(samples: Iterable[Sample], readings: Iterable[GaugeValue]) -> dict[str, list[Series]]:
+def series_of(samples: Iterable[Sample], gauge_values: Iterable[GaugeValue]) -> dict[str, list[Series]]:
     """All of it by the name that it has in `FAMILIES`."""
     values: dict[str, list[Series]] = {}
     for sample in samples:
         values.setdefault(sample.name, []).append((sample.labels, sample.values))
     _add_zeros(values)
-    for reading in readings:
-        values.setdefault(reading.name, []).append((reading.labels, [reading.value]))
+    for gauge in gauge_values:
+        values.setdefault(gauge.name, []).append((gauge.labels, [gauge.value]))
     return values
 
 

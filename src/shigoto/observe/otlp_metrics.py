@@ -38,8 +38,9 @@ SECONDS = "_seconds"
 CUMULATIVE = AggregationTemporality.CUMULATIVE
 UNKNOWN = cast("float", None)  # least and greatest values may be left out, though their type does not say so
 
-# By the names that they have in samples and readings; all else of them is said in `FAMILIES`. A collector that writes
-# them for Prometheus puts underscores and units in, and has the names of there: dashboards and rules hold for both.
+# By the names that they have in samples and gauge values; all else of them is said in `FAMILIES`. A collector that
+# writes them for Prometheus puts underscores and units in, and has the names of there: dashboards and rules hold for
+# both.
 NAMES = {
     "jobs_started": "shigoto.jobs.started",
     "jobs_ended": "shigoto.jobs.ended",
@@ -108,12 +109,12 @@ class OtlpMetrics:
                 self._changed.notify_all()
 
     def _data(self) -> MetricsData:
-        series = series_of(self._counters.samples(), self._readings())
+        series = series_of(self._counters.samples(), self._gauge_values())
         metrics = metrics_of(series, self._since, time.time_ns())
         scope = ScopeMetrics(SCOPE, metrics, "")
         return MetricsData([ResourceMetrics(self._resource, [scope], "")])
 
-    def _readings(self) -> list[GaugeValue]:
+    def _gauge_values(self) -> list[GaugeValue]:
         try:
             return self._gauges.read_now()
         except Exception as error:

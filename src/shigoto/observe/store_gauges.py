@@ -48,7 +48,7 @@ class StoreGauges:
 
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = engine
-        self._readings: list[GaugeValue] = []
+        self._gauge_values: list[GaugeValue] = []
         self._read_at = float("-inf")
         self._asking: asyncio.Task[None] | None = None
 
@@ -58,7 +58,7 @@ class StoreGauges:
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.create_task(self._ask(), name="shigoto-metrics")
             await asyncio.shield(self._asking)
-        return self._readings
+        return self._gauge_values
 
     def read_now(self) -> list[GaugeValue]:
         """The same in the calling thread."""
@@ -70,7 +70,7 @@ class StoreGauges:
                 self._keep([])
             except StoreError:
                 self._keep(DOWN)
-        return self._readings
+        return self._gauge_values
 
     async def _ask(self) -> None:
         try:
@@ -83,8 +83,8 @@ class StoreGauges:
         except (StoreError, TimeoutError):
             self._keep(DOWN)
 
-    def _keep(self, readings: list[GaugeValue]) -> None:
-        self._readings, self._read_at = readings, monotonic()
+    def _keep(self, gauge_values: list[GaugeValue]) -> None:
+        self._gauge_values, self._read_at = gauge_values, monotonic()
 
 
 def read_op(engine: Engine) -> Op[StoreSnapshot]:
@@ -110,7 +110,7 @@ def read_op(engine: Engine) -> Op[StoreSnapshot]:
 
 def gauges_of(snapshot: StoreSnapshot) -> list[GaugeValue]:
     """What is shown of it."""
-    readings = [
+    gauge_values = [
         GaugeValue("store_up", (), 1),
         GaugeValue("workers", (), snapshot.workers),
         GaugeValue("worker_slots", (), snapshot.slots),
@@ -128,10 +128,10 @@ def gauges_of(snapshot: StoreSnapshot) -> list[GaugeValue]:
         age = max(0, snapshot.now - snapshot.oldest.get(queue, snapshot.now)) / 1000
         ages[label] = max(ages.get(label, 0.0), age)
         paused[label] = max(paused.get(label, 0.0), float(queue in snapshot.paused))
-    readings += [GaugeValue("queue_jobs", labels, count) for labels, count in jobs.items()]
-    readings += [GaugeValue("queue_oldest", (queue,), age) for queue, age in ages.items()]
-    readings += [GaugeValue("queue_paused", (queue,), value) for queue, value in paused.items()]
-    return readings
+    gauge_values += [GaugeValue("queue_jobs", labels, count) for labels, count in jobs.items()]
+    gauge_values += [GaugeValue("queue_oldest", (queue,), age) for queue, age in ages.items()]
+    gauge_values += [GaugeValue("queue_paused", (queue,), value) for queue, value in paused.items()]
+    return gauge_values
 
 
 def _named(queues: Mapping[str, Counts]) -> frozenset[str]:

@@ -81,18 +81,18 @@ def carried(meta: str | None) -> Carrier | None:
 
 
 def stamped(specs: Sequence[JobSpec], carrier: Carrier) -> list[JobSpec]:
-    """The same jobs, with the trace that they belong to. Jobs of one call site still name one pattern, of their own."""
-    patterns: dict[int, JobSpec] = {}
+    """The same jobs, with the trace that they belong to. Jobs of one call site still name one template, theirs."""
+    templates: dict[int, JobSpec] = {}
     made: list[JobSpec] = []
     for spec in specs:
-        if spec.pattern is None:
+        if spec.template is None:
             made.append(replace(spec, meta=written(spec.meta, carrier)))
             continue
-        pattern = patterns.get(id(spec.pattern))
-        if pattern is None:
+        template = templates.get(id(spec.template))
+        if template is None:
             # Kept alive by the specs themselves, so that no other object gets its place in memory meanwhile.
-            pattern = patterns[id(spec.pattern)] = replace(spec, meta=written(spec.meta, carrier))
-        made.append(replace(spec, meta=pattern.meta, pattern=pattern))
+            template = templates[id(spec.template)] = replace(spec, meta=written(spec.meta, carrier))
+        made.append(replace(spec, meta=template.meta, template=template))
     return made
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shigoto.model.errors import ScheduleInvalid
-from shigoto.model.schedule import ASTRAY, Change, Firing, Pause, Schedule, TickEntry, TickOutcome
+from shigoto.model.schedule import CLOCK_JUMPED_BACK, Change, Firing, Pause, Schedule, TickEntry, TickOutcome
 from shigoto.model.text import ERROR_LIMIT, fit, message_of, name_of
 from shigoto.model.time import Millis
 from shigoto.schedule.definition import Definition, read, written
@@ -24,7 +24,7 @@ from shigoto.schedule.recurrence import ZoneMissing
 
 ON_TIME: Millis = 60_000
 """The newest tick is on time if it is late by no more than this; then it fires, whatever the schedule catches up."""
-HELD_LOOK: Millis = 1_000
+OVERLAP_LOOK: Millis = 1_000
 """How long until somebody looks again whether the job before has ended."""
 MOST_COUNTED = 10_000
 """Of ticks that do not fire, how many are counted; a schedule of each second has more in three hours."""
@@ -37,7 +37,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     entries: tuple[TickEntry, ...] = ()
     cancels: bool = False  # the job before makes room for the new one
-    held: bool = False
+    waiting_for_overlap: bool = False
     pauses: tuple[Pause, ...] = ()  # that have ended, and are not yet behind it
     decided_to: Millis
     look_at: Millis | None
@@ -56,7 +56,7 @@ def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: boo
     ended, pauses = _ended(schedule, now), _pauses(schedule, now)
     begin, end = pauses[0] if pauses else (now, now)
     decision = _decide_to(begin, schedule, definition, now, busy=busy)
-    if decision.held:
+    if decision.waiting_for_overlap:
         return replace(decision, pauses=ended)
     suppressed = _unfired(definition, max(schedule.decided_to, begin), end, now, TickOutcome.SUPPRESSED)
     decision = replace(decision, entries=(*decision.entries, *_joined(suppressed)), pauses=ended[1:])
@@ -70,7 +70,7 @@ def decide(schedule: Schedule, definition: Definition, now: Millis, *, busy: boo
 
 def clock_jumped_back(schedule: Schedule, now: Millis) -> bool:
     """Whether it is decided further than it can be: the clock has gone back."""
-    return schedule.decided_to > now + ASTRAY
+    return schedule.decided_to > now + CLOCK_JUMPED_BACK
 
 
 def _decide_to(
@@ -81,9 +81,9 @@ def _decide_to(
     older, recent = overdue(definition, schedule.decided_to, end)
     if not recent:
         return Decision(decided_to=schedule.decided_to, look_at=following)
-    waited = schedule.held and definition.overlap == "queue"
+    waited = schedule.waiting_for_overlap and definition.overlap == "queue"
     if busy and waited:
-        return Decision(held=True, decided_to=schedule.decided_to, look_at=now + HELD_LOOK)
+        return Decision(waiting_for_overlap=True, decided_to=schedule.decided_to, look_at=now + OVERLAP_LOOK)
 
     left_out = TickOutcome.SKIPPED if waited else TickOutcome.MISSED
     wanted = wanted_of(definition, recent, now, waited=waited)
@@ -96,14 +96,19 @@ def _decide_to(
     if waiting:
         entries = [entry for entry in entries if entry.at < waiting[0]]
         decided_to = waiting[0] - 1 if entries else schedule.decided_to
-        return Decision(entries=_joined(entries), held=True, decided_to=decided_to, look_at=now + HELD_LOOK)
+        return Decision(
+            entries=_joined(entries),
+            waiting_for_overlap=True,
+            decided_to=decided_to,
+            look_at=now + OVERLAP_LOOK,
+        )
     cancels = busy and bool(firing) and definition.overlap == "cancel"
     return Decision(entries=_joined(entries), cancels=cancels, decided_to=end, look_at=following)
 
 
 def skipped(schedule: Schedule, definition: Definition, now: Millis) -> Decision:
     """Nothing fires of all that is due: it is written down."""
-    outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
+    outcome = TickOutcome.SKIPPED if schedule.waiting_for_overlap else TickOutcome.MISSED
     after, entries = schedule.decided_to, list[TickEntry]()
     for begin, end in _pauses(schedule, now):
         entries += _unfired(definition, after, begin, now, outcome)
@@ -135,11 +140,11 @@ def with_pause(pauses: tuple[Pause, ...], pause: Pause, definition: Definition) 
 
 def skipped_unread(schedule: Schedule, now: Millis) -> tuple[TickEntry, ...]:
     """The same where nobody can tell which ticks are due: one entry for all of them, if there is one at all."""
-    waits = schedule.held or schedule.errors > 0
+    waits = schedule.waiting_for_overlap or schedule.errors > 0
     first = schedule.decided_to + 1 if waits else schedule.look_at
     if first is None or first > now:
         return ()
-    outcome = TickOutcome.SKIPPED if schedule.held else TickOutcome.MISSED
+    outcome = TickOutcome.SKIPPED if schedule.waiting_for_overlap else TickOutcome.MISSED
     if schedule.paused_at is not None and schedule.paused_at < first:
         outcome = TickOutcome.SUPPRESSED
     return (_entry(first, outcome, now, until=now if now > first else None),)
@@ -322,7 +327,7 @@ def redefined(schedule: Schedule, definition: Definition, now: Millis) -> Change
     return Change(
         schedule=replace(
             changed,
-            held=False,
+            waiting_for_overlap=False,
             pauses=(),
             decided_to=max(
                 schedule.decided_to, now

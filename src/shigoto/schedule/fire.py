@@ -36,7 +36,7 @@ def carried_out(
     change = Change(
         schedule=replace(
             schedule,
-            held=decision.held,
+            waiting_for_overlap=decision.waiting_for_overlap,
             pauses=decision.pauses,
             decided_to=decision.decided_to,
             look_at=decision.look_at,
@@ -118,7 +118,7 @@ def _spec(schedule: Schedule, definition: Definition, at: Millis, maker: Maker |
         return definition.job.spec(id)
     made = maker(tick_of(schedule, definition, at))
     call = checked_call(f"schedule {schedule.name!r}", made, definition.overlap)
-    return replace(call.spec(id), id=id, pattern=None)
+    return replace(call.spec(id), id=id, template=None)
 
 
 AT_ONCE = 200

@@ -341,28 +341,28 @@ class Schedules:
         at: datetime | None = None, **options: Unpack[ScheduleOptions],
     ) -> ScheduleRecord:  # fmt: skip
         """Have a call made again and again, or once: every tick is one job."""
-        return self._engine.run(self._adding(name, call, cron=cron, every=every, at=at, **options))
+        return self._engine.run(self._add_op(name, call, cron=cron, every=every, at=at, **options))
 
     async def aadd(
         self, name: str, call: Call[Any], *, cron: str | None = None, every: Duration | str | None = None,
         at: datetime | None = None, **options: Unpack[ScheduleOptions],
     ) -> ScheduleRecord:  # fmt: skip
         """Have a call made again and again, or once; see `add`."""
-        return await self._engine.arun(self._adding(name, call, cron=cron, every=every, at=at, **options))
+        return await self._engine.arun(self._add_op(name, call, cron=cron, every=every, at=at, **options))
 
     def update(
         self, name: str, *, call: Call[Any] | None = None, cron: str | None = None,
         every: Duration | str | None = None, at: datetime | None = None, **options: Unpack[ScheduleOptions],
     ) -> ScheduleRecord:  # fmt: skip
         """Change what is named, and leave the rest: from now on. What is declared in code is changed there."""
-        return self._engine.run(self._updating(name, call, cron=cron, every=every, at=at, **options))
+        return self._engine.run(self._update_op(name, call, cron=cron, every=every, at=at, **options))
 
     async def aupdate(
         self, name: str, *, call: Call[Any] | None = None, cron: str | None = None,
         every: Duration | str | None = None, at: datetime | None = None, **options: Unpack[ScheduleOptions],
     ) -> ScheduleRecord:  # fmt: skip
         """Change what is named; see `update`."""
-        return await self._engine.arun(self._updating(name, call, cron=cron, every=every, at=at, **options))
+        return await self._engine.arun(self._update_op(name, call, cron=cron, every=every, at=at, **options))
 
     def remove(self, name: str) -> None:
         """Forget a schedule with its history; its jobs stay."""
@@ -374,83 +374,83 @@ class Schedules:
 
     def pause(self, name: str) -> ScheduleRecord:
         """Suppress its ticks from now until it is resumed; they are written down, and not made up for."""
-        return self._engine.run(self._altering(name, paused))
+        return self._engine.run(self._alter_op(name, paused))
 
     async def apause(self, name: str) -> ScheduleRecord:
         """Suppress its ticks; see `pause`."""
-        return await self._engine.arun(self._altering(name, paused))
+        return await self._engine.arun(self._alter_op(name, paused))
 
     def resume(self, name: str) -> ScheduleRecord:
         """Let it fire again from now on; one that has failed tries again what is due, as far as it catches up."""
-        return self._engine.run(self._altering(name, resumed))
+        return self._engine.run(self._alter_op(name, resumed))
 
     async def aresume(self, name: str) -> ScheduleRecord:
         """Let it fire again; see `resume`."""
-        return await self._engine.arun(self._altering(name, resumed))
+        return await self._engine.arun(self._alter_op(name, resumed))
 
     def run_now(self, name: str) -> UUID:
         """Store a job of it now, beside its ticks, and tell its id."""
-        return self._engine.run(self._running(name))
+        return self._engine.run(self._run_now_op(name))
 
     async def arun_now(self, name: str) -> UUID:
         """Store a job of it now; see `run_now`."""
-        return await self._engine.arun(self._running(name))
+        return await self._engine.arun(self._run_now_op(name))
 
     def backfill(self, name: str, since: datetime, to: datetime) -> list[UUID]:
         """Fire those of its ticks from `since` to `to` that have not fired, and tell their jobs.
 
         Twice is once, as far back as the history goes; beyond, as long as the store keeps the jobs.
         """
-        return self._engine.run(self._backfilling(name, since, to))
+        return self._engine.run(self._backfill_op(name, since, to))
 
     async def abackfill(self, name: str, since: datetime, to: datetime) -> list[UUID]:
         """Fire ticks that have not fired; see `backfill`."""
-        return await self._engine.arun(self._backfilling(name, since, to))
+        return await self._engine.arun(self._backfill_op(name, since, to))
 
     def get(self, name: str) -> ScheduleRecord:
         """One schedule."""
-        return self._engine.run(self._getting(name))
+        return self._engine.run(self._get_op(name))
 
     async def aget(self, name: str) -> ScheduleRecord:
         """One schedule."""
-        return await self._engine.arun(self._getting(name))
+        return await self._engine.arun(self._get_op(name))
 
     def all(self) -> list[ScheduleRecord]:
         """Every schedule of the store, by name."""
-        return self._engine.run(self._listing())
+        return self._engine.run(self._list_op())
 
     async def aall(self) -> list[ScheduleRecord]:
         """Every schedule of the store, by name."""
-        return await self._engine.arun(self._listing())
+        return await self._engine.arun(self._list_op())
 
     def preview(
         self, name: str, *, since: datetime | None = None, to: datetime | None = None, limit: int = 10
     ) -> list[datetime]:
         """When its ticks are, in its own time zone: from `since`, or later than now, to `to`, at most `limit`."""
-        return self._engine.run(self._previewing(name, since, to, limit))
+        return self._engine.run(self._preview_op(name, since, to, limit))
 
     async def apreview(
         self, name: str, *, since: datetime | None = None, to: datetime | None = None, limit: int = 10
     ) -> list[datetime]:
         """When its next ticks are; see `preview`."""
-        return await self._engine.arun(self._previewing(name, since, to, limit))
+        return await self._engine.arun(self._preview_op(name, since, to, limit))
 
     def history(self, name: str, *, before: datetime | None = None, limit: int = 100) -> list[TickRecord]:
         """What became of its ticks, the newest first; the next page is the one `before=` the last of this one."""
-        return self._engine.run(self._telling(name, before, limit))
+        return self._engine.run(self._history_op(name, before, limit))
 
     async def ahistory(
         self, name: str, *, before: datetime | None = None, limit: int = 100
     ) -> list[TickRecord]:
         """What became of its ticks; see `history`."""
-        return await self._engine.arun(self._telling(name, before, limit))
+        return await self._engine.arun(self._history_op(name, before, limit))
 
-    def _adding(self, name: str, call: Call[Any], **words: Any) -> Op[ScheduleRecord]:
+    def _add_op(self, name: str, call: Call[Any], **words: Any) -> Op[ScheduleRecord]:
         name = check_name(name, "The schedule")
         new = define(f"schedule {name!r}", **self._job_of(name, call), **words)
         return _shown(self._engine, add_op(self._engine, name, new, uuid7()))
 
-    def _updating(self, name: str, call: Call[Any] | None, **words: Any) -> Op[ScheduleRecord]:
+    def _update_op(self, name: str, call: Call[Any] | None, **words: Any) -> Op[ScheduleRecord]:
         said = {word: value for word, value in words.items() if value is not None or word not in TIMES}
         said |= {} if call is None else self._job_of(name, call)
         replaced = set[str]()
@@ -463,15 +463,15 @@ class Schedules:
             wanted: dict[str, Any] = {**kept, **said}
             return updated(schedule, define(f"schedule {name!r}", **wanted), now)
 
-        return self._altering(name, alter)
+        return self._alter_op(name, alter)
 
-    def _altering(self, name: str, alter: Alter) -> Op[ScheduleRecord]:
+    def _alter_op(self, name: str, alter: Alter) -> Op[ScheduleRecord]:
         return _shown(self._engine, alter_op(self._engine, name, alter))
 
-    def _running(self, name: str) -> Op[UUID]:
+    def _run_now_op(self, name: str) -> Op[UUID]:
         return run_now_op(self._engine, name, self._maker(name))
 
-    def _backfilling(self, name: str, since: datetime, to: datetime) -> Op[list[UUID]]:
+    def _backfill_op(self, name: str, since: datetime, to: datetime) -> Op[list[UUID]]:
         first, last = _instant("since", since), _instant("to", to)
         if last < first:
             raise ScheduleInvalid(
@@ -480,21 +480,21 @@ class Schedules:
             )
         return backfill_op(self._engine, name, first, last, self._maker(name))
 
-    def _getting(self, name: str) -> Op[ScheduleRecord]:
+    def _get_op(self, name: str) -> Op[ScheduleRecord]:
         def steps() -> Steps[ScheduleRecord]:
             now = yield from self._engine.time().start()
             return record((yield from found(self._engine, name)), now)
 
         return Op(start=steps, mode="read")
 
-    def _listing(self) -> Op[list[ScheduleRecord]]:
+    def _list_op(self) -> Op[list[ScheduleRecord]]:
         def steps() -> Steps[list[ScheduleRecord]]:
             now = yield from self._engine.time().start()
             return [record(each, now) for each in (yield from self._engine.schedules().start())]
 
         return Op(start=steps, mode="read")
 
-    def _previewing(
+    def _preview_op(
         self, name: str, since: datetime | None, to: datetime | None, limit: int
     ) -> Op[list[datetime]]:
         after = None if since is None else _instant("since", since) - 1
@@ -507,7 +507,7 @@ class Schedules:
 
         return Op(start=steps, mode="read")
 
-    def _telling(self, name: str, before: datetime | None, limit: int) -> Op[list[TickRecord]]:
+    def _history_op(self, name: str, before: datetime | None, limit: int) -> Op[list[TickRecord]]:
         until, most = None if before is None else _instant("before", before), _most(limit)
 
         def steps() -> Steps[list[TickRecord]]:

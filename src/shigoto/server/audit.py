@@ -14,11 +14,11 @@ from msgspec import json, structs
 
 from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine, Relay
-from shigoto.handle import rerunning as again
+from shigoto.handle import rerun_op as again
 from shigoto.model.job import Enqueued, QueueSettings, State
 from shigoto.model.schedule import Change, Schedule, TickOutcome
 from shigoto.model.service import AuditEntry
-from shigoto.queues import changing, store_within_limits
+from shigoto.queues import change_op, store_within_limits
 
 T = TypeVar("T")
 
@@ -39,17 +39,17 @@ def noted(engine: Engine, op: Op[T], entry: Callable[[T], AuditEntry | None]) ->
     return extended(op, steps)
 
 
-def cancelling(engine: Engine, ids: Sequence[UUID], *, force: bool, actor: str) -> Op[list[State | None]]:
+def cancel_op(engine: Engine, ids: Sequence[UUID], *, force: bool, actor: str) -> Op[list[State | None]]:
     """Cancel jobs, one by one; see `Engine.cancel`."""
     return Audited(engine, actor).cancel(ids, force=force)
 
 
-def retrying(engine: Engine, ids: Sequence[UUID], *, actor: str) -> Op[list[Enqueued]]:
+def retry_op(engine: Engine, ids: Sequence[UUID], *, actor: str) -> Op[list[Enqueued]]:
     """Make jobs ready again; see `Engine.retry`."""
     return Audited(engine, actor).retry(ids)
 
 
-def rerunning(engine: Engine, id: UUID, *, actor: str, named: UUID | None = None) -> Op[Enqueued]:
+def rerun_op(engine: Engine, id: UUID, *, actor: str, named: UUID | None = None) -> Op[Enqueued]:
     """Make a new job like one that has ended, if there is room for it; or find the one that was `named` so, if it was
     made before. Raises JobNotFound, JobNotRetryable, QueueFull."""
 
@@ -66,16 +66,16 @@ def rerunning(engine: Engine, id: UUID, *, actor: str, named: UUID | None = None
     return noted(engine, again(engine, id, named=named, store=partial(store_within_limits, engine)), entry)
 
 
-def deleting(
+def delete_op(
     engine: Engine, numbers: Sequence[int], states: Collection[State], *, filter: str, actor: str
 ) -> Op[int]:
     """Delete jobs that a filter has found; see `Engine.delete`."""
     return Audited(engine, actor, filter).delete(numbers, states)
 
 
-def changing_queue(engine: Engine, queue: str, *, actor: str, **fields: Any) -> Op[QueueSettings]:
+def change_queue_op(engine: Engine, queue: str, *, actor: str, **fields: Any) -> Op[QueueSettings]:
     """Change settings of a queue, and leave the others as they are. Raises OptionInvalid."""
-    return changing(Audited(engine, actor), queue, **fields)
+    return change_op(Audited(engine, actor), queue, **fields)
 
 
 def said(value: object) -> str:

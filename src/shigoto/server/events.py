@@ -389,13 +389,13 @@ async def stream_events(
     subscription = feed.subscribe(place)
     begin = await subscription.begin()
     return StreamingResponse(
-        _lines(subscription, begin, _Ear(request, caller, queue, task)),
+        _lines(subscription, begin, _Listener(request, caller, queue, task)),
         media_type=STREAM,
         headers={"X-Accel-Buffering": "no"},  # a proxy must not keep it back
     )
 
 
-class _Ear:
+class _Listener:
     """What one client wants to hear, and may: for as long as its token is good."""
 
     def __init__(self, request: Request, caller: Caller, queue: str | None, task: str | None) -> None:
@@ -417,7 +417,9 @@ class _Ear:
         return self._caller.may("read")
 
 
-async def _lines(subscription: Subscription, begin: FeedPosition, ear: _Ear) -> AsyncIterator[bytes]:
+async def _lines(
+    subscription: Subscription, begin: FeedPosition, listener: _Listener
+) -> AsyncIterator[bytes]:
     time = get_running_loop().time
     told_at = time()
     end = told_at + LONGEST
@@ -427,9 +429,9 @@ async def _lines(subscription: Subscription, begin: FeedPosition, ear: _Ear) -> 
             yield _event("reset", begin, Begun(place=str(begin)))
         while not subscription.closed and time() < end:
             happened = await subscription.next(max(0.0, told_at + QUIET - time()))
-            if not await ear.is_welcome():
+            if not await listener.is_welcome():
                 break
-            heard = b"".join(_told(each) for each in happened if ear.hears(each))
+            heard = b"".join(_told(each) for each in happened if listener.hears(each))
             if heard or time() >= told_at + QUIET:
                 # An id without data is no event: it only moves the place from which the client comes back. Not whenever
                 # something happens that is not for it: that would tell when, and how much.

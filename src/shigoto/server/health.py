@@ -29,7 +29,7 @@ from shigoto.model.errors import (
 )
 from shigoto.observe.metrics import MISSING, Metrics, metrics_if_shown
 from shigoto.observe.store_gauges import GaugeValue
-from shigoto.scheduler import readings
+from shigoto.scheduler import gauge_values
 from shigoto.server.auth import Reader, the_service
 from shigoto.server.routing import answer, spec
 from shigoto.worker.health import LOCKED
@@ -128,14 +128,14 @@ class ReadinessProbe:
         if now - self._answered_at > GOOD_FOR or self._trouble is not None:
             found.append(self._trouble or SILENT)
         found += [f"A part of the service has ended: {part}." for part in self._lost]
-        housekeeping = self._service.housekeeping
-        if housekeeping is not None:
-            idle = housekeeping.idle
+        scheduler = self._service.scheduler
+        if scheduler is not None:
+            idle = scheduler.idle
             if idle is None:
                 found.append("The housekeeping has not begun.")
             elif idle > CYCLE_WITHIN:
                 found.append("The housekeeping does not get on.")
-            if housekeeping.locked:
+            if scheduler.locked:
                 found.append(LOCKED)
         return found
 
@@ -177,7 +177,7 @@ def metrics_of(service: "Service") -> Metrics | None:
 
     def more() -> list[GaugeValue]:
         told = [GaugeValue("ready", (), float(not service.probe.reasons()))]
-        health = None if service.housekeeping is None else service.housekeeping.health()
-        return told if health is None else [*told, *readings(health)]
+        health = None if service.scheduler is None else service.scheduler.health()
+        return told if health is None else [*told, *gauge_values(health)]
 
     return metrics_if_shown(service.app.bus, lambda: service.engine, more=more)

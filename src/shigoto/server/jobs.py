@@ -18,14 +18,14 @@ from shigoto.bulk import (
     BATCH,
     BulkPlan,
     acarry_out,
-    choosing,
-    choosing_deletable,
-    choosing_live,
-    deleting,
+    cancel_plan,
+    choose_deletable_plan,
+    choose_live_plan,
+    choose_plan,
+    delete_plan,
     page_to_clear,
+    retry_plan,
 )
-from shigoto.bulk import cancelling as cancelling_all
-from shigoto.bulk import retrying as retrying_all
 from shigoto.encryption import Encryption, opened
 from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.protocol import Engine
@@ -53,7 +53,7 @@ from shigoto.model.time import Millis, to_millis
 from shigoto.observe import tracing
 from shigoto.options import CallOptions
 from shigoto.queues import store_within_limits
-from shigoto.server.audit import Audited, cancelling, rerunning
+from shigoto.server.audit import Audited, cancel_op, rerun_op
 from shigoto.server.auth import ASKERS, Admin, Asker, Caller, Reader, Submitter, allowed, the_service
 from shigoto.server.job_models import (
     LONGEST_FILTER,
@@ -234,7 +234,7 @@ async def _stored(
     asked = tracing.asked_by(f"{request.method} {request.url.path}", request.headers)
     with tracing.storing(service.app.tracing, [each.spec for each in wanted], asked) as specs:
         marked = [structs.replace(each, spec=marked) for each, marked in zip(wanted, specs, strict=True)]
-        op = _submitting(service.engine, caller, marked, limits, keyed[-1], service.app.encryption)
+        op = _submit_op(service.engine, caller, marked, limits, keyed[-1], service.app.encryption)
         made = await service.engine.arun(op)
     return [Submitted(id=each.id, number=each.number, status=each.status) for each in made]
 
@@ -339,7 +339,7 @@ def _expect_different(wanted: Sequence[Wanted]) -> None:
         seen.add(each.spec.id)
 
 
-def _submitting(
+def _submit_op(
     engine: Engine,
     caller: Caller,
     wanted: Sequence[Wanted],
@@ -475,9 +475,7 @@ async def cancel_job(request: Request, caller: Admin, id: UUID) -> Response:
     service = the_service(request)
     wish = await body(request, Cancelling)
     job = await found(service, caller, id)
-    [state] = await service.engine.arun(
-        cancelling(service.engine, [id], force=wish.force, actor=caller.actor)
-    )
+    [state] = await service.engine.arun(cancel_op(service.engine, [id], force=wish.force, actor=caller.actor))
     service.feed.stirred()
     return answer(StateOf(id, state or job.state))
 
@@ -512,7 +510,7 @@ async def rerun_job(
         named = derived(
             caller.token.id if caller.token is not None else "", "", f"rerun {id}\n{idempotency_key}", 0
         )
-    made = await service.engine.arun(rerunning(service.engine, id, actor=caller.actor, named=named))
+    made = await service.engine.arun(rerun_op(service.engine, id, actor=caller.actor, named=named))
     place = {"Location": f"{base_of(request)}/{made.id}"}
     told = Submitted(id=made.id, number=made.number, status=made.status)
     return answer(told, 201 if made.status == "inserted" else 200, place)
@@ -580,15 +578,15 @@ def _cancel(
     service: Service, caller: Caller, action: Action, filters: Filters, patience: Patience
 ) -> BulkPlan[ActedOn]:
     engine = service.engine
-    chosen = yield from choosing_live(
+    chosen = yield from choose_live_plan(
         engine, _bounded(filters), decoder=service.app.decoder, clock=service.app.now
     )
     jobs = [*chosen.cancelled, *chosen.asked]
     of = _Chosen(len(jobs), len(jobs) >= MOST_ACTED_ON, [each.id for each in jobs[:MOST_IDS]])
     if _only_looks(action, of):
         return _told(action, of, 0, 0)
-    noting = _noting(engine, caller, filters)
-    done = yield from cancelling_all(noting, chosen, force=action.force, after_batch=patience)
+    audited = _audited(engine, caller, filters)
+    done = yield from cancel_plan(audited, chosen, force=action.force, after_batch=patience)
     return _told(action, of, len(done.cancelled) + len(done.asked), len(done.gone))
 
 
@@ -596,14 +594,14 @@ def _retry(
     service: Service, caller: Caller, action: Action, filters: Filters, patience: Patience
 ) -> BulkPlan[ActedOn]:
     engine = service.engine
-    chosen = yield from choosing(
+    chosen = yield from choose_plan(
         engine, _bounded(filters), decoder=service.app.decoder, clock=service.app.now
     )
     jobs = [*chosen.jobs, *chosen.rivals]
     of = _Chosen(len(jobs), len(jobs) >= MOST_ACTED_ON, [each.id for each in jobs[:MOST_IDS]])
     if _only_looks(action, of):
         return _told(action, of, 0, 0, beside=len(chosen.quarantined))
-    done = yield from retrying_all(_noting(engine, caller, filters), chosen, after_batch=patience)
+    done = yield from retry_plan(_audited(engine, caller, filters), chosen, after_batch=patience)
     skipped = len(done.key_taken) + len(done.gone)
     return _told(action, of, len(done.retried), skipped, beside=len(done.quarantined))
 
@@ -613,11 +611,11 @@ def _delete(
 ) -> BulkPlan[ActedOn]:
     engine = service.engine
     page, most = page_to_clear(_bounded(filters), service.app.now)
-    numbers = yield from choosing_deletable(engine, page, most)
+    numbers = yield from choose_deletable_plan(engine, page, most)
     of = _Chosen(len(numbers), len(numbers) >= MOST_ACTED_ON, [])
     if _only_looks(action, of):
         return _told(action, of, 0, 0)
-    done = yield from deleting(_noting(engine, caller, filters), numbers, page, after_batch=patience)
+    done = yield from delete_plan(_audited(engine, caller, filters), numbers, page, after_batch=patience)
     return _told(action, of, done, min(len(numbers), patience.parts * BATCH) - done)
 
 
@@ -628,7 +626,7 @@ def _bounded(filters: Filters) -> Filters:
     return {**filters, "limit": MOST_ACTED_ON}
 
 
-def _noting(engine: Engine, caller: Caller, filters: Filters) -> Audited:
+def _audited(engine: Engine, caller: Caller, filters: Filters) -> Audited:
     return Audited(engine, caller.actor, written(filters))
 
 

@@ -35,7 +35,7 @@ logger = logging.getLogger("shigoto.server")
 FLOOR = 1.0  # seconds after which the first of every line looks, rung or not
 BREATH = 0.003  # seconds in which rings are answered together
 MANY_LINES, LONG_BREATH = 50, 0.050  # each line costs a look
-PAUSE = 1.0  # seconds after trouble with the bell
+PAUSE = 1.0  # seconds after trouble with the doorbell
 SAME_COUNT = 1_000_000
 
 
@@ -126,10 +126,10 @@ class WorkWaiters:
         return future.done() and future.result()
 
     async def _listen(self, closing: "asyncio.Future[Any]") -> None:
-        bell = self._opening().listen()
+        doorbell = self._opening().listen()
         try:
             while not closing.done():
-                waiting = asyncio.ensure_future(bell.wait(FLOOR))
+                waiting = asyncio.ensure_future(doorbell.wait(FLOOR))
                 try:
                     await asyncio.wait([waiting, closing], return_when=asyncio.FIRST_COMPLETED)
                     rang = waiting.done() and waiting.result()
@@ -141,7 +141,7 @@ class WorkWaiters:
                 if rang:
                     await asyncio.sleep(LONG_BREATH if len(self._lines) > MANY_LINES else BREATH)
         finally:
-            bell.close()
+            doorbell.close()
 
     def _ring(self) -> None:
         self.rung += 1

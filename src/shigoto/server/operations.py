@@ -15,8 +15,8 @@ from shigoto.model.time import Moment, to_datetime
 from shigoto.model.worker import WorkerRecord
 from shigoto.options import check_name
 from shigoto.options import duration as milliseconds_of
-from shigoto.queues import MOST_PENDING, Queue, listing
-from shigoto.server.audit import changing_queue
+from shigoto.queues import MOST_PENDING, Queue, list_op
+from shigoto.server.audit import change_queue_op
 from shigoto.server.auth import Admin, Asker, Caller, Reader, the_service
 from shigoto.server.permissions import allows_queue, expect_no_tenant, expect_queue, unrestricted, workers_for
 from shigoto.server.routing import answer, body, spec
@@ -206,7 +206,7 @@ async def list_audit(
 async def _queues(request: Request, caller: Caller) -> list[QueueView]:
     expect_no_tenant(caller)
     engine = the_service(request).engine
-    found = await engine.arun(listing(engine))
+    found = await engine.arun(list_op(engine))
     return [_view(each) for each in found if allows_queue(caller, each.name)]
 
 
@@ -227,7 +227,7 @@ async def _change(request: Request, caller: Caller, name: str, fields: Mapping[s
         field: milliseconds_of(value, field) if field.startswith("keep_") and value is not None else value
         for field, value in fields.items()
     }
-    await engine.arun(changing_queue(engine, queue, actor=caller.actor, **stored))
+    await engine.arun(change_queue_op(engine, queue, actor=caller.actor, **stored))
     service.limits_changed()
     return answer(await _queue(request, caller, queue))
 

@@ -133,7 +133,7 @@ def checked(spec: JobSpec) -> JobSpec:
     _check_name(spec.task, "The task")
     _check_name(spec.queue, "The queue")
     _check_object(spec.payload)
-    if spec.pattern is not None:
+    if spec.template is not None:
         raise OptionInvalid("pattern means something in one process only.")
     whole("priority", spec.priority, MIN_PRIORITY, MAX_PRIORITY)
     whole("max_failures", spec.max_failures, 1, MOST_FAILURES)

@@ -185,26 +185,26 @@ async def add_schedule(request: Request, caller: Admin) -> Response:
 @router.delete("/schedules/{name}", **spec(status=204, problems=(404, 409)))
 async def remove_schedule(request: Request, caller: Admin, name: ScheduleName) -> Response:
     """Forget a schedule with its history; its jobs stay. One that is declared in code is removed there."""
-    await _noting(request, caller).aremove(name)
+    await _audited(request, caller).aremove(name)
     return nothing()
 
 
 @router.post("/schedules/{name}/pause", **spec(gives=ScheduleView, problems=(404,)))
 async def pause_schedule(request: Request, caller: Admin, name: ScheduleName) -> Response:
     """Suppress its ticks until it is resumed."""
-    return answer(_view(await _noting(request, caller).apause(name)))
+    return answer(_view(await _audited(request, caller).apause(name)))
 
 
 @router.post("/schedules/{name}/resume", **spec(gives=ScheduleView, problems=(404,)))
 async def resume_schedule(request: Request, caller: Admin, name: ScheduleName) -> Response:
     """Let it fire again from now on, also after it has failed."""
-    return answer(_view(await _noting(request, caller).aresume(name)))
+    return answer(_view(await _audited(request, caller).aresume(name)))
 
 
 @router.post("/schedules/{name}/run", **spec(gives=RunNow, status=201, problems=(404,)))
 async def run_schedule(request: Request, caller: Admin, name: ScheduleName) -> Response:
     """Store a job of it now, beside its ticks."""
-    return answer(RunNow(id=await _noting(request, caller).arun_now(name)), 201)
+    return answer(RunNow(id=await _audited(request, caller).arun_now(name)), 201)
 
 
 class _Pausing(Relay):
@@ -223,8 +223,8 @@ class _Pausing(Relay):
         return await self.engine.arun(extended(op, steps))
 
 
-def _noting(request: Request, caller: Caller) -> Schedules:
-    """The schedules, for somebody whose deeds are noted."""
+def _audited(request: Request, caller: Caller) -> Schedules:
+    """The schedules, for somebody whose actions are noted."""
     unrestricted(caller)
     service = the_service(request)
     return Schedules(service.app, Audited(service.engine, caller.actor))

@@ -71,7 +71,7 @@ class Service:
         self.name = storable("name", name) if name else f"{socket.gethostname()}:{os.getpid()}"
         self.random = random or Random()
         self.anonymous = anonymous
-        self._housekeeps = housekeeping
+        self._with_scheduler = housekeeping
         # which knows us, too
 
         self._limited = RequestLimits(make_api(self), self)
@@ -86,7 +86,7 @@ class Service:
         self.auth: Auth
         self.probe: ReadinessProbe
         self.remote_workers: RemoteWorkers
-        self.housekeeping: ServiceScheduler | None
+        self.scheduler: ServiceScheduler | None
         self._renew()
 
     @property
@@ -193,8 +193,8 @@ class Service:
             "feed": self.feed.run,
             "pulse": self.probe.run,
         }
-        if self.housekeeping is not None:
-            works["housekeeping"] = self.housekeeping.run
+        if self.scheduler is not None:
+            works["housekeeping"] = self.scheduler.run
         self._parts = Parts(loop, [_part(name, work, self) for name, work in works.items()])
 
     async def _end(self) -> None:
@@ -213,8 +213,8 @@ class Service:
         self.waiters.close()
         self.feed.close()
         self.probe.close()
-        if self.housekeeping is not None:
-            self.housekeeping.close()
+        if self.scheduler is not None:
+            self.scheduler.close()
 
     def _renew(self) -> None:
         """Parts for a loop to come."""
@@ -223,7 +223,7 @@ class Service:
         self.is_stopping = False
         self.waiters, self.feed = WorkWaiters(lambda: self.engine), Feed(lambda: self.engine)
         self.remote_workers = RemoteWorkers(lambda: self.engine, _loop_time)
-        self.housekeeping = ServiceScheduler(self) if self._housekeeps else None
+        self.scheduler = ServiceScheduler(self) if self._with_scheduler else None
         self.probe = ReadinessProbe(self)
         self.auth = Auth(self, anonymous=self.anonymous, time=_loop_time)
         self._limits.forget()

@@ -32,7 +32,7 @@ MOST_QUEUES = 100
 Random = Callable[[int], bytes]
 
 
-def creating(
+def create_op(
     engine: Engine,
     name: str,
     scopes: Sequence[str],
@@ -89,7 +89,7 @@ def creating(
     return Op(start=steps)
 
 
-def revoking(engine: Engine, word: str, *, actor: str) -> Op[Token]:
+def revoke_op(engine: Engine, word: str, *, actor: str) -> Op[Token]:
     """End a token, by its id or by the name of one that is alive. Raises OptionInvalid if there is none."""
 
     def steps() -> Steps[Token]:

@@ -224,7 +224,7 @@ async def doorbell(
     wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, allow_inf_nan=False)] = 0.0,
     seen: Annotated[int | None, Query(ge=0, le=2**53)] = None,
 ) -> Response:
-    """Wait until work may be ready for somebody: until the bell has rung since it was `seen`, or the wait is over."""
+    """Wait until work may be ready for somebody: until the doorbell has rung since it was `seen`, or time is up."""
     waiters = the_service(request).waiters
     if seen is not None and wait:
         until = asyncio.get_running_loop().time() + wait
@@ -237,16 +237,18 @@ async def _registered(service: "Service", worker: UUID, said: ClaimRequest) -> R
     """What the worker has registered. Raises RequestInvalid if it asks for anything else: then nobody could tell who
     takes which jobs, and whether there is somebody for each."""
     remote = await service.remote_workers.remote(worker)
-    if _beyond(said, remote) is not None:  # it may have registered anew, with another server
+    if _unregistered(said, remote) is not None:  # it may have registered anew, with another server
         service.remote_workers.drop(worker)
         remote = await service.remote_workers.remote(worker)
-    beyond = _beyond(said, remote)
-    if beyond is not None:
-        raise RequestInvalid(f"The worker has not registered all of these {beyond}: register anew.", beyond)
+    unregistered = _unregistered(said, remote)
+    if unregistered is not None:
+        raise RequestInvalid(
+            f"The worker has not registered all of these {unregistered}: register anew.", unregistered
+        )
     return remote
 
 
-def _beyond(said: ClaimRequest, remote: RemoteWorker) -> str | None:
+def _unregistered(said: ClaimRequest, remote: RemoteWorker) -> str | None:
     """What of a claim goes beyond what was registered: its tasks, or its queues."""
     if not set(remote.tasks).issuperset(said.tasks or ()):
         return "tasks"

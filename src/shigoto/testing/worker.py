@@ -349,7 +349,7 @@ def inside() -> RunLoop | None:
     return _inside.get()
 
 
-FAREWELL = 10.0  # seconds for the app's lifespan to end
+CLOSING_SECONDS = 10.0  # seconds for the app's lifespan to end
 
 Mode = Literal["drain", "inline"]
 
@@ -450,7 +450,7 @@ class ManualWorker:
                     run_loop.ended()
             finally:
                 if lifespan is not None:
-                    await lifespan.exit(FAREWELL)
+                    await lifespan.exit(CLOSING_SECONDS)
         return Ran(run_loop.runs)
 
     def settle(self, lease: Lease, job_run: JobRun) -> Run | None:
@@ -557,7 +557,7 @@ class ManualWorker:
         if lifespan is None:
             return None
         variables = run_loop.variables()  # what it enqueues is left to the loop, or to the next one
-        stack.callback(lambda: loop.run(lifespan.exit(FAREWELL), variables))
+        stack.callback(lambda: loop.run(lifespan.exit(CLOSING_SECONDS), variables))
         return loop.run(lifespan.enter(), variables)
 
     def _runner(self, state: Any) -> Runner:

@@ -153,7 +153,7 @@ class Claimer:
     def _can_wait(self, wants: dict[WorkKind, Want]) -> bool:
         """Whether only the hopeful would ask, while a busy pool is about to claim and can take them along.
 
-        A bell that rings for every commit would otherwise put an idle pool's vain claims in a busy pool's
+        A doorbell that rings for every commit would otherwise put an idle pool's vain claims in a busy pool's
         way.
         """
         if not self._hopeful.issuperset(wants):
@@ -239,7 +239,7 @@ def _shares(wants: dict[WorkKind, Want], leases: list[Lease]) -> dict[WorkKind, 
     return shares
 
 
-# A bell may ring for every job, and even for the worker's own commits. The first ring is answered at once;
+# A doorbell may ring for every job, and even for the worker's own commits. The first ring is answered at once;
 # those that follow within a breath are answered together, or vain looks would fill the day.
 BREATH = 0.003
 
@@ -254,13 +254,13 @@ class Listener:
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        bell = self._state.engine.listen()
+        doorbell = self._state.engine.listen()
         try:
             while True:
-                rang = await bell.wait(self._state.jittered_poll())
+                rang = await doorbell.wait(self._state.jittered_poll())
                 self._look()
                 if rang:
                     self._rung()
                     await asyncio.sleep(BREATH)
         finally:
-            bell.close()
+            doorbell.close()

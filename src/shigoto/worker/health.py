@@ -29,7 +29,7 @@ from shigoto.engine.protocol import Engine
 from shigoto.model.errors import OptionInvalid, StoreError, StoreUnavailable
 from shigoto.observe.metrics import MISSING, Metrics
 from shigoto.observe.store_gauges import GaugeValue
-from shigoto.worker.starting import probing
+from shigoto.worker.starting import probe_op
 
 SILENT = 10.0  # seconds without an answer of the store
 STUCK = 15.0  # seconds without a claim cycle, beyond the longest wait between two
@@ -121,7 +121,7 @@ class Probe:
         """Ask once. A store that cannot be reached says nothing by that; any other error is its answer."""
         try:
             engine = self._engine()
-            await engine.arun(structs.replace(probing(engine), deadline=PROBE_PATIENCE))
+            await engine.arun(structs.replace(probe_op(engine), deadline=PROBE_PATIENCE))
         except StoreUnavailable:
             return
         except StoreError as error:

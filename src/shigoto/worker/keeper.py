@@ -93,7 +93,7 @@ class Keeper:
 
     def _nudged(self) -> None:
         self._nudge_timer = None
-        # Counted from here, not from the answer: a beat that fails may itself write to the store and ring the bell.
+        # Counted from here, not from the answer: a beat that fails may itself write to the store and ring the doorbell.
         self._asked_at = self._loop.time()
         self._wakeup.ring()
         self._thread_wakeup.set()

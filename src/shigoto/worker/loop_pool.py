@@ -54,8 +54,8 @@ class Strand:
 
     __slots__ = (
         "_hard_at",
+        "_kept_stopping",
         "_pool",
-        "_pressed",
         "_softly",
         "_told",
         "cancels",
@@ -87,7 +87,7 @@ class Strand:
         self.late_at = inf
         self._hard_at = inf
         self._softly = False
-        self._pressed: Lease | None = None
+        self._kept_stopping: Lease | None = None
         self._told: Lease | None = None
 
     def limit(self, hard: Millis | None, soft: Millis | None) -> None:
@@ -103,16 +103,16 @@ class Strand:
         if self._softly:
             self._warn()
             return
-        if self._pressed is self.lease and self._told is not self.lease:
+        if self._kept_stopping is self.lease and self._told is not self.lease:
             self._told = self.lease
             self._pool.stuck(self)
         self.late_at = inf
-        self.press(Ending.ERRORED)
+        self.keep_stopping(Ending.ERRORED)
 
-    def press(self, wanted: Ending, *, grace: float = GRACE) -> None:
+    def keep_stopping(self, wanted: Ending, *, grace: float = GRACE) -> None:
         """Stop the run, and again after a grace, until it gives in."""
         self.stop(wanted)
-        self._pressed = self.lease
+        self._kept_stopping = self.lease
         self._softly = False
         self.limit_at = self._pool.time() + grace
         self._pool.limits.watch(self.limit_at)
@@ -193,7 +193,7 @@ class LoopPool:
         strand = self._strand_of(lease)
         if strand is not None and not strand.signals.cancelled:
             strand.signals.cancelled = True
-            strand.press(Ending.CANCELLED, grace=CLEANUP)
+            strand.keep_stopping(Ending.CANCELLED, grace=CLEANUP)
         return strand is not None
 
     def lose(self, lease: Lease) -> bool:
@@ -201,14 +201,14 @@ class LoopPool:
         strand = self._strand_of(lease)
         if strand is not None and not strand.signals.lost:
             strand.signals.lost = True
-            strand.press(Ending.RELEASED, grace=CLEANUP)
+            strand.keep_stopping(Ending.RELEASED, grace=CLEANUP)
         return strand is not None
 
     def cut(self, lease: Lease) -> None:
         """Cancel a running job; if it gives in, it is released."""
         strand = self._strand_of(lease)
         if strand is not None and strand.wanted is None:
-            strand.press(Ending.RELEASED)
+            strand.keep_stopping(Ending.RELEASED)
 
     def tell_stopping(self) -> None:
         """Let running jobs know that the worker is about to stop."""

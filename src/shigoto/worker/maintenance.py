@@ -263,7 +263,7 @@ class QueueAgeWatch:
         self._state = state
         self._notifier = notifier
         self._pause = min(LONGEST_LOOK, max(SHORTEST_LOOK, limit / 4_000))
-        self._trouble = Trouble(state, "lookout")
+        self._trouble = Trouble(state, "queue-age-watch")
         self._wakeup = Wakeup()
         self._closed = False
         self._told: set[UUID] = set()  # by the look before: to tell of it again would change nothing

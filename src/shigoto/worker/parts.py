@@ -314,7 +314,7 @@ class WorkerParts:
         self.aside("keeper", self.keeper.run())
         self.aside("reporter", self._reporter.run())
         if self._exclusive_jobs.tasks:
-            self.aside("exclusives", self._exclusive_jobs.run())
+            self.aside("exclusive-jobs", self._exclusive_jobs.run())
         if self.process_pool is not None and self._needs_child:
             self.process_pool.keep_child_ready(inf)
         self._claiming = self._begin(group, "claimer", self.claimer.run(self.kinds))
@@ -327,9 +327,9 @@ class WorkerParts:
         if self._sweeper is not None:
             seekers.append(("sweeper", self._sweeper.run()))
         if self._queue_age_watch is not None:
-            seekers.append(("lookout", self._queue_age_watch.run()))
+            seekers.append(("queue-age-watch", self._queue_age_watch.run()))
         if self._isolation_watch is not None:
-            seekers.append(("loners", self._isolation_watch.run()))
+            seekers.append(("isolation-watch", self._isolation_watch.run()))
         self._seekers = [self._begin(group, part, work) for part, work in seekers]
 
     def aside(self, part: str, work: Coroutine[Any, Any, None]) -> None:

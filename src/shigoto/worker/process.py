@@ -315,7 +315,7 @@ class RunningJobs:
     @classmethod
     def create(cls, size: int) -> "RunningJobs":
         """Memory to be shared: another process attaches to its `fd`."""
-        fd = unnamed_file("shigoto-slate")
+        fd = unnamed_file("shigoto-running-jobs")
         # Written, not only made longer: a place that the disk has no room for would kill whoever writes there.
         os.write(fd, bytes(_length(size)))
         return cls.attach(fd, size)

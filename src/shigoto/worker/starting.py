@@ -60,13 +60,13 @@ def checked_seconds(option: str, value: object, shortest: float, longest: float 
     return float(seconds)
 
 
-def checked_slate(slate: RunningJobs | None, needed: int) -> RunningJobs:
-    """The slate, if it has so many places; one of our own, if there is none."""
-    if slate is None:
+def checked_running_jobs(running_jobs: RunningJobs | None, needed: int) -> RunningJobs:
+    """The memory for the jobs that run, if it has so many places; one of our own, if there is none."""
+    if running_jobs is None:
         return RunningJobs.private(needed)
-    if slate.size < needed:
-        raise OptionInvalid(f"slate has {slate.size} places, and this worker needs {needed}.")
-    return slate
+    if running_jobs.size < needed:
+        raise OptionInvalid(f"running_jobs has {running_jobs.size} places, and this worker needs {needed}.")
+    return running_jobs
 
 
 def cores() -> int:
@@ -129,7 +129,7 @@ def expect_ready_now(engine: Engine, *, any_role: bool, kind: str) -> None:
         raise NotReady(f"The {kind} cannot begin. {error}") from error
 
 
-def probing(engine: Engine) -> Op[Any]:
+def probe_op(engine: Engine) -> Op[Any]:
     """What any store answers that is there and is made for this release; it changes nothing."""
     return engine.expect_ready(any_role=True) if isinstance(engine, Prepared) else engine.due((), 0)
 

@@ -176,7 +176,7 @@ class Runnable(ABC, Generic[T_co]):
 
 
 class Wakeup:
-    """A bell for one waiter on one event loop. A ring while nobody waits is kept; many count as one."""
+    """A doorbell for one waiter on one event loop. A ring while nobody waits is kept; many count as one."""
 
     __slots__ = ("_event",)
 

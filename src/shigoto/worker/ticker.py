@@ -289,7 +289,7 @@ class Ticker:
             self.tally.lost(schedule.name)
             bus.publish(TickLost(name, schedule.name))
             return
-        self.tally.told(change, held=step.seen.held)
+        self.tally.told(change, waiting_for_overlap=step.seen.waiting_for_overlap)
         if schedule.errors:
             error = str(schedule.error)
             removes = change.removes
@@ -459,8 +459,9 @@ class Tally:
         """Another instance was first."""
         self._count(schedule, "lost")
 
-    def told(self, change: Change, *, held: bool = False) -> None:
-        """The store has done this; `held` if it had to wait for the job before, which makes ticks late on purpose."""
+    def told(self, change: Change, *, waiting_for_overlap: bool = False) -> None:
+        """The store has done this; `waiting_for_overlap` if it had to wait for the job before, which makes ticks late
+        on purpose."""
         schedule = change.schedule
         if schedule.errors:
             self._count(schedule.name, "failures")
@@ -475,7 +476,7 @@ class Tally:
             self._last_fired = entry.decided_at
             if schedule.name in self._named:
                 self._last_at[schedule.name] = entry.at
-            if not held:
+            if not waiting_for_overlap:
                 self._lateness.append((self._time(), entry.decided_at - entry.at + self.waited))
 
     def figures(self) -> Figures:

@@ -67,8 +67,8 @@ from shigoto.worker.starting import (
     Lifespan,
     announce,
     checked_queues,
+    checked_running_jobs,
     checked_seconds,
-    checked_slate,
     cores,
     declare,
     expect_ready,
@@ -98,8 +98,8 @@ class Worker(Runnable[Stopped]):
     `stop_timeout` bounds a stop.
     With `drain` the worker ends when there is nothing left that it could run, with `max_jobs` after so many jobs.
     On PostgreSQL it does not begin as a superuser or as the owner of the schema, unless `any_role`.
-    `slate` is where a supervisor can read what runs; `sweeps` False leaves the repair of the store to it. Schedules are
-    left to others by `ticks` False, and by `drain`.
+    `running_jobs` is where a supervisor can read what runs; `sweeps` False leaves the repair of the store to it.
+    Schedules are left to others by `ticks` False, and by `drain`.
     `random`, `beats` and `spawn` are for simulations: chance, beats from a thread or the loop, and who starts threads.
     """
 
@@ -122,7 +122,7 @@ class Worker(Runnable[Stopped]):
         max_jobs: int | None = None,
         any_role: bool = False,
         source: Source | None = None,
-        slate: RunningJobs | None = None,
+        running_jobs: RunningJobs | None = None,
         sweeps: bool = True,
         ticks: bool = True,
         beats: Beats = "thread",
@@ -145,14 +145,14 @@ class Worker(Runnable[Stopped]):
             beats=beats,
             sweeps=sweeps,
             ticks=ticks and not drain,
-            supervised=slate is not None,
+            supervised=running_jobs is not None,
             max_jobs=None if max_jobs is None else whole("max_jobs", max_jobs, 1, MOST_JOBS),
             unknown_after=app.unknown_after,
         )
         self._any_role = any_role
         self._source = source
-        self._running_jobs = checked_slate(
-            slate, places(self._settings.concurrency, self._settings.threads, self._settings.children)
+        self._running_jobs = checked_running_jobs(
+            running_jobs, places(self._settings.concurrency, self._settings.threads, self._settings.children)
         )
         self._lifespan: Lifespan | None = None
         self._isolation = Isolation(None, frozenset())

@@ -1,14 +1,14 @@
 """When a commit on PostgreSQL rings the doorbell: at once in sparse flow, seldom in a crowd. On a clock that obeys."""
 
-from shigoto.engine.postgres.doorbell import APART, COALESCE_FOR, CROWD, TOO_LATE, NotifyRate
+from shigoto.engine.postgres.doorbell import APART, COALESCE_FOR, MANY_RINGS, TOO_LATE, NotifyRate
 
 
 class Flow:
-    """A bell, its clock, and what comes of commits: those that ring, and those that promise to."""
+    """A rate, its clock, and what comes of commits: those that ring, and those that promise to."""
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.bell = NotifyRate(clock=lambda: self.now)
+        self.rate = NotifyRate(clock=lambda: self.now)
         self.rung: list[float] = []
         self.due: float | None = None
 
@@ -17,16 +17,16 @@ class Flow:
         end = self.now + seconds
         if self.due is not None and self.due <= end:
             self.now, self.due = max(self.now, self.due), None
-            self.bell.ring_owed()
+            self.rate.note_ring()
             self.rung.append(self.now)
         self.now = end
 
     def commit(self, *, after: bool = False) -> bool:
         """A commit that rings by itself, if it may; one that only knows `after` whether to ring owes it."""
-        if not after and self.bell.ring_now():
+        if not after and self.rate.ring_now():
             self.rung.append(self.now)
             return True
-        delay = self.bell.ring_later()
+        delay = self.rate.ring_later()
         if delay is not None:
             self.due = self.now + delay
             self.wait(0.0)
@@ -43,9 +43,9 @@ class Flow:
 def test_in_sparse_flow_every_commit_rings_at_once() -> None:
     flow = Flow()
 
-    assert all(flow.commits(100, every=1.01 * COALESCE_FOR / (CROWD - 1)))
+    assert all(flow.commits(100, every=1.01 * COALESCE_FOR / (MANY_RINGS - 1)))
 
-    assert not flow.bell.is_owed
+    assert not flow.rate.is_ring_due
 
 
 def test_two_close_together_are_two_rings_a_little_apart() -> None:
@@ -62,12 +62,12 @@ def test_a_commit_that_finds_the_promised_ring_due_does_not_wait_for_it() -> Non
     flow = Flow()
     flow.commit()
     flow.now += APART / 2
-    assert not flow.bell.ring_now()
-    assert flow.bell.ring_later() is not None
+    assert not flow.rate.ring_now()
+    assert flow.rate.ring_later() is not None
     flow.now += APART  # whoever has promised is late
 
-    assert flow.bell.ring_now()
-    assert flow.bell.is_owed
+    assert flow.rate.ring_now()
+    assert flow.rate.is_ring_due
 
 
 def test_a_crowd_is_rung_for_once_in_a_while() -> None:
@@ -104,21 +104,21 @@ def test_what_rings_after_its_commit_keeps_to_the_same() -> None:
 
     crowd = Flow()
     crowd.commits(4_000, every=0.0005, after=True)
-    assert len(crowd.rung) <= 2.0 / COALESCE_FOR + CROWD
+    assert len(crowd.rung) <= 2.0 / COALESCE_FOR + MANY_RINGS
 
 
 def test_a_promise_to_ring_that_was_not_kept_is_made_again() -> None:
     flow = Flow()
-    bell = flow.bell
-    assert bell.ring_now()
-    assert not bell.ring_now()
+    rate = flow.rate
+    assert rate.ring_now()
+    assert not rate.ring_now()
 
-    delay = bell.ring_later()
+    delay = rate.ring_later()
     assert delay is not None
     assert 0.0 < delay < 1.01 * APART
-    assert bell.ring_later() is None
+    assert rate.ring_later() is None
     flow.now += TOO_LATE + 1
-    assert bell.ring_later() == 0.0
-    bell.ring_owed()
-    assert not bell.is_owed
-    assert not bell.ring_now()
+    assert rate.ring_later() == 0.0
+    rate.note_ring()
+    assert not rate.is_ring_due
+    assert not rate.ring_now()

@@ -24,7 +24,7 @@ from shigoto.model.worker import Ending, Settlement
 def test_every_verb_has_the_parameters_of_the_protocol_in_their_order() -> None:
     for name, verb in protocol.VERBS.items():
         if name != "hello":
-            parameters = list(inspect.signature(getattr(Engine, name)).parameters)[1:]
+            parameters = list(inspect.signature(getattr(Engine, verb.method or name)).parameters)[1:]
             assert verb.names == tuple(parameters), name
             assert len(get_args(verb.takes)) == len(parameters), name
 
@@ -93,7 +93,7 @@ def test_a_filter_is_read_to_the_letter_with_states_and_views() -> None:
 
 def test_specs_leases_settlements_and_jobs_come_back_as_they_were() -> None:
     spec = JobSpec(id=uuid4(), payload='{"a":"é\\u0000"}', task="t", queue="q", tenant="x", key="k")
-    specs = protocol.plain([spec, JobSpec(id=uuid4(), payload="{}", task="t", queue="q", pattern=spec)])
+    specs = protocol.plain([spec, JobSpec(id=uuid4(), payload="{}", task="t", queue="q", template=spec)])
     assert protocol.decode_args("enqueue_many", protocol.encode((specs,))) == (specs,)
 
     engine = MemoryEngine()

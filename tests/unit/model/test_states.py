@@ -17,7 +17,7 @@ from shigoto.model.states import (
     Move,
     after,
     attempt,
-    buried,
+    died,
     forced,
     orphaned,
 )
@@ -210,15 +210,15 @@ class TestTheStoresOwnWord:
     def test_what_was_running_when_a_worker_died_has_crashed_in_company(self) -> None:
         death = Death(number=1, error="killed", traceback="stack", delay=5)
 
-        assert buried(1, 2, "q", death) == Settlement(
+        assert died(1, 2, "q", death) == Settlement(
             number=1, token=2, queue="q", ending=Ending.CRASHED, error="killed", traceback="stack", delay=5
         )
 
     def test_what_was_not_running_is_released(self) -> None:
-        assert buried(1, 2, "q", None).ending is Ending.RELEASED
+        assert died(1, 2, "q", None).ending is Ending.RELEASED
 
     def test_what_was_alone_when_a_worker_died_has_crashed_alone(self) -> None:
-        assert buried(1, 2, "q", Death(number=1, alone=True)).alone
+        assert died(1, 2, "q", Death(number=1, alone=True)).alone
 
     @pytest.mark.parametrize("only", [False, True])
     @pytest.mark.parametrize("isolates", [False, True])

@@ -100,18 +100,18 @@ def test_a_meta_that_is_full_goes_without_the_state_and_then_without_the_trace()
 
 
 def test_jobs_of_one_call_site_still_name_one_pattern() -> None:
-    """Engines write those together; but a job that names no pattern is on its own."""
-    pattern = JobSpec(id=uuid7(), payload="{}", task="greet", queue="default", meta='{"a":1}')
-    alike = [replace(pattern, id=uuid7(), payload=f'{{"n":{n}}}', pattern=pattern) for n in range(3)]
-    marked = stamped([*alike, pattern], HERE)
+    """Engines write those together; but a job that names no template is on its own."""
+    template = JobSpec(id=uuid7(), payload="{}", task="greet", queue="default", meta='{"a":1}')
+    alike = [replace(template, id=uuid7(), payload=f'{{"n":{n}}}', template=template) for n in range(3)]
+    marked = stamped([*alike, template], HERE)
 
-    assert {id(spec.pattern) for spec in marked[:3]} == {id(marked[0].pattern)}
-    assert marked[3].pattern is None
-    for spec, plain in zip(marked, [*alike, pattern], strict=True):
+    assert {id(spec.template) for spec in marked[:3]} == {id(marked[0].template)}
+    assert marked[3].template is None
+    for spec, plain in zip(marked, [*alike, template], strict=True):
         assert spec.meta == f'{{"a":1,"traceparent":"{TEXT}"}}'
-        assert replace(spec, meta=plain.meta, pattern=plain.pattern) == plain
-    assert isinstance(marked[0].pattern, JobSpec)
-    assert marked[0].pattern.meta == marked[0].meta
+        assert replace(spec, meta=plain.meta, template=plain.template) == plain
+    assert isinstance(marked[0].template, JobSpec)
+    assert marked[0].template.meta == marked[0].meta
 
 
 def test_a_rerun_has_nothing_of_the_old_trace() -> None:

@@ -43,8 +43,8 @@ class Log:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = path.open("wb")
-        self.gatherer = LosslessWriter(self._file.fileno())
-        self.handler = LogHandler(self.gatherer, None)
+        self.writer = LosslessWriter(self._file.fileno())
+        self.handler = LogHandler(self.writer, None)
         self.handler.setLevel(logging.INFO)
         self.handler.setFormatter(JsonFormatter())
         self._bus = Bus()
@@ -57,11 +57,11 @@ class Log:
         return self._bus
 
     def lines(self) -> list[str]:
-        self.gatherer.drain()
+        self.writer.drain()
         return self.path.read_bytes().decode().split("\n")[:-1]
 
     def close(self) -> None:
-        self.gatherer.drain()
+        self.writer.drain()
         self._file.close()
 
 
@@ -352,12 +352,12 @@ def test_they_are_written_soon_by_themselves(written: Log) -> None:
 def test_no_more_than_so_many_wait(written: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     millis = count(1_700_000_000_000)
     monkeypatch.setattr(log, "time", lambda: next(millis) / 1000)
-    monkeypatch.setattr(written.gatherer, "wake", lambda: None)
+    monkeypatch.setattr(written.writer, "wake", lambda: None)
 
     for _ in range(MOST_LINES + 10):
         written.bus.publish(events.JobStarted(*JOB))
 
-    assert len(written.gatherer.lines) <= MOST_LINES + 1
+    assert len(written.writer.lines) <= MOST_LINES + 1
     assert len(written.path.read_bytes().splitlines()) > MOST_LINES - 10
 
 

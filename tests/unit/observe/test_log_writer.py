@@ -1,4 +1,4 @@
-"""The outlet of a log: whoever writes goes on at once, whatever the reader does."""
+"""The writer of a log: whoever writes goes on at once, whatever the reader does."""
 
 import fcntl
 import io
@@ -50,23 +50,23 @@ class Pipe:
 def pipe() -> Iterator[Pipe]:
     pipe = Pipe()
     yield pipe
-    # The thread of an outlet may still be stuck: with the reader gone it gives up.
+    # The thread of a writer may still be stuck: with the reader gone it gives up.
     os.close(pipe.reader)
     os.close(pipe.writer)
 
 
 def test_lines_arrive_in_their_order(pipe: Pipe) -> None:
-    outlet = DroppingWriter(pipe.writer)
+    writer = DroppingWriter(pipe.writer)
 
     for number in range(100):
-        outlet.write(f"{number} ä\n")
+        writer.write(f"{number} ä\n")
 
     assert pipe.read(100) == [f"{number} ä".encode() for number in range(100)]
 
 
 @pytest.fixture
 def told() -> Iterator[SimpleQueue[logging.LogRecord]]:
-    """What the outlet itself has to say."""
+    """What the writer itself has to say."""
     told: SimpleQueue[logging.LogRecord] = SimpleQueue()
     logger, handler = logging.getLogger("shigoto.log"), QueueHandler(told)
     level = logger.level
@@ -79,12 +79,12 @@ def told() -> Iterator[SimpleQueue[logging.LogRecord]]:
 
 def test_what_finds_no_room_is_dropped_and_counted(pipe: Pipe, told: SimpleQueue[logging.LogRecord]) -> None:
     pipe.fill()
-    outlet = DroppingWriter(pipe.writer, most=10_000)
+    writer = DroppingWriter(pipe.writer, most=10_000)
 
     began = time.monotonic()
     for number in range(100):
-        outlet.write(f"{number:999}\n")
-    outlet.drain(0.05)
+        writer.write(f"{number:999}\n")
+    writer.drain(0.05)
     assert time.monotonic() - began < PATIENCE, "nobody reads, and nobody waits"
 
     assert pipe.take() == b"x" * pipe.room
@@ -95,27 +95,27 @@ def test_what_finds_no_room_is_dropped_and_counted(pipe: Pipe, told: SimpleQueue
 
 def test_a_file_that_does_not_block_is_waited_for(pipe: Pipe) -> None:
     os.set_blocking(pipe.writer, False)
-    outlet = DroppingWriter(pipe.writer)
+    writer = DroppingWriter(pipe.writer)
 
     for _ in range(20):
-        outlet.write("x" * 999 + "\n")
+        writer.write("x" * 999 + "\n")
 
     assert pipe.read(20) == [b"x" * 999] * 20
 
 
 def test_a_reader_that_is_gone_harms_nobody(pipe: Pipe) -> None:
-    outlet = DroppingWriter(pipe.writer)
+    writer = DroppingWriter(pipe.writer)
     os.close(pipe.reader)
 
     began = time.monotonic()
-    outlet.write("to nobody\n")
-    outlet.drain(PATIENCE)
+    writer.write("to nobody\n")
+    writer.drain(PATIENCE)
     assert time.monotonic() - began < PATIENCE, "what nobody can read does not wait any more"
 
     pipe.reader = os.dup(pipe.writer)
 
 
-def test_a_stream_without_an_open_file_has_no_outlet() -> None:
+def test_a_stream_without_an_open_file_has_no_writer() -> None:
     assert DroppingWriter.instead_of(io.StringIO()) is None
     assert DroppingWriter.instead_of(None) is None
 
@@ -137,11 +137,11 @@ def test_the_last_lines_are_written_before_the_process_ends() -> None:
 def test_lines_that_wait_are_written_together_but_never_torn_apart(pipe: Pipe) -> None:
     """Other processes write to the same pipe, and only so much is kept together there."""
     pipe.fill()
-    outlet = DroppingWriter(pipe.writer)
+    writer = DroppingWriter(pipe.writer)
     lines = [f"{number:0>{number % 300 + 9}}" for number in range(500)]
 
     for line in lines:
-        outlet.write(f"{line}\n")
+        writer.write(f"{line}\n")
 
     assert pipe.take() == b"x" * pipe.room
     writes: list[bytes] = []
@@ -153,20 +153,20 @@ def test_lines_that_wait_are_written_together_but_never_torn_apart(pipe: Pipe) -
 
 
 def test_a_line_longer_than_what_is_written_at_once_arrives_whole(pipe: Pipe) -> None:
-    outlet = DroppingWriter(pipe.writer)
+    writer = DroppingWriter(pipe.writer)
 
     for letter in "abc":
-        outlet.write(letter * 100_000 + "\n")
+        writer.write(letter * 100_000 + "\n")
 
     assert pipe.read(3) == [letter * 100_000 for letter in (b"a", b"b", b"c")]
 
 
 def test_many_threads_lose_no_line_and_keep_their_own_order(pipe: Pipe) -> None:
-    outlet = DroppingWriter(pipe.writer)
+    writer = DroppingWriter(pipe.writer)
 
     def write(name: str) -> None:
         for number in range(500):
-            outlet.write(f"{name} {number}\n")
+            writer.write(f"{name} {number}\n")
 
     with ThreadPoolExecutor(4) as pool:
         for name in "abcd":
@@ -180,19 +180,19 @@ def test_many_threads_lose_no_line_and_keep_their_own_order(pipe: Pipe) -> None:
 
 
 def test_a_single_line_does_not_wait_for_others(pipe: Pipe) -> None:
-    outlet = DroppingWriter(pipe.writer)
+    writer = DroppingWriter(pipe.writer)
 
     for number in range(20):
-        outlet.write(f"{number}\n")
+        writer.write(f"{number}\n")
         assert pipe.read(1) == [str(number).encode()]
 
 
 def test_a_file_has_all_lines_in_their_order(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as file:
-        outlet = DroppingWriter(file.fileno())
+        writer = DroppingWriter(file.fileno())
         for number in range(5000):
-            outlet.write(f"{number:099}\n")
-        outlet.drain(PATIENCE)
+            writer.write(f"{number:099}\n")
+        writer.drain(PATIENCE)
 
     assert (tmp_path / "log").read_text().splitlines() == [f"{number:099}" for number in range(5000)]
 

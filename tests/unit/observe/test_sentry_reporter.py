@@ -86,7 +86,7 @@ def test_a_final_failure_is_one_event(heard: Sink) -> None:
     assert "vars" not in str(frames)
 
 
-def test_a_crash_that_a_sweep_or_a_burial_finds_is_told_with_what_the_store_knows(
+def test_a_crash_that_a_sweep_or_a_supervisor_finds_is_told_with_what_the_store_knows(
     tmp_path: Path, heard: Sink
 ) -> None:
     """S3-43: of the jobs that were rescued, those that have failed."""

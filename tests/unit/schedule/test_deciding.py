@@ -7,10 +7,10 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from shigoto.model.schedule import ASTRAY, Schedule, TickEntry, TickOutcome
+from shigoto.model.schedule import CLOCK_JUMPED_BACK, Schedule, TickEntry, TickOutcome
 from shigoto.model.time import Millis
 from shigoto.options import CatchUp, Overlap
-from shigoto.schedule.decide import HELD_LOOK, MOST_COUNTED, ON_TIME, Decision, cut_off, decide, left_of
+from shigoto.schedule.decide import MOST_COUNTED, ON_TIME, OVERLAP_LOOK, Decision, cut_off, decide, left_of
 from shigoto.schedule.definition import Definition
 from shigoto.schedule.fire import portion
 from shigoto.schedule.recurrence import Every
@@ -33,7 +33,9 @@ def every(
     return Definition(recurrence=Every(interval), catch_up=catch_up, overlap=overlap, **bounds)
 
 
-def schedule(decided_to: Millis, *, paused_at: Millis | None = None, held: bool = False) -> Schedule:
+def schedule(
+    decided_to: Millis, *, paused_at: Millis | None = None, waiting_for_overlap: bool = False
+) -> Schedule:
     return Schedule(
         id=UUID(int=1),
         name="s",
@@ -41,7 +43,7 @@ def schedule(decided_to: Millis, *, paused_at: Millis | None = None, held: bool 
         decided_to=decided_to,
         created_at=0,
         paused_at=paused_at,
-        held=held,
+        waiting_for_overlap=waiting_for_overlap,
     )
 
 
@@ -163,9 +165,9 @@ class TestCatchUp:
             after = random.randrange(10_000_000)
             now = after + random.choice([0, 999, 1_000, 59_999, 61_000, 600_000, 2 * HOUR])
             paused_at = random.choice([None, after - 500, random.randrange(after, now + 2_000)])
-            held, busy = (random.random() < chance for chance in (0.2, 0.5))
+            waiting_for_overlap, busy = (random.random() < chance for chance in (0.2, 0.5))
 
-            seen = schedule(after, paused_at=paused_at, held=held)
+            seen = schedule(after, paused_at=paused_at, waiting_for_overlap=waiting_for_overlap)
             if paused_at is not None and paused_at < now and random.random() < 0.5:
                 count = 2 if now - paused_at < 10 else random.choice([2, 4])
                 times = sorted(random.choices(range(paused_at, now + 1), k=count))
@@ -184,7 +186,9 @@ class TestCatchUp:
                 each.count for each in decision.entries
             ]
             assert decision.look_at is None or decision.look_at > (after if seen.pauses else now)
-            assert len(decision.pauses) == len(seen.pauses) - (bool(seen.pauses) and not decision.held)
+            assert len(decision.pauses) == len(seen.pauses) - (
+                bool(seen.pauses) and not decision.waiting_for_overlap
+            )
 
 
 class TestOverlap:
@@ -207,25 +211,29 @@ class TestOverlap:
     def test_queue_waits_and_looks_again(self) -> None:
         decision = decide(schedule(10_000), every(HOUR, overlap="queue"), HOUR, busy=True)
 
-        assert (told(decision), decision.held) == ([], True)
-        assert (decision.decided_to, decision.look_at) == (10_000, HOUR + HELD_LOOK)
+        assert (told(decision), decision.waiting_for_overlap) == ([], True)
+        assert (decision.decided_to, decision.look_at) == (10_000, HOUR + OVERLAP_LOOK)
 
     def test_queue_fires_what_has_waited_and_skips_what_else_came(self) -> None:
-        decision = decide(schedule(10_000, held=True), every(SECOND, overlap="queue"), 13_500, busy=False)
+        decision = decide(
+            schedule(10_000, waiting_for_overlap=True), every(SECOND, overlap="queue"), 13_500, busy=False
+        )
 
         assert told(decision) == [("skipped", 11_000, 12_000, 2), ("fired", 13_000, 13_000, 1)]
-        assert not decision.held
+        assert not decision.waiting_for_overlap
 
     def test_queue_and_all_go_one_after_the_other(self) -> None:
         definition = every(SECOND, "all", "queue")
 
         first = decide(schedule(10_000), definition, 13_500, busy=False)
-        waiting = decide(schedule(first.decided_to, held=True), definition, 13_900, busy=True)
-        second = decide(schedule(waiting.decided_to, held=True), definition, 13_950, busy=False)
+        waiting = decide(schedule(first.decided_to, waiting_for_overlap=True), definition, 13_900, busy=True)
+        second = decide(
+            schedule(waiting.decided_to, waiting_for_overlap=True), definition, 13_950, busy=False
+        )
 
-        assert (fired(first), first.held, first.decided_to) == ([11_000], True, 11_999)
+        assert (fired(first), first.waiting_for_overlap, first.decided_to) == ([11_000], True, 11_999)
         assert (fired(waiting), waiting.decided_to) == ([], 11_999)
-        assert (fired(second), second.held) == ([12_000], True)
+        assert (fired(second), second.waiting_for_overlap) == ([12_000], True)
 
     @pytest.mark.parametrize(
         ("catch_up", "bounds"),
@@ -236,18 +244,21 @@ class TestOverlap:
 
         waiting = decide(schedule(0), definition, HOUR, busy=True)
         free = decide(
-            schedule(waiting.decided_to, held=waiting.held), definition, HOUR + 5 * ON_TIME, busy=False
+            schedule(waiting.decided_to, waiting_for_overlap=waiting.waiting_for_overlap),
+            definition,
+            HOUR + 5 * ON_TIME,
+            busy=False,
         )
 
-        assert (told(waiting), waiting.held) == ([], True)
+        assert (told(waiting), waiting.waiting_for_overlap) == ([], True)
         assert told(free) == [("caught_up", HOUR, HOUR, 1)]
 
     def test_what_is_too_late_to_be_caught_up_does_not_wait(self) -> None:
         late = decide(schedule(0), every(HOUR, "none", "queue"), 4 * HOUR - 1, busy=True)
         some = decide(schedule(0), every(HOUR, "all", "queue", within=HOUR), 4 * HOUR, busy=True)
 
-        assert (told(late), late.held) == ([("missed", HOUR, 3 * HOUR, 3)], False)
-        assert (told(some), some.held) == ([("missed", HOUR, 2 * HOUR, 2)], True)
+        assert (told(late), late.waiting_for_overlap) == ([("missed", HOUR, 3 * HOUR, 3)], False)
+        assert (told(some), some.waiting_for_overlap) == ([("missed", HOUR, 2 * HOUR, 2)], True)
         assert some.decided_to < 3 * HOUR
 
     def test_cancel_makes_room(self) -> None:
@@ -264,7 +275,7 @@ class TestOverlap:
         assert not free.cancels
 
 
-class TestPausedAndAstray:
+class TestPausedAndClockJumpedBack:
     """What is not fired by somebody's will, and clocks that were wrong."""
 
     def test_a_paused_one_writes_down_what_it_suppresses(self) -> None:
@@ -288,12 +299,16 @@ class TestPausedAndAstray:
     def test_what_waits_since_before_the_pause_goes_on_waiting(self) -> None:
         definition = every(SECOND, overlap="queue")
 
-        waiting = decide(schedule(10_000, paused_at=11_500, held=True), definition, 13_000, busy=True)
-        free = decide(schedule(10_000, paused_at=11_500, held=True), definition, 13_000, busy=False)
+        waiting = decide(
+            schedule(10_000, paused_at=11_500, waiting_for_overlap=True), definition, 13_000, busy=True
+        )
+        free = decide(
+            schedule(10_000, paused_at=11_500, waiting_for_overlap=True), definition, 13_000, busy=False
+        )
 
-        assert (told(waiting), waiting.held, waiting.decided_to) == ([], True, 10_000)
+        assert (told(waiting), waiting.waiting_for_overlap, waiting.decided_to) == ([], True, 10_000)
         assert told(free) == [("fired", 11_000, 11_000, 1), ("suppressed", 12_000, 13_000, 2)]
-        assert not free.held
+        assert not free.waiting_for_overlap
 
     def test_a_pause_stays_one_when_the_clock_goes_back(self) -> None:
         decision = decide(schedule(10_000, paused_at=500_000), every(SECOND, "all"), 13_000, busy=False)
@@ -302,7 +317,7 @@ class TestPausedAndAstray:
 
     def test_an_ended_pause_is_over_when_the_clock_goes_back(self) -> None:
         """E28: whatever was resumed fires."""
-        for ahead in (ASTRAY // 2, 10 * HOUR):
+        for ahead in (CLOCK_JUMPED_BACK // 2, 10 * HOUR):
             resumed = replace(schedule(10_000), pauses=((10_500 + ahead, 20_000 + ahead),))
             decision = decide(resumed, every(SECOND, "all"), 13_000, busy=False)
 
@@ -326,7 +341,7 @@ class TestPausedAndAstray:
 
     def test_a_clock_that_was_far_ahead_does_not_silence_it(self) -> None:
         """F25, E28."""
-        decision = decide(schedule(10_000 + ASTRAY + 1), every(SECOND), 10_000, busy=False)
+        decision = decide(schedule(10_000 + CLOCK_JUMPED_BACK + 1), every(SECOND), 10_000, busy=False)
 
         assert told(decision) == []
         assert (decision.decided_to, decision.look_at) == (10_000, 11_000)

@@ -32,7 +32,7 @@ def test_the_next_tick_is_the_first_that_is_not_decided() -> None:
 
 
 def test_a_tick_that_waits_for_the_job_before_is_the_next_however_often_somebody_looks() -> None:
-    assert next_hour(shown(held=True, decided_to=NOW - HOUR, look_at=NOW + 1_000)) == 0
+    assert next_hour(shown(waiting_for_overlap=True, decided_to=NOW - HOUR, look_at=NOW + 1_000)) == 0
 
 
 def test_a_tick_that_is_tried_again_is_the_next_and_not_the_time_of_the_try() -> None:

@@ -119,7 +119,7 @@ async def test_a_schedule_is_added_with_its_next_tick(desk: Desk, do: Verb) -> N
     [
         ({}, "missed"),
         ({"paused_at": START}, "suppressed"),
-        ({"held": True}, "skipped"),
+        ({"waiting_for_overlap": True}, "skipped"),
         ({"errors": 1}, "missed"),
     ],
 )
@@ -315,7 +315,7 @@ async def test_an_update_leaves_what_is_due_at_the_same_times_due(desk: Desk, do
     ("words", "state", "outcome"),
     [
         ({"every": "5m"}, {}, "missed"),
-        ({"cron": "30 2 * * *"}, {"held": True}, "skipped"),
+        ({"cron": "30 2 * * *"}, {"waiting_for_overlap": True}, "skipped"),
     ],
 )
 async def test_other_times_lose_no_tick_of_those_before_without_a_word(
@@ -572,7 +572,7 @@ async def test_a_tick_that_is_filled_in_before_it_is_decided_is_not_counted_as_m
 async def test_what_waits_for_a_job_since_before_a_pause_waits_on_after_it(desk: Desk, do: Verb) -> None:
     desk.add(overlap="queue")
     desk.clock.advance(HOUR)
-    desk.set("weekly", held=True)
+    desk.set("weekly", waiting_for_overlap=True)
     await do("pause", "weekly")
     desk.clock.advance(2 * HOUR)
     await do("resume", "weekly")
@@ -696,7 +696,7 @@ async def test_one_that_has_failed_tries_again_what_is_due_when_it_is_resumed(de
     assert desk.app.schedules.get("weekly").status == "ended"
 
 
-@pytest.mark.parametrize("state", [{}, {"held": True}, {"errors": 3, "error": "…"}])
+@pytest.mark.parametrize("state", [{}, {"waiting_for_overlap": True}, {"errors": 3, "error": "…"}])
 async def test_one_that_neither_is_paused_nor_has_failed_is_left_alone_by_a_resume(
     desk: Desk, do: Verb, state: dict[str, Any]
 ) -> None:

@@ -96,13 +96,13 @@ def test_all_reasons_are_told_together() -> None:
 # What is read from outside of runners.
 
 
-def test_a_slate_tells_of_the_newest_cycle() -> None:
-    slate = RunningJobs.private(2)
-    assert slate.cycled_at() is None
-    slate.raise_flag(WorkerFlag.CYCLED, 1_500)
-    slate.numbers[0] = 7
-    assert slate.cycled_at() == 1.5
-    assert not slate.has(WorkerFlag.LEAVING)
+def test_running_jobs_tell_of_the_newest_cycle() -> None:
+    running_jobs = RunningJobs.private(2)
+    assert running_jobs.cycled_at() is None
+    running_jobs.raise_flag(WorkerFlag.CYCLED, 1_500)
+    running_jobs.numbers[0] = 7
+    assert running_jobs.cycled_at() == 1.5
+    assert not running_jobs.has(WorkerFlag.LEAVING)
 
 
 def test_signs_are_those_of_runners_at_work() -> None:

@@ -102,7 +102,7 @@ async def test_a_process_group_is_dead_when_it_was_ended() -> None:
     assert await head.wait() == -signal.SIGKILL
 
 
-def test_a_slate_has_the_processes_of_jobs_in_children_and_marks_that_only_grow() -> None:
+def test_running_jobs_show_the_processes_of_children_and_flags_that_only_grow() -> None:
     created = RunningJobs.create(3)
     assert created.fd is not None
     attached = RunningJobs.attach(created.fd, 3)
@@ -159,7 +159,7 @@ async def test_a_runner_that_dies_before_it_has_heard_anything_leaves_nothing_op
 
 def ended_runner(**facts: Any) -> RunnerProcess:
     ready_for: float = facts.pop("ready_for", 0.0)
-    defaults = {"failed": None, "ended": None, "retiring": False, "ready_for": lambda: ready_for}
+    defaults = {"failed": None, "ended": None, "is_replaced": False, "ready_for": lambda: ready_for}
     return cast(RunnerProcess, SimpleNamespace(**(defaults | facts)))
 
 
@@ -169,7 +169,7 @@ def test_a_runner_that_had_worked_is_replaced_at_once() -> None:
     for runner in (
         ended_runner(ready_for=1.0),
         ended_runner(ended=RunnerEnded("recycled", 0)),
-        ended_runner(retiring=True),
+        ended_runner(is_replaced=True),
     ):
         assert slot.pause(runner, wait_for_change=False) == 0
 

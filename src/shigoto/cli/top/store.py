@@ -15,7 +15,7 @@ from uuid import UUID
 
 from msgspec import Struct, structs
 
-from shigoto.bulk import Redriven, carry_out, choosing, retrying
+from shigoto.bulk import Redriven, carry_out, choose_plan, retry_plan
 from shigoto.cli.arguments import audited
 from shigoto.cli.confirm import counted
 from shigoto.cli.output import one_line
@@ -26,7 +26,7 @@ from shigoto.filters import Filters, parse_filter, wanted
 from shigoto.model.errors import JobNotFound, OptionInvalid, ShigotoError
 from shigoto.model.job import Counts, FailureKind, Job, JobFilter, State
 from shigoto.model.worker import WorkerRecord
-from shigoto.queues import pausing
+from shigoto.queues import pause_op
 
 if TYPE_CHECKING:
     from shigoto.engine.protocol import Engine
@@ -208,7 +208,7 @@ def act(engine: "Engine", action: Action) -> str | RetryAll:
     """Do it and tell what came of it, or what is to be asked now. Raises what the engine raises."""
     match action:
         case PauseQueue(queue, paused):
-            engine.run(pausing(audited(engine), queue, paused=paused))
+            engine.run(pause_op(audited(engine), queue, paused=paused))
             return f"{queue} is paused: nothing of it is started." if paused else f"{queue} is resumed."
         case CancelJob(id, number):
             [state] = engine.run(audited(engine).cancel([id]))
@@ -220,8 +220,8 @@ def act(engine: "Engine", action: Action) -> str | RetryAll:
             return _after_count(engine.run(_count_op(engine, RetryAll(task, filtered))))
         case RetryAll(task, filtered):
             filters = _failed(task, filtered)
-            chosen = carry_out(engine, choosing(engine, filters, decoder=lambda _: None))
-            return _after_retry(task, carry_out(engine, retrying(audited(engine, filters), chosen)))
+            chosen = carry_out(engine, choose_plan(engine, filters, decoder=lambda _: None))
+            return _after_retry(task, carry_out(engine, retry_plan(audited(engine, filters), chosen)))
         case _:
             assert_never(action)
 

@@ -84,7 +84,7 @@ class MemoryEngine:
     def __init__(self, *, clock: Clock = host_clock) -> None:
         self._store = Store(clock)
         self._lock = Lock()
-        self._bells: set[MemoryDoorbell] = set()
+        self._doorbells: set[MemoryDoorbell] = set()
 
     @property
     def capabilities(self) -> Capabilities:
@@ -111,10 +111,10 @@ class MemoryEngine:
         with self._lock:
             value = drive(op, _refuse_command)
             self._store.tell_failures()
-            bells = tuple(self._bells) if op.rings is not None and op.rings(value) else ()
+            doorbells = tuple(self._doorbells) if op.rings is not None and op.rings(value) else ()
         # Outside the lock: what they call may well want to run the next op.
-        for bell in bells:
-            bell.ring()
+        for doorbell in doorbells:
+            doorbell.ring()
         if op.committed is not None:
             op.committed(value)
         return value
@@ -144,15 +144,15 @@ class MemoryEngine:
 
     def listen(self) -> MemoryDoorbell:
         """A new doorbell, for use on the running event loop."""
-        bell = MemoryDoorbell(self._forget_bell)
+        doorbell = MemoryDoorbell(self._forget_doorbell)
         with self._lock:
-            self._bells.add(bell)
-        return bell
+            self._doorbells.add(doorbell)
+        return doorbell
 
     def close(self) -> None:
         """Stop ringing. The jobs stay: a later call finds them as they were."""
         with self._lock:
-            self._bells.clear()
+            self._doorbells.clear()
 
     def migrate(self) -> list[str]:
         """Nothing to migrate, ever."""
@@ -193,9 +193,9 @@ class MemoryEngine:
         """Forget a worker; what it still held is released."""
         return change(lambda: work.leave(self._store, worker), rings=bool)
 
-    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         """Forget a worker whose process is known to have ended, and free what it held (T8, T9)."""
-        return change(lambda: work.bury(self._store, worker, deaths), rings=_any_freed)
+        return change(lambda: work.report_dead(self._store, worker, deaths), rings=_any_freed)
 
     def promote(self, limit: int) -> Op[Promoted]:
         """Make due scheduled jobs ready, in run_at order, at most `limit`."""
@@ -292,9 +292,9 @@ class MemoryEngine:
         """The entries of a schedule, the newest first."""
         return read(lambda: ticking.history(self._store, name, before, limit))
 
-    def _forget_bell(self, bell: MemoryDoorbell) -> None:
+    def _forget_doorbell(self, doorbell: MemoryDoorbell) -> None:
         with self._lock:
-            self._bells.discard(bell)
+            self._doorbells.discard(doorbell)
 
 
 def _any_new(enqueued: Sequence[Enqueued]) -> bool:

@@ -7,7 +7,16 @@ from msgspec.structs import replace
 from shigoto.engine.memory import people, work
 from shigoto.engine.memory.store import Store
 from shigoto.model.notice import of_misses
-from shigoto.model.schedule import ASTRAY, KEPT, Change, Due, DueSchedule, Schedule, TickEntry, TickOutcome
+from shigoto.model.schedule import (
+    CLOCK_JUMPED_BACK,
+    KEPT,
+    Change,
+    Due,
+    DueSchedule,
+    Schedule,
+    TickEntry,
+    TickOutcome,
+)
 from shigoto.model.time import Millis
 
 
@@ -133,8 +142,8 @@ def _change(store: Store, change: Change) -> None:
 
 def _look_at(schedule: Schedule, now: Millis) -> Millis | None:
     """When to look at it: at once, if the clock has gone back."""
-    astray = schedule.reached > now + ASTRAY and not schedule.failed
-    return now if astray else schedule.look_at
+    clock_jumped_back = schedule.reached > now + CLOCK_JUMPED_BACK and not schedule.failed
+    return now if clock_jumped_back else schedule.look_at
 
 
 def _is_busy(store: Store, schedule: Schedule) -> bool:

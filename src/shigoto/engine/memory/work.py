@@ -15,7 +15,7 @@ from shigoto.engine.memory.store import Row, Store, WaitingLine, WorkerRow, held
 from shigoto.model.job import Attempt, Enqueued, FailureKind, JobSpec, Lease, QueueSettings, State
 from shigoto.model.notice import of_fences
 from shigoto.model.service import AUDIT_BATCH, AUDIT_KEPT_FOR
-from shigoto.model.states import after, buried, meeting, orphaned, renewed, unknown_to_all
+from shigoto.model.states import after, died, meeting, orphaned, renewed, unknown_to_all
 from shigoto.model.time import Millis, to_datetime
 from shigoto.model.worker import (
     CLAIM_DEADLINE,
@@ -108,7 +108,7 @@ def claim(store: Store, worker: UUID, wants: Sequence[Want]) -> list[Lease]:
     return [_start(store, row, worker, now) for want in wants for row in _take(store, want, now)]
 
 
-def bury(store: Store, worker: UUID, deaths: Sequence[Death]) -> list[Rescued]:
+def report_dead(store: Store, worker: UUID, deaths: Sequence[Death]) -> list[Rescued]:
     """Of what a dead worker held, the named jobs have crashed, the others were idle. A fenced one is the sweep's."""
     if store.alive(worker) is None:
         return []
@@ -116,7 +116,7 @@ def bury(store: Store, worker: UUID, deaths: Sequence[Death]) -> list[Rescued]:
     causes = {death.number: death for death in deaths}
     rows = _own(store, worker)
     for row in rows:
-        end_run(store, row, buried(row.number, row.token, row.spec.queue, causes.get(row.number)), now)
+        end_run(store, row, died(row.number, row.token, row.spec.queue, causes.get(row.number)), now)
     del store.workers[worker]
     return [Rescued(row.spec.id, row.number, row.spec.task, row.state) for row in rows]
 

@@ -1,7 +1,7 @@
-"""Connections of transaction blocks: psycopg's own, which mind whether their block still stands.
+"""Connections of transaction blocks: psycopg's own, which mind whether their block is still open.
 
 Everything that psycopg sends and waits for goes through `wait`, also what cursors do that were made past the block. The
-server's end of it goes on to serve other blocks: so a connection that was lent refuses everything afterwards.
+server's end of it goes on to serve other blocks: so the connection of a block refuses everything afterwards.
 """
 
 import time
@@ -29,7 +29,7 @@ class ConnectionKeeper(Protocol):
         """Raise if the transaction is not there, so that nothing is written beside it."""
         ...
 
-    def expect_standing(self) -> None:
+    def expect_in_transaction(self) -> None:
         """Raise if a statement has ended the transaction."""
         ...
 
@@ -53,7 +53,7 @@ class BlockConnection(psycopg.Connection[Any]):
         self.keeper.waiting = time.monotonic()
         try:
             value = super().wait(gen, *args, **options)
-            self.keeper.expect_standing()
+            self.keeper.expect_in_transaction()
             return value
         except psycopg.Error as error:
             self.keeper.explain(error)
@@ -117,7 +117,7 @@ class AsyncBlockConnection(psycopg.AsyncConnection[Any]):
         self.keeper.waiting = time.monotonic()
         try:
             value = await super().wait(gen, *args, **options)
-            self.keeper.expect_standing()
+            self.keeper.expect_in_transaction()
             return value
         except psycopg.Error as error:
             self.keeper.explain(error)

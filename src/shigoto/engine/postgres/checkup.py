@@ -167,7 +167,7 @@ def look_into(settings: PostgresAddress) -> Steps[StoreFacts]:
 
 
 def _move(name: str) -> Steps[MoveFacts | None]:
-    """Whoever has made the gate may have let nobody else read it."""
+    """Whoever has set the move lock may have let nobody else read it."""
     readable = "SELECT 1 WHERE has_table_privilege(to_regclass($1::text), 'SELECT')"
     if (yield SqlText(readable, (f'"{name}".gate',))).fetchone() is None:
         return None
@@ -298,11 +298,12 @@ def _hears(connection: Connection, settings: PostgresAddress) -> bool | None:
         return None
     channel = f"{settings.schema[:20]}_doctor_{uuid4().hex}"
     try:
-        with _connected(settings, settings.listen_parameters) as ear:
-            ear.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
+        with _connected(settings, settings.listen_parameters) as listener:
+            listener.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             connection.execute("SELECT pg_notify(%s, '')", (channel,))
-            heard = any(True for _ in ear.notifies(timeout=HEAR_WITHIN, stop_after=1))
-            ear.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))  # of a pooler's connection
+            heard = any(True for _ in listener.notifies(timeout=HEAR_WITHIN, stop_after=1))
+            # of a pooler's connection
+            listener.execute(sql.SQL("UNLISTEN {}").format(sql.Identifier(channel)))
             return heard
     except StoreError:
         return False

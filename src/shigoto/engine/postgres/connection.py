@@ -352,13 +352,13 @@ class LoopConnection:
         """Close it in the midst of a transaction: should the loop end now, nobody would, and its locks would stay."""
         self._fail(ConnectionLost("whoever asked was cancelled"))
 
-    def lend(self) -> None:
-        """Let somebody else wait at the socket, until `take_back`."""
+    def stop_waiting(self) -> None:
+        """Let somebody else wait at the socket, until `wait_again`."""
         if self._registered:
             self._registered = False
             self._loop.remove_reader(self._socket)
 
-    def take_back(self) -> None:
+    def wait_again(self) -> None:
         """Wait at the socket again, unless there is none any more."""
         if self.wire.pgconn.status == BAD:
             self.close()

@@ -1,15 +1,15 @@
 """LISTEN and NOTIFY: what wakes an idle worker, and when a commit is to wake it.
 
-Each event loop listens on a connection of its own, which is opened when the first ear is there, and opened again when
-it is lost. A line that has fallen silent looks like one on which there is nothing to tell, so it is asked every now and
+Each event loop listens on a connection of its own, which is opened with the first doorbell, and opened again when it
+is lost. A line that has fallen silent looks like one on which there is nothing to tell, so it is asked every now and
 then; and behind a pooler nothing may ever come. Polling alone is always correct. Whoever waits is woken after a
 reconnect, too, since something may have been missed.
 
 In sparse flow each commit rings at once, in the very statement that makes work ready. In a crowd there is one ring in
 50 ms: a listener that was woken looks until it finds nothing, so it needs no more; and commits that send a NOTIFY wait
 for one another, which thousands a second would feel.
-Who is told "not now" owes a ring after its commit; sent before, it would wake somebody to find nothing. One such ring
-is for all who owe one until then.
+Who is told "not now" rings later, after its commit; sent before, it would wake somebody to find nothing. One such ring
+is for all who are to ring until then.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from shigoto.engine.postgres.wire import WireRequest
 from shigoto.model.errors import StoreError
 
 APART = 0.004  # seconds between two rings at least
-CROWD = 8  # wishes to ring within 50 ms
+MANY_RINGS = 8  # within 50 ms are rung for together
 COALESCE_FOR = 0.05  # seconds between two rings in a crowd
 TOO_LATE = (
     1.0  # seconds after which whoever had promised to ring is not believed any more: its loop has ended
@@ -47,12 +47,13 @@ class NotifyRate:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._wishes: deque[float] = deque(maxlen=CROWD - 1)  # each once: when it rings, or owes it
+        # each commit once: by `ring_now` if it rings, and by `ring_later`
+        self._asked_at: deque[float] = deque(maxlen=MANY_RINGS - 1)
         self._rung_at = -COALESCE_FOR
         self._due_at: float | None = None
 
     @property
-    def is_owed(self) -> bool:
+    def is_ring_due(self) -> bool:
         """Whether somebody has promised to ring, and has not yet."""
         return self._due_at is not None
 
@@ -62,7 +63,7 @@ class NotifyRate:
         with self._lock:
             if now < self._next_ring(now):
                 return False
-            self._wishes.append(now)
+            self._asked_at.append(now)
             self._rung_at = now
             return True
 
@@ -71,26 +72,26 @@ class NotifyRate:
         now = self._clock()
         with self._lock:
             next_ring = self._next_ring(now)
-            self._wishes.append(now)
+            self._asked_at.append(now)
             if self._due_at is not None and now < self._due_at + TOO_LATE:
                 return None
             self._due_at = max(now, next_ring)
             return self._due_at - now
 
-    def ring_owed(self) -> None:
-        """Say that the ring that was owed is sent now; what is committed from now on owes another."""
+    def note_ring(self) -> None:
+        """Say that the late ring is sent now; what is committed from now on needs another."""
         with self._lock:
             self._due_at = None
             self._rung_at = self._clock()
 
     def _next_ring(self, now: float) -> float:
-        """When the bell may ring for one more who wishes it to, now."""
-        crowded = len(self._wishes) == CROWD - 1 and now - self._wishes[0] < COALESCE_FOR
+        """When the next ring may be, if it is asked for now."""
+        crowded = len(self._asked_at) == MANY_RINGS - 1 and now - self._asked_at[0] < COALESCE_FOR
         return self._rung_at + (COALESCE_FOR if crowded else APART)
 
 
 class ListenConnection:
-    """The listening connection of one event loop, and the ears that share it.
+    """The listening connection of one event loop, and the doorbells that share it.
 
     A task is there only while it connects, or looks whether the line is well; after that the loop calls.
     """
@@ -102,28 +103,28 @@ class ListenConnection:
         self._connect = connect
         self._listen = WireRequest(f'LISTEN "{channel}"'.encode())
         self._loop = asyncio.get_running_loop()
-        self._ears: set[PostgresDoorbell] = set()
+        self._doorbells: set[PostgresDoorbell] = set()
         self._connection: LoopConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = 0.0
         self._told = False
 
-    def add(self, ear: "PostgresDoorbell") -> None:
+    def add(self, doorbell: "PostgresDoorbell") -> None:
         """Let it hear."""
-        self._ears.add(ear)
+        self._doorbells.add(doorbell)
         if self._connection is None and self._task is None and self._timer is None:
             self._start()
 
-    def remove(self, ear: "PostgresDoorbell") -> None:
+    def remove(self, doorbell: "PostgresDoorbell") -> None:
         """Forget it; with the last one the connection goes."""
-        self._ears.discard(ear)
-        if not self._ears:
+        self._doorbells.discard(doorbell)
+        if not self._doorbells:
             self.close()
 
     def close(self) -> None:
-        """Stop listening, until another ear is added. The ears that are left hear nothing any more, and look."""
-        self._ears.clear()
+        """Stop listening, until another doorbell is added. Those that are left hear nothing any more, and look."""
+        self._doorbells.clear()
         connection, self._connection = self._connection, None
         task, self._task = self._task, None
         timer, self._timer = self._timer, None
@@ -144,7 +145,7 @@ class ListenConnection:
 
     def _start(self) -> None:
         self._timer = None
-        if self._ears:
+        if self._doorbells:
             self._task = self._loop.create_task(self._open(), name="shigoto-listen")
 
     async def _open(self) -> None:
@@ -212,11 +213,11 @@ class ListenConnection:
         self._try_later(error)
 
     def _ring(self) -> None:
-        for ear in self._ears:
-            ear.rung.set()
+        for doorbell in self._doorbells:
+            doorbell.rung.set()
 
     def _try_later(self, error: Exception) -> None:
-        if not self._ears:
+        if not self._doorbells:
             return
         if not self._told:
             self._told = True
@@ -254,7 +255,7 @@ class PostgresDoorbell:
 
 
 class NoDoorbell:
-    """The ear of a store whose address says `listen=off`: it hears nothing."""
+    """The doorbell of a store whose address says `listen=off`: it hears nothing."""
 
     async def wait(self, timeout: float) -> bool:
         """Return False after `timeout` seconds."""

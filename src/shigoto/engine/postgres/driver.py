@@ -242,7 +242,7 @@ Requests = Generator[WireRequest, ServerRows, T]
 log = logging.getLogger("shigoto.postgres")
 DEADLINE = 30.0  # seconds for one op, with everything that it waits for
 TELLS = "_log_destroy_pending"  # by which asyncio itself leaves tasks behind on purpose
-LAST_RING = 1.0  # seconds for the ring that is still owed when the store is closed
+LAST_RING = 1.0  # seconds for the ring that is still due when the store is closed
 
 
 class OneAttempt(Generic[T]):
@@ -535,7 +535,7 @@ class Driver:
             return False
 
     def listen(self) -> Doorbell:
-        """A new ear on the running event loop; all ears of a loop share one connection."""
+        """A new doorbell on the running event loop; all of a loop share one connection."""
         listen_connection = self._loops.here().listen_connection
         return NoDoorbell() if listen_connection is None else PostgresDoorbell(listen_connection)
 
@@ -566,7 +566,7 @@ class Driver:
             timer.start()
 
     def _ring_now(self, deadline: float | None = None) -> None:
-        self.notify_rate.ring_owed()
+        self.notify_rate.note_ring()
         try:
             self.run(self._notify, deadline=deadline)
         except (StoreError, psycopg.Error) as error:
@@ -579,7 +579,7 @@ class Driver:
 
     def _start_ringing(self, here: _OnLoop) -> None:
         here.ring = None
-        self.notify_rate.ring_owed()
+        self.notify_rate.note_ring()
         task = here.pool.loop.create_task(self._aring(here), name="shigoto-ring")
         here.rings.add(task)
         task.add_done_callback(here.rings.discard)
@@ -602,7 +602,7 @@ class Driver:
             if timer.is_alive() and timer is not threading.current_thread():
                 timer.cancel()
                 timer.join(LAST_RING)
-        if self.notify_rate.is_owed:
+        if self.notify_rate.is_ring_due:
             self._ring_now(LAST_RING)
         threads, self._threads = self._threads, self._new_pool()
         threads.close()

@@ -352,9 +352,9 @@ class PostgresEngine:
     def leave(self, worker: UUID) -> Op[int]:
         return _timed(lambda now: repairing.leave(self._dialect.submit, now, worker), rings=bool, urgent=True)
 
-    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         return _timed(
-            lambda now: repairing.bury(self._dialect.submit, now, worker, deaths),
+            lambda now: repairing.report_dead(self._dialect.submit, now, worker, deaths),
             rings=repairing.any_freed,
             urgent=True,
         )

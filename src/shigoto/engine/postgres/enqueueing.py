@@ -3,7 +3,7 @@
 Jobs that differ only in id and payload go in together, by the function `enqueue`: what they share is told once, and ids
 and payloads are two arrays; one by itself goes in by `enqueue_one`, which needs no arrays. Both expect the best; a
 known id, or a lane that is not there yet, is an error, and then `enqueue_each` does the same with more care. So do
-callers' transactions, which an error would end, and batches in which hardly two jobs are alike.
+callers' transactions, which an error would end, and batches in which hardly two jobs are the same.
 
 If some have unique keys, it is as many trips to the server for a thousand as for one. First all keys are locked, in an
 order that is everybody's; then nobody else can change who holds them. What each spec comes to is decided here, in list
@@ -32,12 +32,12 @@ Insert = Callable[[Sequence[JobSpec]], Steps[list[Enqueued]]]
 
 AT_ONCE = 1_000  # jobs of one statement
 MOST_TEXT = 32 * 1024 * 1024  # characters of payloads in one statement; PostgreSQL takes less than a gigabyte
-EQUAL = 50  # jobs of a stretch on average, for which it is worth a statement of its own
+EQUAL = 50  # jobs of a run of equal ones on average, for which it is worth a statement of its own
 MOST_PATTERNS = 1_000
 Lane = tuple[str, str, bool]
 UNEXPECTED = (psycopg.errors.UniqueViolation, psycopg.errors.NoDataFound)
 
-TOLD = tuple(name for name in JobSpec.__struct_fields__ if name not in ("key_mode", "pattern"))
+TOLD = tuple(name for name in JobSpec.__struct_fields__ if name not in ("key_mode", "template"))
 
 
 class KeyDecision(Struct, frozen=True):
@@ -245,21 +245,21 @@ class Patterns:
     """
 
     def __init__(self) -> None:
-        # By the place in memory of the pattern, which is kept beside it, so that nothing else gets that place.
+        # By the place in memory of the template, which is kept beside it, so that nothing else gets that place.
         self._known: dict[int, tuple[object, Encoded]] = {}
 
     def shared(self, spec: JobSpec) -> Encoded:
-        """What this job shares with others of its pattern."""
-        pattern = spec.pattern
-        known = self._known.get(id(pattern))
-        if known is not None and known[0] is pattern:
+        """What this job shares with others of its template."""
+        template = spec.template
+        known = self._known.get(id(template))
+        if known is not None and known[0] is template:
             return known[1]
         request = encode(b"", _shared(spec), bool)
         encoded = Encoded(request.values, request.formats or ())
-        if pattern is not None:
+        if template is not None:
             if len(self._known) >= MOST_PATTERNS:
                 self._known.clear()
-            self._known[id(pattern)] = (pattern, encoded)
+            self._known[id(template)] = (template, encoded)
         return encoded
 
 
@@ -312,8 +312,8 @@ def _enqueue_runs(specs: Sequence[JobSpec], runs: Sequence[Sequence[JobSpec]]) -
     yield SqlText("SAVEPOINT before_jobs")
     try:
         answers: list[Enqueued] = []
-        for alike in runs:
-            for some in portions(alike):
+        for equal in runs:
+            for some in portions(equal):
                 answers += yield from _enqueue_equal(some)
         return answers
     except UNEXPECTED:
@@ -331,13 +331,13 @@ def _enqueue_equal(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
 def _equal_runs(specs: Sequence[JobSpec]) -> list[Sequence[JobSpec]]:
     """Cut them where they no longer ask for the same as the one before, but for id and payload."""
     runs: list[Sequence[JobSpec]] = []
-    first, shared, pattern = 0, _shared(specs[0]), specs[0].pattern
+    first, shared, template = 0, _shared(specs[0]), specs[0].template
     for at, spec in enumerate(specs):
-        if spec.pattern is not pattern or pattern is None:
+        if spec.template is not template or template is None:
             own = _shared(spec)
             if own != shared:
                 runs.append(specs[first:at])
-                first, shared, pattern = at, own, spec.pattern
+                first, shared, template = at, own, spec.template
     return [*runs, specs[first:]]
 
 

@@ -32,7 +32,7 @@ SCHEMA_IS_MISSING = frozenset({"3F000", "42P01", "42703", "42883"})
 FORBIDDEN = frozenset({"42501"})
 # A text with NUL in it, which nothing of ours lets through, or with letters that the database's encoding does not have.
 NOT_TEXT = frozenset({"22021", "22P05"})
-# What the gate of a store raises whose jobs are moved; see moving.py.
+# What the move lock of a store raises whose jobs are moved; see moving.py.
 MOVE_LOCKS: dict[str, type[StoreError]] = {"SH001": StoreMoved, "SH002": StoreMoving}
 READ_ONLY = "25006"
 STATEMENT_TIMEOUT, LOCK_TIMEOUT = "57014", "55P03"

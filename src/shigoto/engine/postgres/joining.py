@@ -312,9 +312,9 @@ def adapter_of(connection: object) -> CallerConnection:
     """What executes statements on the connection. Raises JobError for one that is to be awaited."""
     inner: Any = connection
     for _ in range(DEPTH):
-        theirs = adapted(inner)
-        if theirs is not None:
-            return theirs
+        caller_connection = adapted(inner)
+        if caller_connection is not None:
+            return caller_connection
         _expect_blocking(inner, connection)
         _begin(inner)
         inner = _held(inner)
@@ -328,9 +328,9 @@ async def async_adapter_of(connection: object) -> CallerConnection | AsyncCaller
     """What executes statements on the connection, awaited or not."""
     inner: Any = connection
     for _ in range(DEPTH):
-        theirs = async_adapted(inner) or adapted(inner)
-        if theirs is not None:
-            return theirs
+        caller_connection = async_adapted(inner) or adapted(inner)
+        if caller_connection is not None:
+            return caller_connection
         if hasattr(inner, "get_raw_connection"):
             inner = await _driven(inner)
             continue
@@ -391,61 +391,63 @@ class Joiner:
     def join(self, connection: object, op: Op[T]) -> T:
         """Run an op on the caller's connection, in the calling thread."""
         _expect_block(connection)
-        theirs = adapter_of(connection)
-        _expect_transaction(theirs.transaction_status())
-        if theirs.connection not in self._checked:
-            self._expect_home(theirs)
+        caller_connection = adapter_of(connection)
+        _expect_transaction(caller_connection.transaction_status())
+        if caller_connection.connection not in self._checked:
+            self._expect_home(caller_connection)
         ahead = None if op.ahead is None else op.ahead()
         if ahead is not None:
             with suppress(StoreUnavailable):
                 self._driver.run(ahead, deadline=AHEAD_WITHIN)
-        return self._run(theirs, Joined(op, self._texts).questions())
+        return self._run(caller_connection, Joined(op, self._texts).questions())
 
     async def ajoin(self, connection: object, op: Op[T]) -> T:
         """The same on an event loop; a connection whose statements block, blocks here as it does in the caller's."""
         _expect_block(connection)
-        theirs = await async_adapter_of(connection)
-        _expect_transaction(theirs.transaction_status())
-        if theirs.connection not in self._checked:
-            await self._aexpect_home(theirs)
+        caller_connection = await async_adapter_of(connection)
+        _expect_transaction(caller_connection.transaction_status())
+        if caller_connection.connection not in self._checked:
+            await self._aexpect_home(caller_connection)
         ahead = None if op.ahead is None else op.ahead()
         if ahead is not None:
             with suppress(StoreUnavailable):
                 await self._driver.arun(ahead, deadline=AHEAD_WITHIN)
-        return await self._arun(theirs, Joined(op, self._texts).questions())
+        return await self._arun(caller_connection, Joined(op, self._texts).questions())
 
     def trust(self, connection: object) -> None:
         """Remember a connection as one to this database."""
         with suppress(TypeError):  # of a kind that cannot be remembered: it is asked each time
             self._checked.add(connection)
 
-    def _expect_home(self, theirs: CallerConnection) -> None:
+    def _expect_home(self, caller_connection: CallerConnection) -> None:
         """Raise StoreRefused for a connection to another database, where no worker would look."""
-        there = self._run(theirs, Joined(ASK_IDENTITY, self._texts).questions())
+        there = self._run(caller_connection, Joined(ASK_IDENTITY, self._texts).questions())
         if there != self._home:  # not known yet, or the server was started anew
             self._home = self._driver.run(ASK_IDENTITY)
-        self._expect_same(there, theirs)
+        self._expect_same(there, caller_connection)
 
-    async def _aexpect_home(self, theirs: CallerConnection | AsyncCallerConnection) -> None:
-        there = await self._arun(theirs, Joined(ASK_IDENTITY, self._texts).questions())
+    async def _aexpect_home(self, caller_connection: CallerConnection | AsyncCallerConnection) -> None:
+        there = await self._arun(caller_connection, Joined(ASK_IDENTITY, self._texts).questions())
         if there != self._home:
             self._home = await self._driver.arun(ASK_IDENTITY)
-        self._expect_same(there, theirs)
+        self._expect_same(there, caller_connection)
 
-    def _expect_same(self, there: Identity, theirs: CallerConnection | AsyncCallerConnection) -> None:
+    def _expect_same(
+        self, there: Identity, caller_connection: CallerConnection | AsyncCallerConnection
+    ) -> None:
         if there != self._home:
             raise StoreRefused(
                 f"The connection that was handed in is not to the database of the store, {self._store}: no worker would"
                 " find a job there. Hand in a connection to that very database, or leave out connection=."
             )
-        self.trust(theirs.connection)
+        self.trust(caller_connection.connection)
 
-    def _run(self, theirs: CallerConnection, questions: Questions[T]) -> T:
+    def _run(self, caller_connection: CallerConnection, questions: Questions[T]) -> T:
         try:
             question = next(questions)
             while True:
                 try:
-                    answer = theirs.execute(*question)
+                    answer = caller_connection.execute(*question)
                 except Exception as error:
                     question = questions.throw(_as_ours(error))
                 else:
@@ -458,12 +460,14 @@ class Joiner:
         finally:
             questions.close()
 
-    async def _arun(self, theirs: CallerConnection | AsyncCallerConnection, questions: Questions[T]) -> T:
+    async def _arun(
+        self, caller_connection: CallerConnection | AsyncCallerConnection, questions: Questions[T]
+    ) -> T:
         try:
             question = next(questions)
             while True:
                 try:
-                    answer = theirs.execute(*question)
+                    answer = caller_connection.execute(*question)
                     if not isinstance(answer, ServerRows):
                         answer = await answer
                 except Exception as error:
@@ -480,14 +484,14 @@ class Joiner:
 
     def _explain(self, error: psycopg.Error) -> NoReturn:
         """Raise what the caller can do something about in our words, and everything else in their driver's."""
-        theirs = error.__cause__ if isinstance(error, Translated) else error
-        assert theirs is not None
-        if code_of(theirs) == IN_FAILED_TRANSACTION:
-            raise JobError(FAILED) from theirs
+        cause = error.__cause__ if isinstance(error, Translated) else error
+        assert cause is not None
+        if code_of(cause) == IN_FAILED_TRANSACTION:
+            raise JobError(FAILED) from cause
         ours = refined(error, self._store)
         if isinstance(ours, (OptionInvalid, SchemaMissing, StoreMoved, StoreMoving, StoreRefused)):
-            raise ours from theirs
-        raise theirs
+            raise ours from cause
+        raise cause
 
 
 class Translated(psycopg.Error):

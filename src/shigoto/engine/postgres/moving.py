@@ -1,7 +1,8 @@
-"""Moves of stores in PostgreSQL. The gate is made of triggers; who may pass says so by a setting of the transaction.
+"""Moves of stores in PostgreSQL. The move lock is made of triggers; who may pass says so by a setting of the
+transaction.
 
 To put up a trigger waits for every transaction that has changed the table, and keeps new ones waiting meanwhile: what
-is committed afterwards has met the gate. It is for the role that owns the schema.
+is committed afterwards has met the lock. It is for the role that owns the schema.
 """
 
 from collections.abc import Callable, Sequence

@@ -308,7 +308,7 @@ class Block:
             connection = await self._loop_pool.take(until)
             try:
                 await adrive(connection, self._entering(reused=connection.reused), until)
-                connection.lend()
+                connection.stop_waiting()
                 block_connection = AsyncBlockConnection(connection.wire.pgconn, self)
                 self._opened(connection, block_connection)
                 return block_connection
@@ -340,7 +340,7 @@ class Block:
         try:
             if in_time:
                 until = time.monotonic() + self._block_pool.driver.deadline
-                connection.take_back()
+                connection.wait_again()
                 rings = await adrive(connection, self._leaving(error, until), until)
             else:
                 connection.close()
@@ -414,9 +414,9 @@ class Block:
             case "over" | "ending":
                 raise JobError(OVER)
             case _:
-                self.expect_standing()
+                self.expect_in_transaction()
 
-    def expect_standing(self) -> None:
+    def expect_in_transaction(self) -> None:
         """Raise if a statement has ended the transaction."""
         if self.stage == "open" and self._block_connection.pgconn.transaction_status == STATUS.IDLE:
             raise JobError(NOT_YOURS)

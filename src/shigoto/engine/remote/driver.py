@@ -101,18 +101,18 @@ class RequestThreads:
 
 
 class Rung(Struct, frozen=True):
-    """How often the bell has rung, from some number on."""
+    """How often the doorbell has rung, from some number on."""
 
     rung: int
 
 
 class RemoteDoorbell:
-    """One waiter's ear. It asks from the moment it is made, so that it misses nothing before the first wait."""
+    """For one waiter. It asks from the moment it is made, so that it misses nothing before the first wait."""
 
     def __init__(self, get: Get) -> None:
         self._get = get
         self._heard = asyncio.Event()
-        self._listening = asyncio.get_running_loop().create_task(self._listen(), name="shigoto-http-bell")
+        self._listening = asyncio.get_running_loop().create_task(self._listen(), name="shigoto-http-doorbell")
 
     async def wait(self, timeout: float) -> bool:
         """Return True when work may be ready, False after `timeout` seconds."""
@@ -158,8 +158,8 @@ class GetPage(Struct, frozen=True):
     kind: type[Any]
 
 
-class _Opened(Struct, frozen=True):
-    line: ServerConnections
+class _PerProcess(Struct, frozen=True):
+    connections: ServerConnections
     threads: RequestThreads
 
 
@@ -168,7 +168,7 @@ class Driver:
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._opened: dict[int, _Opened] = {}
+        self._opened: dict[int, _PerProcess] = {}
 
     def run(self, op: Op[T]) -> T:
         """Run an op in the calling thread."""
@@ -182,7 +182,9 @@ class Driver:
     async def get(self, path: str, seconds: float) -> bytes:
         """What the server says there; it may take its time."""
         request = ServerRequest(method="GET", path=path)
-        answer = await self._aside(lambda call: self._open().line.ask(request, call), seconds, urgent=True)
+        answer = await self._aside(
+            lambda call: self._open().connections.ask(request, call), seconds, urgent=True
+        )
         if answer.status != OK:
             raise failure(answer.status, answer.body, self._address.shown)
         return answer.body
@@ -192,13 +194,13 @@ class Driver:
         opened = self._opened.pop(os.getpid(), None)
         if opened is not None:
             opened.threads.close()
-            opened.line.close()
+            opened.connections.close()
 
-    def _open(self) -> _Opened:
+    def _open(self) -> _PerProcess:
         # Of each process its own: neither threads nor locks outlive a fork, and the connections are our parent's.
         pid = os.getpid()
         return self._opened.get(pid) or self._opened.setdefault(
-            pid, _Opened(ServerConnections(self._address), RequestThreads())
+            pid, _PerProcess(ServerConnections(self._address), RequestThreads())
         )
 
     def _run(self, op: Op[T], call: PendingRequest) -> T:
@@ -209,7 +211,7 @@ class Driver:
 
     def _ask(self, command: Any, call: PendingRequest) -> Any:
         if isinstance(command, GetPage):
-            return self._look(command, call)
+            return self._get_page(command, call)
         if not isinstance(command, VerbCall):
             raise AssertionError(f"this engine runs its own ops only: {command!r}")
         if command.verb == "get" and len(command.args[0]) > MOST_IDS:
@@ -237,18 +239,18 @@ class Driver:
         once = self._patiently if command.verb == "enqueue_many" else self._once
         return once(command.verb, request, call)
 
-    def _look(self, command: GetPage, call: PendingRequest) -> Any:
-        answer = self._open().line.ask(ServerRequest(method="GET", path=command.path), call)
+    def _get_page(self, command: GetPage, call: PendingRequest) -> Any:
+        answer = self._open().connections.ask(ServerRequest(method="GET", path=command.path), call)
         if answer.status != OK:
             raise failure(answer.status, answer.body, self._address.shown)
         try:
             return msgspec.json.decode(answer.body, type=command.kind)
         except (DecodeError, UnicodeDecodeError):
             page = command.path.partition("?")[0]
-            raise self._strange(page, answer) from None
+            raise self._unexpected(page, answer) from None
 
     def _once(self, verb: str, request: ServerRequest, call: PendingRequest) -> Any:
-        answer = self._open().line.ask(request, call)
+        answer = self._open().connections.ask(request, call)
         if answer.status != OK:
             raise failure(answer.status, answer.body, self._address.shown)
         return self._read(verb, answer)
@@ -258,9 +260,9 @@ class Driver:
         with suppress(DecodeError, UnicodeDecodeError):
             if answer.media_type == protocol.MEDIA_TYPE:
                 return protocol.decode_value(verb, answer.body)
-        raise self._strange(verb, answer)
+        raise self._unexpected(verb, answer)
 
-    def _strange(self, asked: str, answer: ServerResponse) -> StoreUnavailable:
+    def _unexpected(self, asked: str, answer: ServerResponse) -> StoreUnavailable:
         return StoreUnavailable(
             f"At {self._address.shown} something answers {asked} that is no answer of a Shigoto server of this release"
             f" ({answer.media_type or 'of no type'}, {len(answer.body)} bytes). Is there a proxy before it?"

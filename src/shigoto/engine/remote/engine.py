@@ -262,7 +262,7 @@ class RemoteEngine:
         """Forget a worker; what it still held is released."""
         return _said("leave", worker, urgent=True)
 
-    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         """Forget a worker whose process is known to have ended, and free what it held (T8, T9)."""
         return _said("bury", worker, deaths, urgent=True)
 

@@ -62,9 +62,11 @@ class Verb(Struct, frozen=True, kw_only=True):
     """One verb: its arguments by the names they have in the protocol, its value, and who may ask for it.
 
     `repeatable`: to ask once more, when no answer came, does no harm. `restricted`: a token that is confined to queues
-    or a tenant may ask, and the server sees to it that it gets no more than it should.
+    or a tenant may ask, and the server sees to it that it gets no more than it should. `method`: its name in Python,
+    if that is another one than in the protocol.
     """
 
+    method: str = ""
     names: tuple[str, ...] = ()
     takes: Any
     gives: Any
@@ -132,6 +134,7 @@ VERBS: Mapping[str, Verb] = {
     ),
     "leave": Verb(names=("worker",), takes=tuple[UUID], gives=int, scopes=WORK, restricted=True),
     "bury": Verb(
+        method="report_dead",
         names=("worker", "deaths"),
         takes=tuple[UUID, list[Death]],
         gives=list[Rescued],
@@ -198,13 +201,13 @@ _values: dict[str, Decoder[Any]] = {}
 
 
 def encode(value: Any) -> bytes:
-    """Arguments as a tuple, or a value, for the line. Specs have no pattern any more: see `plain`."""
+    """Arguments as a tuple, or a value, for the line. Specs have no template any more: see `plain`."""
     return _encoder.encode(value)
 
 
 def plain(specs: Sequence[JobSpec]) -> list[JobSpec]:
     """The specs without what means something in their own process only."""
-    return [spec if spec.pattern is None else replace(spec, pattern=None) for spec in specs]
+    return [spec if spec.template is None else replace(spec, template=None) for spec in specs]
 
 
 def decode_args(verb: str, body: bytes) -> tuple[Any, ...]:
@@ -231,5 +234,6 @@ def decode_value(verb: str, body: bytes) -> Any:
 
 def asked(engine: Engine, verb: str, args: Sequence[Any]) -> Op[Any]:
     """The op of an engine that a verb and its arguments mean. `hello` is not one: the server answers it itself."""
-    op: Op[Any] = getattr(engine, verb)(**dict(zip(VERBS[verb].names, args, strict=True)))
+    method = getattr(engine, VERBS[verb].method or verb)
+    op: Op[Any] = method(**dict(zip(VERBS[verb].names, args, strict=True)))
     return op

@@ -228,9 +228,9 @@ def _uuid(text: str | None) -> UUID | None:
 class Ways(Struct, frozen=True, kw_only=True):
     """What the SQL engines do each in its own way.
 
-    `passing`: these steps with this gate out of their way, and with nothing that follows an ordinary enqueue.
+    `passing`: these steps with this move lock out of their way, and with nothing that follows an ordinary enqueue.
     `load`: rows into a table, the fastest way there is; columns are named as in `rows.TABLES`.
-    `shut`, `open`: put up a gate, which is written down, and take it away.
+    `shut`, `open`: set a move lock, which is written down, and take it away.
     `alone`: nobody else changes anything from here to the end of the transaction.
     `submit`: store jobs in the transaction at hand.
     """
@@ -389,7 +389,7 @@ class SqlMover:
         return Op(start=lambda: self._inside(self._ways.wipe()))
 
     def _inside(self, steps: Steps[T]) -> Steps[T]:
-        """The steps, past the gate of a store that this mover fills; never in one that others use."""
+        """The steps, past the move lock of a store that this mover fills; never in one that others use."""
         move_lock = yield from self._ways.move_lock()
         if move_lock is None or (move_lock.kind, move_lock.holder) != ("filling", self._holder):
             raise self._taken_over()

@@ -24,7 +24,7 @@ from shigoto.engine.sql.settling import (
 from shigoto.model.job import FailureKind, State
 from shigoto.model.notice import of_fences
 from shigoto.model.service import AUDIT_BATCH, AUDIT_KEPT_FOR
-from shigoto.model.states import buried, orphaned, unknown_to_all
+from shigoto.model.states import died, orphaned, unknown_to_all
 from shigoto.model.time import Millis
 from shigoto.model.worker import (
     CLAIM_DEADLINE,
@@ -73,7 +73,7 @@ def leave(submit: Submit, now: Millis, worker: UUID) -> Steps[int]:
     return len(rows)
 
 
-def bury(submit: Submit, now: Millis, worker: UUID, deaths: Sequence[Death]) -> Steps[list[Rescued]]:
+def report_dead(submit: Submit, now: Millis, worker: UUID, deaths: Sequence[Death]) -> Steps[list[Rescued]]:
     """Forget a worker whose process has ended: of what it held, the named jobs have crashed, the others were idle."""
     if (yield sql("live_worker", worker.bytes)).fetchone() is None:
         return []
@@ -81,7 +81,7 @@ def bury(submit: Submit, now: Millis, worker: UUID, deaths: Sequence[Death]) -> 
     held = yield from guarded(worker, [(number, token) for number, token, _, _ in rows])
     causes = {death.number: death for death in deaths}
     ends = [
-        (row, buried(row.number, row.token, row.queue, causes.get(row.number)), row.settled_token)
+        (row, died(row.number, row.token, row.queue, causes.get(row.number)), row.settled_token)
         for row in held.values()
     ]
     moves = yield from move(submit, now, ends)

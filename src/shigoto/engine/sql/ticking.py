@@ -15,7 +15,7 @@ from shigoto.engine.sql.settling import write_if_wanted
 from shigoto.model.job import Enqueued
 from shigoto.model.notice import of_misses
 from shigoto.model.schedule import (
-    ASTRAY,
+    CLOCK_JUMPED_BACK,
     KEPT,
     Change,
     Due,
@@ -51,13 +51,13 @@ def schedules(names: Sequence[str] | None) -> Steps[list[Schedule]]:
 
 def due(now: Millis, declared: Collection[str], limit: int) -> Steps[Due]:
     """What somebody has to look at, and when there is more."""
-    soonest, is_astray = yield from _soonest(now, declared)
+    soonest, clock_jumped_back = yield from _soonest(now, declared)
     if soonest is None or soonest > now or not limit:
         return Due(now=now, schedules=[], next_in=None if soonest is None else max(0, soonest - now))
     names = _names(declared)
     look = (
-        sql("due_and_astray", now, now + ASTRAY, names, limit + 1)
-        if is_astray
+        sql("due_and_astray", now, now + CLOCK_JUMPED_BACK, names, limit + 1)
+        if clock_jumped_back
         else sql("due_schedules", now, names, limit + 1)
     )
     rows = (yield look).fetchall()
@@ -75,11 +75,13 @@ def _soonest(now: Millis, declared: Collection[str]) -> Steps[tuple[Millis | Non
     Only if the first of all schedules is somebody else's it matters how many are declared: then the store has to hear
     all of their names.
     """
-    is_astray, name, origin, look_at = (yield sql("first_look", now + ASTRAY)).fetchone()
-    if not is_astray and (not origin or name in declared):
+    clock_jumped_back, name, origin, look_at = (yield sql("first_look", now + CLOCK_JUMPED_BACK)).fetchone()
+    if not clock_jumped_back and (not origin or name in declared):
         return look_at, False
-    soonest: Millis | None = (yield sql("next_look", now, now + ASTRAY, _names(declared))).fetchone()[0]
-    return soonest, bool(is_astray)
+    soonest: Millis | None = (
+        yield sql("next_look", now, now + CLOCK_JUMPED_BACK, _names(declared))
+    ).fetchone()[0]
+    return soonest, bool(clock_jumped_back)
 
 
 def tick(dialect: Dialect, now: Millis, changes: Sequence[Change]) -> Steps[list[Change | None]]:
@@ -236,9 +238,9 @@ def _is_long(change: Change) -> bool:
 def _row(schedule: Schedule, revision: int) -> tuple[object, ...]:
     return (
         schedule.id, schedule.name, revision, schedule.definition, schedule.origin, schedule.paused_at,
-        int(schedule.failed), int(schedule.held), schedule.look_at, schedule.decided_to, schedule.job, schedule.errors,
-        schedule.error, json.encode(schedule.counts).decode(), schedule.created_at, schedule.declared_at,
-        None if schedule.stretch is None else json.encode(schedule.stretch).decode(),
+        int(schedule.failed), int(schedule.waiting_for_overlap), schedule.look_at, schedule.decided_to, schedule.job,
+        schedule.errors, schedule.error, json.encode(schedule.counts).decode(), schedule.created_at,
+        schedule.declared_at, None if schedule.stretch is None else json.encode(schedule.stretch).decode(),
         json.encode(schedule.pauses).decode(),
     )  # fmt: skip
 
@@ -263,7 +265,7 @@ def _read(row: Sequence[Any]) -> Schedule:
         origin=origin,
         paused_at=paused_at,
         failed=bool(failed),
-        held=bool(held),
+        waiting_for_overlap=bool(held),
         look_at=look_at,
         decided_to=decided_to,
         job=None if job is None else UUID(job),

@@ -1,13 +1,12 @@
 """The doorbell of idle workers: a small file, touched after every commit that made work ready.
 
-A touch costs the producer a few microseconds and wakes every listener within a millisecond, also in other processes.
-A caller's own transaction cannot ring after its commit, so listeners watch the write-ahead log too. There the event
-comes with the write, before the commit can be seen: the ear looks a few times, for as long as a disk may take to sync,
+A touch costs the producer a few microseconds and wakes every listener within a millisecond, also in other processes. A
+caller's own transaction cannot ring after its commit, so listeners watch the write-ahead log too. There the event comes
+with the write, before the commit can be seen: the listener looks a few times, for as long as a disk may take to sync,
 whether there has been a commit, and rings for that. Looking costs a fiftieth of a millisecond; to ring for every write
 would cost a claim each time, in vain, also for every beat of an idle worker. Writes meanwhile start no new round, so
-that a listener beside a busy writer is not kept busy too.
-Where the kernel offers no inotify, the two files are looked at every 50 ms.
-Missing a ring costs no more than the worker's poll interval.
+that a listener beside a busy writer is not kept busy too. Where the kernel offers no inotify, the two files are looked
+at every 50 ms. Missing a ring costs no more than the worker's poll interval.
 """
 
 import asyncio
@@ -36,7 +35,7 @@ class DoorbellFile:
         self._missing_until = 0.0
 
     def ring(self) -> None:
-        """Wake whoever listens. Where no worker has hung a bell, we look for one again only after a while: what a new
+        """Wake whoever listens. Where no worker has made the file, we look for it again only after a while: what a new
         worker does not hear it sees in the log, or when it first looks."""
         now = time.monotonic()
         if now < self._missing_until:
@@ -47,14 +46,14 @@ class DoorbellFile:
             self._missing_until = now + MISSING_FOR
 
 
-def create(bell: Path, store: Path) -> None:
-    """Put the bell beside the store, for whoever may use the store: with the same mode, and by root the same owner."""
+def create(doorbell: Path, store: Path) -> None:
+    """Make the file beside the store, for whoever may use the store: with the same mode, and by root the same owner."""
     with contextlib.suppress(OSError):
-        bell.touch(exist_ok=False)
+        doorbell.touch(exist_ok=False)
         status = os.stat(store)
-        os.chmod(bell, status.st_mode & 0o777)
+        os.chmod(doorbell, status.st_mode & 0o777)
         if os.geteuid() == 0:
-            os.chown(bell, status.st_uid, status.st_gid)
+            os.chown(doorbell, status.st_uid, status.st_gid)
 
 
 class SqliteDoorbell:
@@ -63,19 +62,19 @@ class SqliteDoorbell:
     `version` tells what changes with every commit, None if that cannot be known. It is asked on the event loop.
     """
 
-    def __init__(self, bell: Path, wal: Path, version: Callable[[], object | None]) -> None:
+    def __init__(self, doorbell: Path, wal: Path, version: Callable[[], object | None]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._bell, self._wal = bell, wal
+        self._doorbell, self._wal = doorbell, wal
         self._version, self._known = version, version()
         self._rung = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._looks: list[float] = []
         self._inotify = _Inotify.open()
         if self._inotify is not None:
-            self._inotify.watch(bell, wal)
+            self._inotify.watch(doorbell, wal)
             self._loop.add_reader(self._inotify.fd, self._heard)
         else:
-            self._seen = _stamps(bell, wal)
+            self._seen = _stamps(doorbell, wal)
             self._timer = self._loop.call_later(POLL, self._look)
 
     async def wait(self, timeout: float) -> bool:
@@ -100,8 +99,8 @@ class SqliteDoorbell:
     def _heard(self) -> None:
         if self._inotify is None:
             return
-        bell, wal = self._inotify.read()
-        if bell:
+        doorbell, wal = self._inotify.read()
+        if doorbell:
             self._note()  # whoever is woken looks later than this, and sees all that is committed by now
             self._rung.set()
         if wal and not self._looks:
@@ -125,7 +124,7 @@ class SqliteDoorbell:
             self._timer = self._loop.call_at(self._looks[0], self._look_for_commit)
 
     def _look(self) -> None:
-        seen = _stamps(self._bell, self._wal)
+        seen = _stamps(self._doorbell, self._wal)
         if seen != self._seen:
             self._seen = seen
             self._rung.set()
@@ -161,13 +160,13 @@ class _Inotify:
             return None
         return cls(libc, fd) if fd >= 0 else None
 
-    def watch(self, bell: Path, wal: Path) -> None:
-        self._paths = {"bell": (bell, IN_ATTRIB), "wal": (wal, IN_MODIFY)}
+    def watch(self, doorbell: Path, wal: Path) -> None:
+        self._paths = {"doorbell": (doorbell, IN_ATTRIB), "wal": (wal, IN_MODIFY)}
         for name in self._paths:
             self._add(name)
 
     def read(self) -> tuple[bool, bool]:
-        """Whether the bell was rung and whether the log was written since the last read."""
+        """Whether the doorbell was rung and whether the log was written since the last read."""
         try:
             events = os.read(self.fd, 4096)
         except BlockingIOError:
@@ -184,7 +183,7 @@ class _Inotify:
             if mask & IN_IGNORED:  # the file was replaced: listen to the new one
                 del self._names[watch]
                 self._add(name)
-        return "bell" in heard, "wal" in heard
+        return "doorbell" in heard, "wal" in heard
 
     def close(self) -> None:
         os.close(self.fd)

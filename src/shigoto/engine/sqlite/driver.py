@@ -473,12 +473,12 @@ def _execute_on(connection: sqlite3.Connection, text: str, values: Sequence[Any]
 
 def _merged(ops: list[Op[Any]], indexes: list[int]) -> list[tuple[Op[Any], list[int]]]:
     """The ops to run, and for each whose it is: those that can be done at once become one."""
-    alike: dict[object, list[int]] = {}
+    same: dict[object, list[int]] = {}
     for index in indexes:
-        alike.setdefault(ops[index].several or index, []).append(index)
+        same.setdefault(ops[index].several or index, []).append(index)
     return [
         (ops[those[0]] if len(those) == 1 else _several([ops[index] for index in those]), those)
-        for those in alike.values()
+        for those in same.values()
     ]
 
 

@@ -71,8 +71,8 @@ class SqliteEngine:
     def __init__(self, path: str | Path, *, synchronous: str = "full", clock: Clock = host_clock) -> None:
         self._path = Path(
             path
-        ).resolve()  # where SQLite puts the log, and where everybody must look for the bell
-        self._bell = Path(f"{self._path}-bell")
+        ).resolve()  # where SQLite puts the log, and where everybody must look for the doorbell
+        self._doorbell = Path(f"{self._path}-bell")
         self._wal = Path(f"{self._path}-wal")
         self._synchronous = synchronous
         self._clock = StoreClock(clock)
@@ -95,7 +95,7 @@ class SqliteEngine:
             self._path,
             synchronous=synchronous,
             prepare=self._prepare,
-            ring=doorbell.DoorbellFile(self._bell).ring,
+            ring=doorbell.DoorbellFile(self._doorbell).ring,
         )
 
     @property
@@ -137,8 +137,8 @@ class SqliteEngine:
 
     def listen(self) -> Doorbell:
         self._driver.prepare()
-        doorbell.create(self._bell, self._path)
-        return doorbell.SqliteDoorbell(self._bell, self._wal, self._driver.connections.version)
+        doorbell.create(self._doorbell, self._path)
+        return doorbell.SqliteDoorbell(self._doorbell, self._wal, self._driver.connections.version)
 
     def close(self) -> None:
         self._driver.close()
@@ -219,9 +219,9 @@ class SqliteEngine:
     def leave(self, worker: UUID) -> Op[int]:
         return Op(start=lambda: repairing.leave(self._dialect.submit, self._clock.now(), worker), rings=bool)
 
-    def bury(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
+    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         return Op(
-            start=lambda: repairing.bury(self._dialect.submit, self._clock.now(), worker, deaths),
+            start=lambda: repairing.report_dead(self._dialect.submit, self._clock.now(), worker, deaths),
             rings=repairing.any_freed,
         )
 

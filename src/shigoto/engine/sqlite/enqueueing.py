@@ -26,7 +26,9 @@ from shigoto.model.time import Millis
 Insert = Callable[[Millis, JobSpec], Steps[Enqueued]]
 
 Execute = Callable[[str, Sequence[object]], sqlite3.Cursor]
-EqualJobs = tuple[tuple[object, ...], Sequence[JobSpec]]  # neighbours that are alike, after what they share
+EqualJobs = tuple[
+    tuple[object, ...], Sequence[JobSpec]
+]  # neighbours that are the same, after what they share
 
 
 def enqueue_keyed(now: Millis, specs: Sequence[JobSpec], insert: Insert) -> Steps[list[Enqueued]]:
@@ -95,8 +97,8 @@ def _replace(now: Millis, number: int, spec: JobSpec) -> Steps[None]:
 def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     """Store the jobs in list order and answer for each."""
     runs = _equal_runs(now, specs)
-    yield from _add_lanes([alike[0] for _, alike in runs])
-    if any(alike[0].key is not None for _, alike in runs):
+    yield from _add_lanes([same[0] for _, same in runs])
+    if any(same[0].key is not None for _, same in runs):
         return (yield from enqueue_keyed(now, specs, insert))
     inserted = yield from _insert_many(runs)
     first = (
@@ -105,8 +107,8 @@ def enqueue(now: Millis, specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
     if inserted == len(specs):
         if inserted >= WORTH_COUNTING:
             queues: Counter[str] = Counter()
-            for _, alike in runs:
-                queues[alike[0].queue] += len(alike)
+            for _, same in runs:
+                queues[same[0].queue] += len(same)
             yield from count_batch(first, queues)
         return [Enqueued(spec.id, first + offset, "inserted") for offset, spec in enumerate(specs)]
     answers: list[Enqueued] = []
@@ -155,21 +157,21 @@ def numbers(ids: Collection[UUID]) -> Steps[dict[UUID, int]]:
 def _insert_many(runs: Sequence[EqualJobs]) -> Steps[int]:
     """Insert them in their order, and tell how many were new."""
     inserted = 0
-    loose: list[tuple[object, ...]] = []  # too few in a row that are alike
-    for shared, alike in runs:
+    singles: list[tuple[object, ...]] = []  # too few in a row that are the same
+    for shared, same in runs:
         at = 0
         for rows in ROWS_AT_ONCE:
-            while len(alike) - at >= rows:
-                inserted += yield from _insert_each(loose)
-                loose = []
+            while len(same) - at >= rows:
+                inserted += yield from _insert_each(singles)
+                singles = []
                 values: list[object] = [*shared]
-                for spec in alike[at : at + rows]:
+                for spec in same[at : at + rows]:
                     values += (spec.id.bytes, spec.payload)
                 inserted += (yield SqlText(insertion(rows, len(shared)), values)).rowcount
                 at += rows
         nothing = [None] * (SHARED - len(shared))
-        loose += [(*shared, *nothing, spec.id.bytes, spec.payload) for spec in alike[at:]]
-    return inserted + (yield from _insert_each(loose))
+        singles += [(*shared, *nothing, spec.id.bytes, spec.payload) for spec in same[at:]]
+    return inserted + (yield from _insert_each(singles))
 
 
 def _insert_each(rows: list[tuple[object, ...]]) -> Steps[int]:
@@ -181,13 +183,13 @@ def _insert_each(rows: list[tuple[object, ...]]) -> Steps[int]:
 def _equal_runs(now: Millis, specs: Sequence[JobSpec]) -> list[EqualJobs]:
     """Cut them where they no longer ask for the same as the one before, but for id and payload."""
     runs: list[EqualJobs] = []
-    first, shared, pattern = 0, _shared(now, specs[0]), specs[0].pattern
+    first, shared, template = 0, _shared(now, specs[0]), specs[0].template
     for at, spec in enumerate(specs):
-        if spec.pattern is not pattern or pattern is None:
+        if spec.template is not template or template is None:
             own = _shared(now, spec)
             if own != shared:
                 runs.append((shared, specs[first:at]))
-                first, shared, pattern = at, own, spec.pattern
+                first, shared, template = at, own, spec.template
     return [*runs, (shared, specs[first:])]
 
 

@@ -252,7 +252,7 @@ def is_passing(error: sqlite3.Error) -> bool:
 
 
 def refusal(error: sqlite3.Error) -> StoreError | None:
-    """The error of a gate (`moving.py`), if it is one."""
+    """The error of a move lock (`moving.py`), if it is one."""
     if getattr(error, "sqlite_errorname", "") != "SQLITE_CONSTRAINT_TRIGGER":
         return None
     from shigoto.engine.movable import refused  # who is never moved never needs it

@@ -1,6 +1,6 @@
-"""Moves of SQLite files. The gate is made of triggers, which SQLite shows to every connection by itself.
+"""Moves of SQLite files. The move lock is made of triggers, which SQLite shows to every connection by itself.
 
-A trigger lets pass whoever has written so into the row of the gate, in the same transaction. What comes into a file by
+A trigger lets pass whoever has written so into the row of the lock, in the same transaction. What comes into a file by
 a move must not become ready or scheduled as what is enqueued does: so the triggers for that are away meanwhile, too.
 """
 

@@ -193,7 +193,7 @@ class RunnerMain:
             max_jobs=start.max_jobs,
             any_role=start.any_role,
             source=start.source,
-            slate=self._running_jobs,
+            running_jobs=self._running_jobs,
             sweeps=False,
             ticks=start.ticks,
         )

@@ -146,9 +146,9 @@ Heard = Callable[["RunnerProcess", RunnerNews], None]
 class RunnerProcess:
     """One runner process, started when this is made. For the main thread and its event loop.
 
-    The parent-death signal belongs to the thread that starts a process, so it must be one that does not end.
-    `killed` says that we have killed it, `retiring` that we have asked it to end and will replace it, and `finishing`
-    is done when it claims no more, so that another can take its place.
+    The parent-death signal belongs to the thread that starts a process, so it must be one that does not end. `killed`
+    says that we have killed it, `is_replaced` that we have asked it to end and will replace it, and `finishing` is done
+    when it claims no more, so that another can take its place.
     """
 
     def __init__(self, start: Start, heard: Heard) -> None:
@@ -176,7 +176,7 @@ class RunnerProcess:
         self.failed: StartFailed | None = None
         self.ended: RunnerEnded | None = None
         self.killed = False
-        self.retiring = False
+        self.is_replaced = False
         self._broken = False
         self.finishing: asyncio.Future[None] = self._loop.create_future()
         self.dead: asyncio.Future[int] = self._loop.create_future()
@@ -215,16 +215,16 @@ class RunnerProcess:
     def recycle(self) -> None:
         """Let it claim no more, and end when nothing runs any more, however long that takes."""
         if self.hello is None:
-            self.retiring = True
+            self.is_replaced = True
             self.kill()
         else:
             with suppress(OSError):
                 self._line.send(encode(Recycle()))
             self._finish()
 
-    def retire(self, patience: float) -> None:
+    def end_within(self, patience: float) -> None:
         """Ask it to stop, and kill it if it has not ended after so many seconds."""
-        self.retiring = True
+        self.is_replaced = True
         self.stop(1)
         if self._deadline is None:
             self._deadline = self._loop.call_later(patience, self.kill)

@@ -107,7 +107,7 @@ class SupervisorStore:
     def report_dead(self, hello: RunnerHello, deaths: Sequence[Death], groups: Collection[int]) -> None:
         """Tell the store that this runner's process has ended, however long the store takes to listen; but first end
         these process groups, which it has left behind."""
-        death_report = self._begin("burial", lambda: self._report_dead(hello, deaths, groups))
+        death_report = self._begin("death-report", lambda: self._report_dead(hello, deaths, groups))
         self._death_reports.add(death_report)
         death_report.add_done_callback(self._death_reports.discard)
 
@@ -178,7 +178,7 @@ class SupervisorStore:
         engine, trouble = state.engine, Trouble(state, PART)
         while True:
             try:
-                rescued = await engine.arun(engine.bury(hello.worker, deaths))
+                rescued = await engine.arun(engine.report_dead(hello.worker, deaths))
             except StoreError as error:
                 await asyncio.sleep(trouble.met(error))
                 continue
@@ -249,14 +249,14 @@ FENCED_WITHIN = 2.0  # seconds to end by itself
 REPRIEVE = 1 / 6  # of the lease: others who slept as well need twice as long for two looks at it
 
 
-class Retirement(Struct, frozen=True):
+class WhyNot(Struct, frozen=True):
     """Why the supervisor no longer beats for a runner, and how many seconds it has to end."""
 
     reason: str
     patience: float
 
 
-async def beat_for(runner: RunnerProcess, hello: RunnerHello, state: WorkerState) -> Retirement | None:
+async def beat_for(runner: RunnerProcess, hello: RunnerHello, state: WorkerState) -> WhyNot | None:
     """Beat for a runner, from outside of it, until the store does not count it any more, or it is leaving by itself.
 
     The runner beats, too: so it learns of cancels, and gives back what it does not know of. But one long call into
@@ -277,7 +277,7 @@ async def beat_for(runner: RunnerProcess, hello: RunnerHello, state: WorkerState
             now, reprieve = state.clock(), REPRIEVE * hello.lease
             left = reprieve if now > due + reprieve else sent_at + GIVEN_UP * hello.lease - now
             if left <= 0:
-                return Retirement(PAUSED, 0.0)
+                return WhyNot(PAUSED, 0.0)
             if not paused:
                 paused = True
                 state.bus.publish(RunnerPaused(hello.name, runner.pid))
@@ -294,7 +294,7 @@ async def beat_for(runner: RunnerProcess, hello: RunnerHello, state: WorkerState
         sent_at = now
         if orders.fenced:
             # Nor does the store know one that has just left; it has said so before.
-            return None if runner.has(WorkerFlag.LEAVING) else Retirement(FENCED, FENCED_WITHIN)
+            return None if runner.has(WorkerFlag.LEAVING) else WhyNot(FENCED, FENCED_WITHIN)
 
 
 def _until_next(hello: RunnerHello, state: WorkerState) -> float:

@@ -106,7 +106,7 @@ class RunnerSlot:
         if runner.failed is not None and wait_for_change:
             return inf
         recycled = runner.ended is not None and runner.ended.reason == "recycled"
-        if recycled or runner.retiring or runner.ready_for() >= SOUND:
+        if recycled or runner.is_replaced or runner.ready_for() >= SOUND:
             self._in_vain = 0
             return 0.0
         if runner.ready_for() > 0:
@@ -384,7 +384,7 @@ class Supervisor:
                 self._code = 1
             return None
         if failed is None:
-            if ended is not None and ended.reason == "fenced" and not runner.retiring:
+            if ended is not None and ended.reason == "fenced" and not runner.is_replaced:
                 self._bus.publish(RunnerRetired(self._name, runner.pid, FENCED))
             if not (self._was_ready or self._settings.reload) and slot.is_hopeless(runner):
                 how = how_it_ended(runner.dead.result())
@@ -425,9 +425,9 @@ class Supervisor:
         hello = await runner.ready()
         state = self._store.serve(hello)
         self._tell_ready()
-        retirement = await beat_for(runner, hello, state)
-        if retirement is not None:
-            self._retire(runner, retirement.reason, retirement.patience)
+        why_not = await beat_for(runner, hello, state)
+        if why_not is not None:
+            self._replace(runner, why_not.reason, why_not.patience)
 
     async def _weigh(self, runner: RunnerProcess) -> None:
         most = self._settings.max_memory
@@ -440,10 +440,10 @@ class Supervisor:
                 )
                 runner.recycle()
 
-    def _retire(self, runner: RunnerProcess, reason: str, patience: float) -> None:
+    def _replace(self, runner: RunnerProcess, reason: str, patience: float) -> None:
         if runner.alive and not self._level:
             self._bus.publish(RunnerRetired(self._name, runner.pid, reason))
-            runner.retire(patience)
+            runner.end_within(patience)
 
     def _heard(self, runner: RunnerProcess, news: RunnerNews) -> None:
         if isinstance(news, RunnerReady):
@@ -472,7 +472,7 @@ class Supervisor:
             if slot.runner is None:
                 slot.wakeup.ring()
         for runner in self._runners:
-            self._retire(runner, "the code has changed", RELOAD_WITHIN)
+            self._replace(runner, "the code has changed", RELOAD_WITHIN)
 
     def _kill(self) -> None:
         for runner in self._runners:
