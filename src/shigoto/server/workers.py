@@ -224,7 +224,7 @@ async def doorbell(
     wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, allow_inf_nan=False)] = 0.0,
     seen: Annotated[int | None, Query(ge=0, le=2**53)] = None,
 ) -> Response:
-    """Wait until work may be ready for somebody: until the doorbell has rung since it was `seen`, or time is up."""
+    """Wait until work may be ready for somebody: until the bell has rung since it was `seen`, or the wait is over."""
     waiters = the_service(request).waiters
     if seen is not None and wait:
         until = asyncio.get_running_loop().time() + wait
