@@ -314,7 +314,7 @@ def test_dev_py_runs_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
     dev.COMMANDS["faults"](["--short"])
 
-    assert ran == [(["python", "-m", "faults", "--short"], "dev")]
+    assert ran == [(["python", "-m", "faults", "--short"], "rest")]
 
 
 def test_the_help_lists_the_experiments() -> None:

@@ -88,10 +88,10 @@ def test_a_runner_whose_line_is_broken_ends_and_is_replaced(yard: Yard) -> None:
 async def spoil() -> None:
     # What else a handler could do to make the next message unreadable is not so sure to do it.
     import gc
-    from __main__ import Program
+    from __main__ import RunnerMain
     gc.unfreeze()
-    [program] = [thing for thing in gc.get_objects() if isinstance(thing, Program)]
-    program._wire._inbox._data += b"\\0" * 6
+    [program] = [thing for thing in gc.get_objects() if isinstance(thing, RunnerMain)]
+    program._line._inbox._data += b"\\0" * 6
 """
     )
     process = yard.start("--stop-timeout", "3")
