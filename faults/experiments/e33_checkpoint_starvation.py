@@ -19,7 +19,7 @@ from faults.tools.reader import Snapshot, damage
 from faults.tools.vitals import MIB, Vitals, size_of
 
 RATE = 200
-LIMIT = 8 * MIB  # of the log, when it starts over (see checkpoint.py)
+LIMIT = 8 * MIB  # of the log, when it starts over (see `Checkpointer`)
 ALARM = 64 * MIB
 SHRINKS_WITHIN = 15.0  # seconds of further work: one for the next try, the rest for a slow disk
 

@@ -4,7 +4,7 @@ Policy lives above this line (backoff, encoding, schedules, time limits), atomic
 check, uniqueness, counters, the caller's transaction). Every method takes and returns batches, as an `Op` to be run by
 the same engine's `run`, `arun` or `join`.
 
-The second half is `Registry`: what the service keeps beside the jobs, and asks about them. Every engine has it as
+`Registry` is what the service keeps beside the jobs, and asks about them. Every engine has it as
 `engine.registry`; its ops are run like all others. `Relay` is an engine that hands everything on to another one, to be
 overridden where somebody wants it otherwise.
 

@@ -11,7 +11,7 @@ What these lean on:
 
     slots          how many jobs a pool may ask for
     loop_pool, thread_pool, process_pool
-                   the pools; pool is what they have in common, routing says who asks for what
+                   the pools; pool is what they have in common, parts says who asks for what
     child_process, child_main, interrupts
                    a child process from the worker's side, its program, and what is raised in it from outside
     endings        what an exception means for the job, and how it is stored
@@ -20,8 +20,8 @@ What these lean on:
     reporting      carries progress and log lines to the store
     state          what the parts of one worker share
     parts          the parts, put together
-    starting, stopping, shutdown
-                   how a worker begins, the request to stop, and the phases that follow
+    starting, stopping
+                   how a worker begins, and the request to stop; the phases that follow are in `worker`
     health         whether it is ready
     process        what all processes of a worker share
     process_main   the event loop of a process that exists for one worker, and who ends it if a stop does not

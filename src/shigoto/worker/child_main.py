@@ -56,9 +56,10 @@ from shigoto.worker.child_process import (
     Warn,
 )
 from shigoto.worker.endings import describe
+from shigoto.worker.interrupts import Interrupts
 from shigoto.worker.process import Inbox, encode
 from shigoto.worker.reporting import capturing, hidden, job_fields
-from shigoto.worker.runner import Interrupts, Runner
+from shigoto.worker.runner import Runner
 from shigoto.worker.starting import Lifespan
 
 PORTION = 262_144  # bytes to read at once

@@ -180,7 +180,7 @@ class Capture(logging.Handler):
     Not our own: what the worker says of a job is in its history already.
     """
 
-    leaves_out_ours = True  # so nothing of ours need be made for its sake (`observe.shortcut`)
+    leaves_out_ours = True  # so nothing of ours need be made for its sake (`observe.log.JobLines`)
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)

@@ -1,6 +1,6 @@
 """SQLite's dialect: its statements, its clock, its counters, and what else differs from other SQL engines.
 
-Store time is the host's clock, held back by the highest time that was seen (rule: model.clock.held_back). All processes
+Store time is the host's clock, held back by the highest time that was seen (rule: model.time.held_back). All processes
 of a file share one host, so one clock. The mark lives in memory and starts from the file; every beat and sweep takes
 over what others have written there and writes its own, so that after a small step all stand still together.
 

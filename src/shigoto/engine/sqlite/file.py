@@ -51,8 +51,8 @@ NETWORK_FILE_SYSTEMS = frozenset({
     "ncpfs", "nfs", "nfs4", "ocfs2", "pvfs2", "smb3", "smbfs", "vboxsf", "virtiofs",
 })
 
-# The checkpoint is ours to run (see checkpoint.py), so the automatic one is off on every connection of ours.
-# A log that starts over is cut down to its limit, so that it is longer only when it is due again (see checkpoint.py).
+# The checkpoint is ours to run (see `Checkpointer`), so the automatic one is off on every connection of ours.
+# A log that starts over is cut down to its limit, so that it is longer only when it is due again (see `Checkpointer`).
 # Below that it is overwritten, not extended: at `synchronous = full` a commit then takes a fifth to a third less.
 PRAGMAS = """
 PRAGMA synchronous = {synchronous};
