@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     if config.getoption("--record") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Recorder())
+        config.pluginmanager.register(Recorder(anew=config.getoption("--tier") == "all"))
 
 
 def also(changed: Sequence[str]) -> list[str]:
@@ -111,8 +111,13 @@ def is_machine(item: pytest.Item) -> bool:
 
 
 def tier_of_item(item: pytest.Item, durations: Durations) -> Tier:
+    """Return the tier of a test. The state machine is in the quick tier with short stories, and in the full one."""
     marks = [Tier[mark.args[0].upper()] for mark in item.iter_markers("tier")]
-    return tier_of(item.nodeid.partition("::")[0], marks, durations.slow.get(item.nodeid, 0.0))
+    path = item.nodeid.partition("::")[0]
+    if not is_machine(item):
+        return tier_of(path, marks, durations.slow.get(item.nodeid, 0.0))
+    tier = tier_of(path, marks)
+    return tier if item.config.getoption("--tier") == "quick" else max(tier, Tier.FULL)
 
 
 def is_of_engine(item: pytest.Item, config: pytest.Config) -> bool:
@@ -122,9 +127,8 @@ def is_of_engine(item: pytest.Item, config: pytest.Config) -> bool:
 
 
 def is_of_tier(item: pytest.Item, config: pytest.Config) -> bool:
-    """Return True if the test runs. The state machine runs in `--rest` again, with longer stories than in quick."""
     wanted: str | None = config.getoption("--tier")
-    if wanted is None or item.stash[TIER] in WANTED[wanted] or (wanted == "rest" and is_machine(item)):
+    if wanted is None or item.stash[TIER] in WANTED[wanted]:
         return True
     return is_also(item.nodeid, config)
 
@@ -144,7 +148,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 class Recorder:
     """The times of all tests of the run, gathered in the process that has their reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, anew: bool) -> None:
+        self.anew = anew  # whether the run has all tests of the quick and the full tier
         self.reports: dict[str, list[pytest.TestReport]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -152,6 +157,8 @@ class Recorder:
 
     def pytest_sessionfinish(self) -> None:
         durations = Durations.load()
+        if self.anew:
+            durations.files.clear()
         durations.record(
             (
                 test,

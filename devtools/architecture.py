@@ -1,4 +1,4 @@
-"""What ARCHITECTURE.md says, for the tests that compare it with the code."""
+"""The contents of ARCHITECTURE.md, for the tests that compare it with the code."""
 
 import re
 from collections.abc import Sequence

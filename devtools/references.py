@@ -13,7 +13,7 @@ from typing import Protocol
 
 
 class Names(Protocol):
-    """What the rewriter must know of a plan."""
+    """The part of a plan that the rewriter uses."""
 
     def target(self, module: str) -> str:
         """Return the new name of a module."""

@@ -2,9 +2,9 @@
 
 A plan is a text file with one instruction on each line; paths begin at the root, or at `src/shigoto`:
 
-    worker/state.py = worker/state.py            move a module; modules with the same target are joined, in this order
+    worker/station.py = worker/state.py          move a module; modules with the same target are joined, in this order
     worker/state.py: State shared by all parts     the first line of the docstring of a target
-    worker/state.py:Station = WorkerState        rename a class, function or constant of a module (its old path)
+    worker/station.py:Station = WorkerState      rename a class, function or constant of a module (its old path)
     .vouch = beat_for in worker tests/             rename an identifier, such as a method, in these folders
     "last words" = "crash report" in worker        replace words in comments, strings and pages of these folders
 
@@ -54,13 +54,13 @@ class Replacement:
 
 @dataclass
 class Plan:
-    """What moves where, and what is renamed to what."""
+    """The moves and renames of one plan."""
 
     modules: dict[str, str] = field(default_factory=dict)  # path -> path
     titles: dict[str, str] = field(default_factory=dict)
     names: dict[tuple[str, str], str] = field(default_factory=dict)  # (module, name) -> name
-    identifiers: list["Replacement"] = field(default_factory=list)
-    words: list["Replacement"] = field(default_factory=list)
+    identifiers: list[Replacement] = field(default_factory=list)
+    words: list[Replacement] = field(default_factory=list)
 
     def target(self, module: str) -> str:
         return self._targets.get(module, module)

@@ -65,6 +65,8 @@ MIRRORS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("src/shigoto/moving/", ("tests/engines", "tests/journeys/test_move.py", "faults/tests/test_move.py")),
     ("src/shigoto/worker/", ("tests/unit/worker", "tests/fundamentals", "faults/tests")),
     ("src/shigoto/server/", ("tests/service",)),
+    ("conformance/", ("tests/engines",)),
+    ("devtools/postgres/", ("tests/engines/test_local_postgres.py",)),
     ("bench/", ("bench/tests",)),
     ("faults/", ("faults/tests",)),
     ("examples/", ("tests/journeys/test_users_api.py", "tests/journeys/test_stores.py")),
@@ -84,7 +86,8 @@ def tier_of_path(path: str) -> Tier:
 def tier_of(path: str, marks: Iterable[Tier] = (), seconds: float = 0.0) -> Tier:
     """Return the tier of one test: the latest of its marks, or else that of its file and of its recorded time."""
     if chosen := list(marks):
-        return max(chosen)
+        # A mark may bring a test forward, but not one of a file that is for the night.
+        return max([*chosen, *([Tier.NIGHTLY] if tier_of_path(path) is Tier.NIGHTLY else [])])
     return max(tier_of_path(path), Tier.FULL) if seconds > SLOW else tier_of_path(path)
 
 

@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from devtools import tiers
-from devtools.tiers import BUDGET, PLACES, Durations, Tier, named_by_changes, over_budget, tier_of
+from devtools.tiers import (
+    BUDGET,
+    PLACES,
+    Durations,
+    Tier,
+    named_by_changes,
+    over_budget,
+    tier_of,
+    tier_of_path,
+)
 
 
 def test_each_file_of_tests_has_a_tier() -> None:
@@ -16,7 +25,7 @@ def test_each_file_of_tests_has_a_tier() -> None:
     ]
 
     assert len(files) > 200
-    assert [path for path in files if not any(path.startswith(place) for place in PLACES)] == []
+    assert {tier_of_path(path) for path in files} == {Tier.QUICK, Tier.FULL, Tier.NIGHTLY}
 
 
 def test_each_row_is_a_folder_or_a_file_that_is_there() -> None:

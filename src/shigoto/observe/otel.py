@@ -23,7 +23,7 @@ not wait for it here, and spans for which there is no room are dropped and count
 
     a span ends ──► queue ──► thread: a moment later, or at once if asked to, all that is there ──► exporter
 
-Imports OpenTelemetry, so it is imported only where something is recorded.
+The module is imported only where something is recorded.
 """
 
 import logging

@@ -5,8 +5,7 @@ was itself told of an end (`stirred`), else four times a second, and never while
 than the instant it bears: each look goes back a little, every few seconds one goes back further, and what was seen
 before is dropped.
 
-A waiter for one job also looks by itself now and then, so for it the feed only saves time. A subscription misses
-nothing that was committed within two seconds of the instant it bears, and may hear of something twice.
+A waiter for one job also looks by itself now and then, so for it the feed only saves time.
 
 A client that comes back says where it was (`Last-Event-ID`), and is told what it has missed in the last hour. What is
 committed within two seconds of the instant it bears is told at least once, and may be told twice; a transaction that

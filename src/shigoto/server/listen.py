@@ -29,7 +29,7 @@ from shigoto.model.errors import OptionInvalid, RequestMalformed, StoreError, St
 from shigoto.server.auth import is_loopback
 from shigoto.server.problems import response_to
 from shigoto.server.service import Service
-from shigoto.worker import stopping as worker_service
+from shigoto.worker.stopping import Runnable
 
 HEAD_WITHIN = 30.0  # seconds from the start of a connection or of a request to the end of its headers
 REST_WITHIN = (
@@ -142,7 +142,7 @@ class ServerExit(Struct, frozen=True, kw_only=True):
         return 1 if self.running or self.reason == "failed" else 0
 
 
-class Serving(worker_service.Runnable[ServerExit]):
+class Serving(Runnable[ServerExit]):
     """A service with a port of its own. Made once, run once.
 
     `address` is where it listens, once it does. Raises StoreRefused if it would listen beyond this machine and no token

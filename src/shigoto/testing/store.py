@@ -12,8 +12,8 @@ connection must be one that the app's own store would take, of sqlite3 or of a d
 refuse, and so does this one. A run is never completed by a transaction: whether that was committed is nothing that a
 store in memory could know.
 
-What is decided and what is stored is the real worker's affair: `schedule/fire.py`. Here is only who asks, and that
-nobody else does: so a change is always heard.
+`Ticks` fires schedules. What is decided and stored is in `schedule/fire.py`; here is only who asks, and that nobody
+else does: so a change is always heard.
 """
 
 import os

@@ -2,9 +2,9 @@
 
 What Linux tells of processes is asked of /proc; elsewhere these functions know nothing and do nothing.
 
-The files are looked at again and again: half a second is soon enough for people, and asking the system to be told
-would need another way on every platform. A new file beside a known one is a change, too: it may be the module that
-was missing.
+The files of the user's code are looked at again and again: half a second is soon enough for people, and asking the
+system to be told would need another way on every platform. A new file beside a known one is a change, too: it may be
+the module that was missing.
 """
 
 import asyncio

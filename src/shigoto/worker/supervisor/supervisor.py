@@ -362,7 +362,7 @@ class Supervisor:
         self._bus.publish(RunnerStarted(self._name, runner.pid))
         async with asyncio.TaskGroup() as beside:
             tasks = [
-                beside.create_task(persist("vouching", lambda: self._beat_for(runner))),
+                beside.create_task(persist("heartbeats", lambda: self._beat_for(runner))),
                 beside.create_task(persist("weighing", lambda: self._weigh(runner))),
             ]
             await asyncio.wait([runner.dead])
