@@ -314,7 +314,7 @@ MUTANTS = (
                 "overdue(definition, max(schedule.decided_to, now - 1_500), end)\n    if not recent",
             ),
         ),
-        guard=Test("tests/unit/schedule/test_deciding.py", "test_all_fires_every_one_of_them"),
+        guard=Test("tests/unit/schedule/test_decide.py", "test_all_fires_every_one_of_them"),
         run=Run("E43", ("the history has",)),
     ),
     Mutant(
@@ -325,7 +325,7 @@ MUTANTS = (
             ),
         ),
         guard=Test(
-            "tests/unit/schedule/test_deciding.py", "test_a_clock_that_was_far_ahead_does_not_silence_it"
+            "tests/unit/schedule/test_decide.py", "test_a_clock_that_was_far_ahead_does_not_silence_it"
         ),
         run=Run("E28", ("not every schedule went on",)),
     ),
