@@ -201,6 +201,10 @@ def pytest_arguments(arguments: Sequence[str]) -> list[str]:
     if rest and rest[0] in ENGINES:
         rest[0] = f"--engine={rest[0]}"
     tiers = [word for word in rest if word in TIERS]
+    if len(tiers) > 1:
+        from devtools.environment import Problem
+
+        raise Problem(f"test takes one of {', '.join(TIERS)}, not {' '.join(tiers)}.")
     rest = [word for word in rest if word not in TIERS]
     if tiers or not any(names_tests(word) for word in rest):
         rest.insert(0, f"--tier={tiers[-1].lstrip('-') if tiers else 'quick'}")

@@ -67,14 +67,23 @@ def importers_of(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
 
 def imported_by(path: str, nodes: Iterable[ast.AST], trees: Mapping[str, ast.Module]) -> set[str]:
     """Return the modules of the package that these import statements of a module name."""
-    paths = {module_of(each): each for each in trees}
-    found = {
-        paths.get(f"{node.module}.{name.name}") or paths.get(node.module)
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and node.module
-        for name in node.names
-    }
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names.update(each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for each in node.names:
+                whole = f"{node.module}.{each.name}"
+                names.add(whole if path_of(whole, trees) else node.module)
+    found = {path_of(name, trees) for name in names}
     return {each for each in found if each is not None and each != path}
+
+
+def path_of(module: str, trees: Mapping[str, ast.Module]) -> str | None:
+    """Return the file of a module of the package; None if it is not one."""
+    stem = "/".join(module.split(".")[1:])
+    paths = (f"{stem}.py", f"{stem}/__init__.py" if stem else "__init__.py")
+    return next((each for each in paths if module.startswith("shigoto") and each in trees), None)
 
 
 def circles(trees: Mapping[str, ast.Module]) -> Iterator[str]:
@@ -111,10 +120,6 @@ def _circle(imports: Mapping[str, set[str]]) -> list[str]:
     while (after := min(imports[way[-1]] & imports.keys())) not in way:
         way.append(after)
     return way[way.index(after) :]
-
-
-def module_of(path: str) -> str:
-    return "shigoto." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def named_twice(trees: Mapping[str, ast.Module]) -> Iterator[str]:

@@ -139,7 +139,9 @@ class Durations:
 
 
 def over_budget(durations: Durations) -> list[str]:
-    """Return one sentence for each tier whose recorded time is over its budget."""
+    """Return one sentence for each tier whose recorded time is over its budget, or was never recorded."""
+    if not durations.files:
+        return ["No times of tests are recorded. Run: python3 dev.py test --all --record"]
     return [
         f"The tests of the {tier.name.lower()} tier take {durations.sum(tier):.0f} s, more than {most:.0f} s. "
         "Make them faster or move them to a later tier (devtools/tiers.py)."

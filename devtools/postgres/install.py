@@ -14,6 +14,7 @@ import stat
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from shigoto.model.errors import StoreRefused, StoreUnavailable
@@ -80,8 +81,12 @@ def wheel_folders() -> list[Path]:
     return sorted(Path(spec.origin).parent.glob("pginstall*"))
 
 
+@cache
 def major_of(folder: Path) -> int | None:
-    """Its major version as the server itself says it, or None for one that does not run here."""
+    """Return the major version as the server itself says it, or None if it does not run here.
+
+    Asked once for each process: pytest wants to know for each of two thousand tests.
+    """
     try:
         said = subprocess.run(
             [folder / "postgres", "--version"], capture_output=True, text=True, timeout=ASK_WITHIN, check=True

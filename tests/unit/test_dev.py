@@ -84,6 +84,11 @@ def test_the_words_choose_the_engine_the_tier_and_the_processes(given: list[str]
     assert dev.pytest_arguments(given) == passed
 
 
+def test_one_run_has_one_tier() -> None:
+    with pytest.raises(environment.Problem, match="not --rest --all"):
+        dev.pytest_arguments(["--rest", "--all"])
+
+
 @pytest.mark.parametrize(("cores", "processes"), [(1, "3"), (2, "3"), (8, "9")])
 def test_there_are_more_test_processes_than_cores(cores: int, processes: str) -> None:
     name = "PYTEST_XDIST_AUTO_NUM_WORKERS"

@@ -101,6 +101,11 @@ class TestDurations:
             f"The tests of the quick tier take {most + 1:.0f} s, more than {most:.0f} s."
         )
 
+    def test_times_that_were_never_recorded_are_a_problem(self) -> None:
+        [problem] = over_budget(Durations())
+
+        assert "--all --record" in problem
+
 
 @pytest.mark.parametrize(
     ("changed", "tests"),
