@@ -27,7 +27,7 @@ from shigoto.worker.child_main import ChildOutput
 from shigoto.worker.child_process import ChildNews, ChildUnfit, RunBegan
 from shigoto.worker.process import Inbox
 from shigoto.worker.reporting import Capture, capturing
-from shigoto.worker.runner import Interrupts
+from shigoto.worker.interrupts import Interrupts
 from tests.unit.test_context import LEASE
 
 

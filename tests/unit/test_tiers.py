@@ -8,6 +8,7 @@ from devtools import tiers
 from devtools.tiers import (
     BUDGET,
     PLACES,
+    SLOW,
     Durations,
     Tier,
     named_by_changes,
@@ -42,7 +43,7 @@ def test_a_folder_without_a_row_is_an_error_that_says_where_it_belongs() -> None
     ("path", "marks", "seconds", "tier"),
     [
         ("tests/unit/test_x.py", [], 0.0, Tier.QUICK),
-        ("tests/unit/cli/test_x.py", [], 1.0, Tier.QUICK),
+        ("tests/unit/cli/test_x.py", [], SLOW, Tier.QUICK),
         ("tests/unit/test_x.py", [], 1.1, Tier.FULL),
         ("tests/engines/test_postgres_joins.py", [], 0.0, Tier.FULL),
         ("tests/engines/test_postgres_joins_more.py", [], 0.0, Tier.QUICK),
@@ -85,10 +86,11 @@ class TestDurations:
 
         assert durations.files == {"a.py": [0.5, 6.0, 7.0], "b.py": [1.0, 0.0, 0.0]}
 
-    def test_a_test_is_slow_above_one_second_and_stays_so_until_it_takes_half_of_that(self) -> None:
+    def test_a_test_is_slow_above_the_limit_and_stays_so_until_it_takes_half_of_that(self) -> None:
         durations = Durations()
+        high, low = round(SLOW * 1.2, 1), round(SLOW * 0.6, 1)
 
-        for seconds, slow in [(1.0, {}), (1.26, {"a.py::x": 1.3}), (0.6, {"a.py::x": 0.6}), (0.5, {})]:
+        for seconds, slow in [(SLOW, {}), (high, {"a.py::x": high}), (low, {"a.py::x": low}), (SLOW / 2, {})]:
             durations.record([("a.py::x", Tier.QUICK, seconds, 9.0)])
             assert durations.slow == slow
 

@@ -90,7 +90,7 @@ def test_a_declaration_is_a_task_and_a_schedule_of_the_same_name() -> None:
     assert (declared.name, declared.definition.task) == ("aggregate", "aggregate")
     assert declared.definition.overlap == "skip"
     assert app.tasks["aggregate"].options.queue == "nights"
-    assert declared.origin == "tests.unit.schedule.test_declaring:nightly.<locals>.aggregate"
+    assert declared.origin == "tests.unit.schedule.test_declare:nightly.<locals>.aggregate"
 
 
 def test_collections_bring_their_schedules_along_with_their_tasks() -> None:
