@@ -111,13 +111,10 @@ def is_machine(item: pytest.Item) -> bool:
 
 
 def tier_of_item(item: pytest.Item, durations: Durations) -> Tier:
-    """Return the tier of a test. The state machine is in the quick tier with short stories, and in the full one."""
+    """Return the tier of a test. The state machine is as long as its profile says, so its time says nothing."""
     marks = [Tier[mark.args[0].upper()] for mark in item.iter_markers("tier")]
-    path = item.nodeid.partition("::")[0]
-    if not is_machine(item):
-        return tier_of(path, marks, durations.slow.get(item.nodeid, 0.0))
-    tier = tier_of(path, marks)
-    return tier if item.config.getoption("--tier") == "quick" else max(tier, Tier.FULL)
+    seconds = 0.0 if is_machine(item) else durations.slow.get(item.nodeid, 0.0)
+    return tier_of(item.nodeid.partition("::")[0], marks, seconds)
 
 
 def is_of_engine(item: pytest.Item, config: pytest.Config) -> bool:
@@ -135,8 +132,8 @@ def is_of_tier(item: pytest.Item, config: pytest.Config) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Give the state machine short stories in the quick tier."""
-    if not (is_machine(item) and item.config.getoption("--tier") == "quick"):
+    """Give the state machine short stories in the quick and the full tier."""
+    if not (is_machine(item) and item.config.getoption("--tier") in ("quick", "rest", "all")):
         return (yield)
     settings.load_profile("quick")
     try:

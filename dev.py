@@ -64,7 +64,8 @@ def test(arguments: list[str]) -> int:
     words = pytest_arguments(arguments)
     # All other tests than the quick ones may need what requirements/rest.txt adds.
     needs = "dev" if "--tier=quick" in words and "--since" not in " ".join(words) else "rest"
-    environment = tests_environment(os.environ, cores())
+    # Outside of the quick tier most tests wait for programs and leases, so there is work for one process more.
+    environment = tests_environment(os.environ, cores() + ("--tier=quick" not in words))
     become(["python", "-m", "pytest", *words], needs=needs, environment=environment)
 
 

@@ -28,21 +28,44 @@ class Tier(IntEnum):
 
 # Folders and single files; the longest row that fits counts. Files that need requirements/rest.txt are not quick.
 PLACES: Mapping[str, Tier] = {
-    "bench/tests": Tier.FULL,
+    "bench/tests": Tier.NIGHTLY,
+    # The harness and its judges; of the experiments the kills of processes and the secrets, the others at night.
     "faults/tests": Tier.FULL,
-    "faults/tests/test_e58_mutants.py": Tier.NIGHTLY,
-    "faults/tests/test_soak.py": Tier.NIGHTLY,
+    **{
+        f"faults/tests/test_{name}.py": Tier.NIGHTLY
+        for name in (
+            "e02_every_step",
+            "e06_to_e11_processes",
+            "e12_exception_zoo",
+            "e15_e19_outages",
+            "e20_e23_postgres",
+            "e28_clocks",
+            "e29_e34_file",
+            "e31_e32_e35_disk",
+            "e41_e43_ticks",
+            "e48_e55_http",
+            "e49_hostile_input",
+            "e57_any_schedule",
+            "e58_mutants",
+            "monkey",
+            "move",
+            "postgres",
+            "rivals",
+            "soak",
+        )
+    },
     "tests/engines": Tier.QUICK,
     "tests/engines/test_local_postgres.py": Tier.FULL,
     "tests/engines/test_postgres_joins.py": Tier.FULL,
     "tests/engines/test_postgres_outages.py": Tier.FULL,
     "tests/engines/test_postgres_pgbouncer.py": Tier.FULL,
-    "tests/engines/test_postgres_plans.py": Tier.FULL,
+    "tests/engines/test_postgres_plans.py": Tier.NIGHTLY,  # on a million rows
     "tests/engines/test_postgres_silence.py": Tier.FULL,
     "tests/engines/test_sqlite_plans.py": Tier.FULL,
     "tests/fundamentals": Tier.QUICK,
     "tests/fundamentals/test_sqlite_transactions.py": Tier.FULL,
     "tests/journeys": Tier.FULL,
+    "tests/journeys/test_thousand_waits.py": Tier.NIGHTLY,
     "tests/service": Tier.QUICK,
     "tests/service/test_openapi.py": Tier.FULL,
     "tests/typing": Tier.FULL,

@@ -502,16 +502,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         majors = wanted_majors(metafunc.config)
         if metafunc.definition.get_closest_marker("newest_postgres"):
             majors = [max(majors)]
-        metafunc.parametrize("postgres_major", versions(majors), scope="session")
+        engines = "engines" in metafunc.definition.path.parts
+        metafunc.parametrize(
+            "postgres_major", versions(majors, older="full" if engines else "nightly"), scope="session"
+        )
 
 
-def versions(majors: Sequence[int], *marks: pytest.MarkDecorator) -> list[ParameterSet]:
-    """Return one parameter for each version; what runs on an older one than the newest is not quick."""
+def versions(
+    majors: Sequence[int], *marks: pytest.MarkDecorator, older: str = "nightly"
+) -> list[ParameterSet]:
+    """Return one parameter for each version. What runs on older ones than the newest is of the tier `older`."""
     return [
         pytest.param(
             major,
             id=f"pg{major}",
-            marks=[*marks, *([] if major == max(majors) else [pytest.mark.tier("full")])],
+            marks=[*marks, *([] if major == max(majors) else [pytest.mark.tier(older)])],
         )
         for major in majors
     ]

@@ -25,6 +25,7 @@ def test_no_canary_comes_out_of_a_file_and_all_that_work_on_it(tmp_path: Path) -
     assert outcome.figures["outputs"] > 100
 
 
+@pytest.mark.tier("nightly")
 @pytest.mark.engine("postgres")
 @pytest.mark.newest_postgres
 def test_no_canary_comes_out_of_a_database_and_all_that_work_on_it(on_postgres: Setting) -> None:

@@ -257,6 +257,7 @@ def test_what_is_not_said_of_a_schedule_is_utc_active_and_looked_at_within_a_min
     assert max(event.late for event in stage.all(events.TickFired)) <= 60_000
 
 
+@pytest.mark.tier("nightly")
 def test_what_a_job_is_about_is_made_once_of_its_tick_and_stored() -> None:
     """C15: caught up hours later, and retried after that, it is still the day before the tick in its own zone."""
     stage = Stage()

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs th
 
 READY_WITHIN = 10.0  # seconds
 KINDS = ("worker", "alone", "scheduler")
+AT_NIGHT = pytest.mark.tier("nightly")
+MAINLY_A_WORKER = ("worker", *(pytest.param(kind, marks=AT_NIGHT) for kind in KINDS[1:]))
 ON_POSTGRES = """
 import os
 from shigoto import Shigoto
@@ -218,7 +220,7 @@ def test_the_file_of_settings_may_name_the_port(ward: Ward) -> None:
     assert ended_within(process, 30) == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MAINLY_A_WORKER)
 def test_a_store_that_somebody_keeps_locked_makes_it_red(ward: Ward, kind: str) -> None:
     """S3-18, E18: reads go on, but nothing can be written; as soon as it can be again, it is ready."""
     process = ward.begin(kind)
@@ -239,8 +241,8 @@ def test_a_store_that_somebody_keeps_locked_makes_it_red(ward: Ward, kind: str) 
 
 
 @pytest.mark.engine("postgres")
-@pytest.mark.parametrize("silent", [False, True], ids=["stopped", "frozen"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("silent", [False, pytest.param(True, marks=AT_NIGHT)], ids=["stopped", "frozen"])
+@pytest.mark.parametrize("kind", MAINLY_A_WORKER)
 def test_a_database_that_is_down_gives_200_and_503(
     kind: str, silent: bool, tmp_path: Path, postgres_yard: Servers
 ) -> None:

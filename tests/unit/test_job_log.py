@@ -25,9 +25,9 @@ from shigoto.model.job import LogLine
 from shigoto.model.worker import LogTail
 from shigoto.worker.child_main import ChildOutput
 from shigoto.worker.child_process import ChildNews, ChildUnfit, RunBegan
+from shigoto.worker.interrupts import Interrupts
 from shigoto.worker.process import Inbox
 from shigoto.worker.reporting import Capture, capturing
-from shigoto.worker.interrupts import Interrupts
 from tests.unit.test_context import LEASE
 
 

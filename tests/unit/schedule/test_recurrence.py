@@ -185,6 +185,7 @@ class TestOracle:
 
         assert comparison.found.wrong
 
+    @pytest.mark.tier("nightly")
     def test_e42_ours_is_the_same_wherever_they_are_held_against_each_other(self, tmp_path: Path) -> None:
         """E42, F28, S4-22: sixteen expressions in twelve zones for two years; in full two hundred for twenty."""
         outcome = EXPERIMENT.run(

@@ -138,6 +138,7 @@ def test_running_everything_does_not_travel(tmp_path: Path) -> None:
             assert ran[-1] == EVE + timedelta(seconds=second)
 
 
+@pytest.mark.tier("nightly")
 def test_a_way_with_too_many_ticks_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     app = Shigoto(f"sqlite:///{tmp_path}/none.db")
     app.every("1s", name="beat")(nothing)
