@@ -73,7 +73,7 @@ async def _drain(url: str, jobs: int) -> float:
     for first in range(0, jobs, BULK):
         await app.aenqueue_many(noop.call(number) for number in range(first, first + BULK))
     started = time.perf_counter()
-    await Worker(app, drain=True).run()
+    await Worker(app, drain=True, any_role=True).run()
     seconds = time.perf_counter() - started
     done = (await app.astats())["default"].completed
     if done != jobs:
@@ -94,7 +94,7 @@ async def _pick_up(url: str, jobs: int) -> float:
         begun.put_nowait(time.perf_counter())
 
     waits: list[float] = []
-    async with Worker(app):
+    async with Worker(app, any_role=True):
         for _ in range(jobs):
             before = time.perf_counter()
             await note.aenqueue()
@@ -147,6 +147,8 @@ def main(arguments: Sequence[str]) -> None:
 def measured(checkout: Path, name: str, url: str, jobs: int) -> float:
     """Return one figure of one checkout, taken in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
+    # A checkout whose tests have run has its byte code, and the other one may keep it too: else only one would compile.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     words = [sys.executable, str(Path(__file__)), name, url, str(jobs)]
     done = subprocess.run(words, env=environment, check=True, stdout=subprocess.PIPE, timeout=300)
     found = json.loads(done.stdout.splitlines()[-1])
@@ -194,4 +196,5 @@ if __name__ == "__main__":
     import shigoto
 
     measure, address, count = sys.argv[1:]
+    Shigoto(address).engine.migrate()
     print(json.dumps({"figure": MEASURES[measure](address, int(count)), "source": str(shigoto.__file__)}))
