@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     if config.getoption("--record") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Recorder(anew=config.getoption("--tier") == "all"))
+        config.pluginmanager.register(Recorder())
 
 
 def also(changed: Sequence[str]) -> list[str]:
@@ -81,9 +81,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("--tier") != "quick" or not collection_path.name.startswith("test_"):
         return None
     path = collection_path.relative_to(ROOT).as_posix()
-    if tier_of_path(path) is Tier.QUICK or is_also(path, config):
-        return None
-    return True if 'tier("quick")' not in collection_path.read_text(encoding="utf-8") else None
+    return None if tier_of_path(path) is Tier.QUICK or is_also(path, config) else True
 
 
 def is_also(test: str, config: pytest.Config) -> bool:
@@ -145,8 +143,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 class Recorder:
     """The times of all tests of the run, gathered in the process that has their reports."""
 
-    def __init__(self, *, anew: bool) -> None:
-        self.anew = anew  # whether the run has all tests of the quick and the full tier
+    def __init__(self) -> None:
         self.reports: dict[str, list[pytest.TestReport]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -154,8 +151,6 @@ class Recorder:
 
     def pytest_sessionfinish(self) -> None:
         durations = Durations.load()
-        if self.anew:
-            durations.files.clear()
         durations.record(
             (
                 test,

@@ -13,14 +13,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Iterable, Mapping, NoReturn, Sequence
+from typing import Callable, Mapping, NoReturn, Sequence
 
 ROOT = Path(__file__).resolve().parent
 ENGINES = ("memory", "postgres", "sqlite")
 TIERS = ("--rest", "--all", "--nightly")
-CODE = ("conftest.py", "dev.py", "devtools", "src", "conformance", "tests", "examples", "bench", "faults")
-MOST_LINES = 900
-SHORT_FILES = ("src", "faults")  # where no file may have more
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def usage() -> str:
     lines = ["usage: python3 dev.py COMMAND [ARGUMENTS]", ""]
-    lines += [f"  {name:<13} {command.__doc__}" for name, command in COMMANDS.items()]
+    lines += [f"  {name:<13} {(command.__doc__ or '').splitlines()[0]}" for name, command in COMMANDS.items()]
     return "\n".join(lines)
 
 
@@ -60,7 +57,11 @@ def demo(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """run the quick tests; --rest the others before a merge, --all both, --nightly everything; or what you name"""
+    """run the quick tests; --rest the others before a merge, --all both, --nightly everything; or what you name
+
+    `test sqlite` runs one engine, --since REV adds the tests for what has changed, --record writes how long they took,
+    --renew writes the pages that commands show; all else is for pytest.
+    """
     words = pytest_arguments(arguments)
     # All other tests than the quick ones may need what requirements/rest.txt adds.
     needs = "dev" if "--tier=quick" in words and "--since" not in " ".join(words) else "rest"
@@ -70,7 +71,7 @@ def test(arguments: list[str]) -> int:
 
 
 def check(arguments: list[str]) -> int:
-    """lint, format, types, import rules and file sizes; `check --fix` repairs what it can"""
+    """lint, format, types, import rules, sizes, names and the time of tests; `check --fix` repairs what it can"""
     from devtools.environment import Problem, prepare
 
     if set(arguments) - {"--fix"}:
@@ -82,11 +83,6 @@ def check(arguments: list[str]) -> int:
         started = time.monotonic()
         done = subprocess.run([str(scripts / program), *rest], cwd=ROOT, check=False)
         results.append((name, done.returncode == 0, time.monotonic() - started))
-    print("── file sizes", flush=True)
-    long_files = [each for part in SHORT_FILES for each in files_over(MOST_LINES, ROOT / part)]
-    for path, lines in long_files:
-        print(f"{path.relative_to(ROOT)} has {lines} lines, more than {MOST_LINES}. Make it two ideas.")
-    results.append(("file sizes", not long_files, 0.0))
     print("── the house", flush=True)
     results.append(("the house", not untidy(), 0.0))
     print("── time of tests", flush=True)
@@ -243,25 +239,10 @@ def checks(fix: bool) -> dict[str, list[str]]:
     return {
         "ruff check": ["ruff", "check", *(["--fix"] if fix else []), "."],
         "ruff format": ["ruff", "format", *([] if fix else ["--check"]), "."],
-        "mypy": ["mypy", *existing(CODE)],
+        "mypy": ["mypy"],
         "basedpyright": ["basedpyright"],
         "import-linter": ["lint-imports", "--no-logo"],
     }
-
-
-def existing(names: Iterable[str]) -> list[str]:
-    return [name for name in names if (ROOT / name).exists()]
-
-
-def files_over(most: int, folder: Path) -> list[tuple[Path, int]]:
-    """Return the source files under a folder that have more lines than that, the longest first; tests are exempt."""
-    found = []
-    for path in folder.rglob("*"):
-        if path.is_file() and path.suffix != ".pyc" and "tests" not in path.relative_to(folder).parts:
-            lines = path.read_bytes().count(b"\n")
-            if lines > most:
-                found.append((path, lines))
-    return sorted(found, key=lambda each: (-each[1], each[0]))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
     full      `--rest` runs what it adds to quick, `--all` runs both
     nightly   `--nightly` runs everything, with the long forms of property tests
 
-A test is of the tier that its mark `tier` names, or else that of the nearest row in PLACES; a quick test that took
-longer than SLOW when it was recorded is of the full tier. tests/postgres.py marks what runs on an older PostgreSQL.
-The root conftest.py applies this to pytest; `dev.py check` compares the recorded times with BUDGET.
+A test is of the tier of the nearest row in PLACES, or of a later one that its mark `tier` names; a quick test that
+took longer than SLOW when it was recorded is of the full tier. tests/postgres.py marks what runs on an older
+PostgreSQL. The root conftest.py applies this to pytest; `dev.py check` compares the recorded times with BUDGET.
 """
 
 import json
@@ -79,7 +79,7 @@ WANTED: Mapping[str, frozenset[Tier]] = {
     "nightly": frozenset(Tier),
 }
 SLOW = 0.5  # seconds; a test that has been slow is quick again below the half
-# Seconds of all test processes together: three on two cores, for four minutes and for twelve.
+# Seconds of all test processes together: three processes for four minutes, four for nine.
 BUDGET: Mapping[Tier, float] = {Tier.QUICK: 720.0, Tier.FULL: 2160.0}
 
 # Tests that `--since` adds for a changed file: the first row that fits.
@@ -107,11 +107,8 @@ def tier_of_path(path: str) -> Tier:
 
 
 def tier_of(path: str, marks: Iterable[Tier] = (), seconds: float = 0.0) -> Tier:
-    """Return the tier of one test: the latest of its marks, or else that of its file and of its recorded time."""
-    if chosen := list(marks):
-        # A mark may bring a test forward, but not one of a file that is for the night.
-        return max([*chosen, *([Tier.NIGHTLY] if tier_of_path(path) is Tier.NIGHTLY else [])])
-    return max(tier_of_path(path), Tier.FULL) if seconds > SLOW else tier_of_path(path)
+    """Return the tier of one test: the latest of its file, its marks and its recorded time."""
+    return max(tier_of_path(path), *marks, Tier.FULL if seconds > SLOW else Tier.QUICK)
 
 
 @dataclass
@@ -162,15 +159,24 @@ class Durations:
 
 
 def over_budget(durations: Durations) -> list[str]:
-    """Return one sentence for each tier whose recorded time is over its budget, or was never recorded."""
-    if not durations.files:
-        return ["No times of tests are recorded. Run: python3 dev.py test --all --record"]
+    """Return one sentence for each tier whose recorded time is over its budget, and one for files without a time."""
     return [
         f"The tests of the {tier.name.lower()} tier take {durations.sum(tier):.0f} s, more than {most:.0f} s. "
         "Make them faster or move them to a later tier (devtools/tiers.py)."
         for tier, most in BUDGET.items()
         if durations.sum(tier) > most
+    ] + [
+        f"{path} has no recorded time. Run: python3 dev.py test --record {path}"
+        for path in files_of_tests()
+        if tier_of_path(path) is not Tier.NIGHTLY and path not in durations.files
     ]
+
+
+def files_of_tests() -> list[str]:
+    """Return the files of tests in the repository."""
+    folders = {place.partition("/")[0] for place in PLACES}
+    paths = [path for folder in sorted(folders) for path in sorted((ROOT / folder).rglob("test_*.py"))]
+    return [path.relative_to(ROOT).as_posix() for path in paths]
 
 
 def changed_since(revision: str) -> list[str]:

@@ -5,8 +5,8 @@ that first needs a version starts its server there; the others use it. The first
 xdist) ends the servers. If it is killed, the guard process of each server ends the server.
 
 A test that takes the fixture `postgres` runs once on every version. `--postgres 15,18` or SHIGOTO_TEST_POSTGRES names
-the versions, and these must start. Without names, the tests run on 18 and, unless the tier is `quick`, on the other
-versions that are found; the tests of a version that does not start are skipped.
+the versions, and these must start. Without names, the tests run on 18, unless the tier is `quick` also on 15, and at
+night on all versions that are found; the tests of a version that does not start are skipped.
 """
 
 import base64

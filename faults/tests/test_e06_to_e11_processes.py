@@ -22,9 +22,6 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc"),
 ]
 
-# The journeys of the supervisor (tests/journeys/test_supervisor*.py) tell the same in sentences, before each merge.
-AT_NIGHT = pytest.mark.tier("nightly")
-
 Run = Callable[[Experiment], Outcome]
 
 
@@ -43,7 +40,6 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-@AT_NIGHT
 def test_e06_as_process_1_a_worker_reaps_all_orphans_and_stops_in_time(run: Run) -> None:
     """E06, I14, F52, S0-21: idle or at work, it ends within its limit, and no zombie is left."""
     figures = run(e06_process_one.EXPERIMENT).figures
@@ -52,7 +48,6 @@ def test_e06_as_process_1_a_worker_reaps_all_orphans_and_stops_in_time(run: Run)
     assert figures["zombies"] == 0
 
 
-@AT_NIGHT
 def test_e07_a_stop_during_the_start_strands_no_claim(run: Run) -> None:
     """E07, F54, S0-21: whenever it comes, nothing stays claimed and nobody stays registered."""
     figures = run(e07_stop_while_starting.EXPERIMENT).figures
@@ -61,7 +56,6 @@ def test_e07_a_stop_during_the_start_strands_no_claim(run: Run) -> None:
     assert figures["exit codes"].get("0", 0) >= 1, "some had begun to work"
 
 
-@AT_NIGHT
 def test_e08_what_a_killed_supervisor_leaves_behind_ends_by_itself(run: Run) -> None:
     """E08, I6, C15, S1-13, S1-14: runner and child processes are gone at once, and others run their jobs."""
     figures = run(e08_supervisor_dies.EXPERIMENT).figures

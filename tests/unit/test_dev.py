@@ -113,14 +113,6 @@ def test_fix_repairs_only_what_ruff_can_repair() -> None:
     assert "--fix" in fixing["ruff check"]
 
 
-def test_files_over_finds_the_long_ones_longest_first(tmp_path: Path) -> None:
-    (tmp_path / "inner").mkdir()
-    for name, lines in {"edge.py": 4, "inner/long.sql": 5, "longer.py": 9, "x.pyc": 50}.items():
-        (tmp_path / name).write_text("x\n" * lines, encoding="utf-8")
-
-    assert dev.files_over(4, tmp_path) == [(tmp_path / "longer.py", 9), (tmp_path / "inner/long.sql", 5)]
-
-
 class TestStamp:
     def test_a_finished_install_is_fresh(self, root: Path) -> None:
         assert environment.is_fresh(stamp_of(root, "dev"), "dev", root, PYTHON)

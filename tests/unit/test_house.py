@@ -22,6 +22,16 @@ def test_a_file_warns_over_600_lines(tmp_path: Path) -> None:
     assert (report.files, report.lines) == (2, 1201)
 
 
+def test_a_file_of_python_or_sql_has_900_lines_at_most(tmp_path: Path) -> None:
+    package(tmp_path, fine="x = 1\n" * 900, long="x = 1\n" * 901)
+    (tmp_path / "long.sql").write_text("SELECT 1;\n" * 901)
+
+    assert examine(tmp_path).problems == (
+        "long.py has 901 lines, more than 900. Make it two ideas.",
+        "long.sql has 901 lines, more than 900. Make it two ideas.",
+    )
+
+
 def test_a_small_module_with_one_importer_is_a_part_of_it(tmp_path: Path) -> None:
     texts = {
         "small": "x = 1\n",
@@ -35,12 +45,16 @@ def test_a_small_module_with_one_importer_is_a_part_of_it(tmp_path: Path) -> Non
     assert problems == ("small.py has 1 lines, and only one.py imports it. Make it a part of that module.",)
 
 
-def test_a_public_class_name_stands_once_but_for_those_of_both_engines(tmp_path: Path) -> None:
+def test_a_public_class_name_stands_once_but_for_those_of_the_engines(tmp_path: Path) -> None:
     classes = "class Driver: ...\nclass Plan: ...\nclass _Own: ...\n"
+    more = "class Driver: ...\n"
 
-    problems = examine(package(tmp_path, one=classes, two=classes)).problems
+    problems = examine(package(tmp_path, one=classes, two=classes, three=more, four=more)).problems
 
-    assert problems == ("2 modules have a class Plan. Give each the name of what it is.",)
+    assert problems == (
+        "4 modules have a class Driver. Give each the name of what it is.",
+        "2 modules have a class Plan. Give each the name of what it is.",
+    )
 
 
 def test_modules_that_import_each_other_when_imported_are_refused(tmp_path: Path) -> None:

@@ -43,10 +43,6 @@ def walk(folder: Path) -> Iterator[Path]:
             yield from walk(path)
 
 
-def test_no_source_file_is_longer_than_one_idea() -> None:
-    assert [dev.files_over(dev.MOST_LINES, ROOT / part) for part in dev.SHORT_FILES] == [[], []]
-
-
 def test_the_source_silences_no_checker() -> None:
     silenced = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"

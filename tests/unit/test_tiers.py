@@ -48,8 +48,7 @@ def test_a_folder_without_a_row_is_an_error_that_says_where_it_belongs() -> None
         ("tests/engines/test_postgres_joins.py", [], 0.0, Tier.FULL),
         ("tests/engines/test_postgres_joins_more.py", [], 0.0, Tier.QUICK),
         ("tests/journeys/test_x.py", [], 0.0, Tier.FULL),
-        ("tests/journeys/test_x.py", [Tier.QUICK], 0.0, Tier.QUICK),
-        ("tests/journeys/test_x.py", [Tier.QUICK], 1.1, Tier.QUICK),
+        ("tests/journeys/test_x.py", [Tier.NIGHTLY], 1.1, Tier.NIGHTLY),
         ("tests/unit/test_x.py", [Tier.NIGHTLY], 1.1, Tier.NIGHTLY),
         ("tests/unit/test_x.py", [Tier.FULL, Tier.NIGHTLY], 0.0, Tier.NIGHTLY),
     ],
@@ -103,10 +102,16 @@ class TestDurations:
             f"The tests of the quick tier take {most + 1:.0f} s, more than {most:.0f} s."
         )
 
-    def test_times_that_were_never_recorded_are_a_problem(self) -> None:
-        [problem] = over_budget(Durations())
+    def test_a_file_without_a_recorded_time_is_a_problem(self, tmp_path: Path) -> None:
+        for place in ("tests/unit", "tests/unit/cli", "bench/tests"):
+            (tmp_path / place).mkdir(parents=True)
+            (tmp_path / place / "test_x.py").touch()
 
-        assert "--all --record" in problem
+        [problem] = over_budget(Durations({"tests/unit/cli/test_x.py": [1.0, 0.0, 0.0]}))
+
+        assert problem == (
+            "tests/unit/test_x.py has no recorded time. Run: python3 dev.py test --record tests/unit/test_x.py"
+        )
 
 
 @pytest.mark.parametrize(
