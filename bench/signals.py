@@ -54,7 +54,6 @@ from shigoto.worker.supervisor.runner_process import Counted
 SAMPLE = 0.01  # of the jobs are traced
 FLUSHED_WITHIN = 10.0  # seconds
 CERTAIN = 20  # jobs that are expected to be traced: with so many, some are
-GOAL = 0.6  # of the speed with nobody watching
 SIGNALS = ("logs", "metrics", "traces")
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from faults.evidence.audit import STATES
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.model.errors import JobError
@@ -24,7 +23,6 @@ from shigoto.model.worker import Announcement, Death, Ending, Report, Settlement
 ENDED_WITHIN = 30.0  # seconds: as long as the driver lets an operation take
 LOOK = 0.002
 HOUR = 3_600_000  # milliseconds
-EVERY_STATE = tuple(STATES.values())
 
 
 class Gate:

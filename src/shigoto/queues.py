@@ -154,11 +154,6 @@ def tick_within_limits(engine: Engine, changes: Sequence[Change]) -> Op[list[Cha
     return extended(inner, steps)
 
 
-def limits_of(engine: Engine) -> Op[dict[str, int]]:
-    """The limits that are set, by queue."""
-    return Op(start=lambda: _limits(engine), mode="read")
-
-
 def _limits(engine: Engine) -> Steps[dict[str, int]]:
     settings = yield from engine.settings().start()
     return {each.name: each.max_pending for each in settings if each.max_pending is not None}

@@ -29,8 +29,6 @@ from tests.journeys.ground import Ground
 from tests.journeys.ground import opened as opened_ground
 from tests.journeys.yard import SHIGOTO, ended_within, eventually
 
-POSTGRES = [pytest.mark.engine("postgres"), pytest.mark.newest_postgres]
-
 # Ends itself by the signal that nobody can catch, before the n-th thing that a move asks of a store.
 KILLED = """
 import os, signal, sys

@@ -16,7 +16,7 @@ from shigoto.model.job import QueueSettings
 from shigoto.model.service import AUDIT_TEXT, AuditEntry
 from shigoto.model.worker import Ending
 from shigoto.schedule.fire import looked_at
-from shigoto.server.audit import Audited, cancel_op, change_queue_op, delete_op, noted, rerun_op, retry_op
+from shigoto.server.audit import Audited, cancel_op, change_queue_op, noted, rerun_op
 from tests.unit.shop import Shop, opened_shop
 
 ACTOR = "token:aaaabbbbcccc (ops)"
@@ -73,7 +73,7 @@ def test_what_changes_nothing_is_not_noted(shop: Shop) -> None:
     job = failed(shop)
 
     shop.engine.run(cancel_op(shop.engine, [job.id, uuid4()], force=True, actor=ACTOR))
-    shop.engine.run(delete_op(shop.engine, [job.number], [State.PENDING], filter="pending", actor=ACTOR))
+    shop.engine.run(Audited(shop.engine, ACTOR, "pending").delete([job.number], [State.PENDING]))
     shop.engine.run(change_queue_op(shop.engine, "default", actor=ACTOR, paused=False))
     shop.engine.run(Audited(shop.engine, ACTOR).remove_schedules(["none"]))
 
@@ -82,11 +82,11 @@ def test_what_changes_nothing_is_not_noted(shop: Shop) -> None:
 
 def test_a_retry_and_a_rerun_are_noted_and_what_is_refused_is_not(shop: Shop) -> None:
     job = failed(shop)
-    shop.engine.run(retry_op(shop.engine, [job.id], actor=ACTOR))
+    shop.engine.run(Audited(shop.engine, ACTOR).retry([job.id]))
     with pytest.raises(JobNotRetryable):
-        shop.engine.run(retry_op(shop.engine, [job.id], actor=ACTOR))
+        shop.engine.run(Audited(shop.engine, ACTOR).retry([job.id]))
     with pytest.raises(JobNotFound):
-        shop.engine.run(retry_op(shop.engine, [uuid4()], actor=ACTOR))
+        shop.engine.run(Audited(shop.engine, ACTOR).retry([uuid4()]))
     with pytest.raises(JobNotRetryable):
         shop.engine.run(rerun_op(shop.engine, job.id, actor=ACTOR))
     shop.settle(Ending.COMPLETED)
@@ -219,7 +219,7 @@ def test_arguments_results_and_errors_are_never_noted(shop: Shop) -> None:
     app = shop.app
     with app.lend(Audited(shop.engine, ACTOR), app.url):
         app.schedules.add("tea", shop.price.call("secret"), every="1h")
-    shop.engine.run(retry_op(shop.engine, [job.id], actor=ACTOR))
+    shop.engine.run(Audited(shop.engine, ACTOR).retry([job.id]))
     shop.engine.run(cancel_op(shop.engine, [job.id], force=True, actor=ACTOR))
     shop.engine.run(rerun_op(shop.engine, job.id, actor=ACTOR))
 

@@ -216,8 +216,6 @@ def _length(job: JobRecord) -> int:
 FORMAT = 1
 LONGEST = 256 * 1024 * 1024  # bytes of a line
 
-BEGINNING = b'{"kind":"header"'
-
 
 class Header(Struct, frozen=True, kw_only=True, tag_field="kind", tag="header"):
     """The first line."""

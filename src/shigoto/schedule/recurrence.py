@@ -219,9 +219,6 @@ class Once(Struct, frozen=True, tag="once"):
         return iter((self.at,) if self.at > at else ())
 
 
-Recurrence = Cron | Every | Once
-
-
 def spelled_out(expression: str) -> str:
     """The fields of an expression; a word such as @daily stands for some."""
     return WORDS.get(expression.strip().lower(), expression)

@@ -44,11 +44,6 @@ def cancel_op(engine: Engine, ids: Sequence[UUID], *, force: bool, actor: str) -
     return Audited(engine, actor).cancel(ids, force=force)
 
 
-def retry_op(engine: Engine, ids: Sequence[UUID], *, actor: str) -> Op[list[Enqueued]]:
-    """Make jobs ready again; see `Engine.retry`."""
-    return Audited(engine, actor).retry(ids)
-
-
 def rerun_op(engine: Engine, id: UUID, *, actor: str, named: UUID | None = None) -> Op[Enqueued]:
     """Make a new job like one that has ended, if there is room for it; or find the one that was `named` so, if it was
     made before. Raises JobNotFound, JobNotRetryable, QueueFull."""
@@ -64,13 +59,6 @@ def rerun_op(engine: Engine, id: UUID, *, actor: str, named: UUID | None = None)
         )
 
     return noted(engine, again(engine, id, named=named, store=partial(store_within_limits, engine)), entry)
-
-
-def delete_op(
-    engine: Engine, numbers: Sequence[int], states: Collection[State], *, filter: str, actor: str
-) -> Op[int]:
-    """Delete jobs that a filter has found; see `Engine.delete`."""
-    return Audited(engine, actor, filter).delete(numbers, states)
 
 
 def change_queue_op(engine: Engine, queue: str, *, actor: str, **fields: Any) -> Op[QueueSettings]:
