@@ -396,7 +396,7 @@ class JobServices(Struct, frozen=True):
     shield: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-_first_line = RLock()
+_log_lock = RLock()
 
 
 class Context(Struct, eq=False):
@@ -538,7 +538,7 @@ class Context(Struct, eq=False):
         if lines is None:  # most runs write none
             # Made before the lock is taken, and then in one step: a destructor that logs may come in between.
             fresh = JobLog()
-            with _first_line:
+            with _log_lock:
                 lines = signals.lines = signals.lines or fresh
         for said in (text,) if signals.redaction is None else signals.redaction.lines(text):
             lines.add(host_clock(), level, said)

@@ -10,7 +10,8 @@
                                                        T9, T10 crashed
 
 Engines ask `after` under the lock that guards the row, so that reading the counters and writing the new ones is one
-step. The numbers are those of the transition table in the documentation.
+step. Three more numbers stand for what is no arrow of its own: T3 a report of a run, T14 a forced cancel, T17 an
+enqueue whose key a job already holds.
 """
 
 from typing import Literal, assert_never

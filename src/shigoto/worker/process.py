@@ -250,7 +250,7 @@ class Inbox(Generic[M]):
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[M]:
-        """The messages that are complete now, in their order. Raises BrokenWire."""
+        """The messages that are complete now, in their order. Raises BrokenLine."""
         self._data += data
         messages: list[M] = []
         at = 0

@@ -1,4 +1,4 @@
-"""T2: jobs go out, by the function `claim`; and where in the line it looks.
+"""Claims (T2): jobs go out, by the function `claim`; and where in the line it looks.
 
 Rows that were taken stay in the index until a vacuum, and one transaction that somebody leaves open keeps all of them
 there: a look from the front of the line then walks over everything that was taken since. The server says how many such

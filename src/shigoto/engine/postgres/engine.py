@@ -1,4 +1,4 @@
-"""The engine's face: every verb of the protocol as an operation, and PostgreSQL's ways in which others differ.
+"""PostgresEngine: every verb of the protocol as an operation, and PostgreSQL's ways in which others differ.
 
 What the ends of runs (T4-T8) mean is in `engine.sql.settling`; the token of a completion is checked by the function
 `complete`.

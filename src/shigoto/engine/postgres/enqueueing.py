@@ -1,4 +1,4 @@
-"""T1 and T17: jobs come in.
+"""Enqueueing (T1, T17): jobs come in.
 
 Jobs that differ only in id and payload go in together, by the function `enqueue`: what they share is told once, and ids
 and payloads are two arrays; one by itself goes in by `enqueue_one`, which needs no arrays. Both expect the best; a

@@ -1,4 +1,4 @@
-"""T11, T12, T14, T15, T18, T21: changes that operators and clients make to jobs."""
+"""Changes that operators and clients make to jobs (T11, T12, T14, T15, T18, T21)."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

@@ -229,7 +229,7 @@ class Ways(Struct, frozen=True, kw_only=True):
     """What the SQL engines do each in its own way.
 
     `passing`: these steps with this move lock out of their way, and with nothing that follows an ordinary enqueue.
-    `load`: rows into a table, the fastest way there is; columns are named as in `rows.TABLES`.
+    `load`: rows into a table, the fastest way there is; columns are named as in `TABLES`.
     `shut`, `open`: set a move lock, which is written down, and take it away.
     `alone`: nobody else changes anything from here to the end of the transaction.
     `submit`: store jobs in the transaction at hand.

@@ -1,4 +1,4 @@
-"""T4-T10, T13: the ends of runs, with the counters, the notices and the new wait that follow from them.
+"""The ends of runs (T4-T10, T13), with the counters, the notices and the new wait that follow from them.
 
 The token is checked by the statements: those of `dialect.complete`, and `held`. Counts are exact, at a cost that does
 not grow with history; how they are read is in `looking.stats`. A job that waits again is in the ready set when due, in

@@ -1,4 +1,4 @@
-"""T2: jobs go out. Which lanes have work, the best of them merged into one line, its front moved to running.
+"""Claims (T2): jobs go out. Which lanes have work, the best of them merged into one line, its front moved to running.
 
 What is read is one row (`best`), and what is moved is one range of each lane, up to the last job that was read: the
 write lock is ours, so the two are the same jobs. The payloads travel beside the rest, joined by a character that no

@@ -1,4 +1,4 @@
-"""The engine's face: every verb of the protocol as an operation, and the few things that are not operations."""
+"""SqliteEngine: every verb of the protocol as an operation, and the few things that are not operations."""
 
 import sqlite3
 from collections.abc import Callable, Collection, Sequence

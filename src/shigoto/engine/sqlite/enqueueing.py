@@ -1,4 +1,4 @@
-"""T1 and T17: jobs come in.
+"""Enqueueing (T1, T17): jobs come in.
 
 Jobs that differ only in id and payload go in together: what they share is bound once, and their own two values stand in
 a list of rows (`insertion`). That takes less than 3 µs a job where a statement for each took more than 6.

@@ -108,7 +108,7 @@ class SupervisorLine:
         return _identity(self._socket.fileno()) == self._identity
 
     def receive(self) -> RunnerOrder | None:
-        """Wait for the next word; None means that the supervisor is gone. Raises BrokenWire."""
+        """Wait for the next word; None means that the supervisor is gone. Raises BrokenLine."""
         while not self._received:
             some = receive(self._socket)
             if not some:
