@@ -9,7 +9,7 @@ ops cheap: they run in one transaction without savepoints, and if any of them fa
 by itself. So an op keeps no state outside its generator; `committed` is the place for what must happen only once.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, Literal, TypeVar
 
 from msgspec import Struct
@@ -85,15 +85,58 @@ def extended(op: Op[T], steps: Callable[[], Steps[T]]) -> Op[T]:
     )
 
 
-def drive(op: Op[T], execute: Callable[[Any], Any]) -> T:
-    """Run an op to its value; an error of a command is thrown into the op, which may handle it or let it pass."""
-    steps = op.start()
+def drive(steps: Steps[T], execute: Callable[[Any], Any], catch: type[Exception] = Exception) -> T:
+    """Run steps to their value. An error of a command is thrown into them; they handle it or let it pass."""
     try:
         command = next(steps)
         while True:
             try:
                 answer = execute(command)
-            except Exception as error:
+            except catch as error:
+                command = steps.throw(error)
+            else:
+                command = steps.send(answer)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        steps.close()
+
+
+async def adrive(
+    steps: Steps[T],
+    execute: Callable[[Any], Awaitable[Any]],
+    catch: type[Exception] = Exception,
+) -> T:
+    """Run steps to their value, awaiting each command."""
+    try:
+        command = next(steps)
+        while True:
+            try:
+                answer = await execute(command)
+            except catch as error:
+                command = steps.throw(error)
+            else:
+                command = steps.send(answer)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        steps.close()
+
+
+def translate(
+    steps: Steps[T],
+    execute: Callable[[Any], Steps[Any]],
+    catch: type[Exception] = Exception,
+) -> Steps[T]:
+    """Run steps to their value inside other steps, which execute each command by commands of their own."""
+    try:
+        command = next(steps)
+        while True:
+            try:
+                answer = yield from execute(command)
+            except catch as error:
                 command = steps.throw(error)
             else:
                 command = steps.send(answer)

@@ -43,11 +43,12 @@ from weakref import finalize
 import psycopg
 from msgspec import structs
 
-from shigoto.engine.op import Op, Steps, Write
+from shigoto.engine import op as seam
+from shigoto.engine.op import Op, Write, translate
 from shigoto.engine.postgres.address import PostgresAddress
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.doorbell import ListenConnection, NoDoorbell, NotifyRate, PostgresDoorbell
-from shigoto.engine.postgres.errors import RESTARTABLE, WORN_OUT, ConnectionLost, OpAttempts
+from shigoto.engine.postgres.errors import WORN_OUT, ConnectionLost, OpAttempts
 from shigoto.engine.postgres.pool import (
     Connector,
     LoopConnections,
@@ -248,10 +249,11 @@ LAST_RING = 1.0  # seconds for the ring that is still due when the store is clos
 class OneAttempt(Generic[T]):
     """One attempt at one op."""
 
-    __slots__ = ("_notify_rate", "_op", "_texts", "_until", "begun", "committing", "rings")
+    __slots__ = ("_going", "_notify_rate", "_op", "_texts", "_until", "begun", "committing", "rings")
 
     def __init__(self, op: Op[T], texts: Texts, notify_rate: NotifyRate, until: float) -> None:
         self._op, self._texts, self._notify_rate, self._until = op, texts, notify_rate, until
+        self._going = False  # its first command has been executed
         self.begun = False
         self.committing = False
         self.rings: bool | None = (
@@ -265,33 +267,13 @@ class OneAttempt(Generic[T]):
                 # The op is started only when that is answered: what a beat holds is listed at its start, and whatever
                 # was claimed before the beat's time, and is not in the list, is taken for lost.
                 yield from self._begin()
-            value = yield from self._carry_out(self._op.start())
+            value = yield from translate(self._op.start(), self._execute, psycopg.Error)
             yield from self._commit()
             return value
         except Exception:
             if self.begun and not self.committing:
                 yield ROLLBACK
             raise
-
-    def _carry_out(self, steps: Steps[T]) -> Requests[T]:
-        try:
-            command = next(steps)
-            while True:
-                try:
-                    answer = yield from self._execute(command)
-                except psycopg.Error as error:
-                    if error.sqlstate in RESTARTABLE:
-                        raise
-                    command = steps.throw(error)
-                else:
-                    command = steps.send(answer)
-                if not self.begun:
-                    yield from self._begin()
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
-        finally:
-            steps.close()
 
     def judge(self, lost: ConnectionLost, *, reused: bool) -> None:
         """Note what the loss of the connection means for the op.
@@ -319,6 +301,9 @@ class OneAttempt(Generic[T]):
                 raise psycopg.InternalError("an operation went on after an error inside its transaction")
 
     def _execute(self, command: Command) -> Requests[ServerRows | None]:
+        if self._going and not self.begun:
+            yield from self._begin()
+        self._going = True
         if isinstance(command, Write):
             return None
         if isinstance(command, Script):
@@ -616,36 +601,10 @@ class Driver:
 
 
 def drive(connection: ThreadConnection, requests: Requests[T], until: float) -> T:
-    """Ask what there is to ask, in the calling thread."""
-    try:
-        request = next(requests)
-        while True:
-            try:
-                answer = connection.ask(request, until)
-            except psycopg.Error as error:
-                request = requests.throw(error)
-            else:
-                request = requests.send(answer)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        requests.close()
+    """Send the requests in the calling thread."""
+    return seam.drive(requests, lambda request: connection.ask(request, until), psycopg.Error)
 
 
-async def adrive(connection: LoopConnection, requests: Requests[T], until: float) -> T:
-    """Ask what there is to ask, on the event loop."""
-    try:
-        request = next(requests)
-        while True:
-            try:
-                answer = await connection.ask(request, until)
-            except psycopg.Error as error:
-                request = requests.throw(error)
-            else:
-                request = requests.send(answer)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        requests.close()
+def adrive(connection: LoopConnection, requests: Requests[T], until: float) -> Awaitable[T]:
+    """Send the requests on the event loop."""
+    return seam.adrive(requests, lambda request: connection.ask(request, until), psycopg.Error)

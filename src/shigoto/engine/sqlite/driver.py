@@ -269,7 +269,7 @@ class Driver:
         try:
             value = None if op.direct is None else op.direct(partial(_execute_on, theirs))
             if value is None:
-                value = drive(op, lambda command: execute(theirs, command))
+                value = drive(op.start(), lambda command: execute(theirs, command))
             if isinstance(theirs, BlockConnection) and op.rings is not None and op.rings(value):
                 theirs.block.rings = True
             return value
@@ -359,7 +359,7 @@ class Driver:
                 left.append(index)
                 continue
             try:
-                results[index].value = drive(op, lambda command: _execute_read(connection, command))
+                results[index].value = drive(op.start(), lambda command: _execute_read(connection, command))
             except NeedsWrite:
                 left.append(index)
         connection.execute("COMMIT")
@@ -375,7 +375,7 @@ class Driver:
         else:
             self._begin(connection)
             for op, those in _merged(ops, indexes):
-                value = drive(op, lambda command: execute(connection, command))
+                value = drive(op.start(), lambda command: execute(connection, command))
                 for index, own in zip(those, value if len(those) > 1 else [value], strict=True):
                     results[index].value = own
             connection.execute("COMMIT")
