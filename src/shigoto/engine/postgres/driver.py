@@ -8,11 +8,11 @@ then. An op that loses a conflict is started again, and so is one that finds its
 Connections are opened when they are needed, and belong to the process that has opened them: after a fork, the child
 begins anew.
 
-What is said to the server for one op is written once, for threads and event loops: begin, its commands, commit. A
-`single` op says its first command by itself, outside of any transaction. If it is done then, one trip to the server was
-all; if it goes on, that first command has changed nothing, and a transaction begins. One that finds that it needs
-several commands yields WRITE first, for which nothing is sent. For one that has a `brief` the driver says that, and
-converses only if it was not enough.
+What is said to the server for one op is written once, for threads and event loops: begin, its commands, commit. An
+op with the hint `one_trip` says its first command by itself, outside of any transaction. If it is done then, one trip
+to the server was all; if it goes on, that first command has changed nothing, and a transaction begins. One that finds
+that it needs several commands yields WRITE first, for which nothing is sent. For one that has a `brief` the driver says
+that, and converses only if it was not enough.
 
 Single enqueues that wait together are stored as one batch (`EnqueueBatcher`).
 
@@ -41,10 +41,10 @@ from typing import Any, Generic, TypeVar
 from weakref import finalize
 
 import psycopg
-from msgspec import structs
+from msgspec import Struct
 
 from shigoto.engine import op as seam
-from shigoto.engine.op import Op, Write, translate
+from shigoto.engine.op import Op, Steps, Write, merged, translate
 from shigoto.engine.postgres.address import PostgresAddress
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.doorbell import ListenConnection, NoDoorbell, NotifyRate, PostgresDoorbell
@@ -159,7 +159,7 @@ class EnqueueBatcher:
         if len(batch) > 1:
             try:
                 values = await self._run(
-                    _merged([op for op, _, _ in batch]), min(until for _, until, _ in batch)
+                    merged([op for op, _, _ in batch]), min(until for _, until, _ in batch)
                 )
             except StoreUnavailable as error:
                 for _, _, future in batch:
@@ -188,33 +188,6 @@ class EnqueueBatcher:
 def _tell(future: "asyncio.Future[Any]", error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-def _merged(ops: list[Op[Any]]) -> Op[Any]:
-    first = ops[0]
-    several = first.several
-    assert several is not None
-    return structs.replace(several([op.subject for op in ops]), committed=_after(ops), rings=_rings(ops))
-
-
-def _after(ops: list[Op[Any]]) -> Callable[[list[Any]], None] | None:
-    callbacks = [(at, op.committed) for at, op in enumerate(ops) if op.committed is not None]
-    if not callbacks:
-        return None
-
-    def call(values: list[Any]) -> None:
-        for at, callback in callbacks:
-            callback(values[at])
-
-    return call
-
-
-def _rings(ops: list[Op[Any]]) -> Callable[[list[Any]], bool] | None:
-    if all(op.rings is None for op in ops):
-        return None
-    return lambda values: any(
-        op.rings is not None and op.rings(value) for op, value in zip(ops, values, strict=True)
-    )
 
 
 T = TypeVar("T")
@@ -246,6 +219,30 @@ TELLS = "_log_destroy_pending"  # by which asyncio itself leaves tasks behind on
 LAST_RING = 1.0  # seconds for the ring that is still due when the store is closed
 
 
+class PostgresHints(Struct, frozen=True, kw_only=True):
+    """Faster ways to run an op on PostgreSQL.
+
+    `one_trip`: In the ordinary case one command does it all. The driver may run the first command by itself, outside
+    of any transaction. If the op yields another command, the first has changed nothing: it failed, or answered so.
+    `alone` starts the op where it does not share its transaction. Its steps expect the ordinary case.
+    `lanes` gives an op that is run and committed before the op joins a caller's transaction, because lanes that a long
+    transaction has made keep others waiting; None if there is nothing to do. It may fail: the op does it, too.
+    """
+
+    one_trip: bool = False
+    alone: Callable[[], Steps[Any]] | None = None
+    lanes: Callable[[], Op[None] | None] | None = None
+
+
+NO_HINTS = PostgresHints()
+ONE_TRIP = PostgresHints(one_trip=True)
+
+
+def hints_of(op: Op[Any]) -> PostgresHints:
+    """Return the hints of an op, or those that say nothing."""
+    return op.hints if isinstance(op.hints, PostgresHints) else NO_HINTS
+
+
 class OneAttempt(Generic[T]):
     """One attempt at one op."""
 
@@ -263,11 +260,12 @@ class OneAttempt(Generic[T]):
     def requests(self) -> Requests[T]:
         """What to send, one after the other; to be sent the answers, or thrown what the server says instead."""
         try:
-            if not self._op.single:
+            hints = hints_of(self._op)
+            if not hints.one_trip:
                 # The op is started only when that is answered: what a beat holds is listed at its start, and whatever
                 # was claimed before the beat's time, and is not in the list, is taken for lost.
                 yield from self._begin()
-            value = yield from translate(self._op.start(), self._execute, psycopg.Error)
+            value: T = yield from translate((hints.alone or self._op.start)(), self._execute, psycopg.Error)
             yield from self._commit()
             return value
         except Exception:
@@ -338,7 +336,7 @@ class _OnLoop:
     def __init__(self, pool: LoopConnections, listen_connection: ListenConnection | None) -> None:
         self.pool = pool
         self.listen_connection = listen_connection
-        self.batchers: dict[object, EnqueueBatcher] = {}
+        self.batchers: dict[str, EnqueueBatcher] = {}
         self.ring: asyncio.TimerHandle | None = None
         self.rings: set[asyncio.Task[None]] = set()
         finalize(self, _leave, self.rings)
@@ -375,7 +373,7 @@ class Driver:
         self.settings = settings
         self.deadline = deadline
         self.texts = Texts(texts)
-        self._notify: Op[None] = Op(start=self._notification, single=True)
+        self._notify: Op[None] = Op(start=self._notification, hints=ONE_TRIP)
         self._begin_again()
         begins_again_in_child(self)
 
@@ -457,11 +455,11 @@ class Driver:
         """Run an op on the running event loop."""
         until = self._until(op, deadline)
         here = self._loops.here()
-        if op.several is None:
+        if op.batch is None:
             return await self._arun(op, until, here)
-        batcher = here.batchers.get(op.several)
+        batcher = here.batchers.get(op.batch.key)
         if batcher is None:
-            batcher = here.batchers[op.several] = EnqueueBatcher(
+            batcher = here.batchers[op.batch.key] = EnqueueBatcher(
                 lambda op, until: self._arun(op, until, here)
             )
         value: T = await batcher.run(op, until)

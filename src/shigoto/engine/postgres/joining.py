@@ -33,7 +33,7 @@ from psycopg.types.array import register_all_arrays
 
 from shigoto.engine.op import Op, Write
 from shigoto.engine.postgres.block_connection import AsyncBlockConnection, BlockConnection
-from shigoto.engine.postgres.driver import Driver
+from shigoto.engine.postgres.driver import ONE_TRIP, Driver, hints_of
 from shigoto.engine.postgres.enqueueing import Lane, add_lanes
 from shigoto.engine.postgres.errors import one_line, refined
 from shigoto.engine.postgres.wire import RING, Array, Command, Copy, Ring, Row, Script, ServerRows
@@ -395,7 +395,8 @@ class Joiner:
         _expect_transaction(caller_connection.transaction_status())
         if caller_connection.connection not in self._checked:
             self._expect_home(caller_connection)
-        ahead = None if op.ahead is None else op.ahead()
+        lanes = hints_of(op).lanes
+        ahead = None if lanes is None else lanes()
         if ahead is not None:
             with suppress(StoreUnavailable):
                 self._driver.run(ahead, deadline=AHEAD_WITHIN)
@@ -408,7 +409,8 @@ class Joiner:
         _expect_transaction(caller_connection.transaction_status())
         if caller_connection.connection not in self._checked:
             await self._aexpect_home(caller_connection)
-        ahead = None if op.ahead is None else op.ahead()
+        lanes = hints_of(op).lanes
+        ahead = None if lanes is None else lanes()
         if ahead is not None:
             with suppress(StoreUnavailable):
                 await self._driver.arun(ahead, deadline=AHEAD_WITHIN)
@@ -509,10 +511,10 @@ class Joined(Generic[T]):
     def questions(self) -> Questions[T]:
         """What to execute, one after the other; to be sent the answers, or thrown what the server says instead."""
         op, guarded, first = self._op, False, True
-        steps = (op.inside or op.start)()
+        steps = op.start()
         try:
             command = next(steps)
-            if not op.single:
+            if not hints_of(op).one_trip:
                 guarded = bool((yield SAVEPOINT))
             while True:
                 try:
@@ -563,7 +565,7 @@ def _identity() -> Steps[Identity]:
     return row
 
 
-ASK_IDENTITY: Op[Identity] = Op(start=_identity, mode="read", single=True)
+ASK_IDENTITY: Op[Identity] = Op(start=_identity, mode="read", hints=ONE_TRIP)
 
 
 def _expect_block(connection: object) -> None:

@@ -29,11 +29,11 @@ from functools import partial
 from inspect import iscoroutine
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
-from shigoto.engine.op import Op, Write, drive
+from shigoto.engine.op import Op, Write, drive, merged
 from shigoto.engine.sql.block import BlockTimer, started
 from shigoto.engine.sql.commands import Command, SqlText, sql
 from shigoto.engine.sqlite import file
@@ -85,6 +85,20 @@ def _begin(inner: Any) -> None:
     """Let a Connection of SQLAlchemy's begin, as it does before a statement; a Session has done it by now."""
     if hasattr(inner, "exec_driver_sql") and not inner.in_transaction():
         inner.exec_driver_sql("SELECT 1").close()
+
+
+class SqliteHints(Struct, Generic[T], frozen=True):
+    """A shorter way to run an op on SQLite.
+
+    `direct` runs the one command that does it all in the ordinary case. It takes a function that executes a command.
+    If it returns None, the case is not ordinary and nothing was changed: then the op is started.
+    """
+
+    direct: Callable[[Callable[..., Any]], T | None]
+
+
+def _direct(op: Op[T]) -> Direct[T] | None:
+    return op.hints.direct if isinstance(op.hints, SqliteHints) else None
 
 
 class OpResult:
@@ -208,11 +222,12 @@ class Driver:
         """Run an op in the calling thread."""
         if op.mode != "read":
             expect_outside(self.path)
-        if op.direct is not None:
-            value = self._run_directly(op.direct, op)
+        direct = _direct(op)
+        if direct is not None:
+            value = self._run_directly(direct, op)
             if value is not None:
                 return value
-            op = replace(op, direct=None)
+            op = structs.replace(op, hints=None)
         result = self._transact([op])[0]
         if result.error is not None:
             raise result.error
@@ -267,7 +282,8 @@ class Driver:
         execute(theirs, sql("take_write_lock"))
         execute(theirs, SqlText("SAVEPOINT shigoto"))
         try:
-            value = None if op.direct is None else op.direct(partial(_execute_on, theirs))
+            direct = _direct(op)
+            value = None if direct is None else direct(partial(_execute_on, theirs))
             if value is None:
                 value = drive(op.start(), lambda command: execute(theirs, command))
             if isinstance(theirs, BlockConnection) and op.rings is not None and op.rings(value):
@@ -368,7 +384,7 @@ class Driver:
     def _write(
         self, connection: OwnConnection, ops: list[Op[Any]], indexes: list[int], results: list[OpResult]
     ) -> None:
-        direct = ops[indexes[0]].direct if len(indexes) == 1 else None
+        direct = _direct(ops[indexes[0]]) if len(indexes) == 1 else None
         value = None if direct is None else self._write_directly(connection, direct)
         if value is not None:
             results[indexes[0]].value = value
@@ -475,17 +491,12 @@ def _merged(ops: list[Op[Any]], indexes: list[int]) -> list[tuple[Op[Any], list[
     """The ops to run, and for each whose it is: those that can be done at once become one."""
     same: dict[object, list[int]] = {}
     for index in indexes:
-        same.setdefault(ops[index].several or index, []).append(index)
+        batch = ops[index].batch
+        same.setdefault(index if batch is None else batch.key, []).append(index)
     return [
-        (ops[those[0]] if len(those) == 1 else _several([ops[index] for index in those]), those)
+        (ops[those[0]] if len(those) == 1 else merged([ops[index] for index in those]), those)
         for those in same.values()
     ]
-
-
-def _several(ops: list[Op[Any]]) -> Op[Any]:
-    several = ops[0].several
-    assert several is not None
-    return several([op.subject for op in ops])
 
 
 def _execute_read(connection: sqlite3.Connection, command: Command) -> sqlite3.Cursor:
