@@ -34,7 +34,7 @@ from typing import Any, Generic, TypeVar, cast
 from msgspec import Struct, structs
 
 from shigoto.engine.op import Op, Write, drive, merged
-from shigoto.engine.sql.block import BlockTimer, started
+from shigoto.engine.sql.block import BlockTimer, held_in, started
 from shigoto.engine.sql.commands import Command, SqlText, sql
 from shigoto.engine.sqlite import file
 from shigoto.engine.sqlite.dialect import execute
@@ -72,19 +72,11 @@ def unwrapped(connection: object) -> object:
             return inner
         if hasattr(inner, "get_raw_connection"):
             break
-        _begin(inner)
-        held = getattr(inner, "driver_connection", None) or getattr(inner, "connection", None)
-        inner = held() if callable(held) and not isinstance(held, sqlite3.Connection) else held
+        inner = held_in(inner, lambda held: isinstance(held, sqlite3.Connection))
         if iscoroutine(inner):
             inner.close()
             break
     return inner if isinstance(inner, sqlite3.Connection) else connection
-
-
-def _begin(inner: Any) -> None:
-    """Let a Connection of SQLAlchemy's begin, as it does before a statement; a Session has done it by now."""
-    if hasattr(inner, "exec_driver_sql") and not inner.in_transaction():
-        inner.exec_driver_sql("SELECT 1").close()
 
 
 class SqliteHints(Struct, Generic[T], frozen=True):
