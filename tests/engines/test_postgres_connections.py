@@ -18,7 +18,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from shigoto.engine.op import Batch, Op
+from shigoto.engine.op import Op, OpBatch
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
@@ -391,7 +391,7 @@ async def test_one_that_is_not_waited_for_any_more_is_closed_at_once() -> None:
 
 
 def of_batch(number: int) -> Op[Any]:
-    return Op(start=lambda: nothing([number]), batch=Batch("number", number, merge))
+    return Op(start=lambda: nothing([number]), batch=OpBatch("number", number, merge))
 
 
 def merge(numbers: list[int]) -> Op[list[Any]]:

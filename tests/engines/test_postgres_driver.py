@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from shigoto.engine.op import WRITE, Batch, Op
+from shigoto.engine.op import WRITE, Op, OpBatch
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.driver import ONE_TRIP, Driver
 from shigoto.engine.postgres.wire import Script
@@ -594,7 +594,7 @@ class Batching:
             yield NamedSql("add", (id, "alone"))
             return id
 
-        return Op(start=start, batch=Batch("add", id, self.several))
+        return Op(start=start, batch=OpBatch("add", id, self.several))
 
     def several(self, ids: list[int]) -> Op[list[int]]:
         def start() -> Any:

@@ -35,7 +35,7 @@ class Brief(Struct, Generic[T], frozen=True):
     unexpected: tuple[type[Exception], ...]
 
 
-class Batch(Struct, Generic[T], frozen=True):
+class OpBatch(Struct, Generic[T], frozen=True):
     """The way to run several ops as one, for less than one after the other.
 
     A driver may merge ops that have the same `key`: `merge` makes one op from their `subject`s, and its values are
@@ -71,7 +71,7 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     committed: Callable[[T], None] | None = None
     deadline: float | None = None
     urgent: bool = False
-    batch: Batch[T] | None = None
+    batch: OpBatch[T] | None = None
     brief: Brief[T] | None = None
     hints: object = None
 

@@ -12,7 +12,7 @@ from uuid import UUID
 import psycopg
 from msgspec import json
 
-from shigoto.engine.op import Batch, Op
+from shigoto.engine.op import Op, OpBatch
 from shigoto.engine.postgres import checkup, claiming, enqueueing, schema, transaction
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.claiming import Marks
@@ -313,7 +313,7 @@ class PostgresEngine:
             start=lambda: enqueueing.enqueue_joined(specs),
             rings=_anything_new,
             brief=enqueueing.one(specs[0], self._patterns) if one else None,
-            batch=Batch("enqueue", specs[0], self._enqueue_several) if one else None,
+            batch=OpBatch("enqueue", specs[0], self._enqueue_several) if one else None,
             hints=PostgresHints(
                 one_trip=not one and enqueueing.is_single(specs),
                 alone=None if one else lambda: enqueueing.enqueue(specs),

@@ -29,7 +29,7 @@ from functools import partial
 from inspect import iscoroutine
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -79,17 +79,17 @@ def unwrapped(connection: object) -> object:
     return inner if isinstance(inner, sqlite3.Connection) else connection
 
 
-class SqliteHints(Struct, Generic[T], frozen=True):
+class SqliteHints(Struct, frozen=True):
     """A shorter way to run an op on SQLite.
 
     `direct` runs the one command that does it all in the ordinary case. It takes a function that executes a command.
     If it returns None, the case is not ordinary and nothing was changed: then the op is started.
     """
 
-    direct: Callable[[Callable[..., Any]], T | None]
+    direct: Direct[Any]
 
 
-def _direct(op: Op[T]) -> Direct[T] | None:
+def _direct(op: Op[Any]) -> Direct[Any] | None:
     return op.hints.direct if isinstance(op.hints, SqliteHints) else None
 
 

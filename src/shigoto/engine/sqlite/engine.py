@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
-from shigoto.engine.op import WRITE, Batch, Op
+from shigoto.engine.op import WRITE, Op, OpBatch
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
 from shigoto.engine.sql import looking, managing, repairing, settling, ticking
 from shigoto.engine.sql.commands import Dialect, SqlText, Steps, sql
@@ -185,7 +185,7 @@ class SqliteEngine:
             return Op(
                 start=lambda: enqueueing.enqueue(self._clock.now(), specs),
                 rings=_anything_new,
-                batch=Batch("enqueue", spec, self._enqueue_several),
+                batch=OpBatch("enqueue", spec, self._enqueue_several),
                 hints=SqliteHints(
                     lambda execute: enqueueing.insert_directly(self._clock.now(), spec, execute)
                 ),
