@@ -32,12 +32,12 @@ WITHOUT_STATE = """        ends.append((row, ended, row.settled_token))
                 time.sleep(0.001)
     moves = yield from move(submit, now, ends)
 """
-COMMITTED = """            value = drive(op, lambda command: execute(self._connection, command))
+COMMITTED = """            value = drive(op.start(), lambda command: execute(self._connection, command))
             self._plainly("COMMIT")
 """
 WITHOUT_TRANSACTION = """            self._plainly("COMMIT")
             self._plainly("BEGIN IMMEDIATE")
-            value = drive(op, lambda command: execute(self._connection, command))
+            value = drive(op.start(), lambda command: execute(self._connection, command))
             self._plainly("COMMIT")
 """
 DIRECTLY = "                    value = self._write_directly(connection, direct)\n"

@@ -27,6 +27,26 @@ WRITES = (
 OPS = frozenset((*READS, *WRITES))
 
 
+class Told:
+    """A note of what an operation is. It stays with the operation if steps are added to that."""
+
+    def __init__(self, verb: str, asked: Any, committed: Callable[[Any], None] | None) -> None:
+        self.verb = verb
+        self.asked = asked
+        self._committed = committed
+
+    def __call__(self, value: Any) -> None:
+        """What follows the commit of the operation itself."""
+        if self._committed is not None:
+            self._committed(value)
+
+
+def told_by(op: Op[Any]) -> Told:
+    """The note of what an operation is."""
+    assert isinstance(op.committed, Told)
+    return op.committed
+
+
 class Troubles:
     """What a world's lines suffer from now; all may be changed at any time."""
 
@@ -83,14 +103,15 @@ class Line:
 
         def told(*args: Any, **options: Any) -> Op[Any]:
             """The operation, with a note of what it is: the keeper puts another one together from its parts."""
-            return replace(found(*args, **options), subject=(name, args))
+            op = found(*args, **options)
+            return replace(op, committed=Told(name, args, op.committed))
 
         self.__dict__[name] = told
         return told
 
     async def arun(self, op: Op[T]) -> T:
         """There, and back again."""
-        if op.subject[0] == "sweep":
+        if told_by(op).verb == "sweep":
             return await self._sweep(op)
         await self._travel()
         value: T = self._deliver(op)
@@ -133,10 +154,10 @@ class Line:
         value: T = self._commit(op, False)
         if (
             self._troubles.twice
-            and op.subject[0] in REPEATABLE
+            and told_by(op).verb in REPEATABLE
             and self._random.random() < self._troubles.twice
         ):
-            if op.subject[0] in LATE and self._random.random() < 0.5:
+            if told_by(op).verb in LATE and self._random.random() < 0.5:
                 self._loop.call_later(self._random.random() * 60, self._commit, op, True)
             else:
                 again: T = self._commit(op, True)

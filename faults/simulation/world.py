@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from faults.simulation.book import Book
 from faults.simulation.handlers import SCENE, make_app
-from faults.simulation.line import Line, Troubles
+from faults.simulation.line import Line, Troubles, told_by
 from faults.simulation.loop import Loop, Process
 from faults.simulation.manners import Manners
 from faults.simulation.people import enqueue_all, intervene
@@ -294,7 +294,8 @@ class World:
 
     def _commit(self, op: Op[Any], late: bool) -> Any:
         """What reaches the store, and what follows from it."""
-        verb, asked = op.subject
+        told = told_by(op)
+        verb, asked = told.verb, told.asked
         value = self._store.engine.run(op)
         if op.mode == "read" or (verb == "claim" and not value) or (verb == "promote" and not value.count):
             return value

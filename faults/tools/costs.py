@@ -61,7 +61,7 @@ class Meter:
         self._begin(first)
         before = self._rows()
         began = time.monotonic()
-        drive(op, self._execute)
+        drive(op.start(), self._execute)
         took = time.monotonic() - began
         after = self._rows()
         self.say("ROLLBACK")
@@ -74,7 +74,7 @@ class Meter:
             return self._execute(command)
 
         self._begin(first)
-        drive(op, explained)
+        drive(op.start(), explained)
         self.say("ROLLBACK")
         rows = {name: read for name in after if (read := after[name] - before.get(name, 0))}
         return Cost(rows=rows, pages=pages, milliseconds=round(1000 * took, 2))

@@ -62,7 +62,7 @@ def held(op: Op[Any], after: int, gate: Gate) -> Op[Any]:
         finally:
             inner.close()
 
-    return structs.replace(op, start=start, single=False, several=None, direct=None)
+    return structs.replace(op, start=start, batch=None, hints=None)
 
 
 class Session:

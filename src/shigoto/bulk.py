@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from shigoto.engine.op import Op
+from shigoto.engine.op import Op, adrive, drive
 from shigoto.engine.protocol import Engine
 from shigoto.filters import Filters, wanted
 from shigoto.handle import Decode, JobHandle
@@ -60,34 +60,12 @@ class Cancelled:
 
 def carry_out(engine: Engine, plan: BulkPlan[T]) -> T:
     """Run the ops of a plan in the calling thread."""
-    try:
-        op = next(plan)
-        while True:
-            try:
-                value = engine.run(op)
-            except JobError as error:
-                op = plan.throw(error)
-            else:
-                op = plan.send(value)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+    return drive(plan, engine.run, JobError)
 
 
 async def acarry_out(engine: Engine, plan: BulkPlan[T]) -> T:
     """Run the ops of a plan without blocking the event loop."""
-    try:
-        op = next(plan)
-        while True:
-            try:
-                value = await engine.arun(op)
-            except JobError as error:
-                op = plan.throw(error)
-            else:
-                op = plan.send(value)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+    return await adrive(plan, engine.arun, JobError)
 
 
 def count_plan(engine: Engine, filters: Filters, *, clock: Clock = host_clock) -> BulkPlan[int]:

@@ -339,7 +339,7 @@ def rerun_op(
                 " new job. Use a token with the scope admin, or rerun it where the store is."
             )
         storing = (store or engine.enqueue_many)([_again(job, new_id)])
-        [stored] = yield from (storing.inside or storing.start)()  # it is part of a transaction here
+        [stored] = yield from storing.start()
         return stored
 
     return Op(start=steps, rings=_always)

@@ -133,7 +133,7 @@ def store_within_limits(
 
     def steps() -> Steps[list[Enqueued]]:
         yield from _expect_room(engine, specs)
-        return (yield from (inner.inside or inner.start)())  # it is part of a transaction here
+        return (yield from inner.start())
 
     return extended(inner, steps)
 

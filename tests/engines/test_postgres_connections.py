@@ -18,11 +18,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from shigoto.engine.op import Op
+from shigoto.engine.op import Op, OpBatch
 from shigoto.engine.postgres import PostgresEngine
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
-from shigoto.engine.postgres.driver import Driver, EnqueueBatcher
+from shigoto.engine.postgres.driver import ONE_TRIP, Driver, EnqueueBatcher
 from shigoto.engine.postgres.pool import Connector, attempts
 from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreRefused, StoreUnavailable
@@ -93,7 +93,7 @@ async def test_an_op_is_started_when_its_transaction_has_begun(
 
     driver.run(Op(start=start))
     await driver.arun(Op(start=start))
-    driver.run(Op(start=start, single=True))
+    driver.run(Op(start=start, hints=ONE_TRIP))
 
     in_a_transaction = ["BEGIN", "started", "SELECT", "COMMIT"]
     assert seen == [*in_a_transaction, *in_a_transaction, "started", "SELECT"]
@@ -327,9 +327,9 @@ class Turnstile:
         other.close()
 
 
-@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("hints", [None, ONE_TRIP])
 async def test_connections_that_have_all_died_unseen_cost_no_caller_more_than_a_second_try(
-    open_driver: Open, postgres_database: str, single: bool
+    open_driver: Open, postgres_database: str, hints: object
 ) -> None:
     with Turnstile(int(read_address(postgres_database).parameters["port"])) as turnstile:
         driver = open_driver(through=turnstile)
@@ -340,8 +340,8 @@ async def test_connections_that_have_all_died_unseen_cost_no_caller_more_than_a_
 
         turnstile.turn()
 
-        assert await asyncio.to_thread(driver.run, call("pid", single=single))
-        assert await driver.arun(call("pid", single=single))
+        assert await asyncio.to_thread(driver.run, call("pid", hints=hints))
+        assert await driver.arun(call("pid", hints=hints))
         assert turnstile.accepted == 8
         driver.close()
 
@@ -390,8 +390,20 @@ async def test_one_that_is_not_waited_for_any_more_is_closed_at_once() -> None:
 # Batches
 
 
-def nothing(*_: Any) -> Any:
-    yield from ()
+def of_batch(number: int) -> Op[Any]:
+    return Op(start=lambda: nothing([number]), batch=OpBatch("number", number, merge))
+
+
+def merge(numbers: list[int]) -> Op[list[Any]]:
+    return Op(start=lambda: nothing(numbers))
+
+
+def nothing(numbers: list[int]) -> Any:
+    yield from numbers
+
+
+def subjects(op: Op[Any]) -> list[int]:
+    return list(op.start())
 
 
 async def test_one_that_hangs_holds_up_nobody_else_for_long() -> None:
@@ -400,14 +412,15 @@ async def test_one_that_hangs_holds_up_nobody_else_for_long() -> None:
     batches: list[int] = []
 
     async def run(op: Op[Any], until: float) -> Any:
-        if op.subject == 0:
+        [number] = subjects(op)
+        if number == 0:
             began.set()
             await hang.wait()
-        batches.append(op.subject)
-        return op.subject
+        batches.append(number)
+        return number
 
     batcher = EnqueueBatcher(run)
-    ops: list[Op[Any]] = [Op(start=nothing, several=nothing, subject=number) for number in range(3)]
+    ops: list[Op[Any]] = [of_batch(number) for number in range(3)]
     until = asyncio.get_running_loop().time() + 30
     first = asyncio.create_task(batcher.run(ops[0], until))
     await began.wait()
@@ -421,8 +434,7 @@ async def test_one_that_hangs_holds_up_nobody_else_for_long() -> None:
     assert batches == [1, 2, 0]
 
 
-async def test_a_crowd_is_parted_so_that_some_are_here_while_others_are_at_the_server() -> None:
-    """All of them in step would leave either side idle while the other works."""
+async def test_while_a_batch_is_under_way_all_who_come_wait_for_the_next_one() -> None:
     sizes: list[int] = []
     under_way = most = 0
 
@@ -430,27 +442,25 @@ async def test_a_crowd_is_parted_so_that_some_are_here_while_others_are_at_the_s
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        sizes.append(1 if op.several is not None else len(op.subject))
+        numbers = subjects(op)
+        sizes.append(len(numbers))
         await asyncio.sleep(0.001)
         under_way -= 1
-        return op.subject
-
-    def several(subjects: list[int]) -> Op[Any]:
-        return Op(start=nothing, subject=subjects)
+        return numbers if op.batch is None else numbers[0]
 
     batcher = EnqueueBatcher(run)
     until = asyncio.get_running_loop().time() + 30
 
     async def caller(number: int) -> None:
         for _ in range(10):
-            assert await batcher.run(Op(start=nothing, several=several, subject=number), until) == number
+            assert await batcher.run(of_batch(number), until) == number
 
     await asyncio.gather(*(caller(number) for number in range(64)))
 
-    assert sizes[:3] == [1, 31, 32]
+    assert sizes[:3] == [1, 63, 64]
     assert sum(sizes) == 640
-    assert most == 2
-    assert len(sizes) <= 2 * 10 + 2
+    assert most == 1
+    assert len(sizes) <= 10 + 2
 
 
 # Forks

@@ -14,7 +14,7 @@ import pytest
 from shigoto.engine.op import Op
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.doorbell import APART, COALESCE_FOR, MANY_RINGS
-from shigoto.engine.postgres.driver import Driver
+from shigoto.engine.postgres.driver import ONE_TRIP, Driver
 from shigoto.engine.postgres.wire import RING
 from shigoto.engine.protocol import Doorbell
 from shigoto.engine.sql.commands import SqlText
@@ -71,7 +71,7 @@ def in_statement() -> Op[bool]:
         text = "SELECT $1::int::boolean, CASE WHEN $1::int::boolean THEN pg_notify('shigoto', '') END"
         return (yield SqlText(text, (RING,))).fetchone()[0]
 
-    return Op(start=start, single=True, rings=lambda _: True)
+    return Op(start=start, hints=ONE_TRIP, rings=lambda _: True)
 
 
 class Heard:
@@ -286,7 +286,7 @@ def test_a_ring_that_was_rolled_back_is_rung_again_by_what_comes_in_its_place(
             yield SqlText("SELECT pg_notify('shigoto', '') WHERE $1::boolean", (RING,))
             yield SqlText("SELECT pg_notify('shigoto', '') WHERE $1::boolean", (RING,))
 
-    driver.run(Op(start=start, single=True))
+    driver.run(Op(start=start, hints=ONE_TRIP))
 
     assert heard.count(0.3) == 1
 
@@ -295,11 +295,11 @@ def test_a_ring_by_itself_leaves_no_setting_behind(driver: Driver, heard: Heard)
     def start() -> Any:
         return (yield SqlText("SELECT pg_backend_pid(), current_setting('synchronous_commit')")).fetchone()
 
-    before = driver.run(Op(start=start, mode="read", single=True))
+    before = driver.run(Op(start=start, mode="read", hints=ONE_TRIP))
     driver.run(after_commit())
 
     assert heard.count(0.3) == 1
-    assert driver.run(Op(start=start, mode="read", single=True)) == before
+    assert driver.run(Op(start=start, mode="read", hints=ONE_TRIP)) == before
     assert before[1] == "on"
 
 

@@ -27,6 +27,7 @@ from shigoto import JobError, LeaseLost, OptionInvalid, SchemaMissing, Shigoto, 
 from shigoto.context import Context, JobServices, Signals
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine
+from shigoto.engine.postgres.driver import ONE_TRIP
 from shigoto.engine.postgres.wire import bigint_array, int_array, text_array, uuid_array
 from shigoto.engine.sql.commands import SqlText, Steps
 from shigoto.model.ids import uuid7
@@ -366,7 +367,7 @@ class TestCallers:
 
     def test_all_kinds_of_values_arrive_and_come_back(self, shop: Shop, open_caller: Open) -> None:
         with open_caller(shop.address) as caller:
-            assert shop.engine.join(caller.connection, Op(start=all_kinds, single=True)) == EXPECTED
+            assert shop.engine.join(caller.connection, Op(start=all_kinds, hints=ONE_TRIP)) == EXPECTED
             assert shop.engine.join(caller.connection, Op(start=touching)) == (2, 1)
             caller.rollback()
 
@@ -607,7 +608,7 @@ class TestAsyncCallers:
         self, shop: Shop, open_caller: Callable[[str], Any]
     ) -> None:
         async with open_caller(shop.address) as caller:
-            assert await shop.engine.ajoin(caller.connection, Op(start=all_kinds, single=True)) == EXPECTED
+            assert await shop.engine.ajoin(caller.connection, Op(start=all_kinds, hints=ONE_TRIP)) == EXPECTED
             assert await shop.engine.ajoin(caller.connection, Op(start=touching)) == (2, 1)
             await caller.rollback()
 

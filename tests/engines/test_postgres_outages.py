@@ -22,7 +22,7 @@ from devtools.postgres import Server
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import pool
 from shigoto.engine.postgres.address import read_address
-from shigoto.engine.postgres.driver import Driver
+from shigoto.engine.postgres.driver import ONE_TRIP, Driver
 from shigoto.engine.postgres.pool import LONGEST_PAUSE, Reconnect
 from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreError, StoreUnavailable
@@ -89,9 +89,9 @@ def call(name: str, *values: Any, **options: Any) -> Op[Any]:
 # Restarts and kills
 
 
-@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("hints", [None, ONE_TRIP])
 async def test_idle_connections_that_a_restart_has_closed_are_replaced_without_a_word(
-    open_driver: Open, server: Server, single: bool
+    open_driver: Open, server: Server, hints: object
 ) -> None:
     driver = open_driver()
     with ThreadPoolExecutor(4) as pool:
@@ -100,8 +100,8 @@ async def test_idle_connections_that_a_restart_has_closed_are_replaced_without_a
 
     server.restart()
 
-    assert driver.run(call("notes", single=single)) == []
-    assert await driver.arun(call("notes", single=single)) == []
+    assert driver.run(call("notes", hints=hints)) == []
+    assert await driver.arun(call("notes", hints=hints)) == []
 
 
 async def test_idle_connections_of_a_killed_server_are_replaced_when_it_is_back(
@@ -389,7 +389,7 @@ def test_the_server_ends_a_transaction_of_a_process_that_stands_still(open_drive
     driver = open_driver()
 
     assert driver.run(Op(start=start)) == ("30s",)
-    assert driver.run(Op(start=start, single=True)) == ("0",)
+    assert driver.run(Op(start=start, hints=ONE_TRIP)) == ("0",)
 
 
 # Forks

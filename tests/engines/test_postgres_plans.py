@@ -21,6 +21,7 @@ from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine, claiming
 from shigoto.engine.postgres.claiming import FRONT, Marks, ScanStart, probes_of, slices_of
 from shigoto.engine.postgres.claiming import LinePosition as Mark
+from shigoto.engine.postgres.driver import ONE_TRIP
 from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
@@ -188,7 +189,7 @@ class Behind(Marks):
 
 def claim_behind(store: Store, until: Mark, *marks: Mark) -> Op[Any]:
     wants = want("warm")
-    return Op(start=lambda: claiming.claim(Behind(until, *marks), store.worker, wants), single=True)
+    return Op(start=lambda: claiming.claim(Behind(until, *marks), store.worker, wants), hints=ONE_TRIP)
 
 
 def settle(store: Store, *endings: Ending) -> Op[Any]:

@@ -120,7 +120,7 @@ class TestTheFile:
         expected = [2, "wal", 0]
         assert engine.run(Op(start=look, mode="read")) == expected
         assert engine.run(Op(start=look)) == expected
-        assert drive(Op(start=look), lambda command: execute(theirs, command)) == expected
+        assert drive(look(), lambda command: execute(theirs, command)) == expected
         assert theirs.isolation_level == "IMMEDIATE"
         theirs.close()
 

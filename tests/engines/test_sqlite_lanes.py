@@ -67,7 +67,7 @@ def statements_of(engine: SqliteEngine, op: Op[Any]) -> list[str]:
         return execute(connection, command)
 
     connection.execute("BEGIN IMMEDIATE")
-    drive(op, run)
+    drive(op.start(), run)
     connection.close()
     return texts
 

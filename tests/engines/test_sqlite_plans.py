@@ -125,7 +125,7 @@ def steps_of(engine: SqliteEngine, op: Op[Any]) -> int:
     connection.set_progress_handler(count, 100)
     try:
         connection.execute("BEGIN IMMEDIATE")
-        drive(op, lambda command: execute(connection, command))
+        drive(op.start(), lambda command: execute(connection, command))
     finally:
         connection.close()
     return steps * 100
@@ -146,7 +146,7 @@ def costs_of_writes(engine: SqliteEngine, plan: BulkPlan[Any]) -> list[int]:
         while True:
             costs.append(0)
             connection.set_progress_handler(None if op.mode == "read" else count, 100)
-            op = plan.send(drive(op, lambda command: execute(connection, command)))
+            op = plan.send(drive(op.start(), lambda command: execute(connection, command)))
     except StopIteration:
         return costs
     finally:

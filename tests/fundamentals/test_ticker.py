@@ -143,7 +143,7 @@ class Beaten(MemoryEngine):
     def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         if self.before is not None and changes:
             first, self.before = self.before, None
-            drive(super().tick([first]), _nothing)
+            drive(super().tick([first]).start(), _nothing)
         return super().tick(changes)
 
 
@@ -224,10 +224,10 @@ class Contested(MemoryEngine):
     other: Change | None = None
 
     def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
-        answer = drive(super().schedules(names), _nothing)
+        answer = drive(super().schedules(names).start(), _nothing)
         if self.other is not None and not answer:
             first, self.other = self.other, None
-            drive(super().tick([first]), _nothing)
+            drive(super().tick([first]).start(), _nothing)
 
         def told() -> Steps[list[Schedule]]:
             yield from ()
@@ -542,9 +542,9 @@ class Unwilling(MemoryEngine):
             [change] = changes
             if not self.failed_before:
                 self.failed_before = True
-                [known] = drive(super(Unwilling, self).schedules([change.schedule.name]), _nothing)
+                [known] = drive(super(Unwilling, self).schedules([change.schedule.name]).start(), _nothing)
                 other = after_failure(known, ValueError("full"), self._store.now())
-                assert drive(super(Unwilling, self).tick([other]), _nothing) == [other]
+                assert drive(super(Unwilling, self).tick([other]).start(), _nothing) == [other]
             raise ValueError("full")
 
         return Op(start=refuse)

@@ -228,13 +228,14 @@ def test_arguments_results_and_errors_are_never_noted(shop: Shop) -> None:
 
 
 def test_anything_else_can_be_noted_by_its_value_and_rings_as_before(shop: Shop) -> None:
-    def entry(states: list[State | None]) -> AuditEntry | None:
-        return AuditEntry(actor=ACTOR, action="job.cancel", target="x") if states[0] is not None else None
+    def entries(states: list[State | None], _: object) -> list[AuditEntry]:
+        known = states[0] is not None
+        return [AuditEntry(actor=ACTOR, action="job.cancel", target="x")] if known else []
 
     op = shop.engine.cancel([uuid4()])
-    assert noted(shop.engine, op, entry).rings is op.rings
-    shop.engine.run(noted(shop.engine, op, entry))
-    shop.engine.run(noted(shop.engine, shop.engine.cancel([shop.price.enqueue("tea").id]), entry))
+    assert noted(shop.engine, op, entries).rings is op.rings
+    shop.engine.run(noted(shop.engine, op, entries))
+    shop.engine.run(noted(shop.engine, shop.engine.cancel([shop.price.enqueue("tea").id]), entries))
 
     assert [target for _, target, *_ in told(shop)] == ["x"]
 

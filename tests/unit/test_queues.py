@@ -112,7 +112,7 @@ def test_where_no_limit_is_known_nothing_is_looked_at(shop: Shop) -> None:
 
     op = store_within_limits(shop.engine, [spec("other")], {"default": 1})
 
-    assert (op.direct is None, op.several is None) == (plain.direct is None, plain.several is None)
+    assert (op.batch is None, op.hints is None) == (plain.batch is None, plain.hints is None)
     with pytest.raises(QueueFull):
         shop.engine.run(store_within_limits(shop.engine, [spec(), spec()], {"default": 1}))
 

@@ -118,9 +118,9 @@ def test_what_is_asked_for_stands_beside_a_statement_and_never_in_it(tmp_path: P
         for filters in asked:
             for state in (None, *State):
                 wanted = JobFilter(state=state, before=7, limit=7, **filters)
-                drive(app.engine.find(wanted), run)
-                drive(app.engine.count(wanted), run)
-                drive(app.engine.deletable(wanted), run)
+                drive(app.engine.find(wanted).start(), run)
+                drive(app.engine.count(wanted).start(), run)
+                drive(app.engine.deletable(wanted).start(), run)
 
     assert len(set(texts)) > 50
     assert [text for text in texts if "DROP TABLE" in text] == []

@@ -26,14 +26,21 @@ MOST_IDS = 400  # that are named in one entry
 AT_ONCE = 20  # jobs that are looked at together: they come with all they have
 
 
-def noted(engine: Engine, op: Op[T], entry: Callable[[T], AuditEntry | None]) -> Op[T]:
-    """The op, which also notes what is said of its value, if anything is, in its own transaction."""
+def noted(
+    engine: Engine,
+    op: Op[T],
+    entries: Callable[[T, Any], Sequence[AuditEntry]],
+    before: Callable[[], Steps[Any]] | None = None,
+) -> Op[T]:
+    """The op, which also writes entries in its own transaction. They are made of its value, and of what `before` has
+    seen."""
 
     def steps() -> Steps[T]:
+        seen = None if before is None else (yield from before())
         value = yield from op.start()
-        made = entry(value)
-        if made is not None:
-            yield from engine.registry.note([made]).start()
+        made = entries(value, seen)
+        if made:
+            yield from engine.registry.note(made).start()
         return value
 
     return extended(op, steps)
@@ -48,17 +55,13 @@ def rerun_op(engine: Engine, id: UUID, *, actor: str, named: UUID | None = None)
     """Make a new job like one that has ended, if there is room for it; or find the one that was `named` so, if it was
     made before. Raises JobNotFound, JobNotRetryable, QueueFull."""
 
-    def entry(made: Enqueued) -> AuditEntry | None:
+    def entries(made: Enqueued, _: object) -> list[AuditEntry]:
         if made.status == "existing":
-            return None
-        return AuditEntry(
-            actor=actor,
-            action="job.rerun",
-            target=str(id),
-            after=said({"id": str(made.id), "number": made.number}),
-        )
+            return []
+        after = said({"id": str(made.id), "number": made.number})
+        return [AuditEntry(actor=actor, action="job.rerun", target=str(id), after=after)]
 
-    return noted(engine, again(engine, id, named=named, store=partial(store_within_limits, engine)), entry)
+    return noted(engine, again(engine, id, named=named, store=partial(store_within_limits, engine)), entries)
 
 
 def change_queue_op(engine: Engine, queue: str, *, actor: str, **fields: Any) -> Op[QueueSettings]:
@@ -85,15 +88,10 @@ class Audited(Relay):
         self._notes = not engine.capabilities.served
 
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
-        op = self.engine.cancel(ids, force=force)
+        def entries(states: list[State | None], before: dict[UUID, State]) -> list[AuditEntry]:
+            return self._cancelled(ids, before, states, force=force)
 
-        def steps() -> Steps[list[State | None]]:
-            before = {} if self._filter is not None else (yield from self._states(ids))
-            states = yield from op.start()
-            yield from self._note(self._cancelled(ids, before, states, force=force))
-            return states
-
-        return extended(op, steps) if self._notes else op
+        return self._noted(self.engine.cancel(ids, force=force), entries, lambda: self._states(ids))
 
     def _cancelled(
         self,
@@ -117,15 +115,10 @@ class Audited(Relay):
         return [self._entry("jobs.cancel", self._filter, None, {**counts, "force": force, **_ids(named)})]
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
-        op = self.engine.retry(ids)
+        def entries(_: object, before: dict[UUID, State]) -> list[AuditEntry]:
+            return self._retried(ids, before)
 
-        def steps() -> Steps[list[Enqueued]]:
-            before = {} if self._filter is not None else (yield from self._states(ids))
-            retried = yield from op.start()
-            yield from self._note(self._retried(ids, before))
-            return retried
-
-        return extended(op, steps) if self._notes else op
+        return self._noted(self.engine.retry(ids), entries, lambda: self._states(ids))
 
     def _retried(self, ids: Sequence[UUID], before: Mapping[UUID, State]) -> list[AuditEntry]:
         if self._filter is not None:
@@ -137,25 +130,19 @@ class Audited(Relay):
         ]
 
     def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
-        op = self.engine.delete(numbers, states)
-
-        def entry(count: int) -> AuditEntry | None:
+        def entries(count: int, _: object) -> list[AuditEntry]:
             after = {"deleted": count, "of": list(numbers[:MOST_IDS])}
-            return self._entry("jobs.delete", self._filter, None, after) if count else None
+            return [self._entry("jobs.delete", self._filter, None, after)] if count else []
 
-        return noted(self.engine, op, entry) if self._notes else op
+        return self._noted(self.engine.delete(numbers, states), entries)
 
     def configure(self, settings: QueueSettings) -> Op[None]:
-        op = self.engine.configure(settings)
-
-        def steps() -> Steps[None]:
-            stored = yield from self.engine.settings().start()
+        def entries(_: object, stored: list[QueueSettings]) -> list[AuditEntry]:
             plain = QueueSettings(name=settings.name)
             before = next((each for each in stored if each.name == settings.name), plain)
-            yield from op.start()
-            yield from self._note(self._configured(before, settings))
+            return self._configured(before, settings)
 
-        return extended(op, steps) if self._notes else op
+        return self._noted(self.engine.configure(settings), entries, lambda: self.engine.settings().start())
 
     def _configured(self, before: QueueSettings, after: QueueSettings) -> list[AuditEntry]:
         old, new = structs.asdict(before), structs.asdict(after)
@@ -169,17 +156,13 @@ class Audited(Relay):
         return [self._entry(action, after.name, *of)]
 
     def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
-        op = self.engine.tick(changes)
-
-        def steps() -> Steps[list[Change | None]]:
-            names = [change.schedule.name for change in changes]
-            before = {each.name: each for each in (yield from self.engine.schedules(names).start())}
-            done = yield from op.start()
+        def entries(done: list[Change | None], known: list[Schedule]) -> list[AuditEntry]:
+            before = {each.name: each for each in known}
             made = [self._changed(before.get(c.schedule.name), c) for c in done if c is not None]
-            yield from self._note([entry for entry in made if entry is not None])
-            return done
+            return [entry for entry in made if entry is not None]
 
-        return extended(op, steps) if self._notes else op
+        names = [change.schedule.name for change in changes]
+        return self._noted(self.engine.tick(changes), entries, lambda: self.engine.schedules(names).start())
 
     def _changed(self, before: Schedule | None, change: Change) -> AuditEntry | None:
         action = _verb(before, change)
@@ -191,26 +174,29 @@ class Audited(Relay):
         return self._entry(f"schedule.{action}", change.schedule.name, of, after)
 
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
-        op = self.engine.remove_schedules(names)
-
-        def steps() -> Steps[list[bool]]:
-            removed = yield from op.start()
+        def entries(removed: list[bool], _: object) -> list[AuditEntry]:
             gone = [name for name, known in zip(names, removed, strict=True) if known]
-            yield from self._note([self._entry("schedule.remove", name, None, None) for name in gone])
-            return removed
+            return [self._entry("schedule.remove", name, None, None) for name in gone]
 
-        return extended(op, steps) if self._notes else op
+        return self._noted(self.engine.remove_schedules(names), entries)
+
+    def _noted(
+        self,
+        op: Op[T],
+        entries: Callable[[T, Any], Sequence[AuditEntry]],
+        before: Callable[[], Steps[Any]] | None = None,
+    ) -> Op[T]:
+        return noted(self.engine, op, entries, before) if self._notes else op
 
     def _states(self, ids: Sequence[UUID]) -> Steps[dict[UUID, State]]:
+        """The states of jobs, each of which gets an entry of its own."""
         states: dict[UUID, State] = {}
+        if self._filter is not None:
+            return states
         for start in range(0, len(ids), AT_ONCE):
             jobs = yield from self.engine.get(ids[start : start + AT_ONCE]).start()
             states |= {job.id: job.state for job in jobs if job is not None}
         return states
-
-    def _note(self, entries: Sequence[AuditEntry]) -> Steps[None]:
-        if entries:
-            yield from self.engine.registry.note(entries).start()
 
     def _entry(self, action: str, target: str | None, before: object, after: object) -> AuditEntry:
         return AuditEntry(

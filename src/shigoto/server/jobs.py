@@ -363,7 +363,7 @@ def _submit_op(
         for each, job in zip(named, stored, strict=True):
             _expect_same(caller, each, job, now, keys)
         _expect_all_or_none(named, [job is None for job in stored])
-        made = yield from (plain.inside or plain.start)()  # it is part of a transaction here
+        made = yield from plain.start()
         met = {job.id for job in stored if job is not None}
         late = [each for each, at in zip(wanted, made, strict=True) if _met_late(each, at, met)]
         if late:  # stored by somebody else while this one looked

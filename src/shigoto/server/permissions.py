@@ -84,7 +84,7 @@ def within(caller: Caller, engine: Engine, specs: Sequence[JobSpec], op: Op[T]) 
         for spec in specs:
             if spec.key is not None:
                 yield from _expect_own_key(caller, engine, spec)
-        return (yield from (op.inside or op.start)())  # it is part of a transaction here
+        return (yield from op.start())
 
     return extended(op, steps)
 

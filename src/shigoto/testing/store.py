@@ -29,7 +29,7 @@ from msgspec import structs
 
 from shigoto.app import Shigoto
 from shigoto.engine.memory import MemoryEngine
-from shigoto.engine.op import Op, Steps
+from shigoto.engine.op import Op, Steps, extended
 from shigoto.engine.open import open_engine
 from shigoto.engine.protocol import Engine, Relay
 from shigoto.engine.sqlite import SqliteEngine
@@ -177,8 +177,7 @@ class OwnStore(Relay):
                 (answer.id, self.asked[answer.id]) for answer in answers if answer.id in self.asked
             )
 
-        # Without its short cuts, which would pass by what is noted here.
-        return structs.replace(op, start=steps, committed=committed, direct=None, brief=None, several=None)
+        return structs.replace(extended(op, steps), committed=committed)
 
     def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         """Fire; and note what was asked for."""

@@ -109,7 +109,7 @@ class MemoryEngine:
     def run(self, op: Op[T]) -> T:
         """Run an op in the calling thread; no op takes long, so neither does the wait for the lock."""
         with self._lock:
-            value = drive(op, _refuse_command)
+            value = drive(op.start(), _refuse_command)
             self._store.tell_failures()
             doorbells = tuple(self._doorbells) if op.rings is not None and op.rings(value) else ()
         # Outside the lock: what they call may well want to run the next op.

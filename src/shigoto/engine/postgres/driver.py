@@ -8,31 +8,24 @@ then. An op that loses a conflict is started again, and so is one that finds its
 Connections are opened when they are needed, and belong to the process that has opened them: after a fork, the child
 begins anew.
 
-What is said to the server for one op is written once, for threads and event loops: begin, its commands, commit. A
-`single` op says its first command by itself, outside of any transaction. If it is done then, one trip to the server was
-all; if it goes on, that first command has changed nothing, and a transaction begins. One that finds that it needs
-several commands yields WRITE first, for which nothing is sent. For one that has a `brief` the driver says that, and
-converses only if it was not enough.
+What is said to the server for one op is written once, for threads and event loops: begin, its commands, commit. An
+op with the hint `one_trip` says its first command by itself, outside of any transaction. If it is done then, one trip
+to the server was all; if it goes on, that first command has changed nothing, and a transaction begins. One that finds
+that it needs several commands yields WRITE first, for which nothing is sent. For one that has a `brief` the driver says
+that, and converses only if it was not enough.
 
 Single enqueues that wait together are stored as one batch (`EnqueueBatcher`).
 
 Nothing waits for company: one that comes alone goes at once, and what comes while it is under way is the next batch;
-so is whatever comes back as soon as a batch has been told of its jobs. A crowd is parted in two, or else it would
-walk in step, all of it here while the server has nothing to do, and then all of it there:
-
-    here      ── first ──── second ──── first ──── second ──
-    server            ── first ──── second ──── first ──
-
-Each core has work so: 64 callers store about a fifth more jobs in a second, 54 to 58 thousand instead of 46 to 50.
-A batch is not waited for any longer if it takes its time: it may have met with a job that somebody else has stored and
-not committed. Each of a batch is told of its own job; if the batch is refused, each goes by itself.
+so is whatever comes back as soon as a batch has been told of its jobs.
+A batch that takes its time is not waited for: it may have met with a job that another transaction has stored and not
+committed. Each of a batch is told of its own job; if the batch is refused, each goes by itself.
 """
 
 import asyncio
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
 from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
@@ -41,13 +34,14 @@ from typing import Any, Generic, TypeVar
 from weakref import finalize
 
 import psycopg
-from msgspec import structs
+from msgspec import Struct
 
-from shigoto.engine.op import Op, Steps, Write
+from shigoto.engine import op as seam
+from shigoto.engine.op import Op, Steps, Write, merged, translate
 from shigoto.engine.postgres.address import PostgresAddress
 from shigoto.engine.postgres.connection import LoopConnection, ThreadConnection
 from shigoto.engine.postgres.doorbell import ListenConnection, NoDoorbell, NotifyRate, PostgresDoorbell
-from shigoto.engine.postgres.errors import RESTARTABLE, WORN_OUT, ConnectionLost, OpAttempts
+from shigoto.engine.postgres.errors import WORN_OUT, ConnectionLost, OpAttempts
 from shigoto.engine.postgres.pool import (
     Connector,
     LoopConnections,
@@ -63,7 +57,6 @@ from shigoto.model.errors import StoreError, StoreUnavailable
 MAX_BATCH = 500
 WAIT_FOR = 0.05  # seconds, for the batch before
 SIDE_BY_SIDE = 4  # batches; with a server that is slow to all, larger ones are better than more
-CROWD = 16  # ops; of fewer, two transactions cost more than they bring
 
 RunOne = Callable[[Op[Any], float], Awaitable[Any]]
 _Waiting = tuple[Op[Any], float, "asyncio.Future[Any]"]
@@ -75,103 +68,84 @@ class EnqueueBatcher:
     def __init__(self, run: RunOne) -> None:
         self._run = run
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Waiting] = deque()
-        self._awaited: set[object] = set()  # the batches that are waited for
-        self._newest_at = 0.0
+        self._waiting: list[_Waiting] = []
+        self._awaited: object = None  # the batch for which they wait
         self._under_way = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._batches: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, op: Op[Any], until: float) -> Any:
-        """The op's value; it may come with those of others."""
-        if self._awaited:
+        """Return the op's value; it may come with those of others."""
+        if self._awaited is not None:
             future: asyncio.Future[Any] = self._loop.create_future()
             self._waiting.append((op, until, future))
-            if self._timer is None:
-                self._watch(self._newest_at + WAIT_FOR)
+            self._watch()
             return await future
-        batch = self._begun()
+        batch = self._begin()
         try:
             return await self._run(op, until)
         finally:
-            self._ended(batch)
+            self._end(batch)
 
-    def _begun(self) -> object:
-        batch, self._newest_at = object(), self._loop.time()
-        self._awaited.add(batch)
+    def _begin(self) -> object:
         self._under_way += 1
+        self._awaited = batch = object()
         return batch
 
-    def _ended(self, batch: object) -> None:
+    def _end(self, batch: object) -> None:
         self._under_way -= 1
-        if batch in self._awaited:
-            self._awaited.remove(batch)
+        if batch is self._awaited:
             self._go_on()
 
-    def _watch(self, at: float) -> None:
-        self._timer = self._loop.call_at(at, self._wait_no_longer)
+    def _watch(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(WAIT_FOR, self._wait_no_longer)
 
     def _wait_no_longer(self) -> None:
         self._timer = None
         if self._under_way < SIDE_BY_SIDE:
-            self._awaited.clear()
             self._go_on()
         else:
-            self._watch(self._loop.time() + WAIT_FOR)
+            self._watch()
 
     def _go_on(self) -> None:
+        self._awaited = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        batch: list[_Waiting] = []
-        while self._waiting and len(batch) < MAX_BATCH:
-            waiting = self._waiting.popleft()
-            if not waiting[2].done():  # else it was cancelled, and nothing was sent for it
-                batch.append(waiting)
-        if len(batch) < CROWD or self._awaited:
-            self._start(batch)
-        else:
-            middle = len(batch) // 2
-            self._start(batch[:middle])
-            self._start(batch[middle:])
-        if self._waiting:
-            self._watch(self._newest_at + WAIT_FOR)
-
-    def _start(self, batch: list[_Waiting]) -> None:
+        waiting = [each for each in self._waiting if not each[2].done()]  # else it was cancelled
+        batch, self._waiting = waiting[:MAX_BATCH], waiting[MAX_BATCH:]
         if batch:
-            task = self._loop.create_task(self._carry_out(batch, self._begun()), name="shigoto-batch")
-            self._batches.add(task)
-            task.add_done_callback(self._batches.discard)
+            task = self._loop.create_task(self._carry_out(batch, self._begin()), name="shigoto-batch")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        if self._waiting:
+            self._watch()
 
     async def _carry_out(self, batch: list[_Waiting], mark: object) -> None:
         try:
-            await self._together(batch)
+            await (self._together(batch) if len(batch) > 1 else self._alone(batch[0]))
         finally:
             # A turn later: whoever was told just now may ask again, and all of them are the next batch. Else the first
             # of them would go alone, and the others wait for it.
-            self._loop.call_soon(self._ended, mark)
+            self._loop.call_soon(self._end, mark)
             for _, _, future in batch:
                 if not future.done():  # the loop is about to end
                     future.cancel()
 
     async def _together(self, batch: list[_Waiting]) -> None:
-        if len(batch) > 1:
-            try:
-                values = await self._run(
-                    _merged([op for op, _, _ in batch]), min(until for _, until, _ in batch)
-                )
-            except StoreUnavailable as error:
-                for _, _, future in batch:
-                    _tell(future, StoreUnavailable(*error.args))
-                return
-            except Exception:
-                await asyncio.gather(*(self._alone(waiting) for waiting in batch))
-                return
+        try:
+            op = merged([op for op, _, _ in batch])
+            values = await self._run(op, min(until for _, until, _ in batch))
+        except StoreUnavailable as error:
+            for _, _, future in batch:
+                _tell(future, StoreUnavailable(*error.args))
+        except Exception:
+            await asyncio.gather(*(self._alone(waiting) for waiting in batch))
+        else:
             for (_, _, future), value in zip(batch, values, strict=True):
                 if not future.done():
                     future.set_result(value)
-        else:
-            await self._alone(batch[0])
 
     async def _alone(self, waiting: _Waiting) -> None:
         op, until, future = waiting
@@ -187,33 +161,6 @@ class EnqueueBatcher:
 def _tell(future: "asyncio.Future[Any]", error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
-
-
-def _merged(ops: list[Op[Any]]) -> Op[Any]:
-    first = ops[0]
-    several = first.several
-    assert several is not None
-    return structs.replace(several([op.subject for op in ops]), committed=_after(ops), rings=_rings(ops))
-
-
-def _after(ops: list[Op[Any]]) -> Callable[[list[Any]], None] | None:
-    callbacks = [(at, op.committed) for at, op in enumerate(ops) if op.committed is not None]
-    if not callbacks:
-        return None
-
-    def call(values: list[Any]) -> None:
-        for at, callback in callbacks:
-            callback(values[at])
-
-    return call
-
-
-def _rings(ops: list[Op[Any]]) -> Callable[[list[Any]], bool] | None:
-    if all(op.rings is None for op in ops):
-        return None
-    return lambda values: any(
-        op.rings is not None and op.rings(value) for op, value in zip(ops, values, strict=True)
-    )
 
 
 T = TypeVar("T")
@@ -245,13 +192,38 @@ TELLS = "_log_destroy_pending"  # by which asyncio itself leaves tasks behind on
 LAST_RING = 1.0  # seconds for the ring that is still due when the store is closed
 
 
+class PostgresHints(Struct, frozen=True, kw_only=True):
+    """Faster ways to run an op on PostgreSQL.
+
+    `one_trip`: In the ordinary case one command does it all. The driver may run the first command by itself, outside
+    of any transaction. If the op yields another command, the first has changed nothing: it failed, or answered so.
+    `alone` starts the op where it does not share its transaction. Its steps expect the ordinary case.
+    `lanes` gives an op that is run and committed before the op joins a caller's transaction, because lanes that a long
+    transaction has made keep others waiting; None if there is nothing to do. It may fail: the op does it, too.
+    """
+
+    one_trip: bool = False
+    alone: Callable[[], Steps[Any]] | None = None
+    lanes: Callable[[], Op[None] | None] | None = None
+
+
+NO_HINTS = PostgresHints()
+ONE_TRIP = PostgresHints(one_trip=True)
+
+
+def hints_of(op: Op[Any]) -> PostgresHints:
+    """Return the hints of an op, or those that say nothing."""
+    return op.hints if isinstance(op.hints, PostgresHints) else NO_HINTS
+
+
 class OneAttempt(Generic[T]):
     """One attempt at one op."""
 
-    __slots__ = ("_notify_rate", "_op", "_texts", "_until", "begun", "committing", "rings")
+    __slots__ = ("_going", "_notify_rate", "_op", "_texts", "_until", "begun", "committing", "rings")
 
     def __init__(self, op: Op[T], texts: Texts, notify_rate: NotifyRate, until: float) -> None:
         self._op, self._texts, self._notify_rate, self._until = op, texts, notify_rate, until
+        self._going = False  # its first command has been executed
         self.begun = False
         self.committing = False
         self.rings: bool | None = (
@@ -261,37 +233,18 @@ class OneAttempt(Generic[T]):
     def requests(self) -> Requests[T]:
         """What to send, one after the other; to be sent the answers, or thrown what the server says instead."""
         try:
-            if not self._op.single:
+            hints = hints_of(self._op)
+            if not hints.one_trip:
                 # The op is started only when that is answered: what a beat holds is listed at its start, and whatever
                 # was claimed before the beat's time, and is not in the list, is taken for lost.
                 yield from self._begin()
-            value = yield from self._carry_out(self._op.start())
+            value: T = yield from translate((hints.alone or self._op.start)(), self._execute, psycopg.Error)
             yield from self._commit()
             return value
         except Exception:
             if self.begun and not self.committing:
                 yield ROLLBACK
             raise
-
-    def _carry_out(self, steps: Steps[T]) -> Requests[T]:
-        try:
-            command = next(steps)
-            while True:
-                try:
-                    answer = yield from self._execute(command)
-                except psycopg.Error as error:
-                    if error.sqlstate in RESTARTABLE:
-                        raise
-                    command = steps.throw(error)
-                else:
-                    command = steps.send(answer)
-                if not self.begun:
-                    yield from self._begin()
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
-        finally:
-            steps.close()
 
     def judge(self, lost: ConnectionLost, *, reused: bool) -> None:
         """Note what the loss of the connection means for the op.
@@ -319,6 +272,9 @@ class OneAttempt(Generic[T]):
                 raise psycopg.InternalError("an operation went on after an error inside its transaction")
 
     def _execute(self, command: Command) -> Requests[ServerRows | None]:
+        if self._going and not self.begun:
+            yield from self._begin()
+        self._going = True
         if isinstance(command, Write):
             return None
         if isinstance(command, Script):
@@ -353,7 +309,7 @@ class _OnLoop:
     def __init__(self, pool: LoopConnections, listen_connection: ListenConnection | None) -> None:
         self.pool = pool
         self.listen_connection = listen_connection
-        self.batchers: dict[object, EnqueueBatcher] = {}
+        self.batchers: dict[str, EnqueueBatcher] = {}
         self.ring: asyncio.TimerHandle | None = None
         self.rings: set[asyncio.Task[None]] = set()
         finalize(self, _leave, self.rings)
@@ -390,7 +346,7 @@ class Driver:
         self.settings = settings
         self.deadline = deadline
         self.texts = Texts(texts)
-        self._notify: Op[None] = Op(start=self._notification, single=True)
+        self._notify: Op[None] = Op(start=self._notification, hints=ONE_TRIP)
         self._begin_again()
         begins_again_in_child(self)
 
@@ -472,11 +428,11 @@ class Driver:
         """Run an op on the running event loop."""
         until = self._until(op, deadline)
         here = self._loops.here()
-        if op.several is None:
+        if op.batch is None:
             return await self._arun(op, until, here)
-        batcher = here.batchers.get(op.several)
+        batcher = here.batchers.get(op.batch.key)
         if batcher is None:
-            batcher = here.batchers[op.several] = EnqueueBatcher(
+            batcher = here.batchers[op.batch.key] = EnqueueBatcher(
                 lambda op, until: self._arun(op, until, here)
             )
         value: T = await batcher.run(op, until)
@@ -616,36 +572,10 @@ class Driver:
 
 
 def drive(connection: ThreadConnection, requests: Requests[T], until: float) -> T:
-    """Ask what there is to ask, in the calling thread."""
-    try:
-        request = next(requests)
-        while True:
-            try:
-                answer = connection.ask(request, until)
-            except psycopg.Error as error:
-                request = requests.throw(error)
-            else:
-                request = requests.send(answer)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        requests.close()
+    """Send the requests in the calling thread."""
+    return seam.drive(requests, lambda request: connection.ask(request, until), psycopg.Error)
 
 
-async def adrive(connection: LoopConnection, requests: Requests[T], until: float) -> T:
-    """Ask what there is to ask, on the event loop."""
-    try:
-        request = next(requests)
-        while True:
-            try:
-                answer = await connection.ask(request, until)
-            except psycopg.Error as error:
-                request = requests.throw(error)
-            else:
-                request = requests.send(answer)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        requests.close()
+def adrive(connection: LoopConnection, requests: Requests[T], until: float) -> Awaitable[T]:
+    """Send the requests on the event loop."""
+    return seam.adrive(requests, lambda request: connection.ask(request, until), psycopg.Error)

@@ -12,11 +12,11 @@ from uuid import UUID
 import psycopg
 from msgspec import json
 
-from shigoto.engine.op import Op
+from shigoto.engine.op import Op, OpBatch
 from shigoto.engine.postgres import checkup, claiming, enqueueing, schema, transaction
 from shigoto.engine.postgres.address import read_address
 from shigoto.engine.postgres.claiming import Marks
-from shigoto.engine.postgres.driver import Driver
+from shigoto.engine.postgres.driver import ONE_TRIP, Driver, PostgresHints
 from shigoto.engine.postgres.joining import Joiner, Lanes
 from shigoto.engine.postgres.transaction import BlockPool
 from shigoto.engine.postgres.wire import bigint_array, in_schema, int_array, load_texts, text_array
@@ -307,28 +307,33 @@ class PostgresEngine:
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         if not specs:
-            return Op(start=lambda: _value([]), mode="read", single=True)
+            return Op(start=lambda: _value([]), mode="read", hints=ONE_TRIP)
         one = len(specs) == 1 and specs[0].key is None
         return Op(
-            start=lambda: enqueueing.enqueue_each(specs) if one else enqueueing.enqueue(specs),
-            inside=lambda: enqueueing.enqueue_joined(specs),
-            ahead=lambda: self._lanes.missing(enqueueing.lanes(specs)),
+            start=lambda: enqueueing.enqueue_joined(specs),
             rings=_anything_new,
-            single=not one and enqueueing.is_single(specs),
             brief=enqueueing.one(specs[0], self._patterns) if one else None,
-            several=self._enqueue_several if one else None,
-            subject=specs[0],
+            batch=OpBatch("enqueue", specs[0], self._enqueue_several) if one else None,
+            hints=PostgresHints(
+                one_trip=not one and enqueueing.is_single(specs),
+                alone=None if one else lambda: enqueueing.enqueue(specs),
+                lanes=lambda: self._lanes.missing(enqueueing.lanes(specs)),
+            ),
         )
 
     def _enqueue_several(self, specs: list[JobSpec]) -> Op[list[list[Enqueued]]]:
-        def steps() -> Steps[list[list[Enqueued]]]:
-            answers = yield from enqueueing.enqueue(specs)
-            return [[answer] for answer in answers]
+        def each(steps: Steps[list[Enqueued]]) -> Steps[list[list[Enqueued]]]:
+            return [[answer] for answer in (yield from steps)]
 
-        return Op(start=steps, single=enqueueing.is_single(specs))
+        return Op(
+            start=lambda: each(enqueueing.enqueue_joined(specs)),
+            hints=PostgresHints(
+                one_trip=enqueueing.is_single(specs), alone=lambda: each(enqueueing.enqueue(specs))
+            ),
+        )
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
-        return Op(start=lambda: claiming.claim(self._marks, worker, wants), single=True)
+        return Op(start=lambda: claiming.claim(self._marks, worker, wants), hints=ONE_TRIP)
 
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
         others = special(settlements)
@@ -337,7 +342,7 @@ class PostgresEngine:
         return Op(
             start=lambda: settle(self._dialect, worker, settlements, plain=plain),
             rings=(lambda _: True) if back else None,
-            single=plain,
+            hints=ONE_TRIP if plain else None,
             urgent=True,
         )
 
@@ -367,7 +372,7 @@ class PostgresEngine:
         )
 
     def promote(self, limit: int) -> Op[Promoted]:
-        return Op(start=lambda: _promote(limit), rings=lambda promoted: promoted.count > 0, single=True)
+        return Op(start=lambda: _promote(limit), rings=lambda promoted: promoted.count > 0, hints=ONE_TRIP)
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         return Op(start=lambda: repairing.sweep(self._dialect, order), rings=repairing.any_work)

@@ -288,7 +288,7 @@ def enqueue(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
 
 
 def enqueue_joined(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
-    """The same inside a caller's transaction, which an error would end."""
+    """The same as part of any transaction, which an error would end."""
     if any(spec.key is not None for spec in specs):
         return (yield from _keyed(specs))
     return (yield from enqueue_each(specs))

@@ -16,8 +16,8 @@ of their own, they do before ours: SQLAlchemy begins its transaction then, witho
 
 import re
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from inspect import isawaitable, iscoroutine
 from typing import Any, Generic, Literal, NoReturn, Protocol, TypeGuard, TypeVar, cast
@@ -31,13 +31,13 @@ from psycopg.postgres import register_default_adapters
 from psycopg.rows import tuple_row
 from psycopg.types.array import register_all_arrays
 
-from shigoto.engine.op import Op, Write
+from shigoto.engine.op import Op, Write, adrive, drive, translate
 from shigoto.engine.postgres.block_connection import AsyncBlockConnection, BlockConnection
-from shigoto.engine.postgres.driver import Driver
+from shigoto.engine.postgres.driver import ONE_TRIP, Driver, hints_of
 from shigoto.engine.postgres.enqueueing import Lane, add_lanes
 from shigoto.engine.postgres.errors import one_line, refined
 from shigoto.engine.postgres.wire import RING, Array, Command, Copy, Ring, Row, Script, ServerRows
-from shigoto.engine.sql.block import NO_TRANSACTION
+from shigoto.engine.sql.block import NO_TRANSACTION, held_in
 from shigoto.engine.sql.commands import NamedSql, SqlText, Steps
 from shigoto.model.errors import (
     JobError,
@@ -88,10 +88,13 @@ FAILED = (
 Identity = tuple[int, int]
 Question = tuple[str, Sequence[Any]]
 Questions = Generator[Question, ServerRows, T]
+Joining = Generator[
+    Question | Op[Any], Any, T
+]  # statements of the caller's connection, and ops of the driver
 
 
 class CallerConnection(Protocol):
-    """A connection whose statements block."""
+    """A connection of a caller's. Its statements block, or are awaited."""
 
     @property
     def connection(self) -> object:
@@ -102,24 +105,7 @@ class CallerConnection(Protocol):
         """Whether it is in a transaction, or begins one by itself."""
         ...
 
-    def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
-        """Run one statement. Raises the driver's own errors."""
-        ...
-
-
-class AsyncCallerConnection(Protocol):
-    """A connection whose statements are awaited."""
-
-    @property
-    def connection(self) -> object:
-        """The driver's own connection."""
-        ...
-
-    def transaction_status(self) -> TransactionStatus:
-        """Whether it is in a transaction, or begins one by itself."""
-        ...
-
-    async def execute(self, text: str, values: Sequence[Any]) -> ServerRows:
+    def execute(self, text: str, values: Sequence[Any]) -> ServerRows | Awaitable[ServerRows]:
         """Run one statement. Raises the driver's own errors."""
         ...
 
@@ -133,7 +119,7 @@ def adapted(connection: object) -> CallerConnection | None:
     return None
 
 
-def async_adapted(connection: object) -> AsyncCallerConnection | None:
+def async_adapted(connection: object) -> CallerConnection | None:
     """The connection, if it is one of a driver whose statements are awaited."""
     if _is_async_psycopg(connection):
         return OfAsyncPsycopg(connection)
@@ -168,6 +154,10 @@ def code_of(error: BaseException) -> str | None:
     if isinstance(error, (*_types("asyncpg", "PostgresError"), *_types("asyncpg", "InterfaceError"))):
         return getattr(error, "sqlstate", None) or ""
     return None
+
+
+def _is_known(connection: object) -> bool:
+    return adapted(connection) is not None or async_adapted(connection) is not None
 
 
 def _types(module: str, name: str) -> tuple[type, ...]:
@@ -316,15 +306,14 @@ def adapter_of(connection: object) -> CallerConnection:
         if caller_connection is not None:
             return caller_connection
         _expect_blocking(inner, connection)
-        _begin(inner)
-        inner = _held(inner)
+        inner = held_in(inner, _is_known)
         if iscoroutine(inner):
             inner.close()
             raise JobError(AWAIT_IT.format(type(connection).__name__))
     raise _unknown(connection)
 
 
-async def async_adapter_of(connection: object) -> CallerConnection | AsyncCallerConnection:
+async def async_adapter_of(connection: object) -> CallerConnection:
     """What executes statements on the connection, awaited or not."""
     inner: Any = connection
     for _ in range(DEPTH):
@@ -334,8 +323,7 @@ async def async_adapter_of(connection: object) -> CallerConnection | AsyncCaller
         if hasattr(inner, "get_raw_connection"):
             inner = await _driven(inner)
             continue
-        _begin(inner)
-        inner = _held(inner)
+        inner = held_in(inner, _is_known)
         if isawaitable(inner):
             inner = await inner
     raise _unknown(connection)
@@ -349,17 +337,6 @@ async def _driven(connection: Any) -> Any:
     if is_asyncpg(inner) and not inner.is_in_transaction():
         await connection.exec_driver_sql("SELECT 1")  # before which it only means to begin
     return inner
-
-
-def _begin(inner: Any) -> None:
-    """Let a Connection of SQLAlchemy's begin, as it does before a statement; a Session has done it by now."""
-    if hasattr(inner, "exec_driver_sql") and not inner.in_transaction():
-        inner.exec_driver_sql("SELECT 1").close()
-
-
-def _held(inner: Any) -> Any:
-    held = getattr(inner, "driver_connection", None) or getattr(inner, "connection", None)
-    return held() if callable(held) and adapted(held) is None and async_adapted(held) is None else held
 
 
 def _expect_blocking(inner: object, given: object) -> None:
@@ -392,95 +369,62 @@ class Joiner:
         """Run an op on the caller's connection, in the calling thread."""
         _expect_block(connection)
         caller_connection = adapter_of(connection)
-        _expect_transaction(caller_connection.transaction_status())
-        if caller_connection.connection not in self._checked:
-            self._expect_home(caller_connection)
-        ahead = None if op.ahead is None else op.ahead()
-        if ahead is not None:
-            with suppress(StoreUnavailable):
-                self._driver.run(ahead, deadline=AHEAD_WITHIN)
-        return self._run(caller_connection, Joined(op, self._texts).questions())
+
+        def execute(step: Question | Op[Any]) -> Any:
+            if isinstance(step, Op):
+                return self._driver.run(step)
+            with _translating():
+                return caller_connection.execute(*step)
+
+        try:
+            return drive(self._joining(caller_connection, op), execute)
+        except psycopg.Error as error:
+            self._explain(error)
 
     async def ajoin(self, connection: object, op: Op[T]) -> T:
         """The same on an event loop; a connection whose statements block, blocks here as it does in the caller's."""
         _expect_block(connection)
         caller_connection = await async_adapter_of(connection)
-        _expect_transaction(caller_connection.transaction_status())
-        if caller_connection.connection not in self._checked:
-            await self._aexpect_home(caller_connection)
-        ahead = None if op.ahead is None else op.ahead()
-        if ahead is not None:
-            with suppress(StoreUnavailable):
-                await self._driver.arun(ahead, deadline=AHEAD_WITHIN)
-        return await self._arun(caller_connection, Joined(op, self._texts).questions())
+
+        async def execute(step: Question | Op[Any]) -> Any:
+            if isinstance(step, Op):
+                return await self._driver.arun(step)
+            with _translating():
+                answer = caller_connection.execute(*step)
+                return answer if isinstance(answer, ServerRows) else await answer
+
+        try:
+            return await adrive(self._joining(caller_connection, op), execute)
+        except psycopg.Error as error:
+            self._explain(error)
 
     def trust(self, connection: object) -> None:
         """Remember a connection as one to this database."""
         with suppress(TypeError):  # of a kind that cannot be remembered: it is asked each time
             self._checked.add(connection)
 
-    def _expect_home(self, caller_connection: CallerConnection) -> None:
+    def _joining(self, caller_connection: CallerConnection, op: Op[T]) -> Joining[T]:
+        _expect_transaction(caller_connection.transaction_status())
+        if caller_connection.connection not in self._checked:
+            yield from self._expect_home(caller_connection)
+        lanes = hints_of(op).lanes
+        missing = None if lanes is None else lanes()
+        if missing is not None:
+            with suppress(StoreUnavailable):
+                yield missing
+        return (yield from Joined(op, self._texts).questions())
+
+    def _expect_home(self, caller_connection: CallerConnection) -> Joining[None]:
         """Raise StoreRefused for a connection to another database, where no worker would look."""
-        there = self._run(caller_connection, Joined(ASK_IDENTITY, self._texts).questions())
+        there = yield from Joined(ASK_IDENTITY, self._texts).questions()
         if there != self._home:  # not known yet, or the server was started anew
-            self._home = self._driver.run(ASK_IDENTITY)
-        self._expect_same(there, caller_connection)
-
-    async def _aexpect_home(self, caller_connection: CallerConnection | AsyncCallerConnection) -> None:
-        there = await self._arun(caller_connection, Joined(ASK_IDENTITY, self._texts).questions())
-        if there != self._home:
-            self._home = await self._driver.arun(ASK_IDENTITY)
-        self._expect_same(there, caller_connection)
-
-    def _expect_same(
-        self, there: Identity, caller_connection: CallerConnection | AsyncCallerConnection
-    ) -> None:
+            self._home = yield ASK_IDENTITY
         if there != self._home:
             raise StoreRefused(
                 f"The connection that was handed in is not to the database of the store, {self._store}: no worker would"
                 " find a job there. Hand in a connection to that very database, or leave out connection=."
             )
         self.trust(caller_connection.connection)
-
-    def _run(self, caller_connection: CallerConnection, questions: Questions[T]) -> T:
-        try:
-            question = next(questions)
-            while True:
-                try:
-                    answer = caller_connection.execute(*question)
-                except Exception as error:
-                    question = questions.throw(_as_ours(error))
-                else:
-                    question = questions.send(answer)
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
-        except psycopg.Error as error:
-            self._explain(error)
-        finally:
-            questions.close()
-
-    async def _arun(
-        self, caller_connection: CallerConnection | AsyncCallerConnection, questions: Questions[T]
-    ) -> T:
-        try:
-            question = next(questions)
-            while True:
-                try:
-                    answer = caller_connection.execute(*question)
-                    if not isinstance(answer, ServerRows):
-                        answer = await answer
-                except Exception as error:
-                    question = questions.throw(_as_ours(error))
-                else:
-                    question = questions.send(answer)
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
-        except psycopg.Error as error:
-            self._explain(error)
-        finally:
-            questions.close()
 
     def _explain(self, error: psycopg.Error) -> NoReturn:
         """Raise what the caller can do something about in our words, and everything else in their driver's."""
@@ -504,43 +448,29 @@ class Joined(Generic[T]):
     def __init__(self, op: Op[T], texts: Mapping[str, str]) -> None:
         self._op = op
         self._texts = texts
+        self._needs_savepoint = not hints_of(op).one_trip  # else only its second command does
+        self._guarded = False
         self._rang = False
 
     def questions(self) -> Questions[T]:
         """What to execute, one after the other; to be sent the answers, or thrown what the server says instead."""
-        op, guarded, first = self._op, False, True
-        steps = (op.inside or op.start)()
         try:
-            command = next(steps)
-            if not op.single:
-                guarded = bool((yield SAVEPOINT))
-            while True:
-                try:
-                    answer = yield from self._execute(command)
-                except psycopg.Error as error:
-                    command = steps.throw(error)
-                    if first and guarded:  # else the op has savepoints of its own
-                        yield ROLL_BACK
-                else:
-                    command = steps.send(answer)
-                    if not guarded:
-                        guarded = bool((yield SAVEPOINT))
-                first = False
-        except StopIteration as stop:
-            value: T = stop.value
+            value: T = yield from translate(self._op.start(), self._execute, psycopg.Error)
             yield from self._ring(value)
-            if guarded:
+            if self._guarded:
                 yield RELEASE
             return value
         except Exception:
-            if guarded:
+            if self._guarded:
                 yield ROLL_BACK
                 yield RELEASE
             raise
-        finally:
-            steps.close()
 
     def _execute(self, command: Command) -> Questions[ServerRows | None]:
+        if self._needs_savepoint and not self._guarded:
+            yield SAVEPOINT
+            self._guarded = True
+        self._needs_savepoint = True
         if isinstance(command, Write):
             return None
         assert not isinstance(command, (Script, Copy)), "a script is nothing for a caller's transaction"
@@ -563,7 +493,7 @@ def _identity() -> Steps[Identity]:
     return row
 
 
-ASK_IDENTITY: Op[Identity] = Op(start=_identity, mode="read", single=True)
+ASK_IDENTITY: Op[Identity] = Op(start=_identity, mode="read", hints=ONE_TRIP)
 
 
 def _expect_block(connection: object) -> None:
@@ -579,20 +509,21 @@ def _expect_transaction(transaction_status: TransactionStatus) -> None:
         raise JobError(FAILED)
 
 
-def _as_ours(error: Exception) -> Exception:
-    """An error of another driver as the error of psycopg that has the same code; any other as it is."""
-    code = code_of(error)
-    if code is None or isinstance(error, psycopg.Error):
-        return error
+@contextmanager
+def _translating() -> Generator[None]:
+    """Raise the errors of other drivers as the errors of psycopg that have the same codes."""
     try:
-        kind: type[psycopg.Error] = psycopg.errors.lookup(code)
-    except KeyError:
-        kind = psycopg.DatabaseError
-    translated: Exception = type(kind.__name__, (Translated, kind), {"sqlstate": code or None})(
-        one_line(error)
-    )
-    translated.__cause__ = error
-    return translated
+        yield
+    except Exception as error:
+        code = code_of(error)
+        if code is None or isinstance(error, psycopg.Error):
+            raise
+        try:
+            kind: type[psycopg.Error] = psycopg.errors.lookup(code)
+        except KeyError:
+            kind = psycopg.DatabaseError
+        translated = type(kind.__name__, (Translated, kind), {"sqlstate": code or None})
+        raise translated(one_line(error)) from error
 
 
 class Lanes:
@@ -607,7 +538,7 @@ class Lanes:
         new = wanted - self._known
         if not new:
             return None
-        return Op(start=lambda: _add(new), committed=lambda _: self._note(new))
+        return Op(start=lambda: _add(new), committed=lambda _: self._note(new), deadline=AHEAD_WITHIN)
 
     def _note(self, lanes: set[Lane]) -> None:
         if len(self._known) > MOST_LANES:  # queues whose names are made up as they go

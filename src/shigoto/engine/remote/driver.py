@@ -204,7 +204,7 @@ class Driver:
         )
 
     def _run(self, op: Op[T], call: PendingRequest) -> T:
-        value = drive(op, lambda command: self._ask(command, call))
+        value = drive(op.start(), lambda command: self._ask(command, call))
         if op.committed is not None:
             op.committed(value)
         return value

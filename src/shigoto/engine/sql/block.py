@@ -7,6 +7,7 @@ used: starting one for each block would take longer than the block.
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from shigoto.model.errors import StoreUnavailable
@@ -52,6 +53,17 @@ async def to_its_end(future: "asyncio.Future[Any]") -> None:
         raise cancelled
     if failed is not None:
         raise failed
+
+
+def held_in(connection: Any, is_driver_s: Callable[[object], bool]) -> Any:
+    """Return what a connection of SQLAlchemy's or Django's, or a pool's, is wrapped around.
+
+    A Connection of SQLAlchemy's begins first, as it does before a statement of its own; a Session has done it by now.
+    """
+    if hasattr(connection, "exec_driver_sql") and not connection.in_transaction():
+        connection.exec_driver_sql("SELECT 1").close()
+    held = getattr(connection, "driver_connection", None) or getattr(connection, "connection", None)
+    return held() if callable(held) and not is_driver_s(held) else held
 
 
 class Watched(Protocol):

@@ -31,10 +31,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
-from msgspec.structs import replace
+from msgspec import Struct, structs
 
-from shigoto.engine.op import Op, Write, drive
-from shigoto.engine.sql.block import BlockTimer, started
+from shigoto.engine.op import Op, Write, drive, merged
+from shigoto.engine.sql.block import BlockTimer, held_in, started
 from shigoto.engine.sql.commands import Command, SqlText, sql
 from shigoto.engine.sqlite import file
 from shigoto.engine.sqlite.dialect import execute
@@ -72,19 +72,25 @@ def unwrapped(connection: object) -> object:
             return inner
         if hasattr(inner, "get_raw_connection"):
             break
-        _begin(inner)
-        held = getattr(inner, "driver_connection", None) or getattr(inner, "connection", None)
-        inner = held() if callable(held) and not isinstance(held, sqlite3.Connection) else held
+        inner = held_in(inner, lambda held: isinstance(held, sqlite3.Connection))
         if iscoroutine(inner):
             inner.close()
             break
     return inner if isinstance(inner, sqlite3.Connection) else connection
 
 
-def _begin(inner: Any) -> None:
-    """Let a Connection of SQLAlchemy's begin, as it does before a statement; a Session has done it by now."""
-    if hasattr(inner, "exec_driver_sql") and not inner.in_transaction():
-        inner.exec_driver_sql("SELECT 1").close()
+class SqliteHints(Struct, frozen=True):
+    """A shorter way to run an op on SQLite.
+
+    `direct` runs the one command that does it all in the ordinary case. It takes a function that executes a command.
+    If it returns None, the case is not ordinary and nothing was changed: then the op is started.
+    """
+
+    direct: Direct[Any]
+
+
+def _direct(op: Op[Any]) -> Direct[Any] | None:
+    return op.hints.direct if isinstance(op.hints, SqliteHints) else None
 
 
 class OpResult:
@@ -208,11 +214,12 @@ class Driver:
         """Run an op in the calling thread."""
         if op.mode != "read":
             expect_outside(self.path)
-        if op.direct is not None:
-            value = self._run_directly(op.direct, op)
+        direct = _direct(op)
+        if direct is not None:
+            value = self._run_directly(direct, op)
             if value is not None:
                 return value
-            op = replace(op, direct=None)
+            op = structs.replace(op, hints=None)
         result = self._transact([op])[0]
         if result.error is not None:
             raise result.error
@@ -267,9 +274,10 @@ class Driver:
         execute(theirs, sql("take_write_lock"))
         execute(theirs, SqlText("SAVEPOINT shigoto"))
         try:
-            value = None if op.direct is None else op.direct(partial(_execute_on, theirs))
+            direct = _direct(op)
+            value = None if direct is None else direct(partial(_execute_on, theirs))
             if value is None:
-                value = drive(op, lambda command: execute(theirs, command))
+                value = drive(op.start(), lambda command: execute(theirs, command))
             if isinstance(theirs, BlockConnection) and op.rings is not None and op.rings(value):
                 theirs.block.rings = True
             return value
@@ -359,7 +367,7 @@ class Driver:
                 left.append(index)
                 continue
             try:
-                results[index].value = drive(op, lambda command: _execute_read(connection, command))
+                results[index].value = drive(op.start(), lambda command: _execute_read(connection, command))
             except NeedsWrite:
                 left.append(index)
         connection.execute("COMMIT")
@@ -368,14 +376,14 @@ class Driver:
     def _write(
         self, connection: OwnConnection, ops: list[Op[Any]], indexes: list[int], results: list[OpResult]
     ) -> None:
-        direct = ops[indexes[0]].direct if len(indexes) == 1 else None
+        direct = _direct(ops[indexes[0]]) if len(indexes) == 1 else None
         value = None if direct is None else self._write_directly(connection, direct)
         if value is not None:
             results[indexes[0]].value = value
         else:
             self._begin(connection)
             for op, those in _merged(ops, indexes):
-                value = drive(op, lambda command: execute(connection, command))
+                value = drive(op.start(), lambda command: execute(connection, command))
                 for index, own in zip(those, value if len(those) > 1 else [value], strict=True):
                     results[index].value = own
             connection.execute("COMMIT")
@@ -475,17 +483,12 @@ def _merged(ops: list[Op[Any]], indexes: list[int]) -> list[tuple[Op[Any], list[
     """The ops to run, and for each whose it is: those that can be done at once become one."""
     same: dict[object, list[int]] = {}
     for index in indexes:
-        same.setdefault(ops[index].several or index, []).append(index)
+        batch = ops[index].batch
+        same.setdefault(index if batch is None else batch.key, []).append(index)
     return [
-        (ops[those[0]] if len(those) == 1 else _several([ops[index] for index in those]), those)
+        (ops[those[0]] if len(those) == 1 else merged([ops[index] for index in those]), those)
         for those in same.values()
     ]
-
-
-def _several(ops: list[Op[Any]]) -> Op[Any]:
-    several = ops[0].several
-    assert several is not None
-    return several([op.subject for op in ops])
 
 
 def _execute_read(connection: sqlite3.Connection, command: Command) -> sqlite3.Cursor:

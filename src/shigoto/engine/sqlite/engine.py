@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
-from shigoto.engine.op import WRITE, Op
+from shigoto.engine.op import WRITE, Op, OpBatch
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
 from shigoto.engine.sql import looking, managing, repairing, settling, ticking
 from shigoto.engine.sql.commands import Dialect, SqlText, Steps, sql
@@ -24,7 +24,7 @@ from shigoto.engine.sqlite.dialect import (
     now_and_step,
     uncounted,
 )
-from shigoto.engine.sqlite.driver import Driver
+from shigoto.engine.sqlite.driver import Driver, SqliteHints
 from shigoto.model.checkup import Checkup
 from shigoto.model.job import (
     Attempt,
@@ -185,9 +185,10 @@ class SqliteEngine:
             return Op(
                 start=lambda: enqueueing.enqueue(self._clock.now(), specs),
                 rings=_anything_new,
-                direct=lambda execute: enqueueing.insert_directly(self._clock.now(), spec, execute),
-                several=self._enqueue_several,
-                subject=spec,
+                batch=OpBatch("enqueue", spec, self._enqueue_several),
+                hints=SqliteHints(
+                    lambda execute: enqueueing.insert_directly(self._clock.now(), spec, execute)
+                ),
             )
         return Op(start=lambda: enqueueing.enqueue(self._clock.now(), specs), rings=_anything_new)
 

@@ -371,7 +371,7 @@ class Block:
         try:
             self.expect_usable()
             op = self._last()
-            value = drive(op, lambda command: execute(self._connection, command))
+            value = drive(op.start(), lambda command: execute(self._connection, command))
             self._plainly("COMMIT")
         except BaseException as error:
             with suppress(sqlite3.Error):
