@@ -26,15 +26,6 @@ class Write(Struct, frozen=True):
 WRITE = Write()
 
 
-class Brief(Struct, Generic[T], frozen=True):
-    """The ordinary case of an op as one command, and what its answer means; after an error that is `unexpected`, the
-    case is another, and nothing was changed."""
-
-    command: Callable[[], Any]
-    value: Callable[[Any], T]
-    unexpected: tuple[type[Exception], ...]
-
-
 class Op(Struct, Generic[T], frozen=True, kw_only=True):
     """One operation of an engine.
 
@@ -49,8 +40,6 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     `subject`s, and its values are theirs. A driver may use it for ops of one group that have the same.
     `single`: in the ordinary case one command does it all, and a driver may run the first command by itself, outside of
     any transaction. If the op yields another, the first has changed nothing: it failed, or answered so.
-    `brief` is such a command, for a driver that runs it without starting the op, which it does only if it must: what a
-    generator costs is felt where an op is one short statement.
     `urgent`: a worker's lease, or what it has done, depends on it: no driver lets it wait behind all others.
     `deadline` is for how many seconds it is worth waiting, where that is less than a driver would wait by itself.
     `inside` is how it is started inside a caller's transaction, where that is another way. `ahead` gives what is run
@@ -66,7 +55,6 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     several: "Callable[[list[Any]], Op[list[T]]] | None" = None
     subject: Any = None
     single: bool = False
-    brief: Brief[T] | None = None
     urgent: bool = False
     deadline: float | None = None
     inside: Callable[[], Steps[T]] | None = None

@@ -164,7 +164,7 @@ class OwnStore(Relay):
         def steps() -> Steps[list[Enqueued]]:
             if any(spec.run_at is not None or spec.expires_at is not None for spec in specs):
                 self._catch_up()
-            answers = yield from op.start()
+            answers = yield from (op.inside or op.start)()  # it is part of a transaction here
             new = [answer.id for answer in answers if answer.status != "existing"]
             jobs = yield from read(new).start()
             self.asked.update((job.id, job) for job in jobs if job is not None)
@@ -178,7 +178,7 @@ class OwnStore(Relay):
             )
 
         # Without its short cuts, which would pass by what is noted here.
-        return structs.replace(op, start=steps, committed=committed, direct=None, brief=None, several=None)
+        return structs.replace(op, start=steps, committed=committed, direct=None, several=None, single=False)
 
     def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         """Fire; and note what was asked for."""

@@ -11,8 +11,7 @@ begins anew.
 What is said to the server for one op is written once, for threads and event loops: begin, its commands, commit. A
 `single` op says its first command by itself, outside of any transaction. If it is done then, one trip to the server was
 all; if it goes on, that first command has changed nothing, and a transaction begins. One that finds that it needs
-several commands yields WRITE first, for which nothing is sent. For one that has a `brief` the driver says that, and
-converses only if it was not enough.
+several commands yields WRITE first, for which nothing is sent.
 
 Single enqueues that wait together are stored as one batch (`EnqueueBatcher`).
 
@@ -55,7 +54,7 @@ from shigoto.engine.postgres.pool import (
     ThreadConnections,
     begins_again_in_child,
 )
-from shigoto.engine.postgres.wire import Command, Copy, Script, ServerRows, Texts, WireRequest, encode
+from shigoto.engine.postgres.wire import Copy, Script, ServerRows, Texts, WireRequest, encode
 from shigoto.engine.protocol import Doorbell
 from shigoto.engine.sql.commands import NamedSql, SqlText
 from shigoto.model.errors import StoreError, StoreUnavailable
@@ -278,7 +277,7 @@ class OneAttempt(Generic[T]):
             command = next(steps)
             while True:
                 try:
-                    answer = yield from self._execute(command)
+                    answer = None if isinstance(command, Write) else (yield self._request(command))
                 except psycopg.Error as error:
                     if error.sqlstate in RESTARTABLE:
                         raise
@@ -318,17 +317,11 @@ class OneAttempt(Generic[T]):
                 # PostgreSQL answers the commit of a failed transaction with a rollback, and calls that a success.
                 raise psycopg.InternalError("an operation went on after an error inside its transaction")
 
-    def _execute(self, command: Command) -> Requests[ServerRows | None]:
-        if isinstance(command, Write):
-            return None
+    def _request(self, command: NamedSql | SqlText | Script | Copy) -> WireRequest:
         if isinstance(command, Script):
-            return (yield WireRequest(command.text.encode()))
+            return WireRequest(command.text.encode())
         if isinstance(command, Copy):
-            return (yield WireRequest(command.text.encode(), copied=command.rows))
-        return (yield self.encoded(command))
-
-    def encoded(self, command: NamedSql | SqlText) -> WireRequest:
-        """The command as it is sent."""
+            return WireRequest(command.text.encode(), copied=command.rows)
         text = self._text(command.name) if isinstance(command, NamedSql) else command.text.encode()
         assert isinstance(command.values, (tuple, list)), "PostgreSQL's values have numbers, not names"
         return encode(text, command.values, self._ring)
@@ -445,15 +438,8 @@ class Driver:
         pool = self._threads
         connection = pool.take(until, urgent=op.urgent)
         attempt = OneAttempt(op, self.texts, self.notify_rate, until)
-        brief = op.brief
         try:
-            if brief is None:
-                value = drive(connection, attempt.requests(), until)
-            else:
-                try:
-                    value = brief.value(connection.ask(attempt.encoded(brief.command()), until))
-                except brief.unexpected:
-                    value = drive(connection, attempt.requests(), until)
+            value = drive(connection, attempt.requests(), until)
         except ConnectionLost as lost:
             attempt.judge(lost, reused=connection.reused)
             pool.lose(connection)
@@ -495,15 +481,8 @@ class Driver:
     async def _arun_once(self, op: Op[T], until: float, here: _OnLoop) -> T:
         connection = await here.pool.take(until, urgent=op.urgent)
         attempt = OneAttempt(op, self.texts, self.notify_rate, until)
-        brief = op.brief
         try:
-            if brief is None:
-                value = await adrive(connection, attempt.requests(), until)
-            else:
-                try:
-                    value = brief.value(await connection.ask(attempt.encoded(brief.command()), until))
-                except brief.unexpected:
-                    value = await adrive(connection, attempt.requests(), until)
+            value = await adrive(connection, attempt.requests(), until)
         except ConnectionLost as lost:
             attempt.judge(lost, reused=connection.reused)
             here.pool.lose(connection)

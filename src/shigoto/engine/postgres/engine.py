@@ -208,7 +208,6 @@ class PostgresEngine:
         self._block_pool = BlockPool(self._driver, self._joiner)
         self._lanes = Lanes()
         self._marks = Marks()
-        self._patterns = enqueueing.Patterns()
         self._dialect = Dialect(
             now_and_step=lambda: _now_and_step(self._settings.shown),
             complete=complete,
@@ -310,12 +309,11 @@ class PostgresEngine:
             return Op(start=lambda: _value([]), mode="read", single=True)
         one = len(specs) == 1 and specs[0].key is None
         return Op(
-            start=lambda: enqueueing.enqueue_each(specs) if one else enqueueing.enqueue(specs),
+            start=lambda: enqueueing.enqueue_one(specs[0]) if one else enqueueing.enqueue(specs),
             inside=lambda: enqueueing.enqueue_joined(specs),
             ahead=lambda: self._lanes.missing(enqueueing.lanes(specs)),
             rings=_anything_new,
-            single=not one and enqueueing.is_single(specs),
-            brief=enqueueing.one(specs[0], self._patterns) if one else None,
+            single=one or enqueueing.is_single(specs),
             several=self._enqueue_several if one else None,
             subject=specs[0],
         )

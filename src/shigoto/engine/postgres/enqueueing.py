@@ -18,8 +18,8 @@ from uuid import UUID
 import psycopg
 from msgspec import Struct, json, structs
 
-from shigoto.engine.op import WRITE, Brief
-from shigoto.engine.postgres.wire import RING, Encoded, encode, text_array, uuid_array
+from shigoto.engine.op import WRITE
+from shigoto.engine.postgres.wire import RING, text_array, uuid_array
 from shigoto.engine.sql.commands import SqlText, Steps, sql, sql_each
 from shigoto.engine.sql.looking import Key, KeyHolder, holders
 from shigoto.engine.sql.managing import locked_states
@@ -33,7 +33,6 @@ Insert = Callable[[Sequence[JobSpec]], Steps[list[Enqueued]]]
 AT_ONCE = 1_000  # jobs of one statement
 MOST_TEXT = 32 * 1024 * 1024  # characters of payloads in one statement; PostgreSQL takes less than a gigabyte
 EQUAL = 50  # jobs of a run of equal ones on average, for which it is worth a statement of its own
-MOST_PATTERNS = 1_000
 Lane = tuple[str, str, bool]
 UNEXPECTED = (psycopg.errors.UniqueViolation, psycopg.errors.NoDataFound)
 
@@ -237,39 +236,13 @@ def portions(specs: Sequence[JobSpec]) -> list[Sequence[JobSpec]]:
     return [*cut, specs[first:]]
 
 
-class Patterns:
-    """What the jobs of one call site share, encoded once for all of them.
-
-    A sync enqueue waits for the server most of the time, and whatever it runs then comes from a cold cache: to encode
-    these sixteen values each time was a sixth of what a client does for one job.
-    """
-
-    def __init__(self) -> None:
-        # By the place in memory of the template, which is kept beside it, so that nothing else gets that place.
-        self._known: dict[int, tuple[object, Encoded]] = {}
-
-    def shared(self, spec: JobSpec) -> Encoded:
-        """What this job shares with others of its template."""
-        template = spec.template
-        known = self._known.get(id(template))
-        if known is not None and known[0] is template:
-            return known[1]
-        request = encode(b"", _shared(spec), bool)
-        encoded = Encoded(request.values, request.formats or ())
-        if template is not None:
-            if len(self._known) >= MOST_PATTERNS:
-                self._known.clear()
-            self._known[id(template)] = (template, encoded)
-        return encoded
-
-
-def one(spec: JobSpec, patterns: Patterns) -> Brief[list[Enqueued]]:
-    """One job without a key, in the ordinary case."""
-    return Brief(
-        command=lambda: sql("enqueue_one", patterns.shared(spec), spec.id.bytes, spec.payload, RING),
-        value=lambda answer: [Enqueued(spec.id, answer.fetchone()[0], "inserted")],
-        unexpected=UNEXPECTED,
-    )
+def enqueue_one(spec: JobSpec) -> Steps[list[Enqueued]]:
+    """Store one job without a key; never inside a transaction."""
+    try:
+        row = (yield sql("enqueue_one", *_shared(spec), spec.id.bytes, spec.payload, RING)).fetchone()
+    except UNEXPECTED:
+        return (yield from enqueue_each([spec]))
+    return [Enqueued(spec.id, row[0], "inserted")]
 
 
 def enqueue(specs: Sequence[JobSpec]) -> Steps[list[Enqueued]]:
