@@ -158,9 +158,6 @@ SWITCHES = {
         (*ENQUEUES, "drain"),
     ),
     "SQLite's own checkpoints": Switch(own_checkpoints_off, (*ENQUEUES, "bulk", "drain")),
-    "columns bound that a job does not have": Switch(
-        lambda: replaced(enqueueing, "NOTHING", ()), (*ENQUEUES, "bulk")
-    ),
     "arguments bound and compared by name": Switch(
         lambda: replaced(Arguments, "_encode_quickly", lambda self, args: None), ("bulk",)
     ),

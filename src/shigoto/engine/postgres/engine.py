@@ -23,6 +23,7 @@ from shigoto.engine.postgres.wire import bigint_array, in_schema, int_array, loa
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
 from shigoto.engine.sql import looking, managing, repairing, settling, ticking
 from shigoto.engine.sql.commands import Dialect, SqlText, StateTable, StateTables, Steps, sql, too_new
+from shigoto.engine.sql.enqueueing import lanes
 from shigoto.engine.sql.service import SqlRegistry
 from shigoto.engine.sql.settling import count
 from shigoto.model.checkup import Checkup
@@ -311,7 +312,7 @@ class PostgresEngine:
         return Op(
             start=lambda: enqueueing.enqueue_one(specs[0]) if one else enqueueing.enqueue(specs),
             inside=lambda: enqueueing.enqueue_joined(specs),
-            ahead=lambda: self._lanes.missing(enqueueing.lanes(specs)),
+            ahead=lambda: self._lanes.missing(lanes(specs)),
             rings=_anything_new,
             single=one or enqueueing.is_single(specs),
             several=self._enqueue_several if one else None,

@@ -152,7 +152,8 @@ def now_and_step(clock: StoreClock) -> Steps[tuple[Millis, Millis]]:
 
 
 def fold_counters() -> Steps[None]:
-    """Count what was enqueued since the last time."""
+    """Count what was enqueued since the last time; also before a pending job changes its queue, since until it is
+    counted, it counts for the one it is in."""
     yield from _count_to((yield sql("highest")).fetchone()[0])
 
 
@@ -176,12 +177,6 @@ def _count_to(number: int) -> Steps[None]:
     if number > counted_to:
         yield sql("fold", counted_to, number)
         yield sql("set_meta", "counted_to", number)
-
-
-def count_moved(old: str, new: str) -> Steps[None]:
-    """A pending job has changed its queue. Before it has: until it is counted, it counts for the one it is in."""
-    yield from fold_counters()
-    yield from count(moved=[(old, new)])
 
 
 def count_deleted(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:

@@ -91,20 +91,6 @@ LEFT JOIN shigoto_ready r ON r.lane = b.lane AND r.priority = -b.priority AND r.
 LEFT JOIN shigoto_scheduled s ON s.run_at = b.run_at AND s.number = b.number
 WHERE coalesce(r.number, s.number) IS NOT NULL
 
--- name: state_of
-SELECT
-  CASE
-    WHEN d.number IS NOT NULL THEN d.state
-    WHEN n.number IS NOT NULL THEN 2
-    WHEN k.number IS NOT NULL THEN 6
-    ELSE 1
-  END
-FROM shigoto_job b
-LEFT JOIN shigoto_done d ON d.number = b.number
-LEFT JOIN shigoto_running n ON n.number = b.number
-LEFT JOIN shigoto_blocked k ON k.number = b.number
-WHERE b.number = ?1
-
 -- name: states_of
 SELECT b.number,
   CASE
