@@ -15,7 +15,7 @@ from msgspec import json
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import checkup, claiming, enqueueing, schema, transaction
 from shigoto.engine.postgres.address import read_address
-from shigoto.engine.postgres.claiming import Marks
+from shigoto.engine.postgres.claiming import ScanStarts
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.joining import Joiner, Lanes
 from shigoto.engine.postgres.transaction import BlockPool
@@ -208,7 +208,7 @@ class PostgresEngine:
         self._joiner = Joiner(self._driver, texts)
         self._block_pool = BlockPool(self._driver, self._joiner)
         self._lanes = Lanes()
-        self._marks = Marks()
+        self._scan_starts = ScanStarts()
         self._dialect = Dialect(
             now_and_step=lambda: _now_and_step(self._settings.shown),
             complete=complete,
@@ -327,7 +327,7 @@ class PostgresEngine:
         return Op(start=steps, single=enqueueing.is_single(specs))
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
-        return Op(start=lambda: claiming.claim(self._marks, worker, wants), single=True)
+        return Op(start=lambda: claiming.claim(self._scan_starts, worker, wants), single=True)
 
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
         others = special(settlements)

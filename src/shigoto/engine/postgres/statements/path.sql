@@ -115,7 +115,7 @@ ON CONFLICT DO NOTHING
 
 -- CLAIM --------------------------------------------------------------------------------------------------------------
 
--- $1 = worker, $2 = [{tasks, queues, limit, alone, after}, …]; the columns of Lease, then the place of the want.
+-- $1 = worker, $2 = [{tasks, queues, limit, alone, slices, probes}, …]; the columns of Lease, then dead entries.
 -- name: claim
 SELECT c.* FROM shigoto.claim(encode($1::bytea, 'hex')::uuid, $2::text::json) c
 
