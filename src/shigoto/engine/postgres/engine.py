@@ -72,7 +72,7 @@ IN_ERROR = f"CASE WHEN s.failures > 0 THEN {LAST_ERROR} END"
 ENDED_IN_ERROR = f"coalesce(s.error, {IN_ERROR})"
 NOWHERE_ELSE = " AND ".join(
     f"NOT EXISTS (SELECT 1 FROM {table} x WHERE x.number = b.number)"
-    for table in ("shigoto.done", "shigoto.running", "shigoto.blocked")
+    for table in ("shigoto.done", "shigoto.running")
 )
 
 STATE_TABLES = StateTables(
@@ -83,7 +83,6 @@ STATE_TABLES = StateTables(
         "retrying": StateTable(table=WAITING, condition="s.failures > 0", lane="s.lane", error=IN_ERROR),
         "scheduled": StateTable(table="shigoto.scheduled s", lane="s.lane", error=IN_ERROR),
         State.PROCESSING: StateTable(table="shigoto.running s", lane="s.lane", error=IN_ERROR),
-        State.BLOCKED: StateTable(table="shigoto.blocked s", error="NULL"),
         State.COMPLETED: StateTable(table="shigoto.done s", condition="s.state = 3", error="NULL"),
         State.FAILED: StateTable(
             table="shigoto.done s", condition="s.state = 4 AND s.state <> 3", error=ENDED_IN_ERROR

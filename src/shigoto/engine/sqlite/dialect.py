@@ -52,7 +52,7 @@ IN_ERROR = f"iif(s.failures > 0, {LAST_ERROR}, NULL)"
 ENDED_IN_ERROR = f"coalesce(s.error, {IN_ERROR})"
 NOWHERE_ELSE = " AND ".join(
     f"NOT EXISTS (SELECT 1 FROM {table} x WHERE x.number = b.number)"
-    for table in ("shigoto_done", "shigoto_running", "shigoto_blocked")
+    for table in ("shigoto_done", "shigoto_running")
 )
 STATE_TABLES = StateTables(
     everywhere=StateTable(table="shigoto_job b", condition="b.lane <> 0", number="b.number", error=IN_ERROR),
@@ -64,7 +64,6 @@ STATE_TABLES = StateTables(
         "retrying": StateTable(table=WAITING, condition="s.failures > 0", lane="s.lane", error=IN_ERROR),
         "scheduled": StateTable(table="shigoto_scheduled s", lane="s.lane", error=IN_ERROR),
         State.PROCESSING: StateTable(table="shigoto_running s", error=IN_ERROR),
-        State.BLOCKED: StateTable(table="shigoto_blocked s", error="NULL"),
         State.COMPLETED: StateTable(
             table="shigoto_done s NOT INDEXED", condition="s.state = 3", error="NULL"
         ),

@@ -37,7 +37,6 @@ SELECT e.key, b.number, b.id,
   CASE
     WHEN d.number IS NOT NULL THEN d.state
     WHEN n.number IS NOT NULL THEN 2
-    WHEN w.number IS NOT NULL THEN 6
     ELSE 1
   END
 FROM json_each(?1) e
@@ -45,7 +44,6 @@ CROSS JOIN shigoto_key k ON k.tenant = e.value ->> 0 AND k.key = e.value ->> 1
 CROSS JOIN shigoto_job b ON b.number = k.number
 LEFT JOIN shigoto_done d ON d.number = b.number
 LEFT JOIN shigoto_running n ON n.number = b.number
-LEFT JOIN shigoto_blocked w ON w.number = b.number
 
 -- name: keys_of
 SELECT b.number, b.tenant, b.key
