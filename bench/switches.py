@@ -182,10 +182,6 @@ SWITCHES = {
     "large payloads read by calls, not as memory": Switch(
         lambda: replaced(claiming, "MAP_FILE", "SELECT 1"), ("drain, 10 KB",)
     ),
-    "large payloads cut apart by `str.split`": Switch(
-        lambda: replaced(claiming, "_split", lambda joined, count: joined.split(claiming.BETWEEN_PAYLOADS)),
-        ("drain, 10 KB",),
-    ),
     "settlements one by one": Switch(
         lambda: replaced(settler, "MOST_AT_ONCE", 1), DRAINS, fewer=dict.fromkeys(DRAINS, 40)
     ),
