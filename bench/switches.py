@@ -158,9 +158,6 @@ SWITCHES = {
         (*ENQUEUES, "drain"),
     ),
     "SQLite's own checkpoints": Switch(own_checkpoints_off, (*ENQUEUES, "bulk", "drain")),
-    "columns bound that a job does not have": Switch(
-        lambda: replaced(enqueueing, "NOTHING", ()), (*ENQUEUES, "bulk")
-    ),
     "arguments bound and compared by name": Switch(
         lambda: replaced(Arguments, "_encode_quickly", lambda self, args: None), ("bulk",)
     ),
@@ -184,10 +181,6 @@ SWITCHES = {
     "payloads inside of the JSON": Switch(payloads_in_json, ("drain", "drain, 10 KB")),
     "large payloads read by calls, not as memory": Switch(
         lambda: replaced(claiming, "MAP_FILE", "SELECT 1"), ("drain, 10 KB",)
-    ),
-    "large payloads cut apart by `str.split`": Switch(
-        lambda: replaced(claiming, "_split", lambda joined, count: joined.split(claiming.BETWEEN_PAYLOADS)),
-        ("drain, 10 KB",),
     ),
     "settlements one by one": Switch(
         lambda: replaced(settler, "MOST_AT_ONCE", 1), DRAINS, fewer=dict.fromkeys(DRAINS, 40)

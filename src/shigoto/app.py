@@ -64,8 +64,7 @@ from shigoto.model.text import shown, storable, without_secrets
 from shigoto.model.time import Duration, Millis, host_clock
 from shigoto.model.worker import WorkerRecord
 from shigoto.observe.bus import Bus
-from shigoto.observe.exporters import Exporters
-from shigoto.observe.settings import Sentry, Traces, chosen_sentry, chosen_traces
+from shigoto.observe.settings import Exporters, Sentry, Traces, chosen_sentry, chosen_traces
 from shigoto.observe.tracing import Tracing
 from shigoto.options import (
     CallOptions,

@@ -19,8 +19,7 @@ from conformance.engine_under_test import ended
 from faults.tools.costs import Cost, Meter
 from shigoto.engine.op import Op
 from shigoto.engine.postgres import PostgresEngine, claiming
-from shigoto.engine.postgres.claiming import FRONT, Marks, ScanStart, probes_of, slices_of
-from shigoto.engine.postgres.claiming import LinePosition as Mark
+from shigoto.engine.postgres.claiming import LinePosition, ScanStarts, Slice, slices_of
 from shigoto.engine.postgres.driver import ONE_TRIP
 from shigoto.model.errors import StoreError
 from shigoto.model.ids import uuid7
@@ -176,20 +175,20 @@ def want(*tasks: str) -> list[Want]:
     return [Want(tasks=tasks, queues=None, limit=BATCH)]
 
 
-class Behind(Marks):
-    """Has the marks that it is given, and goes over what is before the last one, up to some place."""
+class Behind(ScanStarts):
+    """Has the scan starts that it is given."""
 
-    def __init__(self, until: Mark, *marks: Mark) -> None:
+    def __init__(self, *starts: LinePosition) -> None:
         super().__init__()
-        self.where = ScanStart(slices_of(marks), until, probes_of(marks[-1:], FRONT, until))
+        self.starts = starts
 
-    def look(self, want: Want) -> ScanStart:
-        return self.where
+    def slices(self, want: Want) -> tuple[Slice, ...] | None:
+        return slices_of(self.starts)
 
 
-def claim_behind(store: Store, until: Mark, *marks: Mark) -> Op[Any]:
+def claim_behind(store: Store, *starts: LinePosition) -> Op[Any]:
     wants = want("warm")
-    return Op(start=lambda: claiming.claim(Behind(until, *marks), store.worker, wants), hints=ONE_TRIP)
+    return Op(start=lambda: claiming.claim(Behind(*starts), store.worker, wants), hints=ONE_TRIP)
 
 
 def settle(store: Store, *endings: Ending) -> Op[Any]:
@@ -276,12 +275,12 @@ HOT: dict[str, tuple[Callable[[Store], Op[Any]], str]] = {
     "claim": (lambda store: store.engine.claim(store.worker, want("warm")), ""),
     "claim of several tasks": (lambda store: store.engine.claim(store.worker, want(*TASKS)), ""),
     "claim of nothing": (lambda store: store.engine.claim(store.worker, want("unheard of")), ""),
-    "claim behind marks": (
-        lambda store: claim_behind(store, FRONT, (0, 1_000, 0), (10, 1_000, READY + store.many // 2)),
+    "claim behind scan starts": (
+        lambda store: claim_behind(store, (0, 1_000, 0), (10, 1_000, READY + store.many // 2)),
         "",
     ),
-    "claim of nothing behind marks": (
-        lambda store: claim_behind(store, (10, 999, READY), (0, 2**62, 0), (10, 1_000, READY + store.many)),
+    "claim of nothing behind scan starts": (
+        lambda store: claim_behind(store, (0, 2**62, 0), (10, 1_000, READY + store.many)),
         "",
     ),
     "complete": (lambda store: settle(store, Ending.COMPLETED), ""),
@@ -425,10 +424,10 @@ def test_a_claim_reads_what_it_takes_and_as_much_of_each_other_lane(costs: Costs
 
 
 @pytest.mark.parametrize("statistics", ["never analysed", "analysed"])
-def test_a_claim_behind_marks_reads_nothing_before_them(costs: Costs, statistics: str) -> None:
+def test_a_claim_behind_scan_starts_reads_nothing_before_them(costs: Costs, statistics: str) -> None:
     """X8: the first of each stretch, how many of each, and what is wanted."""
-    _, some = costs[statistics]["claim behind marks"]
-    _, nothing = costs[statistics]["claim of nothing behind marks"]
+    _, some = costs[statistics]["claim behind scan starts"]
+    _, nothing = costs[statistics]["claim of nothing behind scan starts"]
 
     assert some.rows["ready"] <= 3 * BATCH + 2
     assert "ready" not in nothing.rows

@@ -31,13 +31,12 @@ SQL = load_texts("shigoto")
 # What the SQLite engine needs beyond: one writer at a time, numbers that would repeat, counters that count later.
 ONLY_ON_SQLITE = {
     "add_husk", "by_queue", "complete_plain", "delete_husk", "drop_ready_row", "fold", "front", "heads", "highest",
-    "key_holder", "lane", "make_husk", "next_due", "number_of_id", "queue_of_lane", "replace_job", "start", "state_of",
-    "supersede", "take_key", "take_write_lock", "uncounted", "unready", "unschedule_promoted", "watch_jobs",
-    "watch_runs", "watched",
+    "make_husk", "next_due", "number_of_id", "queue_of_lane", "start", "take_write_lock", "uncounted", "unready",
+    "unschedule_promoted", "watch_jobs", "watch_runs", "watched",
 }  # fmt: skip
 ONLY_HERE = {
     "claim", "complete_by_itself", "enqueue", "enqueue_each", "enqueue_one", "fold_tally", "go_on_after", "known_ids",
-    "lanes_of", "lock_free", "lock_keys", "now", "renew_clock", "replace_jobs", "ring", "supersede_all",
+    "lock_free", "lock_keys", "now", "renew_clock", "ring",
 }  # fmt: skip
 # What jobs have in common, in the order of the statements.
 SHARED: dict[str, Any] = {

@@ -12,7 +12,7 @@ from shigoto.engine.sql.commands import Command, NamedSql, SqlText
 from shigoto.engine.sqlite import SqliteEngine, file
 from shigoto.engine.sqlite.dialect import SQL, execute
 from shigoto.model.ids import uuid7
-from shigoto.model.job import JobFilter, JobSpec, Lease, LogLine, State
+from shigoto.model.job import JobSpec, Lease, LogLine, State
 from shigoto.model.worker import Announcement, Ending, LogTail, Settlement, Want
 
 pytestmark = pytest.mark.engine("sqlite")
@@ -136,45 +136,6 @@ class TestWhatOthersPay:
         )
 
         assert not any("shigoto_lane (" in text or "SET lane" in text for text in texts)
-
-
-def block(engine: SqliteEngine) -> None:
-    """A job that waits for others. Nothing blocks a job yet but this."""
-    enqueue(engine)
-    with sqlite3.connect(engine.path) as connection:
-        connection.execute("DELETE FROM shigoto_ready")
-        connection.execute("INSERT INTO shigoto_blocked (number, unmet) VALUES (1, 1)")
-    connection.close()
-
-
-class TestBlocked:
-    def test_a_job_that_waits_for_others_can_be_cancelled(self, engine: SqliteEngine) -> None:
-        """A10, T21."""
-        block(engine)
-        [job] = engine.run(engine.find(JobFilter(state=State.BLOCKED)))
-
-        assert engine.run(engine.cancel([job.id])) == [State.CANCELLED]
-
-        [cancelled] = engine.run(engine.find(JobFilter()))
-        assert (cancelled.state, cancelled.started_at) == (State.CANCELLED, None)
-        counts = engine.run(engine.stats())["q"]
-        assert (counts.blocked, counts.pending, counts.cancelled) == (0, 0, 1)
-
-    def test_one_is_found_and_counted_but_never_deleted(self, engine: SqliteEngine) -> None:
-        block(engine)
-        [job] = engine.run(engine.find(JobFilter(state=State.BLOCKED)))
-
-        assert engine.run(engine.delete([job.number], list(State))) == 0
-
-        for wanted in (
-            JobFilter(),
-            JobFilter(state=State.BLOCKED),
-            JobFilter(state=State.BLOCKED, queue="q"),
-        ):
-            assert engine.run(engine.deletable(wanted)) == []
-            assert engine.run(engine.count(wanted)) == len(engine.run(engine.find(wanted))) == 1
-        assert engine.run(engine.count(JobFilter(state=State.BLOCKED, tenant=""))) == 1
-        assert engine.run(engine.find(JobFilter(state=State.BLOCKED, error=""))) == []
 
 
 def test_lines_of_a_deleted_job_do_not_stay_in_the_file(engine: SqliteEngine) -> None:

@@ -19,7 +19,7 @@ from shigoto.engine.sql import looking
 from shigoto.engine.sql.commands import SqlText, StateTable
 from shigoto.engine.sqlite import SqliteEngine, claiming, file
 from shigoto.engine.sqlite.dialect import SQL, STATE_TABLES, execute
-from shigoto.engine.sqlite.enqueueing import SHARED, insertion
+from shigoto.engine.sqlite.enqueueing import insertion
 from shigoto.filters import Filters
 from shigoto.model.ids import uuid7
 from shigoto.model.job import FailureKind, JobFilter, JobSpec, Lease, State
@@ -362,11 +362,9 @@ HOT = {
     "the best of each lane": SqlText(SQL["heads"], ('["warm"]', None, 0)),
     "start": SqlText(SQL["start"], ("[1, 2]", 0, 0, 0, 0, b"w")),
     "leave the ready set": SqlText(SQL["unready"], ("[1, 2]", 0, 0, 0, 0)),
-    "enqueue one": SqlText(
-        insertion(1, SHARED), ("t", "q", 0, 0, 0, 0, 0, 6, 3, "", *[None] * 7, b"1", "{}")
-    ),
+    "enqueue one": SqlText(insertion(1), ("t", "q", 0, 0, 0, 0, 0, 6, 3, "", *[None] * 7, b"1", "{}")),
     "enqueue some": SqlText(
-        insertion(10, SHARED), ("t", "q", 0, 0, 0, 0, 0, 6, 3, "", *[None] * 7, *[b"1", "{}"] * 10)
+        insertion(10), ("t", "q", 0, 0, 0, 0, 0, 6, 3, "", *[None] * 7, *[b"1", "{}"] * 10)
     ),
     "complete without results": SqlText(SQL["complete_plain"], ("[1]", b"w", 0, 1)),
     "complete": SqlText(SQL["complete"], ('[[1, 1, "null"]]', b"w", 0)),

@@ -26,15 +26,6 @@ class Write(Struct, frozen=True):
 WRITE = Write()
 
 
-class Brief(Struct, Generic[T], frozen=True):
-    """The ordinary case of an op as one command, and what its answer means; after an error that is `unexpected`, the
-    case is another, and nothing was changed."""
-
-    command: Callable[[], Any]
-    value: Callable[[Any], T]
-    unexpected: tuple[type[Exception], ...]
-
-
 class OpBatch(Struct, Generic[T], frozen=True):
     """The way to run several ops as one, for less than one after the other.
 
@@ -59,8 +50,6 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     `deadline` is for how many seconds it is worth waiting, where that is less than a driver would wait by itself.
     `urgent`: a worker's lease, or what it has done, depends on it: no driver lets it wait behind all others.
     `batch` is None if it is never merged with others.
-    `brief` is one command that does it all in the ordinary case, for a driver that runs it without starting the op,
-    which it does only if it must: what a generator costs is felt where an op is one short statement.
     `hints` are faster ways to run it, of a class of its engine. Only the driver of that engine reads them, and it may
     ignore them.
     """
@@ -72,7 +61,6 @@ class Op(Struct, Generic[T], frozen=True, kw_only=True):
     deadline: float | None = None
     urgent: bool = False
     batch: OpBatch[T] | None = None
-    brief: Brief[T] | None = None
     hints: object = None
 
 

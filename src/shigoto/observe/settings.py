@@ -1,4 +1,4 @@
-"""Settings of an app for traces, metrics and Sentry. None of their libraries is imported.
+"""Settings of an app for traces, metrics and Sentry, and the exporters that use them. No library is imported here.
 
     Shigoto(…, traces=Traces(sample=0.01))      or, without a change to code, SHIGOTO_TRACES=0.01
     Shigoto(…, sentry=Sentry())                 or, without a change to code, SHIGOTO_SENTRY=on; and $SENTRY_DSN
@@ -8,15 +8,26 @@ something to tell (`sentry.py`). The variables of OpenTelemetry itself hold here
 its like, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER, OTEL_TRACES_EXPORTER and OTEL_SDK_DISABLED.
 """
 
+import atexit
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from msgspec import Struct
 
+from shigoto.engine.protocol import Engine
 from shigoto.model.errors import DeclarationError
+from shigoto.model.job import Job
 from shigoto.model.text import shown, without_secrets
+from shigoto.observe.bus import Bus
+
+if TYPE_CHECKING:
+    from shigoto.observe.otlp_metrics import OtlpMetrics
+    from shigoto.observe.sentry import SentryReporter
 
 TRACES, OTLP_METRICS = "SHIGOTO_TRACES", "SHIGOTO_OTLP_METRICS"
 # What these samplers do with a trace that begins here; None: the share is in OTEL_TRACES_SAMPLER_ARG. A trace that has
@@ -29,6 +40,8 @@ SAMPLERS = {
     "parentbased_always_off": 0.0,
     "parentbased_traceidratio": None,
 }
+
+FLUSHED_WITHIN = 2.0  # seconds, when a program ends that is none of ours
 
 logger = logging.getLogger("shigoto.observe")
 
@@ -192,3 +205,64 @@ def is_enabled(name: str, environment: Mapping[str, str]) -> bool:
         # It may be an address with a secret in it, by mistake: it is not repeated.
         raise DeclarationError(f"${name} is on or off, and nothing else.")
     return word
+
+
+class Exporters:
+    """Tells Sentry and OTLP metrics what a bus tells. An app has one; whatever runs something of the app begins it.
+
+    Traces are not among it: what records a run also surrounds it (`observe/tracing.py`).
+    """
+
+    def __init__(
+        self, bus: Bus, sentry: Sentry | None, traces: Traces | None, engine: Callable[[], Engine]
+    ) -> None:
+        self._bus = bus
+        self._engine = engine
+        self._sentry = sentry
+        self._traces = traces if traces is not None and traces.metrics else None
+        self._reporter: SentryReporter | None = None
+        self._metrics: OtlpMetrics | None = None
+
+    def begin(self) -> None:
+        """Tell from now on; a second call changes nothing."""
+        if self._sentry is not None and self._reporter is None:
+            from shigoto.observe.sentry import SentryReporter
+
+            self._reporter = SentryReporter(self._sentry, self._jobs)
+            self._reporter.watch(self._bus)
+        if self._traces is not None and self._metrics is None:
+            try:
+                self._metrics = self._count(self._traces)
+            except Exception:
+                logger.exception("Metrics are not sent")
+                self._traces = None
+
+    def flush(self, seconds: float) -> None:
+        """Send what is there, if that takes no longer than this. One who does not answer leaves time to the other."""
+        until = monotonic() + seconds
+        if self._reporter is not None:
+            self._reporter.flush(seconds if self._metrics is None else seconds / 2)
+        if self._metrics is not None:
+            self._metrics.flush(max(0.0, until - monotonic()))
+
+    def end(self) -> None:
+        """This process ends, and has flushed: what is not sent by now is not waited for a second time."""
+        if self._reporter is not None:
+            atexit.unregister(self._reporter.flush)
+        if self._metrics is not None:
+            atexit.unregister(self._metrics.flush)
+
+    def _count(self, traces: Traces) -> "OtlpMetrics":
+        from shigoto.observe.metrics import EventCounters
+        from shigoto.observe.otlp_metrics import OtlpMetrics
+        from shigoto.observe.store_gauges import StoreGauges
+
+        counters = EventCounters()
+        metrics = OtlpMetrics(traces, counters, StoreGauges(self._engine))
+        counters.watch(self._bus)
+        atexit.register(metrics.flush, FLUSHED_WITHIN)
+        return metrics
+
+    def _jobs(self, ids: Sequence[UUID]) -> list[Job | None]:
+        engine = self._engine()
+        return engine.run(engine.get(list(ids)))

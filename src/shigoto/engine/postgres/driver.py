@@ -11,8 +11,7 @@ begins anew.
 What is said to the server for one op is written once, for threads and event loops: begin, its commands, commit. An
 op with the hint `one_trip` says its first command by itself, outside of any transaction. If it is done then, one trip
 to the server was all; if it goes on, that first command has changed nothing, and a transaction begins. One that finds
-that it needs several commands yields WRITE first, for which nothing is sent. For one that has a `brief` the driver says
-that, and converses only if it was not enough.
+that it needs several commands yields WRITE first, for which nothing is sent.
 
 Single enqueues that wait together are stored as one batch (`EnqueueBatcher`).
 
@@ -275,16 +274,13 @@ class OneAttempt(Generic[T]):
         if self._going and not self.begun:
             yield from self._begin()
         self._going = True
-        if isinstance(command, Write):
-            return None
-        if isinstance(command, Script):
-            return (yield WireRequest(command.text.encode()))
-        if isinstance(command, Copy):
-            return (yield WireRequest(command.text.encode(), copied=command.rows))
-        return (yield self.encoded(command))
+        return None if isinstance(command, Write) else (yield self._request(command))
 
-    def encoded(self, command: NamedSql | SqlText) -> WireRequest:
-        """The command as it is sent."""
+    def _request(self, command: NamedSql | SqlText | Script | Copy) -> WireRequest:
+        if isinstance(command, Script):
+            return WireRequest(command.text.encode())
+        if isinstance(command, Copy):
+            return WireRequest(command.text.encode(), copied=command.rows)
         text = self._text(command.name) if isinstance(command, NamedSql) else command.text.encode()
         assert isinstance(command.values, (tuple, list)), "PostgreSQL's values have numbers, not names"
         return encode(text, command.values, self._ring)
@@ -401,15 +397,8 @@ class Driver:
         pool = self._threads
         connection = pool.take(until, urgent=op.urgent)
         attempt = OneAttempt(op, self.texts, self.notify_rate, until)
-        brief = op.brief
         try:
-            if brief is None:
-                value = drive(connection, attempt.requests(), until)
-            else:
-                try:
-                    value = brief.value(connection.ask(attempt.encoded(brief.command()), until))
-                except brief.unexpected:
-                    value = drive(connection, attempt.requests(), until)
+            value = drive(connection, attempt.requests(), until)
         except ConnectionLost as lost:
             attempt.judge(lost, reused=connection.reused)
             pool.lose(connection)
@@ -451,15 +440,8 @@ class Driver:
     async def _arun_once(self, op: Op[T], until: float, here: _OnLoop) -> T:
         connection = await here.pool.take(until, urgent=op.urgent)
         attempt = OneAttempt(op, self.texts, self.notify_rate, until)
-        brief = op.brief
         try:
-            if brief is None:
-                value = await adrive(connection, attempt.requests(), until)
-            else:
-                try:
-                    value = brief.value(await connection.ask(attempt.encoded(brief.command()), until))
-                except brief.unexpected:
-                    value = await adrive(connection, attempt.requests(), until)
+            value = await adrive(connection, attempt.requests(), until)
         except ConnectionLost as lost:
             attempt.judge(lost, reused=connection.reused)
             here.pool.lose(connection)

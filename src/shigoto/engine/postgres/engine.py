@@ -15,7 +15,7 @@ from msgspec import json
 from shigoto.engine.op import Op, OpBatch
 from shigoto.engine.postgres import checkup, claiming, enqueueing, schema, transaction
 from shigoto.engine.postgres.address import read_address
-from shigoto.engine.postgres.claiming import Marks
+from shigoto.engine.postgres.claiming import ScanStarts
 from shigoto.engine.postgres.driver import ONE_TRIP, Driver, PostgresHints
 from shigoto.engine.postgres.joining import Joiner, Lanes
 from shigoto.engine.postgres.transaction import BlockPool
@@ -23,6 +23,7 @@ from shigoto.engine.postgres.wire import bigint_array, in_schema, int_array, loa
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
 from shigoto.engine.sql import looking, managing, repairing, settling, ticking
 from shigoto.engine.sql.commands import Dialect, SqlText, StateTable, StateTables, Steps, sql, too_new
+from shigoto.engine.sql.enqueueing import lanes
 from shigoto.engine.sql.service import SqlRegistry
 from shigoto.engine.sql.settling import count
 from shigoto.model.checkup import Checkup
@@ -71,7 +72,7 @@ IN_ERROR = f"CASE WHEN s.failures > 0 THEN {LAST_ERROR} END"
 ENDED_IN_ERROR = f"coalesce(s.error, {IN_ERROR})"
 NOWHERE_ELSE = " AND ".join(
     f"NOT EXISTS (SELECT 1 FROM {table} x WHERE x.number = b.number)"
-    for table in ("shigoto.done", "shigoto.running", "shigoto.blocked")
+    for table in ("shigoto.done", "shigoto.running")
 )
 
 STATE_TABLES = StateTables(
@@ -82,7 +83,6 @@ STATE_TABLES = StateTables(
         "retrying": StateTable(table=WAITING, condition="s.failures > 0", lane="s.lane", error=IN_ERROR),
         "scheduled": StateTable(table="shigoto.scheduled s", lane="s.lane", error=IN_ERROR),
         State.PROCESSING: StateTable(table="shigoto.running s", lane="s.lane", error=IN_ERROR),
-        State.BLOCKED: StateTable(table="shigoto.blocked s", error="NULL"),
         State.COMPLETED: StateTable(table="shigoto.done s", condition="s.state = 3", error="NULL"),
         State.FAILED: StateTable(
             table="shigoto.done s", condition="s.state = 4 AND s.state <> 3", error=ENDED_IN_ERROR
@@ -207,8 +207,7 @@ class PostgresEngine:
         self._joiner = Joiner(self._driver, texts)
         self._block_pool = BlockPool(self._driver, self._joiner)
         self._lanes = Lanes()
-        self._marks = Marks()
-        self._patterns = enqueueing.Patterns()
+        self._scan_starts = ScanStarts()
         self._dialect = Dialect(
             now_and_step=lambda: _now_and_step(self._settings.shown),
             complete=complete,
@@ -312,12 +311,11 @@ class PostgresEngine:
         return Op(
             start=lambda: enqueueing.enqueue_joined(specs),
             rings=_anything_new,
-            brief=enqueueing.one(specs[0], self._patterns) if one else None,
             batch=OpBatch("enqueue", specs[0], self._enqueue_several) if one else None,
             hints=PostgresHints(
-                one_trip=not one and enqueueing.is_single(specs),
-                alone=None if one else lambda: enqueueing.enqueue(specs),
-                lanes=lambda: self._lanes.missing(enqueueing.lanes(specs)),
+                one_trip=one or enqueueing.is_single(specs),
+                alone=lambda: enqueueing.enqueue_one(specs[0]) if one else enqueueing.enqueue(specs),
+                lanes=lambda: self._lanes.missing(lanes(specs)),
             ),
         )
 
@@ -333,7 +331,7 @@ class PostgresEngine:
         )
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
-        return Op(start=lambda: claiming.claim(self._marks, worker, wants), hints=ONE_TRIP)
+        return Op(start=lambda: claiming.claim(self._scan_starts, worker, wants), hints=ONE_TRIP)
 
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
         others = special(settlements)

@@ -34,11 +34,11 @@ from psycopg.types.array import register_all_arrays
 from shigoto.engine.op import Op, Write, adrive, drive, translate
 from shigoto.engine.postgres.block_connection import AsyncBlockConnection, BlockConnection
 from shigoto.engine.postgres.driver import ONE_TRIP, Driver, hints_of
-from shigoto.engine.postgres.enqueueing import Lane, add_lanes
 from shigoto.engine.postgres.errors import one_line, refined
 from shigoto.engine.postgres.wire import RING, Array, Command, Copy, Ring, Row, Script, ServerRows
 from shigoto.engine.sql.block import NO_TRANSACTION, held_in
 from shigoto.engine.sql.commands import NamedSql, SqlText, Steps
+from shigoto.engine.sql.enqueueing import Lane, add_lanes
 from shigoto.model.errors import (
     JobError,
     OptionInvalid,

@@ -72,13 +72,6 @@ class Ring(Struct, frozen=True):
 RING = Ring()
 
 
-class Encoded(Struct, frozen=True):
-    """As a value: several, as they go over the wire, for whoever says the same again and again."""
-
-    values: Sequence[bytes | None]
-    formats: Sequence[int]
-
-
 Command = NamedSql | SqlText | Script | Copy | Write
 
 
@@ -248,10 +241,6 @@ def encode(text: bytes, values: Sequence[Any], ring: Callable[[], bool]) -> Wire
         elif isinstance(value, bytes):
             encoded.append(value)
             format = BINARY
-        elif isinstance(value, Encoded):
-            encoded += value.values
-            formats += value.formats
-            continue
         elif isinstance(value, Array):
             encoded.append(_array(value))
             format = BINARY

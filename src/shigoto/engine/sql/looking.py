@@ -60,8 +60,8 @@ def holders(keys: Sequence[Key]) -> Steps[dict[Key, KeyHolder]]:
     }
 
 
-EVERYWHERE: tuple[State | View, ...] = tuple(State)
-NEVER_IN_ERROR = (State.COMPLETED, State.BLOCKED)
+# Nothing blocks a job yet (decision 0002), so no statement looks for one.
+EVERYWHERE: tuple[State | View, ...] = tuple(state for state in State if state is not State.BLOCKED)
 OF_LANES = frozenset({"queue", "task"})
 OF_BODIES = frozenset({"tenant", "key", "tag", "since"})
 
@@ -141,9 +141,10 @@ def states_of(wanted: JobFilter) -> tuple[State | View, ...]:
 
 def _possible(state: State | View, wanted: JobFilter) -> bool:
     return (
-        (wanted.worker is None or state is State.PROCESSING)
+        state is not State.BLOCKED
+        and (wanted.worker is None or state is State.PROCESSING)
         and (wanted.failure_kind is None or state is State.FAILED)
-        and (wanted.error is None or state not in NEVER_IN_ERROR)
+        and (wanted.error is None or state is not State.COMPLETED)
     )
 
 
@@ -371,11 +372,9 @@ def stats(dialect: Dialect) -> Steps[dict[str, Counts]]:
         queues.setdefault(queue, Counts()).pending += jobs
     for queue, jobs in (yield sql("running_by_queue")).fetchall():
         queues[queue].processing = jobs
-    for queue, jobs in (yield sql("blocked_by_queue")).fetchall():
-        queues[queue].blocked = jobs
     for counts in queues.values():
         ended = counts.completed + counts.failed + counts.cancelled
-        counts.pending -= ended + counts.processing + counts.blocked
+        counts.pending -= ended + counts.processing
     yield from _tell_scheduled(queues)
     return queues
 

@@ -38,13 +38,9 @@ def cancel(dialect: Dialect, now: Millis, ids: Sequence[UUID], *, force: bool) -
     known = yield from locked_states(list(numbers.values()))
     states: dict[int, State | None] = {number: state for number, (state, _) in known.items()}
     pending = [number for number, state in states.items() if state is State.PENDING]
-    blocked = [number for number, state in states.items() if state is State.BLOCKED]
     processing = [number for number, state in states.items() if state is State.PROCESSING]
     cancelled = yield from end_pending(dialect.submit, now, dict.fromkeys(pending), State.CANCELLED, None)
     states |= {number: State.CANCELLED if number in cancelled else None for number in pending}
-    if blocked:
-        yield from _end_blocked(now, {number: known[number][1] for number in blocked})
-        states |= dict.fromkeys(blocked, State.CANCELLED)
     if processing:
         yield sql("request_cancel", json.encode(processing).decode(), now)
         if force:
@@ -66,14 +62,6 @@ def _take_away(submit: Submit, now: Millis, numbers: Sequence[int]) -> Steps[Non
     rows = yield from running(numbers)
     ends = [(row, forced(row.number, row.token, row.queue), row.settled_token) for row in rows]
     yield from move(submit, now, ends)
-
-
-def _end_blocked(now: Millis, queues: Mapping[int, str]) -> Steps[None]:
-    """T21. A blocked job has never run, so there is nothing to remember of it."""
-    yield sql("unblock", json.encode(list(queues)).decode())
-    nothing = (NUMBERS_OF_STATES[State.CANCELLED], 0, 0, 0, 0, 0, 0, 0, None, now, None, None, None)
-    yield sql_each("add_done", [(number, *nothing) for number in queues])
-    yield from count(ended=[(queue, State.CANCELLED) for queue in queues.values()])
 
 
 def end_pending(

@@ -1,6 +1,6 @@
 """Whole jobs and schedules out of one database and into another: what `engine.movable` asks of all SQL engines."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -9,9 +9,12 @@ from msgspec import Struct, json
 from shigoto.engine.movable import BLOCK, MoveLock, ScheduleMark, StoreMark, refused
 from shigoto.engine.op import Op
 from shigoto.engine.sql.commands import Steps, Submit, sql
+from shigoto.engine.sql.enqueueing import add_lanes
 from shigoto.engine.sql.looking import NUMBERS_OF_STATES, STATES, settings
 from shigoto.engine.sql.managing import configure
-from shigoto.engine.sql.settling import move, running
+from shigoto.engine.sql.repairing import release
+from shigoto.engine.sql.settling import running
+from shigoto.engine.sql.ticking import decode_counts, decode_pauses
 from shigoto.engine.sql.ticking import remove as remove_schedules
 from shigoto.model.errors import StoreMoved, StoreRefused, StoreUnavailable
 from shigoto.model.job import FailureKind, QueueSettings, State
@@ -25,9 +28,8 @@ from shigoto.model.record import (
     Weight,
     portions,
 )
-from shigoto.model.schedule import Pause, TickOutcome
+from shigoto.model.schedule import TickOutcome
 from shigoto.model.time import Millis
-from shigoto.model.worker import Ending, Settlement
 
 Row = tuple[Any, ...]
 
@@ -60,8 +62,6 @@ SCHEDULE_COLUMNS = (
 )  # fmt: skip
 TICK_COLUMNS = ("schedule", "at", "outcome", "decided_at", "job", "until", "count")
 SCHEDULE_FLAGS = ("failed", "held")
-_decode_counts = json.Decoder(dict[str, int]).decode
-_decode_pauses = json.Decoder(tuple[Pause, ...]).decode
 
 T = TypeVar("T")
 Begin = Callable[[int, list[QueueSettings]], None]
@@ -89,14 +89,13 @@ def rows_of(
     records: Sequence[JobRecord],
     now: Millis,
     lane_of: Callable[[JobRecord], int],
-    numbers_of_states: Mapping[State, int],
 ) -> dict[str, list[Row]]:
     """The rows of each table. A pending job is ready if it is due now."""
     rows: dict[str, list[Row]] = {table: [] for table in TABLES}
     for record in records:
         lane = lane_of(record)
         rows["job"].append(_body(record, lane))
-        _add_state(rows, record, now, lane, numbers_of_states[record.state])
+        _add_state(rows, record, now, lane, NUMBERS_OF_STATES[record.state])
         _add_past(rows, record)
     return rows
 
@@ -178,12 +177,7 @@ def delete_schedules(names: Sequence[str]) -> Steps[None]:
 def _tick(row: Sequence[Any]) -> StoredTick:
     at, outcome, decided_at, job, until, count = row
     return StoredTick(
-        at=at,
-        outcome=TickOutcome(outcome),
-        decided_at=decided_at,
-        job=_uuid(job),
-        until=until,
-        count=count,
+        at=at, outcome=TickOutcome(outcome), decided_at=decided_at, job=_uuid(job), until=until, count=count
     )
 
 
@@ -192,8 +186,8 @@ def _schedule(row: Sequence[Any], history: tuple[StoredTick, ...]) -> StoredSche
     values |= {
         "id": UUID(values["id"]),
         "job": _uuid(values["job"]),
-        "counts": _decode_counts(values["counts"]),
-        "pauses": _decode_pauses(values["pauses"]),
+        "counts": decode_counts(values["counts"]),
+        "pauses": decode_pauses(values["pauses"]),
     }
     values |= {flag: bool(values[flag]) for flag in SCHEDULE_FLAGS}
     return StoredSchedule(**values, history=history)
@@ -205,14 +199,8 @@ def _schedule_row(schedule: StoredSchedule) -> tuple[object, ...]:
 
 def _tick_row(schedule: UUID, entry: StoredTick) -> tuple[object, ...]:
     return (
-        str(schedule),
-        entry.at,
-        entry.outcome.value,
-        entry.decided_at,
-        _cell(entry.job),
-        entry.until,
-        entry.count,
-    )
+        str(schedule), entry.at, entry.outcome.value, entry.decided_at, _cell(entry.job), entry.until, entry.count,
+    )  # fmt: skip
 
 
 def _cell(value: Any) -> Any:
@@ -347,19 +335,10 @@ class SqlMover:
 
     def _put(self, records: Sequence[JobRecord], taking_keys: bool) -> Steps[None]:
         now = yield from self._ways.now()
-        wanted = sorted({(record.queue, record.task, _is_alone(record)) for record in records})
-        text = json.encode(wanted).decode()
-        yield sql("add_queues", text)
-        yield sql("add_lanes", text)
-        lanes: dict[tuple[str, str, bool], int] = {}
-        for lane, queue, task, alone in (yield sql("lanes")).fetchall():
-            lanes[queue, task, bool(alone)] = lane
-        rows = rows_of(
-            records,
-            now,
-            lambda record: lanes[record.queue, record.task, _is_alone(record)],
-            NUMBERS_OF_STATES,
-        )
+        yield from add_lanes({(record.queue, record.task, _is_alone(record)) for record in records})
+        found = (yield sql("lanes")).fetchall()
+        lanes = {(queue, task, bool(alone)): lane for lane, queue, task, alone in found}
+        rows = rows_of(records, now, lambda record: lanes[record.queue, record.task, _is_alone(record)])
         for table, columns in TABLES.items():
             if rows[table] and table == "key" and taking_keys:
                 held = [(record.tenant, record.key) for record in records if record.holds_key]
@@ -416,15 +395,11 @@ def _release_all(submit: Submit, now: Millis) -> Steps[int]:
     """T8 for everything that runs, also what was left by workers that are gone; all of them are forgotten, so that the
     next beat tells them to stop."""
     holders = {number: worker for number, _, worker in (yield sql("all_running")).fetchall()}
-    ends = [
-        (row, Settlement(number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED, ran=False),
-         row.settled_token)
-        for row in (yield from running(list(holders)))
-    ]  # fmt: skip
-    yield from move(submit, now, ends)
+    rows = yield from running(list(holders))
+    yield from release(submit, now, rows)
     for worker in sorted(set(holders.values())):
         yield sql("leave", worker)
-    return len(ends)
+    return len(rows)
 
 
 def _marks() -> Steps[dict[int, StoreMark]]:

@@ -45,21 +45,9 @@ def announce(now: Millis, worker: Announcement) -> Steps[None]:
     tasks = json.encode(worker.tasks).decode()
     queues = None if worker.queues is None else json.encode(worker.queues).decode()
     announced = yield sql(
-        "announce",
-        worker.id.bytes,
-        worker.name,
-        tasks,
-        queues,
-        worker.slots,
-        worker.version,
-        worker.lease,
-        now,
-        worker.host,
-        worker.pid,
-        worker.isolates,
-        worker.stopping,
-        worker.owner,
-    )
+        "announce", worker.id.bytes, worker.name, tasks, queues, worker.slots, worker.version, worker.lease, now,
+        worker.host, worker.pid, worker.isolates, worker.stopping, worker.owner,
+    )  # fmt: skip
     if announced.rowcount:
         yield sql("forget_unknown", tasks)
 
@@ -124,12 +112,17 @@ def _taken(leases: Sequence[tuple[int, int]]) -> Steps[tuple[tuple[int, int], ..
 
 
 def _release(submit: Submit, now: Millis, worker: UUID, leases: Sequence[tuple[int, int]]) -> Steps[None]:
-    rows = (yield from guarded(worker, leases)).values()
-    yield from move(submit, now, [(row, _unrun(row), row.settled_token) for row in rows])
+    yield from release(submit, now, list((yield from guarded(worker, leases)).values()))
 
 
-def _unrun(row: Running) -> Settlement:
-    return Settlement(number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED, ran=False)
+def release(submit: Submit, now: Millis, rows: Sequence[Running]) -> Steps[None]:
+    """Give jobs back that have not begun to run (T8)."""
+    ends = [
+        (row, Settlement(number=row.number, token=row.token, queue=row.queue, ending=Ending.RELEASED, ran=False),
+         row.settled_token)
+        for row in rows
+    ]  # fmt: skip
+    yield from move(submit, now, ends)
 
 
 def report(worker: UUID, reports: Sequence[Report]) -> Steps[list[bool]]:

@@ -29,9 +29,9 @@ from shigoto.model.time import Millis
 
 PRUNE_EVERY = KEPT // 10  # changes, of which each adds
 MOST_UNPRUNED = 2  # entries, or is followed by a cut
-_decode_counts = json.Decoder(dict[str, int]).decode
+decode_counts = json.Decoder(dict[str, int]).decode
 _decode_entry = json.Decoder(TickEntry).decode
-_decode_pauses = json.Decoder(tuple[Pause, ...]).decode
+decode_pauses = json.Decoder(tuple[Pause, ...]).decode
 
 
 def time(now: Millis) -> Steps[Millis]:
@@ -271,11 +271,11 @@ def _read(row: Sequence[Any]) -> Schedule:
         job=None if job is None else UUID(job),
         errors=errors,
         error=error,
-        counts=_decode_counts(counts),
+        counts=decode_counts(counts),
         created_at=created_at,
         declared_at=declared_at,
         stretch=None if stretch is None else _decode_entry(stretch),
-        pauses=_decode_pauses(pauses),
+        pauses=decode_pauses(pauses),
     )
 
 

@@ -167,7 +167,7 @@ def _position(lease: Lease) -> LinePosition:
 
 def _with_payloads(text: str, joined: str | None) -> Steps[list[Lease]]:
     leases = _leases.decode(text)
-    payloads = [] if joined is None else _split(joined, len(leases))
+    payloads = [] if joined is None else joined.split(BETWEEN_PAYLOADS)
     if len(payloads) != len(leases):  # somebody has written what is no JSON, by hand
         rows = (yield sql("payloads", json.encode([lease.number for lease in leases]).decode())).fetchall()
         by_number = dict(rows)
@@ -178,20 +178,6 @@ def _with_payloads(text: str, joined: str | None) -> Steps[list[Lease]]:
     for lease, payload in zip(leases, payloads, strict=True):
         force_setattr(lease, "payload", payload)  # it is frozen from here on
     return leases
-
-
-def _split(joined: str, count: int) -> list[str]:
-    """The payloads that were joined. `str.split` compares character by character, which `find` need not."""
-    if len(joined) < LARGE * count:
-        return joined.split(BETWEEN_PAYLOADS)
-    payloads: list[str] = []
-    begin, end = 0, joined.find(BETWEEN_PAYLOADS)
-    while end >= 0:
-        payloads.append(joined[begin:end])
-        begin = end + 1
-        end = joined.find(BETWEEN_PAYLOADS, begin)
-    payloads.append(joined[begin:])
-    return payloads
 
 
 # Most jobs have nothing of what comes after `claimed_at`. To print nulls costs SQLite as much as to print numbers.

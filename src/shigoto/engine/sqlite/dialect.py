@@ -52,7 +52,7 @@ IN_ERROR = f"iif(s.failures > 0, {LAST_ERROR}, NULL)"
 ENDED_IN_ERROR = f"coalesce(s.error, {IN_ERROR})"
 NOWHERE_ELSE = " AND ".join(
     f"NOT EXISTS (SELECT 1 FROM {table} x WHERE x.number = b.number)"
-    for table in ("shigoto_done", "shigoto_running", "shigoto_blocked")
+    for table in ("shigoto_done", "shigoto_running")
 )
 STATE_TABLES = StateTables(
     everywhere=StateTable(table="shigoto_job b", condition="b.lane <> 0", number="b.number", error=IN_ERROR),
@@ -64,7 +64,6 @@ STATE_TABLES = StateTables(
         "retrying": StateTable(table=WAITING, condition="s.failures > 0", lane="s.lane", error=IN_ERROR),
         "scheduled": StateTable(table="shigoto_scheduled s", lane="s.lane", error=IN_ERROR),
         State.PROCESSING: StateTable(table="shigoto_running s", error=IN_ERROR),
-        State.BLOCKED: StateTable(table="shigoto_blocked s", error="NULL"),
         State.COMPLETED: StateTable(
             table="shigoto_done s NOT INDEXED", condition="s.state = 3", error="NULL"
         ),
@@ -152,7 +151,8 @@ def now_and_step(clock: StoreClock) -> Steps[tuple[Millis, Millis]]:
 
 
 def fold_counters() -> Steps[None]:
-    """Count what was enqueued since the last time."""
+    """Count what was enqueued since the last time; also before a pending job changes its queue, since until it is
+    counted, it counts for the one it is in."""
     yield from _count_to((yield sql("highest")).fetchone()[0])
 
 
@@ -176,12 +176,6 @@ def _count_to(number: int) -> Steps[None]:
     if number > counted_to:
         yield sql("fold", counted_to, number)
         yield sql("set_meta", "counted_to", number)
-
-
-def count_moved(old: str, new: str) -> Steps[None]:
-    """A pending job has changed its queue. Before it has: until it is counted, it counts for the one it is in."""
-    yield from fold_counters()
-    yield from count(moved=[(old, new)])
 
 
 def count_deleted(jobs: Sequence[tuple[int, State, str]]) -> Steps[None]:

@@ -84,7 +84,7 @@ class SqliteEngine:
             fold=fold_counters,
             uncounted=uncounted,
             numbers=enqueueing.numbers,
-            lock_keys=lambda keys: _value(None),  # whoever writes is alone
+            lock_keys=enqueueing.lock_keys,
             is_damage=is_damage,
             submit=enqueueing.enqueue,
             state_tables=STATE_TABLES,

@@ -10,7 +10,6 @@ SELECT b.number, uuid_send(b.id), l.task, l.queue, b.tenant, b.payload, b.priori
     WHEN d.number IS NOT NULL THEN d.state
     WHEN n.number IS NOT NULL THEN 2
     WHEN r.number IS NOT NULL OR s.number IS NOT NULL THEN 1
-    WHEN k.number IS NOT NULL THEN 6
   END,
   coalesce(d.token, n.token, r.token, s.token, 0),
   coalesce(d.failures, n.failures, r.failures, s.failures, 0),
@@ -40,7 +39,6 @@ LEFT JOIN LATERAL (
   WHERE r.lane = b.lane AND r.priority = -b.priority AND r.run_at = b.run_at AND r.number = b.number OFFSET 0) r ON true
 LEFT JOIN LATERAL (
   SELECT * FROM shigoto.scheduled s WHERE s.run_at = b.run_at AND s.number = b.number OFFSET 0) s ON true
-LEFT JOIN LATERAL (SELECT * FROM shigoto.blocked k WHERE k.number = b.number OFFSET 0) k ON true
 LEFT JOIN LATERAL (SELECT * FROM shigoto.progress p WHERE p.number = b.number OFFSET 0) p ON true
 ORDER BY e.place
 
@@ -114,10 +112,6 @@ WHERE s.state IS NOT NULL
 UPDATE shigoto.running SET cancel_requested_at = coalesce(cancel_requested_at, $2::bigint)
 WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
 
--- name: unblock
-DELETE FROM shigoto.blocked
-WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
-
 -- Jobs that have ended, and are locked already. $1 = [number, …]
 -- name: done_rows
 SELECT d.number, d.state, d.token, d.settled_token, d.crashes, d.releases, d.snoozes, d.solo, b.lane, l.alone, b.alone,
@@ -156,13 +150,6 @@ GROUP BY l.queue
 SELECT l.queue, sum(c.jobs)::bigint
 FROM (SELECT lane, count(*) AS jobs FROM shigoto.scheduled GROUP BY lane) c
 JOIN shigoto.lane l ON l.lane = c.lane
-GROUP BY l.queue
-
--- name: blocked_by_queue
-SELECT l.queue, count(*)
-FROM shigoto.blocked k
-CROSS JOIN LATERAL (SELECT b.lane FROM shigoto.job b WHERE b.number = k.number OFFSET 0) b
-CROSS JOIN LATERAL (SELECT l.queue FROM shigoto.lane l WHERE l.lane = b.lane OFFSET 0) l
 GROUP BY l.queue
 
 -- name: configure

@@ -42,13 +42,13 @@ WHERE NOT EXISTS (
 ORDER BY 1, 2, 3
 ON CONFLICT (task, queue, alone) DO NOTHING
 
--- $1 = [[queue, task, alone], …]
+-- The lanes, by their place in $1 = [[queue, task, alone], …].
 -- name: lanes_of
-SELECT l.queue, l.task, l.alone, l.lane
-FROM jsonb_array_elements($1::text::jsonb) e
+SELECT e.place::int - 1, l.lane
+FROM jsonb_array_elements($1::text::jsonb) WITH ORDINALITY e(lane, place)
 CROSS JOIN LATERAL (
   SELECT * FROM shigoto.lane l
-  WHERE l.task = e ->> 1 AND l.queue = e ->> 0 AND l.alone = (e ->> 2)::boolean OFFSET 0) l
+  WHERE l.task = e.lane ->> 1 AND l.queue = e.lane ->> 0 AND l.alone = (e.lane ->> 2)::boolean OFFSET 0) l
 
 -- name: known_ids
 SELECT uuid_send(b.id), b.number
@@ -92,7 +92,7 @@ FROM jsonb_array_elements($1::text::jsonb) e
 ORDER BY 1, 2
 ON CONFLICT (tenant, key) DO UPDATE SET number = excluded.number
 
--- name: supersede_all
+-- name: supersede
 UPDATE shigoto.running SET superseded = true
 WHERE number = ANY (ARRAY(SELECT e::bigint FROM jsonb_array_elements_text($1::text::jsonb) e))
 
@@ -115,7 +115,7 @@ ON CONFLICT DO NOTHING
 
 -- CLAIM --------------------------------------------------------------------------------------------------------------
 
--- $1 = worker, $2 = [{tasks, queues, limit, alone, after}, …]; the columns of Lease, then the place of the want.
+-- $1 = worker, $2 = [{tasks, queues, limit, alone, slices, probes}, …]; the columns of Lease, then dead entries.
 -- name: claim
 SELECT c.* FROM shigoto.claim(encode($1::bytea, 'hex')::uuid, $2::text::json) c
 

@@ -10,7 +10,6 @@ SELECT b.number, b.id, l.task, l.queue, b.tenant, b.payload, b.priority, b.run_a
     WHEN d.number IS NOT NULL THEN d.state
     WHEN n.number IS NOT NULL THEN 2
     WHEN r.number IS NOT NULL OR s.number IS NOT NULL THEN 1
-    WHEN k.number IS NOT NULL THEN 6
   END,
   coalesce(d.token, n.token, r.token, s.token, 0),
   coalesce(d.failures, n.failures, r.failures, s.failures, 0),
@@ -37,7 +36,6 @@ LEFT JOIN shigoto_done d ON d.number = b.number
 LEFT JOIN shigoto_running n ON n.number = b.number
 LEFT JOIN shigoto_ready r ON r.lane = b.lane AND r.priority = -b.priority AND r.pos = b.run_at AND r.number = b.number
 LEFT JOIN shigoto_scheduled s ON s.run_at = b.run_at AND s.number = b.number
-LEFT JOIN shigoto_blocked k ON k.number = b.number
 LEFT JOIN shigoto_progress p ON p.number = b.number
 
 -- name: payloads
@@ -91,26 +89,11 @@ LEFT JOIN shigoto_ready r ON r.lane = b.lane AND r.priority = -b.priority AND r.
 LEFT JOIN shigoto_scheduled s ON s.run_at = b.run_at AND s.number = b.number
 WHERE coalesce(r.number, s.number) IS NOT NULL
 
--- name: state_of
-SELECT
-  CASE
-    WHEN d.number IS NOT NULL THEN d.state
-    WHEN n.number IS NOT NULL THEN 2
-    WHEN k.number IS NOT NULL THEN 6
-    ELSE 1
-  END
-FROM shigoto_job b
-LEFT JOIN shigoto_done d ON d.number = b.number
-LEFT JOIN shigoto_running n ON n.number = b.number
-LEFT JOIN shigoto_blocked k ON k.number = b.number
-WHERE b.number = ?1
-
 -- name: states_of
 SELECT b.number,
   CASE
     WHEN d.number IS NOT NULL THEN d.state
     WHEN n.number IS NOT NULL THEN 2
-    WHEN k.number IS NOT NULL THEN 6
     ELSE 1
   END,
   l.queue
@@ -119,14 +102,10 @@ CROSS JOIN shigoto_job b ON b.number = e.value
 CROSS JOIN shigoto_lane l ON l.lane = b.lane
 LEFT JOIN shigoto_done d ON d.number = b.number
 LEFT JOIN shigoto_running n ON n.number = b.number
-LEFT JOIN shigoto_blocked k ON k.number = b.number
 
 -- name: request_cancel
 UPDATE shigoto_running SET cancel_requested_at = coalesce(cancel_requested_at, ?2)
 WHERE number IN (SELECT value FROM json_each(?1))
-
--- name: unblock
-DELETE FROM shigoto_blocked WHERE number IN (SELECT value FROM json_each(?1))
 
 -- name: done_rows
 SELECT d.number, d.state, d.token, d.settled_token, d.crashes, d.releases, d.snoozes, d.solo, b.lane, l.alone, b.alone,
@@ -164,13 +143,6 @@ GROUP BY l.queue
 SELECT l.queue, sum(c.jobs)
 FROM (SELECT lane, count(*) AS jobs FROM shigoto_scheduled GROUP BY lane) c
 CROSS JOIN shigoto_lane l ON l.lane = c.lane
-GROUP BY l.queue
-
--- name: blocked_by_queue
-SELECT l.queue, count(*)
-FROM shigoto_blocked k
-CROSS JOIN shigoto_job b ON b.number = k.number
-CROSS JOIN shigoto_lane l ON l.lane = b.lane
 GROUP BY l.queue
 
 -- name: configure

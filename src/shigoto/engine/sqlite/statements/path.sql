@@ -22,17 +22,14 @@ WHERE NOT EXISTS (
   SELECT 1 FROM shigoto_lane l
   WHERE l.task = e.value ->> 1 AND l.queue = e.value ->> 0 AND l.alone = e.value ->> 2)
 
--- name: lane
-SELECT lane FROM shigoto_lane WHERE task = ?1 AND queue = ?2 AND alone = ?3
+-- The lanes, by their place in ?1 = [[queue, task, alone], …].
+-- name: lanes_of
+SELECT e.key, l.lane
+FROM json_each(?1) e
+CROSS JOIN shigoto_lane l ON l.task = e.value ->> 1 AND l.queue = e.value ->> 0 AND l.alone = e.value ->> 2
 
 -- name: number_of_id
 SELECT number FROM shigoto_job WHERE id = ?1
-
--- name: key_holder
-SELECT k.number, b.id
-FROM shigoto_key k
-CROSS JOIN shigoto_job b ON b.number = k.number
-WHERE k.tenant = ?1 AND k.key = ?2
 
 -- Who holds keys, by their place in ?1 = [[tenant, key], …], and the state of each.
 -- name: key_holders
@@ -40,7 +37,6 @@ SELECT e.key, b.number, b.id,
   CASE
     WHEN d.number IS NOT NULL THEN d.state
     WHEN n.number IS NOT NULL THEN 2
-    WHEN w.number IS NOT NULL THEN 6
     ELSE 1
   END
 FROM json_each(?1) e
@@ -48,17 +44,12 @@ CROSS JOIN shigoto_key k ON k.tenant = e.value ->> 0 AND k.key = e.value ->> 1
 CROSS JOIN shigoto_job b ON b.number = k.number
 LEFT JOIN shigoto_done d ON d.number = b.number
 LEFT JOIN shigoto_running n ON n.number = b.number
-LEFT JOIN shigoto_blocked w ON w.number = b.number
 
 -- name: keys_of
 SELECT b.number, b.tenant, b.key
 FROM json_each(?1) e
 CROSS JOIN shigoto_job b ON b.number = e.value
 WHERE b.key IS NOT NULL
-
--- name: take_key
-INSERT INTO shigoto_key (tenant, key, number) VALUES (?1, ?2, ?3)
-ON CONFLICT (tenant, key) DO UPDATE SET number = excluded.number
 
 -- ?1 = [[tenant, key, number], …]
 -- name: take_keys
@@ -69,13 +60,16 @@ WHERE TRUE
 ON CONFLICT (tenant, key) DO UPDATE SET number = excluded.number
 
 -- name: supersede
-UPDATE shigoto_running SET superseded = 1 WHERE number = ?1
+UPDATE shigoto_running SET superseded = 1 WHERE number IN (SELECT value FROM json_each(?1))
 
--- name: replace_job
+-- name: replace_jobs
 UPDATE shigoto_job
-SET lane = ?2, payload = ?3, priority = ?4, run_at = ?5, max_failures = ?6, max_crashes = ?7, expires_at = ?8,
-  retry = ?9, timeout = ?10, soft_timeout = ?11, tags = ?12, meta = ?13, alone = ?14
-WHERE number = ?1
+SET lane = e.value ->> 1, payload = e.value ->> 2, priority = e.value ->> 3, run_at = e.value ->> 4,
+  max_failures = e.value ->> 5, max_crashes = e.value ->> 6, expires_at = e.value ->> 7, retry = e.value ->> 8,
+  timeout = e.value ->> 9, soft_timeout = e.value ->> 10, tags = e.value ->> 11, meta = e.value ->> 12,
+  alone = e.value ->> 13
+FROM json_each(?1) e
+WHERE number = e.value ->> 0
 
 -- CLAIM --------------------------------------------------------------------------------------------------------------
 

@@ -124,7 +124,6 @@ SELECT e.expires_at, e.number,
   CASE
     WHEN b.number IS NULL THEN 0
     WHEN d.number IS NOT NULL THEN d.state
-    WHEN k.number IS NOT NULL THEN 6
     ELSE 1
   END
 FROM (
@@ -135,7 +134,6 @@ FROM (
   LIMIT ?2) e
 LEFT JOIN shigoto_job b ON b.number = e.number
 LEFT JOIN shigoto_done d ON d.number = e.number
-LEFT JOIN shigoto_blocked k ON k.number = e.number
 
 -- ?1 = [[expires_at, number], …]
 -- name: add_expiries

@@ -1,4 +1,4 @@
-"""X8: while a snapshot is held, claims look behind marks. What comes to stand before them is found all the same."""
+"""X8: while a snapshot is held, claims begin at scan starts. What comes to stand before them is found all the same."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,7 +11,7 @@ import pytest
 from devtools.postgres import Server
 from faults.tools.costs import Meter
 from shigoto.engine.postgres import PostgresEngine
-from shigoto.engine.postgres.claiming import LONGEST, SUSPICIOUS, Marks
+from shigoto.engine.postgres.claiming import LONGEST, SUSPICIOUS, ScanStarts
 from shigoto.model.ids import uuid7
 from shigoto.model.job import JobSpec, Lease
 from shigoto.model.worker import Announcement, Ending, Settlement, SweepOrder, Want
@@ -24,14 +24,14 @@ GONE = 3_000
 
 
 class Shop:
-    """A store in which a snapshot is held, and a worker who knows it. For the marks, time stands still."""
+    """A store in which a snapshot is held, and a worker who knows it. For the scan starts, time stands still."""
 
     def __init__(self, address: str, tasks: tuple[str, ...]) -> None:
         self.engine = PostgresEngine(address)
         self.address = address
         self.tasks = tasks
         self.now = 0.0
-        self.engine._marks = Marks(lambda: self.now)
+        self.engine._scan_starts = ScanStarts(lambda: self.now)
         self.workers = [self._announce() for _ in range(2)]
         self.holder = psycopg.connect(address)
         self.hold()
