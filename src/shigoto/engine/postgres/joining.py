@@ -32,10 +32,10 @@ from psycopg.rows import tuple_row
 from psycopg.types.array import register_all_arrays
 
 from shigoto.engine.op import Op, Write
-from shigoto.engine.postgres.block_connection import AsyncBlockConnection, BlockConnection
 from shigoto.engine.postgres.driver import Driver
 from shigoto.engine.postgres.enqueueing import Lane, add_lanes
 from shigoto.engine.postgres.errors import one_line, refined
+from shigoto.engine.postgres.transaction import AsyncBlockConnection, BlockConnection
 from shigoto.engine.postgres.wire import RING, Array, Command, Copy, Ring, Row, Script, ServerRows
 from shigoto.engine.sql.block import NO_TRANSACTION
 from shigoto.engine.sql.commands import NamedSql, SqlText, Steps
@@ -569,7 +569,7 @@ ASK_IDENTITY: Op[Identity] = Op(start=_identity, mode="read", single=True)
 def _expect_block(connection: object) -> None:
     """Raise what a connection of ours has to say, if its block is over."""
     if isinstance(connection, (BlockConnection, AsyncBlockConnection)):
-        connection.keeper.expect_usable()
+        connection.block.expect_usable()
 
 
 def _expect_transaction(transaction_status: TransactionStatus) -> None:
