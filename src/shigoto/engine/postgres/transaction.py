@@ -274,8 +274,9 @@ class Block:
     # As `with`.
 
     def __enter__(self) -> BlockConnection:
+        self._expect_new()
         pool, until = self._block_pool.threads, self._deadline()
-        attempts = self._expect_new(until)
+        attempts = OpAttempts(self._store, until)
         while True:
             connection = pool.take(until)
             try:
@@ -311,8 +312,9 @@ class Block:
     # As `async with`.
 
     async def __aenter__(self) -> AsyncBlockConnection:
+        self._expect_new()
         pool, until = self._block_pool.on_loop(), self._deadline()
-        attempts = self._expect_new(until)
+        attempts = OpAttempts(self._store, until)
         while True:
             connection = await pool.take(until)
             try:
@@ -364,10 +366,9 @@ class Block:
     def _deadline(self) -> float:
         return time.monotonic() + self._block_pool.driver.deadline
 
-    def _expect_new(self, until: float) -> OpAttempts:
+    def _expect_new(self) -> None:
         if self.stage != "new":
             raise JobError(ONCE)
-        return OpAttempts(self._store, until)
 
     def _entering(self, *, reused: bool) -> Requests[None]:
         if reused:
