@@ -93,6 +93,10 @@ ROLLED_BACK = (
     "PostgreSQL takes nothing more after an error in a transaction, so the block cannot go on: let the error pass"
     " through it. For a part that may fail there are savepoints: `with tx.transaction():`."
 )
+TOO_LONG = (
+    "The transaction block was open for more than {:g} s and was rolled back: it keeps the rows locked that it has"
+    " written. Do slow work before the block, and only write in it."
+)
 
 Stage = Literal["new", "open", "ending", "over", "expired", "silent", "foreign"]
 LOOK_EVERY = 0.05  # seconds
@@ -147,14 +151,6 @@ def refusal(error: psycopg.Error, store: str) -> Exception:
             return meant
     return JobError(
         f"The completion of the job cannot be written after what the block did: {one_line(error)}"
-    )
-
-
-def too_long(limit: float) -> TransactionTooLong:
-    """That a block was open for too long, by its own fault."""
-    return TransactionTooLong(
-        f"The transaction block was open for more than {limit:g} s and was rolled back: it keeps the rows locked that"
-        " it has written. Do slow work before the block, and only write in it."
     )
 
 
@@ -440,7 +436,7 @@ class Block:
             case "expired" | "silent" if self._given_up:
                 return JobError(GIVEN_UP)
             case "expired":
-                return too_long(self._limit)
+                return TransactionTooLong(TOO_LONG.format(self._limit))
             case "silent":
                 return unavailable(self._store, SILENT)
             case "foreign":

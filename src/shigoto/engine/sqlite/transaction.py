@@ -42,7 +42,7 @@ from shigoto.engine.op import Op, drive
 from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, started, to_its_end
 from shigoto.engine.sqlite import file
 from shigoto.engine.sqlite.dialect import execute
-from shigoto.engine.sqlite.file import expect_outside, is_inside, mark_here
+from shigoto.engine.sqlite.file import expect_outside, mark_here
 from shigoto.model.errors import JobError, StoreUnavailable, TransactionTooLong
 
 if TYPE_CHECKING:
@@ -267,11 +267,6 @@ class Block:
     def is_open(self) -> bool:
         """Whether it holds the write lock, or is about to."""
         return self.stage in ("new", "open", "ending")
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the calling code is inside this block."""
-        return is_inside(self)
 
     def __enter__(self) -> BlockConnection:
         expect_outside(self.path)
