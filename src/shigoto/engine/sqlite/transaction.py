@@ -29,9 +29,9 @@ import ctypes
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
@@ -76,6 +76,31 @@ T = TypeVar("T")
 log = logging.getLogger("shigoto.sqlite")
 
 
+class Use:
+    """The right to use the connection: one thread at a time, while the block stands. Each row takes it anew."""
+
+    __slots__ = ("_block", "lock")
+
+    def __init__(self, block: "Block") -> None:
+        self._block = block
+        self.lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        try:
+            self._block.expect_usable()
+        except BaseException:
+            self.lock.release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.lock.release()
+        if isinstance(error, sqlite3.Error):
+            self._block.explain(error)
+
+
 class BlockCursor(sqlite3.Cursor):
     """A cursor that knows whether its block is still open."""
 
@@ -85,14 +110,14 @@ class BlockCursor(sqlite3.Cursor):
         block.cursors.add(self)
 
     def execute(self, sql: str, parameters: Any = (), /) -> "BlockCursor":
-        with self._block.use():
+        with self._block.use:
             super().execute(sql, parameters)
         return self
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> "BlockCursor":
         # First: the generator of the rows may take its time, and must not keep the watchdog out.
         rows = list(parameters)
-        with self._block.use():
+        with self._block.use:
             super().executemany(sql, rows)
         return self
 
@@ -100,19 +125,19 @@ class BlockCursor(sqlite3.Cursor):
         raise JobError(NO_SCRIPTS)
 
     def fetchone(self) -> Any:
-        with self._block.use():
+        with self._block.use:
             return super().fetchone()
 
     def fetchmany(self, size: int | None = None) -> list[Any]:
-        with self._block.use():
+        with self._block.use:
             return super().fetchmany(self.arraysize if size is None else size)
 
     def fetchall(self) -> list[Any]:
-        with self._block.use():
+        with self._block.use:
             return super().fetchall()
 
     def __next__(self) -> Any:
-        with self._block.use():
+        with self._block.use:
             return super().__next__()
 
 
@@ -125,7 +150,7 @@ class BlockConnection(sqlite3.Connection):
     def cursor(self, factory: object = None) -> Any:
         if factory is not None:
             raise JobError("A transaction block has cursors of its own: call cursor() without a factory.")
-        with self.block.use():
+        with self.block.use:
             return super().cursor(lambda connection: BlockCursor(connection, self.block))
 
     def execute(self, sql: str, parameters: Any = (), /) -> BlockCursor:
@@ -256,7 +281,7 @@ class Block:
         self._driver = driver
         self._last = last
         self._limit = limit
-        self._lock = threading.RLock()  # to use the connection
+        self.use = Use(self)
         self._stepping = threading.Lock()  # from stage to stage
         self._ending_thread = 0
         self._given_up = False
@@ -317,22 +342,15 @@ class Block:
 
     # While it is open.
 
-    @contextmanager
-    def use(self) -> Generator[None]:
-        """Use the connection: one thread at a time, while the block stands."""
-        with self._lock:
-            self._expect_usable()
-            try:
-                yield
-            except sqlite3.Error as error:
-                if self.stage == "expired" and (refusal := self._refusal()):
-                    raise refusal from error
-                if getattr(error, "sqlite_errorcode", 0) == NOT_AUTHORIZED:
-                    pragma, self._refused_pragma = self._refused_pragma, ""
-                    raise JobError(NO_PRAGMA.format(pragma) if pragma else NOT_YOURS) from error
-                raise
+    def explain(self, error: sqlite3.Error) -> None:
+        """Raise what an error of SQLite means here, if it means something more."""
+        if self.stage == "expired":
+            raise (self._refusal() or error) from error
+        if getattr(error, "sqlite_errorcode", 0) == NOT_AUTHORIZED:
+            pragma, self._refused_pragma = self._refused_pragma, ""
+            raise JobError(NO_PRAGMA.format(pragma) if pragma else NOT_YOURS) from error
 
-    def _expect_usable(self) -> None:
+    def expect_usable(self) -> None:
         """Raise if the transaction is not there, so that nothing is written beside it."""
         if refusal := self._refusal():
             raise refusal
@@ -400,7 +418,7 @@ class Block:
     def _end(self, error: BaseException | None) -> None:
         """Commit with the last operation, or roll back because of this error."""
         if self.stage in ("open", "expired"):
-            with self._lock:  # another thread's statement may have it; until then the watchdog stays
+            with self.use.lock:  # another thread's statement may have it; until then the watchdog stays
                 with self._stepping:
                     in_time = self.stage == "open"
                     if in_time:
@@ -430,7 +448,7 @@ class Block:
     def _commit(self) -> Callable[[], None]:
         """Run the last operation and commit; gives what is left to do then."""
         try:
-            self._expect_usable()
+            self.expect_usable()
             op = self._last()
             value = drive(op, lambda command: execute(self._connection, command))
             self._plainly("COMMIT")
@@ -461,7 +479,7 @@ class Block:
             if self.stage != "open":
                 return
             self.stage = "expired"
-        while not self._lock.acquire(timeout=INTERRUPT_EVERY):
+        while not self.use.lock.acquire(timeout=INTERRUPT_EVERY):
             self._connection.interrupt()
         try:
             self._ending_thread = threading.get_ident()
@@ -475,7 +493,7 @@ class Block:
                 "A transaction block of %s was open for too long, and its rollback failed.", self.path
             )
         finally:
-            self._lock.release()
+            self.use.lock.release()
             self._turn.release()
             self._driver.connections.look_again()
             self._rolled_back.set()
