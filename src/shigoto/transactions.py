@@ -17,7 +17,8 @@ outlives its handler. The block is rolled back at once, since it would keep ever
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import iscoroutine, iscoroutinefunction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -98,8 +99,9 @@ class Completion:
         self._result = "null"
         self.services = services
 
-    def begin(self, give_up: Callable[[], None] | None = None) -> None:
-        """Sign in. Raises JobError while another block is open, and once a block has ended the job.
+    @contextmanager
+    def entering(self, give_up: Callable[[], None] | None = None) -> Generator[None]:
+        """Enter the block inside. Raises JobError while another block is open, and once a block has ended the job.
 
         `give_up` rolls the block back if the run ends inside it.
         """
@@ -111,6 +113,27 @@ class Completion:
             )
         self._signals.block = "open"
         self._signals.give_up = give_up
+        try:
+            yield
+        except BaseException as error:
+            self._left(None, error)
+            raise
+
+    @contextmanager
+    def leaving(self, raised: type[BaseException] | None) -> Generator[None]:
+        """Leave the block inside, and note what became of it; `raised` is the error of the block's own code."""
+        dropped = raised is not None and issubclass(raised, GeneratorExit)  # an error that no code has seen
+        try:
+            yield
+        except BaseException as error:
+            signals = self._signals
+            signals.lost = signals.lost or isinstance(error, LeaseLost)
+            if dropped:
+                self._left("dropped", None)
+            else:
+                self._left(None if isinstance(error, _ROLLED_BACK) else "unknown", error)
+            raise
+        self._left("dropped" if dropped else None, None)
 
     def finish(self, result: object) -> None:
         """Take the result. Raises ResultInvalid here, where everything can still be rolled back."""
@@ -139,7 +162,7 @@ class Completion:
             start=lambda: self._guarded(settle),
             mode=settle.mode,
             rings=settle.rings,
-            committed=lambda _: self._ended("committed"),
+            committed=lambda _: self.ended("committed"),
         )
 
     def _redacted(self) -> str:
@@ -147,38 +170,16 @@ class Completion:
         redaction = self._signals.redaction
         return self._result if redaction is None else redaction.result(self._result, MAX_PAYLOAD)
 
-    def joined(self) -> None:
-        """The settlement is part of the caller's transaction now."""
-        self._ended("joined")
-
-    def refused(self, error: BaseException) -> None:
-        """The block could not be entered."""
-        self._note_trouble(error)
-        self._left(None)
-
-    def over(self, error: BaseException | None, kind: type[BaseException] | None) -> None:
-        """The block has been left, by this error of its end if there was one; `kind` is what was raised inside."""
-        signals = self._signals
-        signals.lost = signals.lost or isinstance(error, LeaseLost)
-        if kind is not None and issubclass(kind, GeneratorExit):
-            self._left("dropped")  # nobody has seen an error, and nothing was committed
-        elif error is None or isinstance(error, LeaseLost | TransactionTooLong):
-            self._left(None)
-        else:
-            self._note_trouble(error)
-            self._left(None if isinstance(error, TransactionConflict) else "unknown")
-
-    def _left(self, how: Literal["dropped", "unknown"] | None) -> None:
-        self._signals.block = how
-        self._signals.give_up = None
-
-    def _note_trouble(self, error: BaseException) -> None:
-        if isinstance(error, StoreUnavailable):
-            self._signals.trouble = error
-
-    def _ended(self, how: Literal["committed", "joined"]) -> None:
+    def ended(self, how: Literal["committed", "joined"]) -> None:
+        """Note that the settlement is committed, or a part of the caller's transaction."""
         self._signals.result = self._result
         self._signals.ended = how
+
+    def _left(self, state: Literal["dropped", "unknown"] | None, error: BaseException | None) -> None:
+        self._signals.block = state
+        self._signals.give_up = None
+        if isinstance(error, StoreUnavailable):
+            self._signals.trouble = error
 
     def _guarded(self, settle: Op[list[Verdict]]) -> Steps[list[Verdict]]:
         verdicts = yield from settle.start()
@@ -190,6 +191,7 @@ class Completion:
         return verdicts
 
 
+_ROLLED_BACK = (LeaseLost, TransactionConflict, TransactionTooLong)  # after any other error it is unknown
 _STATES = {
     "open": "is already in one",
     "unknown": "has left one of which nobody knows whether it was committed",
@@ -213,43 +215,26 @@ class Transaction:
     def __enter__(self) -> Any:
         if on_event_loop():  # a wait for another task's block would keep that one from ending
             raise JobError("A transaction block on an event loop would block it: write `async with`.")
-        with self._completion.services.shield():
-            self._completion.begin(self._block.give_up)
-            try:
-                return self._with_finish(self._block.__enter__())
-            except BaseException as failed:
-                self._completion.refused(failed)
-                raise
+        completion = self._completion
+        with completion.services.shield(), completion.entering(self._block.give_up):
+            return self._with_finish(self._block.__enter__())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._completion.services.shield():
-            try:
-                self._block.__exit__(kind, error, trace)
-            except BaseException as failed:
-                self._completion.over(failed, kind)
-                raise
-            self._completion.over(None, kind)
+        with self._completion.services.shield(), self._completion.leaving(kind):
+            self._block.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> AsyncTransaction:
-        self._completion.begin(self._block.give_up)
-        try:
+        with self._completion.entering(self._block.give_up):
             connection: AsyncTransaction = self._with_finish(await self._block.__aenter__())
             return connection
-        except BaseException as failed:
-            self._completion.refused(failed)
-            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with self._completion.leaving(kind):
             await self._block.__aexit__(kind, error, trace)
-        except BaseException as failed:
-            self._completion.over(failed, kind)
-            raise
-        self._completion.over(None, kind)
 
     def _with_finish(self, connection: Any) -> Any:
         connection.finish = self._completion.finish
@@ -271,20 +256,16 @@ class JoinedTransaction(Generic[C]):
         self._completion.finish(result)
 
     def __enter__(self) -> "JoinedTransaction[C]":
-        self._completion.begin()
-        return self
+        with self._completion.entering():
+            return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with self._completion.leaving(kind):
             if kind is None:
                 self._completion.services.engine.join(self.connection, self._completion.op())
-                self._completion.joined()
-        except BaseException as failed:
-            self._completion.over(failed, kind)
-            raise
-        self._completion.over(None, kind)
+                self._completion.ended("joined")
 
     async def __aenter__(self) -> "JoinedTransaction[C]":
         return self.__enter__()
@@ -292,14 +273,10 @@ class JoinedTransaction(Generic[C]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with self._completion.leaving(kind):
             if kind is None:
                 await self._completion.services.engine.ajoin(self.connection, self._completion.op())
-                self._completion.joined()
-        except BaseException as failed:
-            self._completion.over(failed, kind)
-            raise
-        self._completion.over(None, kind)
+                self._completion.ended("joined")
 
 
 def transact(begin: Callable[[], Transaction], fn: Callable[[Any], Any]) -> Any:
@@ -309,42 +286,38 @@ def transact(begin: Callable[[], Transaction], fn: Callable[[Any], Any]) -> Any:
     """
     if iscoroutinefunction(fn):
         return _atransact(begin, fn)
-    for pause in _pauses():
+    pauses = _pauses()
+    while True:
         try:
-            return _transact_once(begin(), fn)
+            with begin() as tx:
+                value = fn(tx)
+                if iscoroutine(value):
+                    value.close()
+                    raise JobError(
+                        "transact() was given a function that is not async and returns a coroutine: make it async def."
+                    )
+                tx.finish(value)
+            return value
         except TransactionConflict:
-            time.sleep(pause)
-    return _transact_once(begin(), fn)
-
-
-def _transact_once(transaction: Transaction, fn: Callable[[Any], Any]) -> Any:
-    with transaction as tx:
-        value = fn(tx)
-        if iscoroutine(value):
-            value.close()
-            raise JobError(
-                "transact() was given a function that is not async and returns a coroutine: make it async def."
-            )
-        tx.finish(value)
-    return value
+            if (pause := next(pauses, None)) is None:
+                raise
+        time.sleep(pause)
 
 
 async def _atransact(begin: Callable[[], Transaction], fn: Callable[[Any], Any]) -> Any:
     import asyncio  # it is there already; who never runs a handler does without
 
-    for pause in _pauses():
+    pauses = _pauses()
+    while True:
         try:
-            return await _atransact_once(begin(), fn)
+            async with begin() as tx:
+                value = await fn(tx)
+                tx.finish(value)
+            return value
         except TransactionConflict:
-            await asyncio.sleep(pause)
-    return await _atransact_once(begin(), fn)
-
-
-async def _atransact_once(transaction: Transaction, fn: Callable[[Any], Any]) -> Any:
-    async with transaction as tx:
-        value = await fn(tx)
-        tx.finish(value)
-    return value
+            if (pause := next(pauses, None)) is None:
+                raise
+        await asyncio.sleep(pause)
 
 
 def _pauses() -> Iterator[float]:

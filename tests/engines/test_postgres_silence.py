@@ -368,6 +368,31 @@ def test_a_line_that_speaks_again_just_after_the_limit_was_silent_all_the_same(
     spoken.join()
 
 
+def test_so_it_was_if_the_cancel_arrived_first(
+    engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What decides is the time between the limit and the answer, not what the server answered."""
+    monkeypatch.setattr(transaction, "CANCELLED_WITHIN", 0.2)
+    cancel, timers = connection.cancel, list[threading.Timer]()
+
+    def cancel_late(pgconn: Any) -> None:
+        timers.append(threading.Timer(0.4, cancel, (pgconn,)))
+        timers[-1].start()
+
+    monkeypatch.setattr(connection, "cancel", cancel_late)
+
+    def use() -> None:
+        with engine.block(pid, limit=0.3) as tx:
+            tx.execute("SELECT pg_sleep(60)")
+
+    with pytest.raises(StoreUnavailable, match="has not answered") as raised:
+        use()
+    assert isinstance(raised.value.__cause__, StoreUnavailable)
+    assert isinstance(raised.value.__cause__.__cause__, psycopg.errors.QueryCanceled)
+    for timer in timers:
+        timer.join()
+
+
 def test_a_block_that_reads_slowly_from_a_stream_has_taken_too_long(
     engine: PostgresEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

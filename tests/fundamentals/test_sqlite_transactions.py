@@ -6,6 +6,8 @@ What holds for every store is in `test_transactions.py` and `test_transactions_a
 import asyncio
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -34,6 +36,22 @@ from shigoto.engine.sqlite import driver, file
 from tests.fundamentals.shop import SqliteShop, apay, pay, until
 
 pytestmark = pytest.mark.engine("sqlite")
+
+GIVES_UP_A_BLOCK = """
+import asyncio, sys
+from shigoto.engine.sqlite import SqliteEngine
+
+async def main() -> None:
+    async def enter() -> None:
+        async with SqliteEngine(sys.argv[1]).block(lambda: None, limit=5.0):
+            print("entered")
+
+    task = asyncio.create_task(enter())
+    await asyncio.wait([task], timeout=0.2)
+    task.cancel()
+
+asyncio.run(main())
+"""
 
 
 class TestTheConnection:
@@ -634,3 +652,12 @@ class TestAsync:
         assert (shop.paid(), run.state) == ([], State.PROCESSING)
         await apay(run)
         assert run.state is State.COMPLETED
+
+    def test_a_process_ends_although_a_thread_of_it_waits_for_the_write_lock(self, shop: SqliteShop) -> None:
+        with closing(shop.connect()) as other:
+            other.execute("BEGIN IMMEDIATE")
+            command = (sys.executable, "-c", GIVES_UP_A_BLOCK, str(shop.path))
+            ended = subprocess.run(command, capture_output=True, check=False, text=True, timeout=30)
+            other.rollback()
+
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

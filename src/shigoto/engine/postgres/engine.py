@@ -205,7 +205,7 @@ class PostgresEngine:
         texts = load_texts(self._settings.schema)
         self._driver = Driver(self._settings, texts)
         self._joiner = Joiner(self._driver, texts)
-        self._block_pool = BlockPool(self._driver, self._joiner)
+        self._block_pool = BlockPool(self._driver, self._joiner.trust)
         self._lanes = Lanes()
         self._scan_starts = ScanStarts()
         self._dialect = Dialect(

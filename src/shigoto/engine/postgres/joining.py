@@ -32,9 +32,9 @@ from psycopg.rows import tuple_row
 from psycopg.types.array import register_all_arrays
 
 from shigoto.engine.op import Op, Write, adrive, drive, translate
-from shigoto.engine.postgres.block_connection import AsyncBlockConnection, BlockConnection
 from shigoto.engine.postgres.driver import ONE_TRIP, Driver, hints_of
 from shigoto.engine.postgres.errors import one_line, refined
+from shigoto.engine.postgres.transaction import AsyncBlockConnection, BlockConnection
 from shigoto.engine.postgres.wire import RING, Array, Command, Copy, Ring, Row, Script, ServerRows
 from shigoto.engine.sql.block import NO_TRANSACTION, held_in
 from shigoto.engine.sql.commands import NamedSql, SqlText, Steps
@@ -499,7 +499,7 @@ ASK_IDENTITY: Op[Identity] = Op(start=_identity, mode="read", hints=ONE_TRIP)
 def _expect_block(connection: object) -> None:
     """Raise what a connection of ours has to say, if its block is over."""
     if isinstance(connection, (BlockConnection, AsyncBlockConnection)):
-        connection.keeper.expect_usable()
+        connection.block.expect_usable()
 
 
 def _expect_transaction(transaction_status: TransactionStatus) -> None:

@@ -39,12 +39,7 @@ from shigoto.engine.sql.commands import Command, SqlText, sql
 from shigoto.engine.sqlite import file
 from shigoto.engine.sqlite.dialect import execute
 from shigoto.engine.sqlite.file import Checkpointer, Connections, OwnConnection, Prepare, expect_outside
-from shigoto.engine.sqlite.transaction import (
-    AwaitedConnection,
-    Block,
-    BlockConnection,
-    EitherBlock,
-)
+from shigoto.engine.sqlite.transaction import AwaitedConnection, Block, BlockConnection
 from shigoto.model.errors import JobError, StoreUnavailable
 
 DEPTH = 4  # Session → Connection → pooled connection → sqlite3.Connection
@@ -303,9 +298,9 @@ class Driver:
         value: T = await connection.call(lambda: self.join(connection.block_connection, op))
         return value
 
-    def block(self, last: Callable[[], Op[Any]], *, limit: float) -> EitherBlock:
+    def block(self, last: Callable[[], Op[Any]], *, limit: float) -> Block:
         """A transaction for somebody's own statements, which `last` ends."""
-        return EitherBlock(Block(self, last, limit))
+        return Block(self, last, limit)
 
     def prepare(self, *, may_migrate: bool = True) -> None:
         """See that the schema is there. While the caller holds the write lock we must not wait for it."""

@@ -348,16 +348,14 @@ Identity = tuple[int, int]
 
 
 class ConnectionUser(Protocol):
-    """Somebody with a connection of its own to the file."""
+    """A handler's block, which has a connection of its own to the file."""
+
+    @property
+    def path(self) -> Path: ...
 
     @property
     def is_open(self) -> bool:
         """Whether it is worth waiting for."""
-        ...
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it is the calling code itself, which cannot wait for itself."""
         ...
 
     def disown(self) -> None:
@@ -452,7 +450,7 @@ class Connections:
 
     def _may_lend(self) -> bool:
         # Who is inside a block goes on even when a fork is waiting for it, or both would wait.
-        may_go_on = not self._forking or any(holder.is_here for holder in self._holders)
+        may_go_on = not self._forking or _inside.get() in self._holders
         return may_go_on and len(self._users) < MOST
 
     @contextmanager
@@ -583,7 +581,8 @@ class Connections:
             self._close_idle()
 
     def _held_elsewhere(self) -> bool:
-        return any(holder.is_open and not holder.is_here for holder in self._holders)
+        here = _inside.get()  # the calling code itself, which cannot wait for itself
+        return any(holder.is_open and holder is not here for holder in self._holders)
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
@@ -646,22 +645,12 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class HandlerBlock(Protocol):
-    """A handler's transaction, as those see it that write to the same file."""
-
-    @property
-    def is_open(self) -> bool: ...
-
-    @property
-    def path(self) -> Path: ...
-
-
 # Which block is open here: for refusing what would wait for it for ever. Tasks and threads that are started inside a
 # block inherit it where they inherit variables at all.
-_inside: ContextVar[HandlerBlock | None] = ContextVar("shigoto_block", default=None)
+_inside: ContextVar[ConnectionUser | None] = ContextVar("shigoto_block", default=None)
 
 
-def mark_here(block: HandlerBlock) -> Callable[[], None]:
+def mark_here(block: ConnectionUser) -> Callable[[], None]:
     """Say that the calling code is inside this block; gives how to take it back."""
     token = _inside.set(block)
 
@@ -688,8 +677,3 @@ def _is_same_file(one: Path, other: Path) -> bool:
         return one == other or os.path.samefile(one, other)
     except OSError:
         return False
-
-
-def is_inside(block: HandlerBlock) -> bool:
-    """Return True if the calling code is inside this block."""
-    return _inside.get() is block

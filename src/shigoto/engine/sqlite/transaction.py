@@ -3,6 +3,7 @@
     open ── left ──► ending ── last, COMMIT (or ROLLBACK) ──► over
       └──── the limit passes: the watchdog rolls back ─────► expired
       └──── its job has ended without it: the same, at once ► expired
+      └──── a statement raises SystemExit: rolled back ─────► broken
       └──── the process forks: the child must not touch it ─► foreign
 
 It holds the only write lock there is, so it may not last: a timer rolls it back even while its owner sleeps. From then
@@ -29,73 +30,65 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock, RLock, Thread
 from types import TracebackType
-from typing import Any, Literal, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 from weakref import WeakSet
 
 from shigoto.engine.op import Op, drive
-from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, BlockTimer, started, to_its_end
+from shigoto.engine.sql.block import FOREIGN, GIVEN_UP, NOT_YOURS, ONCE, OVER, started, to_its_end
 from shigoto.engine.sqlite import file
 from shigoto.engine.sqlite.dialect import execute
-from shigoto.engine.sqlite.file import Connections, expect_outside, is_inside, mark_here
+from shigoto.engine.sqlite.file import expect_outside, mark_here
 from shigoto.model.errors import JobError, StoreUnavailable, TransactionTooLong
+
+if TYPE_CHECKING:
+    from shigoto.engine.sqlite.driver import Driver
 
 NO_SCRIPTS = (
     "executescript() commits before it begins, so it cannot be used inside a transaction block."
     " Execute the statements one by one."
 )
-
-T = TypeVar("T")
-log = logging.getLogger("shigoto.sqlite")
 NOT_AUTHORIZED = 23
 PRAGMAS = ("journal_mode", "locking_mode", "query_only", "wal_autocheckpoint", "writable_schema")
 NO_PRAGMA = (
     "PRAGMA {} cannot be set in a transaction block: its connection also writes the completion of the job."
 )
-INTERRUPT_EVERY = 0.05  # seconds; one that comes before a statement has begun is lost
-Stage = Literal["new", "open", "ending", "over", "expired", "foreign"]
-
+ROLLED_BACK = (
+    "SQLite has rolled the transaction back after an earlier error, so the block cannot go on: let the error pass"
+    " through it. For a part that may fail there are savepoints."
+)
+TOO_LONG = (
+    "The transaction block was open for more than {:g} s and was rolled back: it keeps everybody else from writing."
+    " Do slow work before the block, and only write in it."
+)
 BROKEN = (
     "A statement of the transaction block has raised what ends a thread, such as SystemExit, so all of it was rolled"
     " back. Raise errors that are an Exception in adapters and in functions that SQL calls."
 )
-_Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
+INTERRUPT_EVERY = 0.05  # seconds; one that comes before a statement has begun is lost
+Stage = Literal["new", "open", "ending", "over", "expired", "broken", "foreign"]
 
-
-class ConnectionOwner(Protocol):
-    """The block, as its connection sees it."""
-
-    cursors: "WeakSet[BlockCursor]"
-    use: "Use"
-    rings: bool
-
-    def expect_usable(self) -> None:
-        """Raise if the transaction is not there, so that nothing is written beside it."""
-        ...
-
-    def explain(self, error: sqlite3.Error) -> None:
-        """Raise what an error of SQLite means here, if it means something more."""
-        ...
+T = TypeVar("T")
+log = logging.getLogger("shigoto.sqlite")
 
 
 class Use:
-    """The right to use the connection: one thread at a time, while the block stands."""
+    """The right to use the connection: one thread at a time, while the block stands. Each row takes it anew."""
 
-    __slots__ = ("_keeper", "lock")
+    __slots__ = ("_block", "lock")
 
-    def __init__(self, keeper: ConnectionOwner) -> None:
-        self._keeper = keeper
-        self.lock = RLock()
+    def __init__(self, block: "Block") -> None:
+        self._block = block
+        self.lock = threading.RLock()
 
     def __enter__(self) -> None:
         self.lock.acquire()
         try:
-            self._keeper.expect_usable()
+            self._block.expect_usable()
         except BaseException:
             self.lock.release()
             raise
@@ -105,13 +98,13 @@ class Use:
     ) -> None:
         self.lock.release()
         if isinstance(error, sqlite3.Error):
-            self._keeper.explain(error)
+            self._block.explain(error)
 
 
 class BlockCursor(sqlite3.Cursor):
     """A cursor that knows whether its block is still open."""
 
-    def __init__(self, connection: sqlite3.Connection, block: ConnectionOwner) -> None:
+    def __init__(self, connection: sqlite3.Connection, block: "Block") -> None:
         super().__init__(connection)
         self._block = block
         block.cursors.add(self)
@@ -122,9 +115,8 @@ class BlockCursor(sqlite3.Cursor):
         return self
 
     def executemany(self, sql: str, parameters: Iterable[Any], /) -> "BlockCursor":
-        rows = list(
-            parameters
-        )  # first: whoever makes them may take its time, and must not keep the watchdog out
+        # First: the generator of the rows may take its time, and must not keep the watchdog out.
+        rows = list(parameters)
         with self._block.use:
             super().executemany(sql, rows)
         return self
@@ -152,7 +144,7 @@ class BlockCursor(sqlite3.Cursor):
 class BlockConnection(sqlite3.Connection):
     """A connection with an open transaction, for as long as its block lasts."""
 
-    block: ConnectionOwner
+    block: "Block"
     finish: Callable[[object], None]
 
     def cursor(self, factory: object = None) -> Any:
@@ -186,272 +178,6 @@ class BlockConnection(sqlite3.Connection):
 
     def __exit__(self, *error: object) -> Literal[False]:
         raise JobError(NOT_YOURS)
-
-
-class Host(Protocol):
-    """What a block needs of the driver."""
-
-    path: Path
-    synchronous: str
-    connections: Connections
-
-    @property
-    def watchdog(self) -> BlockTimer:
-        """What ends blocks that stay open for too long."""
-        ...
-
-    def prepare(self) -> None:
-        """See that the schema is there."""
-        ...
-
-    def take_turn(self) -> threading.Lock:
-        """Become the one writer of this process; whoever releases the lock ends the turn."""
-        ...
-
-    def patiently(self, action: Callable[[], T]) -> T:
-        """Do what another process's lock may refuse for a moment."""
-        ...
-
-    def wrote(self, *, ring: bool) -> None:
-        """Do what follows a commit, when the turn is over. Never raises."""
-        ...
-
-
-class Block:
-    """One transaction, from `open` to `end`. `EitherBlock` makes `with` and `async with` of it."""
-
-    def __init__(self, host: Host, last: Callable[[], Op[Any]], limit: float) -> None:
-        self.host = host
-        self.stage: Stage = "new"
-        self.rings = False  # whether what was joined to it made work ready
-        self.cursors: WeakSet[BlockCursor] = WeakSet()
-        self._last = last
-        self._limit = limit
-        self._stepping = threading.Lock()  # from stage to stage
-        self.use = Use(self)
-        self._ending_thread = 0
-        self._given_up = False
-        self._refused_pragma = ""
-        self._rolled_back = threading.Event()  # by the watchdog
-
-    @property
-    def path(self) -> Path:
-        """The file that the block writes to."""
-        return self.host.path
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it holds the write lock, or is about to."""
-        return self.stage in ("new", "open", "ending")
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the calling code is inside this block."""
-        return is_inside(self)
-
-    def open(self) -> BlockConnection:
-        """Wait for the write lock, begin, and set the watchdog."""
-        if self.stage != "new":
-            raise JobError(ONCE)
-        self.host.prepare()
-        self._turn = self.host.take_turn()
-        try:
-            self.host.connections.sign_in(self)
-            self._begin()
-            self._watchdog = self.host.watchdog
-            self._watchdog.watch(self, 0.0 if self._given_up else self._limit)
-        except BaseException as error:
-            self.stage = "over"
-            try:
-                self._close()
-            finally:
-                self._turn.release()
-            if isinstance(error, sqlite3.Error):
-                raise file.wrapped(error, self.host.path) from error
-            raise
-        return self._connection
-
-    def end(self, error: BaseException | None) -> None:
-        """Commit with the last operation, or roll back because of this error."""
-        if self.stage == "foreign":
-            if error is None:
-                self.expect_usable()
-            return
-        with self.use.lock:  # another thread's statement may have it; until then the watchdog stays
-            with self._stepping:
-                in_time = self.stage == "open"
-                self.stage = "ending" if in_time else "expired"
-            committed = self._end_in_time(error) if in_time else None
-        if not in_time:
-            self._leave_late(error)
-        elif committed is not None:
-            committed()
-
-    def _end_in_time(self, error: BaseException | None) -> Callable[[], None] | None:
-        self._watchdog.forget(self)
-        self._ending_thread = threading.get_ident()
-        try:
-            if error is None:
-                return self._commit()
-            with suppress(sqlite3.Error):  # the close does the same
-                self._roll_back()
-            return None
-        finally:
-            self.stage = "over"
-            try:
-                self._close()
-            finally:
-                self._turn.release()
-
-    def give_up(self) -> None:
-        """Roll back soon, whoever is in it: its job has ended without it. Never waits."""
-        self._given_up = True
-        if self.stage == "open":
-            self._watchdog.watch(self, 0.0)
-
-    def abandon(self) -> None:
-        """Roll back if it was opened; for an owner who has not waited for that."""
-        if self.stage in ("open", "expired"):
-            self.end(InterruptedError())
-
-    def disown(self) -> None:
-        """This is a forked child's copy: SQLite's locks stayed with the parent, so nothing may touch it any more.
-
-        Not even the garbage collector, which would close it, and so roll back what the parent is writing.
-        """
-        self.stage = "foreign"
-        connection: BlockConnection | None = getattr(self, "_connection", None)
-        if connection is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-
-    def expect_usable(self) -> None:
-        """Raise if the transaction is not there, so that nothing is written beside it."""
-        match self.stage:
-            case "expired":
-                raise self._late()
-            case "foreign":
-                raise StoreUnavailable(FOREIGN)
-            case "over":
-                raise JobError(OVER)
-            case "open" | "ending" if not self._connection.in_transaction:
-                raise JobError(
-                    "SQLite has rolled the transaction back after an earlier error, so the block cannot go on: let the"
-                    " error pass through it. For a part that may fail there are savepoints."
-                )
-            case _:
-                return
-
-    def explain(self, error: sqlite3.Error) -> None:
-        """Raise what an error of SQLite means here, if it means something more."""
-        if self.stage == "expired":
-            raise self._late() from error
-        if getattr(error, "sqlite_errorcode", 0) == NOT_AUTHORIZED:
-            refused, self._refused_pragma = self._refused_pragma, ""
-            raise JobError(NO_PRAGMA.format(refused) if refused else NOT_YOURS) from error
-
-    def _begin(self) -> None:
-        host = self.host
-
-        def connect() -> BlockConnection:
-            connection = sqlite3.connect(
-                host.path, timeout=0, isolation_level=None, check_same_thread=False, factory=BlockConnection
-            )
-            connection.block = self
-            pragmas = file.pragmas(host.synchronous) + file.FOR_USERS
-            sqlite3.Cursor(connection).executescript(pragmas)
-            return connection
-
-        self._connection = host.patiently(connect)
-        host.patiently(lambda: self._plainly("BEGIN IMMEDIATE"))
-        sqlite3.Connection.set_authorizer(self._connection, self._authorize)
-        self.stage = "open"
-
-    def _commit(self) -> Callable[[], None]:
-        """Run the last operation and commit; gives what is left to do then."""
-        try:
-            self.expect_usable()
-            op = self._last()
-            value = drive(op.start(), lambda command: execute(self._connection, command))
-            self._plainly("COMMIT")
-        except BaseException as error:
-            with suppress(sqlite3.Error):
-                self._roll_back()
-            # What a constraint says at the commit, it says about the block's own rows.
-            if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
-                raise self._refusal(error) from error
-            if isinstance(error, sqlite3.IntegrityError) and (moved := file.refusal(error)):
-                raise moved from error
-            raise
-        if op.committed is not None:
-            op.committed(value)
-        ring = self.rings or (op.rings is not None and op.rings(value))
-        return lambda: self.host.wrote(ring=ring)
-
-    def _refusal(self, error: sqlite3.Error) -> Exception:
-        """What it means that the completion was not written: the file's trouble, or what the block has done to it."""
-        if file.is_passing(error):
-            return file.wrapped(error, self.host.path)
-        return JobError(f"The completion of the job cannot be written after what the block did: {error}")
-
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:
-            self._plainly("ROLLBACK")
-
-    def _leave_late(self, error: BaseException | None) -> None:
-        self._rolled_back.wait()
-        self._close()
-        if error is None or isinstance(error, sqlite3.Error):
-            raise self._late() from error
-
-    def expire(self) -> None:
-        """The limit has passed: roll back, and let others write."""
-        with self._stepping:
-            if self.stage != "open":
-                return
-            self.stage = "expired"
-        while not self.use.lock.acquire(timeout=INTERRUPT_EVERY):
-            self._connection.interrupt()
-        try:
-            self._ending_thread = threading.get_ident()
-            # An interrupt is in force until no statement is active, so it would strike the rollback too.
-            for cursor in list(self.cursors):
-                cursor.close()
-            self._plainly("PRAGMA query_only = 1")  # for cursors that are not ours
-            self._roll_back()
-        except Exception:
-            log.exception(
-                "A transaction block of %s was open for too long, and its rollback failed.", self.host.path
-            )
-        finally:
-            self.use.lock.release()
-            self._turn.release()
-            self.host.connections.look_again()
-            self._rolled_back.set()
-
-    def _close(self) -> None:
-        connection: BlockConnection | None = getattr(self, "_connection", None)
-        if connection is not None:
-            sqlite3.Connection.close(connection)
-        self.host.connections.sign_out(self)
-
-    def _plainly(self, statement: str) -> None:
-        sqlite3.Cursor(self._connection).execute(statement)
-
-    def _authorize(self, action: int, name: str | None, value: str | None, *_: object) -> int:
-        if self._ending_thread == threading.get_ident():
-            return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_PRAGMA and value is not None and (name or "").lower() in PRAGMAS:
-            self._refused_pragma = (name or "").lower()
-            return sqlite3.SQLITE_DENY
-        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
-
-    def _late(self) -> JobError | TransactionTooLong:
-        if self._given_up:
-            return JobError(GIVEN_UP)
-        return TransactionTooLong(
-            f"The transaction block was open for more than {self._limit:g} s and was rolled back: it keeps everybody"
-            " else from writing. Do slow work before the block, and only write in it."
-        )
 
 
 class FetchedRows:
@@ -494,139 +220,305 @@ class AwaitedConnection:
 
     async def call(self, action: Callable[[], T]) -> T:
         """Do something in the block's thread."""
-        value: T = await self._thread.submit(action)
-        return value
+        return await asyncio.wrap_future(self._thread.submit(action))
 
 
-class EitherBlock:
-    """A block that may be entered with `with` or with `async with`."""
+def _fetched(cursor: BlockCursor) -> FetchedRows:
+    rows: list[Any] = [] if cursor.description is None else cursor.fetchall()
+    return FetchedRows(rows, cursor.rowcount, cursor.lastrowid, cursor.description)
 
-    def __init__(self, block: Block) -> None:
-        self._block = block
+
+class BlockThread:
+    """The thread of an async block. Not an executor's, for which the interpreter would wait when it ends."""
+
+    def __init__(self, break_off: Callable[[BaseException], None]) -> None:
+        self._break_off = break_off
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any], bool]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+        started(threading.Thread(target=self._serve, name="shigoto-block", daemon=True))
+
+    def submit(self, action: Callable[[], T], *, last: bool = False) -> "Future[T]":
+        """Do this next; after the last one the thread ends."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise JobError(OVER)
+            self._closed = last
+            self._queue.put((future, action, last))
+        return future
+
+    def _serve(self) -> None:
+        last = False
+        while not last:
+            future, action, last = self._queue.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(action())
+                except StopIteration:  # which no future of an event loop can carry
+                    future.set_exception(
+                        RuntimeError("A statement of the transaction block raised StopIteration.")
+                    )
+                except Exception as error:
+                    future.set_exception(error)
+                except (
+                    BaseException
+                ) as error:  # which would end the event loop, too, if it came up in a task there
+                    self._break_off(error)
+                    broken = JobError(f"{BROKEN} It was {type(error).__qualname__}.")
+                    broken.__cause__ = error
+                    future.set_exception(broken)
+
+
+class Block:
+    """One transaction, entered once, with `with` or `async with`."""
+
+    def __init__(self, driver: "Driver", last: Callable[[], Op[Any]], limit: float) -> None:
+        self.stage: Stage = "new"
+        self.path = driver.path
+        self.rings = False  # whether what was joined to it made work ready
+        self.cursors: WeakSet[BlockCursor] = WeakSet()
+        self._driver = driver
+        self._last = last
+        self._limit = limit
+        self.use = Use(self)
+        self._stepping = threading.Lock()  # from stage to stage
+        self._ending_thread = 0
+        self._given_up = False
+        self._refused_pragma = ""
+        self._rolled_back = threading.Event()  # by the watchdog
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds the write lock, or is about to."""
+        return self.stage in ("new", "open", "ending")
 
     def __enter__(self) -> BlockConnection:
-        expect_outside(self._block.host.path)
-        block_connection = self._block.open()
-        self._unmark = mark_here(self._block)
+        expect_outside(self.path)
+        block_connection = self._open()
+        self._unmark = mark_here(self)
         return block_connection
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._unmark()
-        self._block.end(error)
+        self._end(error)
 
     async def __aenter__(self) -> AwaitedConnection:
-        expect_outside(self._block.host.path)
-        self._thread = BlockThread(self._block.abandon)
+        expect_outside(self.path)
+        thread = self._thread = BlockThread(self._break_off)
         try:
-            block_connection: BlockConnection = await self._thread.submit(self._block.open)
+            block_connection = await asyncio.wrap_future(thread.submit(self._open))
         except BaseException:
-            self._thread.finish(self._block.abandon)
+            thread.submit(partial(self._end, InterruptedError()), last=True)
             raise
-        self._unmark = mark_here(self._block)
-        return AwaitedConnection(block_connection, self._thread)
+        self._unmark = mark_here(self)
+        return AwaitedConnection(block_connection, thread)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._unmark()
-        left = self._thread.finish(partial(self._block.end, error))
-        if left is None:
-            if error is None:
-                raise JobError(BROKEN)
-        elif kind is not GeneratorExit:  # of a coroutine that is thrown away, and must not wait any more
-            await to_its_end(left)
+        left = self._thread.submit(partial(self._end, error), last=True)
+        if kind is not GeneratorExit:  # of a coroutine that is thrown away, and must not wait any more
+            await to_its_end(asyncio.wrap_future(left))
 
     def give_up(self) -> None:
-        """Roll back soon: the job has ended without it. Never waits."""
-        self._block.give_up()
+        """Roll back soon: the job has ended without the block. Never waits."""
+        self._given_up = True
+        if self.stage == "open":
+            self._watchdog.watch(self, 0.0)
 
+    def disown(self) -> None:
+        """This is a forked child's copy: SQLite's locks stayed with the parent, so nothing may touch it any more.
 
-class BlockThread:
-    """A thread that lives as long as one block; if something ends it before, the block is abandoned."""
+        Not even the garbage collector, which would close it, and so roll back what the parent is writing.
+        """
+        self.stage = "foreign"
+        connection: BlockConnection | None = getattr(self, "_connection", None)
+        if connection is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
-    def __init__(self, abandon: Callable[[], None]) -> None:
-        self._abandon = abandon
-        self._queue: SimpleQueue[_Job | None] = SimpleQueue()
-        self._loop = asyncio.get_running_loop()
-        self._lock = Lock()
-        self._refusal: str | None = None
-        started(Thread(target=self._serve, name="shigoto-block", daemon=True))
+    # While it is open.
 
-    def submit(self, action: Callable[[], Any]) -> "asyncio.Future[Any]":
-        """Do this next; the future belongs to the event loop that the block was entered on."""
-        with self._lock:
-            if self._refusal is not None:
-                raise JobError(self._refusal)
-            future: asyncio.Future[Any] = self._loop.create_future()
-            self._queue.put((action, future))
-            return future
+    def explain(self, error: sqlite3.Error) -> None:
+        """Raise what an error of SQLite means here, if it means something more."""
+        if self.stage == "expired":
+            raise (self._refusal() or error) from error
+        if getattr(error, "sqlite_errorcode", 0) == NOT_AUTHORIZED:
+            pragma, self._refused_pragma = self._refused_pragma, ""
+            raise JobError(NO_PRAGMA.format(pragma) if pragma else NOT_YOURS) from error
 
-    def finish(self, action: Callable[[], Any]) -> "asyncio.Future[Any] | None":
-        """Do this and end; None if the thread has ended already, with the block."""
-        with self._lock:
-            if self._refusal is not None:
+    def expect_usable(self) -> None:
+        """Raise if the transaction is not there, so that nothing is written beside it."""
+        if refusal := self._refusal():
+            raise refusal
+
+    def _refusal(self) -> Exception | None:
+        match self.stage:
+            case "open" | "ending" if not self._connection.in_transaction:
+                return JobError(ROLLED_BACK)
+            case "over":
+                return JobError(OVER)
+            case "expired":
+                return (
+                    JobError(GIVEN_UP) if self._given_up else TransactionTooLong(TOO_LONG.format(self._limit))
+                )
+            case "broken":
+                return JobError(BROKEN)
+            case "foreign":
+                return StoreUnavailable(FOREIGN)
+            case _:
                 return None
-            self._refusal = OVER
-            future: asyncio.Future[Any] = self._loop.create_future()
-            self._queue.put((action, future))
-            self._queue.put(None)
-            return future
 
-    def _serve(self) -> None:
-        ordinary = False
-        try:
-            while (job := self._queue.get()) is not None:
-                self._do(*job)
-            ordinary = True
-        finally:
-            if not ordinary:
-                self._break_off()
+    def _authorize(self, action: int, name: str | None, value: str | None, *_: object) -> int:
+        if self._ending_thread == threading.get_ident():
+            return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_PRAGMA and value is not None and (name or "").lower() in PRAGMAS:
+            self._refused_pragma = (name or "").lower()
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
-    def _do(self, action: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
+    # Its beginning and its ends.
+
+    def _open(self) -> BlockConnection:
+        """Wait for the write lock, begin, and set the watchdog."""
+        if self.stage != "new":
+            raise JobError(ONCE)
+        self._driver.prepare()
+        self._turn = self._driver.take_turn()
         try:
-            value = action()
-        except StopIteration:  # which a future cannot carry
-            self._tell(
-                future, None, RuntimeError("A statement of the transaction block raised StopIteration.")
-            )
-        except Exception as raised:
-            self._tell(future, None, raised)
-        except BaseException as raised:  # which would end the event loop, too, if it came up in a task there
-            broken = JobError(f"{BROKEN} It was {type(raised).__qualname__}.")
-            broken.__cause__ = raised
-            self._tell(future, None, broken)
+            self._driver.connections.sign_in(self)
+            self._begin()
+            self._watchdog = self._driver.watchdog
+            self._watchdog.watch(self, 0.0 if self._given_up else self._limit)
+        except BaseException as error:
+            self._free()
+            if isinstance(error, sqlite3.Error):
+                raise file.wrapped(error, self.path) from error
             raise
-        else:
-            self._tell(future, value, None)
+        return self._connection
 
-    def _break_off(self) -> None:
-        """Roll back, and leave nobody waiting."""
-        with self._lock:
-            self._refusal = self._refusal or BROKEN
+    def _begin(self) -> None:
+        def connect() -> BlockConnection:
+            connection = sqlite3.connect(
+                self.path, timeout=0, isolation_level=None, check_same_thread=False, factory=BlockConnection
+            )
+            connection.block = self
+            pragmas = file.pragmas(self._driver.synchronous) + file.FOR_USERS
+            sqlite3.Cursor(connection).executescript(pragmas)
+            return connection
+
+        self._connection = self._driver.patiently(connect)
+        self._driver.patiently(lambda: self._plainly("BEGIN IMMEDIATE"))
+        sqlite3.Connection.set_authorizer(self._connection, self._authorize)
+        self.stage = "open"
+
+    def _end(self, error: BaseException | None) -> None:
+        """Commit with the last operation, or roll back because of this error."""
+        if self.stage in ("open", "expired"):
+            with self.use.lock:  # another thread's statement may have it; until then the watchdog stays
+                with self._stepping:
+                    in_time = self.stage == "open"
+                    if in_time:
+                        self.stage = "ending"
+                committed = self._end_in_time(error) if in_time else None
+            if in_time:
+                if committed is not None:
+                    committed()
+                return
+            self._rolled_back.wait()
+            self._close()
+        if (error is None or isinstance(error, sqlite3.Error)) and (refusal := self._refusal()):
+            raise refusal from error
+
+    def _end_in_time(self, error: BaseException | None) -> Callable[[], None] | None:
+        self._watchdog.forget(self)
+        self._ending_thread = threading.get_ident()
         try:
-            self._abandon()
+            if error is None:
+                return self._commit()
+            with suppress(sqlite3.Error):  # the close does the same
+                self._roll_back()
+            return None
         finally:
-            while not self._queue.empty():
-                job = self._queue.get()
-                if job is not None:
-                    self._tell(job[1], None, JobError(BROKEN))
+            self._free()
 
-    def _tell(self, future: "asyncio.Future[Any]", value: Any, error: Exception | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            self._loop.call_soon_threadsafe(_resolve, future, value, error)
+    def _commit(self) -> Callable[[], None]:
+        """Run the last operation and commit; gives what is left to do then."""
+        try:
+            self.expect_usable()
+            op = self._last()
+            value = drive(op.start(), lambda command: execute(self._connection, command))
+            self._plainly("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):
+                self._roll_back()
+            if isinstance(error, sqlite3.Error) and (meant := self._meaning(error)):
+                raise meant from error
+            raise
+        if op.committed is not None:
+            op.committed(value)
+        ring = self.rings or (op.rings is not None and op.rings(value))
+        return lambda: self._driver.wrote(ring=ring)
 
+    def _meaning(self, error: sqlite3.Error) -> Exception | None:
+        """What it means that the completion was not written: the file's trouble, or what the block has done to it."""
+        if isinstance(error, sqlite3.IntegrityError):
+            return file.refusal(
+                error
+            )  # else what a constraint says at the commit, it says about the block's own rows
+        if file.is_passing(error):
+            return file.wrapped(error, self.path)
+        return JobError(f"The completion of the job cannot be written after what the block did: {error}")
 
-def _resolve(future: "asyncio.Future[Any]", value: Any, error: Exception | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)
+    def expire(self) -> None:
+        """The limit has passed: roll back, and let others write."""
+        with self._stepping:
+            if self.stage != "open":
+                return
+            self.stage = "expired"
+        while not self.use.lock.acquire(timeout=INTERRUPT_EVERY):
+            self._connection.interrupt()
+        try:
+            self._ending_thread = threading.get_ident()
+            # An interrupt is in force until no statement is active, so it would strike the rollback too.
+            for cursor in list(self.cursors):
+                cursor.close()
+            self._plainly("PRAGMA query_only = 1")  # for cursors that are not ours
+            self._roll_back()
+        except Exception:
+            log.exception(
+                "A transaction block of %s was open for too long, and its rollback failed.", self.path
+            )
+        finally:
+            self.use.lock.release()
+            self._turn.release()
+            self._driver.connections.look_again()
+            self._rolled_back.set()
 
+    def _break_off(self, error: BaseException) -> None:
+        """Roll back because of what ends a thread."""
+        self._end(error)
+        self.stage = "broken"
 
-def _fetched(cursor: BlockCursor) -> FetchedRows:
-    rows: list[Any] = [] if cursor.description is None else cursor.fetchall()
-    return FetchedRows(rows, cursor.rowcount, cursor.lastrowid, cursor.description)
+    def _free(self) -> None:
+        self.stage = "over"
+        try:
+            self._close()
+        finally:
+            self._turn.release()
+
+    def _close(self) -> None:
+        connection: BlockConnection | None = getattr(self, "_connection", None)
+        if connection is not None:
+            sqlite3.Connection.close(connection)
+        self._driver.connections.sign_out(self)
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._plainly("ROLLBACK")
+
+    def _plainly(self, statement: str) -> None:
+        sqlite3.Cursor(self._connection).execute(statement)
