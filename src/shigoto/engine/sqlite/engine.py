@@ -43,9 +43,8 @@ class SqliteEngine(SqlEngine):
     """Jobs in one SQLite file. Opens lazily, creates the file and its schema when they are not there."""
 
     def __init__(self, path: str | Path, *, synchronous: str = "full", clock: Clock = host_clock) -> None:
-        self._path = Path(
-            path
-        ).resolve()  # where SQLite puts the log, and where everybody must look for the doorbell
+        # Where SQLite puts the log, and where everybody must look for the doorbell.
+        self._path = Path(path).resolve()
         self._doorbell = Path(f"{self._path}-bell")
         self._wal = Path(f"{self._path}-wal")
         self._synchronous = synchronous
