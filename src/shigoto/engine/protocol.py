@@ -160,8 +160,8 @@ class Block(Protocol):
     ) -> None: ...
 
 
-class Transport(Protocol):
-    """The least that can carry jobs."""
+class Engine(Protocol):
+    """A store: it carries jobs, and keeps time, history and order."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -233,10 +233,6 @@ class Transport(Protocol):
         Where somebody else's transaction keeps some of several jobs locked, these are answered BUSY.
         """
         raise AttributeError
-
-
-class Engine(Transport, Protocol):
-    """A store that also keeps time, history and order."""
 
     @property
     def address(self) -> str:
@@ -431,13 +427,12 @@ else:
 
 
 class Relay(DynamicEngine):
-    """Every promise of the protocol, kept by `engine`."""
+    """Every promise of the protocol, kept by `engine`: each name of `Engine` becomes a property that asks it."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
 
-for _kind in (Transport, Engine):
-    for _name in vars(_kind):
-        if not _name.startswith("_"):
-            setattr(Relay, _name, property(attrgetter(f"engine.{_name}")))
+for _name in vars(Engine):
+    if not _name.startswith("_"):
+        setattr(Relay, _name, property(attrgetter(f"engine.{_name}")))
