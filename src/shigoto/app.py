@@ -1,14 +1,11 @@
 """The app: its tasks, its store and its schedules, put together. The only place that composes them.
 
-Query      what can be asked about jobs that are stored, and done to them
-Planning   what the code declares to be due, and the door to the schedules of the store
-Shigoto    the app itself, which is both
-load_app   the app that the words `module:attr` mean, with errors that name the place
+Whatever asks a store has a twin for event loops, whose name begins with an `a`. What schedules and tests need is
+imported when there is one. `load_app` finds the app that the words `module:attr` mean, with errors that name the place.
 """
 
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from importlib import import_module
@@ -109,274 +106,6 @@ class KeepsTime(Protocol):
         ...
 
 
-class Query(ABC):
-    """The part of an app that looks at jobs and manages them; the app itself brings the store.
-
-    Whatever takes filters takes them one by one, as a text in the filter language, or both:
-
-        app.find(state="failed", since=timedelta(hours=2), args={"store": 7})
-        app.find("failed since:2h args.store:7", limit=50)
-
-    Only `find` takes `before`, which is for its pages; everywhere else all jobs are meant that match.
-    """
-
-    @property
-    @abstractmethod
-    def engine(self) -> Engine:
-        """The engine of the store."""
-
-    encryption: Encryption | None
-
-    @abstractmethod
-    def encrypts(self, task: str) -> bool:
-        """Whether jobs of this task are encrypted, or nobody here knows."""
-
-    @abstractmethod
-    def decoder(self, job: Job | None) -> Decode | None:
-        """What reads the result of the job, if its task is known."""
-
-    def now(self) -> Millis:
-        """The time from which `since=timedelta(…)` counts back: the store's, where it is known without asking."""
-        engine = self.engine
-        return engine.now() if isinstance(engine, KeepsTime) else host_clock()
-
-    def job(self, job_id: UUID | str) -> JobHandle[Any]:
-        """The handle of a stored job. Raises JobNotFound."""
-        job_id = parse_id(job_id)
-        [job] = self.engine.run(self.engine.get([job_id]))
-        return found(self.engine, job, job_id=job_id, decode=self.decoder(job), keys=self.encryption)
-
-    async def ajob(self, job_id: UUID | str) -> JobHandle[Any]:
-        """The handle of a stored job. Raises JobNotFound."""
-        job_id = parse_id(job_id)
-        [job] = await self.engine.arun(self.engine.get([job_id]))
-        return found(self.engine, job, job_id=job_id, decode=self.decoder(job), keys=self.encryption)
-
-    def find(self, text: str = "", /, **filters: Unpack[Filters]) -> list[Job]:
-        """A page of jobs, those first that were stored last: `app.find(state="failed", queue="mail", limit=50)`.
-
-        The next page is the one `before=` the last number of this one. States may also be called waiting,
-        running and succeeded; scheduled and retrying are parts of pending. Raises OptionInvalid.
-        """
-        return self.engine.run(self.engine.find(self._wanted(text, filters)))
-
-    async def afind(self, text: str = "", /, **filters: Unpack[Filters]) -> list[Job]:
-        """A page of jobs, newest first; see `find`."""
-        return await self.engine.arun(self.engine.find(self._wanted(text, filters)))
-
-    def count(self, text: str = "", /, **filters: Unpack[Filters]) -> int:
-        """How many jobs match the filters of `find`; with a `limit` no more than that.
-
-        It may have to look at all jobs; for counts by state and queue `stats` is cheap.
-        """
-        plan = count_plan(self.engine, self._meant(text, filters), clock=self.now)
-        return carry_out(self.engine, plan)
-
-    async def acount(self, text: str = "", /, **filters: Unpack[Filters]) -> int:
-        """How many jobs match; see `count`."""
-        plan = count_plan(self.engine, self._meant(text, filters), clock=self.now)
-        return await acarry_out(self.engine, plan)
-
-    def stats(self) -> dict[str, Counts]:
-        """How many jobs each queue holds, by state."""
-        return self.engine.run(self.engine.stats())
-
-    async def astats(self) -> dict[str, Counts]:
-        """How many jobs each queue holds, by state."""
-        return await self.engine.arun(self.engine.stats())
-
-    def workers(self) -> list[WorkerRecord]:
-        """The workers that the store knows of, oldest first; one past its `lease_until` may be gone."""
-        return self.engine.run(self.engine.workers())
-
-    async def aworkers(self) -> list[WorkerRecord]:
-        """The workers that the store knows of, oldest first; one past its `lease_until` may be gone."""
-        return await self.engine.arun(self.engine.workers())
-
-    def queues(self) -> list[Queue]:
-        """Every queue that has had a job or a setting, by name: what it holds, and whether it is paused."""
-        return self.engine.run(list_op(self.engine))
-
-    async def aqueues(self) -> list[Queue]:
-        """Every queue that has had a job or a setting, by name."""
-        return await self.engine.arun(list_op(self.engine))
-
-    def redrive(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Redriven:
-        """Retry all failed jobs that match: `app.redrive(task="send", failure_kind="timeout")`.
-
-        The filters are those of `find`; `state` may be failed or cancelled, and a `limit` takes the newest. Quarantined
-        jobs are left alone unless `failure_kind="crash_loop"` asks for them. A dry run changes nothing and tells which
-        jobs would be retried; that a key is taken shows only when it is tried.
-        """
-        return carry_out(self.engine, self._redrive_plan(text, filters, dry_run=dry_run))
-
-    async def aredrive(
-        self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]
-    ) -> Redriven:
-        """Retry all failed jobs that match; see `redrive`."""
-        return await acarry_out(self.engine, self._redrive_plan(text, filters, dry_run=dry_run))
-
-    def cancel(
-        self, text: str = "", /, *, force: bool = False, dry_run: bool = False, **filters: Unpack[Filters]
-    ) -> Cancelled:
-        """Cancel all jobs that match and have not ended: `app.cancel(queue="mail", since=timedelta(hours=1))`.
-
-        The filters are those of `find`; at least one must be given, and `state="all"` is enough. Running jobs are asked
-        to stop, or taken from their workers by `force`. A `limit` takes the newest. A dry run changes nothing and tells
-        what would be done.
-        """
-        return carry_out(self.engine, self._cancel_plan(text, filters, force=force, dry_run=dry_run))
-
-    async def acancel(
-        self, text: str = "", /, *, force: bool = False, dry_run: bool = False, **filters: Unpack[Filters]
-    ) -> Cancelled:
-        """Cancel all jobs that match and have not ended; see `cancel`."""
-        return await acarry_out(self.engine, self._cancel_plan(text, filters, force=force, dry_run=dry_run))
-
-    def clear(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> int:
-        """Delete all jobs that match, with everything that is known of them: `app.clear(state="completed")`.
-
-        The filters are those of `find`, and a `limit` takes the oldest. The state must be named: completed, failed,
-        cancelled, pending, or all of these. Pending jobs will then never run; processing ones are never touched.
-        Returns how many were deleted, or would be in a dry run.
-        """
-        plan = clear_plan(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
-        return carry_out(self.engine, plan)
-
-    async def aclear(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> int:
-        """Delete all jobs that match; see `clear`."""
-        plan = clear_plan(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
-        return await acarry_out(self.engine, plan)
-
-    def pause(self, queue: str) -> None:
-        """Let no worker start jobs of this queue; those that run go on."""
-        self.engine.run(pause_op(self.engine, queue, paused=True))
-
-    async def apause(self, queue: str) -> None:
-        """Let no worker start jobs of this queue; those that run go on."""
-        await self.engine.arun(pause_op(self.engine, queue, paused=True))
-
-    def resume(self, queue: str) -> None:
-        """Let workers start jobs of this queue again."""
-        self.engine.run(pause_op(self.engine, queue, paused=False))
-
-    async def aresume(self, queue: str) -> None:
-        """Let workers start jobs of this queue again."""
-        await self.engine.arun(pause_op(self.engine, queue, paused=False))
-
-    def _meant(self, text: str, filters: Filters) -> Filters:
-        meant = together(text, filters)
-        expect_searchable(self, meant)
-        return meant
-
-    def _wanted(self, text: str, filters: Filters) -> JobFilter:
-        return wanted(self._meant(text, filters), self.now)
-
-    def _redrive_plan(self, text: str, filters: Filters, *, dry_run: bool) -> BulkPlan[Redriven]:
-        return redrive_plan(
-            self.engine, self._meant(text, filters), dry_run=dry_run, decoder=self.decoder, clock=self.now
-        )
-
-    def _cancel_plan(self, text: str, filters: Filters, *, force: bool, dry_run: bool) -> BulkPlan[Cancelled]:
-        engine = self.engine
-        chosen = yield from choose_live_plan(
-            engine, self._meant(text, filters), decoder=self.decoder, clock=self.now
-        )
-        return chosen if dry_run else (yield from cancel_plan(engine, chosen, force=force))
-
-
-def expect_searchable(app: Query, filters: Filters) -> None:
-    """Raise OptionInvalid if the filter looks into arguments that are encrypted: it would leave them out in silence."""
-    task = filters.get("task")
-    if filters.get("args") and app.encryption is not None and (task is None or app.encrypts(task)):
-        which = "of this app" if task is None else f"of the task {task!r}"
-        raise OptionInvalid(
-            f"The arguments {which} are encrypted, so jobs cannot be found by them. Give the jobs a tag or a key"
-            " to find them by, or name a task that is declared with encrypt=False."
-        )
-
-
-class Planning(ABC):
-    """The part of an app that declares schedules. What they need is imported when there is one."""
-
-    def __init__(self, collection: Tasks) -> None:
-        self._collection = collection
-        self._planned: dict[str, Declared] = {}
-
-    @property
-    @abstractmethod
-    def engine(self) -> Engine:
-        """The engine of the store."""
-
-    @abstractmethod
-    def load(self) -> None:
-        """Import all that is part of the app."""
-
-    def cron(self, expression: str, /, **options: Unpack[ScheduledOptions]) -> Decorate:
-        """Declare a function as a task that runs whenever the local time matches a cron expression.
-
-            @app.cron("0 3 * * *", tz="Asia/Tokyo", catch_up="latest", overlap="skip")
-            def aggregate(tick: Tick) -> None: ...
-
-        Five fields, six with seconds first, or a word such as `@daily`. Each occurrence is one job, however many
-        workers there are. A parameter `tick: Tick` tells which one it is. The options are those of `task`, and: `tz`;
-        `catch_up` of what was due while nobody was there ("none", "latest" or "all", at most `catch_up_most` of them
-        and not older than `catch_up_within`); `overlap` with a job before that has not ended ("allow", "skip", "queue",
-        "cancel"); `jitter`; `until`; and, for times on the wall that the clocks skip or show twice, `gap` ("after",
-        "skip") and `fold` ("first", "both").
-        """
-        return self._collection.cron(expression, **options)
-
-    def every(self, interval: Duration | str, /, **options: Unpack[ScheduledOptions]) -> Decorate:
-        """Declare a function as a task that runs at an interval: `@app.every(timedelta(minutes=5))`, or `"5m"`.
-
-        It is counted from midnight UTC of 1 January 1970, so that restarts and several workers do not move it. The
-        options are those of `cron`.
-        """
-        return self._collection.every(interval, **options)
-
-    def schedule(
-        self,
-        name: str,
-        cron: str | None = None,
-        /,
-        *,
-        call: "Call[Any] | Callable[[Tick], Call[Any]]",
-        every: Duration | str | None = None,
-        at: "datetime | None" = None,
-        **options: Unpack[ScheduleOptions],
-    ) -> None:
-        """Declare a schedule for any task: `app.schedule("eu", "0 3 * * *", call=lambda tick: report.call("eu"))`.
-
-        `call` is evaluated once for each occurrence, by whoever fires it, on the event loop of that worker: it should
-        take no longer than a moment, and leave it to the task to ask others. Raises ScheduleInvalid, DeclarationError.
-        """
-        from shigoto.schedule.declare import planned
-
-        planned(self._collection, name, call, cron=cron, every=every, at=at, **options)
-
-    @property
-    def schedules(self) -> "Schedules":
-        """The schedules of the store: what they are, what became of their ticks, and what can be done to them."""
-        from shigoto.schedule.manage import Schedules
-
-        return Schedules(self)
-
-    @property
-    def declared(self) -> "Mapping[str, Declared]":
-        """The schedules that are declared in code, by name."""
-        return MappingProxyType(self._planned)
-
-    def plan(self, *declared: "Declared") -> None:
-        """Take schedules that are declared in code; their names must be free: all or none. Raises DeclarationError."""
-        for at, each in enumerate(declared):
-            if each.name in self._planned or each.name in {other.name for other in declared[:at]}:
-                raise DeclarationError(
-                    f"Two schedules are called {each.name!r}. Give one of the tasks a name=, or choose another name."
-                )
-        self._planned.update({each.name: each for each in declared})
-
-
 @runtime_checkable
 class Connects(Protocol):
     """An engine whose store takes the user's own statements too."""
@@ -386,7 +115,7 @@ class Connects(Protocol):
         ...
 
 
-class Shigoto(Query, Planning):
+class Shigoto:
     """An app: the tasks it knows, and the store their jobs live in.
 
         app = Shigoto("sqlite:///jobs.db", imports=["shop.tasks"], defaults={"queue": "shop"})
@@ -409,6 +138,13 @@ class Shigoto(Query, Planning):
     `traces` records jobs with OpenTelemetry, and `sentry` tells Sentry of every job that has failed for good; without
     them $SHIGOTO_TRACES and $SHIGOTO_SENTRY say whether and how.
     `notify` are rules of `shigoto.notify`: who hears of failures, and of what else goes wrong.
+
+    Whatever takes filters takes them one by one, as a text in the filter language, or both:
+
+        app.find(state="failed", since=timedelta(hours=2), args={"store": 7})
+        app.find("failed since:2h args.store:7", limit=50)
+
+    Only `find` takes `before`, which is for its pages; everywhere else all jobs are meant that match.
     """
 
     def __init__(
@@ -429,7 +165,7 @@ class Shigoto(Query, Planning):
         self.tracing = None if recorded is None else Tracing(recorded)
         self.sentry = chosen_sentry(sentry)
         self.exporters = Exporters(self.bus, self.sentry, recorded, lambda: self.engine)
-        self.encryption = keys_from_environment() if encryption is None else encryption
+        self.encryption: Encryption | None = keys_from_environment() if encryption is None else encryption
         self.unknown_after = check_patience(unknown_after)
         self.options = check_defaults(defaults or {})
         own = None if engine is None else f"{engine.capabilities.name}:"
@@ -443,7 +179,7 @@ class Shigoto(Query, Planning):
         self._tasks: dict[str, Task[..., Any]] = {}
         self._aliases: dict[str, Task[..., Any]] = {}
         self._own = Tasks()
-        Planning.__init__(self, self._own)
+        self._planned: dict[str, Declared] = {}
         self._own.join(self)
         self.notifier = _notifier(self, notify)
 
@@ -482,6 +218,70 @@ class Shigoto(Query, Planning):
     ) -> Task[..., Any] | Decorate:
         """Declare a function as a task: `@app.task` or `@app.task(queue="mail")`."""
         return self._own.task(**options) if fn is None else self._own.declare(fn, options)
+
+    def cron(self, expression: str, /, **options: Unpack[ScheduledOptions]) -> Decorate:
+        """Declare a function as a task that runs whenever the local time matches a cron expression.
+
+            @app.cron("0 3 * * *", tz="Asia/Tokyo", catch_up="latest", overlap="skip")
+            def aggregate(tick: Tick) -> None: ...
+
+        Five fields, six with seconds first, or a word such as `@daily`. Each occurrence is one job, however many
+        workers there are. A parameter `tick: Tick` tells which one it is. The options are those of `task`, and: `tz`;
+        `catch_up` of what was due while nobody was there ("none", "latest" or "all", at most `catch_up_most` of them
+        and not older than `catch_up_within`); `overlap` with a job before that has not ended ("allow", "skip", "queue",
+        "cancel"); `jitter`; `until`; and, for times on the wall that the clocks skip or show twice, `gap` ("after",
+        "skip") and `fold` ("first", "both").
+        """
+        return self._own.cron(expression, **options)
+
+    def every(self, interval: Duration | str, /, **options: Unpack[ScheduledOptions]) -> Decorate:
+        """Declare a function as a task that runs at an interval: `@app.every(timedelta(minutes=5))`, or `"5m"`.
+
+        It is counted from midnight UTC of 1 January 1970, so that restarts and several workers do not move it. The
+        options are those of `cron`.
+        """
+        return self._own.every(interval, **options)
+
+    def schedule(
+        self,
+        name: str,
+        cron: str | None = None,
+        /,
+        *,
+        call: "Call[Any] | Callable[[Tick], Call[Any]]",
+        every: Duration | str | None = None,
+        at: "datetime | None" = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> None:
+        """Declare a schedule for any task: `app.schedule("eu", "0 3 * * *", call=lambda tick: report.call("eu"))`.
+
+        `call` is evaluated once for each occurrence, by whoever fires it, on the event loop of that worker: it should
+        take no longer than a moment, and leave it to the task to ask others. Raises ScheduleInvalid, DeclarationError.
+        """
+        from shigoto.schedule.declare import planned
+
+        planned(self._own, name, call, cron=cron, every=every, at=at, **options)
+
+    @property
+    def schedules(self) -> "Schedules":
+        """The schedules of the store: what they are, what became of their ticks, and what can be done to them."""
+        from shigoto.schedule.manage import Schedules
+
+        return Schedules(self)
+
+    @property
+    def declared(self) -> "Mapping[str, Declared]":
+        """The schedules that are declared in code, by name."""
+        return MappingProxyType(self._planned)
+
+    def plan(self, *declared: "Declared") -> None:
+        """Take schedules that are declared in code; their names must be free: all or none. Raises DeclarationError."""
+        for at, each in enumerate(declared):
+            if each.name in self._planned or each.name in {other.name for other in declared[:at]}:
+                raise DeclarationError(
+                    f"Two schedules are called {each.name!r}. Give one of the tasks a name=, or choose another name."
+                )
+        self._planned.update({each.name: each for each in declared})
 
     def include(self, *collections: Tasks) -> None:
         """Make the tasks of these collections this app's own, also those still to be declared in them.
@@ -607,6 +407,130 @@ class Shigoto(Query, Planning):
             self, name, payload, allow_unknown=allow_unknown, options=options
         )
 
+    def job(self, job_id: UUID | str) -> JobHandle[Any]:
+        """The handle of a stored job. Raises JobNotFound."""
+        job_id = parse_id(job_id)
+        [job] = self.engine.run(self.engine.get([job_id]))
+        return found(self.engine, job, job_id=job_id, decode=self.decoder(job), keys=self.encryption)
+
+    async def ajob(self, job_id: UUID | str) -> JobHandle[Any]:
+        """The handle of a stored job. Raises JobNotFound."""
+        job_id = parse_id(job_id)
+        [job] = await self.engine.arun(self.engine.get([job_id]))
+        return found(self.engine, job, job_id=job_id, decode=self.decoder(job), keys=self.encryption)
+
+    def find(self, text: str = "", /, **filters: Unpack[Filters]) -> list[Job]:
+        """A page of jobs, those first that were stored last: `app.find(state="failed", queue="mail", limit=50)`.
+
+        The next page is the one `before=` the last number of this one. States may also be called waiting,
+        running and succeeded; scheduled and retrying are parts of pending. Raises OptionInvalid.
+        """
+        return self.engine.run(self.engine.find(self._wanted(text, filters)))
+
+    async def afind(self, text: str = "", /, **filters: Unpack[Filters]) -> list[Job]:
+        """A page of jobs, newest first; see `find`."""
+        return await self.engine.arun(self.engine.find(self._wanted(text, filters)))
+
+    def count(self, text: str = "", /, **filters: Unpack[Filters]) -> int:
+        """How many jobs match the filters of `find`; with a `limit` no more than that.
+
+        It may have to look at all jobs; for counts by state and queue `stats` is cheap.
+        """
+        plan = count_plan(self.engine, self._meant(text, filters), clock=self.now)
+        return carry_out(self.engine, plan)
+
+    async def acount(self, text: str = "", /, **filters: Unpack[Filters]) -> int:
+        """How many jobs match; see `count`."""
+        plan = count_plan(self.engine, self._meant(text, filters), clock=self.now)
+        return await acarry_out(self.engine, plan)
+
+    def stats(self) -> dict[str, Counts]:
+        """How many jobs each queue holds, by state."""
+        return self.engine.run(self.engine.stats())
+
+    async def astats(self) -> dict[str, Counts]:
+        """How many jobs each queue holds, by state."""
+        return await self.engine.arun(self.engine.stats())
+
+    def workers(self) -> list[WorkerRecord]:
+        """The workers that the store knows of, oldest first; one past its `lease_until` may be gone."""
+        return self.engine.run(self.engine.workers())
+
+    async def aworkers(self) -> list[WorkerRecord]:
+        """The workers that the store knows of, oldest first; one past its `lease_until` may be gone."""
+        return await self.engine.arun(self.engine.workers())
+
+    def queues(self) -> list[Queue]:
+        """Every queue that has had a job or a setting, by name: what it holds, and whether it is paused."""
+        return self.engine.run(list_op(self.engine))
+
+    async def aqueues(self) -> list[Queue]:
+        """Every queue that has had a job or a setting, by name."""
+        return await self.engine.arun(list_op(self.engine))
+
+    def redrive(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> Redriven:
+        """Retry all failed jobs that match: `app.redrive(task="send", failure_kind="timeout")`.
+
+        The filters are those of `find`; `state` may be failed or cancelled, and a `limit` takes the newest. Quarantined
+        jobs are left alone unless `failure_kind="crash_loop"` asks for them. A dry run changes nothing and tells which
+        jobs would be retried; that a key is taken shows only when it is tried.
+        """
+        return carry_out(self.engine, self._redrive_plan(text, filters, dry_run=dry_run))
+
+    async def aredrive(
+        self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]
+    ) -> Redriven:
+        """Retry all failed jobs that match; see `redrive`."""
+        return await acarry_out(self.engine, self._redrive_plan(text, filters, dry_run=dry_run))
+
+    def cancel(
+        self, text: str = "", /, *, force: bool = False, dry_run: bool = False, **filters: Unpack[Filters]
+    ) -> Cancelled:
+        """Cancel all jobs that match and have not ended: `app.cancel(queue="mail", since=timedelta(hours=1))`.
+
+        The filters are those of `find`; at least one must be given, and `state="all"` is enough. Running jobs are asked
+        to stop, or taken from their workers by `force`. A `limit` takes the newest. A dry run changes nothing and tells
+        what would be done.
+        """
+        return carry_out(self.engine, self._cancel_plan(text, filters, force=force, dry_run=dry_run))
+
+    async def acancel(
+        self, text: str = "", /, *, force: bool = False, dry_run: bool = False, **filters: Unpack[Filters]
+    ) -> Cancelled:
+        """Cancel all jobs that match and have not ended; see `cancel`."""
+        return await acarry_out(self.engine, self._cancel_plan(text, filters, force=force, dry_run=dry_run))
+
+    def clear(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> int:
+        """Delete all jobs that match, with everything that is known of them: `app.clear(state="completed")`.
+
+        The filters are those of `find`, and a `limit` takes the oldest. The state must be named: completed, failed,
+        cancelled, pending, or all of these. Pending jobs will then never run; processing ones are never touched.
+        Returns how many were deleted, or would be in a dry run.
+        """
+        plan = clear_plan(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
+        return carry_out(self.engine, plan)
+
+    async def aclear(self, text: str = "", /, *, dry_run: bool = False, **filters: Unpack[Filters]) -> int:
+        """Delete all jobs that match; see `clear`."""
+        plan = clear_plan(self.engine, self._meant(text, filters), dry_run=dry_run, clock=self.now)
+        return await acarry_out(self.engine, plan)
+
+    def pause(self, queue: str) -> None:
+        """Let no worker start jobs of this queue; those that run go on."""
+        self.engine.run(pause_op(self.engine, queue, paused=True))
+
+    async def apause(self, queue: str) -> None:
+        """Let no worker start jobs of this queue; those that run go on."""
+        await self.engine.arun(pause_op(self.engine, queue, paused=True))
+
+    def resume(self, queue: str) -> None:
+        """Let workers start jobs of this queue again."""
+        self.engine.run(pause_op(self.engine, queue, paused=False))
+
+    async def aresume(self, queue: str) -> None:
+        """Let workers start jobs of this queue again."""
+        await self.engine.arun(pause_op(self.engine, queue, paused=False))
+
     def connect(self) -> Any:
         """A new connection to the store's database for your own statements, to be closed by you.
 
@@ -680,6 +604,11 @@ class Shigoto(Query, Planning):
                     )
                 taken[name] = task
 
+    def now(self) -> Millis:
+        """The time from which `since=timedelta(…)` counts back: the store's, where it is known without asking."""
+        engine = self.engine
+        return engine.now() if isinstance(engine, KeepsTime) else host_clock()
+
     def encrypts(self, task: str) -> bool:
         """Whether jobs of this task are encrypted where there are keys; those of one that is not known may be."""
         self.load()
@@ -691,6 +620,37 @@ class Shigoto(Query, Planning):
         self.load()
         task = None if job is None else self.resolve(job.task)
         return None if task is None else task.signature.decode_result
+
+    def _meant(self, text: str, filters: Filters) -> Filters:
+        meant = together(text, filters)
+        expect_searchable(self, meant)
+        return meant
+
+    def _wanted(self, text: str, filters: Filters) -> JobFilter:
+        return wanted(self._meant(text, filters), self.now)
+
+    def _redrive_plan(self, text: str, filters: Filters, *, dry_run: bool) -> BulkPlan[Redriven]:
+        return redrive_plan(
+            self.engine, self._meant(text, filters), dry_run=dry_run, decoder=self.decoder, clock=self.now
+        )
+
+    def _cancel_plan(self, text: str, filters: Filters, *, force: bool, dry_run: bool) -> BulkPlan[Cancelled]:
+        engine = self.engine
+        chosen = yield from choose_live_plan(
+            engine, self._meant(text, filters), decoder=self.decoder, clock=self.now
+        )
+        return chosen if dry_run else (yield from cancel_plan(engine, chosen, force=force))
+
+
+def expect_searchable(app: Shigoto, filters: Filters) -> None:
+    """Raise OptionInvalid if the filter looks into arguments that are encrypted: it would leave them out in silence."""
+    task = filters.get("task")
+    if filters.get("args") and app.encryption is not None and (task is None or app.encrypts(task)):
+        which = "of this app" if task is None else f"of the task {task!r}"
+        raise OptionInvalid(
+            f"The arguments {which} are encrypted, so jobs cannot be found by them. Give the jobs a tag or a key"
+            " to find them by, or name a task that is declared with encrypt=False."
+        )
 
 
 def open_store(url: str) -> Engine:

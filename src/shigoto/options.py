@@ -104,6 +104,9 @@ class CallOptions(TypedDict, total=False):
 
 
 Changes = dict[str, Any]
+Read = Callable[
+    [str, Any], Any
+]  # gives an option in that currency, from its name and value; or OptionInvalid
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -170,13 +173,11 @@ class Options(Struct, frozen=True, kw_only=True):
 
 def lay_over(base: Options, changes: Changes) -> Options:
     """What holds when these checked options are laid over others."""
-    if not changes:
-        return base
-    retries = changes.get("retries")
-    fields = {key: value for key, value in changes.items() if key != "retries"}
+    fields = dict(changes)
+    retries = fields.pop("retries", None)
     if retries is not None:
         fields["retry"] = fields.get("retry", base.retry).with_retries(retries)
-    return structs.replace(base, **fields)
+    return structs.replace(base, **fields) if fields else base
 
 
 def lay_call_over(base: Options, changes: Changes, *, where: str, stoppable: bool) -> Options:
@@ -389,115 +390,78 @@ def check_patience(unknown_after: Duration | None) -> Millis | None:
     return patience
 
 
-def _check(given: Mapping[str, object], table: Mapping[str, Callable[[Any], Changes]], where: str) -> Changes:
+def _check(given: Mapping[str, object], table: Mapping[str, Read], where: str) -> Changes:
     changes: Changes = {}
     for option, value in given.items():
-        check = table.get(option)
-        if check is None:
+        read = table.get(option)
+        if read is None:
             raise OptionInvalid(f"{where} has no option {shown(option)}.{nearest(option, tuple(table))}")
-        changes.update(check(value))
+        field = option
+        if option == "expires":
+            field = "expires_at" if isinstance(value, datetime) else "expires_in"
+        changes |= {field: read(option, value), **_RESETS.get(field, {})}
     for one, other in (("delay", "run_at"), ("retry", "retries")):
         if one in given and other in given:
             raise OptionInvalid(f"{where} is given both {one} and {other}; say one of them.")
     return changes
 
 
-def _queue(value: object) -> Changes:
-    return {"queue": check_name(value, "The queue")}
+# What else an option says: it takes the place of one that was said before.
+_RESETS: dict[str, Changes] = {
+    "retry": {"retries": None},
+    "expires_in": {"expires_at": None},
+    "expires_at": {"expires_in": None},
+    "delay": {"run_at": None},
+    "run_at": {"delay": 0},
+}
 
 
-def _priority(value: object) -> Changes:
-    return {"priority": whole("priority", value, MIN_PRIORITY, MAX_PRIORITY)}
-
-
-def _retry(value: object) -> Changes:
+def _retry(option: str, value: object) -> Retry:
     if not isinstance(value, Retry):
-        raise OptionInvalid(f"retry takes a Retry, not {shown(value)}. For a mere number there is retries=.")
-    return {"retry": value, "retries": None}
-
-
-def _retries(value: object) -> Changes:
-    return {"retries": check_retries(value)}
+        raise OptionInvalid(
+            f"{option} takes a Retry, not {shown(value)}. For a mere number there is retries=."
+        )
+    return value
 
 
 def _limit(option: str, value: Duration | None) -> Millis | None:
-    limit = None if value is None else duration(value, option)
+    limit = _duration_or_none(option, value)
     if limit == 0:
         raise OptionInvalid(f"{option} must be more than zero; leave it out, or say None, for no limit.")
     return limit
 
 
-def _timeout(value: Duration | None) -> Changes:
-    return {"timeout": _limit("timeout", value)}
+def _limit_of_call(option: str, value: Duration | None) -> Millis:
+    return _limit(option, value) or 0
 
 
-def _soft_timeout(value: Duration | None) -> Changes:
-    return {"soft_timeout": _limit("soft_timeout", value)}
-
-
-def _timeout_of_call(value: Duration | None) -> Changes:
-    return {"timeout": _limit("timeout", value) or 0}
-
-
-def _soft_timeout_of_call(value: Duration | None) -> Changes:
-    return {"soft_timeout": _limit("soft_timeout", value) or 0}
-
-
-def _executor(value: object) -> Changes:
-    return {"executor": choice("executor", value, get_args(Executor))}
-
-
-def _exclusive(value: object) -> Changes:
+def _flag(option: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise OptionInvalid(f"exclusive is True or False, not {shown(value)}.")
-    return {"exclusive": value}
+        raise OptionInvalid(f"{option} is True or False, not {shown(value)}.")
+    return value
 
 
-def _encrypt(value: object) -> Changes:
-    if not isinstance(value, bool):
-        raise OptionInvalid(f"encrypt is True or False, not {shown(value)}.")
-    return {"encrypt": value}
+def _max_crashes(option: str, value: object) -> int | None:
+    return None if value is None else whole(option, value, 1, MAX_CRASHES)
 
 
-def _max_crashes(value: object) -> Changes:
-    return {"max_crashes": None if value is None else whole("max_crashes", value, 1, MAX_CRASHES)}
+def _duration_or_none(option: str, value: Duration | None) -> Millis | None:
+    return None if value is None else duration(value, option)
 
 
-def _expires_in(value: Duration | None) -> Changes:
-    return {"expires_in": None if value is None else duration(value, "expires"), "expires_at": None}
+def _expires(option: str, value: Duration | datetime | None) -> Millis | None:
+    return instant(value, option) if isinstance(value, datetime) else _duration_or_none(option, value)
 
 
-def _expires(value: Duration | datetime | None) -> Changes:
-    if isinstance(value, datetime):
-        return {"expires_in": None, "expires_at": instant(value, "expires")}
-    return _expires_in(value)
+def _key(option: str, value: object) -> str | None:
+    return None if value is None else text(option, value, MAX_KEY)
 
 
-def _delay(value: Duration) -> Changes:
-    return {"delay": duration(value, "delay"), "run_at": None}
-
-
-def _run_at(value: object) -> Changes:
-    return {"delay": 0, "run_at": instant(value, "run_at")}
-
-
-def _key(value: object) -> Changes:
-    return {"key": None if value is None else text("key", value, MAX_KEY)}
-
-
-def _key_mode(value: object) -> Changes:
-    return {"key_mode": choice("key_mode", value, KEY_MODES)}
-
-
-def _tenant(value: object) -> Changes:
-    return {"tenant": text("tenant", value, MAX_TENANT)}
-
-
-def _tags(value: object) -> Changes:
-    tags = list(dict.fromkeys(_tag(tag) for tag in several("tags", value)))
+def _tags(option: str, value: object) -> str | None:
+    tags = list(dict.fromkeys(_tag(tag) for tag in several(option, value)))
     if len(tags) > MAX_TAGS:
         raise OptionInvalid(f"A job takes at most {MAX_TAGS} tags, and here are {len(tags)}.")
-    return {"tags": json.encode(tags).decode() if tags else None}
+    return json.encode(tags).decode() if tags else None
 
 
 def _tag(value: object) -> str:
@@ -510,61 +474,52 @@ def _tag(value: object) -> str:
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-def _meta(value: object) -> Changes:
+def _meta(option: str, value: object) -> str | None:
     try:
-        written = encode_json(value, what="meta", max_bytes=MAX_META, max_depth=MAX_DEPTH)
+        written = encode_json(value, what=option, max_bytes=MAX_META, max_depth=MAX_DEPTH)
     except JobError as error:
         raise OptionInvalid(str(error)) from error
     if not written.startswith("{"):
-        raise OptionInvalid(f"meta takes a dict of names to JSON values, not {shown(value)}.")
-    return {"meta": None if written == "{}" else written}
+        raise OptionInvalid(f"{option} takes a dict of names to JSON values, not {shown(value)}.")
+    return None if written == "{}" else written
 
 
-def _id(value: object) -> Changes:
+def _id(option: str, value: object) -> UUID:
     id = plain_id(value)
     if id is None:
-        raise OptionInvalid(f"id takes a UUID, not {shown(value)}.")
-    return {"id": id}
+        raise OptionInvalid(f"{option} takes a UUID, not {shown(value)}.")
+    return id
 
 
-def _connection(value: object) -> Changes:
-    return {"connection": value}
-
-
-def _on_error(value: object) -> Changes:
-    return {"on_error": choice("on_error", value, ("raise", "log"))}
-
-
-_TASK: dict[str, Callable[[Any], Changes]] = {
-    "queue": _queue,
-    "priority": _priority,
+_TASK: dict[str, Read] = {
+    "queue": lambda _, value: check_name(value, "The queue"),
+    "priority": lambda option, value: whole(option, value, MIN_PRIORITY, MAX_PRIORITY),
     "retry": _retry,
-    "retries": _retries,
-    "timeout": _timeout,
-    "soft_timeout": _soft_timeout,
-    "executor": _executor,
-    "exclusive": _exclusive,
-    "expires": _expires_in,
+    "retries": lambda _, value: check_retries(value),
+    "timeout": _limit,
+    "soft_timeout": _limit,
+    "executor": lambda option, value: choice(option, value, get_args(Executor)),
+    "exclusive": _flag,
+    "expires": _duration_or_none,
     "max_crashes": _max_crashes,
     "tags": _tags,
-    "encrypt": _encrypt,
+    "encrypt": _flag,
 }
 
 _OF_TASKS_ONLY = ("executor", "exclusive")
 
-_CALL: dict[str, Callable[[Any], Changes]] = {
-    option: check for option, check in _TASK.items() if option not in _OF_TASKS_ONLY
-} | {
-    "timeout": _timeout_of_call,
-    "soft_timeout": _soft_timeout_of_call,
-    "delay": _delay,
-    "run_at": _run_at,
+_CALL: dict[str, Read] = {
+    **{option: read for option, read in _TASK.items() if option not in _OF_TASKS_ONLY},
+    "timeout": _limit_of_call,
+    "soft_timeout": _limit_of_call,
+    "delay": lambda option, value: duration(value, option),
+    "run_at": lambda option, value: instant(value, option),
     "expires": _expires,
     "key": _key,
-    "key_mode": _key_mode,
-    "tenant": _tenant,
+    "key_mode": lambda option, value: choice(option, value, KEY_MODES),
+    "tenant": lambda option, value: text(option, value, MAX_TENANT),
     "meta": _meta,
     "id": _id,
-    "connection": _connection,
-    "on_error": _on_error,
+    "connection": lambda _, value: value,
+    "on_error": lambda option, value: choice(option, value, ("raise", "log")),
 }

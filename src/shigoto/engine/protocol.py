@@ -6,15 +6,17 @@ the same engine's `run`, `arun` or `join`.
 
 `Registry` is what the service keeps beside the jobs, and asks about them. Every engine has it as
 `engine.registry`; its ops are run like all others. `Relay` is an engine that hands everything on to another one, to be
-overridden where somebody wants it otherwise.
+overridden where somebody wants it otherwise. For type checkers it inherits `Engine`, as `RemoteEngine` does. So the
+methods of `Engine` raise instead of being empty: empty ones would be abstract.
 
-To add a method: write it here with its promise, then its tests in `conformance/`, then every engine, then the
-documentation.
+To add a method: write it here with its promise, then its tests in `conformance/`, then every engine (for HTTP a row in
+the table of `engine.remote.protocol`), then the documentation.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -158,35 +160,36 @@ class Block(Protocol):
     ) -> None: ...
 
 
-class Transport(Protocol):
-    """The least that can carry jobs."""
+class Engine(Protocol):
+    """A store: it carries jobs, and keeps time, history and order."""
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        raise AttributeError
 
     def run(self, op: Op[T]) -> T:
         """Run an op in the calling thread and commit it. Safe from any thread."""
-        ...
+        raise AttributeError
 
     async def arun(self, op: Op[T]) -> T:
         """Run an op without blocking the event loop; ops that wait together may share one commit."""
-        ...
+        raise AttributeError
 
     def join(self, connection: object, op: Op[T]) -> T:
         """Run an op on the caller's open connection, inside the caller's transaction. Never begins or commits."""
-        ...
+        raise AttributeError
 
     async def ajoin(self, connection: object, op: Op[T]) -> T:
         """The same for async callers; where the connection has a thread of its own, without blocking the event loop."""
-        ...
+        raise AttributeError
 
     def listen(self) -> Doorbell:
         """A new doorbell, for use on the running event loop."""
-        ...
+        raise AttributeError
 
     def close(self) -> None:
         """Release every resource. Closing twice is fine; a later call opens again."""
-        ...
+        raise AttributeError
 
     def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
         """T1, T17: store the jobs, all or none, and answer in the order of `specs`.
@@ -194,7 +197,7 @@ class Transport(Protocol):
         A spec whose id is already stored is answered with the stored job and changes nothing. A unique key is resolved
         by its mode, in list order. A job whose time has come is ready at once, any other is scheduled.
         """
-        ...
+        raise AttributeError
 
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
         """T2: lease ready jobs to the worker, each want by itself, best first: priority, then run_at, then number.
@@ -207,7 +210,7 @@ class Transport(Protocol):
         its priority that were taken already: given back, promoted late, or committed late. That is for an engine in
         which taken rows lie in the way, and then only while they do. Memory and SQLite always see everything.
         """
-        ...
+        raise AttributeError
 
     def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
         """Renew the worker's lease, unless it is fenced, and tell what it must know.
@@ -216,11 +219,11 @@ class Transport(Protocol):
         its own but that are not in `held`, claimed longer ago than the claim deadline, are released (T8). None is for
         a beat by somebody who does not know what it holds: then nothing is released, and nothing called lost.
         """
-        ...
+        raise AttributeError
 
     def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
         """T3: store progress, checkpoints and log lines of running jobs; False for each lease that is lost."""
-        ...
+        raise AttributeError
 
     def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
         """T4-T8, T13: end runs, any mix of endings in one batch, each guarded by (number, token, worker).
@@ -229,11 +232,7 @@ class Transport(Protocol):
         are kept: some are written after a transaction block has ended the job.
         Where somebody else's transaction keeps some of several jobs locked, these are answered BUSY.
         """
-        ...
-
-
-class Engine(Transport, Protocol):
-    """A store that also keeps time, history and order."""
+        raise AttributeError
 
     @property
     def address(self) -> str:
@@ -241,12 +240,12 @@ class Engine(Transport, Protocol):
 
         Raises Unsupported if no other process can, OptionInvalid if there is no way to say it.
         """
-        ...
+        raise AttributeError
 
     @property
     def registry(self) -> Registry:
         """Its tokens, its audit and its feed. Raises Unsupported where those are for somebody else to keep."""
-        ...
+        raise AttributeError
 
     def block(self, last: Callable[[], Op[Any]], *, limit: float) -> Block:
         """A transaction for a handler's own statements, which runs `last` in itself just before it commits.
@@ -254,19 +253,19 @@ class Engine(Transport, Protocol):
         If `last` raises, everything is rolled back. A block that is open for longer than `limit` seconds is rolled back
         too, and raises TransactionTooLong. Raises Unsupported where the engine has no transactions to give away.
         """
-        ...
+        raise AttributeError
 
     def migrate(self) -> list[str]:
         """Bring the schema up to date and name the migrations that were applied. Idempotent, safe in parallel."""
-        ...
+        raise AttributeError
 
     def announce(self, announcement: Announcement) -> Op[None]:
         """Register a worker, or change what it said of itself; its lease starts now."""
-        ...
+        raise AttributeError
 
     def leave(self, worker: UUID) -> Op[int]:
         """Forget a worker that runs nothing any more; what it holds without knowing is released (T8) and counted."""
-        ...
+        raise AttributeError
 
     def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
         """Forget a worker whose process is known to have ended: the jobs in `deaths` have crashed (T9), everything else
@@ -275,11 +274,11 @@ class Engine(Transport, Protocol):
 
         A death of a job that it does not hold is ignored; so is a worker that is unknown or fenced.
         """
-        ...
+        raise AttributeError
 
     def promote(self, limit: int) -> Op[Promoted]:
         """Make due scheduled jobs ready, in run_at order, at most `limit`."""
-        ...
+        raise AttributeError
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         """Repair: fence the named workers if they are still expired, then free the jobs of every worker that is gone
@@ -289,7 +288,7 @@ class Engine(Transport, Protocol):
         Such a crash counts towards quarantine only if a suspect ran on a worker that does not isolate, or was the only
         job of the worker when this sweep fenced it.
         """
-        ...
+        raise AttributeError
 
     def switch_notices(self, on: bool) -> Op[bool]:
         """Say, for all who use the store, whether somebody wants to hear of things; tells whether that is news.
@@ -298,7 +297,7 @@ class Engine(Transport, Protocol):
         transaction; so does whoever fences a worker or writes ticks down as missed. Never of jobs that are about
         notices themselves, and never two of one event: the id of a notice is made from what it tells of.
         """
-        ...
+        raise AttributeError
 
     def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
         """T11, T12: cancel pending jobs at once, ask running ones to stop; the state afterwards, None if unknown.
@@ -306,14 +305,14 @@ class Engine(Transport, Protocol):
         Ended jobs stay as they are. A running job stays processing until its worker has stopped it. By `force` (T14) it
         is cancelled at once, and its lease is void: what its worker still writes is refused.
         """
-        ...
+        raise AttributeError
 
     def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
         """T15: make failed or cancelled jobs ready again, with failures, solo crashes and snoozes back at zero.
 
         Raises JobNotFound, JobNotRetryable or KeyTaken, and then changes nothing.
         """
-        ...
+        raise AttributeError
 
     def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
         """The numbers of matching jobs that may be deleted: the oldest after the number `after`, at most
@@ -321,64 +320,64 @@ class Engine(Transport, Protocol):
 
         Never a processing or blocked one: a filter without a state leaves those alone, one that names them has none.
         """
-        ...
+        raise AttributeError
 
     def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
         """Delete those of the jobs that are now in one of the states, with all that is known of them, and count them.
 
         Never a processing or blocked one, whatever `states` says. Looks at these jobs only.
         """
-        ...
+        raise AttributeError
 
     def count(self, wanted: JobFilter) -> Op[int]:
         """How many jobs match, whatever `wanted.limit` and `wanted.before` say. It may have to look at all of them."""
-        ...
+        raise AttributeError
 
     def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
         """The jobs, in order; None where an id is not stored."""
-        ...
+        raise AttributeError
 
     def find(self, wanted: JobFilter) -> Op[list[Job]]:
         """A page of matching jobs, newest first."""
-        ...
+        raise AttributeError
 
     def attempts(self, id: UUID) -> Op[list[Attempt]]:
         """The runs of a job that did not end completed, oldest first; of released ones, the last."""
-        ...
+        raise AttributeError
 
     def logs(self, id: UUID) -> Op[list[LoggedLine]]:
         """The lines that the runs of a job have written, as far as they are kept, oldest first."""
-        ...
+        raise AttributeError
 
     def stats(self) -> Op[dict[str, Counts]]:
         """Exact counts by queue, at a cost that does not grow with history."""
-        ...
+        raise AttributeError
 
     def oldest(self) -> Op[dict[str, Millis]]:
         """By queue, since when its longest waiting job could have been claimed, of those first in line; only where one
         waits. It does not matter how many do, or whether the queue is paused.
         """
-        ...
+        raise AttributeError
 
     def configure(self, settings: QueueSettings) -> Op[None]:
         """Replace an operator's settings of one queue, pausing or resuming it."""
-        ...
+        raise AttributeError
 
     def settings(self) -> Op[list[QueueSettings]]:
         """The settings of every queue that has had a job or a setting, by name."""
-        ...
+        raise AttributeError
 
     def workers(self) -> Op[list[WorkerRecord]]:
         """The workers that are registered and not fenced, oldest first."""
-        ...
+        raise AttributeError
 
     def time(self) -> Op[Millis]:
         """What time it is at the store, by which everything is due."""
-        ...
+        raise AttributeError
 
     def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
         """The schedules of these names, or all of them, by name."""
-        ...
+        raise AttributeError
 
     def due(self, declared: Collection[str], limit: int) -> Op[Due]:
         """The schedules that somebody has to look at: `look_at` has come, or they have reached further ahead than
@@ -387,7 +386,7 @@ class Engine(Transport, Protocol):
 
         Only those without an origin, and those that the caller declares: what the others do is in somebody else's code.
         """
-        ...
+        raise AttributeError
 
     def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         """Change schedules, with all that goes with it in one transaction; tells what was done of each, and None if
@@ -403,158 +402,37 @@ class Engine(Transport, Protocol):
         the other. What it forgets by `back_to` is no longer counted. One that `removes` is told as done, and leaves
         its jobs only.
         """
-        ...
+        raise AttributeError
 
     def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
         """Forget schedules and their histories; False for each that is not known. Their jobs stay."""
-        ...
+        raise AttributeError
 
     def declare(self, names: Collection[str]) -> Op[int]:
         """Say of schedules that a living process declares them, as of now; no change of them, and no new revision.
 
         Tells of how many that was said: fewer, if some are not known, or are just changed by somebody else.
         """
-        ...
+        raise AttributeError
 
     def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[TickEntry]]:
         """The entries of a schedule, the newest first, those before an instant if one is named."""
-        ...
+        raise AttributeError
 
 
-class Relay:
-    """Every promise of the protocol, kept by `engine`."""
+if TYPE_CHECKING:
+    DynamicEngine = Engine
+else:
+    DynamicEngine = object  # its subclasses make at run time what they do not define
+
+
+class Relay(DynamicEngine):
+    """Every promise of the protocol, kept by `engine`: each name of `Engine` becomes a property that asks it."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return self.engine.capabilities
 
-    @property
-    def address(self) -> str:
-        return self.engine.address
-
-    @property
-    def registry(self) -> Registry:
-        return self.engine.registry
-
-    def run(self, op: Op[T]) -> T:
-        return self.engine.run(op)
-
-    async def arun(self, op: Op[T]) -> T:
-        return await self.engine.arun(op)
-
-    def join(self, connection: object, op: Op[T]) -> T:
-        return self.engine.join(connection, op)
-
-    async def ajoin(self, connection: object, op: Op[T]) -> T:
-        return await self.engine.ajoin(connection, op)
-
-    def block(self, last: Callable[[], Op[Any]], *, limit: float) -> Block:
-        return self.engine.block(last, limit=limit)
-
-    def listen(self) -> Doorbell:
-        return self.engine.listen()
-
-    def close(self) -> None:
-        self.engine.close()
-
-    def migrate(self) -> list[str]:
-        return self.engine.migrate()
-
-    def enqueue_many(self, specs: Sequence[JobSpec]) -> Op[list[Enqueued]]:
-        return self.engine.enqueue_many(specs)
-
-    def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
-        return self.engine.claim(worker, wants)
-
-    def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
-        return self.engine.beat(worker, held)
-
-    def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
-        return self.engine.report(worker, reports)
-
-    def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
-        return self.engine.settle(worker, settlements)
-
-    def announce(self, announcement: Announcement) -> Op[None]:
-        return self.engine.announce(announcement)
-
-    def leave(self, worker: UUID) -> Op[int]:
-        return self.engine.leave(worker)
-
-    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
-        return self.engine.report_dead(worker, deaths)
-
-    def promote(self, limit: int) -> Op[Promoted]:
-        return self.engine.promote(limit)
-
-    def sweep(self, order: SweepOrder) -> Op[Swept]:
-        return self.engine.sweep(order)
-
-    def switch_notices(self, on: bool) -> Op[bool]:
-        return self.engine.switch_notices(on)
-
-    def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
-        return self.engine.cancel(ids, force=force)
-
-    def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
-        return self.engine.retry(ids)
-
-    def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
-        return self.engine.deletable(wanted, after=after)
-
-    def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
-        return self.engine.delete(numbers, states)
-
-    def count(self, wanted: JobFilter) -> Op[int]:
-        return self.engine.count(wanted)
-
-    def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
-        return self.engine.get(ids)
-
-    def find(self, wanted: JobFilter) -> Op[list[Job]]:
-        return self.engine.find(wanted)
-
-    def attempts(self, id: UUID) -> Op[list[Attempt]]:
-        return self.engine.attempts(id)
-
-    def logs(self, id: UUID) -> Op[list[LoggedLine]]:
-        return self.engine.logs(id)
-
-    def stats(self) -> Op[dict[str, Counts]]:
-        return self.engine.stats()
-
-    def oldest(self) -> Op[dict[str, Millis]]:
-        return self.engine.oldest()
-
-    def configure(self, settings: QueueSettings) -> Op[None]:
-        return self.engine.configure(settings)
-
-    def settings(self) -> Op[list[QueueSettings]]:
-        return self.engine.settings()
-
-    def workers(self) -> Op[list[WorkerRecord]]:
-        return self.engine.workers()
-
-    def time(self) -> Op[Millis]:
-        return self.engine.time()
-
-    def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
-        return self.engine.schedules(names)
-
-    def due(self, declared: Collection[str], limit: int) -> Op[Due]:
-        return self.engine.due(declared, limit)
-
-    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
-        return self.engine.tick(changes)
-
-    def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
-        return self.engine.remove_schedules(names)
-
-    def declare(self, names: Collection[str]) -> Op[int]:
-        return self.engine.declare(names)
-
-    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[TickEntry]]:
-        return self.engine.history(name, before=before, limit=limit)
+for _name in vars(Engine):
+    if not _name.startswith("_"):
+        setattr(Relay, _name, property(attrgetter(f"engine.{_name}")))

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from shigoto.app import Planning
+from shigoto.app import Shigoto
 from shigoto.engine.op import Op, Steps
 from shigoto.engine.protocol import Engine
 from shigoto.enqueue import Call
@@ -328,7 +328,7 @@ class Schedules:
     and ScheduleTaken for a name that is another's.
     """
 
-    def __init__(self, app: Planning, engine: Engine | None = None) -> None:
+    def __init__(self, app: Shigoto, engine: Engine | None = None) -> None:
         self._app = app
         self._own = engine  # another way to the store than the app's
 

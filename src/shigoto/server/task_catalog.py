@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from shigoto.app import Planning
 from shigoto.codec.annotations import annotation_text
 from shigoto.model.errors import DeclarationError, UnknownTask, nearest
 from shigoto.model.text import HIDDEN, shown
@@ -92,7 +91,7 @@ def find(app: "Shigoto", name: str) -> AnyTask:
     return task
 
 
-def schedules_of(app: Planning, task: AnyTask) -> "list[Declared]":
+def schedules_of(app: "Shigoto", task: AnyTask) -> "list[Declared]":
     """The schedules that run the task, as far as the code says so beforehand."""
     return [each for each in app.declared.values() if each.definition.task == task.name]
 

@@ -1,6 +1,7 @@
 """The record protocol's table: what goes over the line comes back as it was."""
 
 import inspect
+from contextlib import closing
 from datetime import UTC, datetime
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -14,26 +15,50 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from shigoto.engine.memory import MemoryEngine
+from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
-from shigoto.engine.remote import protocol
+from shigoto.engine.remote import RemoteEngine, protocol
 from shigoto.model.errors import RequestInvalid
 from shigoto.model.job import Job, JobFilter, JobSpec, Lease, State, View
 from shigoto.model.worker import Ending, Settlement
 
 
-def test_every_verb_has_the_parameters_of_the_protocol_in_their_order() -> None:
-    for name, verb in protocol.VERBS.items():
-        if name != "hello":
-            parameters = list(inspect.signature(getattr(Engine, verb.method or name)).parameters)[1:]
-            assert verb.names == tuple(parameters), name
-            assert len(get_args(verb.takes)) == len(parameters), name
+def test_every_verb_of_the_protocol_is_in_the_table_and_all_else_in_the_engine() -> None:
+    promised = {name: promise for name, promise in vars(Engine).items() if not name.startswith("_")}
+    verbs = {
+        name
+        for name, promise in promised.items()
+        if inspect.isfunction(promise) and get_origin(inspect.signature(promise).return_annotation) is Op
+    }
+
+    assert set(protocol.METHODS) == verbs
+    assert set(protocol.VERBS) == {verb.name for verb in protocol.METHODS.values()} | {"hello"}
+    assert set(promised) - verbs <= set(vars(RemoteEngine))
+
+
+@pytest.mark.parametrize("name", protocol.METHODS)
+def test_a_verb_is_asked_for_with_the_arguments_of_its_method_in_their_order(name: str) -> None:
+    verb = protocol.METHODS[name]
+    parameters = list(inspect.signature(getattr(Engine, name)).parameters.values())[1:]
+    assert verb.names == tuple(each.name for each in parameters)
+    assert len(get_args(verb.takes)) == len(parameters)
+
+    asked = {each.name: (each.name,) for each in parameters if each.default is inspect.Parameter.empty}
+    values = [list(asked[each.name]) if each.name in asked else each.default for each in parameters]
+    assert protocol.arguments(verb, (), asked) == tuple(values)
+
+
+def test_an_engine_behind_a_server_has_no_method_that_is_not_a_verb() -> None:
+    with closing(RemoteEngine("http://127.0.0.1:1")) as engine:
+        assert hasattr(engine, "declare")
+        assert not hasattr(engine, "decree")
 
 
 def test_arguments_and_values_of_every_verb_can_be_read() -> None:
     for name, verb in protocol.VERBS.items():
         with pytest.raises(RequestInvalid, match=name):
             protocol.decode_args(name, protocol.encode("nothing of the kind"))
-        if verb.gives is None:
+        if verb.gives is type(None):
             assert protocol.decode_value(name, protocol.encode(None)) is None
 
 
@@ -75,7 +100,7 @@ def values_of(kind: Any) -> SearchStrategy[Any]:
 def test_what_any_verb_takes_and_gives_comes_back_as_it_was(name: str, data: st.DataObject) -> None:
     verb = protocol.VERBS[name]
     args = data.draw(values_of(verb.takes))
-    value = None if verb.gives is None else data.draw(values_of(verb.gives))
+    value = data.draw(values_of(verb.gives))
 
     assert protocol.decode_args(name, protocol.encode(args)) == args
     assert protocol.decode_value(name, protocol.encode(value)) == value

@@ -1,4 +1,4 @@
-"""PostgresEngine: every verb of the protocol as an operation, and PostgreSQL's ways in which others differ.
+"""PostgresEngine: the verbs that PostgreSQL has in its own way, and what the common ones do differently there.
 
 What the ends of runs (T4-T8) mean is in `engine.sql.settling`; the token of a completion is checked by the function
 `complete`.
@@ -6,7 +6,7 @@ What the ends of runs (T4-T8) mean is in `engine.sql.settling`; the token of a c
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -21,41 +21,15 @@ from shigoto.engine.postgres.joining import Joiner, Lanes
 from shigoto.engine.postgres.transaction import BlockPool
 from shigoto.engine.postgres.wire import bigint_array, in_schema, int_array, load_texts, text_array
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import looking, managing, repairing, settling, ticking
+from shigoto.engine.sql import settling
 from shigoto.engine.sql.commands import Dialect, SqlText, StateTable, StateTables, Steps, sql, too_new
+from shigoto.engine.sql.engine import SqlEngine
 from shigoto.engine.sql.enqueueing import lanes
-from shigoto.engine.sql.service import SqlRegistry
 from shigoto.engine.sql.settling import count
 from shigoto.model.checkup import Checkup
-from shigoto.model.job import (
-    Attempt,
-    Counts,
-    Enqueued,
-    Job,
-    JobFilter,
-    JobSpec,
-    Lease,
-    LoggedLine,
-    QueueSettings,
-    State,
-)
-from shigoto.model.schedule import Change, Due, Schedule, TickEntry
+from shigoto.model.job import Enqueued, JobSpec, Lease, State
 from shigoto.model.time import Millis
-from shigoto.model.worker import (
-    Announcement,
-    Death,
-    Ending,
-    Orders,
-    Promoted,
-    Report,
-    Rescued,
-    Settlement,
-    SweepOrder,
-    Swept,
-    Verdict,
-    Want,
-    WorkerRecord,
-)
+from shigoto.model.worker import Ending, Promoted, Settlement, Verdict, Want
 
 if TYPE_CHECKING:
     from shigoto.engine.movable import Mover
@@ -197,7 +171,7 @@ MIGRATE_FOR = 600.0  # seconds
 MOVE_FOR = 86_400.0  # seconds, for one step of a move; that of an export is all of it
 
 
-class PostgresEngine:
+class PostgresEngine(SqlEngine):
     """Jobs in a schema of a PostgreSQL database. Opens lazily, and never makes or changes the schema unasked."""
 
     def __init__(self, url: str) -> None:
@@ -208,7 +182,7 @@ class PostgresEngine:
         self._block_pool = BlockPool(self._driver, self._joiner.trust)
         self._lanes = Lanes()
         self._scan_starts = ScanStarts()
-        self._dialect = Dialect(
+        dialect = Dialect(
             now_and_step=lambda: _now_and_step(self._settings.shown),
             complete=complete,
             forget=_forget,
@@ -222,14 +196,11 @@ class PostgresEngine:
             state_tables=STATE_TABLES,
             statement=lambda text, values: statement(in_schema(text, self._settings.schema), values),
         )
+        super().__init__(dialect, now=now_there)
 
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
-
-    @property
-    def registry(self) -> SqlRegistry:
-        return SqlRegistry(now_there)
 
     @property
     def address(self) -> str:
@@ -344,123 +315,8 @@ class PostgresEngine:
             urgent=True,
         )
 
-    def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
-        return Op(start=lambda: repairing.report(worker, reports))
-
-    # Leases and repair.
-
-    def announce(self, announcement: Announcement) -> Op[None]:
-        return _timed(lambda now: repairing.announce(now, announcement))
-
-    def leave(self, worker: UUID) -> Op[int]:
-        return _timed(lambda now: repairing.leave(self._dialect.submit, now, worker), rings=bool, urgent=True)
-
-    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
-        return _timed(
-            lambda now: repairing.report_dead(self._dialect.submit, now, worker, deaths),
-            rings=repairing.any_freed,
-            urgent=True,
-        )
-
-    def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
-        return Op(
-            start=lambda: repairing.beat(self._dialect, worker, held),
-            rings=lambda orders: orders.released > 0,
-            urgent=True,
-        )
-
     def promote(self, limit: int) -> Op[Promoted]:
         return Op(start=lambda: _promote(limit), rings=lambda promoted: promoted.count > 0, hints=ONE_TRIP)
-
-    def sweep(self, order: SweepOrder) -> Op[Swept]:
-        return Op(start=lambda: repairing.sweep(self._dialect, order), rings=repairing.any_work)
-
-    def switch_notices(self, on: bool) -> Op[bool]:
-        return Op(start=lambda: settling.switch_notices(on))
-
-    # People.
-
-    def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
-        heard = State.CANCELLED if force else State.PROCESSING  # by the worker that runs it
-        return _timed(
-            lambda now: managing.cancel(self._dialect, now, ids, force=force),
-            rings=lambda states: heard in states,
-        )
-
-    def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
-        return _timed(lambda now: managing.retry(self._dialect, now, ids), rings=bool)
-
-    def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
-        return Op(start=lambda: looking.deletable(self._dialect, wanted, after), mode="read")
-
-    def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
-        return Op(start=lambda: managing.delete(self._dialect, numbers, states))
-
-    def count(self, wanted: JobFilter) -> Op[int]:
-        return Op(start=lambda: looking.count(self._dialect, wanted), mode="read")
-
-    def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
-        return Op(start=lambda: looking.get(self._dialect, list(ids)), mode="read")
-
-    def find(self, wanted: JobFilter) -> Op[list[Job]]:
-        return Op(start=lambda: looking.find(self._dialect, wanted), mode="read")
-
-    def attempts(self, id: UUID) -> Op[list[Attempt]]:
-        return Op(start=lambda: looking.attempts(id), mode="read")
-
-    def logs(self, id: UUID) -> Op[list[LoggedLine]]:
-        return Op(start=lambda: looking.logs(id), mode="read")
-
-    def stats(self) -> Op[dict[str, Counts]]:
-        return Op(start=lambda: looking.stats(self._dialect), mode="read")
-
-    def oldest(self) -> Op[dict[str, Millis]]:
-        return Op(start=looking.oldest, mode="read")
-
-    def configure(self, settings: QueueSettings) -> Op[None]:
-        return Op(start=lambda: managing.configure(settings), rings=lambda _: not settings.paused)
-
-    def settings(self) -> Op[list[QueueSettings]]:
-        return Op(start=looking.settings, mode="read")
-
-    def workers(self) -> Op[list[WorkerRecord]]:
-        return Op(start=looking.workers, mode="read")
-
-    def time(self) -> Op[Millis]:
-        return _timed(ticking.time, mode="read")
-
-    def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
-        return Op(start=lambda: ticking.schedules(names), mode="read")
-
-    def due(self, declared: Collection[str], limit: int) -> Op[Due]:
-        return _timed(lambda now: ticking.due(now, declared, limit), mode="read")
-
-    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
-        return _timed(lambda now: ticking.tick(self._dialect, now, changes), rings=any)
-
-    def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
-        return Op(start=lambda: ticking.remove(names))
-
-    def declare(self, names: Collection[str]) -> Op[int]:
-        return _timed(lambda now: ticking.declare(now, names))
-
-    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[TickEntry]]:
-        return Op(start=lambda: ticking.history(name, before, limit), mode="read")
-
-
-def _timed(
-    steps: Callable[[Millis], Steps[T]],
-    *,
-    rings: Callable[[T], bool] | None = None,
-    urgent: bool = False,
-    mode: Literal["read", "write"] = "write",
-) -> Op[T]:
-    """An op that needs to know what time it is at the store."""
-
-    def start() -> Steps[T]:
-        return (yield from steps((yield from now_there())))
-
-    return Op(start=start, rings=rings, urgent=urgent, mode=mode)
 
 
 def _promote(limit: int) -> Steps[Promoted]:

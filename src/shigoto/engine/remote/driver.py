@@ -182,12 +182,7 @@ class Driver:
     async def get(self, path: str, seconds: float) -> bytes:
         """What the server says there; it may take its time."""
         request = ServerRequest(method="GET", path=path)
-        answer = await self._aside(
-            lambda call: self._open().connections.ask(request, call), seconds, urgent=True
-        )
-        if answer.status != OK:
-            raise failure(answer.status, answer.body, self._address.shown)
-        return answer.body
+        return (await self._aside(lambda call: self._answer(request, call), seconds, urgent=True)).body
 
     def close(self) -> None:
         """Close what is open; a later call opens again."""
@@ -240,23 +235,23 @@ class Driver:
         return once(command.verb, request, call)
 
     def _get_page(self, command: GetPage, call: PendingRequest) -> Any:
-        answer = self._open().connections.ask(ServerRequest(method="GET", path=command.path), call)
-        if answer.status != OK:
-            raise failure(answer.status, answer.body, self._address.shown)
+        answer = self._answer(ServerRequest(method="GET", path=command.path), call)
         try:
             return msgspec.json.decode(answer.body, type=command.kind)
         except (DecodeError, UnicodeDecodeError):
             page = command.path.partition("?")[0]
             raise self._unexpected(page, answer) from None
 
-    def _once(self, verb: str, request: ServerRequest, call: PendingRequest) -> Any:
+    def _answer(self, request: ServerRequest, call: PendingRequest) -> ServerResponse:
+        """The answer of the server, if it is one and no refusal. Raises ShigotoError."""
         answer = self._open().connections.ask(request, call)
         if answer.status != OK:
             raise failure(answer.status, answer.body, self._address.shown)
-        return self._read(verb, answer)
+        return answer
 
-    def _read(self, verb: str, answer: ServerResponse) -> Any:
+    def _once(self, verb: str, request: ServerRequest, call: PendingRequest) -> Any:
         """The value in an answer. What stands between us and the server may say 200, too: a page for people."""
+        answer = self._answer(request, call)
         with suppress(DecodeError, UnicodeDecodeError):
             if answer.media_type == protocol.MEDIA_TYPE:
                 return protocol.decode_value(verb, answer.body)

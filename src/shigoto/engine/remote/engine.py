@@ -4,51 +4,26 @@ Of the server's registry the audit is to be had. Tokens and the feed are for who
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, NoReturn, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from urllib.parse import urlencode
 from uuid import UUID
 
 from msgspec import Raw, Struct, structs
 
 from shigoto.engine.op import Op, Steps
-from shigoto.engine.protocol import Capabilities, Registry
+from shigoto.engine.protocol import Capabilities, DynamicEngine, Registry
 from shigoto.engine.remote import protocol
 from shigoto.engine.remote.client import read_address
 from shigoto.engine.remote.driver import Driver, GetPage, RemoteDoorbell, VerbCall
 from shigoto.model.errors import StoreRefused, Unsupported
-from shigoto.model.job import (
-    Attempt,
-    Counts,
-    Enqueued,
-    Job,
-    JobFilter,
-    JobSpec,
-    Lease,
-    LoggedLine,
-    QueueSettings,
-    State,
-)
-from shigoto.model.schedule import Change, Due, Firing, Schedule, TickEntry
-from shigoto.model.secrets import EncryptedText, ReencryptedText
-from shigoto.model.service import AuditEntry, FeedPosition, Happening, Token
-from shigoto.model.time import Millis, to_millis
-from shigoto.model.worker import (
-    CLAIM_DEADLINE,
-    Announcement,
-    Death,
-    Orders,
-    Promoted,
-    Report,
-    Rescued,
-    Settlement,
-    SweepOrder,
-    Swept,
-    Verdict,
-    Want,
-    WorkerRecord,
-)
+from shigoto.model.job import Enqueued, JobSpec, Lease
+from shigoto.model.schedule import Change
+from shigoto.model.service import AuditEntry
+from shigoto.model.time import to_millis
+from shigoto.model.worker import CLAIM_DEADLINE, SweepOrder, Swept, Want
 
 AUDIT = "/api/v1/audit"
 
@@ -89,41 +64,8 @@ class RemoteRegistry:
 
         return Op(start=start, mode="read")
 
-    def add_token(self, token: Token) -> Op[bool]:
-        """Refuse: a stolen token must not make more of its kind."""
-        self._refuse()
-
-    def tokens(self) -> Op[list[Token]]:
-        """Refuse."""
-        self._refuse()
-
-    def revoke_token(self, id: str) -> Op[bool]:
-        """Refuse."""
-        self._refuse()
-
-    def note(self, entries: Sequence[AuditEntry]) -> Op[None]:
-        """Refuse: the server notes what it is asked to do, and who has asked."""
-        self._refuse()
-
-    def watch(self) -> Op[None]:
-        """Refuse."""
-        self._refuse()
-
-    def happened(self, after: FeedPosition, until: Millis, limit: int) -> Op[tuple[list[Happening], Millis]]:
-        """Refuse."""
-        self._refuse()
-
-    def encrypted(
-        self, current: str, *, after: int, limit: int
-    ) -> Op[tuple[list[EncryptedText], int | None]]:
-        """Refuse: a rotation is for whoever is at the store itself."""
-        self._refuse()
-
-    def reencrypt(self, changes: Sequence[ReencryptedText]) -> Op[int]:
-        """Refuse."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def __getattr__(self, name: str) -> NoReturn:
+        # A stolen token must not make more of its kind; and the server notes what it is asked to do, and by whom.
         raise Unsupported(
             f"This store is a server ({self._shown}): tokens, the feed and a rotation of keys are not to be had from an"
             " http store, and the audit can only be read. Name the store itself."
@@ -147,8 +89,11 @@ def _text(json: Raw) -> str | None:
     return None if text == "null" else text
 
 
-class RemoteEngine:
-    """Jobs behind a server. It repairs its store by itself; `whole` asks for that all the same, as tests do."""
+class RemoteEngine(DynamicEngine):
+    """Jobs behind a server. It repairs its store by itself; `whole` asks for that all the same, as tests do.
+
+    A verb that is not defined here is a plain request: its row in `protocol.VERBS` says how.
+    """
 
     def __init__(self, url: str, *, whole: bool = False) -> None:
         self._where = read_address(url)
@@ -180,7 +125,7 @@ class RemoteEngine:
     @property
     def registry(self) -> Registry:
         """The audit, to be read; who may do what is decided at the store itself."""
-        return RemoteRegistry(self.shown)
+        return cast("Registry", RemoteRegistry(self.shown))
 
     def run(self, op: Op[T]) -> T:
         """Run an op in the calling thread."""
@@ -240,142 +185,36 @@ class RemoteEngine:
     def claim(self, worker: UUID, wants: Sequence[Want]) -> Op[list[Lease]]:
         """T2: lease ready jobs to the worker, each want by itself, best first."""
         # What is answered later is given back, so there is no use in waiting for it.
-        return structs.replace(_said("claim", worker, wants), deadline=CLAIM_DEADLINE / 1000)
-
-    def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
-        """Renew the worker's lease, unless it is fenced, and tell what it must know."""
-        return _said("beat", worker, held, urgent=True)
-
-    def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
-        """T3: store progress, checkpoints and log lines of running jobs; False for each lease that is lost."""
-        return _said("report", worker, reports)
-
-    def settle(self, worker: UUID, settlements: Sequence[Settlement]) -> Op[list[Verdict]]:
-        """T4-T8, T13: end runs, each guarded by (number, token, worker)."""
-        return _said("settle", worker, settlements, urgent=True)
-
-    def announce(self, announcement: Announcement) -> Op[None]:
-        """Register a worker, or change what it said of itself; its lease starts now."""
-        return _said("announce", announcement, urgent=True)
-
-    def leave(self, worker: UUID) -> Op[int]:
-        """Forget a worker; what it still held is released."""
-        return _said("leave", worker, urgent=True)
-
-    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
-        """Forget a worker whose process is known to have ended, and free what it held (T8, T9)."""
-        return _said("bury", worker, deaths, urgent=True)
-
-    def promote(self, limit: int) -> Op[Promoted]:
-        """Make due scheduled jobs ready, in run_at order, at most `limit`."""
-        return _said("promote", limit)
+        return structs.replace(_call("claim", lambda: (worker, wants)), deadline=CLAIM_DEADLINE / 1000)
 
     def sweep(self, order: SweepOrder) -> Op[Swept]:
         """Nothing: the server sweeps."""
-        return _said("sweep", order) if self._whole else Op(start=_nothing_swept, mode="read")
-
-    def switch_notices(self, on: bool) -> Op[bool]:
-        """Say whether notices are wanted. A server that has rules says so by itself."""
-        return _said("switch_notices", on)
-
-    def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
-        """T11, T12, T14."""
-        return _said("cancel", ids, force)
-
-    def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
-        """T15: make failed or cancelled jobs ready again, all or none."""
-        return _said("retry", ids)
-
-    def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
-        """The numbers of matching jobs that may be deleted, oldest first."""
-        return _read("deletable", wanted, after)
-
-    def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
-        """Delete those of the jobs that are in one of the states; never a processing or blocked one."""
-        return _said("delete", numbers, list(states))
-
-    def count(self, wanted: JobFilter) -> Op[int]:
-        """How many jobs match."""
-        return _read("count", wanted)
-
-    def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
-        """The jobs, in order; None where an id is not stored."""
-        return _read("get", ids)
-
-    def find(self, wanted: JobFilter) -> Op[list[Job]]:
-        """A page of matching jobs, newest first."""
-        return _read("find", wanted)
-
-    def attempts(self, id: UUID) -> Op[list[Attempt]]:
-        """The runs of a job that did not end completed, oldest first."""
-        return _read("attempts", id)
-
-    def logs(self, id: UUID) -> Op[list[LoggedLine]]:
-        """The lines that the runs of a job have written, oldest first."""
-        return _read("logs", id)
-
-    def stats(self) -> Op[dict[str, Counts]]:
-        """Exact counts by queue."""
-        return _read("stats")
-
-    def oldest(self) -> Op[dict[str, Millis]]:
-        """By queue, since when its longest waiting job could have been claimed."""
-        return _read("oldest")
-
-    def configure(self, settings: QueueSettings) -> Op[None]:
-        """Replace an operator's settings of one queue, pausing or resuming it."""
-        return _said("configure", settings)
-
-    def settings(self) -> Op[list[QueueSettings]]:
-        """The settings of every queue that has had a job or a setting, by name."""
-        return _read("settings")
-
-    def workers(self) -> Op[list[WorkerRecord]]:
-        """The workers that are registered and not fenced, oldest first."""
-        return _read("workers")
-
-    def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
-        """The schedules of these names, or all of them, by name."""
-        return _read("schedules", names)
-
-    def time(self) -> Op[Millis]:
-        """What time it is at the store."""
-        return _read("time")
-
-    def due(self, declared: Collection[str], limit: int) -> Op[Due]:
-        """The schedules that somebody has to look at."""
-        return _read("due", list(declared), limit)
+        return _call("sweep", lambda: (order,)) if self._whole else Op(start=_nothing_swept, mode="read")
 
     def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
         """Change schedules, with all that goes with it."""
         return _call("tick", lambda: ([_plain(change) for change in changes],))
 
-    def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
-        """Forget schedules and their histories."""
-        return _said("remove_schedules", names)
+    if not TYPE_CHECKING:
 
-    def declare(self, names: Collection[str]) -> Op[int]:
-        """Say of schedules that a living process declares them."""
-        return _said("declare", list(names))
-
-    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[TickEntry]]:
-        """The entries of a schedule, the newest first."""
-        return _read("history", name, before, limit)
+        def __getattr__(self, name: str) -> Callable[..., Op[Any]]:
+            if name not in protocol.METHODS:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return partial(_plain_call, protocol.METHODS[name])
 
 
-def _said(verb: str, *args: Any, urgent: bool = False) -> Op[Any]:
-    return structs.replace(_call(verb, lambda: args), urgent=urgent)
+def _plain_call(verb: protocol.Verb, *args: Any, **named: Any) -> Op[Any]:
+    sent = protocol.arguments(verb, args, named)
+    return _call(verb.name, lambda: sent)
 
 
-def _read(verb: str, *args: Any) -> Op[Any]:
-    return structs.replace(_call(verb, lambda: args), mode="read")
+def _call(name: str, args: Callable[[], tuple[Any, ...]]) -> Op[Any]:
+    verb = protocol.VERBS[name]
 
-
-def _call(verb: str, args: Callable[[], tuple[Any, ...]]) -> Op[Any]:
     def start() -> Steps[Any]:
-        return (yield VerbCall(verb, args()))
+        return (yield VerbCall(name, args()))
 
-    return Op(start=start)
+    return Op(start=start, mode=verb.mode, urgent=verb.urgent)
 
 
 def _nothing_swept() -> Steps[Swept]:
@@ -385,8 +224,8 @@ def _nothing_swept() -> Steps[Swept]:
 
 def _plain(change: Change) -> Change:
     """The change without what means something in its own process only."""
-    return structs.replace(change, firings=tuple(map(_plain_firing, change.firings)))
-
-
-def _plain_firing(firing: Firing) -> Firing:
-    return firing if firing.spec is None else structs.replace(firing, spec=protocol.plain([firing.spec])[0])
+    firings = (
+        firing if firing.spec is None else structs.replace(firing, spec=protocol.plain([firing.spec])[0])
+        for firing in change.firings
+    )
+    return structs.replace(change, firings=tuple(firings))

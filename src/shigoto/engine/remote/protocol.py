@@ -1,12 +1,15 @@
 """The record protocol: how the verbs of an engine are asked for over a line, by our own workers and command line.
 
 Both ends have this table. What is sent is a tuple of arguments, what comes back is the value, both as msgpack of the
-very records that the engine takes and gives. JSON texts in them are not escaped once more.
+very records that the engine takes and gives: a signature in `engine.protocol` says what goes over the line. JSON texts
+in them are not escaped once more.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-from uuid import UUID
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from inspect import Signature, signature
+from types import GenericAlias, UnionType
+from typing import Any, Literal, Protocol, Union, get_args, get_origin
 
 from msgspec import DecodeError, Struct, defstruct
 from msgspec.msgpack import Decoder, Encoder
@@ -15,35 +18,8 @@ from msgspec.structs import asdict, fields, replace
 from shigoto.engine.op import Op
 from shigoto.engine.protocol import Engine
 from shigoto.model.errors import RequestInvalid
-from shigoto.model.job import (
-    Attempt,
-    Counts,
-    Enqueued,
-    Job,
-    JobFilter,
-    JobSpec,
-    Lease,
-    LoggedLine,
-    QueueSettings,
-    State,
-)
-from shigoto.model.schedule import Change, Due, Schedule, TickEntry
+from shigoto.model.job import JobFilter, JobSpec, State
 from shigoto.model.service import Scope
-from shigoto.model.time import Millis
-from shigoto.model.worker import (
-    Announcement,
-    Death,
-    Orders,
-    Promoted,
-    Report,
-    Rescued,
-    Settlement,
-    SweepOrder,
-    Swept,
-    Verdict,
-    Want,
-    WorkerRecord,
-)
 
 PROTOCOL = 1  # raised when one end no longer understands what the other says
 RECORDS_PATH = "/api/v1/engine"  # where the verbs are asked for
@@ -58,21 +34,53 @@ class ServerHello(Struct, frozen=True, kw_only=True):
     engine: str
 
 
-class Verb(Struct, frozen=True, kw_only=True):
-    """One verb: its arguments by the names they have in the protocol, its value, and who may ask for it.
+class Greeting(Protocol):
+    """The verb that no engine has: the server answers it by itself."""
 
-    `repeatable`: to ask once more, when no answer came, does no harm. `restricted`: a token that is confined to queues
-    or a tenant may ask, and the server sees to it that it gets no more than it should. `method`: its name in Python,
-    if that is another one than in the protocol.
+    def hello(self) -> Op[ServerHello]:
+        """Tell what is there."""
+        ...
+
+
+class Verb(Struct, frozen=True):
+    """One verb: its name over the line, who may ask for it, and its method, which says what it takes and gives.
+
+    `method`: the name of that in Python, if it is another one. `repeatable`: to ask once more, when no answer came,
+    does no harm. `restricted`: a token that is confined to queues or a tenant may ask, and the server sees to it that
+    it gets no more than it should. `mode` and `urgent` are those of its op; see `Op`.
     """
 
-    method: str = ""
-    names: tuple[str, ...] = ()
-    takes: Any
-    gives: Any
+    name: str
     scopes: tuple[Scope, ...]
+    of: type[Any] = Engine
+    method: str = ""
     repeatable: bool = True
     restricted: bool = False
+    mode: Literal["read", "write"] = "write"
+    urgent: bool = False
+
+    @property
+    def promise(self) -> Callable[..., Op[Any]]:
+        """The method in the protocol."""
+        promise: Callable[..., Op[Any]] = getattr(self.of, self.method or self.name)
+        return promise
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its arguments, in order."""
+        return tuple(name for name in self.promise.__annotations__ if name != "return")
+
+    @property
+    def takes(self) -> Any:
+        """The type by which its arguments are read, all in one tuple."""
+        hints = self.promise.__annotations__
+        return GenericAlias(tuple, tuple(_readable(hints[name]) for name in self.names))
+
+    @property
+    def gives(self) -> Any:
+        """The type by which its value is read."""
+        [value] = get_args(self.promise.__annotations__["return"])
+        return value
 
 
 # A filter as it is read: msgspec reads no union of an enumeration and other words.
@@ -89,110 +97,61 @@ Filter: Any = defstruct(
     kw_only=True,
 )
 
+CONTAINERS: Mapping[Any, Any] = {Sequence: list, Collection: frozenset, UnionType: Union}
+
+
+def _readable(kind: Any) -> Any:
+    """The type by which an argument of this type is read."""
+    if kind is JobFilter:
+        return Filter
+    made = CONTAINERS.get(get_origin(kind))
+    return kind if made is None else made[tuple(map(_readable, get_args(kind)))]
+
+
 ANYBODY: tuple[Scope, ...] = ("submit", "work", "read", "admin")
+SUBMIT: tuple[Scope, ...] = ("submit",)
 WORK: tuple[Scope, ...] = ("work",)
 READ: tuple[Scope, ...] = ("read",)
+SEEN_BY_WORKERS: tuple[Scope, ...] = ("read", "work")  # a worker logs and shows them
 ADMIN: tuple[Scope, ...] = ("admin",)
-Held = list[tuple[int, int]] | None
 
-VERBS: Mapping[str, Verb] = {
-    "hello": Verb(takes=tuple[()], gives=ServerHello, scopes=ANYBODY, restricted=True),
-    "enqueue_many": Verb(
-        names=("specs",),
-        takes=tuple[list[JobSpec]],
-        gives=list[Enqueued],
-        scopes=("submit",),
-        restricted=True,
-    ),
-    "claim": Verb(
-        names=("worker", "wants"),
-        takes=tuple[UUID, list[Want]],
-        gives=list[Lease],
-        scopes=WORK,
-        repeatable=False,
-        restricted=True,
-    ),
-    "beat": Verb(
-        names=("worker", "held"), takes=tuple[UUID, Held], gives=Orders, scopes=WORK, restricted=True
-    ),
-    "report": Verb(
-        names=("worker", "reports"),
-        takes=tuple[UUID, list[Report]],
-        gives=list[bool],
-        scopes=WORK,
-        restricted=True,
-    ),
-    "settle": Verb(
-        names=("worker", "settlements"),
-        takes=tuple[UUID, list[Settlement]],
-        gives=list[Verdict],
-        scopes=WORK,
-        restricted=True,
-    ),
-    "announce": Verb(
-        names=("announcement",), takes=tuple[Announcement], gives=None, scopes=WORK, restricted=True
-    ),
-    "leave": Verb(names=("worker",), takes=tuple[UUID], gives=int, scopes=WORK, restricted=True),
-    "bury": Verb(
-        method="report_dead",
-        names=("worker", "deaths"),
-        takes=tuple[UUID, list[Death]],
-        gives=list[Rescued],
-        scopes=WORK,
-        restricted=True,
-    ),
-    "promote": Verb(names=("limit",), takes=tuple[int], gives=Promoted, scopes=WORK, restricted=True),
-    "get": Verb(
-        names=("ids",),
-        takes=tuple[list[UUID]],
-        gives=list[Job | None],
-        scopes=("read", "work", "submit"),
-        restricted=True,
-    ),
-    "workers": Verb(takes=tuple[()], gives=list[WorkerRecord], scopes=("read", "work"), restricted=True),
-    "find": Verb(names=("wanted",), takes=tuple[Filter], gives=list[Job], scopes=READ),
-    "count": Verb(names=("wanted",), takes=tuple[Filter], gives=int, scopes=READ),
-    "attempts": Verb(names=("id",), takes=tuple[UUID], gives=list[Attempt], scopes=READ),
-    "logs": Verb(names=("id",), takes=tuple[UUID], gives=list[LoggedLine], scopes=READ),
-    "stats": Verb(
-        takes=tuple[()], gives=dict[str, Counts], scopes=("read", "work"), restricted=True
-    ),  # a worker logs them
-    "oldest": Verb(
-        takes=tuple[()], gives=dict[str, Millis], scopes=("read", "work"), restricted=True
-    ),  # it shows them, too
-    "settings": Verb(takes=tuple[()], gives=list[QueueSettings], scopes=READ),
-    "schedules": Verb(names=("names",), takes=tuple[list[str] | None], gives=list[Schedule], scopes=READ),
-    "time": Verb(takes=tuple[()], gives=Millis, scopes=ANYBODY, restricted=True),
-    "history": Verb(
-        names=("name", "before", "limit"),
-        takes=tuple[str, Millis | None, int],
-        gives=list[TickEntry],
-        scopes=READ,
-    ),
-    "cancel": Verb(
-        names=("ids", "force"), takes=tuple[list[UUID], bool], gives=list[State | None], scopes=ADMIN
-    ),
-    "retry": Verb(
-        names=("ids",), takes=tuple[list[UUID]], gives=list[Enqueued], scopes=ADMIN, repeatable=False
-    ),
-    "deletable": Verb(names=("wanted", "after"), takes=tuple[Filter, int], gives=list[int], scopes=ADMIN),
-    "delete": Verb(
-        names=("numbers", "states"),
-        takes=tuple[list[int], frozenset[State]],
-        gives=int,
-        scopes=ADMIN,
-        repeatable=False,
-    ),
-    "configure": Verb(names=("settings",), takes=tuple[QueueSettings], gives=None, scopes=ADMIN),
-    "due": Verb(names=("declared", "limit"), takes=tuple[frozenset[str], int], gives=Due, scopes=ADMIN),
-    "tick": Verb(
-        names=("changes",), takes=tuple[list[Change]], gives=list[Change | None], scopes=ADMIN
-    ),  # guarded by revisions
-    "declare": Verb(names=("names",), takes=tuple[frozenset[str]], gives=int, scopes=ADMIN),
-    "remove_schedules": Verb(names=("names",), takes=tuple[list[str]], gives=list[bool], scopes=ADMIN),
-    "switch_notices": Verb(names=("on",), takes=tuple[bool], gives=bool, scopes=ADMIN),
-    "sweep": Verb(names=("order",), takes=tuple[SweepOrder], gives=Swept, scopes=ADMIN),
-}
+_TABLE = (
+    Verb("hello", ANYBODY, of=Greeting, restricted=True),
+    Verb("enqueue_many", SUBMIT, restricted=True),
+    Verb("claim", WORK, repeatable=False, restricted=True),
+    Verb("beat", WORK, restricted=True, urgent=True),
+    Verb("report", WORK, restricted=True),
+    Verb("settle", WORK, restricted=True, urgent=True),
+    Verb("announce", WORK, restricted=True, urgent=True),
+    Verb("leave", WORK, restricted=True, urgent=True),
+    Verb("bury", WORK, method="report_dead", restricted=True, urgent=True),
+    Verb("promote", WORK, restricted=True),
+    Verb("get", ("read", "work", "submit"), restricted=True, mode="read"),
+    Verb("workers", SEEN_BY_WORKERS, restricted=True, mode="read"),
+    Verb("find", READ, mode="read"),
+    Verb("count", READ, mode="read"),
+    Verb("attempts", READ, mode="read"),
+    Verb("logs", READ, mode="read"),
+    Verb("stats", SEEN_BY_WORKERS, restricted=True, mode="read"),
+    Verb("oldest", SEEN_BY_WORKERS, restricted=True, mode="read"),
+    Verb("settings", READ, mode="read"),
+    Verb("schedules", READ, mode="read"),
+    Verb("time", ANYBODY, restricted=True, mode="read"),
+    Verb("history", READ, mode="read"),
+    Verb("cancel", ADMIN),
+    Verb("retry", ADMIN, repeatable=False),
+    Verb("deletable", ADMIN, mode="read"),
+    Verb("delete", ADMIN, repeatable=False),
+    Verb("configure", ADMIN),
+    Verb("due", ADMIN, mode="read"),
+    Verb("tick", ADMIN),  # guarded by revisions
+    Verb("declare", ADMIN),
+    Verb("remove_schedules", ADMIN),
+    Verb("switch_notices", ADMIN),
+    Verb("sweep", ADMIN),
+)
+VERBS: Mapping[str, Verb] = {verb.name: verb for verb in _TABLE}
+METHODS: Mapping[str, Verb] = {verb.method or verb.name: verb for verb in _TABLE if verb.of is Engine}
 
 _STATES = frozenset(State)
 _encoder = Encoder()
@@ -234,6 +193,22 @@ def decode_value(verb: str, body: bytes) -> Any:
 
 def asked(engine: Engine, verb: str, args: Sequence[Any]) -> Op[Any]:
     """The op of an engine that a verb and its arguments mean. `hello` is not one: the server answers it itself."""
-    method = getattr(engine, VERBS[verb].method or verb)
-    op: Op[Any] = method(**dict(zip(VERBS[verb].names, args, strict=True)))
-    return op
+    method: Callable[..., Op[Any]] = getattr(engine, VERBS[verb].method or verb)
+    return method(**dict(zip(VERBS[verb].names, args, strict=True)))
+
+
+def arguments(verb: Verb, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a call in Python, as they go over the line: in order, and any collection as a list."""
+    bound = _signature(verb).bind(None, *args, **named)
+    bound.apply_defaults()
+    _, *values = bound.arguments.values()
+    return tuple(list(value) if _is_collection(value) else value for value in values)
+
+
+def _is_collection(value: Any) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, str)
+
+
+@cache
+def _signature(verb: Verb) -> Signature:
+    return signature(verb.promise)

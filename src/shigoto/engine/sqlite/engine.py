@@ -1,7 +1,7 @@
-"""SqliteEngine: every verb of the protocol as an operation, and the few things that are not operations."""
+"""SqliteEngine: the verbs that SQLite has in its own way, and the few things that are not operations."""
 
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -9,9 +9,9 @@ from uuid import UUID
 
 from shigoto.engine.op import WRITE, Op, OpBatch
 from shigoto.engine.protocol import Block, Capabilities, Doorbell
-from shigoto.engine.sql import looking, managing, repairing, settling, ticking
+from shigoto.engine.sql import repairing, settling
 from shigoto.engine.sql.commands import Dialect, SqlText, Steps, sql
-from shigoto.engine.sql.service import SqlRegistry
+from shigoto.engine.sql.engine import SqlEngine
 from shigoto.engine.sqlite import checkup, claiming, dialect, doorbell, enqueueing, file
 from shigoto.engine.sqlite.claiming import is_damage
 from shigoto.engine.sqlite.dialect import (
@@ -26,36 +26,10 @@ from shigoto.engine.sqlite.dialect import (
 )
 from shigoto.engine.sqlite.driver import Driver, SqliteHints
 from shigoto.model.checkup import Checkup
-from shigoto.model.job import (
-    Attempt,
-    Counts,
-    Enqueued,
-    Job,
-    JobFilter,
-    JobSpec,
-    Lease,
-    LoggedLine,
-    QueueSettings,
-    State,
-)
-from shigoto.model.schedule import Change, Due, Schedule, TickEntry
+from shigoto.model.job import Enqueued, JobSpec, Lease
 from shigoto.model.text import storable
 from shigoto.model.time import Clock, Millis, host_clock
-from shigoto.model.worker import (
-    Announcement,
-    Death,
-    Ending,
-    Orders,
-    Promoted,
-    Report,
-    Rescued,
-    Settlement,
-    SweepOrder,
-    Swept,
-    Verdict,
-    Want,
-    WorkerRecord,
-)
+from shigoto.model.worker import Ending, Promoted, Settlement, SweepOrder, Swept, Verdict, Want
 
 if TYPE_CHECKING:
     from shigoto.engine.movable import Mover
@@ -65,18 +39,17 @@ T = TypeVar("T")
 CAPABILITIES = Capabilities(name="sqlite", durable=True, shared=True, joins=True, moves=True)
 
 
-class SqliteEngine:
+class SqliteEngine(SqlEngine):
     """Jobs in one SQLite file. Opens lazily, creates the file and its schema when they are not there."""
 
     def __init__(self, path: str | Path, *, synchronous: str = "full", clock: Clock = host_clock) -> None:
-        self._path = Path(
-            path
-        ).resolve()  # where SQLite puts the log, and where everybody must look for the doorbell
+        # Where SQLite puts the log, and where everybody must look for the doorbell.
+        self._path = Path(path).resolve()
         self._doorbell = Path(f"{self._path}-bell")
         self._wal = Path(f"{self._path}-wal")
         self._synchronous = synchronous
         self._clock = StoreClock(clock)
-        self._dialect = Dialect(
+        dialect = Dialect(
             locked=lambda numbers: _value(()),  # whoever writes is alone
             now_and_step=lambda: now_and_step(self._clock),
             complete=complete,
@@ -90,6 +63,7 @@ class SqliteEngine:
             state_tables=STATE_TABLES,
             statement=SqlText,
         )
+        super().__init__(dialect, now=lambda: _value(self._clock.now()), watch=_watch)
         self._applied: list[str] = []
         self._driver = Driver(
             self._path,
@@ -101,10 +75,6 @@ class SqliteEngine:
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
-
-    @property
-    def registry(self) -> SqlRegistry:
-        return SqlRegistry(lambda: _value(self._clock.now()), _watch)
 
     @property
     def address(self) -> str:
@@ -209,29 +179,6 @@ class SqliteEngine:
             rings=(lambda _: True) if back else None,
         )
 
-    def report(self, worker: UUID, reports: Sequence[Report]) -> Op[list[bool]]:
-        return Op(start=lambda: repairing.report(worker, reports))
-
-    # Leases and repair.
-
-    def announce(self, announcement: Announcement) -> Op[None]:
-        return Op(start=lambda: repairing.announce(self._clock.now(), announcement))
-
-    def leave(self, worker: UUID) -> Op[int]:
-        return Op(start=lambda: repairing.leave(self._dialect.submit, self._clock.now(), worker), rings=bool)
-
-    def report_dead(self, worker: UUID, deaths: Sequence[Death]) -> Op[list[Rescued]]:
-        return Op(
-            start=lambda: repairing.report_dead(self._dialect.submit, self._clock.now(), worker, deaths),
-            rings=repairing.any_freed,
-        )
-
-    def beat(self, worker: UUID, held: Sequence[tuple[int, int]] | None) -> Op[Orders]:
-        return Op(
-            start=lambda: repairing.beat(self._dialect, worker, held),
-            rings=lambda orders: orders.released > 0,
-        )
-
     def promote(self, limit: int) -> Op[Promoted]:
         return Op(
             start=lambda: dialect.promote(self._clock.now(), limit),
@@ -245,80 +192,6 @@ class SqliteEngine:
             rings=repairing.any_work,
             committed=lambda swept: self._clock.step_handled(swept.clock_step),
         )
-
-    def switch_notices(self, on: bool) -> Op[bool]:
-        return Op(start=lambda: settling.switch_notices(on))
-
-    # People.
-
-    def cancel(self, ids: Sequence[UUID], *, force: bool = False) -> Op[list[State | None]]:
-        heard = State.CANCELLED if force else State.PROCESSING  # by the worker that runs it
-        return Op(
-            start=lambda: managing.cancel(self._dialect, self._clock.now(), ids, force=force),
-            rings=lambda states: heard in states,
-        )
-
-    def retry(self, ids: Sequence[UUID]) -> Op[list[Enqueued]]:
-        return Op(start=lambda: managing.retry(self._dialect, self._clock.now(), ids), rings=bool)
-
-    def deletable(self, wanted: JobFilter, *, after: int = 0) -> Op[list[int]]:
-        return Op(start=lambda: looking.deletable(self._dialect, wanted, after), mode="read")
-
-    def delete(self, numbers: Sequence[int], states: Collection[State]) -> Op[int]:
-        return Op(start=lambda: managing.delete(self._dialect, numbers, states))
-
-    def count(self, wanted: JobFilter) -> Op[int]:
-        return Op(start=lambda: looking.count(self._dialect, wanted), mode="read")
-
-    def get(self, ids: Sequence[UUID]) -> Op[list[Job | None]]:
-        return Op(start=lambda: looking.get(self._dialect, list(ids)), mode="read")
-
-    def find(self, wanted: JobFilter) -> Op[list[Job]]:
-        return Op(start=lambda: looking.find(self._dialect, wanted), mode="read")
-
-    def attempts(self, id: UUID) -> Op[list[Attempt]]:
-        return Op(start=lambda: looking.attempts(id), mode="read")
-
-    def logs(self, id: UUID) -> Op[list[LoggedLine]]:
-        return Op(start=lambda: looking.logs(id), mode="read")
-
-    def stats(self) -> Op[dict[str, Counts]]:
-        return Op(start=lambda: looking.stats(self._dialect), mode="read")
-
-    def oldest(self) -> Op[dict[str, Millis]]:
-        return Op(start=looking.oldest, mode="read")
-
-    def configure(self, settings: QueueSettings) -> Op[None]:
-        return Op(start=lambda: managing.configure(settings), rings=lambda _: not settings.paused)
-
-    def settings(self) -> Op[list[QueueSettings]]:
-        return Op(start=looking.settings, mode="read")
-
-    def workers(self) -> Op[list[WorkerRecord]]:
-        return Op(start=looking.workers, mode="read")
-
-    # Schedules.
-
-    def time(self) -> Op[Millis]:
-        return Op(start=lambda: ticking.time(self._clock.now()), mode="read")
-
-    def schedules(self, names: Sequence[str] | None = None) -> Op[list[Schedule]]:
-        return Op(start=lambda: ticking.schedules(names), mode="read")
-
-    def due(self, declared: Collection[str], limit: int) -> Op[Due]:
-        return Op(start=lambda: ticking.due(self._clock.now(), declared, limit), mode="read")
-
-    def tick(self, changes: Sequence[Change]) -> Op[list[Change | None]]:
-        return Op(start=lambda: ticking.tick(self._dialect, self._clock.now(), changes), rings=any)
-
-    def remove_schedules(self, names: Sequence[str]) -> Op[list[bool]]:
-        return Op(start=lambda: ticking.remove(names))
-
-    def declare(self, names: Collection[str]) -> Op[int]:
-        return Op(start=lambda: ticking.declare(self._clock.now(), names))
-
-    def history(self, name: str, *, before: Millis | None = None, limit: int = 100) -> Op[list[TickEntry]]:
-        return Op(start=lambda: ticking.history(name, before, limit), mode="read")
 
 
 def _anything_new(answers: list[Enqueued]) -> bool:
