@@ -82,7 +82,6 @@ class BulkRequest(NamedTuple):
 
 
 def takes_care(command: F) -> F:
-    """The flags of every command that acts on many jobs."""
     flags = [
         click.option("--limit", type=click.IntRange(1), help="At most so many, the newest.  [default: all]"),
         click.option("--dry-run", is_flag=True, help="Only tell which they are."),
@@ -293,7 +292,8 @@ def clear(ctx: click.Context, words: tuple[str, ...], **options: Any) -> int:
             return _clear(engine, request, page, sum(found.values()), clear_all, warned=False)
         # What is stored, ends or fails while the question stands was not asked about.
         chosen = carry_out(engine, choose_deletable_plan(engine, page, most))
-        if not confirmed(_clear_question(page, found, most)):
+        warning = "" if page.state in TERMINAL else f"{NEVER}\n"
+        if not confirmed(f"{warning}Delete {_amount(found, most)}?"):
             return 1
         return _clear(
             engine, request, page, len(chosen), partial(delete_plan, noting, chosen, page), warned=True
@@ -311,7 +311,7 @@ def _clear(
 ) -> int:
     with ProgressBar(min(whole, request.filters.get("limit") or whole), batch=BATCH) as bar:
         deleted = carry_out(engine, plan(after_batch=bar.after_batch))
-    text = f"{'Interrupted: ' if bar.interrupted else ''}{counted(deleted, _name(page))} deleted."
+    text = f"{'Interrupted: ' if bar.interrupted else ''}{counted(deleted, str(page.state or ''))} deleted."
 
     def say() -> None:
         if request.as_json:
@@ -329,11 +329,6 @@ def _count(engine: "Engine", page: JobFilter) -> dict[str, int]:
     """How many match, by state."""
     states = DELETABLE if page.state is None else (page.state,)
     return {str(state): engine.run(engine.count(structs.replace(page, state=state))) for state in states}
-
-
-def _clear_question(page: JobFilter, found: dict[str, int], most: int | None) -> str:
-    warning = "" if page.state in TERMINAL else f"{NEVER}\n"
-    return f"{warning}Delete {_amount(found, most)}?"
 
 
 def _amount(found: dict[str, int], most: int | None) -> str:
@@ -365,7 +360,3 @@ def _newest(engine: "Engine", page: JobFilter) -> list[str]:
         for job in engine.run(engine.find(structs.replace(page, state=state, limit=SHOWN)))
     ]
     return [f"#{number}" for number in sorted(found, reverse=True)[:SHOWN]]
-
-
-def _name(page: JobFilter) -> str:
-    return "" if page.state is None else str(page.state)

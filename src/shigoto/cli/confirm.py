@@ -3,7 +3,7 @@
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import click
@@ -28,9 +28,7 @@ class ProgressBar:
             self._former = signal.signal(signal.SIGINT, self._interrupt)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._former is not None:
             signal.signal(signal.SIGINT, self._former)
         if self._drawn:
@@ -60,7 +58,6 @@ def expect_confirmation(ctx: click.Context, *, given: bool, hint: str = "") -> N
 
 
 def confirmed(question: str) -> bool:
-    """Ask whoever sits there."""
     yes = click.confirm(question, err=True)
     if not yes:
         click.echo("Nothing was changed.", err=True)
@@ -77,12 +74,10 @@ def print_or_warn(say: Callable[[], None], done: str) -> None:
 
 
 def counted(count: int, state: str) -> str:
-    """So many jobs of a state, in words."""
     return f"{count} {state} job{'' if count == 1 else 's'}" if state else jobs(count)
 
 
 def jobs(count: int) -> str:
-    """So many jobs, in words."""
     return f"{count} job{'' if count == 1 else 's'}"
 
 
@@ -93,7 +88,7 @@ def jobs_and_schedules(count: int, schedules: int) -> str:
     )
 
 
-def names(words: Sequence[str]) -> str:
+def names(words: Sequence[str], most: int = SHOWN, between: str = ", ") -> str:
     """The first of them, and how many more there are."""
-    more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
-    return ", ".join(words[:SHOWN]) + more
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return between.join(words[:most]) + more

@@ -49,14 +49,10 @@ class ProcessOptions(Protocol):
     """The options of a command that concern the world around its process."""
 
     @property
-    def stop_on_eof(self) -> bool:
-        """Whether it ends with standard input."""
-        ...
+    def stop_on_eof(self) -> bool: ...
 
     @property
-    def ready_file(self) -> Path | None:
-        """The file that is there while it is ready."""
-        ...
+    def ready_file(self) -> Path | None: ...
 
 
 def check_process_options(address: str | None, options: ProcessOptions) -> None:
@@ -198,7 +194,7 @@ def run_here(
     app: "Shigoto",
     worker: "Runnable[ExitReport]",
     setup: ProcessSetup,
-    beside: Callable[[], Coroutine[Any, Any, None]],
+    beside: Beside,
 ) -> int:
     """Run the worker, or the scheduler, to its end, and tell the exit code; `beside` runs as long as it does."""
     from asyncio import get_running_loop
@@ -223,11 +219,4 @@ def run_here(
             logger.info("Tasks: %s; store: %s", some_of(app.tasks) or "none", name_of_store(app.engine))
 
         with SignalWatch(dict.fromkeys((signal.SIGINT, signal.SIGTERM), stop_levels.ask_more)):
-            return run_to_the_end(
-                app,
-                worker,
-                watchdog,
-                begin=begin,
-                beside=beside,
-                ended=lambda _: None,
-            )
+            return run_to_the_end(app, worker, watchdog, begin=begin, beside=beside, ended=lambda _: None)

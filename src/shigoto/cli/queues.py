@@ -61,11 +61,10 @@ def queues(
 
 
 def queues_table(found: Sequence[Queue], width: int | None) -> list[str]:
-    """A line per queue."""
     limited = any(queue.max_pending is not None for queue in found)
     columns = [
         Column("queue", least=5),
-        Column("state", paint=_paint),
+        Column("state", paint=output.painter({PAUSED: "yellow"})),
         Column("pending", right=True),
         *([Column("limit", right=True)] if limited else []),
         Column("scheduled", right=True, spare=4),
@@ -95,10 +94,6 @@ def _kept(length: timedelta | None) -> str:
     return "default" if length is None else output.span(length)
 
 
-def _paint(text: str) -> str:
-    return click.style(text, fg="yellow") if text == PAUSED else text
-
-
 class Switched(NamedTuple):
     """A queue that was paused or resumed, as it was just before."""
 
@@ -106,7 +101,6 @@ class Switched(NamedTuple):
     before: Queue | None
 
     def sentence(self, *, paused: bool) -> str:
-        """What it means."""
         if self.before is None:
             note = " No job was ever in it: is the name right?"
             return f"Queue {self.name} {'is paused' if paused else 'was not paused'}.{note}"

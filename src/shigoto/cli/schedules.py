@@ -20,10 +20,10 @@ from msgspec.structs import asdict
 from shigoto.cli import output
 from shigoto.cli.arguments import audited, hinting_at_texts, read_arguments, read_length, read_object
 from shigoto.cli.confirm import print_or_warn
-from shigoto.cli.jobs import ActionResult, expect_known, tell
+from shigoto.cli.jobs import ActionResult, act_on_each, expect_known
 from shigoto.cli.output import Column
 from shigoto.cli.target import looks_like_store, shared, split_store, suggest, takes_target, target_of
-from shigoto.model.errors import ScheduleInvalid, ShigotoError, StoreError, nearest
+from shigoto.model.errors import ScheduleInvalid, nearest
 from shigoto.model.job import KEY_MODES
 from shigoto.model.schedule import ScheduleRecord, TickOutcome, TickRecord
 from shigoto.model.time import Millis, host_clock, to_millis
@@ -45,18 +45,22 @@ NAME = "[STORE] NAME"
 NAMES = "[STORE] NAME..."
 NONE = "none"  # the word for no limit, where there need not be one
 LIMITS = ("until", "catch_up_within")
+PLAN = (
+    "cron", "every", "at", "tz", "catch_up", "catch_up_most", "catch_up_within", "overlap", "jitter", "until", "gap",
+    "fold", "when_failed",
+)  # fmt: skip
 TICKS = 20
 
 LABEL = 12
 STATUS_COLOURS = {"paused": "yellow", "failed": "red", "undeclared": "yellow", "unreadable": "red"}
 OUTCOME_COLOURS = {
-    TickOutcome.FIRED: "green",
-    TickOutcome.CAUGHT_UP: "green",
-    TickOutcome.BACKFILLED: "green",
-    TickOutcome.RUN_NOW: "cyan",
-    TickOutcome.MISSED: "red",
-    TickOutcome.SKIPPED: "yellow",
-    TickOutcome.SUPPRESSED: "yellow",
+    "fired": "green",
+    "caught up": "green",
+    "backfilled": "green",
+    "run now": "cyan",
+    "missed": "red",
+    "skipped": "yellow",
+    "suppressed": "yellow",
 }
 STATUSES = {
     "active": "",
@@ -142,12 +146,6 @@ def takes_call(command: F) -> F:
     for option in reversed(options):
         command = option(command)
     return command
-
-
-PLAN = (
-    "cron", "every", "at", "tz", "catch_up", "catch_up_most", "catch_up_within", "overlap", "jitter", "until", "gap",
-    "fold", "when_failed",
-)  # fmt: skip
 
 
 def plan_of(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,13 +257,12 @@ def with_zone(at: datetime, tz: str) -> datetime:
 
 
 def schedules_table(found: Sequence[ScheduleRecord], width: int | None, now: datetime) -> list[str]:
-    """A line per schedule."""
     columns = [
         Column("schedule", least=8),
         Column("when", least=9),
         Column("time zone", least=6, spare=3),
         Column("task", least=6, spare=2),
-        Column("status", paint=_paint_status),
+        Column("status", paint=output.painter(STATUS_COLOURS)),
         Column("next tick"),
         Column("fired", right=True, spare=5),
         Column("missed", right=True, spare=4),
@@ -283,19 +280,11 @@ def _schedule_row(record: ScheduleRecord, now: datetime, *, brief: bool) -> list
         output.one_line(record.tz),
         output.one_line(record.task or "-"),
         record.status,
-        "-" if record.next_at is None else _moment(record.next_at, now, brief=brief),
+        "-" if record.next_at is None else output.instant(record.next_at, now, brief=brief),
         str(fired),
         str(counts.get(TickOutcome.MISSED, 0)),
         output.one_line(record.origin or "-"),
     ]
-
-
-def _moment(at: datetime, now: datetime, *, brief: bool) -> str:
-    return output.moment(at, now) if brief else output.iso(at)
-
-
-def _paint_status(text: str) -> str:
-    return click.style(text, fg=STATUS_COLOURS[text]) if text in STATUS_COLOURS else text
 
 
 def record_of(record: ScheduleRecord) -> dict[str, object]:
@@ -365,7 +354,6 @@ class Preview(Struct, frozen=True, kw_only=True):
     more: bool  # there are later ones
 
     def record(self) -> dict[str, object]:
-        """For programs."""
         changes = [
             {**asdict(change), "by": change.by.total_seconds(), "meaning": change.sentence()}
             for change in self.changes
@@ -395,7 +383,7 @@ def history_table(ticks: Sequence[TickRecord], tz: str, width: int | None) -> li
     """A line per entry, the newest first."""
     columns = [
         Column("tick"),
-        Column("outcome", paint=_paint_outcome),
+        Column("outcome", paint=output.painter(OUTCOME_COLOURS)),
         Column("ticks", right=True, spare=2),
         Column("late", right=True, spare=1),
         Column("job", spare=3),
@@ -413,10 +401,6 @@ def _tick_row(tick: TickRecord, zone: tzinfo) -> list[str]:
         output.span(timedelta(seconds=tick.lateness)) if has_time else "-",
         "-" if tick.job is None else str(tick.job),
     ]
-
-
-def _paint_outcome(text: str) -> str:
-    return click.style(text, fg=OUTCOME_COLOURS[TickOutcome(text.replace(" ", "_"))])
 
 
 @click.command(name="list")
@@ -727,25 +711,16 @@ def _tell_changed(record: ScheduleRecord, text: str, *, as_json: bool) -> None:
 
 
 def _each(
-    ctx: click.Context,
-    words: tuple[str, ...],
-    act: Callable[["Schedules", str], str],
-    *,
-    as_json: bool,
+    ctx: click.Context, words: tuple[str, ...], act: Callable[["Schedules", str], str], *, as_json: bool
 ) -> int:
-    """Act on one schedule after the other and tell of each; a store that fails ends it, since it would fail again."""
     store, names = split_names(ctx, words)
-    told: list[ActionResult] = []
     with opened_schedules(ctx, store) as known:
-        for name in names:
-            try:
-                told.append(ActionResult(word=name, text=act(known, name), noun="schedule"))
-            except ShigotoError as error:
-                told.append(ActionResult(word=name, text=str(error), code=error.code, noun="schedule"))
-                if isinstance(error, StoreError):
-                    break
-    tell(told, as_json=as_json)
-    return 1 if len(told) < len(names) or any(one.code for one in told) else 0
+        return act_on_each(
+            names,
+            lambda name: ActionResult(word=name, text=act(known, name), noun="schedule"),
+            noun="schedule",
+            as_json=as_json,
+        )
 
 
 class Verbs(click.Group):
@@ -760,7 +735,8 @@ class Verbs(click.Group):
         words = iter(args)
         first = next((word for word in words if not _is_option(word, words)), None)
         asks_for_help = bool({"-h", "--help"} & set(args))
-        if not asks_for_help and not ctx.resilient_parsing and (first is None or _is_store(first, self)):
+        is_list = first is None or (first not in self.commands and looks_like_store(first))
+        if not asks_for_help and not ctx.resilient_parsing and is_list:
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
@@ -780,10 +756,6 @@ def _is_option(word: str, rest: Iterator[str]) -> bool:
     return word.startswith("-")
 
 
-def _is_store(word: str, group: click.Group) -> bool:
-    return word not in group.commands and looks_like_store(word)
-
-
 @click.group(cls=Verbs)
 @takes_target
 def schedules(ctx: click.Context) -> None:
@@ -801,17 +773,5 @@ def schedules(ctx: click.Context) -> None:
     """
 
 
-for verb in (
-    list_schedules,
-    show,
-    preview,
-    history,
-    add,
-    update,
-    remove,
-    pause,
-    resume,
-    run_now,
-    backfill,
-):
+for verb in (list_schedules, show, preview, history, add, update, remove, pause, resume, run_now, backfill):
     schedules.add_command(verb)

@@ -105,7 +105,6 @@ class RotationProgressBar:
             click.echo("\r\x1b[K", nl=False, err=True)
 
     def show(self, rotated: "Rotated") -> None:
-        """Show it."""
         if not self._drawn:
             return
         self._shown = True

@@ -83,7 +83,6 @@ class Seconds(click.FloatRange):
     name = "number of seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. Raises BadParameter."""
         seconds: float = super().convert(value, param, ctx)
         if isnan(seconds):
             self.fail(f"{value!r} is no number of seconds.", param, ctx)
@@ -214,7 +213,8 @@ def _load(file: str, *, required: bool = False, only_with: bytes = b"") -> dict[
     try:
         status = os.stat(file)
         # Whoever opens a pipe waits, perhaps for ever.
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode) and not _is_null(status):
+        is_null = os.path.samestat(status, os.stat(os.devnull))
+        if not (is_null or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             raise SettingsError(f"{named} is no regular file.")
         with open(file, "rb") as stream:
             text = stream.read()
@@ -234,10 +234,6 @@ def _load(file: str, *, required: bool = False, only_with: bytes = b"") -> dict[
         ) from error
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{file} is no TOML: {str(error).rstrip('.')}.") from error
-
-
-def _is_null(status: os.stat_result) -> bool:
-    return os.path.samestat(status, os.stat(os.devnull))
 
 
 def _checked(found: Mapping[str, Any], place: FileSettings) -> FileSettings:

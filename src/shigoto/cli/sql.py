@@ -372,7 +372,6 @@ class Name(click.types.StringParamType):
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name. Raises BadParameter."""
         try:
             identifier(str(value))
         except ValueError as error:

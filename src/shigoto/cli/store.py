@@ -200,7 +200,6 @@ class MoveProgressBar:
             click.echo("\r\x1b[K", nl=False, err=True)
 
     def show(self, progress: "MoveProgress") -> None:
-        """Show it."""
         if self._drawn:
             share = progress.done / progress.whole if progress.whole else 1.0
             text = f"{output.bar(share)} {progress.done} of {progress.whole} {PHASES[progress.phase]}"
@@ -313,7 +312,6 @@ class JobCounter:
             click.echo("\r\x1b[K", nl=False, err=True)
 
     def show(self, done: int) -> None:
-        """Show it, now and then."""
         if self._drawn and done >= self._next:
             self._next = done + EVERY
             click.echo(f"\r{jobs(done)}", nl=False, err=True)

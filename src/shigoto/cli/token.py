@@ -136,11 +136,10 @@ def revoke(ctx: click.Context, words: tuple[str, ...], *, as_json: bool) -> None
 
 
 def tokens_table(records: Sequence[TokenRecord], width: int | None) -> list[str]:
-    """A line per token."""
     columns = [
         Column("id"),
         Column("name", least=6),
-        Column("status", paint=_paint),
+        Column("status", paint=output.painter(STATUS_COLOURS)),
         Column("scopes", least=6),
         Column("queues", least=6, spare=3),
         Column("tenant", least=6, spare=4),
@@ -161,10 +160,6 @@ def _row(each: TokenRecord) -> list[str]:
         "never" if each.expires_at is None else output.iso(each.expires_at),
         output.iso(each.created_at),
     ]
-
-
-def _paint(text: str) -> str:
-    return click.style(text, fg=STATUS_COLOURS[text]) if text in STATUS_COLOURS else text
 
 
 def _record(each: Token, now: int, text: str | None = None) -> TokenRecord:

@@ -221,7 +221,6 @@ class DaemonOptions(Struct, frozen=True, kw_only=True):
         return None if self.name is None else storable("--name", self.name)
 
     def process_setup(self, notice: str | None) -> ProcessSetup:
-        """The set-up of the process, if it is this very one that runs the worker."""
         return ProcessSetup(
             stop_on_eof=self.stop_on_eof,
             log_format=self.log_format,
@@ -231,8 +230,6 @@ class DaemonOptions(Struct, frozen=True, kw_only=True):
 
 
 class WorkerOptions(DaemonOptions, frozen=True, kw_only=True):
-    """The options of `worker`, by their names."""
-
     queues: str | None
     processes: int | None
     concurrency: int

@@ -47,8 +47,6 @@ LAST_WAIT = 2.0  # seconds that an action has to end when the view is left or pu
 
 
 class Loop:
-    """One run of the live view."""
-
     def __init__(
         self,
         engine: "Engine",
@@ -72,7 +70,6 @@ class Loop:
         self._warnings: deque[str] = deque(maxlen=1)
 
     def run(self) -> None:
-        """Until somebody leaves."""
         with warnings_kept(self._warnings):
             while not self._choices.over and not self._terminal.gone:
                 self._begin_query()
@@ -219,7 +216,6 @@ class Kept(logging.Handler):
         self._warnings = warnings
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
         self._warnings.append(record.getMessage())
 
 

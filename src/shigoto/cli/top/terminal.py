@@ -23,7 +23,7 @@ import time
 import tty
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NamedTuple
 
 from shigoto.cli.watch import Canvas
@@ -229,9 +229,7 @@ class Terminal:
         self._take()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._give_back()
         for number, handler in self._former.items():
             signal.signal(number, handler)
@@ -282,7 +280,6 @@ class Terminal:
         self._take()
 
     def take_again(self) -> None:
-        """Take the terminal again: somebody else has had it meanwhile."""
         self._take()
 
     def _read(self) -> bytes:

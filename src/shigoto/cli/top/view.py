@@ -7,7 +7,7 @@
 All of it is pure.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import click
@@ -70,8 +70,6 @@ KEYS = {
 
 
 class Panels:
-    """The panels of one picture."""
-
     def __init__(
         self, snapshot: TopSnapshot, pace: Pace, choices: Choices, now: datetime, colour: bool
     ) -> None:
@@ -96,7 +94,8 @@ class Panels:
             place = self._choices.cursor.place if panel is self._choices.panel else 0
             chosen = self._chosen(panel)
             start = window(len(rows), room, place if chosen is None else chosen)
-            lines += self._rows(columns, rows[start : start + room], width, _less(chosen, start))
+            marked = None if chosen is None else chosen - start
+            lines += self._rows(columns, rows[start : start + room], width, marked)
         return filled(lines, height)
 
     def _chosen(self, panel: Panel) -> int | None:
@@ -233,11 +232,9 @@ class Panels:
 
     def _hue(self, colour: str, word: str, but: str | None = None) -> Paint | None:
         """Paints cells that have this word in them."""
-        return _painter(colour, word, but) if self._colour else None
-
-
-def _painter(colour: str, word: str, but: str | None) -> Callable[[str], str]:
-    return lambda text: click.style(text, fg=colour) if word in text and text != but else text
+        if not self._colour:
+            return None
+        return lambda text: click.style(text, fg=colour) if word in text and text != but else text
 
 
 def history(job: Job) -> str:
@@ -255,13 +252,7 @@ def window(count: int, room: int, chosen: int) -> int:
     return max(0, min(chosen - room // 2, count - room))
 
 
-def _less(place: int | None, start: int) -> int | None:
-    return None if place is None else place - start
-
-
 class Scene(Struct, frozen=True, kw_only=True):
-    """Everything that a picture is made of."""
-
     store: str
     snapshot: TopSnapshot | None
     pace: Pace
@@ -272,8 +263,6 @@ class Scene(Struct, frozen=True, kw_only=True):
 
 
 class Part(Struct, frozen=True):
-    """A few words of a line, in a colour."""
-
     text: str
     colour: str | None = None
 
@@ -298,7 +287,8 @@ def header(scene: Scene) -> list[str]:
     if scene.snapshot is None:
         return [*lines, "No look at the store yet."]
     parts = [*_workers(scene.snapshot.workers, scene.now), *_speed(scene.pace)]
-    lines.append(_joined([*parts, *_recent(scene.pace, _room_beside(parts, width))], scene))
+    room = width - sum(cells(part.text) + len(GAP) for part in parts)
+    lines.append(_joined([*parts, *_recent(scene.pace, room)], scene))
     return lines if scene.size.lines < LOW else [*lines, _joined(_totals(scene.snapshot), scene)]
 
 
@@ -326,10 +316,6 @@ def _recent(pace: Pace, room: int) -> list[Part]:
     """The speed of the last minute, or of as much of it as there is room for."""
     columns = pace.columns()[-max(0, room) :] if room >= LEAST_SPARKS else []
     return [Part(spark(columns), "cyan")] if columns else []
-
-
-def _room_beside(parts: Sequence[Part], width: int) -> int:
-    return width - sum(cells(part.text) + len(GAP) for part in parts)
 
 
 def _totals(snapshot: TopSnapshot) -> list[Part]:
