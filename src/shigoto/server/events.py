@@ -33,6 +33,7 @@ from shigoto.server.auth import Caller, Reader, the_service
 from shigoto.server.permissions import sees
 from shigoto.server.routing import spec
 
+router = APIRouter()
 logger = logging.getLogger("shigoto.server")
 
 READ_EVERY = 0.25  # seconds between looks
@@ -46,6 +47,12 @@ WIDEST: Millis = 320_000  # … where there was nothing in the windows before
 PAGE = 1_000
 ROOM = 10_000  # happenings that wait for one subscriber; if there are more, it reads from the store
 REPLAYED: Millis = 3_600_000  # how old what is told again may be
+
+STREAM = "text/event-stream"
+QUIET = 15.0  # seconds without an event, after which a line tells that the connection lives
+# Seconds; then the client comes back by itself, with a token that may have changed meanwhile.
+LONGEST = 3600.0
+RETRY = 2000  # milliseconds after which it should
 
 
 class Feed:
@@ -125,12 +132,10 @@ class Feed:
 
     @property
     def listeners(self) -> int:
-        """How many subscriptions it hands on to."""
         return len(self._joined)
 
     @property
     def closed(self) -> bool:
-        """Whether nobody may wait any more."""
         return self._closed
 
     def join(self, subscription: "Subscription") -> None:
@@ -142,7 +147,6 @@ class Feed:
         self._wanted.set()
 
     def leave(self, subscription: "Subscription") -> None:
-        """Hand on to it no more."""
         self._joined.discard(subscription)
 
     async def read(self, after: FeedPosition, until: Millis) -> tuple[list[Happening], Millis]:
@@ -314,16 +318,6 @@ async def _set_within(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-
-
-router = APIRouter()
-
-STREAM = "text/event-stream"
-QUIET = 15.0  # seconds without an event, after which a line tells that the connection lives
-LONGEST = (
-    3600.0  # seconds; then the client comes back by itself, with a token that may have changed meanwhile
-)
-RETRY = 2000  # milliseconds after which it should
 
 
 class FeedEvent(Struct, frozen=True, kw_only=True):

@@ -51,7 +51,6 @@ class WorkWaiters:
         self.rung = randbits(48) if first is None else first
 
     async def run(self) -> None:
-        """Listen until closed."""
         closing = asyncio.ensure_future(self._closed.wait())
         try:
             while not closing.done():
@@ -112,7 +111,6 @@ class WorkWaiters:
                 return
 
     def close(self) -> None:
-        """Let all who wait go."""
         self._closed.set()
         for future in [*self._listeners, *(each for line in self._lines.values() for each in line)]:
             if not future.done():

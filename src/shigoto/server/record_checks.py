@@ -54,6 +54,17 @@ COUNTED = frozenset({"token", "revision", "seen", "errors", "count", "counts", "
 OF_JOBS = frozenset({"before", "after", "numbers", "number"})
 FAR = 2**53  # of an instant of a schedule, either way: what it means is for those above to say
 
+LONGEST = 100 * 366 * 86_400_000  # milliseconds
+LONGEST_LEASE = 86_400_000  # milliseconds
+MOST_FAILURES = 1_000_000
+MOST_SLOTS = 1_000_000
+MOST_TASKS = 10_000
+MOST_WORDS = 64 * 1024  # bytes of an error or a traceback; our own code writes 16 KiB of both
+LONGEST_LABEL = 1_000  # letters of what a worker says of itself
+
+_objects = json.Decoder(dict[str, object])
+_texts = json.Decoder(list[str])
+
 
 def expect_bounded(verb: str, args: tuple[Any, ...]) -> None:
     """Raise RequestInvalid for more than one request should ask for, and for numbers that none of a store can be."""
@@ -114,18 +125,6 @@ def _numbers(value: Any, name: str) -> Iterator[tuple[str, int]]:
             yield from _numbers(list(cast("dict[object, object]", value).values()), name)
         case _:
             pass
-
-
-LONGEST = 100 * 366 * 86_400_000  # milliseconds
-LONGEST_LEASE = 86_400_000  # milliseconds
-MOST_FAILURES = 1_000_000
-MOST_SLOTS = 1_000_000
-MOST_TASKS = 10_000
-MOST_WORDS = 64 * 1024  # bytes of an error or a traceback; our own code writes 16 KiB of both
-LONGEST_LABEL = 1_000  # letters of what a worker says of itself
-
-_objects = json.Decoder(dict[str, object])
-_texts = json.Decoder(list[str])
 
 
 def checked(spec: JobSpec) -> JobSpec:

@@ -67,9 +67,8 @@ BY_OPERATORS = frozenset({"cancel", "retry", "delete", "configure", "tick", "rem
 # What a worker hears that goes and is not known any more. If it is fenced, the store must not forget that, and whose it
 # was is not known; what it held is a sweep's. Whatever else such a worker asks changes nothing: the store answers.
 GOODBYES: Mapping[str, Any] = {"leave": 0, "bury": []}
-ENDING = frozenset(
-    {"settle", "cancel", "bury", "sweep", "leave"}
-)  # what may end jobs that somebody waits for
+# What may end jobs that somebody waits for.
+ENDING = frozenset({"settle", "cancel", "bury", "sweep", "leave"})
 
 
 async def ask(request: Request) -> Response:

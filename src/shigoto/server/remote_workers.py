@@ -6,7 +6,7 @@ other.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from uuid import UUID
 
 from msgspec import Struct
@@ -18,9 +18,8 @@ from shigoto.model.worker import Announcement
 from shigoto.server.auth import Caller, heard
 
 READ_EVERY = 10.0  # seconds
-ALONE_FOR = (
-    600.0  # seconds without a worker that isolates, until jobs that should run alone run beside others
-)
+# Seconds without a worker that isolates, until jobs that should run alone run beside others.
+ALONE_FOR = 600.0
 MOST_REMEMBERED = 10_000
 
 
@@ -48,7 +47,6 @@ class RemoteWorkers:
         self._reading: asyncio.Task[None] | None = None
 
     def add(self, worker: UUID, remote: RemoteWorker) -> None:
-        """A worker has registered here."""
         self._entries[worker] = remote
         self._added_at[worker] = self._time()
         if remote.lease is not None:
@@ -58,7 +56,6 @@ class RemoteWorkers:
         self._note_isolated(remote)
 
     def drop(self, worker: UUID) -> None:
-        """A worker has left."""
         self._entries.pop(worker, None)
         self._leases.pop(worker, None)
 
@@ -162,11 +159,9 @@ class RemoteWorkers:
         }
         for remote in self._entries.values():
             self._note_isolated(remote)
-        self._forget({task for remote in self._entries.values() for task in remote.tasks})
         self._read_at = asked_at
-
-    def _forget(self, tasks: Collection[str]) -> None:
         if len(self._isolated_at) > MOST_REMEMBERED:
+            tasks = {task for remote in self._entries.values() for task in remote.tasks}
             self._isolated_at = {task: at for task, at in self._isolated_at.items() if task in tasks}
 
 

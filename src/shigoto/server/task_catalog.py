@@ -176,13 +176,11 @@ def summary_of(task: AnyTask) -> str:
 
 
 def place_of(task: AnyTask) -> tuple[str, int]:
-    """The module and the line where it is declared."""
     fn: Any = unwrap(task.fn)
     return task.fn.__module__, fn.__code__.co_firstlineno
 
 
 def tags_of(stored: str) -> list[str]:
-    """Tags, as they are stored."""
     return msgspec.json.decode(stored, type=list[str])
 
 

@@ -331,11 +331,6 @@ def _tell_failed(service: "Service", worker: UUID, job: Job, settlement: Settlem
     )
 
 
-def _policy(service: "Service", job: Job) -> Retry:
-    task = service.app.resolve(job.task)
-    return Retry() if task is None else task.options.retry
-
-
 def _named(item: SettleItem, verdicts: Iterator[SettleAnswer], known: set[int]) -> SettleAnswer:
     if id(item) not in known:
         return SettleAnswer(id=item.id, verdict=Verdict.LOST, state=None)
@@ -387,7 +382,9 @@ def _settlement(service: "Service", job: Job, said: SettleRequest) -> Settlement
         error=None if said.error is None else scrubbed(redaction.hidden(said.error)),
         traceback=None if said.traceback is None else scrubbed(redaction.hidden(said.traceback)),
     )
-    settlement = worker_models.settlement_of(job, told, _policy(service, job), service.random)
+    task = service.app.resolve(job.task)
+    retry = Retry() if task is None else task.options.retry
+    settlement = worker_models.settlement_of(job, told, retry, service.random)
     try:
         return redaction.settlement(settlement, MAX_PAYLOAD, typed=False)
     except ResultInvalid as refused:
