@@ -39,8 +39,13 @@ from shigoto.observe.events import Event, JobCompleted, JobStarted
 from shigoto.observe.log_format import Fields, Hide, JsonFormatter, LogHandler, formatter_for, time_text
 from shigoto.observe.log_writer import MOST_LINES, DroppingWriter, LosslessWriter, Stream
 
+logger = logging.getLogger("shigoto.worker")
 trouble_logger = logging.getLogger("shigoto.observe")
 
+MOST_NAMED = 10  # schedules or tasks, in a sentence
+MEND = " It has failed for good: mend it, then resume it"
+MOST_LISTED = 20  # of what an event names one by one
+PER_JOB = (events.JobStarted, events.JobCompleted)
 MOST_KNOWN = 4096  # tasks, each in a queue and of a tenant
 MOST_DURATIONS = 10_000  # microseconds that are known as text
 
@@ -60,13 +65,16 @@ DIFFERENT = (TIME, str(NUMBER), str(ID), str(NUMBER), str(ATTEMPT))
 DIFFERENT_AT_THE_END = (*DIFFERENT, str(DURATION))
 
 _FOUND = re.compile("|".join(re.escape(each) for each in DIFFERENT_AT_THE_END))
-_WAYS = (
-    "isEnabledFor",
-    "makeRecord",
-    "handle",
-    "callHandlers",
-    "filter",
-)  # of a record; others may have changed them
+# Of a record; others may have changed them.
+_WAYS = ("isEnabledFor", "makeRecord", "handle", "callHandlers", "filter")
+_LIBRARY = logging.LogRecord.__init__.__code__.co_filename
+_PLAIN = frozenset((str, int))
+_STUCK = {
+    "soft limit": "still runs after its soft limit of {}; a thread cannot be stopped",
+    "limit": "does not give in at its limit of {}; it is told again every few seconds",
+    "cancel": "does not give in to its cancel; it is told again every few seconds",
+    "loss": "still runs, but is no longer held by this worker; it is told again every few seconds",
+}
 
 
 class JobLines:
@@ -96,7 +104,6 @@ class JobLines:
         self._durations: dict[int, str] = {}  # by microseconds
 
     def started(self, event: JobStarted) -> None:
-        """A handler is about to be called."""
         if not self._since <= (now := time()) < self._until:
             self._look(now)
         writer = self._writer
@@ -116,7 +123,6 @@ class JobLines:
             writer.wake()
 
     def completed(self, batch: Sequence[JobCompleted]) -> None:
-        """They have returned, and their results are stored."""
         if not self._since <= (now := time()) < self._until:
             self._look(now)
         writer, shown, known, durations = self._writer, self._time, self._completed, self._durations
@@ -234,17 +240,6 @@ def _is_untouched(kind: type[logging.Logger]) -> bool:
     return all(way is not None and way.co_filename == _LIBRARY for way in ways)
 
 
-_LIBRARY = logging.LogRecord.__init__.__code__.co_filename
-
-logger = logging.getLogger("shigoto.worker")
-
-MOST_NAMED = 10  # schedules or tasks, in a sentence
-MEND = " It has failed for good: mend it, then resume it"
-MOST_LISTED = 20  # of what an event names one by one
-
-PER_JOB = (events.JobStarted, events.JobCompleted)
-
-
 def log_events(bus: Bus) -> None:
     """Write a line for every event from now on; a second call changes nothing.
 
@@ -348,9 +343,6 @@ def _facts(event: Event) -> Fields:
     return fields
 
 
-_PLAIN = frozenset((str, int))
-
-
 def _some(value: object) -> object:
     """A value of an event for the log: seconds to the microsecond, of a long list its beginning."""
     if isinstance(value, float):
@@ -378,14 +370,6 @@ def _next_runner(event: events.RunnerDied | events.RunnerFailed) -> str:
             return "No other one takes its place"
         return "No other one is started until something changes"
     return f"The next one starts {f'in {_seconds(event.retry_in)}' if event.retry_in else 'at once'}"
-
-
-_STUCK = {
-    "soft limit": "still runs after its soft limit of {}; a thread cannot be stopped",
-    "limit": "does not give in at its limit of {}; it is told again every few seconds",
-    "cancel": "does not give in to its cancel; it is told again every few seconds",
-    "loss": "still runs, but is no longer held by this worker; it is told again every few seconds",
-}
 
 
 def _stopped(event: events.SchedulerStopped) -> str:

@@ -45,27 +45,36 @@ MOST_SERIES = 200  # sets of labels of one metric
 
 # Seconds: of handlers, which take a microsecond or an hour, and of the store, which answers soon or is in trouble.
 DURATIONS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-LATENESSES = (
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    300.0,
-    1800.0,
-    3600.0,
-)
+LATENESSES = (*DURATIONS[1:], 3600.0)
 ANSWERS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Labels = tuple[str, ...]
+
+MOST_WORDS = 8  # outcomes, of runs or of ticks
+KEPT = {"jobs_ended": 1, "ticks": 1}  # labels at the end that are such words
+
+OUTCOMES: dict[type[Event], str] = {
+    events.JobRetried: "retried",
+    events.JobFailedEvent: "failed",
+    events.JobSnoozed: "snoozed",
+    events.JobReleased: "released",
+    events.JobCancelledEvent: "cancelled",
+    events.JobCrashed: "crashed",
+}
+
+# What is counted otherwise: the name of the metric, and the labels and the number of an event.
+RARE: dict[type[Event], tuple[str, Callable[[Any], tuple[Labels, int]]]] = {
+    events.StoreTrouble: ("store_trouble", lambda e: ((e.part,), 1)),
+    events.JobsRescued: ("jobs_rescued", lambda e: ((), len(e.jobs))),
+    events.WorkersFenced: ("workers_fenced", lambda e: ((), len(e.workers))),
+    events.RunnerDied: ("runner_deaths", lambda _: ((), 1)),
+    events.TickPassed: ("ticks", lambda e: ((e.schedule, e.outcome), e.count)),
+    events.TickLost: ("ticks", lambda e: ((e.schedule, "lost"), 1)),
+    events.ScheduleFailed: ("schedule_failures", lambda e: ((e.schedule,), 1)),
+}
+
+NEEDED = "prometheus_client"
+MISSING = "The metrics need prometheus-client, which is not installed: pip install 'shigoto[prometheus]'."
 
 
 class Sample(Struct, frozen=True, array_like=True):
@@ -90,7 +99,6 @@ class Runs:
         self.lateness: list[float] = [0] * (len(LATENESSES) + 2)
 
     def samples(self, labels: Labels) -> Iterable[Sample]:
-        """What of it is not nothing."""
         if self.started:
             yield Sample("jobs_started", labels, [self.started])
         for outcome, count in [("completed", self.completed), *self.ended.items()]:
@@ -122,7 +130,6 @@ class EventCounters:
         return stop
 
     def samples(self) -> list[Sample]:
-        """All that was counted."""
         samples = [
             sample for labels, runs in list(self._runs.items()) for sample in list(runs.samples(labels))
         ]
@@ -236,33 +243,6 @@ class EventCounters:
                 labels = (*[OTHER] * (len(labels) - len(rest)), *rest)
             series = known.setdefault(labels, [0] * size)
         return series
-
-
-MOST_WORDS = 8  # outcomes, of runs or of ticks
-KEPT = {"jobs_ended": 1, "ticks": 1}  # labels at the end that are such words
-
-OUTCOMES: dict[type[Event], str] = {
-    events.JobRetried: "retried",
-    events.JobFailedEvent: "failed",
-    events.JobSnoozed: "snoozed",
-    events.JobReleased: "released",
-    events.JobCancelledEvent: "cancelled",
-    events.JobCrashed: "crashed",
-}
-
-# What is counted otherwise: the name of the metric, and the labels and the number of an event.
-RARE: dict[type[Event], tuple[str, Callable[[Any], tuple[Labels, int]]]] = {
-    events.StoreTrouble: ("store_trouble", lambda e: ((e.part,), 1)),
-    events.JobsRescued: ("jobs_rescued", lambda e: ((), len(e.jobs))),
-    events.WorkersFenced: ("workers_fenced", lambda e: ((), len(e.workers))),
-    events.RunnerDied: ("runner_deaths", lambda _: ((), 1)),
-    events.TickPassed: ("ticks", lambda e: ((e.schedule, e.outcome), e.count)),
-    events.TickLost: ("ticks", lambda e: ((e.schedule, "lost"), 1)),
-    events.ScheduleFailed: ("schedule_failures", lambda e: ((e.schedule,), 1)),
-}
-
-NEEDED = "prometheus_client"
-MISSING = "The metrics need prometheus-client, which is not installed: pip install 'shigoto[prometheus]'."
 
 
 class Family(Struct, frozen=True):
