@@ -44,7 +44,6 @@ class Rule(Struct, frozen=True, kw_only=True):
     failures: frozenset[FailureKind] | None = None
 
     def matches(self, notice: Notice) -> bool:
-        """Whether it is about this."""
         return (
             notice.kind == self.kind
             and (self.subjects is None or notice.subject in self.subjects)
