@@ -42,6 +42,8 @@ from shigoto.schedule.definition import read
 
 Tell = Callable[[int], None]
 A_FILE = "a file"  # where jobs come from that are imported
+FORMAT = 1
+LONGEST = 256 * 1024 * 1024  # bytes of a line
 
 
 class Carried(Struct, frozen=True):
@@ -189,7 +191,6 @@ class _Filling:
 
 
 def _fill(mover: Mover, stream: BinaryIO, file: str, tell: Tell) -> tuple[int, Carried]:
-    """Put everything, and tell the highest number and how much it was."""
     filling = _Filling(mover, file, tell)
     highest = exported_at = 0
     for number, line in read_lines(stream, file):
@@ -213,13 +214,7 @@ def _length(job: JobRecord) -> int:
     return len(job.payload) + len(job.result or "") + len(job.checkpoint or "") + lines + errors
 
 
-FORMAT = 1
-LONGEST = 256 * 1024 * 1024  # bytes of a line
-
-
 class Header(Struct, frozen=True, kw_only=True, tag_field="kind", tag="header"):
-    """The first line."""
-
     format: int
     shigoto: str
     engine: str
@@ -228,8 +223,6 @@ class Header(Struct, frozen=True, kw_only=True, tag_field="kind", tag="header"):
 
 
 class End(Struct, frozen=True, kw_only=True, tag_field="kind", tag="end"):
-    """The last line."""
-
     jobs: int
     schedules: int = 0
 
@@ -241,7 +234,6 @@ _decoder: json.Decoder[Line] = json.Decoder(Line)
 
 
 def encode(line: Line) -> bytes:
-    """One line, with its end."""
     return _encoder.encode(line) + b"\n"
 
 
@@ -313,7 +305,6 @@ class _Schedules:
         return len(self._ids)
 
     def wrong_with(self, line: StoredSchedule) -> str:
-        """What is wrong with the next one, or nothing."""
         if line.name <= self._last:
             return (
                 f"comes after schedule {self._last!r}; their names must rise" if line.name else "has no name"
@@ -364,12 +355,7 @@ def with_stopped_run(record: JobRecord, at: Millis) -> JobRecord:
     if record.state is not State.PROCESSING:
         return record
     counters = Counters(
-        record.failures,
-        record.crashes,
-        record.solo_crashes,
-        record.releases,
-        record.snoozes,
-        record.suspect,
+        record.failures, record.crashes, record.solo_crashes, record.releases, record.snoozes, record.suspect
     )
     held = Held(
         counters,

@@ -75,7 +75,6 @@ class StoreMove:
 
     @property
     def names(self) -> tuple[str, str]:
-        """What people call the two stores."""
         return self._old.shown, self._new.shown
 
     def run(self) -> Moved:
@@ -279,5 +278,4 @@ def copy_schedules(old: Mover, new: Mover) -> int:
 
 
 def have_same_schedules(old: Mover, new: Mover) -> bool:
-    """Whether nothing is left to copy."""
     return old.run(old.schedule_marks()) == new.run(new.schedule_marks())

@@ -76,7 +76,6 @@ class Search(Struct, frozen=True):
         ]
 
     def is_of_task(self, job: Job) -> bool:
-        """Whether it is a job of the task that is sought."""
         return self.names is None or job.task in self.names
 
     def __str__(self) -> str:
@@ -294,7 +293,6 @@ def unlike(wanted: Options, own: Options, asked: Job) -> Iterator[str]:
 
 
 def described(wanted: Options) -> Iterator[str]:
-    """What `using` has said, in words."""
     for name, case in CASES.items():
         if name in wanted.said:
             yield f"with {name} {_as_text(case.wanted(wanted))}"
@@ -305,12 +303,10 @@ def described(wanted: Options) -> Iterator[str]:
 
 
 def at(instant: Millis) -> str:
-    """An instant as text."""
     return to_datetime(instant).isoformat()
 
 
 def delay_of(asked: Job) -> Millis:
-    """How long after its enqueue a job was to start."""
     return to_millis(asked.run_at) - to_millis(asked.created_at)
 
 
