@@ -223,10 +223,7 @@ class Task(Generic[P, R_co]):
 
         For programs in other languages, which have only JSON; the Context is no part of it.
         """
-        return {
-            "arguments": self.signature.json_schema(),
-            "result": self.signature.json_schema_of_result(),
-        }
+        return {"arguments": self.signature.json_schema(), "result": self.signature.json_schema_of_result()}
 
     def expect_bindable(self, app: "Shigoto") -> None:
         """Raise DeclarationError if the task cannot be one of this app's."""
